@@ -1,0 +1,300 @@
+//! The figures for Prometheus, in the OpenMetrics text format.
+//!
+//! They are read from the broker when they are asked for and kept nowhere, so being watched costs nothing in
+//! between. The tables below are the whole list of what there is.
+
+use std::fmt;
+
+use nexo_broker::{Broker, BrokerStats, Health, ListRequest, QueueStats};
+use nexo_log::{Health as LogHealth, Histogram};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+/// What the text is, for the header of the answer.
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Queues that are read in one step; between two steps others get their turn.
+const PAGE: usize = 1_000;
+
+type Of<T, V> = (&'static str, &'static str, fn(&T) -> V);
+
+const QUEUE_GAUGES: &[Of<QueueStats, u64>] = &[
+    ("nexo_queue_ready", "Messages that could be delivered now", |q| q.ready),
+    ("nexo_queue_leased", "Messages with a consumer", |q| q.leased),
+    ("nexo_queue_delayed", "Messages whose time has not come", |q| q.delayed),
+    ("nexo_queue_grouped", "Messages that wait for an earlier one of their group", |q| q.grouped),
+    ("nexo_queue_bytes", "Stored bytes of all messages", |q| q.bytes),
+    ("nexo_queue_consumers", "Consumers that are subscribed or wait for a message", |q| q.consumers),
+    ("nexo_queue_paused", "1 if the queue hands out nothing", |q| q.config.paused.into()),
+];
+
+const QUEUE_COUNTERS: &[Of<QueueStats, u64>] = &[
+    ("nexo_queue_pushed", "Messages pushed", |q| q.pushed),
+    ("nexo_queue_delivered", "Deliveries made", |q| q.delivered),
+    ("nexo_queue_redelivered", "Deliveries of a message that had been delivered before", |q| q.redelivered),
+    ("nexo_queue_acked", "Messages acknowledged", |q| q.acked),
+    ("nexo_queue_dead_lettered", "Messages moved to the dead-letter queue", |q| q.dead_lettered),
+    ("nexo_queue_expired", "Messages whose time to live ended", |q| q.expired),
+    ("nexo_queue_overflowed", "Messages dropped because the queue was full", |q| q.overflowed),
+    ("nexo_queue_duplicates", "Pushes recognised as repetitions", |q| q.duplicates),
+];
+
+const QUEUE_TIMES: &[Of<QueueStats, f64>] = &[
+    ("nexo_queue_oldest_age_seconds", "Age of the oldest message that could be delivered now", |q| {
+        seconds(q.oldest_age.0 as f64, 1e3)
+    }),
+    ("nexo_queue_average_wait_seconds", "How long messages lately waited for a consumer", |q| {
+        seconds(q.average_wait_ms, 1e3)
+    }),
+];
+
+const BROKER_GAUGES: &[Of<BrokerStats, u64>] = &[
+    ("nexo_healthy", "1 while the broker can take and confirm messages", |b| (b.health == Health::Ok).into()),
+    ("nexo_queues", "Queues there are", |b| b.queues),
+    ("nexo_message_memory_bytes", "Bytes of messages held in memory", |b| b.message_memory_bytes),
+    ("nexo_disk_free_bytes", "Free bytes on the disk that holds the data", |b| b.disk_free_bytes),
+    ("process_resident_memory_bytes", "Resident memory of the process", |b| b.resident_bytes),
+    ("nexo_log_segments", "Segment files that hold something", |b| b.log.segments as u64),
+    ("nexo_log_spare_segments", "Segment files waiting to be used again", |b| b.log.spare_segments as u64),
+    ("nexo_log_disk_bytes", "Length of all segment files", |b| b.log.disk_bytes),
+    ("nexo_log_full", "1 while the disk has no room for another segment", |b| {
+        matches!(b.log.health, LogHealth::Full { .. }).into()
+    }),
+    ("nexo_log_failed", "1 if a write or sync failed and nothing more is taken", |b| {
+        matches!(b.log.health, LogHealth::Failed { .. }).into()
+    }),
+];
+
+const BROKER_COUNTERS: &[Of<BrokerStats, u64>] = &[
+    ("nexo_log_frames", "Frames appended", |b| b.log.frames),
+    ("nexo_log_groups", "Groups of frames written together", |b| b.log.groups),
+    ("nexo_log_written_bytes", "Bytes written", |b| b.log.written_bytes),
+    ("nexo_log_syncs", "Syncs of what was written", |b| b.log.syncs),
+    ("nexo_log_retired_segments", "Segments in which nothing was alive any more", |b| b.log.retired),
+    ("nexo_log_damage", "Damaged places found, set aside and not read", |b| b.log.damage),
+];
+
+/// All figures of `broker` at this moment. Reads every queue, so it belongs on a thread that may be busy.
+pub(crate) fn render(broker: &Broker) -> Result<String, fmt::Error> {
+    render_snapshot(Snapshot { stats: broker.stats(), queues: all_queues(broker) })
+}
+
+fn all_queues(broker: &Broker) -> Vec<QueueStats> {
+    let mut queues: Vec<QueueStats> = Vec::new();
+    loop {
+        let after = queues.last().map(|queue| queue.name.as_str().to_owned());
+        let page = broker.list_queues(&ListRequest { prefix: String::new(), after, limit: PAGE });
+        let is_last = page.len() < PAGE;
+        queues.extend(page);
+        if is_last {
+            return queues;
+        }
+    }
+}
+
+fn render_snapshot(snapshot: Snapshot) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(snapshot));
+    let mut out = String::new();
+    text::encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    stats: BrokerStats,
+    queues: Vec<QueueStats>,
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.encode_broker(&mut encoder)?;
+        let times = &self.stats.log.sync_micros;
+        histogram(&mut encoder, "nexo_log_sync_duration_seconds", "Time of each sync", times, 1e6)?;
+        let sizes = &self.stats.log.group_frames;
+        histogram(&mut encoder, "nexo_log_group_size_frames", "Frames written together", sizes, 1.0)?;
+        self.encode_queues(&mut encoder)
+    }
+}
+
+impl Snapshot {
+    fn encode_broker(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        encoder
+            .encode_descriptor("nexo_build", "The version that runs", None, MetricType::Info)?
+            .encode_info(&version)?;
+        for (name, help, value) in BROKER_GAUGES {
+            encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value(&self.stats))?;
+        }
+        for (name, help, value) in BROKER_COUNTERS {
+            encoder
+                .encode_descriptor(name, help, None, MetricType::Counter)?
+                .encode_counter::<NoLabelSet, _, u64>(&value(&self.stats), None)?;
+        }
+        Ok(())
+    }
+
+    fn encode_queues(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, help, value) in QUEUE_GAUGES {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for queue in &self.queues {
+                metric.encode_family(&label(queue))?.encode_gauge(&value(queue))?;
+            }
+        }
+        for (name, help, value) in QUEUE_COUNTERS {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for queue in &self.queues {
+                metric
+                    .encode_family(&label(queue))?
+                    .encode_counter::<NoLabelSet, _, u64>(&value(queue), None)?;
+            }
+        }
+        for (name, help, value) in QUEUE_TIMES {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for queue in &self.queues {
+                metric.encode_family(&label(queue))?.encode_gauge(&value(queue))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn label(queue: &QueueStats) -> [(&'static str, &str); 1] {
+    [("queue", queue.name.as_str())]
+}
+
+fn seconds(value: f64, per_second: f64) -> f64 {
+    value / per_second
+}
+
+fn histogram(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: &Histogram,
+    divisor: f64,
+) -> fmt::Result {
+    let bounds = values.bounds.iter().map(|bound| *bound as f64 / divisor).chain([f64::INFINITY]);
+    let mut below = 0;
+    let buckets: Vec<(f64, u64)> = bounds
+        .zip(&values.cumulative)
+        .map(|(bound, cumulative)| {
+            // The encoder adds them up again.
+            let own = cumulative - below;
+            below = *cumulative;
+            (bound, own)
+        })
+        .collect();
+    encoder
+        .encode_descriptor(name, help, None, MetricType::Histogram)?
+        .encode_histogram::<NoLabelSet>(values.sum as f64 / divisor, below, &buckets, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use nexo_broker::QueueConfig;
+    use nexo_log::LogStats;
+    use nexo_types::{Millis, QueueId, QueueName, Timestamp};
+
+    use super::*;
+
+    fn queue(name: &str) -> QueueStats {
+        QueueStats {
+            id: QueueId(1),
+            name: QueueName::new(name).unwrap(),
+            config: QueueConfig::default(),
+            created_at: Timestamp(0),
+            ready: 7,
+            leased: 0,
+            delayed: 0,
+            grouped: 0,
+            bytes: 0,
+            consumers: 0,
+            pushed: 9,
+            delivered: 0,
+            redelivered: 0,
+            acked: 0,
+            dead_lettered: 0,
+            expired: 0,
+            overflowed: 0,
+            duplicates: 0,
+            push_rate: 0.0,
+            deliver_rate: 0.0,
+            ack_rate: 0.0,
+            redeliver_rate: 0.0,
+            oldest_age: Millis(1500),
+            average_wait_ms: 0.0,
+        }
+    }
+
+    fn rendered(queues: Vec<QueueStats>) -> String {
+        let log = LogStats {
+            frames: 1,
+            frame_bytes: 2,
+            groups: 3,
+            written_bytes: 4,
+            syncs: 3,
+            seals: 0,
+            retired: 0,
+            damage: 0,
+            sync_micros: Histogram { bounds: &[50, 100], cumulative: vec![1, 1, 3], sum: 500_000 },
+            group_frames: Histogram { bounds: &[1], cumulative: vec![0, 0], sum: 0 },
+            segments: 1,
+            sealed_segments: 0,
+            spare_segments: 0,
+            disk_bytes: 0,
+            health: LogHealth::Full { reason: "no room".into() },
+        };
+        let stats = BrokerStats {
+            health: Health::Unhealthy { reason: "the disk is full".into() },
+            queues: queues.len() as u64,
+            resident_bytes: 1,
+            message_memory_bytes: 2,
+            disk_free_bytes: 3,
+            log,
+        };
+        render_snapshot(Snapshot { stats, queues }).unwrap()
+    }
+
+    #[test]
+    fn each_queue_has_its_figures_under_its_name() {
+        let text = rendered(vec![queue("mail"), queue("print")]);
+        for line in [
+            "# TYPE nexo_queue_ready gauge",
+            r#"nexo_queue_ready{queue="mail"} 7"#,
+            r#"nexo_queue_pushed_total{queue="print"} 9"#,
+            r#"nexo_queue_oldest_age_seconds{queue="mail"} 1.5"#,
+        ] {
+            assert!(text.lines().any(|l| l == line), "no line {line:?} in:\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn names_with_quotes_and_backslashes_are_escaped() {
+        let text = rendered(vec![queue(r#"a"b\c"#)]);
+        assert!(text.contains(r#"nexo_queue_ready{queue="a\"b\\c"} 7"#), "{text}");
+    }
+
+    #[test]
+    fn sync_times_are_a_histogram_in_seconds() {
+        let text = rendered(vec![]);
+        for line in [
+            "nexo_log_sync_duration_seconds_sum 0.5",
+            "nexo_log_sync_duration_seconds_count 3",
+            r#"nexo_log_sync_duration_seconds_bucket{le="0.00005"} 1"#,
+            r#"nexo_log_sync_duration_seconds_bucket{le="+Inf"} 3"#,
+        ] {
+            assert!(text.lines().any(|l| l == line), "no line {line:?} in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_shows() {
+        let text = rendered(vec![]);
+        assert!(text.contains("\nnexo_healthy 0\n") && text.contains("\nnexo_log_full 1\n"), "{text}");
+        assert!(text.contains("\nnexo_log_failed 0\n"), "{text}");
+    }
+}

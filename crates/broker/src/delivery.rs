@@ -1,0 +1,34 @@
+//! A message in a consumer's hands.
+
+use nexo_core::message::StoredMessage;
+use nexo_types::{Offset, QueueId, QueueName, Timestamp};
+
+use crate::receipt::Receipt;
+
+/// A message that was handed to a consumer, or shown by a peek.
+#[derive(Clone, Debug)]
+pub struct Delivery {
+    /// The queue it is in.
+    pub queue: QueueId,
+    /// What that queue is called.
+    pub queue_name: QueueName,
+    /// Its id in that queue.
+    pub offset: Offset,
+    /// How often it has been delivered, this time included; 0 for a message that was only shown.
+    pub attempt: u32,
+    /// When it was pushed.
+    pub enqueued_at: Timestamp,
+    /// When it comes back unless something is said about it; `None` for a message that was only shown, or that
+    /// comes back when its consumer's connection ends.
+    pub lease_until: Option<Timestamp>,
+    /// The message itself.
+    pub message: StoredMessage,
+}
+
+impl Delivery {
+    /// What to show when acknowledging it.
+    #[must_use]
+    pub const fn receipt(&self) -> Receipt {
+        Receipt { queue: self.queue, offset: self.offset, attempt: self.attempt }
+    }
+}

@@ -1,0 +1,188 @@
+//! What can go wrong, one enum for each kind of call. Every text names the subject, the fact and the demand.
+
+use std::path::PathBuf;
+
+use nexo_core::config::ConfigError;
+use nexo_types::{Offset, QueueName, Timestamp};
+use thiserror::Error;
+
+/// A broker that could not start.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The log could not be opened.
+    #[error("cannot open the data directory '{}': {source}", path.display())]
+    Log {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: nexo_log::OpenError,
+    },
+    /// The log was opened but does not make sense.
+    #[error("the data in '{}' cannot be read: {reason}", path.display())]
+    Unreadable {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A queue that is not there, or a broker that cannot serve it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum QueueError {
+    /// There is no such queue.
+    #[error("queue '{name}' does not exist")]
+    NotFound {
+        /// The name that was asked for.
+        name: QueueName,
+    },
+    /// The log takes no more records.
+    #[error("{reason}")]
+    Unavailable {
+        /// Why, in words for whoever has to mend it.
+        reason: String,
+    },
+}
+
+/// A queue that could not be created or changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CreateError {
+    /// A setting that cannot be.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There is one of that name, with other settings.
+    #[error("queue '{name}' exists with {existing}; this create asks for {asked}")]
+    Differs {
+        /// The queue.
+        name: QueueName,
+        /// The first setting that differs, as it is.
+        existing: String,
+        /// The same setting, as asked for.
+        asked: String,
+    },
+    /// There are as many queues as there may be.
+    #[error("there are {max} queues, and no more are allowed")]
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+    /// See there.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// One message of a push that was not taken. The others of the same push were.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PushError {
+    /// The queue is full and refuses.
+    #[error("queue '{name}' is full: {fact}")]
+    Full {
+        /// The queue.
+        name: QueueName,
+        /// Which limit, and how full.
+        fact: String,
+    },
+    /// Too large a body.
+    #[error("a body has at most {max} bytes; this one has {len}")]
+    BodyTooLarge {
+        /// The limit.
+        max: usize,
+        /// What was given.
+        len: usize,
+    },
+    /// A time beyond its limit.
+    #[error("{field} is at most {max} ms; it is {value}")]
+    TimeTooLong {
+        /// Which.
+        field: &'static str,
+        /// The limit.
+        max: u64,
+        /// What was given.
+        value: u64,
+    },
+}
+
+/// A pop or subscription that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PopError {
+    /// A number outside its range.
+    #[error("{field} must be between {min} and {max}; it is {value}")]
+    OutOfRange {
+        /// The field.
+        field: &'static str,
+        /// Smallest allowed.
+        min: u64,
+        /// Largest allowed.
+        max: u64,
+        /// What was given.
+        value: u64,
+    },
+    /// See there.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// Something was said about a message, and it does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SettleError {
+    /// The queue of the receipt is gone.
+    #[error("the queue of receipt {receipt} does not exist any more")]
+    QueueGone {
+        /// The receipt.
+        receipt: String,
+    },
+    /// The message is not with a consumer: acknowledged already, or its lease has ended.
+    #[error("message {offset} of queue '{queue}' is not leased: it was settled already, or its lease ended and it came back")]
+    NotLeased {
+        /// The queue.
+        queue: QueueName,
+        /// The message.
+        offset: Offset,
+    },
+    /// The message is with a consumer again, under a later receipt.
+    #[error("message {offset} of queue '{queue}' was delivered again as attempt {current}; this receipt is for attempt {attempt}")]
+    Stale {
+        /// The queue.
+        queue: QueueName,
+        /// The message.
+        offset: Offset,
+        /// The attempt of the receipt.
+        attempt: u32,
+        /// The attempt that holds the lease.
+        current: u32,
+    },
+    /// The queue never had such a message.
+    #[error("queue '{queue}' never delivered a message {offset}")]
+    Unknown {
+        /// The queue.
+        queue: QueueName,
+        /// The message.
+        offset: Offset,
+    },
+    /// The message was already received.
+    #[error("message {offset} of queue '{queue}' was already marked as received; its lease runs until {until}")]
+    AlreadyReceived {
+        /// The queue.
+        queue: QueueName,
+        /// The message.
+        offset: Offset,
+        /// When it ends.
+        until: Timestamp,
+    },
+    /// A time beyond its limit.
+    #[error("{field} is at most {max} ms; it is {value}")]
+    TimeTooLong {
+        /// Which.
+        field: &'static str,
+        /// The limit.
+        max: u64,
+        /// What was given.
+        value: u64,
+    },
+    /// The log takes no more records.
+    #[error("{reason}")]
+    Unavailable {
+        /// Why, in words for whoever has to mend it.
+        reason: String,
+    },
+}

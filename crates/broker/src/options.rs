@@ -1,0 +1,35 @@
+//! What a broker is told when it starts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nexo_core::config::SyncMode;
+
+/// Settings of one broker. Everything has a default but the place of the data.
+#[derive(Clone, Debug)]
+pub struct BrokerOptions {
+    /// Where the data lies.
+    pub data_dir: PathBuf,
+    /// What a reply to a push promises, where the queue does not say.
+    pub sync: SyncMode,
+    /// How often unsynced bytes are synced in the mode `interval`.
+    pub sync_interval: Duration,
+    /// Size of one log segment.
+    pub segment_bytes: u32,
+    /// Memory for messages; past it, bodies are left on disk and transient messages are written there.
+    pub memory_bytes_max: u64,
+}
+
+impl BrokerOptions {
+    /// The defaults, with data in `data_dir`.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            sync: SyncMode::Always,
+            sync_interval: Duration::from_millis(200),
+            segment_bytes: 64 * 1024 * 1024,
+            memory_bytes_max: 256 * 1024 * 1024,
+        }
+    }
+}

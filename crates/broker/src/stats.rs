@@ -1,0 +1,86 @@
+//! What a broker can say about itself. Plain values: reading them changes nothing.
+
+use nexo_core::config::QueueConfig;
+use nexo_types::{Millis, QueueId, QueueName, Timestamp};
+
+/// Figures of one queue.
+#[derive(Clone, Debug)]
+pub struct QueueStats {
+    /// The queue.
+    pub id: QueueId,
+    /// What it is called.
+    pub name: QueueName,
+    /// What it is told to be.
+    pub config: QueueConfig,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Messages that could be delivered now.
+    pub ready: u64,
+    /// Messages with a consumer.
+    pub leased: u64,
+    /// Messages whose time has not come.
+    pub delayed: u64,
+    /// Messages that wait for an earlier one of their group.
+    pub grouped: u64,
+    /// Stored bytes of all of these.
+    pub bytes: u64,
+    /// Consumers that are subscribed or wait for a message.
+    pub consumers: u64,
+    /// Messages ever pushed.
+    pub pushed: u64,
+    /// Deliveries ever made.
+    pub delivered: u64,
+    /// Deliveries of a message that had been delivered before.
+    pub redelivered: u64,
+    /// Messages ever acknowledged.
+    pub acked: u64,
+    /// Messages ever moved to the dead-letter queue.
+    pub dead_lettered: u64,
+    /// Messages whose time to live ended here.
+    pub expired: u64,
+    /// Messages dropped because the queue was full.
+    pub overflowed: u64,
+    /// Pushes recognised as repetitions.
+    pub duplicates: u64,
+    /// Messages pushed a second, lately.
+    pub push_rate: f64,
+    /// Messages delivered a second, lately.
+    pub deliver_rate: f64,
+    /// Messages acknowledged a second, lately.
+    pub ack_rate: f64,
+    /// Messages delivered again a second, lately.
+    pub redeliver_rate: f64,
+    /// Age of the oldest message that could be delivered now.
+    pub oldest_age: Millis,
+    /// How long messages lately waited between being ready and being delivered, in milliseconds.
+    pub average_wait_ms: f64,
+}
+
+/// Whether the broker can take and confirm messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It can.
+    Ok,
+    /// It cannot, and this is why.
+    Unhealthy {
+        /// In words for whoever has to mend it.
+        reason: String,
+    },
+}
+
+/// Figures of the whole broker.
+#[derive(Clone, Debug)]
+pub struct BrokerStats {
+    /// Whether it can take and confirm messages.
+    pub health: Health,
+    /// How many queues there are.
+    pub queues: u64,
+    /// Resident memory of the process, in bytes.
+    pub resident_bytes: u64,
+    /// Bytes of messages held in memory.
+    pub message_memory_bytes: u64,
+    /// Free bytes on the disk that holds the data.
+    pub disk_free_bytes: u64,
+    /// The log's own figures.
+    pub log: nexo_log::LogStats,
+}

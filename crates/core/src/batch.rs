@@ -1,0 +1,256 @@
+//! Messages of one queue as they are written down together. The bytes of a batch are made once, when it is
+//! pushed: the log copies them, memory keeps slices of them, a consumer is sent slices of them.
+
+use bytes::Bytes;
+use nexo_types::{Millis, Offset, Priority, Timestamp};
+
+use crate::message::{NewMessage, StoredMessage};
+use crate::wire::{Reader, WireError, Writer};
+
+/// A batch is closed when it has reached this size, so that reading one message back reads little else.
+pub const BATCH_BYTES_MAX: usize = 128 * 1024;
+
+/// What a batch means to the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchKind {
+    /// New messages with consecutive offsets, pushed at one moment.
+    Pushed,
+    /// Messages that the queue has already, copied to where they lie now.
+    Relocated,
+}
+
+/// Where a message lies in its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchItem {
+    /// Its offset in the queue.
+    pub offset: Offset,
+    /// When it was pushed.
+    pub enqueued_at: Timestamp,
+    start: u32,
+    len: u32,
+}
+
+/// Which messages of one priority a batch holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneSpan {
+    /// The priority.
+    pub lane: Priority,
+    /// The lowest offset.
+    pub first: Offset,
+    /// The highest offset.
+    pub last: Offset,
+    /// How many there are; fewer than the range has if others lie between.
+    pub count: u32,
+}
+
+/// Messages of one queue, in the order of their offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageBatch {
+    kind: BatchKind,
+    bytes: Bytes,
+    items: Vec<BatchItem>,
+}
+
+impl MessageBatch {
+    /// Reads a batch back.
+    ///
+    /// # Errors
+    /// If the bytes are not a batch.
+    pub fn decode(bytes: Bytes) -> Result<Self, WireError> {
+        let mut input = Reader::new(&bytes);
+        let kind = match input.u8()? {
+            0 => BatchKind::Pushed,
+            1 => BatchKind::Relocated,
+            value => return Err(WireError::Unknown { what: "kind of batch", value }),
+        };
+        let mut offset = input.u64()?;
+        let at = Timestamp(input.u64()?);
+        let mut items = Vec::new();
+        while input.left() > 0 {
+            let mut enqueued_at = at;
+            if kind != BatchKind::Pushed {
+                offset = offset.checked_add(input.u64()?).ok_or(WireError::Range)?;
+                enqueued_at = Timestamp(input.u64()?);
+            }
+            let message = input.bytes()?;
+            let end = bytes.len() - input.left();
+            items.push(BatchItem {
+                offset: Offset(offset),
+                enqueued_at,
+                start: u32::try_from(end - message.len()).map_err(|_| WireError::Range)?,
+                len: u32::try_from(message.len()).map_err(|_| WireError::Range)?,
+            });
+            if message.len() < 2 {
+                return Err(WireError::Short);
+            }
+            offset = offset.checked_add(1).ok_or(WireError::Range)?;
+        }
+        Ok(Self { kind, bytes, items })
+    }
+
+    /// What it means to the queue.
+    #[must_use]
+    pub const fn kind(&self) -> BatchKind {
+        self.kind
+    }
+
+    /// The bytes to write down.
+    #[must_use]
+    pub const fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Its messages, by offset.
+    #[must_use]
+    pub fn items(&self) -> &[BatchItem] {
+        &self.items
+    }
+
+    /// The stored form of one of its messages, sharing the batch's memory.
+    #[must_use]
+    pub fn payload(&self, item: &BatchItem) -> Bytes {
+        self.bytes.slice(item.start as usize..(item.start + item.len) as usize)
+    }
+
+    /// The message with this offset, if it is here.
+    #[must_use]
+    pub fn find(&self, offset: Offset) -> Option<&BatchItem> {
+        self.items.binary_search_by_key(&offset, |item| item.offset).ok().map(|at| &self.items[at])
+    }
+
+    /// The priority of one of its messages.
+    #[must_use]
+    pub fn priority(&self, item: &BatchItem) -> Priority {
+        Priority(StoredMessage::priority_byte(&self.bytes[item.start as usize..]))
+    }
+
+    /// Which priorities it holds, and between which offsets.
+    #[must_use]
+    pub fn spans(&self) -> Vec<LaneSpan> {
+        let mut spans: Vec<LaneSpan> = Vec::new();
+        for item in &self.items {
+            let lane = self.priority(item);
+            // A batch has one priority nearly always, and at most 256.
+            match spans.iter_mut().rev().find(|span| span.lane == lane) {
+                Some(span) => {
+                    span.last = item.offset;
+                    span.count += 1;
+                }
+                None => spans.push(LaneSpan { lane, first: item.offset, last: item.offset, count: 1 }),
+            }
+        }
+        spans
+    }
+}
+
+/// Makes a batch.
+#[derive(Debug)]
+pub(crate) struct BatchBuilder {
+    kind: BatchKind,
+    out: Writer,
+    next: u64,
+    at: Timestamp,
+    items: Vec<BatchItem>,
+}
+
+impl BatchBuilder {
+    pub(crate) fn new(kind: BatchKind, first: Offset, at: Timestamp, bytes_hint: usize) -> Self {
+        let mut out = Writer::with_capacity(bytes_hint + 24);
+        out.u8(match kind {
+            BatchKind::Pushed => 0,
+            BatchKind::Relocated => 1,
+        });
+        out.u64(first.0);
+        out.u64(at.0);
+        Self { kind, out, next: first.0, at, items: Vec::new() }
+    }
+
+    pub(crate) fn push(&mut self, offset: Offset, message: &NewMessage, lifetime: Option<Millis>) {
+        self.begin(offset, self.at, message.encoded_len(lifetime));
+        message.encode(lifetime, &mut self.out);
+    }
+
+    /// Adds a message that is in its stored form already.
+    pub(crate) fn push_stored(&mut self, offset: Offset, enqueued_at: Timestamp, payload: &[u8]) {
+        self.begin(offset, enqueued_at, payload.len());
+        self.out.raw(payload);
+    }
+
+    fn begin(&mut self, offset: Offset, enqueued_at: Timestamp, len: usize) {
+        if self.kind == BatchKind::Pushed {
+            debug_assert_eq!(offset.0, self.next, "a pushed batch has consecutive offsets");
+        } else {
+            self.out.u64(offset.0 - self.next);
+            self.out.u64(enqueued_at.0);
+        }
+        self.next = offset.0 + 1;
+        self.out.u64(len as u64);
+        let start = self.out.len() as u32;
+        self.items.push(BatchItem { offset, enqueued_at, start, len: len as u32 });
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.out.len() >= BATCH_BYTES_MAX
+    }
+
+    pub(crate) fn finish(self) -> MessageBatch {
+        MessageBatch { kind: self.kind, bytes: self.out.into_bytes(), items: self.items }
+    }
+}
+
+/// Copies messages of a queue into batches that say where they lie now. The messages come by offset; each
+/// batch is closed at [`BATCH_BYTES_MAX`].
+#[must_use]
+pub fn relocate(messages: &[(Offset, Timestamp, Bytes)]) -> Vec<MessageBatch> {
+    let mut batches = Vec::new();
+    let mut open: Option<BatchBuilder> = None;
+    for (offset, enqueued_at, payload) in messages {
+        let builder = open
+            .get_or_insert_with(|| BatchBuilder::new(BatchKind::Relocated, *offset, *enqueued_at, payload.len()));
+        builder.push_stored(*offset, *enqueued_at, payload);
+        if builder.is_full() {
+            batches.extend(open.take().map(BatchBuilder::finish));
+        }
+    }
+    batches.extend(open.map(BatchBuilder::finish));
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_reads_back_as_it_was_written() {
+        for kind in [BatchKind::Pushed, BatchKind::Relocated] {
+            let mut builder = BatchBuilder::new(kind, Offset(5), Timestamp(99), 100);
+            for i in 0..3u8 {
+                let gap = if kind == BatchKind::Pushed { 1 } else { 4 };
+                let message = NewMessage { priority: Priority(i % 2), ..NewMessage::new(vec![i; 3]) };
+                builder.push(Offset(5 + u64::from(i) * gap), &message, None);
+            }
+            let batch = builder.finish();
+            let read = MessageBatch::decode(batch.bytes().clone()).unwrap();
+            assert_eq!(read, batch);
+            let last = read.items()[2];
+            assert_eq!(StoredMessage::parse(&read.payload(&last)).unwrap().body, vec![2u8; 3]);
+            assert_eq!(read.find(last.offset), Some(&last));
+            let spans: Vec<_> = read.spans().iter().map(|s| (s.lane.0, s.count)).collect();
+            assert_eq!(spans, [(0, 2), (1, 1)]);
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_batch_are_refused() {
+        let mut builder = BatchBuilder::new(BatchKind::Pushed, Offset(5), Timestamp(99), 100);
+        builder.push(Offset(5), &NewMessage::new("hello"), None);
+        let bytes = builder.finish().bytes().clone();
+        assert!(MessageBatch::decode(bytes.slice(..bytes.len() - 1)).is_err());
+        assert!(MessageBatch::decode(Bytes::from_static(&[9, 0, 0])).is_err());
+        assert!(MessageBatch::decode(Bytes::from_static(&[0, 0, 0, 1, 0])).is_err());
+    }
+}

@@ -1,0 +1,410 @@
+//! What a queue is told to be. Part of the queue's durable state; changing it is a record like any other.
+
+use nexo_types::{Millis, QueueName, limits};
+use thiserror::Error;
+
+use crate::wire::{Reader, WireError, Writer};
+
+/// Everything that can be set on a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// How long a consumer may hold a message before it comes back.
+    pub visibility: Millis,
+    /// With this set, a consumer must say *received* within this time, or the message is sent again.
+    pub receipt_timeout: Option<Millis>,
+    /// Deliveries before a message becomes a dead letter; `None` never gives up.
+    pub max_attempts: Option<u32>,
+    /// Where dead letters go; `None` means `{queue}_dlq`.
+    pub dead_letter_queue: Option<QueueName>,
+    /// What becomes of a message whose time to live is over.
+    pub on_expiry: Fate,
+    /// What becomes of a message that [`Overflow::DropOldest`] pushes out.
+    pub on_overflow: Fate,
+    /// How long a rejected message waits before it is delivered again.
+    pub retry: Backoff,
+    /// Longest life of a message in this queue; a message may ask for less.
+    pub ttl: Option<Millis>,
+    /// How long a deduplication id is remembered.
+    pub dedup_window: Millis,
+    /// Most messages in the queue, whatever their state.
+    pub max_messages: Option<u64>,
+    /// Most stored bytes in the queue.
+    pub max_bytes: Option<u64>,
+    /// What happens to a push that would pass one of these two.
+    pub overflow: Overflow,
+    /// A paused queue takes messages and hands none out.
+    pub paused: bool,
+    /// Most deliveries in a period.
+    pub rate_limit: Option<RateLimit>,
+    /// When a reply to a push may be sent.
+    pub sync: SyncMode,
+}
+
+/// What happens to a message that leaves without having been worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is gone.
+    Drop,
+    /// It moves to the dead-letter queue.
+    DeadLetter,
+}
+
+/// How long a message waits after a failure, by the number of attempts so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backoff {
+    /// Not at all.
+    None,
+    /// The same time after every failure.
+    Fixed {
+        /// That time.
+        delay: Millis,
+    },
+    /// `base`, then `base × factor`, then `base × factor²` …, never above `cap`.
+    Exponential {
+        /// After the first failure.
+        base: Millis,
+        /// The factor in thousandths, so that the rules need no floating point.
+        factor_permille: u32,
+        /// The longest wait.
+        cap: Millis,
+    },
+}
+
+/// What a full queue does with a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overflow {
+    /// The message that would be delivered last of its kind makes room: lowest priority, longest there.
+    DropOldest,
+    /// The push is refused.
+    Reject,
+}
+
+/// At most `deliveries` in any `period`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    /// How many.
+    pub deliveries: u32,
+    /// In which time.
+    pub period: Millis,
+}
+
+/// What a reply to a push promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMode {
+    /// As the broker is set.
+    Inherit,
+    /// The message has reached the disk: it survives a power cut.
+    Always,
+    /// The message has been written and is synced soon: it survives the death of the process.
+    Interval,
+    /// The message has been written; the operating system syncs when it likes.
+    Os,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self {
+            visibility: limits::VISIBILITY_DEFAULT,
+            receipt_timeout: None,
+            max_attempts: Some(limits::MAX_ATTEMPTS_DEFAULT),
+            dead_letter_queue: None,
+            on_expiry: Fate::Drop,
+            on_overflow: Fate::Drop,
+            retry: Backoff::None,
+            ttl: None,
+            dedup_window: limits::DEDUP_WINDOW_DEFAULT,
+            max_messages: None,
+            max_bytes: None,
+            overflow: Overflow::Reject,
+            paused: false,
+            rate_limit: None,
+            sync: SyncMode::Inherit,
+        }
+    }
+}
+
+/// A setting that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// A number outside its range.
+    #[error("{field} must be between {min} and {max}; it is {value}")]
+    OutOfRange {
+        /// The setting.
+        field: &'static str,
+        /// Smallest allowed.
+        min: u64,
+        /// Largest allowed.
+        max: u64,
+        /// What was given.
+        value: u64,
+    },
+    /// A queue that would move its dead letters to itself.
+    #[error("queue '{queue}' cannot be its own dead-letter queue")]
+    OwnDeadLetterQueue {
+        /// The queue.
+        queue: QueueName,
+    },
+    /// The dead-letter queue's name, made from the queue's, is no name.
+    #[error("queue '{queue}' needs a named dead-letter queue, because '{queue}_dlq' is longer than {max} bytes")]
+    DeadLetterNameTooLong {
+        /// The queue.
+        queue: QueueName,
+        /// The limit.
+        max: usize,
+    },
+}
+
+impl QueueConfig {
+    /// The settings of a dead-letter queue that nobody configured: it keeps what it is given.
+    #[must_use]
+    pub fn for_dead_letters() -> Self {
+        Self { max_attempts: None, ..Self::default() }
+    }
+
+    /// Where dead letters of the queue `own` go.
+    ///
+    /// # Errors
+    /// If `{queue}_dlq` would be too long a name.
+    pub fn dead_letter_queue_of(&self, own: &QueueName) -> Result<QueueName, ConfigError> {
+        if let Some(named) = &self.dead_letter_queue {
+            return Ok(named.clone());
+        }
+        QueueName::new(&format!("{own}_dlq")).map_err(|_| ConfigError::DeadLetterNameTooLong {
+            queue: own.clone(),
+            max: limits::QUEUE_NAME_BYTES_MAX,
+        })
+    }
+
+    /// Whether any message can ever become a dead letter.
+    #[must_use]
+    pub fn has_dead_letters(&self) -> bool {
+        self.max_attempts.is_some()
+            || (self.on_expiry == Fate::DeadLetter)
+            || (self.on_overflow == Fate::DeadLetter && self.overflow == Overflow::DropOldest)
+    }
+
+    /// Checks every setting of a queue called `own`.
+    ///
+    /// # Errors
+    /// Names the first setting that cannot be, and its range.
+    pub fn check(&self, own: &QueueName) -> Result<(), ConfigError> {
+        in_range("visibility_ms", self.visibility.0, 1, limits::VISIBILITY_MAX.0)?;
+        if let Some(timeout) = self.receipt_timeout {
+            in_range("receipt_timeout_ms", timeout.0, 1, limits::VISIBILITY_MAX.0)?;
+        }
+        if let Some(max) = self.max_attempts {
+            in_range("max_attempts", max.into(), 1, limits::MAX_ATTEMPTS_MAX.into())?;
+        }
+        match self.retry {
+            Backoff::None => {}
+            Backoff::Fixed { delay } => in_range("retry.delay_ms", delay.0, 0, limits::DELAY_MAX.0)?,
+            Backoff::Exponential { base, factor_permille, cap } => {
+                in_range("retry.base_ms", base.0, 0, limits::DELAY_MAX.0)?;
+                in_range("retry.cap_ms", cap.0, 0, limits::DELAY_MAX.0)?;
+                let max = limits::BACKOFF_FACTOR_PERMILLE_MAX.into();
+                in_range("retry.factor (in thousandths)", factor_permille.into(), 1000, max)?;
+            }
+        }
+        if let Some(ttl) = self.ttl {
+            in_range("ttl_ms", ttl.0, 1, limits::DELAY_MAX.0)?;
+        }
+        in_range("dedup_window_ms", self.dedup_window.0, 0, limits::DEDUP_WINDOW_MAX.0)?;
+        if let Some(max) = self.max_messages {
+            in_range("max_messages", max, 1, u64::MAX)?;
+        }
+        if let Some(max) = self.max_bytes {
+            in_range("max_bytes", max, 1, u64::MAX)?;
+        }
+        if let Some(rate) = self.rate_limit {
+            in_range("rate_limit.deliveries", rate.deliveries.into(), 1, limits::RATE_DELIVERIES_MAX.into())?;
+            in_range("rate_limit.period_ms", rate.period.0, 1, limits::RATE_PERIOD_MAX.0)?;
+        }
+        if self.dead_letter_queue.as_ref() == Some(own) {
+            return Err(ConfigError::OwnDeadLetterQueue { queue: own.clone() });
+        }
+        if self.has_dead_letters() {
+            self.dead_letter_queue_of(own)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.u64(self.visibility.0);
+        out.optional(self.receipt_timeout.map(|t| t.0));
+        out.optional(self.max_attempts.map(u64::from));
+        out.text(self.dead_letter_queue.as_ref().map_or("", QueueName::as_str));
+        out.u8(u8::from(self.on_expiry == Fate::DeadLetter));
+        out.u8(u8::from(self.on_overflow == Fate::DeadLetter));
+        match self.retry {
+            Backoff::None => out.u8(0),
+            Backoff::Fixed { delay } => {
+                out.u8(1);
+                out.u64(delay.0);
+            }
+            Backoff::Exponential { base, factor_permille, cap } => {
+                out.u8(2);
+                out.u64(base.0);
+                out.u64(factor_permille.into());
+                out.u64(cap.0);
+            }
+        }
+        out.optional(self.ttl.map(|t| t.0));
+        out.u64(self.dedup_window.0);
+        out.optional(self.max_messages);
+        out.optional(self.max_bytes);
+        out.u8(u8::from(self.overflow == Overflow::Reject));
+        out.u8(u8::from(self.paused));
+        out.optional(self.rate_limit.map(|r| r.deliveries.into()));
+        out.u64(self.rate_limit.map_or(0, |r| r.period.0));
+        out.u8(match self.sync {
+            SyncMode::Inherit => 0,
+            SyncMode::Always => 1,
+            SyncMode::Interval => 2,
+            SyncMode::Os => 3,
+        });
+    }
+
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let fate = |byte| match byte {
+            0 => Ok(Fate::Drop),
+            1 => Ok(Fate::DeadLetter),
+            other => Err(WireError::Unknown { what: "fate", value: other }),
+        };
+        Ok(Self {
+            visibility: Millis(input.u64()?),
+            receipt_timeout: input.optional()?.map(Millis),
+            max_attempts: input.optional_u32()?,
+            dead_letter_queue: match input.text()? {
+                "" => None,
+                name => Some(QueueName::new(name).map_err(|_| WireError::BadName)?),
+            },
+            on_expiry: fate(input.u8()?)?,
+            on_overflow: fate(input.u8()?)?,
+            retry: match input.u8()? {
+                0 => Backoff::None,
+                1 => Backoff::Fixed { delay: Millis(input.u64()?) },
+                2 => Backoff::Exponential {
+                    base: Millis(input.u64()?),
+                    factor_permille: input.u32()?,
+                    cap: Millis(input.u64()?),
+                },
+                other => return Err(WireError::Unknown { what: "back-off", value: other }),
+            },
+            ttl: input.optional()?.map(Millis),
+            dedup_window: Millis(input.u64()?),
+            max_messages: input.optional()?,
+            max_bytes: input.optional()?,
+            overflow: if input.flag()? { Overflow::Reject } else { Overflow::DropOldest },
+            paused: input.flag()?,
+            rate_limit: {
+                let deliveries = input.optional_u32()?;
+                let period = Millis(input.u64()?);
+                deliveries.map(|deliveries| RateLimit { deliveries, period })
+            },
+            sync: match input.u8()? {
+                0 => SyncMode::Inherit,
+                1 => SyncMode::Always,
+                2 => SyncMode::Interval,
+                3 => SyncMode::Os,
+                other => return Err(WireError::Unknown { what: "sync mode", value: other }),
+            },
+        })
+    }
+}
+
+impl Backoff {
+    /// How long to wait after attempt number `attempts` (counting from 1) has failed.
+    #[must_use]
+    pub fn wait_after(&self, attempts: u32) -> Millis {
+        match *self {
+            Self::None => Millis::ZERO,
+            Self::Fixed { delay } => delay,
+            Self::Exponential { base, factor_permille, cap } => {
+                let mut wait = u128::from(base.0);
+                // At most 64 doublings reach any cap, and a factor of one never grows.
+                for _ in 1..attempts.min(10_000) {
+                    if wait >= u128::from(cap.0) || factor_permille == 1000 {
+                        break;
+                    }
+                    let grown = wait * u128::from(factor_permille) / 1000;
+                    wait = grown.max(wait + u128::from(wait > 0));
+                    if wait == 0 {
+                        break;
+                    }
+                }
+                Millis(u64::try_from(wait).unwrap_or(u64::MAX).min(cap.0))
+            }
+        }
+    }
+}
+
+fn in_range(field: &'static str, value: u64, min: u64, max: u64) -> Result<(), ConfigError> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(ConfigError::OutOfRange { field, min, max, value })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> QueueName {
+        QueueName::new(text).unwrap()
+    }
+
+    #[test]
+    fn exponential_back_off_grows_to_its_cap() {
+        let retry = Backoff::Exponential { base: Millis(100), factor_permille: 2000, cap: Millis(1000) };
+        let waits: Vec<u64> = (1..=6).map(|n| retry.wait_after(n).0).collect();
+        assert_eq!(waits, [100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(retry.wait_after(u32::MAX), Millis(1000));
+    }
+
+    #[test]
+    fn a_factor_of_one_and_a_base_of_zero_end() {
+        let flat = Backoff::Exponential { base: Millis(7), factor_permille: 1000, cap: Millis(1000) };
+        assert_eq!(flat.wait_after(u32::MAX), Millis(7));
+        let zero = Backoff::Exponential { base: Millis(0), factor_permille: 2000, cap: Millis(1000) };
+        assert_eq!(zero.wait_after(u32::MAX), Millis(0));
+    }
+
+    #[test]
+    fn a_queue_is_never_its_own_dead_letter_queue() {
+        let config = QueueConfig { dead_letter_queue: Some(name("a")), ..QueueConfig::default() };
+        assert_eq!(config.check(&name("a")), Err(ConfigError::OwnDeadLetterQueue { queue: name("a") }));
+        assert_eq!(config.check(&name("b")), Ok(()));
+    }
+
+    #[test]
+    fn an_error_names_the_setting_and_its_range() {
+        let config = QueueConfig { visibility: Millis(0), ..QueueConfig::default() };
+        let error = config.check(&name("a")).unwrap_err().to_string();
+        assert_eq!(error, "visibility_ms must be between 1 and 31622400000; it is 0");
+    }
+
+    #[test]
+    fn settings_survive_being_written_down() {
+        let config = QueueConfig {
+            receipt_timeout: Some(Millis(5)),
+            max_attempts: None,
+            dead_letter_queue: Some(name("morgue")),
+            on_expiry: Fate::DeadLetter,
+            retry: Backoff::Exponential { base: Millis(1), factor_permille: 1500, cap: Millis(9) },
+            ttl: Some(Millis(77)),
+            max_messages: Some(3),
+            overflow: Overflow::DropOldest,
+            paused: true,
+            rate_limit: Some(RateLimit { deliveries: 5, period: Millis(1000) }),
+            sync: SyncMode::Os,
+            ..QueueConfig::default()
+        };
+        for config in [config, QueueConfig::default()] {
+            let mut out = Writer::default();
+            config.encode(&mut out);
+            let bytes = out.into_bytes();
+            assert_eq!(QueueConfig::decode(&mut Reader::new(&bytes)), Ok(config));
+        }
+    }
+}

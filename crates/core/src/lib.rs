@@ -1,0 +1,17 @@
+//! The rules of queues: pure and synchronous, with no IO, no clock, no threads and no randomness.
+//!
+//! A [`queue::Queue`] decides what happens and writes it down as [`record::Record`]s; applying records is
+//! deterministic, so that the same records rebuild the same queue after a crash, on a follower and in a test.
+//! Where bytes are stored, who is connected and what time it is come in from outside.
+//!
+//! Start with [`queue`], then [`record`].
+
+pub mod batch;
+pub mod config;
+pub mod message;
+pub mod offsets;
+pub mod queue;
+pub mod record;
+mod wire;
+
+pub use wire::WireError;

@@ -1,0 +1,394 @@
+//! One message: as it is pushed ([`NewMessage`]), and as it is stored and delivered ([`StoredMessage`]).
+//!
+//! The stored form is one run of bytes, the same on disk, in memory and on its way to a consumer. What the
+//! rules need stands at its head; properties and body follow as they came. The moment of the push and the
+//! offset are not in it: the batch that holds the message knows them.
+
+use bytes::Bytes;
+use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, QueueName, Timestamp, varint};
+
+use crate::wire::{Reader, WireError, Writer};
+
+const TRANSIENT: u8 = 1 << 0;
+const HAS_DELAY: u8 = 1 << 1;
+const HAS_LIFETIME: u8 = 1 << 2;
+const HAS_DEDUP: u8 = 1 << 3;
+const HAS_GROUP: u8 = 1 << 4;
+const HAS_ORIGIN: u8 = 1 << 5;
+const HAS_PROPERTIES: u8 = 1 << 6;
+const KNOWN_FLAGS: u8 = 0x7f;
+
+/// Whether a message must survive a restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Written down before the push is answered.
+    #[default]
+    Durable,
+    /// Kept in memory; gone when the process ends.
+    Transient,
+}
+
+/// How a property block is to be read. The rules never look inside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PropertyFormat {
+    /// Names and values as the native API has them.
+    #[default]
+    Native,
+}
+
+/// Everything about a message that is neither body nor a matter of the rules, as the bytes it came in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Properties {
+    /// How to read them.
+    pub format: PropertyFormat,
+    /// The bytes; empty for none.
+    pub bytes: Bytes,
+}
+
+/// Why a message is a dead letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeathReason {
+    /// It was delivered as often as its queue allows and never acknowledged.
+    MaxAttempts,
+    /// Its time to live ended.
+    Expired,
+    /// The queue was full and it was the oldest.
+    Overflow,
+    /// A consumer rejected it for good.
+    Rejected,
+}
+
+/// Where a moved message comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Why it was moved.
+    pub reason: DeathReason,
+    /// The queue it was in.
+    pub queue: QueueName,
+    /// Its offset there.
+    pub offset: Offset,
+    /// How often it had been delivered there.
+    pub attempts: u32,
+    /// When it was moved.
+    pub at: Timestamp,
+    /// When it had been pushed there.
+    pub enqueued_at: Timestamp,
+}
+
+/// A message on its way in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NewMessage {
+    /// What it says.
+    pub body: Bytes,
+    /// What is said about it.
+    pub properties: Properties,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// How long nobody may see it.
+    pub delay: Millis,
+    /// How long it may wait, from the push; `None` for as long as the queue allows.
+    pub ttl: Option<Millis>,
+    /// A second message with this id within the queue's window is not taken.
+    pub dedup: Option<DedupId>,
+    /// Messages of one group are worked on one at a time and in order.
+    pub group: Option<GroupId>,
+    /// Whether it must survive a restart.
+    pub durability: Durability,
+    /// Set when it comes from another queue.
+    pub origin: Option<Origin>,
+}
+
+/// What the rules need to know of a stored message, without touching the rest.
+#[derive(Debug)]
+pub(crate) struct Head<'a> {
+    pub(crate) durability: Durability,
+    pub(crate) priority: Priority,
+    pub(crate) delay: Millis,
+    pub(crate) lifetime: Option<Millis>,
+    pub(crate) dedup: Option<&'a str>,
+    pub(crate) group: Option<&'a str>,
+}
+
+impl<'a> Head<'a> {
+    pub(crate) fn parse(stored: &'a [u8]) -> Result<Self, WireError> {
+        let mut input = Reader::new(stored);
+        Self::read(&mut input).map(|(head, _)| head)
+    }
+
+    fn read(input: &mut Reader<'a>) -> Result<(Self, u8), WireError> {
+        let flags = input.u8()?;
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(WireError::Unknown { what: "set of message flags", value: flags });
+        }
+        let has = |bit: u8| flags & bit != 0;
+        let head = Self {
+            durability: if has(TRANSIENT) { Durability::Transient } else { Durability::Durable },
+            priority: Priority(input.u8()?),
+            delay: if has(HAS_DELAY) { Millis(input.u64()?) } else { Millis::ZERO },
+            lifetime: if has(HAS_LIFETIME) { Some(Millis(input.u64()?)) } else { None },
+            dedup: if has(HAS_DEDUP) { Some(input.text()?) } else { None },
+            group: if has(HAS_GROUP) { Some(input.text()?) } else { None },
+        };
+        Ok((head, flags))
+    }
+}
+
+/// A message as it is stored, taken apart. Properties and body share the memory of the bytes it came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredMessage {
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Whether it survives a restart.
+    pub durability: Durability,
+    /// How long nobody might see it, from the push.
+    pub delay: Millis,
+    /// How long it may wait, from the push.
+    pub lifetime: Option<Millis>,
+    /// Its deduplication id.
+    pub dedup: Option<DedupId>,
+    /// Its group.
+    pub group: Option<GroupId>,
+    /// Where it comes from, if it was moved.
+    pub origin: Option<Origin>,
+    /// What is said about it.
+    pub properties: Properties,
+    /// What it says.
+    pub body: Bytes,
+}
+
+impl NewMessage {
+    /// A plain message of priority 0 with this body.
+    #[must_use]
+    pub fn new(body: impl Into<Bytes>) -> Self {
+        Self { body: body.into(), ..Self::default() }
+    }
+
+    /// How many bytes [`Self::encode`] writes.
+    pub(crate) fn encoded_len(&self, lifetime: Option<Millis>) -> usize {
+        let prefixed = |len: usize| varint::len(len as u64) + len;
+        let mut len = 2 + self.body.len();
+        if self.delay > Millis::ZERO {
+            len += varint::len(self.delay.0);
+        }
+        len += lifetime.map_or(0, |l| varint::len(l.0));
+        len += self.dedup.as_ref().map_or(0, |d| prefixed(d.as_str().len()));
+        len += self.group.as_ref().map_or(0, |g| prefixed(g.as_str().len()));
+        if let Some(origin) = &self.origin {
+            let mut out = Writer::default();
+            origin.encode(&mut out);
+            len += out.len();
+        }
+        if !self.properties.bytes.is_empty() {
+            len += 1 + prefixed(self.properties.bytes.len());
+        }
+        len
+    }
+
+    /// Writes the stored form; `lifetime` is the shorter of the message's and the queue's.
+    pub(crate) fn encode(&self, lifetime: Option<Millis>, out: &mut Writer) {
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        out.u8(flag(self.durability == Durability::Transient, TRANSIENT)
+            | flag(self.delay > Millis::ZERO, HAS_DELAY)
+            | flag(lifetime.is_some(), HAS_LIFETIME)
+            | flag(self.dedup.is_some(), HAS_DEDUP)
+            | flag(self.group.is_some(), HAS_GROUP)
+            | flag(self.origin.is_some(), HAS_ORIGIN)
+            | flag(!self.properties.bytes.is_empty(), HAS_PROPERTIES));
+        out.u8(self.priority.0);
+        if self.delay > Millis::ZERO {
+            out.u64(self.delay.0);
+        }
+        if let Some(lifetime) = lifetime {
+            out.u64(lifetime.0);
+        }
+        if let Some(dedup) = &self.dedup {
+            out.text(dedup.as_str());
+        }
+        if let Some(group) = &self.group {
+            out.text(group.as_str());
+        }
+        if let Some(origin) = &self.origin {
+            origin.encode(out);
+        }
+        if !self.properties.bytes.is_empty() {
+            out.u8(self.properties.format.code());
+            out.bytes(&self.properties.bytes);
+        }
+        out.raw(&self.body);
+    }
+}
+
+impl StoredMessage {
+    /// Takes the stored form apart.
+    ///
+    /// # Errors
+    /// If the bytes are not a stored message.
+    pub fn parse(bytes: &Bytes) -> Result<Self, WireError> {
+        let mut input = Reader::new(bytes);
+        let (head, flags) = Head::read(&mut input)?;
+        let origin = if flags & HAS_ORIGIN != 0 { Some(Origin::decode(&mut input)?) } else { None };
+        let properties = if flags & HAS_PROPERTIES != 0 {
+            let format = PropertyFormat::from_code(input.u8()?)?;
+            Properties { format, bytes: bytes.slice_ref(input.bytes()?) }
+        } else {
+            Properties::default()
+        };
+        Ok(Self {
+            priority: head.priority,
+            durability: head.durability,
+            delay: head.delay,
+            lifetime: head.lifetime,
+            dedup: head.dedup.map(DedupId::new).transpose().map_err(|_| WireError::BadName)?,
+            group: head.group.map(GroupId::new).transpose().map_err(|_| WireError::BadName)?,
+            origin,
+            properties,
+            body: bytes.slice_ref(input.rest()),
+        })
+    }
+
+    /// The priority of the message in its stored form, which has two bytes at least.
+    pub(crate) const fn priority_byte(stored: &[u8]) -> u8 {
+        stored[1]
+    }
+
+    /// The message as it would be pushed somewhere else, with its origin noted.
+    #[must_use]
+    pub fn into_moved(self, origin: Option<Origin>) -> NewMessage {
+        NewMessage {
+            body: self.body,
+            properties: self.properties,
+            priority: self.priority,
+            delay: Millis::ZERO,
+            ttl: None,
+            // A dead letter that is sent back must not be taken for a repetition of itself.
+            dedup: None,
+            group: self.group,
+            durability: self.durability,
+            origin,
+        }
+    }
+}
+
+impl PropertyFormat {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Native => 0,
+        }
+    }
+
+    const fn from_code(code: u8) -> Result<Self, WireError> {
+        match code {
+            0 => Ok(Self::Native),
+            value => Err(WireError::Unknown { what: "property format", value }),
+        }
+    }
+}
+
+impl Origin {
+    fn encode(&self, out: &mut Writer) {
+        out.u8(self.reason.code());
+        out.text(self.queue.as_str());
+        out.u64(self.offset.0);
+        out.u64(self.attempts.into());
+        out.u64(self.at.0);
+        out.u64(self.enqueued_at.0);
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self {
+            reason: DeathReason::from_code(input.u8()?)?,
+            queue: QueueName::new(input.text()?).map_err(|_| WireError::BadName)?,
+            offset: Offset(input.u64()?),
+            attempts: input.u32()?,
+            at: Timestamp(input.u64()?),
+            enqueued_at: Timestamp(input.u64()?),
+        })
+    }
+}
+
+impl DeathReason {
+    /// The word that clients see.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MaxAttempts => "max_attempts",
+            Self::Expired => "expired",
+            Self::Overflow => "overflow",
+            Self::Rejected => "rejected",
+        }
+    }
+
+    const fn code(self) -> u8 {
+        match self {
+            Self::MaxAttempts => 0,
+            Self::Expired => 1,
+            Self::Overflow => 2,
+            Self::Rejected => 3,
+        }
+    }
+
+    const fn from_code(code: u8) -> Result<Self, WireError> {
+        match code {
+            0 => Ok(Self::MaxAttempts),
+            1 => Ok(Self::Expired),
+            2 => Ok(Self::Overflow),
+            3 => Ok(Self::Rejected),
+            value => Err(WireError::Unknown { what: "reason of death", value }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(message: &NewMessage) -> Bytes {
+        let mut out = Writer::default();
+        message.encode(message.ttl, &mut out);
+        assert_eq!(out.len(), message.encoded_len(message.ttl));
+        out.into_bytes()
+    }
+
+    #[test]
+    fn a_message_with_everything_comes_back_whole() {
+        let message = NewMessage {
+            body: Bytes::from_static(b"body"),
+            properties: Properties { format: PropertyFormat::Native, bytes: Bytes::from_static(b"props") },
+            priority: Priority(200),
+            delay: Millis(5),
+            ttl: Some(Millis(9)),
+            dedup: Some(DedupId::new("d").unwrap()),
+            group: Some(GroupId::new("g").unwrap()),
+            durability: Durability::Transient,
+            origin: Some(Origin {
+                reason: DeathReason::Expired,
+                queue: QueueName::new("q").unwrap(),
+                offset: Offset(7),
+                attempts: 3,
+                at: Timestamp(11),
+                enqueued_at: Timestamp(10),
+            }),
+        };
+        let read = StoredMessage::parse(&stored(&message)).unwrap();
+        assert_eq!(read.body, message.body);
+        assert_eq!(read.properties, message.properties);
+        assert_eq!((read.priority, read.delay, read.lifetime), (Priority(200), Millis(5), Some(Millis(9))));
+        assert_eq!((&read.dedup, &read.group), (&message.dedup, &message.group));
+        assert_eq!(read.durability, Durability::Transient);
+        assert_eq!(read.origin, message.origin);
+    }
+
+    #[test]
+    fn a_plain_message_costs_two_bytes_more_than_its_body() {
+        assert_eq!(stored(&NewMessage::new("0123456789abcdef")).len(), 18);
+    }
+
+    #[test]
+    fn bytes_that_are_no_message_are_refused_and_never_panic() {
+        let whole = stored(&NewMessage { dedup: Some(DedupId::new("dedup").unwrap()), ..NewMessage::new("x") });
+        for cut in 0..4 {
+            assert!(StoredMessage::parse(&whole.slice(..cut)).is_err());
+        }
+        assert!(StoredMessage::parse(&Bytes::from_static(&[0x80, 0])).is_err());
+    }
+}

@@ -1,0 +1,396 @@
+//! Applying records: the only way the durable state of a queue changes.
+//!
+//! The same state and the same record give the same state, on every node, every time. A record may name
+//! messages that are not here (they were transient, and the record is being replayed); those are passed over.
+//! It may name messages that are not in memory (only while replaying: decisions name none); then applying stops
+//! with [`NeedsPage`], and is taken up again once the page is there. What was done before that is not done twice.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use nexo_types::{DedupId, Offset, Position, Priority, SegmentId, Timestamp};
+use thiserror::Error;
+
+use super::entry::Entry;
+use super::lane::{Lanes, PageRequest};
+use super::{Lease, Queue};
+use crate::batch::{BatchItem, BatchKind, MessageBatch};
+use crate::message::{Durability, Head};
+use crate::offsets::OffsetSet;
+use crate::record::{AttemptCount, Grant, Leave, Phase, Pick, Record};
+
+/// Part of the queue must come into memory before a record can be applied.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("messages of segment {} must be read first", .0.segment)]
+pub struct NeedsPage(pub PageRequest);
+
+/// What applying a record gives back.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// Messages that were handed out, in the order of the record.
+    pub handed: Vec<Handed>,
+    /// What a purge or delete took out. Letting go of millions of messages takes time: do it without the lock.
+    pub removed: Option<Removed>,
+}
+
+/// A message that was handed out.
+#[derive(Clone, Debug)]
+pub struct Handed {
+    /// Its place in the queue.
+    pub offset: Offset,
+    /// How often it has been delivered, this time included.
+    pub attempts: u32,
+    /// When it was pushed.
+    pub enqueued_at: Timestamp,
+    /// When it comes back.
+    pub until: Option<Timestamp>,
+    /// The log frame that holds it.
+    pub at: Position,
+    /// Its stored form, if it was in memory.
+    pub payload: Option<Bytes>,
+}
+
+/// Messages that have left the queue together.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// How many.
+    pub count: u64,
+    lanes: Lanes,
+    loose: Vec<VecDeque<Entry>>,
+}
+
+impl Removed {
+    /// Says how many bytes these messages kept alive in each segment.
+    pub fn usage(&self, mut note: impl FnMut(SegmentId, u64)) {
+        self.lanes.bytes_by_segment(&mut note);
+        for entry in self.loose.iter().flatten().filter(|entry| entry.is_durable()) {
+            note(entry.at.segment, entry.stored_bytes.into());
+        }
+    }
+}
+
+impl Queue {
+    /// Applies one record that lies at `at` in the log. [`Record::Create`] and [`Record::Delete`] are the
+    /// catalog's to apply; here they change nothing but the settings.
+    ///
+    /// # Errors
+    /// If messages must come into memory first.
+    pub fn apply(&mut self, at: Position, record: &Record) -> Result<Applied, NeedsPage> {
+        let mut applied = Applied::default();
+        match record {
+            Record::Create { config, .. } | Record::Configure { config, .. } => self.config = config.clone(),
+            Record::Delete => applied.removed = Some(self.remove_all()),
+            Record::Messages(batch) => match batch.kind() {
+                BatchKind::Pushed => self.apply_push(at, batch),
+                BatchKind::Relocated => self.apply_relocation(at, batch)?,
+            },
+            Record::Lease { grants, at } => {
+                applied.handed.reserve(grants.iter().map(|grant| grant.pick.offsets.len() as usize).sum());
+                for grant in grants {
+                    self.apply_grant(grant, *at, &mut applied.handed)?;
+                }
+            }
+            Record::Extend { offsets, until, .. } => {
+                for offset in offsets.iter() {
+                    self.apply_extend(offset, *until);
+                }
+            }
+            Record::Settle { offsets, why, at } => {
+                for offset in offsets.iter() {
+                    if let Some(entry) = self.take_held(offset) {
+                        self.leave(&entry, *why, *at);
+                    }
+                }
+            }
+            Record::Drop { picks, why, at } => self.apply_drop(picks, *why, *at)?,
+            Record::Return { offsets, ready_at, attempt, at } => {
+                for offset in offsets.iter() {
+                    self.apply_return(offset, *ready_at, *attempt, *at);
+                }
+            }
+            Record::Reserve { before } => self.reserved = self.reserved.max(*before),
+            Record::Purge { .. } => applied.removed = Some(self.apply_purge()),
+        }
+        Ok(applied)
+    }
+
+    fn apply_push(&mut self, at: Position, batch: &MessageBatch) {
+        for item in batch.items() {
+            // The batch was made by us or has passed a checksum; what cannot be read was not made by this
+            // version, and the format version has been checked.
+            let Ok(entry) = Entry::from_batch(batch, item, at) else {
+                debug_assert!(false, "a batch holds readable messages");
+                continue;
+            };
+            self.remember_dedup(batch, item);
+            self.next_offset = self.next_offset.max(item.offset.next());
+            self.totals.pushed += 1;
+            if entry.is_durable() {
+                self.note_usage(at.segment, entry.stored_bytes.into());
+            }
+            self.take_in(entry);
+        }
+        if let Some(item) = batch.items().last() {
+            self.rates.pushed.add(item.enqueued_at, batch.items().len() as u64);
+        }
+    }
+
+    /// A new message takes its place.
+    fn take_in(&mut self, mut entry: Entry) {
+        let now = entry.enqueued_at;
+        if let Some(group) = entry.group.clone() {
+            self.loose_bytes += u64::from(entry.stored_bytes);
+            if let Some(behind) = self.groups.get_mut(&group) {
+                // It may wait for long; its bytes are read back when its turn comes.
+                entry.cool();
+                behind.push_back(entry);
+                self.grouped += 1;
+            } else {
+                self.groups.insert(group, VecDeque::new());
+                self.place(entry, now);
+            }
+        } else if entry.ready_at > now {
+            self.loose_bytes += u64::from(entry.stored_bytes);
+            self.place(entry, now);
+        } else {
+            self.watch_expiry(&entry);
+            self.lanes.push_back(entry);
+        }
+    }
+
+    pub(super) fn watch_expiry(&mut self, entry: &Entry) {
+        if entry.expires_at != Timestamp::MAX {
+            self.expiries.push(std::cmp::Reverse((entry.expires_at, entry.priority, entry.offset)));
+        }
+    }
+
+    fn remember_dedup(&mut self, batch: &MessageBatch, item: &BatchItem) {
+        let payload = batch.payload(item);
+        if let Ok(Head { dedup: Some(id), .. }) = Head::parse(&payload)
+            && let Ok(id) = DedupId::new(id)
+        {
+            self.dedup.forget(item.enqueued_at);
+            self.dedup.insert(id, item.offset, item.enqueued_at.plus(self.config.dedup_window));
+        }
+    }
+
+    fn apply_grant(&mut self, grant: &Grant, at: Timestamp, handed: &mut Vec<Handed>) -> Result<(), NeedsPage> {
+        let mut again = 0;
+        let before = handed.len();
+        for offset in grant.pick.offsets.iter() {
+            let Some(mut entry) = self.take_ready(grant.pick.lane, offset, at)? else { continue };
+            entry.attempts += 1;
+            // Counted one by one: applying may stop at any message, and goes on at the same one.
+            self.totals.delivered += 1;
+            if entry.attempts > 1 {
+                self.totals.redelivered += 1;
+                again += 1;
+            }
+            self.rates.wait.add(at.since(entry.ready_at));
+            handed.push(Handed {
+                offset,
+                attempts: entry.attempts,
+                enqueued_at: entry.enqueued_at,
+                until: grant.until,
+                at: entry.at,
+                payload: entry.hand_out_payload(),
+            });
+            if grant.phase == Phase::Taken {
+                self.leave(&entry, Leave::Acked, at);
+            } else {
+                if let Some(until) = grant.until {
+                    self.lease_ends.push(std::cmp::Reverse((until, offset)));
+                }
+                let lease = Lease { entry, until: grant.until, phase: grant.phase, span: None, dying: None };
+                self.leased.insert(offset, lease);
+            }
+        }
+        let count = (handed.len() - before) as u64;
+        self.rates.delivered.add(at, count);
+        self.rates.redelivered.add(at, again);
+        Ok(())
+    }
+
+    fn apply_extend(&mut self, offset: Offset, until: Timestamp) {
+        if let Some(lease) = self.leased.get_mut(&offset) {
+            lease.until = Some(until);
+            lease.phase = Phase::Done;
+            self.lease_ends.push(std::cmp::Reverse((until, offset)));
+        }
+    }
+
+    fn apply_drop(&mut self, picks: &[Pick], why: Leave, at: Timestamp) -> Result<(), NeedsPage> {
+        for pick in picks {
+            for offset in pick.offsets.iter() {
+                let entry = match self.take_ready(pick.lane, offset, at)? {
+                    Some(entry) => Some(entry),
+                    None => self.take_held(offset),
+                };
+                if let Some(entry) = entry {
+                    self.leave(&entry, why, at);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_return(&mut self, offset: Offset, ready_at: Timestamp, attempt: AttemptCount, at: Timestamp) {
+        let Some(lease) = self.leased.remove(&offset) else { return };
+        let mut entry = lease.entry;
+        if attempt == AttemptCount::Undo {
+            entry.attempts = entry.attempts.saturating_sub(1);
+        }
+        entry.ready_at = ready_at;
+        self.place(entry, at);
+    }
+
+    /// Everything that waits goes; what is with a consumer stays, and stays the head of its group.
+    fn apply_purge(&mut self) -> Removed {
+        let lanes = std::mem::take(&mut self.lanes);
+        let mut loose: Vec<VecDeque<Entry>> = Vec::new();
+        loose.push(std::mem::take(&mut self.rejoined).into_values().collect());
+        loose.push(std::mem::take(&mut self.delayed).into_values().collect());
+        for (_, behind) in std::mem::take(&mut self.groups) {
+            loose.push(behind);
+        }
+        self.grouped = 0;
+        self.delay_ends.clear();
+        self.expiries.clear();
+        let held = self.leased.values().map(|lease| &lease.entry);
+        let held: Vec<&Entry> = held.chain(self.dying.values().map(|(entry, _)| entry)).collect();
+        self.loose_bytes = held.iter().map(|entry| u64::from(entry.stored_bytes)).sum();
+        let groups: Vec<_> = held.iter().filter_map(|entry| entry.group.clone()).collect();
+        self.groups.extend(groups.into_iter().map(|group| (group, VecDeque::new())));
+        let cached = |entry: &&Entry| entry.is_durable() && entry.payload.is_some();
+        self.loose_cached_bytes = self
+            .dying
+            .values()
+            .map(|(entry, _)| entry)
+            .filter(cached)
+            .filter_map(|entry| entry.payload.as_ref().map(|payload| payload.len() as u64))
+            .sum();
+        let count = lanes.len() + loose.iter().map(|part| part.len() as u64).sum::<u64>();
+        self.totals.purged += count;
+        Removed { count, lanes, loose }
+    }
+
+    /// Everything goes, with the queue.
+    fn remove_all(&mut self) -> Removed {
+        let mut removed = self.apply_purge();
+        let held: VecDeque<Entry> = std::mem::take(&mut self.leased)
+            .into_values()
+            .map(|lease| lease.entry)
+            .chain(std::mem::take(&mut self.dying).into_values().map(|(entry, _)| entry))
+            .collect();
+        self.groups.clear();
+        self.lease_ends.clear();
+        self.loose_bytes = 0;
+        self.loose_cached_bytes = 0;
+        removed.count += held.len() as u64;
+        removed.loose.push(held);
+        removed
+    }
+
+    /// Messages were copied to another segment.
+    fn apply_relocation(&mut self, at: Position, batch: &MessageBatch) -> Result<(), NeedsPage> {
+        // Messages of one lane that are not in memory, in a row: moved together.
+        let mut row: Option<(Priority, OffsetSet, u64)> = None;
+        for item in batch.items() {
+            let payload = batch.payload(item);
+            let Ok(head) = Head::parse(&payload) else { continue };
+            let size = payload.len() as u64;
+            if let Some(entry) = self.entry_mut(head.priority, head.group, item.offset) {
+                let from = std::mem::replace(&mut entry.at, at).segment;
+                self.note_usage(from, -(size as i64));
+                self.note_usage(at.segment, size as i64);
+                continue;
+            }
+            match &mut row {
+                Some((lane, offsets, bytes)) if *lane == head.priority => {
+                    offsets.push(item.offset);
+                    *bytes += size;
+                }
+                _ => {
+                    self.move_row(row.take(), at.segment)?;
+                    row = Some((head.priority, OffsetSet::one(item.offset), size));
+                }
+            }
+        }
+        self.move_row(row, at.segment)
+    }
+
+    fn move_row(&mut self, row: Option<(Priority, OffsetSet, u64)>, to: SegmentId) -> Result<(), NeedsPage> {
+        let Some((lane, offsets, bytes)) = row else { return Ok(()) };
+        if let Some((from, freed)) = self.lanes.relocate_run(lane, &offsets, bytes, to).map_err(NeedsPage)? {
+            self.note_usage(from, -(freed as i64));
+            self.note_usage(to, bytes as i64);
+        }
+        Ok(())
+    }
+
+    /// Takes a ready message out of its place; it is loose from then on.
+    pub(super) fn take_ready(
+        &mut self,
+        lane: Priority,
+        offset: Offset,
+        at: Timestamp,
+    ) -> Result<Option<Entry>, NeedsPage> {
+        if let Some(entry) = self.take_rejoined(lane, offset) {
+            return Ok(Some(entry));
+        }
+        if let Some(entry) = self.lanes.remove(lane, offset).map_err(NeedsPage)? {
+            self.loose_bytes += u64::from(entry.stored_bytes);
+            return Ok(Some(entry));
+        }
+        // While replaying, time moves only with the records.
+        if self.delayed.contains_key(&offset) {
+            self.advance(at, usize::MAX);
+            return Ok(self.take_rejoined(lane, offset));
+        }
+        Ok(None)
+    }
+
+    fn take_rejoined(&mut self, lane: Priority, offset: Offset) -> Option<Entry> {
+        if self.rejoined.is_empty() {
+            return None;
+        }
+        let entry = self.rejoined.remove(&(std::cmp::Reverse(lane), offset))?;
+        self.uncount(&entry);
+        Some(entry)
+    }
+
+    /// Takes out a message that is leased or dying.
+    fn take_held(&mut self, offset: Offset) -> Option<Entry> {
+        if let Some(lease) = self.leased.remove(&offset) {
+            return Some(lease.entry);
+        }
+        let (entry, _) = self.dying.remove(&offset)?;
+        self.uncount(&entry);
+        Some(entry)
+    }
+
+    /// A loose message leaves the queue.
+    fn leave(&mut self, entry: &Entry, why: Leave, at: Timestamp) {
+        self.free(entry);
+        match why {
+            Leave::Acked => {
+                self.totals.acked += 1;
+                self.rates.acked.add(at, 1);
+            }
+            Leave::Expired => self.totals.expired += 1,
+            Leave::Overflow => self.totals.overflowed += 1,
+            Leave::DeadLettered => self.totals.dead_lettered += 1,
+            Leave::Moved | Leave::Damaged => {}
+        }
+        if let Some(group) = &entry.group {
+            self.release_group(group, at);
+        }
+    }
+
+    /// Whether any of these messages must survive a restart.
+    pub(super) fn any_durable<'a>(&self, mut offsets: impl Iterator<Item = &'a Offset>) -> bool {
+        offsets.any(|offset| {
+            self.leased.get(offset).is_some_and(|lease| lease.entry.durability == Durability::Durable)
+        })
+    }
+}

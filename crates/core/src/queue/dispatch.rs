@@ -1,0 +1,227 @@
+//! Deciding who gets what: ready messages in the order of their urgency and arrival, consumers in turn.
+
+use std::collections::btree_map;
+use std::cmp::Reverse;
+
+use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
+
+use super::apply::Handed;
+use super::consumers::LeaseTerms;
+use super::entry::Entry;
+use super::lane::{Cursor, Lanes, Waiting};
+use super::{NeedsPage, Queue};
+use crate::offsets::OffsetSet;
+use crate::record::{Grant, Phase, Pick, Record};
+
+/// Messages handed to consumers, not yet applied.
+#[derive(Debug)]
+pub struct Dispatch {
+    /// To be written down if [`Self::durable`], and applied with [`Queue::commit_dispatch`].
+    pub record: Record,
+    /// Whether any of the messages must survive a restart.
+    pub durable: bool,
+    /// Who gets them, in the order of the record.
+    pub turns: Vec<Turn>,
+    taken: u64,
+}
+
+/// Messages in a row that go to one consumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Who.
+    pub consumer: ConsumerId,
+    /// How many.
+    pub count: u32,
+    lease: LeaseTerms,
+}
+
+impl Queue {
+    /// Whether there may be something to hand out.
+    #[must_use]
+    pub fn can_dispatch(&self) -> bool {
+        !self.config.paused && self.consumers.anyone_waiting() && (self.lanes.len() > 0 || !self.rejoined.is_empty())
+    }
+
+    /// Decides which ready messages, at most `max`, go to which consumers.
+    ///
+    /// Credit is used up at once; if the record cannot be written down, [`Self::undo_dispatch`] gives it back.
+    pub fn decide_dispatch(&mut self, now: Timestamp, max: usize) -> Option<Dispatch> {
+        if !self.can_dispatch() {
+            return None;
+        }
+        let allowed = self.config.rate_limit.map_or(u64::MAX, |limit| self.tokens.available(limit, now));
+        let max = max.min(usize::try_from(allowed).unwrap_or(usize::MAX));
+        let mut grants: Vec<Grant> = Vec::new();
+        let mut turns: Vec<Turn> = Vec::new();
+        let mut durable = false;
+        let mut taken = 0;
+        let mut ready = ReadyWalk::new(&self.rejoined, &self.lanes);
+        while taken < max {
+            let Some(entry) = ready.next() else { break };
+            if entry.expires_at <= now {
+                // Its end of life is due and will be dealt with; nobody gets it any more.
+                continue;
+            }
+            let Some((consumer, terms)) = self.consumers.next() else { break };
+            let (until, phase) = terms.grant(now, self.config.visibility, self.config.receipt_timeout);
+            add_grant(&mut grants, entry, until, phase);
+            match turns.last_mut() {
+                Some(turn) if turn.consumer == consumer => turn.count += 1,
+                _ => turns.push(Turn { consumer, count: 1, lease: terms.lease }),
+            }
+            durable |= entry.is_durable();
+            taken += 1;
+            if phase == Phase::Taken && entry.group.is_some() {
+                // It is gone with this record, and the next of its group may be the most urgent of all.
+                break;
+            }
+        }
+        if taken == 0 {
+            return None;
+        }
+        let taken = taken as u64;
+        if let Some(limit) = self.config.rate_limit {
+            self.tokens.take(limit, now, taken);
+        }
+        Some(Dispatch { record: Record::Lease { grants, at: now }, durable, turns, taken })
+    }
+
+    /// Applies a dispatch. The messages come in the order of its turns.
+    ///
+    /// # Errors
+    /// Never for a dispatch that was just decided: it names only messages in memory.
+    pub fn commit_dispatch(&mut self, dispatch: &Dispatch) -> Result<Vec<Handed>, NeedsPage> {
+        let handed = self.apply(nexo_types::Position::default(), &dispatch.record)?.handed;
+        let mut rest = handed.as_slice();
+        for turn in &dispatch.turns {
+            let (mine, others) = rest.split_at((turn.count as usize).min(rest.len()));
+            rest = others;
+            if let LeaseTerms::For(span) = turn.lease {
+                for one in mine {
+                    if let Some(lease) = self.leased.get_mut(&one.offset) {
+                        lease.span = Some(span);
+                    }
+                }
+            }
+        }
+        Ok(handed)
+    }
+
+    /// Gives back the credit that a dispatch used, because its record could not be written down.
+    pub fn undo_dispatch(&mut self, dispatch: &Dispatch) {
+        for turn in &dispatch.turns {
+            self.consumers.add_credit(turn.consumer, turn.count);
+        }
+        if let Some(limit) = self.config.rate_limit {
+            self.tokens.give_back(limit, dispatch.taken);
+        }
+    }
+
+    /// Decides to take ready messages aside for the broker itself, in order: at most `max`, below `before`, and
+    /// only those in `only` if it is given. They stay leased until the broker moves or returns them.
+    #[must_use]
+    pub fn decide_take(
+        &self,
+        now: Timestamp,
+        max: usize,
+        before: Offset,
+        only: Option<&OffsetSet>,
+    ) -> Option<Record> {
+        let mut grants = Vec::new();
+        let wanted = |entry: &&Entry| {
+            entry.offset < before && entry.expires_at > now && only.is_none_or(|only| only.contains(entry.offset))
+        };
+        for entry in ReadyWalk::new(&self.rejoined, &self.lanes).filter(wanted).take(max) {
+            add_grant(&mut grants, entry, None, Phase::Done);
+        }
+        (!grants.is_empty()).then_some(Record::Lease { grants, at: now })
+    }
+
+    /// Ready messages in memory, at most `max`, as a full queue drops them: lowest priority first.
+    pub(super) fn ready_from_the_lowest(&self, max: usize) -> Vec<&Entry> {
+        let mut priorities: Vec<Priority> = self.lanes.priorities_ascending().collect();
+        priorities.extend(self.rejoined.keys().map(|(Reverse(priority), _)| *priority).take(max));
+        priorities.sort_unstable();
+        priorities.dedup();
+        let mut found = Vec::new();
+        for priority in priorities {
+            let rejoined =
+                self.rejoined.range((Reverse(priority), Offset(0))..=(Reverse(priority), Offset(u64::MAX)));
+            let mut rejoined = rejoined.map(|(_, entry)| entry).peekable();
+            let mut cursor = self.lanes.lane_cursor(priority);
+            while found.len() < max {
+                let waiting = self.lanes.at(&mut cursor).filter(|waiting| waiting.priority() == priority);
+                match (rejoined.peek(), waiting) {
+                    (Some(_), None) => found.extend(rejoined.next()),
+                    (Some(early), Some(waiting)) if early.offset < waiting.offset() => found.extend(rejoined.next()),
+                    (_, Some(Waiting::Here(entry))) => {
+                        found.push(entry);
+                        Lanes::step(&mut cursor);
+                    }
+                    (_, Some(Waiting::Paged(..))) => return found,
+                    (None, None) => break,
+                }
+            }
+        }
+        found
+    }
+}
+
+fn add_grant(grants: &mut Vec<Grant>, entry: &Entry, until: Option<Timestamp>, phase: Phase) {
+    match grants.last_mut() {
+        Some(grant)
+            if grant.pick.lane == entry.priority
+                && grant.until == until
+                && grant.phase == phase
+                && grant.pick.offsets.last() < Some(entry.offset) =>
+        {
+            grant.pick.offsets.push(entry.offset);
+        }
+        _ => grants.push(Grant {
+            pick: Pick { lane: entry.priority, offsets: OffsetSet::one(entry.offset) },
+            until,
+            phase,
+        }),
+    }
+}
+
+/// Ready messages in the order of delivery, up to the first that is not in memory.
+pub(super) struct ReadyWalk<'a> {
+    rejoined: std::iter::Peekable<btree_map::Values<'a, (Reverse<Priority>, Offset), Entry>>,
+    lanes: &'a Lanes,
+    cursor: Cursor,
+    /// Set when the walk stopped at a message that is not in memory.
+    pub(super) blocked: bool,
+}
+
+impl<'a> ReadyWalk<'a> {
+    pub(super) fn new(
+        rejoined: &'a std::collections::BTreeMap<(Reverse<Priority>, Offset), Entry>,
+        lanes: &'a Lanes,
+    ) -> Self {
+        Self { rejoined: rejoined.values().peekable(), cursor: lanes.cursor(), lanes, blocked: false }
+    }
+}
+
+impl<'a> Iterator for ReadyWalk<'a> {
+    type Item = &'a Entry;
+
+    fn next(&mut self) -> Option<&'a Entry> {
+        let Some(waiting) = self.lanes.at(&mut self.cursor) else { return self.rejoined.next() };
+        if let Some(early) = self.rejoined.peek()
+            && (Reverse(early.priority), early.offset) < (Reverse(waiting.priority()), waiting.offset())
+        {
+            return self.rejoined.next();
+        }
+        match waiting {
+            Waiting::Here(entry) => {
+                Lanes::step(&mut self.cursor);
+                Some(entry)
+            }
+            Waiting::Paged(..) => {
+                self.blocked = true;
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a queue remembers of one message that is in memory.
+
+use bytes::Bytes;
+use nexo_types::{GroupId, Offset, Position, Priority, Timestamp};
+
+use crate::batch::{BatchItem, MessageBatch};
+use crate::message::{Durability, Head};
+use crate::wire::WireError;
+
+/// One message. Its bytes may be in memory or only in the log; everything the rules need is here.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its place in the queue.
+    pub offset: Offset,
+    /// When it was pushed.
+    pub enqueued_at: Timestamp,
+    /// From when on it may be delivered.
+    pub ready_at: Timestamp,
+    /// When its time to live ends; [`Timestamp::MAX`] for never.
+    pub expires_at: Timestamp,
+    /// The log frame that holds it. Meaningless for a transient message.
+    pub at: Position,
+    /// Bytes of its stored form.
+    pub stored_bytes: u32,
+    /// How often it has been delivered.
+    pub attempts: u32,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Whether it survives a restart.
+    pub durability: Durability,
+    /// Its group.
+    pub group: Option<GroupId>,
+    /// Its stored form, if it is in memory. A transient message always has it.
+    pub payload: Option<Bytes>,
+}
+
+impl Entry {
+    /// A message of `batch`, which lies in the log frame at `at`.
+    ///
+    /// # Errors
+    /// If the stored form cannot be read.
+    pub fn from_batch(batch: &MessageBatch, item: &BatchItem, at: Position) -> Result<Self, WireError> {
+        let payload = batch.payload(item);
+        let head = Head::parse(&payload)?;
+        Ok(Self {
+            offset: item.offset,
+            enqueued_at: item.enqueued_at,
+            ready_at: item.enqueued_at.plus(head.delay),
+            expires_at: head.lifetime.map_or(Timestamp::MAX, |lifetime| item.enqueued_at.plus(lifetime)),
+            at,
+            stored_bytes: payload.len() as u32,
+            attempts: 0,
+            priority: head.priority,
+            durability: head.durability,
+            group: head.group.map(GroupId::new).transpose().map_err(|_| WireError::BadName)?,
+            payload: Some(payload),
+        })
+    }
+
+    /// Stands for a message whose bytes the log could not give back, until it is dropped.
+    #[must_use]
+    pub fn lost(offset: Offset, priority: Priority, at: Position) -> Self {
+        Self {
+            offset,
+            enqueued_at: Timestamp(0),
+            ready_at: Timestamp(0),
+            expires_at: Timestamp::MAX,
+            at,
+            stored_bytes: 0,
+            attempts: 0,
+            priority,
+            durability: Durability::Durable,
+            group: None,
+            payload: None,
+        }
+    }
+
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durability == Durability::Durable
+    }
+
+    /// Forgets the bytes if the log has them.
+    pub(crate) fn cool(&mut self) {
+        if self.is_durable() {
+            self.payload = None;
+        }
+    }
+
+    /// Hands the bytes out, keeping them only where the log does not have them.
+    pub(crate) fn hand_out_payload(&mut self) -> Option<Bytes> {
+        match self.durability {
+            Durability::Durable => self.payload.take(),
+            Durability::Transient => self.payload.clone(),
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! One queue: a small state machine.
+//!
+//! It *decides* what happens (`decide_…`: looks, changes nothing that lasts, and gives back a [`Record`]) and it
+//! *applies* records ([`Queue::apply`]), which is the only way its durable state changes. Between the two,
+//! the broker writes the record to the log. Consumers, turns and rates are not durable and change directly.
+//!
+//! Where a message can be:
+//!
+//! - in `lanes`: ready, never delivered, in order of arrival; most of a long backlog is not in memory;
+//! - *loose*, each with an entry in memory: `rejoined` (ready, but not at the tail: it came back, its delay
+//!   ended, or it is the head of its group), `delayed`, `leased`, behind the head of its group, or `dying`
+//!   (found dead while it waited, about to be moved or dropped).
+//!
+//! Read on in [`apply`], then in the file of each decision.
+
+mod apply;
+mod consumers;
+mod dedup;
+mod dispatch;
+mod due;
+mod entry;
+mod lane;
+mod meter;
+#[cfg(test)]
+mod model;
+mod outline;
+mod paging;
+mod push;
+mod settle;
+mod snapshot;
+mod tokens;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use bytes::Bytes;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use nexo_types::{GroupId, Millis, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
+
+pub use apply::{Applied, Handed, NeedsPage, Removed};
+pub use consumers::{LeaseTerms, SettleMode, Terms};
+pub use dispatch::{Dispatch, Turn};
+pub use due::DuePlan;
+pub use entry::Entry;
+pub use lane::PageRequest;
+pub use outline::{MessageState, Outline, Stage};
+pub use paging::Peeked;
+pub use push::{Admission, PushOutcome, PushPlan};
+pub use settle::{Death, Dying, LeaseError, ReturnCause, ReturnPlan, Verdict};
+pub use snapshot::SnapshotError;
+
+use crate::config::QueueConfig;
+use crate::message::DeathReason;
+use crate::record::Phase;
+use consumers::Consumers;
+use dedup::Dedup;
+use lane::Lanes;
+use meter::{Average, Meter};
+use tokens::Tokens;
+
+/// Bytes of loose messages that are kept in memory for a queue although the log has them.
+const LOOSE_CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// The state of one queue and the rules that change it.
+#[derive(Debug)]
+pub struct Queue {
+    id: QueueId,
+    name: QueueName,
+    config: QueueConfig,
+    created_at: Timestamp,
+    next_offset: Offset,
+    /// Offsets below this may have been given to transient messages, of which the log knows nothing.
+    reserved: Offset,
+    lanes: Lanes,
+    rejoined: BTreeMap<(Reverse<Priority>, Offset), Entry>,
+    delayed: HashMap<Offset, Entry, FixedState>,
+    /// May name messages that are not delayed any more, or until another moment.
+    delay_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
+    leased: HashMap<Offset, Lease, FixedState>,
+    /// May name leases that have ended, or end at another moment.
+    lease_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
+    /// For each group with a message in the queue: those behind its head.
+    groups: BTreeMap<GroupId, VecDeque<Entry>>,
+    grouped: u64,
+    /// Found dead while they waited. Not durable: they die again after a restart.
+    dying: HashMap<Offset, (Entry, DeathReason), FixedState>,
+    /// Ends of life of ready messages in memory. May name some that have left.
+    expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
+    dedup: Dedup,
+    consumers: Consumers,
+    tokens: Tokens,
+    /// Stored bytes of everything that is not in a lane.
+    loose_bytes: u64,
+    /// Bytes of durable loose messages that are in memory.
+    loose_cached_bytes: u64,
+    totals: Totals,
+    rates: Rates,
+    /// How much more, or less, this queue keeps alive in each segment since this was last asked.
+    usage: Vec<(SegmentId, i64)>,
+}
+
+/// A message that is with a consumer.
+#[derive(Debug)]
+struct Lease {
+    entry: Entry,
+    until: Option<Timestamp>,
+    phase: Phase,
+    /// For how long the consumer asked; not durable, and only needed between *delivered* and *received*.
+    span: Option<Millis>,
+    /// Its attempts are used up, and it is about to be moved.
+    dying: Option<DeathReason>,
+}
+
+/// What has happened to the queue in all its life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Messages pushed.
+    pub pushed: u64,
+    /// Deliveries.
+    pub delivered: u64,
+    /// Deliveries of messages that had been delivered before.
+    pub redelivered: u64,
+    /// Messages acknowledged.
+    pub acked: u64,
+    /// Messages moved to the dead-letter queue.
+    pub dead_lettered: u64,
+    /// Messages dropped at the end of their time to live.
+    pub expired: u64,
+    /// Messages dropped because the queue was full.
+    pub overflowed: u64,
+    /// Messages purged.
+    pub purged: u64,
+}
+
+#[derive(Debug, Default)]
+struct Rates {
+    pushed: Meter,
+    delivered: Meter,
+    redelivered: Meter,
+    acked: Meter,
+    wait: Average,
+    duplicates: u64,
+}
+
+/// Figures of a queue at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Messages that could be delivered now.
+    pub ready: u64,
+    /// Messages with a consumer.
+    pub leased: u64,
+    /// Messages whose time has not come.
+    pub delayed: u64,
+    /// Messages behind another of their group.
+    pub grouped: u64,
+    /// Stored bytes of all of these.
+    pub bytes: u64,
+    /// Memory taken, near enough.
+    pub memory_bytes: u64,
+    /// Consumers, waiting or not.
+    pub consumers: u64,
+    /// Since the queue was created.
+    pub totals: Totals,
+    /// Repetitions recognised, since the process started.
+    pub duplicates: u64,
+    /// A second, lately.
+    pub push_rate: f64,
+    /// A second, lately.
+    pub deliver_rate: f64,
+    /// A second, lately.
+    pub redeliver_rate: f64,
+    /// A second, lately.
+    pub ack_rate: f64,
+    /// Age of the oldest ready message.
+    pub oldest_age: Millis,
+    /// Between ready and delivered, lately.
+    pub average_wait_ms: f64,
+}
+
+impl Queue {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(id: QueueId, name: QueueName, config: QueueConfig, created_at: Timestamp) -> Self {
+        Self {
+            id,
+            name,
+            config,
+            created_at,
+            next_offset: Offset(0),
+            reserved: Offset(0),
+            lanes: Lanes::default(),
+            rejoined: BTreeMap::new(),
+            delayed: HashMap::default(),
+            delay_ends: BinaryHeap::new(),
+            leased: HashMap::default(),
+            lease_ends: BinaryHeap::new(),
+            groups: BTreeMap::new(),
+            grouped: 0,
+            dying: HashMap::default(),
+            expiries: BinaryHeap::new(),
+            dedup: Dedup::default(),
+            consumers: Consumers::default(),
+            tokens: Tokens::default(),
+            loose_bytes: 0,
+            loose_cached_bytes: 0,
+            totals: Totals::default(),
+            rates: Rates::default(),
+            usage: Vec::new(),
+        }
+    }
+
+    /// Adds a consumer that will take `credit` messages on these terms.
+    pub fn add_consumer(&mut self, id: nexo_types::ConsumerId, terms: Terms, credit: u32) {
+        self.consumers.add(id, terms, credit);
+    }
+
+    /// Lets a consumer take this many more.
+    pub fn add_credit(&mut self, id: nexo_types::ConsumerId, credit: u32) {
+        self.consumers.add_credit(id, credit);
+    }
+
+    /// Lets a consumer take just this many from now on.
+    pub fn set_credit(&mut self, id: nexo_types::ConsumerId, credit: u32) {
+        self.consumers.set_credit(id, credit);
+    }
+
+    /// Forgets a consumer. What it holds stays leased.
+    pub fn remove_consumer(&mut self, id: nexo_types::ConsumerId) {
+        self.consumers.remove(id);
+    }
+
+    /// Takes note of a push that was recognised as a repetition.
+    pub const fn note_duplicates(&mut self, count: u64) {
+        self.rates.duplicates += count;
+    }
+
+    /// How much more, or less, the queue keeps alive in each segment since this was last asked.
+    pub fn take_usage(&mut self) -> Vec<(SegmentId, i64)> {
+        std::mem::take(&mut self.usage)
+    }
+
+    /// The queue's id.
+    #[must_use]
+    pub const fn id(&self) -> QueueId {
+        self.id
+    }
+
+    /// The queue's name.
+    #[must_use]
+    pub const fn name(&self) -> &QueueName {
+        &self.name
+    }
+
+    /// What it is told to be.
+    #[must_use]
+    pub const fn config(&self) -> &QueueConfig {
+        &self.config
+    }
+
+    /// When it was created.
+    #[must_use]
+    pub const fn created_at(&self) -> Timestamp {
+        self.created_at
+    }
+
+    /// The offset that the next message gets.
+    #[must_use]
+    pub const fn next_offset(&self) -> Offset {
+        self.next_offset
+    }
+
+    /// All messages, whatever their state.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.waiting() + self.leased.len() as u64 + self.dying.len() as u64
+    }
+
+    /// Whether it has no message at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All stored bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.lanes.bytes() + self.loose_bytes
+    }
+
+    /// Everything that is neither with a consumer nor about to be moved.
+    fn waiting(&self) -> u64 {
+        self.lanes.len() + self.rejoined.len() as u64 + self.delayed.len() as u64 + self.grouped
+    }
+
+    /// Figures for people and metrics.
+    #[must_use]
+    pub fn figures(&self, now: Timestamp) -> Figures {
+        let loose = self.len() - self.lanes.len();
+        let oldest_rejoined = self.rejoined.values().take(256).map(|entry| entry.enqueued_at).min();
+        let oldest = self.lanes.oldest().into_iter().chain(oldest_rejoined).min();
+        Figures {
+            ready: self.lanes.len() + self.rejoined.len() as u64 + self.dying.len() as u64,
+            leased: self.leased.len() as u64,
+            delayed: self.delayed.len() as u64,
+            grouped: self.grouped,
+            bytes: self.bytes(),
+            memory_bytes: self.lanes.resident_bytes()
+                + loose * size_of::<Lease>() as u64
+                + self.loose_cached_bytes,
+            consumers: self.consumers.len() as u64,
+            totals: self.totals,
+            duplicates: self.rates.duplicates,
+            push_rate: self.rates.pushed.rate(now),
+            deliver_rate: self.rates.delivered.rate(now),
+            redeliver_rate: self.rates.redelivered.rate(now),
+            ack_rate: self.rates.acked.rate(now),
+            oldest_age: oldest.map_or(Millis::ZERO, |then| now.since(then)),
+            average_wait_ms: self.rates.wait.value_ms(),
+        }
+    }
+
+    fn note_usage(&mut self, segment: SegmentId, bytes: i64) {
+        match self.usage.last_mut() {
+            Some((last, sum)) if *last == segment => *sum += bytes,
+            _ => self.usage.push((segment, bytes)),
+        }
+    }
+
+    /// Puts a message that is not at the tail where it belongs at this moment.
+    fn place(&mut self, mut entry: Entry, at: Timestamp) {
+        self.warm(&mut entry);
+        let due = entry.ready_at.min(entry.expires_at);
+        if due > at {
+            self.delay_ends.push(Reverse((due, entry.offset)));
+            self.delayed.insert(entry.offset, entry);
+        } else {
+            self.rejoin(entry);
+        }
+    }
+
+    fn rejoin(&mut self, entry: Entry) {
+        if entry.expires_at != Timestamp::MAX {
+            self.expiries.push(Reverse((entry.expires_at, entry.priority, entry.offset)));
+        }
+        self.rejoined.insert((Reverse(entry.priority), entry.offset), entry);
+    }
+
+    /// Keeps the bytes of a loose message in memory while there is room for them, so that they need not be
+    /// read back; copied, so that they do not keep the batch they came in.
+    fn warm(&mut self, entry: &mut Entry) {
+        let Some(payload) = entry.payload.as_ref().filter(|_| entry.is_durable()) else { return };
+        let len = payload.len() as u64;
+        if self.loose_cached_bytes + len <= LOOSE_CACHE_BYTES_MAX {
+            entry.payload = Some(Bytes::copy_from_slice(payload));
+            self.loose_cached_bytes += len;
+        } else {
+            entry.cool();
+        }
+    }
+
+    /// The opposite of [`Self::warm`]: the entry leaves the places that count.
+    fn uncount(&mut self, entry: &Entry) {
+        if entry.is_durable()
+            && let Some(payload) = &entry.payload
+        {
+            self.loose_cached_bytes -= payload.len() as u64;
+        }
+    }
+
+    /// A loose message leaves the queue for good.
+    fn free(&mut self, entry: &Entry) {
+        self.loose_bytes -= u64::from(entry.stored_bytes);
+        if entry.is_durable() {
+            self.note_usage(entry.at.segment, -i64::from(entry.stored_bytes));
+        }
+    }
+
+    /// The head of a group has left: the next one of the group may go.
+    fn release_group(&mut self, group: &GroupId, at: Timestamp) {
+        let Some(behind) = self.groups.get_mut(group) else { return };
+        match behind.pop_front() {
+            Some(next) => {
+                self.grouped -= 1;
+                self.uncount(&next);
+                self.place(next, at);
+            }
+            None => {
+                self.groups.remove(group);
+            }
+        }
+    }
+
+    /// The entry of a message in memory, wherever it is.
+    fn entry_mut(&mut self, priority: Priority, group: Option<&str>, offset: Offset) -> Option<&mut Entry> {
+        if self.leased.contains_key(&offset) {
+            return self.leased.get_mut(&offset).map(|lease| &mut lease.entry);
+        }
+        if self.rejoined.contains_key(&(Reverse(priority), offset)) {
+            return self.rejoined.get_mut(&(Reverse(priority), offset));
+        }
+        if self.delayed.contains_key(&offset) {
+            return self.delayed.get_mut(&offset);
+        }
+        if self.dying.contains_key(&offset) {
+            return self.dying.get_mut(&offset).map(|(entry, _)| entry);
+        }
+        if let Some(group) = group.and_then(|group| GroupId::new(group).ok())
+            && let Some(behind) = self.groups.get_mut(&group)
+            && let Ok(at) = behind.binary_search_by_key(&offset, |entry| entry.offset)
+        {
+            return behind.get_mut(at);
+        }
+        self.lanes.get_mut(priority, offset)
+    }
+
+    /// Checks that nothing was lost or invented. For tests; it looks at every entry.
+    #[doc(hidden)]
+    pub fn check_invariants(&self) {
+        let behind: u64 = self.groups.values().map(|behind| behind.len() as u64).sum();
+        assert_eq!(behind, self.grouped, "messages behind a group's head are counted");
+        let loose = self.loose();
+        let bytes: u64 = loose.clone().map(|entry| u64::from(entry.stored_bytes)).sum();
+        assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");
+        let cached: u64 = loose
+            .filter(|entry| entry.is_durable())
+            .filter_map(|entry| entry.payload.as_ref())
+            .map(|payload| payload.len() as u64)
+            .sum();
+        assert_eq!(cached, self.loose_cached_bytes, "cached bytes of loose messages are counted");
+        for group in self.groups.keys() {
+            let heads = self.loose_heads().filter(|entry| entry.group.as_ref() == Some(group)).count();
+            assert_eq!(heads, 1, "a group has one head");
+        }
+    }
+
+    /// Entries that are neither in a lane nor behind the head of their group.
+    fn loose_heads(&self) -> impl Iterator<Item = &Entry> + Clone {
+        self.rejoined
+            .values()
+            .chain(self.delayed.values())
+            .chain(self.leased.values().map(|lease| &lease.entry))
+            .chain(self.dying.values().map(|(entry, _)| entry))
+    }
+
+    /// Every entry that is not in a lane.
+    fn loose(&self) -> impl Iterator<Item = &Entry> + Clone {
+        self.loose_heads().chain(self.groups.values().flatten())
+    }
+
+    /// Where a ready message that is in memory lies: used to read its bytes.
+    #[must_use]
+    pub fn position_of(&self, offset: Offset) -> Option<Position> {
+        self.leased
+            .get(&offset)
+            .map(|lease| lease.entry.at)
+            .or_else(|| self.dying.get(&offset).map(|(entry, _)| entry.at))
+    }
+}

@@ -1,0 +1,885 @@
+//! The engine against a naive model: thousands of random command sequences, with time moving, paging in and
+//! out at random, and after each sequence a replay of the records into an empty queue.
+//!
+//! The model keeps every message in one list and looks at all of them for every question.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+
+use nexo_types::{ConsumerId, DedupId, GroupId, Millis, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
+use proptest::prelude::*;
+
+use super::*;
+use crate::batch::MessageBatch;
+use crate::config::{Backoff, Fate, Overflow, RateLimit};
+use crate::message::{Durability, NewMessage, StoredMessage};
+use crate::record::{Leave, Record};
+
+#[derive(Clone, Debug)]
+enum Op {
+    Push(Vec<Draft>),
+    Subscribe { consumer: u64, credit: u32, terms: u8 },
+    Credit { consumer: u64, credit: u32 },
+    Leave { consumer: u64 },
+    Ack { pick: usize, stale: bool },
+    Nack { pick: usize, delay: Option<u64> },
+    Undelivered { pick: usize },
+    Received { pick: usize },
+    Extend { pick: usize, span: u64 },
+    Wait(u64),
+    Purge,
+    Pause(bool),
+    Take(usize),
+    PageOut,
+    Relocate(u32),
+    Restart,
+}
+
+#[derive(Clone, Debug)]
+struct Draft {
+    priority: u8,
+    delay: u64,
+    ttl: Option<u64>,
+    dedup: Option<u8>,
+    group: Option<u8>,
+    transient: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Where {
+    Waiting,
+    Leased { until: Option<Timestamp>, phase: Phase, visibility: Millis },
+}
+
+#[derive(Clone, Debug)]
+struct Naive {
+    offset: Offset,
+    priority: Priority,
+    group: Option<GroupId>,
+    ready_at: Timestamp,
+    expires_at: Timestamp,
+    attempts: u32,
+    size: u64,
+    place: Where,
+}
+
+/// Every message in one list, every consumer in another.
+#[derive(Default)]
+struct Model {
+    messages: Vec<Naive>,
+    next: u64,
+    dedup: Vec<(DedupId, Timestamp, Offset)>,
+    consumers: BTreeMap<u64, (Terms, u32)>,
+    turn: VecDeque<u64>,
+    delivered_at: Vec<Timestamp>,
+}
+
+impl Model {
+    fn ready(&self, now: Timestamp) -> Vec<&Naive> {
+        let mut ready: Vec<&Naive> = self
+            .messages
+            .iter()
+            .filter(|m| m.place == Where::Waiting && m.ready_at.min(m.expires_at) <= now)
+            .filter(|m| match &m.group {
+                None => true,
+                Some(group) => !self.messages.iter().any(|o| o.group.as_ref() == Some(group) && o.offset < m.offset),
+            })
+            .collect();
+        ready.sort_by_key(|m| (Reverse(m.priority), m.offset));
+        ready
+    }
+
+    fn get(&mut self, offset: Offset) -> Option<&mut Naive> {
+        self.messages.iter_mut().find(|m| m.offset == offset)
+    }
+
+    fn remove(&mut self, offset: Offset) -> Naive {
+        let at = self.messages.iter().position(|m| m.offset == offset).expect("the model has the message");
+        self.messages.remove(at)
+    }
+
+    fn leased(&self) -> Vec<&Naive> {
+        self.messages.iter().filter(|m| m.place != Where::Waiting).collect()
+    }
+
+    fn add_credit(&mut self, consumer: u64, credit: u32) {
+        let Some((_, held)) = self.consumers.get_mut(&consumer) else { return };
+        *held += credit;
+        if *held > 0 && !self.turn.contains(&consumer) {
+            self.turn.push_back(consumer);
+        }
+    }
+
+    fn next_consumer(&mut self) -> Option<(u64, Terms)> {
+        let consumer = self.turn.pop_front()?;
+        let (terms, credit) = self.consumers.get_mut(&consumer).expect("leavers leave the row");
+        *credit -= 1;
+        if *credit > 0 {
+            self.turn.push_back(consumer);
+        }
+        Some((consumer, *terms))
+    }
+
+    fn allowed(&self, limit: Option<RateLimit>, now: Timestamp) -> bool {
+        // The engine's limit is an even flow after a burst; never more than the burst plus one period's flow.
+        limit.is_none_or(|limit| {
+            let lately = self.delivered_at.iter().filter(|at| now.since(**at) < limit.period).count();
+            lately < 2 * limit.deliveries as usize
+        })
+    }
+}
+
+/// The engine with the least of a broker around it.
+struct Rig {
+    queue: Queue,
+    model: Model,
+    now: Timestamp,
+    /// Everything that would be in the log.
+    log: Vec<(Position, Record)>,
+    /// Where each message was last written.
+    store: BTreeMap<Offset, (Position, MessageBatch)>,
+    held: Vec<(Offset, u32)>,
+    dead: Vec<Death>,
+    /// Consumers that have left: their ids are not used again.
+    left: Vec<u64>,
+}
+
+fn name() -> QueueName {
+    QueueName::new("q").unwrap()
+}
+
+impl Rig {
+    fn new(config: QueueConfig) -> Self {
+        let now = Timestamp(1_000_000);
+        let create = Record::Create { name: name(), config: config.clone(), at: now };
+        Self {
+            queue: Queue::new(QueueId(1), name(), config, now),
+            model: Model::default(),
+            now,
+            log: vec![(Position::default(), create)],
+            store: BTreeMap::new(),
+            held: Vec::new(),
+            dead: Vec::new(),
+            left: Vec::new(),
+        }
+    }
+
+    fn append(&mut self, record: &Record) -> Position {
+        let count = self.log.len() as u32;
+        let at = Position { segment: SegmentId(count / 7), byte: count };
+        // What is replayed has been through bytes.
+        let record = match record {
+            Record::Messages(batch) => Record::Messages(MessageBatch::decode(batch.bytes().clone()).unwrap()),
+            other => Record::decode(&other.encode()).unwrap(),
+        };
+        self.log.push((at, record));
+        at
+    }
+
+    fn run(&mut self, record: &Record, durable: bool) -> Applied {
+        let at = if durable { self.append(record) } else { Position::default() };
+        self.queue.apply(at, record).expect("decisions name only what is in memory")
+    }
+
+    fn push(&mut self, drafts: &[Draft]) {
+        // A body names the offset that the message should get, so that a mix-up shows.
+        let mut messages: Vec<NewMessage> = drafts.iter().map(Draft::message).collect();
+        self.number(&mut messages);
+        let plan = self.queue.decide_push(self.now, &messages, Admission::Checked);
+        let config = self.queue.config().clone();
+        for (message, outcome) in messages.iter().zip(&plan.outcomes) {
+            let lifetime = [message.ttl, config.ttl].into_iter().flatten().min();
+            let size = message.encoded_len(lifetime) as u64;
+            let known = message.dedup.as_ref().and_then(|id| {
+                self.model.dedup.iter().rev().find(|(seen, until, _)| seen == id && *until > self.now)
+            });
+            let bytes: u64 = self.model.messages.iter().map(|m| m.size).sum();
+            let full = config.overflow == Overflow::Reject
+                && (config.max_messages.is_some_and(|max| self.model.messages.len() as u64 >= max)
+                    || config.max_bytes.is_some_and(|max| bytes + size > max));
+            if let Some((_, _, first)) = known {
+                assert_eq!(*outcome, PushOutcome::Duplicate(*first));
+                continue;
+            }
+            if full {
+                assert!(matches!(outcome, PushOutcome::Refused { .. }), "the queue is full: {outcome:?}");
+                continue;
+            }
+            let offset = Offset(self.model.next);
+            assert_eq!(*outcome, PushOutcome::Accepted(offset));
+            self.model.next += 1;
+            if let Some(id) = &message.dedup {
+                self.model.dedup.push((id.clone(), self.now.plus(config.dedup_window), offset));
+            }
+            self.model.messages.push(Naive {
+                offset,
+                priority: message.priority,
+                group: message.group.clone(),
+                ready_at: self.now.plus(message.delay),
+                expires_at: lifetime.map_or(Timestamp::MAX, |l| self.now.plus(l)),
+                attempts: 0,
+                size,
+                place: Where::Waiting,
+            });
+        }
+        if let Some(reserve) = &plan.reserve {
+            self.run(reserve, true);
+        }
+        for (durability, batch) in plan.batches {
+            let durable = durability == Durability::Durable;
+            self.run(&Record::Messages(batch.clone()), durable);
+            if durable {
+                let at = self.log.last().unwrap().0;
+                for item in batch.items() {
+                    self.store.insert(item.offset, (at, batch.clone()));
+                }
+            }
+        }
+        self.settle_overflow();
+        self.dispatch();
+    }
+
+    fn number(&self, messages: &mut [NewMessage]) {
+        // All bodies have the same length, so numbering them does not change which are taken.
+        let outcomes = self.queue.decide_push(self.now, messages, Admission::Checked).outcomes;
+        for (message, outcome) in messages.iter_mut().zip(outcomes) {
+            if let PushOutcome::Accepted(offset) = outcome {
+                message.body = body(offset.0).into();
+            }
+        }
+    }
+
+    fn settle_overflow(&mut self) {
+        loop {
+            let (record, deaths) = self.queue.decide_overflow(self.now);
+            let mut gone: Vec<Offset> = deaths.iter().map(|death| death.offset).collect();
+            if let Some(record @ Record::Drop { picks, .. }) = &record {
+                gone.extend(picks.iter().flat_map(|pick| pick.offsets.iter()));
+                self.run(record, true);
+            }
+            if gone.is_empty() {
+                match self.queue.overflow_page() {
+                    Some(page) => self.page_in(&page),
+                    None => return,
+                }
+                continue;
+            }
+            let mut expected: Vec<Offset> = Vec::new();
+            let mut ready: Vec<&Naive> = self.model.ready(self.now);
+            ready.sort_by_key(|m| (m.priority, m.offset));
+            expected.extend(ready.iter().take(gone.len()).map(|m| m.offset));
+            expected.sort_unstable();
+            gone.sort_unstable();
+            assert_eq!(gone, expected, "a full queue drops the oldest of its lowest priority");
+            for offset in gone {
+                self.model.remove(offset);
+            }
+            self.bury(&deaths);
+        }
+    }
+
+    /// Deaths are moved elsewhere; here they just leave.
+    fn bury(&mut self, deaths: &[Death]) {
+        for death in deaths {
+            let dying = self.queue.dying(death.offset).expect("a death is about to be moved");
+            assert_eq!(dying.reason, death.reason);
+            assert!(self.queue.deaths().contains(death));
+            let record = self.queue.decide_burial(self.now, death.offset, Leave::DeadLettered).unwrap();
+            self.run(&record, true);
+            self.dead.push(*death);
+        }
+    }
+
+    fn entries(&self, page: &PageRequest) -> Vec<Entry> {
+        let read = |offset: Offset| {
+            let (at, batch) = &self.store[&offset];
+            assert_eq!(at.segment, page.segment, "a run knows the segment of its messages");
+            Entry::from_batch(batch, batch.find(offset).unwrap(), *at).unwrap()
+        };
+        // A reader may answer with fewer than were asked for.
+        page.offsets.iter().take(1 + self.log.len() % 3).map(read).collect()
+    }
+
+    fn page_in(&mut self, page: &PageRequest) {
+        let entries = self.entries(page);
+        assert!(self.queue.page_in(page, entries));
+    }
+
+    fn dispatch(&mut self) {
+        loop {
+            self.queue.check_invariants();
+            let Some(dispatch) = self.queue.decide_dispatch(self.now, 5) else {
+                match self.queue.wanted_page() {
+                    // What comes in may have died while it was out.
+                    Some(page) => {
+                        self.page_in(&page);
+                        self.due();
+                    }
+                    None => break,
+                }
+                continue;
+            };
+            // A dispatch that cannot be written down is undone, and the next one is the same but for whose turn it is;
+            // the model has no turns to undo, so it is tried where there is one consumer.
+            let dispatch = if self.log.len() % 5 == 0 && self.model.turn.len() == 1 {
+                self.queue.undo_dispatch(&dispatch);
+                self.queue.decide_dispatch(self.now, 5).expect("what was undone can be done again")
+            } else {
+                dispatch
+            };
+            if dispatch.durable {
+                self.append(&dispatch.record);
+            }
+            let handed = self.queue.commit_dispatch(&dispatch).unwrap();
+            let mut turns = dispatch.turns.iter().flat_map(|turn| std::iter::repeat_n(turn.consumer, turn.count as usize));
+            for one in &handed {
+                let consumer = turns.next().expect("every message has a consumer");
+                self.check_delivery(one, consumer);
+            }
+            assert!(turns.next().is_none());
+        }
+        let someone = !self.model.turn.is_empty();
+        let paused = self.queue.config().paused;
+        if someone && !paused && self.queue.config().rate_limit.is_none() {
+            let alive: Vec<_> =
+                self.model.ready(self.now).into_iter().filter(|m| m.expires_at > self.now).cloned().collect();
+            assert!(alive.is_empty(), "a consumer waits although there are messages: {alive:?}");
+        }
+    }
+
+    fn check_delivery(&mut self, handed: &Handed, consumer: ConsumerId) {
+        let now = self.now;
+        assert!(!self.queue.config().paused, "a paused queue hands nothing out");
+        assert!(self.model.allowed(self.queue.config().rate_limit, now), "the rate limit holds");
+        let (expected, terms) = self.model.next_consumer().expect("somebody has credit");
+        assert_eq!(consumer.0, expected, "consumers are served in turn");
+        let next = self.model.ready(now).into_iter().find(|m| m.expires_at > now).cloned().expect("something is ready");
+        assert_eq!(handed.offset, next.offset, "the most urgent, oldest message goes first");
+        assert_eq!(handed.attempts, next.attempts + 1);
+        let payload = handed.payload.clone().unwrap_or_else(|| {
+            let (_, batch) = &self.store[&handed.offset];
+            batch.payload(batch.find(handed.offset).unwrap())
+        });
+        assert_eq!(StoredMessage::parse(&payload).unwrap().body, body(handed.offset.0));
+        self.model.delivered_at.push(now);
+        let config = self.queue.config().clone();
+        if terms.settle == SettleMode::Automatic {
+            self.model.remove(handed.offset);
+            return;
+        }
+        let visibility = match terms.lease {
+            LeaseTerms::For(span) => span,
+            LeaseTerms::Queue | LeaseTerms::Session => config.visibility,
+        };
+        let (until, phase) = match (terms.lease, config.receipt_timeout) {
+            (LeaseTerms::Session, _) => (None, Phase::Done),
+            (_, Some(timeout)) => (Some(now.plus(timeout)), Phase::Receipt),
+            (_, None) => (Some(now.plus(visibility)), Phase::Done),
+        };
+        assert_eq!(handed.until, until);
+        let message = self.model.get(handed.offset).unwrap();
+        message.attempts += 1;
+        message.place = Where::Leased { until, phase, visibility };
+        self.held.push((handed.offset, handed.attempts));
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.now = self.now.plus(Millis(ms));
+        self.due();
+        let overdue = self.model.leased().into_iter().any(
+            |m| matches!(m.place, Where::Leased { until: Some(until), .. } if until <= self.now),
+        );
+        assert!(!overdue, "a lease ends at its deadline");
+        if let Some(deadline) = self.queue.next_deadline(self.now) {
+            let waits_for_tokens = self.queue.config().rate_limit.is_some();
+            assert!(deadline > self.now || waits_for_tokens, "what is due has been done: {deadline} at {}", self.now);
+        }
+        self.dispatch();
+    }
+
+    fn due(&mut self) {
+        loop {
+            let plan = self.queue.decide_due(self.now, 3);
+            let idle = plan.records.is_empty() && plan.deaths.is_empty();
+            for record in &plan.records {
+                self.check_due(record);
+                self.run(record, plan.durable);
+            }
+            for death in &plan.deaths {
+                let now = self.now;
+                let max = self.queue.config().max_attempts;
+                let message = self.model.remove(death.offset);
+                match death.reason {
+                    DeathReason::Expired => assert!(message.expires_at <= now && message.place == Where::Waiting),
+                    DeathReason::MaxAttempts => {
+                        assert!(Some(message.attempts) >= max);
+                        let ended = matches!(message.place, Where::Leased { until: Some(until), .. } if until <= now);
+                        assert!(ended, "only an ended lease kills by waiting");
+                    }
+                    other => panic!("time does not kill by {other:?}"),
+                }
+            }
+            self.bury(&plan.deaths);
+            if !plan.more && idle {
+                break;
+            }
+        }
+    }
+
+    fn check_due(&mut self, record: &Record) {
+        match record {
+            Record::Return { offsets, ready_at, .. } => {
+                for offset in offsets.iter() {
+                    let now = self.now;
+                    let message = self.model.get(offset).expect("what comes back was there");
+                    let ended = matches!(message.place, Where::Leased { until: Some(until), .. } if until <= now);
+                    assert!(ended, "a lease ended before its time");
+                    assert_eq!(*ready_at, now);
+                    message.place = Where::Waiting;
+                    message.ready_at = now;
+                }
+            }
+            Record::Drop { picks, why: Leave::Expired, .. } => {
+                for offset in picks.iter().flat_map(|pick| pick.offsets.iter()) {
+                    let message = self.model.remove(offset);
+                    assert!(message.expires_at <= self.now && message.place == Where::Waiting);
+                }
+            }
+            other => panic!("time does not bring {other:?}"),
+        }
+    }
+
+    fn receipt(&self, pick: usize) -> Option<(Offset, u32)> {
+        (!self.held.is_empty()).then(|| self.held[pick % self.held.len()])
+    }
+
+    /// What the model says of a receipt.
+    fn holds(&mut self, (offset, attempt): (Offset, u32)) -> bool {
+        self.model.get(offset).is_some_and(|m| m.place != Where::Waiting && m.attempts == attempt)
+    }
+
+    fn ack(&mut self, pick: usize, stale: bool) {
+        let Some(mut receipt) = self.receipt(pick) else { return };
+        receipt.1 += u32::from(stale);
+        let holds = self.holds(receipt);
+        // The second of two equal receipts in one call does not hold.
+        let verdict = self.queue.decide_ack(self.now, &[receipt, receipt]);
+        assert_eq!(verdict.answers[0].is_ok(), holds, "{:?}", verdict.answers);
+        assert!(verdict.answers[1].is_err());
+        for record in &verdict.records {
+            self.run(record, verdict.durable);
+        }
+        if holds {
+            self.model.remove(receipt.0);
+        }
+        self.dispatch();
+    }
+
+    fn give_back(&mut self, pick: usize, cause: ReturnCause) {
+        let Some(receipt) = self.receipt(pick) else { return };
+        let holds = self.holds(receipt);
+        let config = self.queue.config().clone();
+        let (answers, plan) = self.queue.decide_return(self.now, &[receipt], cause);
+        assert_eq!(answers[0].is_ok(), holds);
+        for record in &plan.records {
+            self.run(record, plan.durable);
+        }
+        if holds {
+            let now = self.now;
+            let undone = cause == ReturnCause::Undelivered;
+            let message = self.model.get(receipt.0).unwrap();
+            if !undone && config.max_attempts.is_some_and(|max| message.attempts >= max) {
+                assert_eq!(plan.deaths.len(), 1);
+                self.model.remove(receipt.0);
+            } else {
+                message.place = Where::Waiting;
+                message.ready_at = now.plus(match cause {
+                    ReturnCause::Nack(Some(delay)) => delay,
+                    ReturnCause::Nack(None) => config.retry.wait_after(message.attempts),
+                    _ => Millis::ZERO,
+                });
+                message.attempts -= u32::from(undone);
+            }
+        }
+        self.bury(&plan.deaths);
+        self.wait(0);
+    }
+
+    fn received(&mut self, pick: usize) {
+        let Some(receipt) = self.receipt(pick) else { return };
+        let now = self.now;
+        let expected = self.holds(receipt).then(|| self.model.get(receipt.0).unwrap().place.clone());
+        let verdict = self.queue.decide_received(now, &[receipt]);
+        for record in &verdict.records {
+            self.run(record, verdict.durable);
+        }
+        match expected {
+            Some(Where::Leased { phase: Phase::Receipt, visibility, .. }) => {
+                let until = now.plus(visibility);
+                assert_eq!(verdict.answers[0], Ok(until));
+                let done = Where::Leased { until: Some(until), phase: Phase::Done, visibility };
+                self.model.get(receipt.0).unwrap().place = done;
+            }
+            Some(_) => assert!(matches!(verdict.answers[0], Err(LeaseError::AlreadyReceived { .. }))),
+            None => assert!(verdict.answers[0].is_err()),
+        }
+    }
+
+    fn extend(&mut self, pick: usize, span: u64) {
+        let Some(receipt) = self.receipt(pick) else { return };
+        let holds = self.holds(receipt);
+        let until = self.now.plus(Millis(span));
+        let verdict = self.queue.decide_extend(self.now, &[receipt], Millis(span));
+        assert_eq!(verdict.answers[0].is_ok(), holds);
+        for record in &verdict.records {
+            self.run(record, verdict.durable);
+        }
+        if holds {
+            let message = self.model.get(receipt.0).unwrap();
+            let Where::Leased { visibility, .. } = message.place else { unreachable!() };
+            message.place = Where::Leased { until: Some(until), phase: Phase::Done, visibility };
+        }
+        self.wait(0);
+    }
+
+    fn purge(&mut self) {
+        let record = Record::Purge { before: self.queue.next_offset(), at: self.now };
+        let before = self.model.messages.len();
+        self.model.messages.retain(|m| m.place != Where::Waiting);
+        let removed = self.run(&record, true).removed.expect("a purge gives back what it removed");
+        assert_eq!(removed.count, (before - self.model.messages.len()) as u64);
+    }
+
+    /// The broker takes messages aside and gives them back as if nothing had happened.
+    fn take(&mut self, max: usize) {
+        while self.queue.peek(max).1 {
+            let page = self.queue.head_page().expect("a peek that ends at a page wants it");
+            self.page_in(&page);
+            self.due();
+        }
+        let Some(record) = self.queue.decide_take(self.now, max, self.queue.next_offset(), None) else { return };
+        let handed = self.run(&record, true).handed;
+        let now = self.now;
+        let mut expected: Vec<Offset> =
+            self.model.ready(now).iter().filter(|m| m.expires_at > now).map(|m| m.offset).collect();
+        expected.truncate(max);
+        assert_eq!(handed.iter().map(|h| h.offset).collect::<Vec<_>>(), expected);
+        let receipts: Vec<_> = handed.iter().map(|h| (h.offset, h.attempts)).collect();
+        let (answers, plan) = self.queue.decide_return(self.now, &receipts, ReturnCause::Undelivered);
+        assert!(answers.iter().all(Result::is_ok));
+        for record in &plan.records {
+            self.run(record, true);
+        }
+        for offset in expected {
+            self.model.get(offset).unwrap().ready_at = now;
+        }
+    }
+
+    /// Copies what is left in a segment forward, as the broker does before it retires one.
+    fn relocate(&mut self, segment: SegmentId) {
+        // Copying is for sealed segments; the last one is still being written.
+        if segment.0 >= self.log.len() as u32 / 7 {
+            return;
+        }
+        let read = |store: &BTreeMap<Offset, (Position, MessageBatch)>, offset: Offset| {
+            let (_, batch) = &store[&offset];
+            let item = *batch.find(offset).unwrap();
+            (offset, item.enqueued_at, batch.payload(&item))
+        };
+        let move_on = |rig: &mut Self, messages: Vec<_>| {
+            for batch in crate::batch::relocate(&messages) {
+                rig.run(&Record::Messages(batch.clone()), true);
+                let at = rig.log.last().unwrap().0;
+                for item in batch.items() {
+                    rig.store.insert(item.offset, (at, batch.clone()));
+                }
+            }
+        };
+        let here = self.queue.entries_in_segment(segment);
+        let messages: Vec<_> = here.iter().map(|(offset, ..)| read(&self.store, *offset)).collect();
+        move_on(self, messages);
+        while let Some(page) = self.queue.page_in_segment(segment) {
+            let messages: Vec<_> = page.offsets.iter().map(|offset| read(&self.store, offset)).collect();
+            move_on(self, messages);
+        }
+        let mut left = 0;
+        self.queue.bytes_by_segment(|s, bytes| left += if s == segment { bytes } else { 0 });
+        assert_eq!(left, 0, "nothing is left in a segment that was copied forward");
+    }
+
+    /// The process dies: what is in the log is all there is.
+    fn restart(&mut self) {
+        let before = self.queue.outline(self.now);
+        let usage = by_segment(&self.queue);
+        let restored = Queue::restore(&self.queue.snapshot()).unwrap();
+        assert_same(&restored.outline(self.now), &before, "a snapshot");
+        restored.check_invariants();
+        assert_eq!(by_segment(&restored), usage, "a snapshot keeps the same bytes alive");
+        let mut replayed = self.replay();
+        assert_same(&replayed.outline(self.now), &before, "a replay of all records");
+        replayed.check_invariants();
+        assert_eq!(by_segment(&replayed), usage, "a replay keeps the same bytes alive");
+        if !self.has_transient() {
+            // Go on with the queue as a crash would leave it.
+            replayed.finish_recovery();
+            let ids: Vec<_> = self.model.consumers.iter().map(|(id, (terms, _))| (*id, *terms)).collect();
+            self.queue = replayed;
+            self.model.turn.clear();
+            for (id, terms) in ids {
+                self.queue.add_consumer(ConsumerId(id), terms, 0);
+                self.model.consumers.insert(id, (terms, 0));
+            }
+            let plan = self.queue.decide_session_end(self.now);
+            for record in &plan.records {
+                self.run(record, true);
+            }
+            let now = self.now;
+            let dead: Vec<Offset> = plan.deaths.iter().map(|death| death.offset).collect();
+            self.model.messages.retain(|m| !dead.contains(&m.offset));
+            let visibility = self.queue.config().visibility;
+            for message in &mut self.model.messages {
+                match &mut message.place {
+                    Where::Leased { until: None, .. } => {
+                        message.place = Where::Waiting;
+                        message.ready_at = now;
+                    }
+                    // For how long a consumer asked is forgotten; the queue's own time counts.
+                    Where::Leased { visibility: asked, phase: Phase::Receipt, .. } => *asked = visibility,
+                    Where::Leased { .. } | Where::Waiting => {}
+                }
+            }
+            self.bury(&plan.deaths);
+            self.wait(0);
+        }
+    }
+
+    fn replay(&self) -> Queue {
+        let (_, Record::Create { name, config, at }) = &self.log[0] else { unreachable!() };
+        let mut queue = Queue::new(QueueId(1), name.clone(), config.clone(), *at);
+        // Where each message lay when the record was written, as a log being read from the front would say.
+        let mut store: BTreeMap<Offset, (Position, MessageBatch)> = BTreeMap::new();
+        for (at, record) in &self.log[1..] {
+            if let Record::Messages(batch) = record {
+                for item in batch.items() {
+                    store.insert(item.offset, (*at, batch.clone()));
+                }
+            }
+            while let Err(NeedsPage(page)) = queue.apply(*at, record) {
+                let read = |offset: Offset| {
+                    let (at, batch) = &store[&offset];
+                    Entry::from_batch(batch, batch.find(offset).unwrap(), *at).unwrap()
+                };
+                let entries = page.offsets.iter().map(read).collect();
+                assert!(queue.page_in(&page, entries));
+            }
+        }
+        queue
+    }
+
+    fn has_transient(&self) -> bool {
+        self.queue.reserved > Offset(0)
+    }
+
+    fn step(&mut self, op: &Op) {
+        match op {
+            Op::Push(drafts) => self.push(drafts),
+            Op::Subscribe { consumer, credit, terms } => {
+                if !self.model.consumers.contains_key(consumer) && !self.left.contains(consumer) {
+                    let terms = terms_of(*terms);
+                    self.queue.add_consumer(ConsumerId(*consumer), terms, *credit);
+                    self.model.consumers.insert(*consumer, (terms, 0));
+                    self.model.add_credit(*consumer, *credit);
+                }
+                self.dispatch();
+            }
+            Op::Credit { consumer, credit } => {
+                self.queue.add_credit(ConsumerId(*consumer), *credit);
+                self.model.add_credit(*consumer, *credit);
+                self.dispatch();
+            }
+            Op::Leave { consumer } => {
+                self.left.push(*consumer);
+                self.queue.remove_consumer(ConsumerId(*consumer));
+                self.model.consumers.remove(consumer);
+                self.model.turn.retain(|id| id != consumer);
+            }
+            Op::Ack { pick, stale } => self.ack(*pick, *stale),
+            Op::Nack { pick, delay } => self.give_back(*pick, ReturnCause::Nack(delay.map(Millis))),
+            Op::Undelivered { pick } => self.give_back(*pick, ReturnCause::Undelivered),
+            Op::Received { pick } => self.received(*pick),
+            Op::Extend { pick, span } => self.extend(*pick, *span),
+            Op::Wait(ms) => self.wait(*ms),
+            Op::Purge => self.purge(),
+            Op::Pause(paused) => {
+                let config = QueueConfig { paused: *paused, ..self.queue.config().clone() };
+                self.run(&Record::Configure { config, at: self.now }, true);
+                self.dispatch();
+            }
+            Op::Take(max) => self.take(*max),
+            Op::PageOut => self.queue.page_out(),
+            Op::Relocate(segment) => self.relocate(SegmentId(*segment % (self.log.len() as u32 / 7 + 1))),
+            Op::Restart => self.restart(),
+        }
+        self.queue.check_invariants();
+        self.check_figures();
+    }
+
+    fn check_figures(&self) {
+        let figures = self.queue.figures(self.now);
+        assert_eq!(self.queue.len(), self.model.messages.len() as u64, "a message was lost or invented");
+        assert_eq!(figures.ready + figures.leased + figures.delayed + figures.grouped, self.queue.len());
+        assert_eq!(figures.leased, self.model.leased().len() as u64);
+        let bytes: u64 = self.model.messages.iter().map(|m| m.size).sum();
+        assert_eq!(self.queue.bytes(), bytes, "bytes are counted");
+    }
+}
+
+fn by_segment(queue: &Queue) -> BTreeMap<SegmentId, u64> {
+    let mut sums = BTreeMap::new();
+    queue.bytes_by_segment(|segment, bytes| *sums.entry(segment).or_default() += bytes);
+    sums.retain(|_, bytes| *bytes > 0);
+    sums
+}
+
+/// A replay knows nothing of transient messages, so what counts them as well is left out of the comparison.
+fn assert_same(rebuilt: &Outline, original: &Outline, what: &str) {
+    assert_eq!(rebuilt.messages, original.messages, "{what} gives the same messages");
+    assert_eq!(rebuilt.config, original.config, "{what} gives the same settings");
+    if original.totals.pushed == rebuilt.totals.pushed {
+        assert_eq!(rebuilt, original, "{what} gives the same state");
+    }
+}
+
+fn body(number: u64) -> Vec<u8> {
+    format!("{number:04}").into_bytes()
+}
+
+fn terms_of(kind: u8) -> Terms {
+    Terms {
+        lease: match kind % 4 {
+            0 | 1 => LeaseTerms::Queue,
+            2 => LeaseTerms::For(Millis(70)),
+            _ => LeaseTerms::Session,
+        },
+        settle: if kind >= 6 { SettleMode::Automatic } else { SettleMode::Manual },
+    }
+}
+
+impl Draft {
+    fn message(&self) -> NewMessage {
+        NewMessage {
+            priority: Priority(self.priority),
+            delay: Millis(self.delay),
+            ttl: self.ttl.map(Millis),
+            dedup: self.dedup.map(|id| DedupId::new(&id.to_string()).unwrap()),
+            group: self.group.map(|id| GroupId::new(&id.to_string()).unwrap()),
+            durability: if self.transient { Durability::Transient } else { Durability::Durable },
+            ..NewMessage::new(body(0))
+        }
+    }
+}
+
+/// Which kinds of message a run is made of.
+#[derive(Clone, Copy)]
+enum Mix {
+    Durable,
+    WithTransient,
+}
+
+fn drafts(mix: Mix) -> impl Strategy<Value = Vec<Draft>> {
+    let draft = (
+        prop_oneof![3 => Just(0u8), 1 => Just(9u8), 1 => any::<u8>()],
+        prop_oneof![4 => Just(0u64), 1 => 1u64..200],
+        prop::option::weighted(0.2, 1u64..150),
+        prop::option::weighted(0.2, 0u8..4),
+        // A group whose head is transient is another group after a restart, so a mixed run has none.
+        if matches!(mix, Mix::Durable) { prop::option::weighted(0.3, 0u8..3).boxed() } else { Just(None).boxed() },
+        if matches!(mix, Mix::Durable) { Just(false).boxed() } else { any::<bool>().boxed() },
+    )
+        .prop_map(|(priority, delay, ttl, dedup, group, transient)| Draft { priority, delay, ttl, dedup, group, transient });
+    prop::collection::vec(draft, 1..6)
+}
+
+fn op(mix: Mix) -> impl Strategy<Value = Op> {
+    let consumer = 0u64..6;
+    prop_oneof![
+        12 => drafts(mix).prop_map(Op::Push),
+        6 => (consumer.clone(), 0u32..4, 0u8..8).prop_map(|(consumer, credit, terms)| Op::Subscribe { consumer, credit, terms }),
+        6 => (consumer.clone(), 0u32..6).prop_map(|(consumer, credit)| Op::Credit { consumer, credit }),
+        1 => consumer.prop_map(|consumer| Op::Leave { consumer }),
+        8 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(pick, stale)| Op::Ack { pick, stale }),
+        5 => (any::<usize>(), prop::option::of(0u64..100)).prop_map(|(pick, delay)| Op::Nack { pick, delay }),
+        1 => any::<usize>().prop_map(|pick| Op::Undelivered { pick }),
+        3 => any::<usize>().prop_map(|pick| Op::Received { pick }),
+        3 => (any::<usize>(), 0u64..200).prop_map(|(pick, span)| Op::Extend { pick, span }),
+        8 => (0u64..120).prop_map(Op::Wait),
+        1 => Just(Op::Purge),
+        1 => any::<bool>().prop_map(Op::Pause),
+        1 => (1usize..5).prop_map(Op::Take),
+        2 => Just(Op::PageOut),
+        2 => any::<u32>().prop_map(Op::Relocate),
+        2 => Just(Op::Restart),
+    ]
+}
+
+fn config() -> impl Strategy<Value = QueueConfig> {
+    (
+        1u64..150,
+        prop::option::weighted(0.3, 1u64..100),
+        prop::option::weighted(0.7, 1u32..4),
+        (any::<bool>(), any::<bool>(), any::<bool>()),
+        prop_oneof![
+            Just(Backoff::None),
+            Just(Backoff::Fixed { delay: Millis(20) }),
+            Just(Backoff::Exponential { base: Millis(10), factor_permille: 2000, cap: Millis(100) }),
+        ],
+        prop::option::weighted(0.2, 1u64..300),
+        (prop::option::weighted(0.2, 1u64..20), prop::option::weighted(0.1, 20u64..300)),
+        prop::option::weighted(0.1, (1u32..4, 20u64..100)),
+    )
+        .prop_map(|(visibility, receipt, max_attempts, (expiry, overflow, reject), retry, ttl, (messages, bytes), rate)| {
+            let fate = |dead| if dead { Fate::DeadLetter } else { Fate::Drop };
+            QueueConfig {
+                visibility: Millis(visibility),
+                receipt_timeout: receipt.map(Millis),
+                max_attempts,
+                on_expiry: fate(expiry),
+                on_overflow: fate(overflow),
+                retry,
+                ttl: ttl.map(Millis),
+                dedup_window: Millis(100),
+                max_messages: messages,
+                max_bytes: bytes,
+                overflow: if reject { Overflow::Reject } else { Overflow::DropOldest },
+                rate_limit: rate.map(|(deliveries, period)| RateLimit { deliveries, period: Millis(period) }),
+                ..QueueConfig::default()
+            }
+        })
+}
+
+fn run(config: QueueConfig, ops: &[Op]) {
+    config.check(&name()).expect("the test makes sensible settings");
+    let mut rig = Rig::new(config);
+    for op in ops {
+        rig.step(op);
+    }
+    rig.step(&Op::Restart);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_engine_agrees_with_the_model_and_with_its_own_records(
+        config in config(), ops in prop::collection::vec(op(Mix::Durable), 1..70)
+    ) {
+        run(config, &ops);
+    }
+
+    #[test]
+    fn transient_messages_leave_the_durable_ones_as_they_are(
+        config in config(), ops in prop::collection::vec(op(Mix::WithTransient), 1..50)
+    ) {
+        run(config, &ops);
+    }
+}

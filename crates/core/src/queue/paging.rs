@@ -1,0 +1,118 @@
+//! What is in memory and what is not. None of it is durable state: the same messages wait either way.
+
+use bytes::Bytes;
+use nexo_types::{Offset, Position, SegmentId, Timestamp};
+
+use super::dispatch::ReadyWalk;
+use super::{Entry, PageRequest, Queue};
+
+/// A ready message that somebody looks at.
+#[derive(Clone, Debug)]
+pub struct Peeked {
+    /// Its place in the queue.
+    pub offset: Offset,
+    /// How often it has been delivered.
+    pub attempts: u32,
+    /// When it was pushed.
+    pub enqueued_at: Timestamp,
+    /// The log frame that holds it.
+    pub at: Position,
+    /// Its stored form, if it is in memory.
+    pub payload: Option<Bytes>,
+}
+
+impl Queue {
+    /// What should come into memory, because consumers wait for it or soon will.
+    #[must_use]
+    pub fn wanted_page(&self) -> Option<PageRequest> {
+        if self.config.paused || !self.consumers.anyone_waiting() {
+            return None;
+        }
+        self.lanes.wanted_page()
+    }
+
+    /// What must come into memory for messages at the head to be seen by others than consumers.
+    #[must_use]
+    pub fn head_page(&self) -> Option<PageRequest> {
+        self.lanes.first_page()
+    }
+
+    /// Takes in messages that were paged out: the first ones of the request, without a gap. An answer to a
+    /// question that is no longer asked is ignored, and `false` comes back.
+    pub fn page_in(&mut self, request: &PageRequest, entries: Vec<Entry>) -> bool {
+        let expiring: Vec<Entry> = entries
+            .iter()
+            .filter(|entry| entry.expires_at != Timestamp::MAX)
+            .map(|entry| Entry { payload: None, ..entry.clone() })
+            .collect();
+        if entries.is_empty() || !self.lanes.page_in(request, entries) {
+            return false;
+        }
+        for entry in &expiring {
+            self.watch_expiry(entry);
+        }
+        true
+    }
+
+    /// Leaves in memory only what must be there.
+    pub fn page_out(&mut self) {
+        self.lanes.page_out_all();
+    }
+
+    /// Ready messages in the order of delivery, at most `max`, and whether more could be seen if the page
+    /// [`Self::head_page`] were in memory.
+    #[must_use]
+    pub fn peek(&self, max: usize) -> (Vec<Peeked>, bool) {
+        let mut walk = ReadyWalk::new(&self.rejoined, &self.lanes);
+        let mut seen = Vec::new();
+        while seen.len() < max {
+            let Some(entry) = walk.next() else { break };
+            seen.push(Peeked {
+                offset: entry.offset,
+                attempts: entry.attempts,
+                enqueued_at: entry.enqueued_at,
+                at: entry.at,
+                payload: entry.payload.clone(),
+            });
+        }
+        (seen, walk.blocked)
+    }
+
+    /// Whether this message is ready, and the page that must come into memory before it can be taken.
+    #[must_use]
+    pub fn find_ready(&self, offset: Offset) -> Option<Option<PageRequest>> {
+        if self.rejoined.keys().any(|(_, key)| *key == offset) {
+            return Some(None);
+        }
+        let lane = self.lanes.lane_of(offset)?;
+        Some(self.lanes.page_for(lane, offset))
+    }
+
+    /// Messages in memory, apart from those behind a page, that lie in this segment.
+    #[must_use]
+    pub fn entries_in_segment(&self, segment: SegmentId) -> Vec<(Offset, Timestamp, Position)> {
+        let here = |entry: &&Entry| entry.is_durable() && entry.at.segment == segment;
+        let mut found: Vec<_> = self
+            .loose()
+            .chain(self.lanes.resident())
+            .filter(here)
+            .map(|entry| (entry.offset, entry.enqueued_at, entry.at))
+            .collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Messages not in memory that lie in this segment: the next ones to copy forward.
+    #[must_use]
+    pub fn page_in_segment(&self, segment: SegmentId) -> Option<PageRequest> {
+        self.lanes.page_in_segment(segment)
+    }
+
+    /// Says how many stored bytes the queue keeps alive in each segment.
+    pub fn bytes_by_segment(&self, mut note: impl FnMut(SegmentId, u64)) {
+        self.lanes.bytes_by_segment(&mut note);
+        for entry in self.loose().filter(|entry| entry.is_durable()) {
+            note(entry.at.segment, entry.stored_bytes.into());
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Deciding what of a push is taken.
+
+use std::collections::BTreeMap;
+
+use nexo_types::{DedupId, Millis, Offset, Timestamp};
+
+use super::Queue;
+use crate::batch::{BatchBuilder, BatchKind, MessageBatch};
+use crate::config::{Fate, Overflow};
+use crate::message::{DeathReason, Durability, NewMessage};
+use crate::queue::settle::Death;
+use crate::record::{Leave, Pick, Record};
+
+/// Offsets that are set aside for transient messages at a time, so that a reservation is rarely written.
+const RESERVE: u64 = 1 << 20;
+/// Messages dropped at a time when a queue is over its limit, so that its lock is not held for long.
+const OVERFLOW_STEP: usize = 1000;
+
+/// Whether the queue's limits hold for a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// They do.
+    Checked,
+    /// They do not: the message is moved here from another queue, and must not be lost.
+    Forced,
+}
+
+/// What becomes of a pushed message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PushOutcome {
+    /// It gets this offset.
+    Accepted(Offset),
+    /// It repeats this one.
+    Duplicate(Offset),
+    /// The queue is full.
+    Refused {
+        /// Which limit.
+        limit: &'static str,
+        /// What it is.
+        max: u64,
+    },
+}
+
+/// What a push comes to, not yet applied.
+#[derive(Debug, Default)]
+pub struct PushPlan {
+    /// To be written down first, if the log must know that offsets are in use.
+    pub reserve: Option<Record>,
+    /// To be applied in this order; durable ones are written down first.
+    pub batches: Vec<(Durability, MessageBatch)>,
+    /// For each message, in order.
+    pub outcomes: Vec<PushOutcome>,
+}
+
+impl Queue {
+    /// Decides what of a push is taken.
+    #[must_use]
+    pub fn decide_push(&self, now: Timestamp, messages: &[NewMessage], admission: Admission) -> PushPlan {
+        let mut plan = PushPlan { outcomes: Vec::with_capacity(messages.len()), ..PushPlan::default() };
+        let mut next = self.next_offset;
+        let mut count = self.len();
+        let mut bytes = self.bytes();
+        let mut new_ids: BTreeMap<&DedupId, Offset> = BTreeMap::new();
+        let mut accepted: Vec<(Offset, &NewMessage, Option<Millis>)> = Vec::with_capacity(messages.len());
+        let check_limits = admission == Admission::Checked && self.config.overflow == Overflow::Reject;
+        for message in messages {
+            if let Some(id) = &message.dedup {
+                let known = new_ids.get(id).copied().or_else(|| self.dedup.find(id, now));
+                if let Some(first) = known {
+                    plan.outcomes.push(PushOutcome::Duplicate(first));
+                    continue;
+                }
+            }
+            let lifetime = shorter(message.ttl, self.config.ttl);
+            if check_limits {
+                let size = message.encoded_len(lifetime) as u64;
+                if let Some(max) = self.config.max_messages.filter(|max| count >= *max) {
+                    plan.outcomes.push(PushOutcome::Refused { limit: "max_messages", max });
+                    continue;
+                }
+                if let Some(max) = self.config.max_bytes.filter(|max| bytes + size > *max) {
+                    plan.outcomes.push(PushOutcome::Refused { limit: "max_bytes", max });
+                    continue;
+                }
+                bytes += size;
+                count += 1;
+            }
+            if let Some(id) = &message.dedup {
+                new_ids.insert(id, next);
+            }
+            plan.outcomes.push(PushOutcome::Accepted(next));
+            accepted.push((next, message, lifetime));
+            next = next.next();
+        }
+        plan.batches = into_batches(now, &accepted);
+        let any_transient = plan.batches.iter().any(|(durability, _)| *durability == Durability::Transient);
+        if any_transient && next > self.reserved {
+            plan.reserve = Some(Record::Reserve { before: Offset(next.0 + RESERVE) });
+        }
+        plan
+    }
+
+    /// Decides what a queue that is over its limit drops: the oldest ready messages of its lowest priority.
+    /// What should move to the dead-letter queue is taken aside at once and given back as deaths.
+    pub fn decide_overflow(&mut self, now: Timestamp) -> (Option<Record>, Vec<Death>) {
+        if self.config.overflow != Overflow::DropOldest {
+            return (None, Vec::new());
+        }
+        let over_count = self.config.max_messages.map_or(0, |max| self.len().saturating_sub(max));
+        let mut over_bytes = self.config.max_bytes.map_or(0, |max| self.bytes().saturating_sub(max));
+        let dying = self.dying.len() as u64;
+        let mut over_count = over_count.saturating_sub(dying);
+        if over_count == 0 && over_bytes == 0 {
+            return (None, Vec::new());
+        }
+        let mut picked: Vec<(nexo_types::Priority, Offset)> = Vec::new();
+        for entry in self.ready_from_the_lowest(OVERFLOW_STEP) {
+            if over_count == 0 && over_bytes == 0 {
+                break;
+            }
+            picked.push((entry.priority, entry.offset));
+            over_count = over_count.saturating_sub(1);
+            over_bytes = over_bytes.saturating_sub(entry.stored_bytes.into());
+        }
+        if picked.is_empty() {
+            return (None, Vec::new());
+        }
+        if self.config.on_overflow == Fate::DeadLetter {
+            let deaths = picked
+                .into_iter()
+                .filter_map(|(lane, offset)| self.mark_dying(lane, offset, DeathReason::Overflow))
+                .collect();
+            return (None, deaths);
+        }
+        (Some(Record::Drop { picks: into_picks(picked), why: Leave::Overflow, at: now }), Vec::new())
+    }
+
+    /// Whether a page must come into memory before an overflowing queue can drop more.
+    #[must_use]
+    pub fn overflow_page(&self) -> Option<super::PageRequest> {
+        let over = self.config.overflow == Overflow::DropOldest
+            && (self.config.max_messages.is_some_and(|max| self.len() > max)
+                || self.config.max_bytes.is_some_and(|max| self.bytes() > max));
+        over.then(|| self.lanes.lowest_page()).flatten()
+    }
+}
+
+/// Consecutive messages that are alike in durability share a batch, up to its size.
+fn into_batches(
+    now: Timestamp,
+    accepted: &[(Offset, &NewMessage, Option<Millis>)],
+) -> Vec<(Durability, MessageBatch)> {
+    let mut batches = Vec::new();
+    let mut open: Option<(Durability, BatchBuilder)> = None;
+    for (offset, message, lifetime) in accepted {
+        if open.as_ref().is_some_and(|(kind, batch)| *kind != message.durability || batch.is_full()) {
+            batches.extend(open.take());
+        }
+        let (_, batch) = open.get_or_insert_with(|| {
+            let builder = BatchBuilder::new(BatchKind::Pushed, *offset, now, message.encoded_len(*lifetime));
+            (message.durability, builder)
+        });
+        batch.push(*offset, message, *lifetime);
+    }
+    batches.extend(open);
+    batches.into_iter().map(|(durability, builder)| (durability, builder.finish())).collect()
+}
+
+/// Messages of several priorities as picks, each by offset.
+pub(super) fn into_picks(mut picked: Vec<(nexo_types::Priority, Offset)>) -> Vec<Pick> {
+    picked.sort_unstable();
+    let mut picks: Vec<Pick> = Vec::new();
+    for (lane, offset) in picked {
+        match picks.last_mut() {
+            Some(pick) if pick.lane == lane => pick.offsets.push(offset),
+            _ => picks.push(Pick { lane, offsets: crate::offsets::OffsetSet::one(offset) }),
+        }
+    }
+    picks
+}
+
+fn shorter(a: Option<Millis>, b: Option<Millis>) -> Option<Millis> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
+    }
+}

@@ -1,0 +1,286 @@
+//! Deciding what a consumer's word, or its silence, does to a message it holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use nexo_types::{Millis, Offset, Position, Priority, Timestamp};
+use thiserror::Error;
+
+use super::{Lease, Queue};
+use crate::message::{DeathReason, Durability};
+use crate::offsets::OffsetSet;
+use crate::record::{AttemptCount, Leave, Phase, Pick, Record};
+
+/// Why a receipt does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LeaseError {
+    /// The queue never gave out such an offset.
+    #[error("never delivered")]
+    Unknown,
+    /// The message is not with a consumer.
+    #[error("not leased")]
+    NotLeased,
+    /// It is with a consumer as a later attempt.
+    #[error("delivered again as attempt {current}")]
+    Stale {
+        /// That attempt.
+        current: u32,
+    },
+    /// It had been received before.
+    #[error("already received")]
+    AlreadyReceived {
+        /// When its lease ends.
+        until: Option<Timestamp>,
+    },
+}
+
+/// Why a message comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnCause {
+    /// The consumer gave it back, to be delivered again after this time or after the queue's back-off.
+    Nack(Option<Millis>),
+    /// The consumer's connection ended.
+    SessionEnd,
+    /// It never reached the consumer.
+    Undelivered,
+    /// Its lease ended.
+    LeaseEnd,
+}
+
+/// A message that is dead where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// Which.
+    pub offset: Offset,
+    /// Why.
+    pub reason: DeathReason,
+}
+
+/// What is known of a message that is about to be moved.
+#[derive(Clone, Debug)]
+pub struct Dying {
+    /// Why.
+    pub reason: DeathReason,
+    /// When it was pushed.
+    pub enqueued_at: Timestamp,
+    /// How often it has been delivered.
+    pub attempts: u32,
+    /// Whether it survives a restart.
+    pub durability: Durability,
+    /// The log frame that holds it.
+    pub at: Position,
+    /// Its stored form, if it is in memory.
+    pub payload: Option<Bytes>,
+}
+
+/// What somebody's word about leased messages comes to, not yet applied.
+#[derive(Debug)]
+pub struct Verdict<T> {
+    /// For each receipt, in the order of the question.
+    pub answers: Vec<Result<T, LeaseError>>,
+    /// To be written down if [`Self::durable`], and applied.
+    pub records: Vec<Record>,
+    /// Whether any of the messages must survive a restart.
+    pub durable: bool,
+}
+
+/// Messages that come back, not yet applied.
+#[derive(Debug, Default)]
+pub struct ReturnPlan {
+    /// To be written down if [`Self::durable`], and applied.
+    pub records: Vec<Record>,
+    /// Whether any of the messages must survive a restart.
+    pub durable: bool,
+    /// Those that have used up their attempts. They are marked; nothing else happens to them here.
+    pub deaths: Vec<Death>,
+}
+
+impl Queue {
+    /// Decides which of these leased messages are done.
+    #[must_use]
+    pub fn decide_ack(&self, now: Timestamp, receipts: &[(Offset, u32)]) -> Verdict<()> {
+        let (answers, held) = self.sort_out(receipts, |_| Ok(()));
+        let durable = self.any_durable(held.iter());
+        let settle = |offsets| Record::Settle { offsets, why: Leave::Acked, at: now };
+        let records = if held.is_empty() { Vec::new() } else { vec![settle(held.into_iter().collect())] };
+        Verdict { answers, records, durable }
+    }
+
+    /// Decides that these messages stay with their consumers for `span` from now.
+    #[must_use]
+    pub fn decide_extend(
+        &self,
+        now: Timestamp,
+        receipts: &[(Offset, u32)],
+        span: Millis,
+    ) -> Verdict<Timestamp> {
+        let until = now.plus(span);
+        let (answers, held) = self.sort_out(receipts, |_| Ok(until));
+        let durable = self.any_durable(held.iter());
+        let extend = |offsets| Record::Extend { offsets, until, at: now };
+        let records = if held.is_empty() { Vec::new() } else { vec![extend(held.into_iter().collect())] };
+        Verdict { answers, records, durable }
+    }
+
+    /// Decides which of these messages have been received; from then on they are leased as usual. Messages
+    /// that were popped with different lease times give several records.
+    #[must_use]
+    pub fn decide_received(&self, now: Timestamp, receipts: &[(Offset, u32)]) -> Verdict<Timestamp> {
+        let until_of = |lease: &Lease| now.plus(lease.span.unwrap_or(self.config.visibility));
+        let (answers, held) = self.sort_out(receipts, |lease| match lease.phase {
+            Phase::Receipt => Ok(until_of(lease)),
+            Phase::Done | Phase::Taken => Err(LeaseError::AlreadyReceived { until: lease.until }),
+        });
+        let durable = self.any_durable(held.iter());
+        let mut by_end: BTreeMap<Timestamp, Vec<Offset>> = BTreeMap::new();
+        for offset in held {
+            if let Some(lease) = self.leased.get(&offset) {
+                by_end.entry(until_of(lease)).or_default().push(offset);
+            }
+        }
+        let records = by_end
+            .into_iter()
+            .map(|(until, offsets)| Record::Extend { offsets: offsets.into_iter().collect(), until, at: now })
+            .collect();
+        Verdict { answers, records, durable }
+    }
+
+    /// Decides what becomes of leased messages that come back.
+    pub fn decide_return(
+        &mut self,
+        now: Timestamp,
+        receipts: &[(Offset, u32)],
+        cause: ReturnCause,
+    ) -> (Vec<Result<(), LeaseError>>, ReturnPlan) {
+        let (answers, held) = self.sort_out(receipts, |_| Ok(()));
+        (answers, self.plan_return(now, held, cause))
+    }
+
+    /// Decides that all messages which belong to connections come back: after a restart there are none.
+    pub fn decide_session_end(&mut self, now: Timestamp) -> ReturnPlan {
+        let mut held: Vec<Offset> =
+            self.leased.iter().filter(|(_, lease)| lease.until.is_none()).map(|(offset, _)| *offset).collect();
+        held.sort_unstable();
+        self.plan_return(now, held, ReturnCause::SessionEnd)
+    }
+
+    pub(super) fn plan_return(&mut self, now: Timestamp, held: Vec<Offset>, cause: ReturnCause) -> ReturnPlan {
+        let mut plan = ReturnPlan { durable: self.any_durable(held.iter()), ..ReturnPlan::default() };
+        let mut by_time: BTreeMap<Timestamp, Vec<Offset>> = BTreeMap::new();
+        let attempt =
+            if cause == ReturnCause::Undelivered { AttemptCount::Undo } else { AttemptCount::Keep };
+        let retry = self.config.retry;
+        let max_attempts = self.config.max_attempts;
+        for offset in held {
+            let Some(lease) = self.leased.get_mut(&offset) else { continue };
+            let attempts = lease.entry.attempts;
+            if attempt == AttemptCount::Keep && max_attempts.is_some_and(|max| attempts >= max) {
+                lease.dying = Some(DeathReason::MaxAttempts);
+                plan.deaths.push(Death { offset, reason: DeathReason::MaxAttempts });
+                continue;
+            }
+            let wait = match cause {
+                ReturnCause::Nack(Some(delay)) => delay,
+                ReturnCause::Nack(None) => retry.wait_after(attempts),
+                ReturnCause::SessionEnd | ReturnCause::Undelivered | ReturnCause::LeaseEnd => Millis::ZERO,
+            };
+            by_time.entry(now.plus(wait)).or_default().push(offset);
+        }
+        plan.records = by_time
+            .into_iter()
+            .map(|(ready_at, offsets)| Record::Return {
+                offsets: offsets.into_iter().collect::<OffsetSet>(),
+                ready_at,
+                attempt,
+                at: now,
+            })
+            .collect();
+        plan
+    }
+
+    /// What is known of a message that is about to be moved, if it still is.
+    #[must_use]
+    pub fn dying(&self, offset: Offset) -> Option<Dying> {
+        let (entry, reason) = match self.dying.get(&offset) {
+            Some((entry, reason)) => (entry, *reason),
+            None => {
+                let lease = self.leased.get(&offset)?;
+                (&lease.entry, lease.dying?)
+            }
+        };
+        Some(Dying {
+            reason,
+            enqueued_at: entry.enqueued_at,
+            attempts: entry.attempts,
+            durability: entry.durability,
+            at: entry.at,
+            payload: entry.payload.clone(),
+        })
+    }
+
+    /// Decides that a message which is about to be moved leaves the queue.
+    #[must_use]
+    pub fn decide_burial(&self, now: Timestamp, offset: Offset, why: Leave) -> Option<Record> {
+        if let Some((entry, _)) = self.dying.get(&offset) {
+            // To the log it is a ready message still.
+            let picks = vec![Pick { lane: entry.priority, offsets: OffsetSet::one(offset) }];
+            return Some(Record::Drop { picks, why, at: now });
+        }
+        self.leased.contains_key(&offset).then(|| Record::Settle { offsets: OffsetSet::one(offset), why, at: now })
+    }
+
+    /// All messages that are about to be moved: what is left to do after a move has failed.
+    #[must_use]
+    pub fn deaths(&self) -> Vec<Death> {
+        let waiting = self.dying.iter().map(|(offset, (_, reason))| Death { offset: *offset, reason: *reason });
+        let leased = self.leased.iter();
+        let leased = leased.filter_map(|(offset, lease)| Some(Death { offset: *offset, reason: lease.dying? }));
+        let mut all: Vec<Death> = waiting.chain(leased).collect();
+        all.sort_unstable_by_key(|death| death.offset);
+        all
+    }
+
+    /// Takes a ready message aside because it is dead.
+    pub(super) fn mark_dying(&mut self, lane: Priority, offset: Offset, reason: DeathReason) -> Option<Death> {
+        let entry = self.take_ready(lane, offset, Timestamp(0)).ok().flatten()?;
+        if entry.is_durable()
+            && let Some(payload) = &entry.payload
+        {
+            self.loose_cached_bytes += payload.len() as u64;
+        }
+        self.dying.insert(offset, (entry, reason));
+        Some(Death { offset, reason })
+    }
+
+    /// Checks receipts one by one. A receipt that is named twice holds once.
+    fn sort_out<T>(
+        &self,
+        receipts: &[(Offset, u32)],
+        check: impl Fn(&Lease) -> Result<T, LeaseError>,
+    ) -> (Vec<Result<T, LeaseError>>, Vec<Offset>) {
+        let mut held = Vec::with_capacity(receipts.len());
+        let mut seen = BTreeSet::new();
+        let answers = receipts
+            .iter()
+            .map(|&(offset, attempt)| {
+                let lease = self.lease_of(offset, attempt)?;
+                let answer = check(lease)?;
+                if receipts.len() > 1 && !seen.insert(offset) {
+                    return Err(LeaseError::NotLeased);
+                }
+                held.push(offset);
+                Ok(answer)
+            })
+            .collect();
+        (answers, held)
+    }
+
+    fn lease_of(&self, offset: Offset, attempt: u32) -> Result<&Lease, LeaseError> {
+        match self.leased.get(&offset) {
+            Some(lease) if lease.entry.attempts == attempt => Ok(lease),
+            Some(lease) => Err(LeaseError::Stale { current: lease.entry.attempts }),
+            None if offset >= self.next_offset || attempt == 0 => Err(LeaseError::Unknown),
+            None => Err(LeaseError::NotLeased),
+        }
+    }
+}

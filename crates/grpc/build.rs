@@ -1,0 +1,19 @@
+//! Turns `proto/nexo/v1/*.proto` into Rust, with a compiler that is a crate: building needs no `protoc`.
+
+use std::path::{Path, PathBuf};
+
+const FILES: [&str; 3] = ["nexo/v1/messages.proto", "nexo/v1/queues.proto", "nexo/v1/stats.proto"];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    for file in FILES {
+        println!("cargo:rerun-if-changed={}", root.join(file).display());
+    }
+    // Comments are kept in this set, so that reflection shows them to whoever looks.
+    let mut compiler = protox::Compiler::new([&root])?;
+    compiler.include_imports(true).include_source_info(true).open_files(FILES)?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    std::fs::write(out.join("nexo.v1.bin"), compiler.encode_file_descriptor_set())?;
+    tonic_prost_build::configure().bytes(".").compile_fds(compiler.file_descriptor_set())?;
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! A thin client: a connection and the generated stubs on it, with limits that fit the server's.
+
+use std::time::Duration;
+
+use thiserror::Error;
+use tonic::transport::{Channel, Endpoint};
+
+pub use crate::proto::message_service_client::MessageServiceClient;
+pub use crate::proto::queue_service_client::QueueServiceClient;
+pub use crate::proto::stats_service_client::StatsServiceClient;
+pub use tonic_health::pb::health_client::HealthClient;
+
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+
+/// How long to wait for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// As on the server: a stream may run this far ahead.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// The same for all streams of the connection together.
+const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// How long the connection may be silent before it is asked whether the server is still there.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+
+/// A server that cannot be reached.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// The address makes no sense.
+    #[error("'{url}' is not the address of a server; one looks like 'http://127.0.0.1:7654'")]
+    Address {
+        /// What was given.
+        url: String,
+    },
+    /// Nobody answers there.
+    #[error("cannot reach {url}: {reason}")]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Why not, as the operating system says.
+        reason: String,
+    },
+}
+
+/// A connection to one server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Client {
+    channel: Channel,
+}
+
+impl Client {
+    /// Connects to `url`, which is `http://HOST:PORT`.
+    ///
+    /// # Errors
+    /// If the address is none, or nobody answers there.
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        let address = || ConnectError::Address { url: url.to_owned() };
+        if !url.starts_with("http://") {
+            return Err(address());
+        }
+        let endpoint = Endpoint::from_shared(url.to_owned())
+            .map_err(|_| address())?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEPALIVE)
+            .keep_alive_timeout(KEEPALIVE)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .tcp_nodelay(true);
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|error| ConnectError::Unreachable { url: url.to_owned(), reason: root_cause(&error) })?;
+        Ok(Self { channel })
+    }
+
+    /// Management of queues.
+    #[must_use]
+    pub fn queues(&self) -> QueueServiceClient<Channel> {
+        QueueServiceClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// Work with messages.
+    #[must_use]
+    pub fn messages(&self) -> MessageServiceClient<Channel> {
+        MessageServiceClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// Figures of the broker.
+    #[must_use]
+    pub fn stats(&self) -> StatsServiceClient<Channel> {
+        StatsServiceClient::new(self.channel.clone())
+    }
+
+    /// Whether the broker says that it serves.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn is_serving(&self) -> Result<bool, tonic::Status> {
+        let reply = HealthClient::new(self.channel.clone()).check(HealthCheckRequest::default()).await?;
+        Ok(reply.get_ref().status() == ServingStatus::Serving)
+    }
+}
+
+/// The innermost error, which is the one that says what happened.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,94 @@
+//! Checks of single fields of a request. Each refusal begins with the name of the field.
+
+use std::fmt::Display;
+
+use nexo_types::{Millis, NameError, QueueName, limits};
+
+use crate::status::Failure;
+
+/// A number that must lie in a range.
+pub(crate) fn in_range(field: impl Display, value: u64, min: u64, max: u64) -> Result<u64, Failure> {
+    if (min..=max).contains(&value) {
+        Ok(value)
+    } else {
+        Err(Failure::invalid(format!("{field} must be between {min} and {max}; it is {value}")))
+    }
+}
+
+/// How many items a list may hold, from one on.
+pub(crate) fn count(field: impl Display, len: usize, max: usize) -> Result<(), Failure> {
+    if (1..=max).contains(&len) {
+        Ok(())
+    } else {
+        Err(Failure::invalid(format!("{field} must hold between 1 and {max} items; it holds {len}")))
+    }
+}
+
+/// How many messages are asked for; 0 asks for one.
+pub(crate) fn max(value: u32, limit: usize) -> Result<usize, Failure> {
+    let value = in_range("max", value.into(), 0, limit as u64)?;
+    Ok(usize::try_from(value.max(1)).unwrap_or(limit))
+}
+
+/// The lease that a pop or subscription asks for, if it does.
+pub(crate) fn visibility(value: Option<u64>) -> Result<Option<Millis>, Failure> {
+    value.map(lease).transpose()
+}
+
+/// A lease that must be given.
+pub(crate) fn lease(value: u64) -> Result<Millis, Failure> {
+    in_range("visibility_ms", value, 1, limits::VISIBILITY_MAX.0).map(Millis)
+}
+
+/// The queue that a request is about.
+pub(crate) fn queue(name: &str) -> Result<QueueName, Failure> {
+    queue_in("queue", name)
+}
+
+/// A queue named by some other field.
+pub(crate) fn queue_in(field: &str, name: &str) -> Result<QueueName, Failure> {
+    QueueName::new(name).map_err(|error| named(field, &error))
+}
+
+/// A name that breaks a rule of names.
+pub(crate) fn named(field: impl Display, error: &NameError) -> Failure {
+    Failure::invalid(format!("{field}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_the_field_the_range_and_the_value() {
+        let refused = in_range(format_args!("messages[{}].priority", 3), 300, 0, 255).unwrap_err();
+        assert_eq!(refused.message, "messages[3].priority must be between 0 and 255; it is 300");
+        assert_eq!(refused.code, tonic::Code::InvalidArgument);
+    }
+
+    #[test]
+    fn a_negative_time_sent_as_unsigned_is_refused_with_the_range() {
+        let refused = lease((-1i64).cast_unsigned()).unwrap_err().message;
+        assert_eq!(refused, "visibility_ms must be between 1 and 31622400000; it is 18446744073709551615");
+    }
+
+    #[test]
+    fn a_queue_name_over_its_limit_is_refused() {
+        let refused = queue(&"x".repeat(256)).unwrap_err().message;
+        assert_eq!(refused, "queue: a queue name has at most 255 bytes; this one has 256");
+        assert_eq!(queue("").unwrap_err().message, "queue: a queue name must not be empty");
+    }
+
+    #[test]
+    fn asking_for_no_number_of_messages_asks_for_one() {
+        assert_eq!(max(0, 10), Ok(1));
+        assert_eq!(max(10, 10), Ok(10));
+        assert_eq!(max(11, 10).unwrap_err().message, "max must be between 0 and 10; it is 11");
+    }
+
+    #[test]
+    fn an_empty_list_is_refused() {
+        let refused = count("receipts", 0, 5).unwrap_err().message;
+        assert_eq!(refused, "receipts must hold between 1 and 5 items; it holds 0");
+    }
+}

@@ -1,0 +1,28 @@
+//! The native way into Nexo: gRPC.
+//!
+//! The services and every field are described in `proto/nexo/v1/*.proto`. This crate checks what comes in, calls
+//! the broker and turns its answers into replies; it decides nothing about messages itself.
+//!
+//! - [`serve`] runs the server: the three services of Nexo, health and reflection.
+//! - [`client`] is a thin client for the command line and for tests.
+//! - Inside, `fields` and `config` take requests apart, `status` is the one table from errors to codes, `push`
+//!   and `subscribe` are the two streams where the traffic is.
+
+pub mod client;
+mod config;
+mod fields;
+mod health;
+mod in_order;
+mod message;
+mod messages;
+pub mod proto;
+mod push;
+mod queues;
+mod redrive;
+mod server;
+mod settle;
+mod stats;
+mod status;
+mod subscribe;
+
+pub use server::{ServeError, serve};

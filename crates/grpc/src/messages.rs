@@ -1,0 +1,126 @@
+//! The service that moves messages: each call is handed to the room that knows it.
+
+use nexo_broker::Broker;
+use nexo_types::{Millis, limits};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::fields;
+use crate::message::{delivered, shown};
+use crate::proto::{self, message_service_server::MessageService};
+use crate::push::{self, PushStream};
+use crate::settle::Settle;
+use crate::status::Failure;
+use crate::subscribe::Subscriber;
+
+/// Replies of a stream that are made before the client has read those before them.
+const REPLY_BUFFER: usize = 16;
+
+/// Answers [`MessageService`] from a broker.
+pub(crate) struct Messages {
+    pub(crate) broker: Broker,
+    pub(crate) stop: CancellationToken,
+}
+
+#[tonic::async_trait]
+impl MessageService for Messages {
+    type PushStreamStream = ReceiverStream<Result<proto::PushStreamResponse, Status>>;
+    type SubscribeStream = ReceiverStream<Result<proto::SubscribeResponse, Status>>;
+
+    async fn push(
+        &self,
+        request: Request<proto::PushRequest>,
+    ) -> Result<Response<proto::PushResponse>, Status> {
+        push::push(&self.broker, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn push_stream(
+        &self,
+        request: Request<Streaming<proto::PushStreamRequest>>,
+    ) -> Result<Response<Self::PushStreamStream>, Status> {
+        let (out, replies) = mpsc::channel(REPLY_BUFFER);
+        let stream = PushStream::new(self.broker.clone(), request.into_inner(), out, self.stop.clone());
+        tokio::spawn(stream.run());
+        Ok(Response::new(ReceiverStream::new(replies)))
+    }
+
+    async fn pop(&self, request: Request<proto::PopRequest>) -> Result<Response<proto::PopResponse>, Status> {
+        let request = request.into_inner();
+        let queue = fields::queue(&request.queue)?;
+        let pop = nexo_broker::PopRequest {
+            max: fields::max(request.max, limits::POP_BATCH_MAX)?,
+            wait: fields::in_range("wait_ms", request.wait_ms, 0, limits::POP_WAIT_MAX.0).map(Millis)?,
+            visibility: fields::visibility(request.visibility_ms)?,
+        };
+        let deliveries = tokio::select! {
+            deliveries = self.broker.pop(&queue, pop) => deliveries.map_err(Failure::from)?,
+            // A call that only waits must not hold up the end; a client that tries again finds another broker.
+            () = self.stop.cancelled() => return Err(Failure::stopping().into()),
+        };
+        Ok(Response::new(proto::PopResponse { messages: deliveries.into_iter().map(delivered).collect() }))
+    }
+
+    async fn subscribe(
+        &self,
+        request: Request<Streaming<proto::SubscribeRequest>>,
+    ) -> Result<Response<Self::SubscribeStream>, Status> {
+        let (out, replies) = mpsc::channel(REPLY_BUFFER);
+        let (broker, stop) = (self.broker.clone(), self.stop.clone());
+        // The answer must not wait for the first request: some clients send it only once they have been answered.
+        tokio::spawn(async move {
+            let started = tokio::select! {
+                started = Subscriber::start(broker, request.into_inner(), out.clone(), stop.clone()) => started,
+                () = out.closed() => return,
+                () = stop.cancelled() => return,
+            };
+            match started {
+                Ok(subscriber) => subscriber.run().await,
+                // The client may be gone, and then nobody needs to know.
+                Err(status) => drop(out.send(Err(status)).await),
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(replies)))
+    }
+
+    async fn received(
+        &self,
+        request: Request<proto::ReceivedRequest>,
+    ) -> Result<Response<proto::ReceivedResponse>, Status> {
+        let results = Settle::try_from(request.into_inner())?.call(&self.broker).await?;
+        Ok(Response::new(proto::ReceivedResponse { results }))
+    }
+
+    async fn ack(&self, request: Request<proto::AckRequest>) -> Result<Response<proto::AckResponse>, Status> {
+        let results = Settle::try_from(request.into_inner())?.call(&self.broker).await?;
+        Ok(Response::new(proto::AckResponse { results }))
+    }
+
+    async fn nack(
+        &self,
+        request: Request<proto::NackRequest>,
+    ) -> Result<Response<proto::NackResponse>, Status> {
+        let results = Settle::try_from(request.into_inner())?.call(&self.broker).await?;
+        Ok(Response::new(proto::NackResponse { results }))
+    }
+
+    async fn extend(
+        &self,
+        request: Request<proto::ExtendRequest>,
+    ) -> Result<Response<proto::ExtendResponse>, Status> {
+        let results = Settle::try_from(request.into_inner())?.call(&self.broker).await?;
+        Ok(Response::new(proto::ExtendResponse { results }))
+    }
+
+    async fn peek(
+        &self,
+        request: Request<proto::PeekRequest>,
+    ) -> Result<Response<proto::PeekResponse>, Status> {
+        let request = request.into_inner();
+        let queue = fields::queue(&request.queue)?;
+        let max = fields::max(request.max, limits::PEEK_MAX)?;
+        let deliveries = self.broker.peek(&queue, max).await.map_err(Failure::from)?;
+        Ok(Response::new(proto::PeekResponse { messages: deliveries.into_iter().map(shown).collect() }))
+    }
+}

@@ -1,0 +1,196 @@
+//! The service that manages queues.
+
+use nexo_broker::{Broker, ListRequest, QueueConfig, QueueStats, Redrive};
+use nexo_types::{Offset, QueueName, limits};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::config;
+use crate::fields;
+use crate::proto::{self, queue_service_server::QueueService};
+use crate::redrive;
+use crate::status::Failure;
+
+/// Queues in one page, if the client does not say.
+const PAGE_SIZE_DEFAULT: usize = 100;
+/// Queues in one page at most: keeps a reply well below the size that clients refuse.
+const PAGE_SIZE_MAX: usize = 1_000;
+/// Progress of a redrive that waits to be read; the newest matters, so there need not be many.
+const PROGRESS_BUFFER: usize = 4;
+
+/// Answers [`QueueService`] from a broker.
+pub(crate) struct Queues {
+    pub(crate) broker: Broker,
+    pub(crate) stop: CancellationToken,
+}
+
+impl Queues {
+    fn stats(&self, queue: &QueueName) -> Result<QueueStats, Status> {
+        Ok(self.broker.queue_stats(queue).map_err(Failure::from)?)
+    }
+
+    async fn pause(&self, queue: &str, paused: bool) -> Result<(), Status> {
+        let queue = fields::queue(queue)?;
+        Ok(self.broker.pause_queue(&queue, paused).await.map_err(Failure::from)?)
+    }
+}
+
+#[tonic::async_trait]
+impl QueueService for Queues {
+    type RedriveStream = ReceiverStream<Result<proto::RedriveResponse, Status>>;
+
+    async fn create_queue(
+        &self,
+        request: Request<proto::CreateQueueRequest>,
+    ) -> Result<Response<proto::CreateQueueResponse>, Status> {
+        let request = request.into_inner();
+        let queue = fields::queue(&request.queue)?;
+        let config = config::patch(QueueConfig::default(), &request.config.unwrap_or_default())?;
+        let created = self.broker.create_queue(&queue, config).await.map_err(Failure::from)?;
+        Ok(Response::new(proto::CreateQueueResponse { created }))
+    }
+
+    async fn update_queue(
+        &self,
+        request: Request<proto::UpdateQueueRequest>,
+    ) -> Result<Response<proto::UpdateQueueResponse>, Status> {
+        let request = request.into_inner();
+        let queue = fields::queue(&request.queue)?;
+        let current = self.stats(&queue)?.config;
+        let config = config::patch(current, &request.config.unwrap_or_default())?;
+        self.broker.configure_queue(&queue, config).await.map_err(Failure::from)?;
+        let queue = config::queue_to_proto(&self.stats(&queue)?);
+        Ok(Response::new(proto::UpdateQueueResponse { queue: Some(queue) }))
+    }
+
+    async fn delete_queue(
+        &self,
+        request: Request<proto::DeleteQueueRequest>,
+    ) -> Result<Response<proto::DeleteQueueResponse>, Status> {
+        let queue = fields::queue(&request.get_ref().queue)?;
+        let messages = self.broker.delete_queue(&queue).await.map_err(Failure::from)?;
+        Ok(Response::new(proto::DeleteQueueResponse { messages }))
+    }
+
+    async fn get_queue(
+        &self,
+        request: Request<proto::GetQueueRequest>,
+    ) -> Result<Response<proto::GetQueueResponse>, Status> {
+        let queue = fields::queue(&request.get_ref().queue)?;
+        let queue = config::queue_to_proto(&self.stats(&queue)?);
+        Ok(Response::new(proto::GetQueueResponse { queue: Some(queue) }))
+    }
+
+    async fn list_queues(
+        &self,
+        request: Request<proto::ListQueuesRequest>,
+    ) -> Result<Response<proto::ListQueuesResponse>, Status> {
+        let request = request.into_inner();
+        let limit = page_size(request.page_size)?;
+        for (field, text) in [("prefix", &request.prefix), ("page_token", &request.page_token)] {
+            if text.len() > limits::QUEUE_NAME_BYTES_MAX {
+                let (max, len) = (limits::QUEUE_NAME_BYTES_MAX, text.len());
+                return Err(Failure::invalid(format!("{field} has at most {max} bytes; it has {len}")).into());
+            }
+        }
+        let after = (!request.page_token.is_empty()).then_some(request.page_token);
+        // One more than asked for tells whether there is another page.
+        let mut queues =
+            self.broker.list_queues(&ListRequest { prefix: request.prefix, after, limit: limit + 1 });
+        let more = queues.len() > limit;
+        queues.truncate(limit);
+        let last = queues.last().filter(|_| more);
+        Ok(Response::new(proto::ListQueuesResponse {
+            next_page_token: last.map_or_else(String::new, |queue| queue.name.as_str().to_owned()),
+            queues: queues.iter().map(config::queue_to_proto).collect(),
+        }))
+    }
+
+    async fn pause_queue(
+        &self,
+        request: Request<proto::PauseQueueRequest>,
+    ) -> Result<Response<proto::PauseQueueResponse>, Status> {
+        self.pause(&request.get_ref().queue, true).await?;
+        Ok(Response::new(proto::PauseQueueResponse {}))
+    }
+
+    async fn resume_queue(
+        &self,
+        request: Request<proto::ResumeQueueRequest>,
+    ) -> Result<Response<proto::ResumeQueueResponse>, Status> {
+        self.pause(&request.get_ref().queue, false).await?;
+        Ok(Response::new(proto::ResumeQueueResponse {}))
+    }
+
+    async fn purge_queue(
+        &self,
+        request: Request<proto::PurgeQueueRequest>,
+    ) -> Result<Response<proto::PurgeQueueResponse>, Status> {
+        let queue = fields::queue(&request.get_ref().queue)?;
+        let messages = self.broker.purge(&queue).await.map_err(Failure::from)?;
+        Ok(Response::new(proto::PurgeQueueResponse { messages }))
+    }
+
+    async fn redrive(
+        &self,
+        request: Request<proto::RedriveRequest>,
+    ) -> Result<Response<Self::RedriveStream>, Status> {
+        let (queue, redrive) = redrive_request(request.into_inner())?;
+        // Asked here so that a queue that does not exist fails the call itself.
+        self.stats(&queue)?;
+        if let Some(target) = &redrive.target {
+            self.stats(target)?;
+        }
+        let (out, replies) = mpsc::channel(PROGRESS_BUFFER);
+        tokio::spawn(redrive::run(self.broker.clone(), queue, redrive, out, self.stop.clone()));
+        Ok(Response::new(ReceiverStream::new(replies)))
+    }
+}
+
+fn page_size(asked: u32) -> Result<usize, Failure> {
+    match fields::in_range("page_size", asked.into(), 0, PAGE_SIZE_MAX as u64)? {
+        0 => Ok(PAGE_SIZE_DEFAULT),
+        size => Ok(usize::try_from(size).unwrap_or(PAGE_SIZE_MAX)),
+    }
+}
+
+fn redrive_request(request: proto::RedriveRequest) -> Result<(QueueName, Redrive), Failure> {
+    let queue = fields::queue(&request.queue)?;
+    let target = match request.target.as_str() {
+        "" => None,
+        name => Some(fields::queue_in("target", name)?),
+    };
+    if target.as_ref() == Some(&queue) {
+        return Err(Failure::invalid(format!("target must be another queue than the source; both are '{queue}'")));
+    }
+    if !request.ids.is_empty() {
+        fields::count("ids", request.ids.len(), limits::SETTLE_BATCH_MAX)?;
+    }
+    let offsets = request.ids.into_iter().map(Offset).collect();
+    Ok((queue, Redrive { target, offsets, max: (request.max > 0).then_some(request.max) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_a_default_and_a_limit() {
+        assert_eq!(page_size(0), Ok(100));
+        assert_eq!(page_size(7), Ok(7));
+        assert_eq!(page_size(1001).unwrap_err().message, "page_size must be between 0 and 1000; it is 1001");
+    }
+
+    #[test]
+    fn a_redrive_into_its_own_queue_is_refused() {
+        let request = proto::RedriveRequest {
+            queue: "q_dlq".into(),
+            target: "q_dlq".into(),
+            ..proto::RedriveRequest::default()
+        };
+        let refused = redrive_request(request).unwrap_err().message;
+        assert_eq!(refused, "target must be another queue than the source; both are 'q_dlq'");
+    }
+}

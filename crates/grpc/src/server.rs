@@ -1,0 +1,93 @@
+//! The server: all services on one port, from the first connection to the last reply.
+
+use std::time::Duration;
+
+use nexo_broker::Broker;
+use nexo_types::limits;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::pb::health_server::HealthServer;
+
+use crate::health::Health;
+use crate::messages::Messages;
+use crate::proto::message_service_server::{self, MessageServiceServer};
+use crate::proto::queue_service_server::{self, QueueServiceServer};
+use crate::proto::stats_service_server::{self, StatsServiceServer};
+use crate::proto::{self};
+use crate::queues::Queues;
+use crate::stats::Stats;
+
+/// One message of the largest size, with its properties and room for the rest of a request.
+const REQUEST_BYTES_MAX: usize = limits::BODY_BYTES_MAX + limits::PROPERTIES_BYTES_MAX + 1024 * 1024;
+/// How long a connection may be silent before it is asked whether it is still there. A consumer whose machine
+/// lost power holds messages until this is noticed.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+/// What a stream may send before it is answered; the default of 64 KiB is less than one round trip of a fast
+/// producer.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// The same for all streams of a connection together.
+const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+
+/// Names by which the health service knows the others.
+const SERVICES: &[&str] = &[
+    queue_service_server::SERVICE_NAME,
+    message_service_server::SERVICE_NAME,
+    stats_service_server::SERVICE_NAME,
+];
+
+/// A server that could not go on.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// The connections cannot be served.
+    #[error("the gRPC server failed: {0}")]
+    Transport(#[from] tonic::transport::Error),
+    /// The descriptions of the services cannot be read.
+    #[error("the gRPC reflection service cannot be set up: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// Serves `broker` on `listener` until `shutdown` is done. Then no connection is accepted any more, streams
+/// end after what they have in flight, calls are finished, and this returns.
+///
+/// # Errors
+/// If the server cannot go on.
+pub async fn serve(
+    broker: Broker,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let stop = CancellationToken::new();
+    let queues = QueueServiceServer::new(Queues { broker: broker.clone(), stop: stop.clone() })
+        .max_decoding_message_size(REQUEST_BYTES_MAX);
+    let messages = MessageServiceServer::new(Messages { broker: broker.clone(), stop: stop.clone() })
+        .max_decoding_message_size(REQUEST_BYTES_MAX);
+    let stats = StatsServiceServer::new(Stats { broker: broker.clone() });
+    let health = HealthServer::new(Health { broker, stop: stop.clone(), services: SERVICES });
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let router = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .add_service(queues)
+        .add_service(messages)
+        .add_service(stats)
+        .add_service(health)
+        .add_service(reflection().build_v1()?)
+        // Tools made before 2023 ask for the older name.
+        .add_service(reflection().build_v1alpha()?);
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let end = async {
+        shutdown.await;
+        stop.cancel();
+    };
+    router.serve_with_incoming_shutdown(incoming, end).await?;
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! The service that tells how the broker is.
+
+use nexo_broker::{Broker, BrokerStats, Health};
+use tonic::{Request, Response, Status};
+
+use crate::proto::{self, stats_service_server::StatsService};
+
+/// Answers [`StatsService`] from a broker.
+pub(crate) struct Stats {
+    pub(crate) broker: Broker,
+}
+
+#[tonic::async_trait]
+impl StatsService for Stats {
+    async fn get_stats(
+        &self,
+        _request: Request<proto::GetStatsRequest>,
+    ) -> Result<Response<proto::GetStatsResponse>, Status> {
+        Ok(Response::new(to_proto(&self.broker.stats())))
+    }
+}
+
+fn to_proto(stats: &BrokerStats) -> proto::GetStatsResponse {
+    let reason = match &stats.health {
+        Health::Ok => None,
+        Health::Unhealthy { reason } => Some(reason.clone()),
+    };
+    proto::GetStatsResponse {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        healthy: reason.is_none(),
+        unhealthy_reason: reason.unwrap_or_default(),
+        queues: stats.queues,
+        resident_bytes: stats.resident_bytes,
+        message_memory_bytes: stats.message_memory_bytes,
+        disk_free_bytes: stats.disk_free_bytes,
+        log: Some(proto::LogStats {
+            segments: stats.log.segments as u64,
+            disk_bytes: stats.log.disk_bytes,
+            frames: stats.log.frames,
+            groups: stats.log.groups,
+            written_bytes: stats.log.written_bytes,
+            syncs: stats.log.syncs,
+            sync_micros: stats.log.sync_micros.sum,
+            damage: stats.log.damage,
+        }),
+    }
+}

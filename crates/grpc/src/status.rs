@@ -1,0 +1,155 @@
+//! The one table from what went wrong to a gRPC status. Call sites only write `?`.
+
+use nexo_broker::{
+    ConfigError, CreateError, PopError, PushError, QueueError, SettleError,
+};
+use tonic::{Code, Status};
+
+use crate::proto;
+
+/// Something that went wrong, with the code that clients are told. It becomes the status of a call, or the
+/// error of one item of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) code: Code,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    /// A field of the request that cannot be; `message` begins with its name.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self { code: Code::InvalidArgument, message: message.into() }
+    }
+
+    /// The broker is going down, so what was asked will not happen here.
+    pub(crate) fn stopping() -> Self {
+        Self { code: Code::Unavailable, message: "the broker is shutting down".into() }
+    }
+}
+
+impl From<Failure> for Status {
+    fn from(failure: Failure) -> Self {
+        Self::new(failure.code, failure.message)
+    }
+}
+
+impl From<Failure> for proto::Error {
+    fn from(failure: Failure) -> Self {
+        Self { code: failure.code.into(), message: failure.message }
+    }
+}
+
+/// An error of the broker and the code it has here.
+trait Coded: std::fmt::Display {
+    fn code(&self) -> Code;
+}
+
+impl Coded for QueueError {
+    fn code(&self) -> Code {
+        match self {
+            Self::NotFound { .. } => Code::NotFound,
+            Self::Unavailable { .. } => Code::Unavailable,
+        }
+    }
+}
+
+impl Coded for ConfigError {
+    fn code(&self) -> Code {
+        match self {
+            Self::OutOfRange { .. }
+            | Self::OwnDeadLetterQueue { .. }
+            | Self::DeadLetterNameTooLong { .. } => Code::InvalidArgument,
+        }
+    }
+}
+
+impl Coded for CreateError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Config(error) => error.code(),
+            Self::Differs { .. } => Code::AlreadyExists,
+            Self::TooMany { .. } => Code::ResourceExhausted,
+            Self::Queue(error) => error.code(),
+        }
+    }
+}
+
+impl Coded for PushError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Full { .. } => Code::ResourceExhausted,
+            Self::BodyTooLarge { .. } | Self::TimeTooLong { .. } => Code::InvalidArgument,
+        }
+    }
+}
+
+impl Coded for PopError {
+    fn code(&self) -> Code {
+        match self {
+            Self::OutOfRange { .. } => Code::InvalidArgument,
+            Self::Queue(error) => error.code(),
+        }
+    }
+}
+
+impl Coded for SettleError {
+    fn code(&self) -> Code {
+        match self {
+            Self::QueueGone { .. } | Self::Unknown { .. } => Code::NotFound,
+            Self::NotLeased { .. } | Self::Stale { .. } | Self::AlreadyReceived { .. } => {
+                Code::FailedPrecondition
+            }
+            Self::TimeTooLong { .. } => Code::InvalidArgument,
+            Self::Unavailable { .. } => Code::Unavailable,
+        }
+    }
+}
+
+macro_rules! failure_from {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self { code: error.code(), message: error.to_string() }
+            }
+        }
+    )*};
+}
+
+failure_from!(QueueError, CreateError, PushError, PopError, SettleError);
+
+#[cfg(test)]
+mod tests {
+    use nexo_types::{Offset, QueueName};
+
+    use super::*;
+
+    fn mail() -> QueueName {
+        QueueName::new("mail").unwrap()
+    }
+
+    fn code(failure: impl Into<Failure>) -> Code {
+        Status::from(failure.into()).code()
+    }
+
+    #[test]
+    fn each_kind_of_failure_has_the_code_that_clients_act_on() {
+        assert_eq!(code(QueueError::NotFound { name: mail() }), Code::NotFound);
+        assert_eq!(code(QueueError::Unavailable { reason: "disk full".into() }), Code::Unavailable);
+        assert_eq!(code(PushError::Full { name: mail(), fact: "5 of 5".into() }), Code::ResourceExhausted);
+        let differs =
+            CreateError::Differs { name: mail(), existing: "paused=false".into(), asked: "paused=true".into() };
+        assert_eq!(code(differs), Code::AlreadyExists);
+        assert_eq!(code(SettleError::NotLeased { queue: mail(), offset: Offset(1) }), Code::FailedPrecondition);
+        let stale = SettleError::Stale { queue: mail(), offset: Offset(1), attempt: 1, current: 2 };
+        assert_eq!(code(stale), Code::FailedPrecondition);
+        assert_eq!(code(SettleError::Unknown { queue: mail(), offset: Offset(1) }), Code::NotFound);
+    }
+
+    #[test]
+    fn the_words_of_the_broker_reach_the_client() {
+        let status = Status::from(Failure::from(QueueError::NotFound { name: mail() }));
+        assert_eq!(status.message(), "queue 'mail' does not exist");
+        let error = proto::Error::from(Failure::from(QueueError::NotFound { name: mail() }));
+        assert_eq!(error.code, 5);
+    }
+}

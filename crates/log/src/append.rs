@@ -1,0 +1,196 @@
+//! Taking frames in: the hot path. One short lock, one copy into the pending buffer, no IO.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nexo_types::Position;
+use parking_lot::MutexGuard;
+
+use crate::entry::{EntryKind, EntryRef};
+use crate::error::AppendError;
+use crate::frame::{self, END_BYTES, MARKER_BYTES};
+use crate::header::HEADER_BYTES;
+use crate::index::SPAN_BYTES_MAX;
+use crate::options::{Claim, Urgency};
+use crate::segment::Segment;
+use crate::shared::{Phase, Shared, State};
+use crate::stats::add;
+
+/// With this much waiting to be written, appends wait too. It bounds memory when the disk is slower than those
+/// who append, and is far more than one group needs.
+pub(crate) const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Where a frame was put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Where the frame starts.
+    pub at: Position,
+    /// Where it ends: what to wait for.
+    pub end: Position,
+}
+
+/// What a frame needs of its segment.
+struct Need {
+    frame: usize,
+    /// The most that it adds to the footer.
+    footer: usize,
+}
+
+impl Need {
+    fn of(entries: &[EntryRef<'_>]) -> Self {
+        let spans: usize = entries.iter().map(|entry| entry.spans.len()).sum();
+        Self { frame: frame::entries_frame_len(entries), footer: spans * SPAN_BYTES_MAX }
+    }
+
+    /// What has to be free behind the frame: a marker and an end frame, in case the segment ends with the next
+    /// group, and the footer.
+    fn tail(&self, footer_so_far: usize) -> usize {
+        MARKER_BYTES + END_BYTES + footer_so_far + self.footer
+    }
+
+    /// The largest frame that fits into an empty segment.
+    fn frame_max(&self, segment_bytes: u32) -> usize {
+        (segment_bytes as usize).saturating_sub(HEADER_BYTES as usize + MARKER_BYTES + self.tail(0))
+    }
+}
+
+impl Shared {
+    pub(crate) fn append(
+        &self,
+        entries: &[EntryRef<'_>],
+        urgency: Urgency,
+        claim: Claim,
+    ) -> Result<Appended, AppendError> {
+        entries.iter().for_each(EntryRef::assert_sound);
+        let need = Need::of(entries);
+        let max = need.frame_max(self.options.segment_bytes);
+        if need.frame > max {
+            return Err(AppendError::TooLarge { bytes: need.frame, max });
+        }
+        let mut state = self.state.lock();
+        self.wait_for_room(&mut state, &need, claim)?;
+        let appended = self.put(&mut state, entries);
+        self.rouse_writer(&mut state, urgency, appended.end);
+        drop(state);
+        add(&self.metrics.frames, 1);
+        add(&self.metrics.frame_bytes, need.frame as u64);
+        Ok(appended)
+    }
+
+    /// Returns once the active segment has room for the frame.
+    fn wait_for_room(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        need: &Need,
+        claim: Claim,
+    ) -> Result<(), AppendError> {
+        loop {
+            if let Some(reason) = &state.failed {
+                return Err(AppendError::Failed { reason: reason.clone() });
+            }
+            if state.phase != Phase::Open {
+                return Err(AppendError::Closed);
+            }
+            if state.pending.bytes.len() >= PENDING_BYTES_MAX {
+                state.write_wanted = true;
+                self.writer_wake.notify_one();
+                self.room.wait(state);
+                continue;
+            }
+            let free = free_after(state, need);
+            let keep = match claim {
+                Claim::Normal if state.prepared.is_none() => self.options.reserve_bytes() as usize,
+                Claim::Normal | Claim::Reserved => 0,
+            };
+            if free.is_some_and(|free| free >= keep) {
+                return Ok(());
+            }
+            if let Some(next) = state.prepared.take() {
+                self.rotate(state, next);
+            } else if let Some(reason) = &state.full {
+                return Err(AppendError::Full { reason: reason.clone() });
+            } else {
+                // The keeper is at it and will find either a segment or that the disk is full.
+                self.room.wait(state);
+            }
+        }
+    }
+
+    fn put(&self, state: &mut State, entries: &[EntryRef<'_>]) -> Appended {
+        let segment = state.active.clone();
+        if state.pending.needs_piece(&segment) {
+            state.pending.start_piece(&segment, state.next_byte);
+            state.next_byte += MARKER_BYTES as u32;
+        }
+        let byte = state.next_byte;
+        let before = state.pending.bytes.len();
+        frame::put_entries(&mut state.pending.bytes, segment.header.salt, byte, entries);
+        state.next_byte += (state.pending.bytes.len() - before) as u32;
+        state.pending.frames += 1;
+        let at = segment.position(byte);
+        if entries.iter().any(|entry| entry.kind == EntryKind::Manifest) {
+            state.last_manifest = Some(at);
+        }
+        if entries.iter().any(|entry| !entry.spans.is_empty()) {
+            segment.with_growing(|index| {
+                for entry in entries {
+                    for span in entry.spans {
+                        index.add(byte, entry.queue, *span);
+                    }
+                }
+            });
+        }
+        segment.set_has_entries();
+        segment.set_frames_end(state.next_byte);
+        state.appended_end = state.next_position();
+        Appended { at, end: state.appended_end }
+    }
+
+    /// Ends the active segment and goes on in `next`.
+    fn rotate(&self, state: &mut State, next: Arc<Segment>) {
+        let old = state.active.clone();
+        if state.pending.needs_piece(&old) {
+            state.pending.start_piece(&old, state.next_byte);
+            state.next_byte += MARKER_BYTES as u32;
+        }
+        frame::put_end(&mut state.pending.bytes, old.header.salt, state.next_byte);
+        old.set_frames_end(state.next_byte);
+        let last_manifest = state.last_manifest;
+        state.pending.end_segment(last_manifest);
+        state.next_byte = next.frames_end();
+        state.active = next;
+        // The old segment can be sealed once this is written, whether or not a frame follows.
+        state.write_wanted = true;
+        self.writer_wake.notify_one();
+        self.keeper_wake.notify_one();
+    }
+
+    fn rouse_writer(&self, state: &mut State, urgency: Urgency, end: Position) {
+        match urgency {
+            Urgency::Lazy => {
+                if state.write_wanted || state.lazy_deadline.is_some() {
+                    return;
+                }
+                state.lazy_deadline = Some(Instant::now() + self.options.lazy_write_delay);
+            }
+            Urgency::Written | Urgency::Synced => {
+                if urgency == Urgency::Synced {
+                    state.sync_wanted = end;
+                }
+                if std::mem::replace(&mut state.write_wanted, true) {
+                    return;
+                }
+            }
+        }
+        self.writer_wake.notify_one();
+    }
+}
+
+/// What would be left of the active segment behind the frame, or `None` if the frame does not fit.
+fn free_after(state: &State, need: &Need) -> Option<usize> {
+    let segment = &state.active;
+    let marker = if state.pending.needs_piece(segment) { MARKER_BYTES } else { 0 };
+    let footer_so_far = segment.with_growing(|index| index.footer_bytes_max());
+    let used = state.next_byte as usize + marker + need.frame + need.tail(footer_so_far);
+    (segment.file_bytes() as usize).checked_sub(used)
+}

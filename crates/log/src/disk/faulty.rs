@@ -1,0 +1,240 @@
+//! A memory disk that fails on command: power cuts at a chosen call, errors, a full disk, flipped bits.
+//!
+//! Every call that changes something (write, set length, allocate, sync, create, rename, remove, directory
+//! sync) counts as one operation. A test runs once to learn how many there are, then once for each of them.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{CutMode, Disk, DiskFile, DiskLock, MemoryDisk};
+
+/// `EIO`, as a dying disk gives it.
+const EIO: i32 = 5;
+/// `ENOSPC`.
+const ENOSPC: i32 = 28;
+
+/// A [`MemoryDisk`] with faults. A clone is the same disk.
+#[derive(Clone, Debug, Default)]
+pub struct FaultyDisk {
+    disk: MemoryDisk,
+    faults: Arc<Mutex<Faults>>,
+}
+
+#[derive(Debug, Default)]
+struct Faults {
+    operations: u64,
+    cut_at: Option<u64>,
+    is_cut: bool,
+    fail_at: Option<u64>,
+    fail_next_sync: bool,
+    fail_next_write: bool,
+    bytes_max: Option<u64>,
+}
+
+#[derive(Debug)]
+struct FaultyFile {
+    file: Arc<dyn DiskFile>,
+    disk: FaultyDisk,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Write,
+    Sync,
+    Other,
+}
+
+impl FaultyDisk {
+    /// An empty disk without faults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A disk with these files and no faults.
+    #[must_use]
+    pub fn from_memory(disk: MemoryDisk) -> Self {
+        Self { disk, faults: Arc::default() }
+    }
+
+    /// Cuts the power at the `n`-th operation from the start, counting from 1. That operation and every call
+    /// after it fail; what it was doing may or may not have reached the disk.
+    pub fn cut_power_at(&self, n: u64) {
+        self.faults.lock().cut_at = Some(n);
+    }
+
+    /// Cuts the power now.
+    pub fn cut_power(&self) {
+        self.faults.lock().is_cut = true;
+    }
+
+    /// Whether the power is off.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.faults.lock().is_cut
+    }
+
+    /// The disk as the next boot finds it, with power and without faults.
+    #[must_use]
+    pub fn restart(&self, mode: CutMode, seed: u64) -> Self {
+        Self::from_memory(self.disk.after_power_cut(mode, seed))
+    }
+
+    /// How many operations there have been.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.faults.lock().operations
+    }
+
+    /// Fails the `n`-th operation from the start with `EIO`, once.
+    pub fn fail_at(&self, n: u64) {
+        self.faults.lock().fail_at = Some(n);
+    }
+
+    /// Fails the next sync of a file with `EIO`, once.
+    pub fn fail_next_sync(&self) {
+        self.faults.lock().fail_next_sync = true;
+    }
+
+    /// Fails the next write with `EIO`, once.
+    pub fn fail_next_write(&self) {
+        self.faults.lock().fail_next_write = true;
+    }
+
+    /// Lets all files together grow to this many bytes; beyond it the disk is full. `None` is no limit.
+    pub fn set_bytes_max(&self, bytes: Option<u64>) {
+        self.faults.lock().bytes_max = bytes;
+    }
+
+    /// As [`MemoryDisk::flip_bit`].
+    pub fn flip_bit(&self, path: &str, byte: usize, bit: u8) {
+        self.disk.flip_bit(path, byte, bit);
+    }
+
+    /// The sum of all files' lengths.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.disk.used_bytes()
+    }
+
+    /// Counts an operation, and does it unless a fault says otherwise.
+    fn operate<T>(&self, kind: Operation, perform: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let mut faults = self.faults.lock();
+        if faults.is_cut {
+            return Err(power_is_off());
+        }
+        faults.operations += 1;
+        let n = faults.operations;
+        if faults.fail_at.take_if(|at| *at == n).is_some()
+            || (kind == Operation::Sync && std::mem::take(&mut faults.fail_next_sync))
+            || (kind == Operation::Write && std::mem::take(&mut faults.fail_next_write))
+        {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        if faults.cut_at == Some(n) {
+            faults.is_cut = true;
+            // A sync that was cut off proves nothing; anything else was on its way and may have arrived.
+            if kind != Operation::Sync {
+                perform()?;
+            }
+            return Err(power_is_off());
+        }
+        perform()
+    }
+
+    fn alive(&self) -> io::Result<()> {
+        if self.is_cut() { Err(power_is_off()) } else { Ok(()) }
+    }
+
+    fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        Arc::new(FaultyFile { file, disk: self.clone() })
+    }
+
+    /// Whether the disk has room for a file to grow. Looked up outside of [`FaultyDisk::operate`].
+    fn room_to_grow(&self, file: &dyn DiskFile, end: u64) -> io::Result<()> {
+        let Some(max) = self.faults.lock().bytes_max else { return Ok(()) };
+        let growth = end.saturating_sub(file.len()?);
+        if growth > 0 && self.disk.used_bytes() + growth > max {
+            return Err(io::Error::from_raw_os_error(ENOSPC));
+        }
+        Ok(())
+    }
+}
+
+fn power_is_off() -> io::Error {
+    io::Error::other("the power is off")
+}
+
+impl Disk for FaultyDisk {
+    fn name(&self) -> String {
+        self.disk.name()
+    }
+
+    fn lock(&self) -> io::Result<Box<dyn DiskLock>> {
+        self.alive()?;
+        self.disk.lock()
+    }
+
+    fn create_dir(&self, dir: &str) -> io::Result<()> {
+        self.operate(Operation::Other, || self.disk.create_dir(dir))
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.alive()?;
+        self.disk.list(dir)
+    }
+
+    fn create(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.operate(Operation::Other, || self.disk.create(path)).map(|file| self.wrap(file))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.alive()?;
+        self.disk.open(path).map(|file| self.wrap(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.operate(Operation::Other, || self.disk.rename(from, to))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        self.operate(Operation::Other, || self.disk.remove(path))
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        self.operate(Operation::Sync, || self.disk.sync_dir(dir))
+    }
+}
+
+impl DiskFile for FaultyFile {
+    fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
+        self.disk.alive()?;
+        self.file.read_at(buf, at)
+    }
+
+    fn write_at(&self, buf: &[u8], at: u64) -> io::Result<()> {
+        self.disk.room_to_grow(&*self.file, at + buf.len() as u64)?;
+        self.disk.operate(Operation::Write, || self.file.write_at(buf, at))
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        self.disk.room_to_grow(&*self.file, bytes)?;
+        self.disk.operate(Operation::Other, || self.file.allocate(bytes))
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.disk.room_to_grow(&*self.file, bytes)?;
+        self.disk.operate(Operation::Other, || self.file.set_len(bytes))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.disk.operate(Operation::Sync, || self.file.sync_data())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.disk.alive()?;
+        self.file.len()
+    }
+}

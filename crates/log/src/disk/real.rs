@@ -1,0 +1,137 @@
+//! A directory of the file system.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+
+use super::{Disk, DiskFile, DiskLock};
+
+/// Files in a directory, with real syncs.
+#[derive(Debug)]
+pub struct RealDisk {
+    root: PathBuf,
+}
+
+#[derive(Debug)]
+struct RealFile(File);
+
+#[derive(Debug)]
+struct RealLock {
+    // The lock belongs to the open file and ends when it is closed.
+    _file: File,
+}
+
+impl RealDisk {
+    /// Uses the directory `root`, making it if it is not there.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or is not one.
+    pub fn open(root: impl AsRef<Path>) -> io::Result<Self> {
+        let root = root.as_ref();
+        if !root.is_dir() {
+            fs::create_dir_all(root)?;
+            if let Some(parent) = root.parent().filter(|p| !p.as_os_str().is_empty()) {
+                File::open(parent)?.sync_all()?;
+            }
+        }
+        Ok(Self { root: root.to_path_buf() })
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        if path.is_empty() { self.root.clone() } else { self.root.join(path) }
+    }
+}
+
+impl Disk for RealDisk {
+    fn name(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn lock(&self) -> io::Result<Box<dyn DiskLock>> {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.path("LOCK"))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Box::new(RealLock { _file: file }))
+    }
+
+    fn create_dir(&self, dir: &str) -> io::Result<()> {
+        fs::create_dir_all(self.path(dir))
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(self.path(dir))? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn create(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(self.path(path))?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).open(self.path(path))?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path(from), self.path(to))
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        fs::remove_file(self.path(path))
+    }
+
+    fn sync_dir(&self, dir: &str) -> io::Result<()> {
+        File::open(self.path(dir))?.sync_all()
+    }
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.0.read_at(&mut buf[done..], at + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, buf: &[u8], at: u64) -> io::Result<()> {
+        self.0.write_all_at(buf, at)
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        match fallocate(&self.0, FallocateFlags::empty(), 0, bytes) {
+            // Not every file system can reserve; the zeros written next find out whether there is room.
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+}
+
+impl DiskLock for RealLock {}

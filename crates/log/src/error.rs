@@ -1,0 +1,176 @@
+//! What can go wrong, one type for each thing that is asked of the log.
+
+use std::io;
+use std::sync::Arc;
+
+use nexo_types::{Position, SegmentId};
+use thiserror::Error;
+
+/// Why a data directory could not be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Another process holds the lock.
+    #[error("data directory '{dir}' is in use by another process; only one may use it at a time")]
+    InUse {
+        /// The directory.
+        dir: String,
+    },
+    /// There are files but no `FORMAT`.
+    #[error(
+        "'{dir}' is not a Nexo data directory: it holds '{found}' but no FORMAT file; name an empty directory or one made by Nexo"
+    )]
+    Foreign {
+        /// The directory.
+        dir: String,
+        /// One of the things in it.
+        found: String,
+    },
+    /// `FORMAT` says something else than a Nexo data format.
+    #[error("'{dir}' is not a Nexo data directory: its FORMAT file says '{found}'")]
+    UnknownFormat {
+        /// The directory.
+        dir: String,
+        /// What the file says.
+        found: String,
+    },
+    /// The data was written by a later release.
+    #[error(
+        "data directory '{dir}' has format version {found}; this release reads up to version {supported}, so a newer one is needed"
+    )]
+    Newer {
+        /// The directory.
+        dir: String,
+        /// The version on disk.
+        found: u32,
+        /// The newest version this release knows.
+        supported: u32,
+    },
+    /// An option makes no sense.
+    #[error("{option} is {value}; it must be {demand}")]
+    BadOption {
+        /// Which one.
+        option: &'static str,
+        /// What was given.
+        value: u64,
+        /// What is allowed.
+        demand: &'static str,
+    },
+    /// The disk has no room for even a small segment.
+    #[error("no space left in data directory '{dir}': not even {bytes} bytes for a new segment")]
+    NoSpace {
+        /// The directory.
+        dir: String,
+        /// What was asked for at last.
+        bytes: u64,
+    },
+    /// The disk failed.
+    #[error("cannot {action} in data directory '{dir}': {source}")]
+    Io {
+        /// The directory.
+        dir: String,
+        /// What was being done.
+        action: String,
+        /// What the disk said.
+        source: io::Error,
+    },
+}
+
+/// Why a frame was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AppendError {
+    /// No room, now. Nothing was written; try again when space was freed.
+    #[error("the disk is full: {reason}")]
+    Full {
+        /// What the disk said, and when it was asked.
+        reason: Arc<str>,
+    },
+    /// An earlier write or sync failed, and nothing can be promised any more.
+    #[error("the log has failed and takes no more writes: {reason}")]
+    Failed {
+        /// The first failure.
+        reason: Arc<str>,
+    },
+    /// A frame must fit into one segment.
+    #[error("a frame of {bytes} bytes does not fit into a segment, which has room for {max}")]
+    TooLarge {
+        /// The frame.
+        bytes: usize,
+        /// The most that would fit.
+        max: usize,
+    },
+    /// The log was closed.
+    #[error("the log is closed")]
+    Closed,
+}
+
+/// Why a promise about appended frames could not be kept, or a segment not be retired.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LogError {
+    /// A write or sync failed; whether the frame is on disk is not known.
+    #[error("the log has failed: {reason}")]
+    Failed {
+        /// The first failure.
+        reason: Arc<str>,
+    },
+    /// The log was closed before.
+    #[error("the log is closed")]
+    Closed,
+    /// Only sealed segments can be retired.
+    #[error("segment {segment} is not sealed yet and cannot be retired")]
+    NotSealed {
+        /// Which.
+        segment: SegmentId,
+    },
+    /// There is no such segment.
+    #[error("there is no segment {segment}")]
+    NoSegment {
+        /// Which.
+        segment: SegmentId,
+    },
+}
+
+/// Why something could not be read back.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ReadError {
+    /// The bytes are not what was written.
+    #[error("segment {} is damaged at byte {}: {fact}", .at.segment, .at.byte)]
+    Damaged {
+        /// Where.
+        at: Position,
+        /// What is wrong with it.
+        fact: &'static str,
+    },
+    /// The segment is gone, since nothing in it was needed.
+    #[error("segment {segment} was retired")]
+    Retired {
+        /// Which.
+        segment: SegmentId,
+    },
+    /// No frame starts there: the position lies past the end of the log or in a segment's header.
+    #[error("the log holds no frame at {at}")]
+    NoFrame {
+        /// Where.
+        at: Position,
+    },
+    /// The disk failed.
+    #[error("cannot read segment {segment}: {reason}")]
+    Io {
+        /// Which.
+        segment: SegmentId,
+        /// What the disk said.
+        reason: Arc<str>,
+    },
+}
+
+/// A stretch of the log that was durable once and cannot be read any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Where it starts.
+    pub at: Position,
+    /// Where the next good frame starts, or where the segment's frames end.
+    pub end: u32,
+    /// What is wrong.
+    pub fact: String,
+    /// Where a copy of the segment file was put, relative to the data directory, if that was possible.
+    pub copy: Option<String>,
+}

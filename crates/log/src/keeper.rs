@@ -1,0 +1,102 @@
+//! The keeper: one thread that does what must not hold up the writer: it prepares the next segment ahead of
+//! need and seals full ones.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nexo_types::{Position, SegmentId};
+use tracing::{info, warn};
+
+use crate::segment::{EndFrame, Segment};
+use crate::shared::{Phase, Shared, State};
+use crate::stats::add;
+
+/// First wait before looking for space again; doubled each time.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+/// Longest wait before looking for space again.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+enum Task {
+    Prepare(SegmentId),
+    Seal(Arc<Segment>, Option<Position>),
+}
+
+/// When to look for space again.
+#[derive(Default)]
+struct Retry {
+    at: Option<Instant>,
+    wait: Duration,
+}
+
+/// Runs until the log is closed or fails.
+pub(crate) fn run(shared: &Shared) {
+    let mut retry = Retry::default();
+    while let Some(task) = next_task(shared, &retry) {
+        match task {
+            Task::Prepare(id) => prepare(shared, id, &mut retry),
+            Task::Seal(segment, last_manifest) => match segment.seal(last_manifest, EndFrame::Written) {
+                Ok(()) => add(&shared.metrics.seals, 1),
+                Err(error) => shared.fail("seal a segment", &error),
+            },
+        }
+    }
+}
+
+fn next_task(shared: &Shared, retry: &Retry) -> Option<Task> {
+    let mut state = shared.state.lock();
+    loop {
+        if state.failed.is_some() {
+            return None;
+        }
+        let wants_segment = state.phase == Phase::Open && state.prepared.is_none();
+        let may_try = retry.at.is_none_or(|at| at <= Instant::now()) || state.space_freed;
+        if wants_segment && may_try {
+            state.space_freed = false;
+            return Some(Task::Prepare(state.next_id));
+        }
+        if let Some((segment, last_manifest)) = state.to_seal.pop_front() {
+            return Some(Task::Seal(segment, last_manifest));
+        }
+        if state.phase == Phase::Flushed {
+            return None;
+        }
+        match retry.at.filter(|_| wants_segment) {
+            Some(at) => {
+                shared.keeper_wake.wait_until(&mut state, at);
+            }
+            None => shared.keeper_wake.wait(&mut state),
+        }
+    }
+}
+
+fn prepare(shared: &Shared, id: SegmentId, retry: &mut Retry) {
+    match shared.spares.prepare(id) {
+        Ok(segment) => {
+            let segment = Arc::new(segment);
+            shared.segments.write().insert(id, segment.clone());
+            let mut state = shared.state.lock();
+            give(&mut state, segment);
+            shared.room.notify_all();
+            *retry = Retry::default();
+        }
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            let bytes = shared.options.segment_bytes;
+            let reason = format!("no room for another segment of {bytes} bytes in '{}'", shared.disk.name());
+            warn!(reason, "the disk is full; messages are refused when the last segment is");
+            retry.wait = (retry.wait * 2).clamp(RETRY_MIN, RETRY_MAX);
+            retry.at = Some(Instant::now() + retry.wait);
+            shared.state.lock().full = Some(reason.into());
+            shared.room.notify_all();
+        }
+        Err(error) => shared.fail("prepare a segment", &error),
+    }
+}
+
+fn give(state: &mut State, segment: Arc<Segment>) {
+    state.next_id = SegmentId(segment.id().0 + 1);
+    state.prepared = Some(segment);
+    if state.full.take().is_some() {
+        info!("the disk has room again");
+    }
+}

@@ -1,0 +1,108 @@
+//! The data directory: what is called what, and whether it is ours at all.
+
+use std::io;
+use std::sync::Arc;
+
+use nexo_types::SegmentId;
+
+use crate::disk::{Disk, DiskLock};
+use crate::error::OpenError;
+
+pub(crate) const SEGMENTS: &str = "segments";
+pub(crate) const SPARE: &str = "spare";
+pub(crate) const DAMAGED: &str = "damaged";
+
+const FORMAT: &str = "FORMAT";
+const FORMAT_NEW: &str = "FORMAT.new";
+const FORMAT_NAME: &str = "nexo-data";
+const FORMAT_VERSION: u32 = 1;
+/// Longer than any FORMAT file of ours.
+const FORMAT_BYTES_MAX: usize = 256;
+
+/// What an opening that was cut off may have left behind before it wrote `FORMAT`, and what file systems put
+/// into a new volume by themselves.
+const HARMLESS: [&str; 6] = ["LOCK", FORMAT_NEW, SEGMENTS, SPARE, DAMAGED, "lost+found"];
+
+pub(crate) fn segment_path(id: SegmentId) -> String {
+    format!("{SEGMENTS}/{id}.seg")
+}
+
+/// The segment that a file in [`SEGMENTS`] is named after.
+pub(crate) fn parse_segment_name(name: &str) -> Option<SegmentId> {
+    let digits = name.strip_suffix(".seg")?;
+    let id = SegmentId(digits.parse().ok()?);
+    (id.to_string() == digits && id.0 > 0).then_some(id)
+}
+
+/// Puts a name to what failed.
+pub(crate) fn io_error(disk: &dyn Disk, action: impl Into<String>) -> impl FnOnce(io::Error) -> OpenError {
+    let (dir, action) = (disk.name(), action.into());
+    move |source| OpenError::Io { dir, action, source }
+}
+
+/// Makes sure that the directory is ours or empty, takes the lock, and lays out what is missing. Nothing is
+/// changed in a directory that is not ours.
+pub(crate) fn claim(disk: &Arc<dyn Disk>) -> Result<Box<dyn DiskLock>, OpenError> {
+    let is_new = inspect(&**disk)?;
+    let lock = disk.lock().map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => OpenError::InUse { dir: disk.name() },
+        _ => io_error(&**disk, "lock LOCK")(source),
+    })?;
+    lay_out(&**disk, is_new).map_err(io_error(&**disk, "create files"))?;
+    Ok(lock)
+}
+
+/// Whether the directory is to be set up, if it may be used at all.
+fn inspect(disk: &dyn Disk) -> Result<bool, OpenError> {
+    let names = disk.list("").map_err(io_error(disk, "list files"))?;
+    if names.iter().any(|name| name == FORMAT) {
+        check_format(disk)?;
+        return Ok(false);
+    }
+    let foreign = |found: &str| OpenError::Foreign { dir: disk.name(), found: found.to_owned() };
+    if let Some(found) = names.iter().find(|name| !HARMLESS.contains(&name.as_str())) {
+        return Err(foreign(found));
+    }
+    for dir in [SEGMENTS, SPARE, DAMAGED].iter().filter(|dir| names.iter().any(|name| name == *dir)) {
+        if let Some(found) = disk.list(dir).map_err(io_error(disk, "list files"))?.first() {
+            return Err(foreign(&format!("{dir}/{found}")));
+        }
+    }
+    Ok(true)
+}
+
+fn check_format(disk: &dyn Disk) -> Result<(), OpenError> {
+    let mut buf = [0; FORMAT_BYTES_MAX];
+    let len = disk
+        .open(FORMAT)
+        .and_then(|file| file.read_at(&mut buf, 0))
+        .map_err(io_error(disk, "read FORMAT"))?;
+    let text = String::from_utf8_lossy(&buf[..len]);
+    let text = text.trim_end();
+    let version = text
+        .strip_prefix(FORMAT_NAME)
+        .and_then(|rest| rest.strip_prefix(' '))
+        .and_then(|version| version.parse::<u32>().ok());
+    match version {
+        Some(FORMAT_VERSION) => Ok(()),
+        Some(found) if found > FORMAT_VERSION => {
+            Err(OpenError::Newer { dir: disk.name(), found, supported: FORMAT_VERSION })
+        }
+        Some(_) | None => Err(OpenError::UnknownFormat { dir: disk.name(), found: text.to_owned() }),
+    }
+}
+
+/// `FORMAT` comes last and whole: as long as it is missing, the directory still counts as new.
+fn lay_out(disk: &dyn Disk, is_new: bool) -> io::Result<()> {
+    for dir in [SEGMENTS, SPARE, DAMAGED] {
+        disk.create_dir(dir)?;
+    }
+    if is_new {
+        let file = disk.create(FORMAT_NEW)?;
+        file.write_at(format!("{FORMAT_NAME} {FORMAT_VERSION}\n").as_bytes(), 0)?;
+        file.sync_data()?;
+        disk.sync_dir("")?;
+        disk.rename(FORMAT_NEW, FORMAT)?;
+    }
+    disk.sync_dir("")
+}

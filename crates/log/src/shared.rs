@@ -1,0 +1,158 @@
+//! What the log's handles and threads share, and the one lock on the way of every append.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use nexo_types::{Position, SegmentId};
+use parking_lot::{Condvar, Mutex, RwLock};
+use tracing::error;
+
+use crate::disk::{Disk, DiskLock};
+use crate::error::LogError;
+use crate::group::Group;
+use crate::index::cache::FooterCache;
+use crate::options::LogOptions;
+use crate::segment::Segment;
+use crate::spares::Spares;
+use crate::stats::{Health, Metrics};
+use crate::wait::{Mark, Waiters};
+
+/// Called with the segment that has become the active one.
+pub(crate) type RotateHook = Box<dyn Fn(SegmentId) + Send + Sync>;
+
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) options: LogOptions,
+    pub(crate) state: Mutex<State>,
+    /// The writer sleeps on this.
+    pub(crate) writer_wake: Condvar,
+    /// The keeper sleeps on this.
+    pub(crate) keeper_wake: Condvar,
+    /// Appends that must wait for room in the buffer or for a segment sleep on this.
+    pub(crate) room: Condvar,
+    /// Everything before this is synced.
+    pub(crate) synced: Mark,
+    /// Everything before this is written.
+    pub(crate) written: Mark,
+    pub(crate) segments: RwLock<BTreeMap<SegmentId, Arc<Segment>>>,
+    pub(crate) spares: Spares,
+    pub(crate) footers: Mutex<FooterCache>,
+    pub(crate) metrics: Metrics,
+    pub(crate) rotate_hook: RwLock<Option<RotateHook>>,
+    /// Held until the log is closed.
+    pub(crate) lock: Mutex<Option<Box<dyn DiskLock>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    /// What appends go into.
+    pub(crate) pending: Group,
+    /// What the writer is writing.
+    pub(crate) flying: Option<Arc<Group>>,
+    /// An empty group whose memory is to be used again.
+    pub(crate) idle: Option<Group>,
+    pub(crate) active: Arc<Segment>,
+    /// Where the next frame goes in the active segment.
+    pub(crate) next_byte: u32,
+    /// Where the last frame ends.
+    pub(crate) appended_end: Position,
+    /// The segment to go on with when the active one is full.
+    pub(crate) prepared: Option<Arc<Segment>>,
+    pub(crate) next_id: SegmentId,
+    /// Full segments, with the latest manifest up to their end.
+    pub(crate) to_seal: VecDeque<(Arc<Segment>, Option<Position>)>,
+    pub(crate) last_manifest: Option<Position>,
+    /// Somebody waits for the pending group to be written.
+    pub(crate) write_wanted: bool,
+    /// When the pending group is to be written although nobody waits.
+    pub(crate) lazy_deadline: Option<Instant>,
+    /// Somebody waits for a sync up to here.
+    pub(crate) sync_wanted: Position,
+    pub(crate) sync_waiters: Waiters,
+    pub(crate) write_waiters: Waiters,
+    /// Why there is no prepared segment, if the disk is full.
+    pub(crate) full: Option<Arc<str>>,
+    /// Space was freed: the keeper need not wait to try again.
+    pub(crate) space_freed: bool,
+    pub(crate) failed: Option<Arc<str>>,
+    pub(crate) phase: Phase,
+}
+
+/// How far closing has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Open,
+    /// The writer writes out what is pending and ends; no appends.
+    Closing,
+    /// The writer has ended; the keeper seals what is left and ends.
+    Flushed,
+}
+
+impl State {
+    pub(crate) fn new(active: Arc<Segment>, next_id: SegmentId, last_manifest: Option<Position>) -> Self {
+        Self {
+            pending: Group::default(),
+            flying: None,
+            idle: None,
+            next_byte: active.frames_end(),
+            appended_end: active.position(active.frames_end()),
+            active,
+            prepared: None,
+            next_id,
+            to_seal: VecDeque::new(),
+            last_manifest,
+            write_wanted: false,
+            lazy_deadline: None,
+            sync_wanted: Position::default(),
+            sync_waiters: Waiters::default(),
+            write_waiters: Waiters::default(),
+            full: None,
+            space_freed: false,
+            failed: None,
+            phase: Phase::Open,
+        }
+    }
+
+    pub(crate) fn next_position(&self) -> Position {
+        self.active.position(self.next_byte)
+    }
+}
+
+impl Shared {
+    /// Takes note of a failed write or sync: from now on nothing is promised, and everybody who waits is told.
+    pub(crate) fn fail(&self, action: &str, cause: &dyn fmt::Display) {
+        let mut woken = Vec::new();
+        let reason: Arc<str> = {
+            let mut state = self.state.lock();
+            let reason =
+                state.failed.get_or_insert_with(|| format!("cannot {action}: {cause}").into()).clone();
+            state.sync_waiters.take_all(&mut woken);
+            state.write_waiters.take_all(&mut woken);
+            self.room.notify_all();
+            self.writer_wake.notify_all();
+            self.keeper_wake.notify_all();
+            reason
+        };
+        error!(%reason, "the log has failed and takes no more writes");
+        for waiter in woken {
+            waiter.wake(Err(LogError::Failed { reason: reason.clone() }));
+        }
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        let state = self.state.lock();
+        match (&state.failed, &state.full) {
+            (Some(reason), _) => Health::Failed { reason: reason.clone() },
+            (None, Some(reason)) => Health::Full { reason: reason.clone() },
+            (None, None) => Health::Ok,
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("disk", &self.disk).field("synced", &self.synced).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,152 @@
+//! Files waiting to become segments.
+//!
+//! An `fdatasync` after a write into a file that has its full length and whose blocks have been written before
+//! flushes data alone; in a growing file it also commits the file system's own records, which takes about twice
+//! as long. So a new file is filled with zeros before it is used, and the file of a retired segment is used
+//! again. It is not zeroed then: it gets another salt, and with that none of its old frames verify.
+
+use std::io;
+use std::sync::Arc;
+
+use nexo_types::SegmentId;
+use parking_lot::Mutex;
+use tracing::warn;
+
+use crate::disk::{Disk, DiskFile};
+use crate::header::{HEADER_BYTES, Header};
+use crate::layout::{SEGMENTS, SPARE, segment_path};
+use crate::segment::Segment;
+
+const ZEROS_BYTES: usize = 1024 * 1024;
+
+/// The pool of files in `spare/`.
+#[derive(Debug)]
+pub(crate) struct Spares {
+    disk: Arc<dyn Disk>,
+    segment_bytes: u32,
+    files_max: usize,
+    names: Mutex<Vec<String>>,
+}
+
+impl Spares {
+    /// Looks through `spare/`, removes what cannot be used, and says the highest segment any file was.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        segment_bytes: u32,
+        files_max: usize,
+    ) -> io::Result<(Self, SegmentId)> {
+        let mut highest = SegmentId(0);
+        let mut names = Vec::new();
+        for name in disk.list(SPARE)? {
+            let path = format!("{SPARE}/{name}");
+            match read_header(&*disk.open(&path)?)? {
+                Some((header, len)) => {
+                    highest = highest.max(header.id);
+                    if len == u64::from(segment_bytes) && names.len() < files_max {
+                        names.push(name);
+                        continue;
+                    }
+                }
+                // Its preparation was cut off.
+                None => {}
+            }
+            disk.remove(&path)?;
+        }
+        Ok((Self { disk, segment_bytes, files_max, names: Mutex::new(names) }, highest))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.names.lock().len()
+    }
+
+    /// Makes a durable, empty segment, from a spare file if there is one.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::StorageFull`] leaves nothing behind and may be tried again.
+    pub(crate) fn prepare(&self, id: SegmentId) -> io::Result<Segment> {
+        let name = self.names.lock().pop();
+        match name {
+            Some(name) => self.reuse(&name, id),
+            None => self.create(id, self.segment_bytes),
+        }
+    }
+
+    /// Makes a new segment of a size of its own.
+    pub(crate) fn create(&self, id: SegmentId, bytes: u32) -> io::Result<Segment> {
+        let path = format!("{SPARE}/{id}.new");
+        let file = self.disk.create(&path)?;
+        // Random, so that nobody can push a message whose bytes would pass for a frame.
+        let header = Header { id, salt: fastrand::u32(..) };
+        if let Err(error) = fill(&*file, &header, bytes) {
+            if let Err(error) = self.disk.remove(&path) {
+                warn!(path, %error, "cannot remove a segment file that could not be prepared");
+            }
+            return Err(error);
+        }
+        self.disk.sync_dir(SPARE)?;
+        self.settle(&path, id)?;
+        Ok(Segment::empty(header, file, bytes))
+    }
+
+    fn reuse(&self, name: &str, id: SegmentId) -> io::Result<Segment> {
+        let path = format!("{SPARE}/{name}");
+        let file = self.disk.open(&path)?;
+        let Some((old, _)) = read_header(&*file)? else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("the header of '{path}' is damaged"),
+            ));
+        };
+        let header = Header { id, salt: old.salt.wrapping_add(1) };
+        file.write_at(&header.block(), 0)?;
+        file.sync_data()?;
+        self.settle(&path, id)?;
+        Ok(Segment::empty(header, file, self.segment_bytes))
+    }
+
+    fn settle(&self, path: &str, id: SegmentId) -> io::Result<()> {
+        self.disk.rename(path, &segment_path(id))?;
+        self.disk.sync_dir(SEGMENTS)?;
+        self.disk.sync_dir(SPARE)
+    }
+
+    /// Takes the file of a segment that is not needed any more. Durable when this returns, so that the header
+    /// can be rewritten without a crash bringing the old name back.
+    pub(crate) fn give(&self, id: SegmentId, file_bytes: u32) -> io::Result<()> {
+        let mut names = self.names.lock();
+        let path = segment_path(id);
+        let name = format!("{id}.seg");
+        if file_bytes == self.segment_bytes && names.len() < self.files_max {
+            self.disk.rename(&path, &format!("{SPARE}/{name}"))?;
+            self.disk.sync_dir(SPARE)?;
+            self.disk.sync_dir(SEGMENTS)?;
+            names.push(name);
+        } else {
+            self.disk.remove(&path)?;
+            self.disk.sync_dir(SEGMENTS)?;
+        }
+        Ok(())
+    }
+}
+
+fn read_header(file: &dyn DiskFile) -> io::Result<Option<(Header, u64)>> {
+    let mut block = vec![0; HEADER_BYTES as usize];
+    let len = file.read_at(&mut block, 0)?;
+    match Header::read(&block[..len]) {
+        Some((header, _)) => Ok(Some((header, file.len()?))),
+        None => Ok(None),
+    }
+}
+
+fn fill(file: &dyn DiskFile, header: &Header, bytes: u32) -> io::Result<()> {
+    file.allocate(u64::from(bytes))?;
+    let zeros = vec![0; ZEROS_BYTES.min(bytes as usize)];
+    let mut at = u64::from(HEADER_BYTES);
+    while at < u64::from(bytes) {
+        let len = zeros.len().min((u64::from(bytes) - at) as usize);
+        file.write_at(&zeros[..len], at)?;
+        at += len as u64;
+    }
+    file.write_at(&header.block(), 0)?;
+    file.sync_data()
+}

@@ -1,0 +1,169 @@
+//! The writer: one thread that takes what was appended, writes it, and syncs it when somebody waits.
+//!
+//! While it works, appends collect in the other buffer; so the busier the log is, the more appends share one
+//! sync. With nothing to do it sleeps without a timeout.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nexo_types::SegmentId;
+use parking_lot::MutexGuard;
+
+use crate::group::{Group, PieceRef};
+use crate::shared::{Phase, Shared, State};
+
+/// Memory that a group's buffer keeps from one use to the next.
+const BUFFER_KEEP_BYTES: usize = 8 * 1024 * 1024;
+
+/// What the writer is to do next.
+struct Job {
+    group: Option<Arc<Group>>,
+    sync: bool,
+    /// The log is closing and this is the last of it.
+    last: bool,
+}
+
+/// Runs until the log is closed or fails.
+pub(crate) fn run(shared: &Shared) {
+    // When the oldest written byte that is not synced was written.
+    let mut unsynced_since: Option<Instant> = None;
+    loop {
+        let Some(job) = next_job(shared, unsynced_since) else { return };
+        if let Some(group) = job.group {
+            if let Err((action, error)) = write_group(shared, &group) {
+                shared.fail(action, &error);
+                return;
+            }
+            finish_write(shared, group);
+            unsynced_since.get_or_insert_with(Instant::now);
+        }
+        let due = unsynced_since.zip(shared.options.background_sync);
+        if job.sync || due.is_some_and(|(since, every)| since.elapsed() >= every) {
+            if let Err(error) = sync(shared) {
+                shared.fail("sync", &error);
+                return;
+            }
+            unsynced_since = None;
+        }
+        if job.last {
+            return;
+        }
+    }
+}
+
+/// Sleeps until there is something to do; `None` if the log has failed.
+fn next_job(shared: &Shared, unsynced_since: Option<Instant>) -> Option<Job> {
+    let mut state = shared.state.lock();
+    loop {
+        if state.failed.is_some() {
+            return None;
+        }
+        let last = state.phase != Phase::Open;
+        let unsynced = !state.pending.is_empty() || shared.written.get() > shared.synced.get();
+        let sync = last || (unsynced && state.sync_wanted > shared.synced.get());
+        let write_at = if state.write_wanted || sync { None } else { state.lazy_deadline };
+        let sync_at = unsynced_since.zip(shared.options.background_sync).map(|(since, every)| since + every);
+        let write_now = state.write_wanted || write_at.is_some_and(is_past);
+        if last || sync || write_now {
+            return Some(Job { group: take_group(shared, &mut state), sync, last });
+        }
+        if sync_at.is_some_and(is_past) {
+            return Some(Job { group: None, sync: true, last });
+        }
+        match write_at.into_iter().chain(sync_at).min() {
+            Some(wake_at) => {
+                shared.writer_wake.wait_until(&mut state, wake_at);
+            }
+            None => shared.writer_wake.wait(&mut state),
+        }
+    }
+}
+
+fn is_past(moment: Instant) -> bool {
+    moment.saturating_duration_since(Instant::now()) == Duration::ZERO
+}
+
+/// Swaps the pending buffer for an empty one.
+fn take_group(shared: &Shared, state: &mut MutexGuard<'_, State>) -> Option<Arc<Group>> {
+    state.write_wanted = false;
+    state.lazy_deadline = None;
+    if state.pending.is_empty() {
+        return None;
+    }
+    let empty = state.idle.take().unwrap_or_default();
+    let mut group = std::mem::replace(&mut state.pending, empty);
+    group.fill_in_markers(shared.synced.get());
+    let group = Arc::new(group);
+    state.flying = Some(group.clone());
+    shared.room.notify_all();
+    Some(group)
+}
+
+fn write_group(shared: &Shared, group: &Group) -> Result<(), (&'static str, io::Error)> {
+    for piece in group.pieces() {
+        let PieceRef { segment, at, bytes, ends } = piece;
+        segment.file.write_at(bytes, u64::from(at)).map_err(|error| ("write", error))?;
+        if let Some(last_manifest) = ends {
+            // Nothing is written to a segment before all earlier ones are synced: so a good frame in one proves
+            // that the log before it is complete.
+            let started = Instant::now();
+            segment.file.sync_data().map_err(|error| ("sync", error))?;
+            shared.metrics.synced(started.elapsed());
+            shared.synced.raise(segment.position(at + bytes.len() as u32));
+            shared.state.lock().to_seal.push_back((segment.clone(), last_manifest));
+            shared.keeper_wake.notify_one();
+        }
+    }
+    Ok(())
+}
+
+/// Tells everybody that the group is written, and keeps its memory.
+fn finish_write(shared: &Shared, group: Arc<Group>) {
+    let before = shared.written.get().segment;
+    let Some(last) = group.pieces().last() else { return };
+    let end = last.segment.position(last.at + last.bytes.len() as u32);
+    let rotated_to: Vec<SegmentId> =
+        group.pieces().map(|piece| piece.segment.id()).filter(|id| *id > before).collect();
+    shared.metrics.group_written(group.frames, group.bytes.len() as u64);
+    let mut woken = Vec::new();
+    {
+        let mut state = shared.state.lock();
+        shared.written.raise(end);
+        state.flying = None;
+        state.write_waiters.take_until(end, &mut woken);
+        state.sync_waiters.take_until(shared.synced.get(), &mut woken);
+        if let Ok(mut group) = Arc::try_unwrap(group) {
+            group.clear(BUFFER_KEEP_BYTES);
+            state.idle = Some(group);
+        }
+    }
+    for waiter in woken {
+        waiter.wake(Ok(()));
+    }
+    if let Some(hook) = &*shared.rotate_hook.read() {
+        rotated_to.into_iter().for_each(hook);
+    }
+}
+
+fn sync(shared: &Shared) -> io::Result<()> {
+    let written = shared.written.get();
+    if written <= shared.synced.get() {
+        return Ok(());
+    }
+    let segment = shared.segments.read().get(&written.segment).cloned();
+    let Some(segment) = segment else { return Ok(()) };
+    let started = Instant::now();
+    segment.file.sync_data()?;
+    shared.metrics.synced(started.elapsed());
+    let mut woken = Vec::new();
+    {
+        let mut state = shared.state.lock();
+        shared.synced.raise(written);
+        state.sync_waiters.take_until(written, &mut woken);
+    }
+    for waiter in woken {
+        waiter.wake(Ok(()));
+    }
+    Ok(())
+}

@@ -1,0 +1,16 @@
+//! The words that every other crate uses: ids, names, time, places on disk and limits.
+//!
+//! Nothing here does anything; each type exists so that it cannot be mistaken for another. A string from a
+//! client becomes a [`QueueName`] at the edge or an error that says why not, and is trusted from then on.
+
+mod id;
+pub mod limits;
+mod name;
+mod place;
+mod time;
+pub mod varint;
+
+pub use id::{ConsumerId, Offset, Priority, QueueId};
+pub use name::{DedupId, GroupId, NameError, QueueName};
+pub use place::{Position, SegmentId};
+pub use time::{Millis, Timestamp};

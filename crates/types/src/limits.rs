@@ -1,0 +1,53 @@
+//! Every limit in one place, each with its reason. A limit that a user meets is named in the error.
+
+use crate::Millis;
+
+/// RabbitMQ's limit for a short string, so that every name fits into an AMQP method.
+pub const QUEUE_NAME_BYTES_MAX: usize = 255;
+/// SQS allows 128 characters for a message group id; room for four-byte ones.
+pub const GROUP_ID_BYTES_MAX: usize = 512;
+/// SQS allows 128 characters for a deduplication id; room for four-byte ones.
+pub const DEDUP_ID_BYTES_MAX: usize = 512;
+
+/// RabbitMQ's default maximum for one message.
+pub const BODY_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// Properties travel with every delivery and are kept in memory while a message is near the head.
+pub const PROPERTIES_BYTES_MAX: usize = 128 * 1024;
+/// Headers of one native message: enough for tracing and routing, too few to be a body.
+pub const HEADERS_MAX: usize = 256;
+
+/// Messages in one push: bounds the time a queue's lock is held for it.
+pub const PUSH_BATCH_MAX: usize = 10_000;
+/// Messages in one pop: as above.
+pub const POP_BATCH_MAX: usize = 10_000;
+/// Ids in one acknowledgement call: as above.
+pub const SETTLE_BATCH_MAX: usize = 10_000;
+/// Messages in one peek: they are copied into one answer.
+pub const PEEK_MAX: usize = 1_000;
+/// Credit that one subscription may hold: bounds what a dead worker can keep from others.
+pub const CREDIT_MAX: u32 = 1_000_000;
+
+/// Queues on one node.
+pub const QUEUES_MAX: usize = 1_000_000;
+/// Attempts before a message is a dead letter, if the queue does not say.
+pub const MAX_ATTEMPTS_DEFAULT: u32 = 5;
+/// A sane ceiling: above it, "unlimited" is meant.
+pub const MAX_ATTEMPTS_MAX: u32 = 1_000_000;
+/// How long a consumer may work on a message, if the queue does not say.
+pub const VISIBILITY_DEFAULT: Millis = Millis::from_secs(30);
+/// A lease longer than a year is a mistake in units.
+pub const VISIBILITY_MAX: Millis = Millis::from_secs(366 * 24 * 3600);
+/// Delays and lifetimes of any sensible length: a hundred years, so that sums never overflow a calendar.
+pub const DELAY_MAX: Millis = Millis::from_secs(100 * 366 * 24 * 3600);
+/// How long a deduplication id is remembered, if the queue does not say (SQS: five minutes).
+pub const DEDUP_WINDOW_DEFAULT: Millis = Millis::from_secs(300);
+/// Remembered ids cost memory; a week is beyond any retry of a sender.
+pub const DEDUP_WINDOW_MAX: Millis = Millis::from_secs(7 * 24 * 3600);
+/// A waiting pop holds a connection; an hour is longer than any proxy lets it live.
+pub const POP_WAIT_MAX: Millis = Millis::from_secs(3600);
+/// Largest back-off factor, in thousandths: beyond it the second retry is already at the cap.
+pub const BACKOFF_FACTOR_PERMILLE_MAX: u32 = 1_000_000;
+/// Deliveries that a rate limit may allow in its period; more is no limit at all.
+pub const RATE_DELIVERIES_MAX: u32 = 1_000_000_000;
+/// Periods over which a rate limit counts: up to a day.
+pub const RATE_PERIOD_MAX: Millis = Millis::from_secs(24 * 3600);
