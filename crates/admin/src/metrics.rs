@@ -126,7 +126,9 @@ impl Snapshot {
             .encode_descriptor("nexo_build", "The version that runs", None, MetricType::Info)?
             .encode_info(&version)?;
         for (name, help, value) in BROKER_GAUGES {
-            encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value(&self.stats))?;
+            encoder
+                .encode_descriptor(name, help, None, MetricType::Gauge)?
+                .encode_gauge(&value(&self.stats))?;
         }
         for (name, help, value) in BROKER_COUNTERS {
             encoder
@@ -187,9 +189,12 @@ fn histogram(
             (bound, own)
         })
         .collect();
-    encoder
-        .encode_descriptor(name, help, None, MetricType::Histogram)?
-        .encode_histogram::<NoLabelSet>(values.sum as f64 / divisor, below, &buckets, None)
+    encoder.encode_descriptor(name, help, None, MetricType::Histogram)?.encode_histogram::<NoLabelSet>(
+        values.sum as f64 / divisor,
+        below,
+        &buckets,
+        None,
+    )
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! Messages between the wire and the broker.
 
-use nexo_broker::{DeathReason, Delivery, Durability, HeaderValue, Headers, HeadersError, NewMessage, Origin};
+use nexo_broker::{
+    DeathReason, Delivery, Durability, HeaderValue, Headers, HeadersError, NewMessage, Origin,
+};
 use nexo_types::{DedupId, GroupId, Millis, Priority, limits};
 
 use crate::fields;

@@ -28,7 +28,10 @@ type Results = Result<Vec<Result<Pushed, PushError>>, QueueError>;
 type Out = mpsc::Sender<Result<proto::PushStreamResponse, Status>>;
 
 /// One call with a batch of messages.
-pub(crate) async fn push(broker: &Broker, request: proto::PushRequest) -> Result<proto::PushResponse, Status> {
+pub(crate) async fn push(
+    broker: &Broker,
+    request: proto::PushRequest,
+) -> Result<proto::PushResponse, Status> {
     let queue = fields::queue(&request.queue)?;
     let messages = new_messages(request.messages)?;
     let outcomes = broker.push(&queue, messages).await.map_err(Failure::from)?;
@@ -279,7 +282,10 @@ mod tests {
         let pushed = |offset| Ok(Pushed { offset: Offset(offset), duplicate: false });
         let full = Err(PushError::Full { name: name.clone(), fact: "2 of 2 messages".into() });
         let confirms = confirms(&parts, Ok(vec![pushed(4), pushed(5), full]));
-        assert_eq!(confirms.iter().map(|c| (c.sequence, c.results.len())).collect::<Vec<_>>(), [(7, 1), (9, 2)]);
+        assert_eq!(
+            confirms.iter().map(|c| (c.sequence, c.results.len())).collect::<Vec<_>>(),
+            [(7, 1), (9, 2)]
+        );
         assert!(matches!(
             &confirms[1].results[1].outcome,
             Some(proto::push_result::Outcome::Error(error)) if error.code == 8

@@ -163,7 +163,9 @@ fn redrive_request(request: proto::RedriveRequest) -> Result<(QueueName, Redrive
         name => Some(fields::queue_in("target", name)?),
     };
     if target.as_ref() == Some(&queue) {
-        return Err(Failure::invalid(format!("target must be another queue than the source; both are '{queue}'")));
+        return Err(Failure::invalid(format!(
+            "target must be another queue than the source; both are '{queue}'"
+        )));
     }
     if !request.ids.is_empty() {
         fields::count("ids", request.ids.len(), limits::SETTLE_BATCH_MAX)?;

@@ -66,7 +66,11 @@ impl Settle {
 }
 
 impl Verb {
-    async fn apply(self, broker: &Broker, receipts: &[Receipt]) -> Vec<Result<Option<Timestamp>, SettleError>> {
+    async fn apply(
+        self,
+        broker: &Broker,
+        receipts: &[Receipt],
+    ) -> Vec<Result<Option<Timestamp>, SettleError>> {
         fn some(results: Vec<Result<Timestamp, SettleError>>) -> Vec<Result<Option<Timestamp>, SettleError>> {
             results.into_iter().map(|result| result.map(Some)).collect()
         }

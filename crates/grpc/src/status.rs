@@ -1,8 +1,6 @@
 //! The one table from what went wrong to a gRPC status. Call sites only write `?`.
 
-use nexo_broker::{
-    ConfigError, CreateError, PopError, PushError, QueueError, SettleError,
-};
+use nexo_broker::{ConfigError, CreateError, PopError, PushError, QueueError, SettleError};
 use tonic::{Code, Status};
 
 use crate::proto;
@@ -136,10 +134,16 @@ mod tests {
         assert_eq!(code(QueueError::NotFound { name: mail() }), Code::NotFound);
         assert_eq!(code(QueueError::Unavailable { reason: "disk full".into() }), Code::Unavailable);
         assert_eq!(code(PushError::Full { name: mail(), fact: "5 of 5".into() }), Code::ResourceExhausted);
-        let differs =
-            CreateError::Differs { name: mail(), existing: "paused=false".into(), asked: "paused=true".into() };
+        let differs = CreateError::Differs {
+            name: mail(),
+            existing: "paused=false".into(),
+            asked: "paused=true".into(),
+        };
         assert_eq!(code(differs), Code::AlreadyExists);
-        assert_eq!(code(SettleError::NotLeased { queue: mail(), offset: Offset(1) }), Code::FailedPrecondition);
+        assert_eq!(
+            code(SettleError::NotLeased { queue: mail(), offset: Offset(1) }),
+            Code::FailedPrecondition
+        );
         let stale = SettleError::Stale { queue: mail(), offset: Offset(1), attempt: 1, current: 2 };
         assert_eq!(code(stale), Code::FailedPrecondition);
         assert_eq!(code(SettleError::Unknown { queue: mail(), offset: Offset(1) }), Code::NotFound);

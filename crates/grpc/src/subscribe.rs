@@ -310,7 +310,9 @@ mod tests {
 
     #[test]
     fn only_equal_actions_share_a_call() {
-        let ack = |receipts: usize| Settle::try_from(proto::AckRequest { receipts: vec!["1-1-1".into(); receipts] });
+        let ack = |receipts: usize| {
+            Settle::try_from(proto::AckRequest { receipts: vec!["1-1-1".into(); receipts] })
+        };
         let nack = Settle::try_from(proto::NackRequest { receipts: vec!["1-1-1".into()], delay_ms: None });
         let group = Group { settle: ack(9_999).unwrap(), parts: vec![] };
         assert!(group.has_room(&ack(1).unwrap()));

@@ -23,7 +23,7 @@ fn main() {
 
     println!("frames of one 100-byte message, each awaited by its thread until synced:");
     for threads in [1, 8, 64] {
-        let (frames, syncs) = closed_loop(&log, threads, Duration::ZERO);
+        let (frames, syncs) = closed_loop(&log, threads);
         println!("  {threads:>3} threads                        {frames:>10.0} /s {syncs:>8.0} syncs/s");
     }
     println!("frames appended without waiting, one thread, synced at the end:");
@@ -63,7 +63,7 @@ fn push(log: &Log, queue: u64, first: u64, count: usize, payload: &[u8], urgency
     log.append(&[entry], urgency, Claim::Normal).expect("append").end
 }
 
-fn closed_loop(log: &Log, threads: u64, pause: Duration) -> (f64, f64) {
+fn closed_loop(log: &Log, threads: u64) -> (f64, f64) {
     let before = log.stats();
     let started = Instant::now();
     std::thread::scope(|scope| {
@@ -75,7 +75,6 @@ fn closed_loop(log: &Log, threads: u64, pause: Duration) -> (f64, f64) {
                     let end = push(log, thread, offset, 1, &BODY, Urgency::Synced);
                     runtime.block_on(log.synced(end)).expect("sync");
                     offset += 1;
-                    std::thread::sleep(pause);
                 }
             });
         }

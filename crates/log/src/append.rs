@@ -159,6 +159,7 @@ impl Shared {
         state.pending.end_segment(last_manifest);
         state.next_byte = next.frames_end();
         state.active = next;
+        state.unsealed += 1;
         // The old segment can be sealed once this is written, whether or not a frame follows.
         state.write_wanted = true;
         self.writer_wake.notify_one();

@@ -17,6 +17,10 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 /// Longest wait before looking for space again.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
+/// With more full segments than this still to be written and sealed, that goes before preparing. Otherwise
+/// appends that always wait for the next segment would leave no time for it, and indexes would pile up in memory.
+const UNSEALED_MAX: usize = 2;
+
 enum Task {
     Prepare(SegmentId),
     Seal(Arc<Segment>, Option<Position>),
@@ -36,7 +40,10 @@ pub(crate) fn run(shared: &Shared) {
         match task {
             Task::Prepare(id) => prepare(shared, id, &mut retry),
             Task::Seal(segment, last_manifest) => match segment.seal(last_manifest, EndFrame::Written) {
-                Ok(()) => add(&shared.metrics.seals, 1),
+                Ok(()) => {
+                    add(&shared.metrics.seals, 1);
+                    shared.state.lock().unsealed -= 1;
+                }
                 Err(error) => shared.fail("seal a segment", &error),
             },
         }
@@ -51,7 +58,7 @@ fn next_task(shared: &Shared, retry: &Retry) -> Option<Task> {
         }
         let wants_segment = state.phase == Phase::Open && state.prepared.is_none();
         let may_try = retry.at.is_none_or(|at| at <= Instant::now()) || state.space_freed;
-        if wants_segment && may_try {
+        if wants_segment && may_try && state.unsealed <= UNSEALED_MAX {
             state.space_freed = false;
             return Some(Task::Prepare(state.next_id));
         }

@@ -1,12 +1,12 @@
 //! The handle that everybody uses.
 
 use std::ops::{ControlFlow, RangeInclusive};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use nexo_types::{Offset, Position, Priority, QueueId, SegmentId};
 use parking_lot::{Condvar, Mutex, RwLock};
-use tracing::warn;
 
 use crate::append::Appended;
 use crate::disk::Disk;
@@ -277,7 +277,7 @@ impl Log {
     }
 
     /// Has `hook` called whenever a new segment has become the active one. It runs on the writer's thread: it
-    /// must be quick, must not call [`Log::on_rotate`], and must not own a `Log`, which then would never close.
+    /// must be quick, must not call the log, and must not own a `Log`, which then would never close.
     pub fn on_rotate(&self, hook: Box<dyn Fn(SegmentId) + Send + Sync>) {
         *self.shared().rotate_hook.write() = Some(hook);
     }
@@ -319,12 +319,10 @@ impl Handle {
         let Some(Threads { writer, keeper }) = threads.take() else { return };
         let shared = &*self.shared;
         self.enter(Phase::Closing);
-        let writer = writer.join();
+        // A thread that panicked has failed the log already.
+        let _ = writer.join();
         self.enter(Phase::Flushed);
-        let keeper = keeper.join();
-        if writer.is_err() || keeper.is_err() {
-            shared.fail("go on", &"a thread of the log panicked");
-        }
+        let _ = keeper.join();
         if let Err(error) = self.finish() {
             shared.fail("close", &error);
         }
@@ -377,8 +375,12 @@ fn refusal(state: &State) -> Option<LogError> {
 
 fn spawn(name: &str, shared: &Arc<Shared>, run: fn(&Shared)) -> Result<JoinHandle<()>, OpenError> {
     let own = shared.clone();
-    thread::Builder::new().name(name.to_owned()).spawn(move || run(&own)).map_err(|error| {
-        warn!(name, %error, "cannot start a thread");
-        layout::io_error(&*shared.disk, format!("start thread {name}"))(error)
-    })
+    let body = move || {
+        // A bug must not leave those who wait hanging: they are told, as after a failed write.
+        if panic::catch_unwind(AssertUnwindSafe(|| run(&own))).is_err() {
+            own.fail("go on", &"a thread of the log panicked");
+        }
+    };
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(body);
+    thread.map_err(layout::io_error(&*shared.disk, format!("start thread {name}")))
 }

@@ -19,7 +19,7 @@ use crate::header::{HEADER_BYTES, Header, Seal};
 use crate::layout::{self, DAMAGED, SEGMENTS, io_error, segment_path};
 use crate::options::{LogOptions, SEGMENT_BYTES_MIN};
 use crate::read;
-use crate::scan::{self, Broken};
+use crate::scan::{self, Behind, Broken, Scan};
 use crate::segment::{EndFrame, Index, Segment};
 use crate::spares::Spares;
 
@@ -76,7 +76,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &LogOptions) -> Result<Open
         Spares::open(disk.clone(), options.segment_bytes, options.spare_segments_max)
             .map_err(io_error(&**disk, "look through spare files"))?;
     recovery.highest = recovery.highest.max(highest_spare);
-    recovery.scan_unsealed(&spares)?;
+    recovery.settle_unsealed(&spares).map_err(io_error(&**disk, "recover the end of the log"))?;
     recovery.find_manifest();
     let active = recovery.start_segment(&spares, options)?;
     let Recovery { mut segments, mut recovered, .. } = recovery;
@@ -137,42 +137,53 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// How far the log is sure to have been synced.
-    fn proven(&self) -> io::Result<Position> {
+    /// How far the log is sure to have been synced, judging from everything that was scanned.
+    fn proven(&self, scanned: &[(Unsealed, Scan, Behind)]) -> Position {
         // Nothing is sealed before all earlier segments are synced.
-        let sealed = self.segments.keys().next_back();
-        let mut proven = sealed.map(|id| Position { segment: *id, byte: HEADER_BYTES }).unwrap_or_default();
-        for unsealed in &self.unsealed {
-            let bytes = read::whole_file(&*unsealed.file, unsealed.file_bytes)?;
-            proven = proven.max(scan::proof(&bytes, unsealed.header.salt).unwrap_or_default());
-        }
-        Ok(proven)
+        let sealed = self.segments.keys().next_back().map(|id| Position { segment: *id, byte: HEADER_BYTES });
+        let markers = scanned.iter().flat_map(|(_, scan, behind)| [scan.proof, behind.proof]);
+        markers.chain([sealed]).flatten().max().unwrap_or_default()
     }
 
-    fn scan_unsealed(&mut self, spares: &Spares) -> Result<(), OpenError> {
-        let action = "recover the end of the log";
-        let proven = self.proven().map_err(io_error(&**self.disk, action))?;
+    fn scan_unsealed(&mut self) -> io::Result<Vec<(Unsealed, Scan, Behind)>> {
+        let mut scanned = Vec::new();
+        for unsealed in std::mem::take(&mut self.unsealed) {
+            let bytes = read::whole_file(&*unsealed.file, unsealed.file_bytes)?;
+            let salt = unsealed.header.salt;
+            let scan = scan::scan(&bytes, salt, 0);
+            let behind = match scan.is_complete {
+                true => Behind::default(),
+                false => scan::look_behind(&bytes, salt, scan.end),
+            };
+            scanned.push((unsealed, scan, behind));
+        }
+        self.recovered.scanned_segments = scanned.len();
+        Ok(scanned)
+    }
+
+    fn settle_unsealed(&mut self, spares: &Spares) -> io::Result<()> {
+        let scanned = self.scan_unsealed()?;
+        let proven = self.proven(&scanned);
         let mut to_seal = Vec::new();
         let mut to_drop = Vec::new();
         let mut is_cut = false;
-        for unsealed in std::mem::take(&mut self.unsealed) {
+        for (unsealed, mut scan, behind) in scanned {
             if is_cut {
                 to_drop.push(unsealed);
                 continue;
             }
             let id = unsealed.header.id;
-            let bytes = read::whole_file(&*unsealed.file, unsealed.file_bytes)
-                .map_err(io_error(&**self.disk, action))?;
             let sure_to = scan::sure_to(id, proven);
-            let scan = scan::scan(&bytes, unsealed.header.salt, sure_to);
-            self.recovered.scanned_segments += 1;
+            if !scan.is_complete && scan.end < sure_to {
+                // It stopped at damage. Knowing how far the log was synced, a second scan gets past it.
+                let bytes = read::whole_file(&*unsealed.file, unsealed.file_bytes)?;
+                scan = scan::scan(&bytes, unsealed.header.salt, sure_to);
+                self.report(id, &scan.damage);
+            }
             if !scan.is_complete && proven.segment <= id {
                 is_cut = true;
-                let traces = scan::traces_end(&bytes, unsealed.header.salt, scan.end);
-                self.recovered.truncated_bytes += u64::from(traces - scan.end);
+                self.recovered.truncated_bytes += u64::from(behind.end.saturating_sub(scan.end));
             }
-            drop(bytes);
-            self.report(id, &scan.damage);
             if !scan.has_entries && scan.damage.is_empty() {
                 to_drop.push(unsealed);
                 continue;
@@ -184,17 +195,14 @@ impl Recovery<'_> {
         }
         // What lies behind a cut goes first: were the cut sealed before, a crash in between would leave a log
         // with a hole that looks whole.
-        let settle = || -> io::Result<()> {
-            for unsealed in to_drop {
-                spares.give(unsealed.header.id, unsealed.file_bytes)?;
-            }
-            for (segment, manifest) in to_seal {
-                segment.seal(manifest.or_else(|| self.manifest_before(segment.id())), EndFrame::Missing)?;
-                self.segments.insert(segment.id(), segment);
-            }
-            Ok(())
-        };
-        settle().map_err(io_error(&**self.disk, action))
+        for unsealed in to_drop {
+            spares.give(unsealed.header.id, unsealed.file_bytes)?;
+        }
+        for (segment, manifest) in to_seal {
+            segment.seal(manifest.or_else(|| self.manifest_before(segment.id())), EndFrame::Missing)?;
+            self.segments.insert(segment.id(), segment);
+        }
+        Ok(())
     }
 
     fn manifest_before(&self, id: SegmentId) -> Option<Position> {

@@ -23,6 +23,17 @@ pub(crate) struct Scan {
     /// Where the last frame with a manifest starts.
     pub(crate) last_manifest: Option<u32>,
     pub(crate) damage: Vec<Broken>,
+    /// The highest position that a marker among these frames says was synced.
+    pub(crate) proof: Option<Position>,
+}
+
+/// What lies behind the point where a scan stopped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Behind {
+    /// The highest position that a marker there says was synced.
+    pub(crate) proof: Option<Position>,
+    /// Where the last frame there ends, as far as can be told.
+    pub(crate) end: u32,
 }
 
 /// A stretch of bytes that should have been frames.
@@ -76,7 +87,7 @@ impl Scan {
                     self.last_manifest = Some(at);
                 }
             }
-            Content::Marker(_) => {}
+            Content::Marker(synced) => self.proof = self.proof.max(Some(synced)),
             Content::End => self.is_complete = true,
         }
         if !self.is_complete {
@@ -95,38 +106,23 @@ pub(crate) fn next_frame(bytes: &[u8], salt: u32, from: u32, to: u32) -> Option<
     })
 }
 
-/// The highest position that any marker in this segment says was synced, wherever the marker is.
-pub(crate) fn proof(bytes: &[u8], salt: u32) -> Option<Position> {
-    let mut best = None;
-    let mut from = HEADER_BYTES as usize;
-    // Markers are found frame by frame as long as frames are good, so that nothing else is looked through.
-    while let Ok(checked) = frame::check(bytes.get(from..).unwrap_or_default(), salt, from as u32) {
-        match checked.content {
-            Content::Marker(synced) => best = best.max(Some(synced)),
-            Content::Entries(_) => {}
-            Content::End => return best,
-        }
-        from += checked.len;
-    }
-    while let Some((at, synced)) = frame::find_marker(bytes, salt, from) {
-        best = best.max(Some(synced));
-        from = at + 1;
-    }
-    best
-}
-
-/// Where the last thing ends that was written at or after `from`, as far as can be told.
-pub(crate) fn traces_end(bytes: &[u8], salt: u32, from: u32) -> u32 {
-    let mut end = from as usize;
+/// Looks for markers, and frames after them, at every byte from `from` on.
+pub(crate) fn look_behind(bytes: &[u8], salt: u32, from: u32) -> Behind {
+    let mut behind = Behind { proof: None, end: from };
     let mut search = from as usize;
-    while let Some((at, _)) = frame::find_marker(bytes, salt, search) {
-        end = at;
+    while let Some((at, synced)) = frame::find_marker(bytes, salt, search) {
+        behind.proof = behind.proof.max(Some(synced));
+        let mut end = at;
         while let Ok(checked) = frame::check(bytes.get(end..).unwrap_or_default(), salt, end as u32) {
+            if let Content::Marker(synced) = checked.content {
+                behind.proof = behind.proof.max(Some(synced));
+            }
             end += checked.len;
         }
-        search = end.max(at + 1);
+        behind.end = end as u32;
+        search = end;
     }
-    end as u32
+    behind
 }
 
 /// How far `segment` is sure to have been synced, given that the log was up to `proven`.

@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub(crate) next_id: SegmentId,
     /// Full segments, with the latest manifest up to their end.
     pub(crate) to_seal: VecDeque<(Arc<Segment>, Option<Position>)>,
+    /// How many segments are full but not sealed: those in `to_seal` and those not written to their end yet.
+    pub(crate) unsealed: usize,
     pub(crate) last_manifest: Option<Position>,
     /// Somebody waits for the pending group to be written.
     pub(crate) write_wanted: bool,
@@ -102,6 +104,7 @@ impl State {
             prepared: None,
             next_id,
             to_seal: VecDeque::new(),
+            unsealed: 0,
             last_manifest,
             write_wanted: false,
             lazy_deadline: None,

@@ -39,16 +39,13 @@ impl Spares {
         let mut names = Vec::new();
         for name in disk.list(SPARE)? {
             let path = format!("{SPARE}/{name}");
-            match read_header(&*disk.open(&path)?)? {
-                Some((header, len)) => {
-                    highest = highest.max(header.id);
-                    if len == u64::from(segment_bytes) && names.len() < files_max {
-                        names.push(name);
-                        continue;
-                    }
+            // A file without a header is one whose preparation was cut off.
+            if let Some((header, len)) = read_header(&*disk.open(&path)?)? {
+                highest = highest.max(header.id);
+                if len == u64::from(segment_bytes) && names.len() < files_max {
+                    names.push(name);
+                    continue;
                 }
-                // Its preparation was cut off.
-                None => {}
             }
             disk.remove(&path)?;
         }

@@ -1,5 +1,7 @@
 //! The log on a good day: append, wait, read, reopen, retire; on the real disk and in memory.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
 mod common;
 
 use std::sync::Arc;
@@ -111,10 +113,21 @@ fn full_segments_are_sealed_and_retired_ones_are_used_again() {
 }
 
 #[test]
+fn sealing_keeps_up_with_appends_that_never_pause() {
+    let (log, _) = open(MemoryDisk::new());
+    for n in 0..600 {
+        push(&log, n, 1000, Urgency::Lazy).unwrap();
+        let unsealed = log.segments().iter().filter(|segment| !segment.sealed).count();
+        assert!(unsealed <= 4, "{unsealed} segments wait to be sealed");
+    }
+}
+
+#[test]
 fn segment_numbers_are_not_used_again_after_a_restart() {
     let disk = MemoryDisk::new();
     let (log, _) = open(disk.clone());
-    let last = (0..40).map(|n| push(&log, n, 1000, Urgency::Lazy).unwrap()).last().unwrap();
+    let pushed: Vec<_> = (0..40).map(|n| push(&log, n, 1000, Urgency::Lazy).unwrap()).collect();
+    let last = pushed.last().unwrap();
     log.close();
     let (log, _) = open(disk);
     assert!(push(&log, 40, 10, Urgency::Lazy).unwrap().at.segment > last.at.segment);

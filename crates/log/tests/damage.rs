@@ -1,5 +1,7 @@
 //! Bits that turn over on the disk are found, reported and set aside; never handed out as good.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
 mod common;
 
 use std::collections::BTreeMap;

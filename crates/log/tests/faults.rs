@@ -1,5 +1,7 @@
 //! A disk that is full, and a disk that fails.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
 mod common;
 
 use std::sync::Arc;
@@ -98,7 +100,7 @@ fn a_full_disk_can_still_be_opened_and_worked_off() {
 fn a_failed_sync_fails_the_log_and_everybody_who_waits() {
     let disk = FaultyDisk::new();
     let (log, _) = open(disk.clone());
-    eventually("a prepared segment", || disk.operations() > 20 || log.stats().disk_bytes > 12 * 1024);
+    eventually("a prepared segment", || log.stats().disk_bytes > 12 * 1024);
     disk.fail_next_sync();
     let appended = push(&log, 0, 10, Urgency::Synced).unwrap();
     let error = block_on(log.synced(appended.end)).unwrap_err();

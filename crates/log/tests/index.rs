@@ -1,5 +1,7 @@
 //! Finding frames by lane and offset agrees with a naive list, sealed or not, before and after reopening.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
 mod common;
 
 use std::sync::Arc;

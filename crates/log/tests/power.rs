@@ -1,5 +1,7 @@
 //! The power goes at every operation of a run, and whatever the disk then holds, no promise is broken.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
 mod common;
 
 use std::collections::BTreeSet;

@@ -1,2 +1,53 @@
-//! To come.
-fn main() {}
+//! Nexo: the broker and its command line in one program.
+//!
+//! - `cli` is what can be typed; each `command` is a file of its own and talks to a broker through the native
+//!   API, as any other client would.
+//! - `serve` is the broker: it reads the configuration, wires the rooms together and ends them in order.
+//! - `view` and `output` are how things are shown, as text or JSON.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod cli;
+mod command;
+mod connect;
+mod output;
+mod progress;
+mod push_pipe;
+mod serve;
+mod signals;
+mod units;
+mod view;
+
+fn main() -> ExitCode {
+    // Usage errors end here, with exit code 2.
+    let cli = cli::Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&anyhow::Error::new(error).context("cannot start")),
+    };
+    let result = runtime.block_on(cli.run());
+    // A thread may still wait for standard input; nobody needs what it would read.
+    runtime.shutdown_background();
+    match result {
+        Ok(code) => code,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+/// One line on standard error, whatever went wrong.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    let text = format!("{error:#}").replace('\n', " ");
+    // If even this cannot be written there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "nexo: {text}");
+    ExitCode::FAILURE
+}
+
+/// Whether someone like `head` has read enough, which is no error.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::BrokenPipe)
+}

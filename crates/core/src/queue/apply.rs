@@ -201,7 +201,14 @@ impl Queue {
                 if let Some(until) = grant.until {
                     self.lease_ends.push(std::cmp::Reverse((until, offset)));
                 }
-                let lease = Lease { entry, until: grant.until, phase: grant.phase, span: None, dying: None };
+                let lease = Lease {
+                    entry,
+                    until: grant.until,
+                    phase: grant.phase,
+                    consumer: None,
+                    span: None,
+                    dying: None,
+                };
                 self.leased.insert(offset, lease);
             }
         }

@@ -96,9 +96,10 @@ impl Queue {
         for turn in &dispatch.turns {
             let (mine, others) = rest.split_at((turn.count as usize).min(rest.len()));
             rest = others;
-            if let LeaseTerms::For(span) = turn.lease {
-                for one in mine {
-                    if let Some(lease) = self.leased.get_mut(&one.offset) {
+            for one in mine {
+                if let Some(lease) = self.leased.get_mut(&one.offset) {
+                    lease.consumer = Some(turn.consumer);
+                    if let LeaseTerms::For(span) = turn.lease {
                         lease.span = Some(span);
                     }
                 }

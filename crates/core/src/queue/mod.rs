@@ -106,6 +106,8 @@ struct Lease {
     entry: Entry,
     until: Option<Timestamp>,
     phase: Phase,
+    /// Who has it; not durable.
+    consumer: Option<nexo_types::ConsumerId>,
     /// For how long the consumer asked; not durable, and only needed between *delivered* and *received*.
     span: Option<Millis>,
     /// Its attempts are used up, and it is about to be moved.
@@ -230,6 +232,15 @@ impl Queue {
         self.consumers.remove(id);
     }
 
+    /// What a consumer holds, with the attempt of each.
+    #[must_use]
+    pub fn held_by(&self, id: nexo_types::ConsumerId) -> Vec<(Offset, u32)> {
+        let held = self.leased.iter().filter(|(_, lease)| lease.consumer == Some(id));
+        let mut held: Vec<_> = held.map(|(offset, lease)| (*offset, lease.entry.attempts)).collect();
+        held.sort_unstable();
+        held
+    }
+
     /// Takes note of a push that was recognised as a repetition.
     pub const fn note_duplicates(&mut self, count: u64) {
         self.rates.duplicates += count;
@@ -288,6 +299,13 @@ impl Queue {
         self.lanes.bytes() + self.loose_bytes
     }
 
+    /// Memory taken, near enough: entries, and the bytes of messages that are kept.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let loose = self.len() - self.lanes.len();
+        self.lanes.resident_bytes() + loose * size_of::<Lease>() as u64 + self.loose_cached_bytes
+    }
+
     /// Everything that is neither with a consumer nor about to be moved.
     fn waiting(&self) -> u64 {
         self.lanes.len() + self.rejoined.len() as u64 + self.delayed.len() as u64 + self.grouped
@@ -296,7 +314,6 @@ impl Queue {
     /// Figures for people and metrics.
     #[must_use]
     pub fn figures(&self, now: Timestamp) -> Figures {
-        let loose = self.len() - self.lanes.len();
         let oldest_rejoined = self.rejoined.values().take(256).map(|entry| entry.enqueued_at).min();
         let oldest = self.lanes.oldest().into_iter().chain(oldest_rejoined).min();
         Figures {
@@ -305,9 +322,7 @@ impl Queue {
             delayed: self.delayed.len() as u64,
             grouped: self.grouped,
             bytes: self.bytes(),
-            memory_bytes: self.lanes.resident_bytes()
-                + loose * size_of::<Lease>() as u64
-                + self.loose_cached_bytes,
+            memory_bytes: self.memory_bytes(),
             consumers: self.consumers.len() as u64,
             totals: self.totals,
             duplicates: self.rates.duplicates,

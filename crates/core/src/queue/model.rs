@@ -624,7 +624,9 @@ impl Rig {
             replayed.finish_recovery();
             let ids: Vec<_> = self.model.consumers.iter().map(|(id, (terms, _))| (*id, *terms)).collect();
             self.queue = replayed;
+            // Turns and rates are not durable.
             self.model.turn.clear();
+            self.model.delivered_at.clear();
             for (id, terms) in ids {
                 self.queue.add_consumer(ConsumerId(id), terms, 0);
                 self.model.consumers.insert(id, (terms, 0));

@@ -127,7 +127,7 @@ impl Queue {
                     if let Some(until) = until {
                         self.lease_ends.push(std::cmp::Reverse((until, entry.offset)));
                     }
-                    self.leased.insert(entry.offset, Lease { entry, until, phase, span: None, dying: None });
+                    self.leased.insert(entry.offset, Lease { entry, until, phase, consumer: None, span: None, dying: None });
                 }
                 BEHIND => self.wait_behind(entry)?,
                 value => return Err(WireError::Unknown { what: "stage of a message", value }),

@@ -1,6 +1,12 @@
 //! What the tests of the log share.
 
-#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test uses a part of this")]
+#![allow(
+    clippy::unwrap_used,
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    reason = "each test uses a part of this"
+)]
 
 use std::future::Future;
 use std::ops::ControlFlow;

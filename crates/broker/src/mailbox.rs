@@ -1,0 +1,116 @@
+//! Where a consumer finds its messages. Filled by whoever pushes or by the timer, emptied by the consumer's task.
+//!
+//! A batch whose messages must first be read from the log keeps its place, so that a consumer gets messages in
+//! the order in which they were handed to it.
+
+use std::collections::VecDeque;
+
+use nexo_core::queue::Handed;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Messages handed to one consumer and not yet taken by it.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    inner: Mutex<Inner>,
+    wake: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    batches: VecDeque<Batch>,
+    next: u64,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Batch {
+    number: u64,
+    whole: bool,
+    messages: Vec<Handed>,
+}
+
+impl Mailbox {
+    /// Puts messages in. If some must be read from the log first, gives back a number and a copy: the reader
+    /// calls [`Self::fill`] with them.
+    pub(crate) fn put(&self, messages: Vec<Handed>) -> Option<(u64, Vec<Handed>)> {
+        let whole = messages.iter().all(|message| message.payload.is_some());
+        let cold = (!whole).then(|| messages.clone());
+        let number = {
+            let mut inner = self.inner.lock();
+            let number = inner.next;
+            inner.next += 1;
+            inner.batches.push_back(Batch { number, whole, messages });
+            number
+        };
+        if whole {
+            self.wake.notify_one();
+        }
+        cold.map(|messages| (number, messages))
+    }
+
+    /// Replaces a batch by the same messages with their bytes, less those that could not be read.
+    pub(crate) fn fill(&self, number: u64, messages: Vec<Handed>) {
+        let mut inner = self.inner.lock();
+        if let Some(batch) = inner.batches.iter_mut().find(|batch| batch.number == number) {
+            batch.messages = messages;
+            batch.whole = true;
+        }
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// What is there now, in order.
+    pub(crate) fn take(&self) -> Vec<Handed> {
+        let mut inner = self.inner.lock();
+        let mut taken = Vec::new();
+        while inner.batches.front().is_some_and(|batch| batch.whole)
+            && let Some(mut batch) = inner.batches.pop_front()
+        {
+            if taken.is_empty() {
+                taken = batch.messages;
+            } else {
+                taken.append(&mut batch.messages);
+            }
+        }
+        taken
+    }
+
+    /// Waits for messages; `None` once the mailbox is closed and empty.
+    pub(crate) async fn next(&self) -> Option<Vec<Handed>> {
+        loop {
+            let woken = self.wake.notified();
+            let taken = self.take();
+            if !taken.is_empty() {
+                return Some(taken);
+            }
+            if self.is_closed_and_empty() {
+                return None;
+            }
+            woken.await;
+        }
+    }
+
+    /// No more messages will come.
+    pub(crate) fn close(&self) {
+        self.inner.lock().closed = true;
+        self.wake.notify_one();
+    }
+
+    /// Everything the consumer never took, whether it could be read or not.
+    pub(crate) fn drain(&self) -> Vec<Handed> {
+        let mut inner = self.inner.lock();
+        inner.closed = true;
+        inner.batches.drain(..).flat_map(|batch| batch.messages).collect()
+    }
+
+    /// Whether messages are on their way from the log.
+    pub(crate) fn is_waiting_for_log(&self) -> bool {
+        self.inner.lock().batches.iter().any(|batch| !batch.whole)
+    }
+
+    fn is_closed_and_empty(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.closed && inner.batches.is_empty()
+    }
+}

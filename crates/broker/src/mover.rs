@@ -1,0 +1,306 @@
+//! Moving messages from one queue to another: dead letters out, and back again. A move is one frame in the log,
+//! so that a message is in one queue or in the other whenever the process dies.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nexo_core::config::QueueConfig;
+use nexo_core::message::{Durability, NewMessage, Origin, StoredMessage};
+use nexo_core::offsets::OffsetSet;
+use nexo_core::queue::{Admission, Death, Dying, Handed, Queue, ReturnCause};
+use nexo_core::record::{Leave, Record};
+use nexo_log::{AppendError, Claim, Urgency};
+use nexo_types::{Offset, QueueName, Timestamp};
+
+use crate::broker::{Redrive, Redriven};
+use crate::error::QueueError;
+use crate::shared::{Encoded, Shared};
+use crate::slot::{Slot, SlotState};
+
+/// Messages moved under one hold of two locks, and written as one frame.
+const MOVE_BATCH: usize = 256;
+
+/// A message on its way: what it will be there, and the record by which it leaves here.
+struct Moving {
+    message: NewMessage,
+    leave: Record,
+}
+
+impl Shared {
+    /// Moves dead messages to the dead-letter queue. What cannot be moved now stays as it is, and the keeper
+    /// tries again.
+    pub(crate) fn bury(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) {
+        for part in deaths.chunks(MOVE_BATCH) {
+            if let Err(error) = self.bury_part(slot, part) {
+                tracing::warn!(queue = %slot.name, %error, "dead letters cannot be moved now");
+                self.keeper.note_stuck(slot);
+                return;
+            }
+        }
+    }
+
+    fn bury_part(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) -> Result<(), QueueError> {
+        let (name, dying) = {
+            let state = slot.state.lock();
+            if state.deleted {
+                return Ok(());
+            }
+            let name = state.queue.config().dead_letter_queue_of(&slot.name);
+            let dying: Vec<(Offset, Dying)> =
+                deaths.iter().filter_map(|death| Some((death.offset, state.queue.dying(death.offset)?))).collect();
+            (name, dying)
+        };
+        let name = name.map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
+        let target = self.dead_letter_queue(&name)?;
+        let cold = dying.iter().filter(|(_, dying)| dying.payload.is_none());
+        let mut payloads = self.read_payloads(slot.id, &cold.map(|(offset, dying)| (*offset, dying.at)).collect::<Vec<_>>());
+        payloads.extend(dying.iter().filter_map(|(offset, dying)| Some((*offset, dying.payload.clone()?))));
+        self.with_both(slot, &target, |from, to, now| {
+            let mut moving = Vec::new();
+            for (offset, _) in &dying {
+                // Somebody may have acknowledged it meanwhile, or moved it.
+                let Some(dying) = from.queue.dying(*offset) else { continue };
+                let message = payloads.get(offset).and_then(|bytes| dead_letter(&slot.name, *offset, &dying, bytes, now));
+                let why = if message.is_some() { Leave::DeadLettered } else { Leave::Damaged };
+                if message.is_none() {
+                    tracing::error!(queue = %slot.name, %offset, "a dead letter cannot be read from the log and is dropped");
+                }
+                if let Some(leave) = from.queue.decide_burial(now, *offset, why) {
+                    match message {
+                        Some(message) => moving.push(Moving { message, leave }),
+                        None => self.commit(from, &[leave], Urgency::Lazy, Claim::Reserved).map(|_| ())?,
+                    }
+                }
+            }
+            self.move_all(from, to, moving, now)
+        })?
+        .map_err(|error| Self::unavailable(&error))
+    }
+
+    /// Writes one frame that takes messages out of one queue and puts them into another, and applies it.
+    fn move_all(
+        &self,
+        from: &mut SlotState,
+        to: &mut SlotState,
+        moving: Vec<Moving>,
+        now: Timestamp,
+    ) -> Result<(), AppendError> {
+        if moving.is_empty() {
+            return Ok(());
+        }
+        let (messages, leaves): (Vec<NewMessage>, Vec<Record>) =
+            moving.into_iter().map(|one| (one.message, one.leave)).unzip();
+        let plan = to.queue.decide_push(now, &messages, Admission::Forced);
+        let any_durable = messages.iter().any(|message| message.durability == Durability::Durable);
+        let mut entries = Vec::new();
+        entries.extend(plan.reserve.as_ref().map(|record| Encoded::new(to.queue.id(), record)));
+        let batches: Vec<(Durability, Record)> =
+            plan.batches.into_iter().map(|(durability, batch)| (durability, Record::Messages(batch))).collect();
+        for (durability, record) in &batches {
+            if *durability == Durability::Durable {
+                entries.push(Encoded::new(to.queue.id(), record));
+            }
+        }
+        if any_durable {
+            entries.extend(leaves.iter().map(|record| Encoded::new(from.queue.id(), record)));
+        }
+        let at = if entries.is_empty() {
+            nexo_types::Position::default()
+        } else {
+            let appended = self.append(&entries, Urgency::Written, Claim::Reserved)?;
+            to.dirty = true;
+            from.dirty = true;
+            appended.at
+        };
+        if let Some(record) = &plan.reserve {
+            self.apply(to, at, record);
+        }
+        for (_, record) in &batches {
+            self.apply(to, at, record);
+        }
+        for record in &leaves {
+            self.apply(from, at, record);
+        }
+        Ok(())
+    }
+
+    /// The dead-letter queue of this name, created if it is needed for the first time.
+    fn dead_letter_queue(self: &Arc<Self>, name: &QueueName) -> Result<Arc<Slot>, QueueError> {
+        if let Some(slot) = self.catalog.get(name) {
+            return Ok(slot);
+        }
+        let _changing = self.catalog_change.blocking_lock();
+        if let Some(slot) = self.catalog.get(name) {
+            return Ok(slot);
+        }
+        let (slot, _) = self.add_queue(name, QueueConfig::for_dead_letters())?;
+        Ok(slot)
+    }
+
+    /// Writes down that a queue exists, and makes it so. The caller holds the catalog's lock.
+    pub(crate) fn add_queue(
+        self: &Arc<Self>,
+        name: &QueueName,
+        config: QueueConfig,
+    ) -> Result<(Arc<Slot>, nexo_types::Position), QueueError> {
+        let id = nexo_types::QueueId(self.next_queue.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let now = self.clock.now();
+        let create = Record::Create { name: name.clone(), config: config.clone(), at: now };
+        let appended = self
+            .append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal)
+            .map_err(|error| Self::unavailable(&error))?;
+        let slot = Arc::new(Slot::new(Queue::new(id, name.clone(), config, now)));
+        self.catalog.insert(&slot);
+        Ok((slot, appended.end))
+    }
+
+    /// Takes the next messages of a dead-letter queue and sends them where they belong. `None` when there are
+    /// no more of those that were there when the redrive began.
+    pub(crate) fn redrive_part(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        redrive: &Redrive,
+        before: Offset,
+        max: usize,
+    ) -> Result<Option<Redriven>, QueueError> {
+        let only: Option<OffsetSet> = (!redrive.offsets.is_empty()).then(|| redrive.offsets.iter().copied().collect());
+        let taken = self.take_for_redrive(slot, before, max.min(MOVE_BATCH), only.as_ref())?;
+        if taken.is_empty() {
+            return Ok(None);
+        }
+        let cold = taken.iter().filter(|one| one.payload.is_none());
+        let mut payloads = self.read_payloads(slot.id, &cold.map(|one| (one.offset, one.at)).collect::<Vec<_>>());
+        payloads.extend(taken.iter().filter_map(|one| Some((one.offset, one.payload.clone()?))));
+        let mut by_target: BTreeMap<QueueName, Vec<(&Handed, StoredMessage)>> = BTreeMap::new();
+        let mut left = Vec::new();
+        for one in &taken {
+            let message = payloads.get(&one.offset).and_then(|bytes| StoredMessage::parse(bytes).ok());
+            let target = message.as_ref().and_then(|message| {
+                redrive.target.clone().or_else(|| message.origin.as_ref().map(|origin| origin.queue.clone()))
+            });
+            match (message, target) {
+                (Some(message), Some(target)) => by_target.entry(target).or_default().push((one, message)),
+                _ => left.push(one),
+            }
+        }
+        let mut done = Redriven::default();
+        for (name, messages) in by_target {
+            match self.redrive_to(slot, &name, &messages) {
+                Ok(()) => done.moved += messages.len() as u64,
+                Err(QueueError::NotFound { .. }) => left.extend(messages.iter().map(|(one, _)| *one)),
+                Err(error) => {
+                    left.extend(messages.iter().map(|(one, _)| *one));
+                    self.put_back(slot, &taken)?;
+                    return Err(error);
+                }
+            }
+        }
+        done.skipped = left.len() as u64;
+        // Those that were moved are not leased any more and are passed over.
+        self.put_back(slot, &taken)?;
+        Ok(Some(done))
+    }
+
+    fn take_for_redrive(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        before: Offset,
+        max: usize,
+        only: Option<&OffsetSet>,
+    ) -> Result<Vec<Handed>, QueueError> {
+        loop {
+            let (taken, page) = self.with(slot, |state, now| {
+                let page = match only {
+                    Some(only) => only.iter().find_map(|offset| state.queue.find_ready(offset).flatten()),
+                    None => None,
+                };
+                if page.is_some() {
+                    return Ok((Vec::new(), page));
+                }
+                match state.queue.decide_take(now, max, before, only) {
+                    Some(record) => {
+                        let (_, applied) = self.commit(state, &[record], Urgency::Lazy, Claim::Reserved)?;
+                        Ok((applied.into_iter().flat_map(|applied| applied.handed).collect(), None))
+                    }
+                    None if only.is_some() => Ok((Vec::new(), None)),
+                    None => Ok((Vec::new(), state.queue.head_page())),
+                }
+            })?
+            .map_err(|error: AppendError| Self::unavailable(&error))?;
+            let Some(page) = page.filter(|page| page.offsets.first().is_some_and(|first| first < before)) else {
+                return Ok(taken);
+            };
+            self.load_now(slot, &page)?;
+        }
+    }
+
+    /// Reads a page on this thread.
+    pub(crate) fn load_now(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        page: &nexo_core::queue::PageRequest,
+    ) -> Result<(), QueueError> {
+        let entries = self
+            .read_page(slot.id, page)
+            .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
+        self.with(slot, |state, _| self.take_page(state, page, Ok(entries)))
+    }
+
+    fn redrive_to(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        name: &QueueName,
+        messages: &[(&Handed, StoredMessage)],
+    ) -> Result<(), QueueError> {
+        let target = self.catalog.get(name).ok_or_else(|| QueueError::NotFound { name: name.clone() })?;
+        if target.id == slot.id {
+            return Err(QueueError::Unavailable {
+                reason: format!("queue '{name}' cannot be redriven to itself; name another queue"),
+            });
+        }
+        self.with_both(slot, &target, |from, to, now| {
+            let held = |one: &Handed| from.queue.position_of(one.offset).is_some();
+            let moving = messages.iter().filter(|(one, _)| held(one)).map(|(one, message)| Moving {
+                message: message.clone().into_moved(None),
+                leave: Record::Settle { offsets: OffsetSet::one(one.offset), why: Leave::Moved, at: now },
+            });
+            let moving = moving.collect();
+            self.move_all(from, to, moving, now)
+        })?
+        .map_err(|error| Self::unavailable(&error))
+    }
+
+    /// Gives back what was taken and is still held, as if it had never been taken.
+    fn put_back(self: &Arc<Self>, slot: &Arc<Slot>, taken: &[Handed]) -> Result<(), QueueError> {
+        self.with(slot, |state, now| {
+            let receipts: Vec<(Offset, u32)> = taken.iter().map(|one| (one.offset, one.attempts)).collect();
+            let (_, plan) = state.queue.decide_return(now, &receipts, ReturnCause::Undelivered);
+            if plan.records.is_empty() {
+                return Ok(());
+            }
+            self.commit(state, &plan.records, Urgency::Lazy, Claim::Reserved).map(|_| ())
+        })?
+        .map_err(|error| Self::unavailable(&error))
+    }
+}
+
+/// The message as it will be in the dead-letter queue.
+fn dead_letter(
+    queue: &QueueName,
+    offset: Offset,
+    dying: &Dying,
+    payload: &Bytes,
+    now: Timestamp,
+) -> Option<NewMessage> {
+    let message = StoredMessage::parse(payload).ok()?;
+    let origin = Origin {
+        reason: dying.reason,
+        queue: queue.clone(),
+        offset,
+        attempts: dying.attempts,
+        at: now,
+        enqueued_at: dying.enqueued_at,
+    };
+    Some(message.into_moved(Some(origin)))
+}

@@ -1,0 +1,401 @@
+//! What all parts of a broker share, and the way every change to a queue takes:
+//! lock it, decide, write down, apply, see what follows from that, unlock, hand out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use nexo_core::batch::LaneSpan;
+use nexo_core::config::SyncMode;
+use nexo_core::queue::{Applied, Death, Handed, PageRequest};
+use nexo_core::record::Record;
+use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Span, Urgency};
+use nexo_types::{ConsumerId, Millis, QueueId, QueueName, Timestamp};
+
+use crate::catalog::Catalog;
+use crate::clock::Clock;
+use crate::error::QueueError;
+use crate::keeper::Keeper;
+use crate::mailbox::Mailbox;
+use crate::options::BrokerOptions;
+use crate::slot::{Slot, SlotState};
+use crate::timer::Timer;
+use crate::workers::Workers;
+
+/// Messages handed out, or dealt with because of time, under one hold of a queue's lock.
+const BATCH: usize = 1000;
+/// Batches under one hold of a queue's lock; what is left comes right after.
+const BATCHES: usize = 8;
+/// When a record could not be written, the queue tries again after this.
+const RETRY: Millis = Millis(500);
+
+/// Everything that is one of its kind in a broker.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) options: BrokerOptions,
+    pub(crate) log: Log,
+    pub(crate) clock: Clock,
+    pub(crate) catalog: Catalog,
+    pub(crate) timer: Timer,
+    pub(crate) workers: Workers,
+    pub(crate) keeper: Keeper,
+    /// Held while the catalog changes.
+    pub(crate) catalog_change: tokio::sync::Mutex<()>,
+    pub(crate) next_queue: AtomicU64,
+    pub(crate) next_consumer: AtomicU64,
+    /// Memory of all queues, near enough.
+    pub(crate) memory_bytes: AtomicI64,
+    pub(crate) stopping: AtomicBool,
+}
+
+/// What is left to do once the lock is free.
+#[derive(Debug, Default)]
+struct Aftermath {
+    /// Batches that wait in a mailbox for their messages to be read: the mailbox, the batch, the messages.
+    cold: Vec<(Arc<Mailbox>, u64, Vec<Handed>)>,
+    deaths: Vec<Death>,
+    page: Option<PageRequest>,
+}
+
+/// When a caller may be told that its change is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Confirm {
+    /// As the queue is set.
+    AsQueue,
+    /// Nobody waits.
+    Lazily,
+}
+
+/// A change that has been applied, and how safe it must be before anybody is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    end: nexo_types::Position,
+    urgency: Urgency,
+}
+
+impl Shared {
+    /// Runs `change` on a queue, then everything that follows from it.
+    ///
+    /// # Errors
+    /// If the queue has been deleted.
+    pub(crate) fn with<R>(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        change: impl FnOnce(&mut SlotState, Timestamp) -> R,
+    ) -> Result<R, QueueError> {
+        let mut state = slot.state.lock();
+        if state.deleted {
+            return Err(not_found(&slot.name));
+        }
+        let now = self.clock.now();
+        let result = change(&mut state, now);
+        let aftermath = self.follow_up(slot, &mut state, now);
+        drop(state);
+        self.finish(slot, aftermath);
+        Ok(result)
+    }
+
+    /// Runs `change` on two queues at once, always locking the lower id first.
+    pub(crate) fn with_both<R>(
+        self: &Arc<Self>,
+        one: &Arc<Slot>,
+        other: &Arc<Slot>,
+        change: impl FnOnce(&mut SlotState, &mut SlotState, Timestamp) -> R,
+    ) -> Result<R, QueueError> {
+        debug_assert_ne!(one.id, other.id, "two locks need two queues");
+        let (mut one_state, mut other_state) = if one.id < other.id {
+            let first = one.state.lock();
+            (first, other.state.lock())
+        } else {
+            let first = other.state.lock();
+            let second = one.state.lock();
+            (second, first)
+        };
+        for (state, slot) in [(&one_state, one), (&other_state, other)] {
+            if state.deleted {
+                return Err(not_found(&slot.name));
+            }
+        }
+        let now = self.clock.now();
+        let result = change(&mut one_state, &mut other_state, now);
+        let one_after = self.follow_up(one, &mut one_state, now);
+        let other_after = self.follow_up(other, &mut other_state, now);
+        drop((one_state, other_state));
+        self.finish(one, one_after);
+        self.finish(other, other_after);
+        Ok(result)
+    }
+
+    /// The timer's call: a deadline of this queue has come.
+    pub(crate) fn wake_queue(self: &Arc<Self>, slot: &Arc<Slot>, at: Timestamp) {
+        // A queue that was deleted needs nothing any more.
+        let _ = self.with(slot, |state, _| {
+            if state.armed.is_some_and(|armed| armed <= at) {
+                state.armed = None;
+            }
+        });
+    }
+
+    /// Writes records of one queue down as one frame, and applies them.
+    ///
+    /// # Errors
+    /// If the log does not take them; then nothing has changed.
+    pub(crate) fn commit(
+        &self,
+        state: &mut SlotState,
+        records: &[Record],
+        urgency: Urgency,
+        claim: Claim,
+    ) -> Result<(Written, Vec<Applied>), AppendError> {
+        let id = state.queue.id();
+        let entries: Vec<Encoded> = records.iter().map(|record| Encoded::new(id, record)).collect();
+        let appended = self.append(&entries, urgency, claim)?;
+        state.dirty = true;
+        let applied = records.iter().map(|record| self.apply(state, appended.at, record)).collect();
+        Ok((Written { end: appended.end, urgency }, applied))
+    }
+
+    /// Applies a record without writing it down: it names only transient messages.
+    pub(crate) fn apply_unwritten(&self, state: &mut SlotState, record: &Record) -> Applied {
+        self.apply(state, nexo_types::Position::default(), record)
+    }
+
+    /// Applies a record that was just decided.
+    pub(crate) fn apply(&self, state: &mut SlotState, at: nexo_types::Position, record: &Record) -> Applied {
+        let applied = state.queue.apply(at, record).expect("a decision names only messages in memory");
+        self.note_usage(state);
+        applied
+    }
+
+    pub(crate) fn append(
+        &self,
+        entries: &[Encoded],
+        urgency: Urgency,
+        claim: Claim,
+    ) -> Result<Appended, AppendError> {
+        let refs: Vec<EntryRef<'_>> = entries.iter().map(Encoded::as_entry).collect();
+        self.log.append(&refs, urgency, claim)
+    }
+
+    /// Tells the log what a queue keeps alive, and the keeper if much has been let go.
+    pub(crate) fn note_usage(&self, state: &mut SlotState) {
+        let mut freed = 0;
+        for (segment, bytes) in state.queue.take_usage() {
+            self.log.account(segment, bytes);
+            freed += bytes.min(0).unsigned_abs();
+        }
+        if freed > 0 {
+            self.keeper.note_freed(freed, self.options.segment_bytes.into());
+        }
+    }
+
+    /// Waits until a change is as safe as it was asked to be.
+    ///
+    /// # Errors
+    /// If the log failed meanwhile: whether the change survives a restart is not known then.
+    pub(crate) async fn wait_for(&self, written: Written) -> Result<(), QueueError> {
+        let reached = match written.urgency {
+            Urgency::Synced => self.log.synced(written.end),
+            Urgency::Written => self.log.written(written.end),
+            Urgency::Lazy => return Ok(()),
+        };
+        reached.await.map_err(|error| QueueError::Unavailable { reason: error.to_string() })
+    }
+
+    /// How urgent a change to this queue is, if somebody waits for it.
+    pub(crate) fn urgency(&self, state: &SlotState, confirm: Confirm) -> Urgency {
+        let mode = match state.queue.config().sync {
+            SyncMode::Inherit => self.options.sync,
+            own => own,
+        };
+        match (confirm, mode) {
+            (Confirm::Lazily, _) => Urgency::Lazy,
+            (Confirm::AsQueue, SyncMode::Always | SyncMode::Inherit) => Urgency::Synced,
+            (Confirm::AsQueue, SyncMode::Interval | SyncMode::Os) => Urgency::Written,
+        }
+    }
+
+    /// The error for a record that the log did not take.
+    pub(crate) fn unavailable(error: &AppendError) -> QueueError {
+        QueueError::Unavailable { reason: error.to_string() }
+    }
+
+    pub(crate) fn refuse_if_stopping(&self) -> Result<(), QueueError> {
+        if self.stopping.load(Ordering::Relaxed) {
+            return Err(QueueError::Unavailable { reason: "the broker is stopping".into() });
+        }
+        Ok(())
+    }
+
+    /// What time brings, what is too much, who gets what: until nothing is left to do now.
+    fn follow_up(self: &Arc<Self>, slot: &Arc<Slot>, state: &mut SlotState, now: Timestamp) -> Aftermath {
+        let mut aftermath = Aftermath::default();
+        let mut deliveries = Vec::new();
+        let mut outcome = Ok(true);
+        for _ in 0..BATCHES {
+            outcome = self.follow_up_once(state, now, &mut aftermath, &mut deliveries);
+            if !matches!(outcome, Ok(true)) {
+                break;
+            }
+        }
+        // Under the lock, so that a consumer gets its messages in the order in which they were handed out.
+        for (mailbox, messages) in deliveries {
+            if let Some((number, messages)) = mailbox.put(messages) {
+                aftermath.cold.push((mailbox, number, messages));
+            }
+        }
+        let again = match outcome {
+            Ok(more) => more.then_some(now),
+            Err(error) => {
+                tracing::debug!(queue = %slot.name, %error, "a record could not be written; trying again later");
+                Some(now.plus(RETRY))
+            }
+        };
+        let deadline = again.or_else(|| state.queue.next_deadline(now));
+        if let Some(at) = deadline
+            && state.armed.is_none_or(|armed| at < armed)
+        {
+            state.armed = Some(at);
+            self.timer.set(slot, at);
+        }
+        if !state.paging {
+            aftermath.page = state.queue.wanted_page().or_else(|| state.queue.overflow_page());
+            state.paging = aftermath.page.is_some();
+        }
+        self.note_memory(state, now);
+        aftermath
+    }
+
+    /// One round; says whether another may find more to do.
+    fn follow_up_once(
+        &self,
+        state: &mut SlotState,
+        now: Timestamp,
+        aftermath: &mut Aftermath,
+        deliveries: &mut Vec<(Arc<Mailbox>, Vec<Handed>)>,
+    ) -> Result<bool, AppendError> {
+        let due = state.queue.decide_due(now, BATCH);
+        let mut more = due.more;
+        if let Err(error) = self.commit_if(state, &due.records, due.durable) {
+            state.queue.undo_due();
+            return Err(error);
+        }
+        aftermath.deaths.extend(due.deaths);
+        let (overflow, deaths) = state.queue.decide_overflow(now);
+        more |= overflow.is_some() || !deaths.is_empty();
+        aftermath.deaths.extend(deaths);
+        self.commit_if(state, overflow.as_slice(), true)?;
+        if self.stopping.load(Ordering::Relaxed) {
+            return Ok(more);
+        }
+        let Some(dispatch) = state.queue.decide_dispatch(now, BATCH) else { return Ok(more) };
+        if dispatch.durable {
+            let entry = Encoded::new(state.queue.id(), &dispatch.record);
+            if let Err(error) = self.append(&[entry], Urgency::Lazy, Claim::Reserved) {
+                state.queue.undo_dispatch(&dispatch);
+                return Err(error);
+            }
+            state.dirty = true;
+        }
+        let handed = state.queue.commit_dispatch(&dispatch).expect("a dispatch names only messages in memory");
+        self.note_usage(state);
+        let mut handed = handed.into_iter();
+        for turn in &dispatch.turns {
+            let messages: Vec<Handed> = handed.by_ref().take(turn.count as usize).collect();
+            if let Some(mailbox) = state.mailboxes.get(&turn.consumer) {
+                add_delivery(deliveries, mailbox, messages);
+            }
+        }
+        Ok(true)
+    }
+
+    fn commit_if(&self, state: &mut SlotState, records: &[Record], durable: bool) -> Result<(), AppendError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        if durable {
+            self.commit(state, records, Urgency::Lazy, Claim::Reserved)?;
+        } else {
+            for record in records {
+                self.apply_unwritten(state, record);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self: &Arc<Self>, slot: &Arc<Slot>, aftermath: Aftermath) {
+        for (mailbox, number, messages) in aftermath.cold {
+            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+            self.workers.spawn(move || shared.read_delivery(&slot, &mailbox, number, messages));
+        }
+        if !aftermath.deaths.is_empty() {
+            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+            self.workers.spawn(move || shared.bury(&slot, &aftermath.deaths));
+        }
+        if let Some(request) = aftermath.page {
+            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+            self.workers.spawn(move || shared.load_page(&slot, &request));
+        }
+    }
+
+    fn note_memory(&self, state: &mut SlotState, now: Timestamp) {
+        let memory = state.queue.memory_bytes();
+        let change = memory as i64 - state.memory_bytes as i64;
+        state.memory_bytes = memory;
+        let sum = self.memory_bytes.fetch_add(change, Ordering::Relaxed) + change;
+        if change > 0 && sum > self.options.memory_bytes_max as i64 {
+            self.keeper.note_pressure(now);
+        }
+    }
+
+    /// Whether messages take more memory than they may.
+    pub(crate) fn under_pressure(&self) -> bool {
+        self.memory_bytes.load(Ordering::Relaxed) > self.options.memory_bytes_max as i64
+    }
+
+    pub(crate) fn new_consumer_id(&self) -> ConsumerId {
+        ConsumerId(self.next_consumer.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Turns of one consumer in a row, or in several rounds, become one batch in its mailbox.
+fn add_delivery(
+    deliveries: &mut Vec<(Arc<Mailbox>, Vec<Handed>)>,
+    mailbox: &Arc<Mailbox>,
+    messages: Vec<Handed>,
+) {
+    match deliveries.iter_mut().find(|(other, _)| Arc::ptr_eq(other, mailbox)) {
+        Some((_, held)) => held.extend(messages),
+        None => deliveries.push((Arc::clone(mailbox), messages)),
+    }
+}
+
+pub(crate) fn not_found(name: &QueueName) -> QueueError {
+    QueueError::NotFound { name: name.clone() }
+}
+
+/// A record in the form the log takes.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    queue: QueueId,
+    kind: EntryKind,
+    spans: Vec<Span>,
+    payload: bytes::Bytes,
+}
+
+impl Encoded {
+    pub(crate) fn new(queue: QueueId, record: &Record) -> Self {
+        let (kind, spans) = match record {
+            Record::Messages(batch) => (EntryKind::Messages, batch.spans().iter().map(span).collect()),
+            _ => (EntryKind::Record, Vec::new()),
+        };
+        Self { queue, kind, spans, payload: record.encode() }
+    }
+
+    fn as_entry(&self) -> EntryRef<'_> {
+        EntryRef { queue: self.queue, kind: self.kind, spans: &self.spans, payload: &self.payload }
+    }
+}
+
+fn span(span: &LaneSpan) -> Span {
+    Span { lane: span.lane, first: span.first, last: span.last, count: span.count }
+}

@@ -1,0 +1,115 @@
+//! What can be typed: the options that all commands share, and the list of commands.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::command::{completions, consume, health, peek, pop, produce, push, queue, settle, stats};
+use crate::connect::Server;
+use crate::output::Format;
+use crate::serve::ServeArgs;
+
+const EXAMPLES: &str = "\
+Examples:
+  nexo serve                                     run a broker with its data in ./nexo-data
+  nexo queue create mail --max-attempts 3        create a queue
+  nexo push mail 'hello' --priority 9            put a message in
+  nexo pop mail --wait 10s --ack                 take one out
+  nexo consume mail --exec 'sendmail -t'         run a command for each message
+  nexo queue redrive mail_dlq                    try dead letters again
+  nexo stats --output json | jq                  look at the broker";
+
+/// A durable message broker: one program that is the broker and its command line.
+#[derive(Debug, Parser)]
+#[command(name = "nexo", version, after_help = EXAMPLES, max_term_width = 100, propagate_version = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    shared: Shared,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options that every command has.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Shared {
+    /// The broker to talk to
+    #[arg(long, global = true, value_name = "URL", env = "NEXO_SERVER", default_value = Server::DEFAULT)]
+    pub(crate) server: Server,
+    /// How to print: text for people, json (one object a line) for programs
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a broker
+    Serve(ServeArgs),
+    /// Create, change, look at and empty queues
+    Queue(queue::QueueArgs),
+    /// Put messages into a queue
+    Push(push::PushArgs),
+    /// Take messages out of a queue
+    Pop(pop::PopArgs),
+    /// Run a command for each message, or print each
+    Consume(consume::ConsumeArgs),
+    /// Push random messages at a rate: a load to play with
+    Produce(produce::ProduceArgs),
+    /// Show messages at the head of a queue without taking them
+    Peek(peek::PeekArgs),
+    /// Say that messages are done
+    Ack(settle::AckArgs),
+    /// Say that the work on messages failed
+    Nack(settle::NackArgs),
+    /// Ask for more time to work on messages
+    Extend(settle::ExtendArgs),
+    /// Say that messages have arrived, in queues with a receipt timeout
+    Received(settle::ReceivedArgs),
+    /// Figures of the broker, or of one queue
+    Stats(stats::StatsArgs),
+    /// Whether the broker can take and confirm messages; exit code 0 or 1
+    Health,
+    /// Print the completions for a shell
+    Completions(completions::CompletionsArgs),
+}
+
+impl Cli {
+    /// Does what was asked.
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let shared = &self.shared;
+        match self.command {
+            Command::Serve(args) => args.run().await,
+            Command::Queue(args) => args.run(shared).await,
+            Command::Push(args) => args.run(shared).await,
+            Command::Pop(args) => args.run(shared).await,
+            Command::Consume(args) => args.run(shared).await,
+            Command::Produce(args) => args.run(shared).await,
+            Command::Peek(args) => args.run(shared).await,
+            Command::Ack(args) => args.run(shared).await,
+            Command::Nack(args) => args.run(shared).await,
+            Command::Extend(args) => args.run(shared).await,
+            Command::Received(args) => args.run(shared).await,
+            Command::Stats(args) => args.run(shared).await,
+            Command::Health => health::run(shared).await,
+            Command::Completions(args) => args.run(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_description_of_the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn shared_options_may_stand_anywhere() {
+        for line in [["nexo", "--output", "json", "health"], ["nexo", "health", "--output", "json"]] {
+            assert_eq!(Cli::try_parse_from(line).unwrap().shared.output, Format::Json);
+        }
+    }
+}

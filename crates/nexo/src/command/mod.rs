@@ -1,0 +1,17 @@
+//! The commands that talk to a broker, each in a file of its own.
+
+pub(crate) mod completions;
+pub(crate) mod consume;
+mod consumer;
+mod execute;
+pub(crate) mod health;
+mod lines;
+pub(crate) mod peek;
+pub(crate) mod pop;
+pub(crate) mod produce;
+pub(crate) mod push;
+pub(crate) mod queue;
+mod queue_settings;
+mod redrive;
+pub(crate) mod settle;
+pub(crate) mod stats;

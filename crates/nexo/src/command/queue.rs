@@ -1,0 +1,219 @@
+//! `nexo queue`: everything about queues themselves.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use nexo_grpc::client::Client;
+use nexo_grpc::proto;
+use serde_json::json;
+
+use super::queue_settings::QueueSettings;
+use super::redrive::RedriveArgs;
+use crate::cli::Shared;
+use crate::connect::Asked;
+use crate::output::{Format, Printer};
+use crate::view::{QueueView, queue_table};
+
+/// Queues asked for at a time.
+const PAGE: u32 = 1000;
+
+const EXAMPLES: &str = "\
+Examples:
+  nexo queue create mail --max-attempts 3 --retry exponential:100ms:2:30s
+  nexo queue update mail --max-messages 100000 --overflow drop-oldest
+  nexo queue list --prefix mail
+  nexo queue redrive mail_dlq";
+
+/// Create, change, look at and empty queues
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct QueueArgs {
+    #[command(subcommand)]
+    command: QueueCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum QueueCommand {
+    /// Create a queue; one that exists with the same settings is left alone
+    Create {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        settings: Box<QueueSettings>,
+    },
+    /// Change the settings that are given and leave the others
+    Update {
+        /// The queue
+        name: String,
+        #[command(flatten)]
+        settings: Box<QueueSettings>,
+    },
+    /// List queues
+    List {
+        /// Only names that begin so
+        #[arg(long, default_value = "")]
+        prefix: String,
+    },
+    /// Settings and figures of one queue
+    Show {
+        /// The queue
+        name: String,
+    },
+    /// Remove all messages that no consumer holds
+    Purge {
+        /// The queue
+        name: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Delete a queue and its messages
+    Delete {
+        /// The queue
+        name: String,
+        /// Do not ask
+        #[arg(long, short)]
+        yes: bool,
+    },
+    /// Hand out no messages until resumed
+    Pause {
+        /// The queue
+        name: String,
+    },
+    /// Hand out messages again
+    Resume {
+        /// The queue
+        name: String,
+    },
+    /// Move dead letters back to where they came from
+    Redrive(RedriveArgs),
+}
+
+impl QueueArgs {
+    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+        let client = shared.server.connect().await?;
+        let mut out = Printer::new(shared.output);
+        match self.command {
+            QueueCommand::Create { name, settings } => create(&client, &mut out, name, &settings).await?,
+            QueueCommand::Update { name, settings } => update(&client, &mut out, name, &settings).await?,
+            QueueCommand::List { prefix } => list(&client, &mut out, &prefix).await?,
+            QueueCommand::Show { name } => {
+                let view = QueueView::from(get_queue(&client, &name).await?);
+                out.show(&view, view.figures())?;
+            }
+            QueueCommand::Purge { name, yes } => purge(&client, &mut out, name, yes).await?,
+            QueueCommand::Delete { name, yes } => delete(&client, &mut out, name, yes).await?,
+            QueueCommand::Pause { name } => {
+                let request = proto::PauseQueueRequest { queue: name.clone() };
+                client.queues().pause_queue(request).await.asked(format!("pause '{name}'"))?;
+                out.show(&json!({ "queue": name, "paused": true }), format_args!("paused '{name}'"))?;
+            }
+            QueueCommand::Resume { name } => {
+                let request = proto::ResumeQueueRequest { queue: name.clone() };
+                client.queues().resume_queue(request).await.asked(format!("resume '{name}'"))?;
+                out.show(&json!({ "queue": name, "paused": false }), format_args!("resumed '{name}'"))?;
+            }
+            QueueCommand::Redrive(args) => args.run(&client, &mut out).await?,
+        }
+        out.flush()?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Settings and figures of one queue.
+pub(crate) async fn get_queue(client: &Client, name: &str) -> anyhow::Result<proto::Queue> {
+    let request = proto::GetQueueRequest { queue: name.to_owned() };
+    let reply = client.queues().get_queue(request).await.asked(format!("show '{name}'"))?;
+    reply.into_inner().queue.context("the broker sent no queue")
+}
+
+async fn create(
+    client: &Client,
+    out: &mut Printer,
+    name: String,
+    settings: &QueueSettings,
+) -> anyhow::Result<()> {
+    let what = format!("create '{name}'");
+    let request = proto::CreateQueueRequest { queue: name.clone(), config: Some(settings.to_proto()) };
+    let created = client.queues().create_queue(request).await.asked(what)?.into_inner().created;
+    let text = if created { "created" } else { "exists already:" };
+    out.show(&json!({ "queue": name, "created": created }), format_args!("{text} '{name}'"))?;
+    Ok(())
+}
+
+async fn update(
+    client: &Client,
+    out: &mut Printer,
+    name: String,
+    settings: &QueueSettings,
+) -> anyhow::Result<()> {
+    let what = format!("update '{name}'");
+    let request = proto::UpdateQueueRequest { queue: name, config: Some(settings.to_proto()) };
+    let reply = client.queues().update_queue(request).await.asked(what)?.into_inner();
+    let view = QueueView::from(reply.queue.context("the broker sent no queue")?);
+    out.show(&view, view.figures())?;
+    Ok(())
+}
+
+async fn list(client: &Client, out: &mut Printer, prefix: &str) -> anyhow::Result<()> {
+    let mut views = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let request = proto::ListQueuesRequest { prefix: prefix.to_owned(), page_size: PAGE, page_token };
+        let page = client.queues().list_queues(request).await.asked("list queues")?.into_inner();
+        let queues = page.queues.into_iter().map(QueueView::from);
+        match out.format {
+            // A program can begin with the first page; a table must know all to be aligned.
+            Format::Json => queues.into_iter().try_for_each(|view| out.json(&view))?,
+            Format::Text => views.extend(queues),
+        }
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    if out.format == Format::Text {
+        out.line(queue_table(&views))?;
+    }
+    Ok(())
+}
+
+async fn purge(client: &Client, out: &mut Printer, name: String, yes: bool) -> anyhow::Result<()> {
+    confirm(yes, &format!("remove all messages from '{name}'"))?;
+    let request = proto::PurgeQueueRequest { queue: name.clone() };
+    let reply = client.queues().purge_queue(request).await.asked(format!("purge '{name}'"))?;
+    let messages = reply.into_inner().messages;
+    out.show(
+        &json!({ "queue": name, "messages": messages }),
+        format_args!("removed {messages} messages from '{name}'"),
+    )?;
+    Ok(())
+}
+
+async fn delete(client: &Client, out: &mut Printer, name: String, yes: bool) -> anyhow::Result<()> {
+    confirm(yes, &format!("delete '{name}' and its messages"))?;
+    let request = proto::DeleteQueueRequest { queue: name.clone() };
+    let reply = client.queues().delete_queue(request).await.asked(format!("delete '{name}'"))?;
+    let messages = reply.into_inner().messages;
+    out.show(
+        &json!({ "queue": name, "messages": messages }),
+        format_args!("deleted '{name}' and {messages} messages"),
+    )?;
+    Ok(())
+}
+
+/// Asks a person before something that cannot be undone. A script is not asked: it has said so by being one.
+fn confirm(yes: bool, what: &str) -> anyhow::Result<()> {
+    if yes || !io::stdin().is_terminal() {
+        return Ok(());
+    }
+    write!(io::stderr(), "Really {what}? [y/N] ")?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    if !matches!(answer.trim(), "y" | "Y" | "yes") {
+        bail!("nothing was done");
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! The settings of a broker and where each comes from: a flag, else the environment, else the file, else its
+//! default. The same names everywhere: `--data-dir`, `NEXO_DATA_DIR`, `data_dir`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use nexo_broker::{BrokerOptions, SyncMode};
+use serde::Deserialize;
+
+use super::listen::Listen;
+use crate::units::Size;
+
+/// What one source says. On the command line the environment is asked for what no flag gives.
+#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Layer {
+    /// Where the data lies [default: ./nexo-data]
+    #[arg(long, value_name = "DIR", env = "NEXO_DATA_DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Address of the native API, or off [default: 127.0.0.1:7654]
+    #[arg(long, value_name = "HOST:PORT", env = "NEXO_GRPC")]
+    pub(crate) grpc: Option<Listen>,
+    /// Address of health and metrics, or off [default: 127.0.0.1:15672]
+    #[arg(long, value_name = "HOST:PORT", env = "NEXO_HTTP")]
+    pub(crate) http: Option<Listen>,
+    /// What a confirmed push has survived: always = a power cut, interval or os = the end of the process
+    /// [default: always]
+    #[arg(long, value_enum, value_name = "MODE", env = "NEXO_SYNC", verbatim_doc_comment)]
+    pub(crate) sync: Option<Sync>,
+    /// How often the mode `interval` syncs, in milliseconds [default: 200]
+    #[arg(long, value_name = "MS", env = "NEXO_SYNC_INTERVAL_MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    pub(crate) sync_interval_ms: Option<u64>,
+    /// Size of one file of the log [default: 64MiB]
+    #[arg(long, value_name = "BYTES", env = "NEXO_SEGMENT_BYTES")]
+    pub(crate) segment_bytes: Option<Size>,
+    /// Memory for messages; beyond it they are left on disk [default: 256MiB]
+    #[arg(long, value_name = "BYTES", env = "NEXO_MEMORY_BYTES_MAX")]
+    pub(crate) memory_bytes_max: Option<Size>,
+    /// What to log to standard error: error, warn, info, debug, trace, or a filter like warn,nexo_broker=debug
+    /// [default: warn]
+    #[arg(long, value_name = "FILTER", env = "NEXO_LOG", verbatim_doc_comment)]
+    pub(crate) log: Option<String>,
+    /// How to log [default: text]
+    #[arg(long, value_enum, value_name = "FORMAT", env = "NEXO_LOG_FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+/// What a confirmed push has survived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Sync {
+    Always,
+    Interval,
+    Os,
+}
+
+/// How to log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// The settings, each decided.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) grpc: Listen,
+    pub(crate) http: Listen,
+    pub(crate) log: String,
+    pub(crate) log_format: LogFormat,
+    pub(crate) broker: BrokerOptions,
+}
+
+impl Layer {
+    /// What the file at `path` says.
+    pub(crate) fn from_file(path: &Path) -> anyhow::Result<Self> {
+        let name = path.display();
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the configuration '{name}'"))?;
+        Self::from_toml(&text).with_context(|| format!("the configuration '{name}' cannot be used"))
+    }
+
+    fn from_toml(text: &str) -> anyhow::Result<Self> {
+        let layer: Self = toml::from_str(text).map_err(|error| {
+            let reason = error.message().replace('\n', ", ");
+            match error.span() {
+                Some(span) => {
+                    let number = text[..span.start].matches('\n').count() + 1;
+                    let line = text.lines().nth(number - 1).unwrap_or_default().trim();
+                    anyhow::anyhow!("line {number} ({line}): {reason}")
+                }
+                None => anyhow::anyhow!(reason),
+            }
+        })?;
+        if let Some(interval) = layer.sync_interval_ms
+            && !(1..=3_600_000).contains(&interval)
+        {
+            bail!("sync_interval_ms must be between 1 and 3600000; it is {interval}");
+        }
+        Ok(layer)
+    }
+
+    /// This, and `below` where this says nothing.
+    pub(crate) fn over(self, below: Self) -> Self {
+        Self {
+            data_dir: self.data_dir.or(below.data_dir),
+            grpc: self.grpc.or(below.grpc),
+            http: self.http.or(below.http),
+            sync: self.sync.or(below.sync),
+            sync_interval_ms: self.sync_interval_ms.or(below.sync_interval_ms),
+            segment_bytes: self.segment_bytes.or(below.segment_bytes),
+            memory_bytes_max: self.memory_bytes_max.or(below.memory_bytes_max),
+            log: self.log.or(below.log),
+            log_format: self.log_format.or(below.log_format),
+        }
+    }
+
+    /// The settings, with the defaults for what nobody says.
+    pub(crate) fn decide(self) -> anyhow::Result<Config> {
+        let mut broker = BrokerOptions::new(self.data_dir.unwrap_or_else(|| PathBuf::from("./nexo-data")));
+        if let Some(sync) = self.sync {
+            broker.sync = sync.into();
+        }
+        if let Some(interval) = self.sync_interval_ms {
+            broker.sync_interval = Duration::from_millis(interval);
+        }
+        if let Some(Size(bytes)) = self.segment_bytes {
+            broker.segment_bytes = u32::try_from(bytes)
+                .with_context(|| format!("segment_bytes must be below {}; it is {bytes}", u32::MAX))?;
+        }
+        if let Some(Size(bytes)) = self.memory_bytes_max {
+            broker.memory_bytes_max = bytes;
+        }
+        let grpc = self.grpc.unwrap_or_else(|| Listen::At("127.0.0.1:7654".into()));
+        let http = self.http.unwrap_or_else(|| Listen::At("127.0.0.1:15672".into()));
+        if grpc == Listen::Off && http == Listen::Off {
+            bail!("grpc and http are both off; at least one way in must be open");
+        }
+        let log = self.log.unwrap_or_else(|| "warn".into());
+        Ok(Config { grpc, http, log, log_format: self.log_format.unwrap_or(LogFormat::Text), broker })
+    }
+}
+
+impl From<Sync> for SyncMode {
+    fn from(sync: Sync) -> Self {
+        match sync {
+            Sync::Always => Self::Always,
+            Sync::Interval => Self::Interval,
+            Sync::Os => Self::Os,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(text: &str) -> String {
+        format!("{:#}", Layer::from_toml(text).unwrap_err())
+    }
+
+    #[test]
+    fn a_higher_layer_wins_and_a_lower_one_fills_in() {
+        let flags = Layer { grpc: Some(Listen::Off), ..Layer::default() };
+        let file = Layer::from_toml("grpc = '0.0.0.0:1'\nsync = 'os'\nsegment_bytes = '8MiB'").unwrap();
+        let config = flags.over(file).decide().unwrap();
+        assert_eq!(config.grpc, Listen::Off);
+        assert_eq!(config.broker.sync, SyncMode::Os);
+        assert_eq!(config.broker.segment_bytes, 8 << 20);
+        assert_eq!(config.http, Listen::At("127.0.0.1:15672".into()));
+        assert_eq!(config.broker.data_dir, PathBuf::from("./nexo-data"));
+        assert_eq!(config.log, "warn");
+    }
+
+    #[test]
+    fn an_unknown_key_is_named() {
+        let text = refused("data_dir = 'x'\ndatadir = 'y'\n");
+        assert!(text.starts_with("line 2 (datadir = 'y'): unknown field `datadir`"), "{text}");
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_its_key_and_the_demand() {
+        let text = refused("sync = 'sometimes'");
+        assert!(text.contains("sync = 'sometimes'") && text.contains("always"), "{text}");
+        let text = refused("grpc = 'here'");
+        assert!(text.contains("grpc = 'here'") && text.contains("must be HOST:PORT"), "{text}");
+        let text = refused("sync_interval_ms = 0");
+        assert_eq!(text, "sync_interval_ms must be between 1 and 3600000; it is 0");
+        let text = refused("segment_bytes = -1");
+        assert!(text.contains("segment_bytes = -1") && text.contains("a number of bytes"), "{text}");
+    }
+
+    #[test]
+    fn a_broker_without_a_way_in_is_refused() {
+        let layer = Layer { grpc: Some(Listen::Off), http: Some(Listen::Off), ..Layer::default() };
+        assert!(layer.decide().unwrap_err().to_string().contains("both off"));
+    }
+}

@@ -1,0 +1,8 @@
+//! `nexo serve`: a broker and all its ways in, from reading the settings to the last sync.
+
+mod config;
+mod listen;
+mod logging;
+mod run;
+
+pub(crate) use run::ServeArgs;

@@ -1,0 +1,143 @@
+//! The life of a broker: settings, ports, data, ready; and in the end, everything in the other order.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use nexo_broker::Broker;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::config::{Config, Layer};
+use super::logging;
+use crate::signals::Signals;
+
+/// How long calls that have begun may take to finish once the broker was asked to end.
+const DRAIN: Duration = Duration::from_secs(10);
+
+const EXAMPLES: &str = "\
+Each option is also an environment variable (--data-dir: NEXO_DATA_DIR) and a key of the file (data_dir). A flag
+goes before the environment, the environment before the file.
+
+When the broker is ready it prints one line: ready grpc=127.0.0.1:7654 http=127.0.0.1:15672 data=./nexo-data
+
+SIGTERM and SIGINT let it finish what is in flight, sync and exit with 0; a second one ends it at once.
+
+Examples:
+  nexo serve
+  nexo serve --data-dir /var/lib/nexo --grpc 0.0.0.0:7654 --log info
+  nexo serve --config /etc/nexo.toml --http off";
+
+/// Run a broker.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ServeArgs {
+    /// A TOML file with settings
+    #[arg(long, value_name = "FILE", env = "NEXO_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    layer: Layer,
+}
+
+impl ServeArgs {
+    /// Serves until a signal says otherwise.
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let file = self.config.as_deref().map(Layer::from_file).transpose()?.unwrap_or_default();
+        let config = self.layer.over(file).decide()?;
+        logging::start(&config)?;
+        let mut signals = Signals::new().context("cannot listen for signals")?;
+        let mut serving = Serving::start(&config).await?;
+        serving.print_ready(&config);
+        let outcome = tokio::select! {
+            (name, _) = signals.next() => {
+                tracing::info!(signal = name, "ending");
+                Ok(ExitCode::SUCCESS)
+            }
+            failed = serving.failed() => Err(failed),
+        };
+        signals.force_next();
+        serving.end().await;
+        outcome
+    }
+}
+
+/// A broker with its ways in open.
+struct Serving {
+    broker: Broker,
+    servers: JoinSet<anyhow::Result<()>>,
+    stop: CancellationToken,
+    addresses: Vec<(&'static str, String)>,
+}
+
+impl Serving {
+    /// Opens the ports first: if one is taken, the data is not touched.
+    async fn start(config: &Config) -> anyhow::Result<Self> {
+        let grpc = config.grpc.bind("the native API").await?;
+        let http = config.http.bind("health and metrics").await?;
+        let options = config.broker.clone();
+        let broker = tokio::task::spawn_blocking(move || Broker::open(options))
+            .await
+            .context("the broker failed while it opened its data")??;
+        let mut serving =
+            Self { broker, servers: JoinSet::new(), stop: CancellationToken::new(), addresses: Vec::new() };
+        if let Some(listener) = grpc {
+            serving.note("grpc", &listener)?;
+            let stop = serving.stop.clone().cancelled_owned();
+            let server = nexo_grpc::serve(serving.broker.clone(), listener, stop);
+            serving.servers.spawn(async move { Ok(server.await?) });
+        }
+        if let Some(listener) = http {
+            serving.note("http", &listener)?;
+            let stop = serving.stop.clone().cancelled_owned();
+            let server = nexo_admin::serve(serving.broker.clone(), listener, stop);
+            serving.servers.spawn(async move { server.await.context("the management port failed") });
+        }
+        Ok(serving)
+    }
+
+    fn note(&mut self, name: &'static str, listener: &TcpListener) -> anyhow::Result<()> {
+        let address = listener.local_addr().with_context(|| format!("cannot tell the address of {name}"))?;
+        self.addresses.push((name, address.to_string()));
+        Ok(())
+    }
+
+    fn print_ready(&self, config: &Config) {
+        let mut line = "ready".to_owned();
+        for (name, address) in &self.addresses {
+            line.push_str(&format!(" {name}={address}"));
+        }
+        let mut out = io::stdout().lock();
+        // A broker whose output nobody reads is as good as any other.
+        let _ = writeln!(out, "{line} data={}", config.broker.data_dir.display());
+        let _ = out.flush();
+    }
+
+    /// Why one of the ways in ended although nobody asked it to.
+    async fn failed(&mut self) -> anyhow::Error {
+        match self.servers.join_next().await {
+            Some(Ok(Err(error))) => error,
+            Some(Err(error)) => anyhow::Error::new(error).context("a server failed"),
+            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a server ended although nobody asked it to"),
+        }
+    }
+
+    /// Lets no one in any more, lets those inside finish, then syncs and closes the data.
+    async fn end(mut self) {
+        self.stop.cancel();
+        let drained = tokio::time::timeout(DRAIN, async {
+            while let Some(result) = self.servers.join_next().await {
+                if let Ok(Err(error)) = result {
+                    tracing::error!("{error:#}");
+                }
+            }
+        });
+        if drained.await.is_err() {
+            tracing::warn!("some calls did not finish within {} s and are cut off", DRAIN.as_secs());
+            self.servers.abort_all();
+        }
+        self.broker.shutdown().await;
+    }
+}

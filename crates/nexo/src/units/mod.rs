@@ -1,0 +1,9 @@
+//! Quantities as people write them: times, sizes, rates.
+
+mod rate;
+mod size;
+mod span;
+
+pub(crate) use rate::Rate;
+pub(crate) use size::Size;
+pub(crate) use span::Span;

@@ -1,0 +1,18 @@
+//! How the answers of a broker are shown. Each view is a value that serde turns into JSON and that has a text for
+//! people.
+
+mod message;
+mod queue;
+mod table;
+
+pub(crate) use message::MessageView;
+pub(crate) use queue::{QueueView, queue_table};
+pub(crate) use table::{Figures, columns};
+
+use nexo_types::Timestamp;
+
+/// A moment for people.
+pub(crate) fn moment(ms: u64) -> String {
+    let millis = i64::try_from(Timestamp(ms).0).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(millis).map_or_else(|_| format!("{ms} ms"), |moment| moment.to_string())
+}
