@@ -1,62 +1,299 @@
-//! skeleton
-use crate::*;
-use nexo_types::*;
+//! The handle that every way in holds, its life, and the catalog of queues. Messages are in `messages.rs`.
 
-/// Which queues to list.
-#[derive(Clone, Debug, Default)]
-pub struct ListRequest { /** Only names that begin so. */ pub prefix: String, /** Only names after this one. */ pub after: Option<String>, /** At most this many. */ pub limit: usize }
-/// A pull.
-#[derive(Clone, Debug)]
-pub struct PopRequest { /** At most. 1..=limits::POP_BATCH_MAX */ pub max: usize, /** How long to wait for the first. */ pub wait: Millis, /** Lease; None = as the queue says. */ pub visibility: Option<Millis> }
-/// A subscription request.
-#[derive(Clone, Debug)]
-pub struct SubscribeRequest { /** Initial credit, 0..=limits::CREDIT_MAX. */ pub credit: u32, /** Lease. */ pub visibility: Option<Millis>, /** Whether leases outlive the subscription. */ pub keep_leases: bool }
-/// A redrive.
-#[derive(Clone, Debug, Default)]
-pub struct Redrive { /** Where to; None = where each came from. */ pub target: Option<QueueName>, /** Only these; empty = all. */ pub offsets: Vec<Offset>, /** At most this many. */ pub max: Option<u64> }
-/// What a redrive did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Redriven { /** Moved. */ pub moved: u64, /** Left where they are since their source is gone or unknown. */ pub skipped: u64 }
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-/// The broker; cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Broker;
+use nexo_core::config::QueueConfig;
+use nexo_core::queue::Removed;
+use nexo_core::record::Record;
+use nexo_log::disk::{Disk, RealDisk};
+use nexo_log::{Claim, Log, LogOptions, Urgency};
+use nexo_types::{QueueName, limits};
 
-#[allow(missing_docs, clippy::unused_async, clippy::missing_errors_doc, clippy::needless_pass_by_value)]
-impl Broker {
-    /// Opens or creates the data directory, recovers, starts threads. Blocking; call before serving.
-    pub fn open(_options: BrokerOptions) -> Result<Self, OpenError> { unimplemented!() }
-    /// true: it was created; false: it was there with the same settings.
-    pub async fn create_queue(&self, _name: &QueueName, _config: QueueConfig) -> Result<bool, CreateError> { unimplemented!() }
-    pub async fn configure_queue(&self, _name: &QueueName, _config: QueueConfig) -> Result<(), CreateError> { unimplemented!() }
-    /// How many messages went with it.
-    pub async fn delete_queue(&self, _name: &QueueName) -> Result<u64, QueueError> { unimplemented!() }
-    pub async fn pause_queue(&self, _name: &QueueName, _paused: bool) -> Result<(), QueueError> { unimplemented!() }
-    pub fn queue_stats(&self, _name: &QueueName) -> Result<QueueStats, QueueError> { unimplemented!() }
-    /// Sorted by name.
-    pub fn list_queues(&self, _request: &ListRequest) -> Vec<QueueStats> { unimplemented!() }
-    /// Resolves when durable. Outer error: nothing was taken. Inner: one per message; Ok(PushedId{offset, duplicate: bool}).
-    pub async fn push(&self, _name: &QueueName, _messages: Vec<NewMessage>) -> Result<Vec<Result<Pushed, PushError>>, QueueError> { unimplemented!() }
-    /// Dropping the future gives back what it had been handed.
-    pub async fn pop(&self, _name: &QueueName, _request: PopRequest) -> Result<Vec<Delivery>, PopError> { unimplemented!() }
-    pub fn subscribe(&self, _name: &QueueName, _request: SubscribeRequest) -> Result<Subscription, PopError> { unimplemented!() }
-    /// One result per receipt, in order; resolves when durable.
-    pub async fn received(&self, _receipts: &[Receipt]) -> Vec<Result<Timestamp, SettleError>> { unimplemented!() }
-    pub async fn ack(&self, _receipts: &[Receipt]) -> Vec<Result<(), SettleError>> { unimplemented!() }
-    /// delay None: as the queue's back-off says.
-    pub async fn nack(&self, _receipts: &[Receipt], _delay: Option<Millis>) -> Vec<Result<(), SettleError>> { unimplemented!() }
-    /// Extends to now + visibility; gives the new end.
-    pub async fn extend(&self, _receipts: &[Receipt], _visibility: Millis) -> Vec<Result<Timestamp, SettleError>> { unimplemented!() }
-    /// In delivery order, from the head; changes nothing.
-    pub async fn peek(&self, _name: &QueueName, _max: usize) -> Result<Vec<Delivery>, QueueError> { unimplemented!() }
-    pub async fn purge(&self, _name: &QueueName) -> Result<u64, QueueError> { unimplemented!() }
-    /// `name` is the dead-letter queue. Progress is called with the number moved so far.
-    pub async fn redrive(&self, _name: &QueueName, _request: Redrive, _progress: &(dyn Fn(u64) + Sync)) -> Result<Redriven, QueueError> { unimplemented!() }
-    pub fn stats(&self) -> BrokerStats { unimplemented!() }
-    pub fn health(&self) -> Health { unimplemented!() }
-    /// Stops handing out, syncs, stops threads. Later calls answer Unavailable.
-    pub async fn shutdown(&self) { unimplemented!() }
+use crate::catalog::Catalog;
+use crate::clock::Clock;
+use crate::difference::first_difference;
+use crate::error::{CreateError, OpenError, QueueError};
+use crate::keeper::Keeper;
+use crate::options::BrokerOptions;
+use crate::recovery;
+use crate::request::ListRequest;
+use crate::shared::{Encoded, Shared, not_found};
+use crate::slot::{Slot, SlotState};
+use crate::stats::{BrokerStats, Health, QueueStats};
+use crate::system;
+use crate::timer::Timer;
+use crate::workers::Workers;
+
+/// A broker. A clone is the same broker.
+#[derive(Clone, Debug)]
+pub struct Broker {
+    pub(crate) shared: Arc<Shared>,
 }
-/// What became of a pushed message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pushed { /** Its id, or that of the message it repeats. */ pub offset: Offset, /** Whether it repeats another. */ pub duplicate: bool }
+
+impl Broker {
+    /// Opens or creates the data directory, brings back what is there and starts to serve it. Reads the disk:
+    /// not for an async task.
+    ///
+    /// # Errors
+    /// If the directory cannot be used.
+    pub fn open(options: BrokerOptions) -> Result<Self, OpenError> {
+        let disk = RealDisk::open(&options.data_dir).map_err(|source| OpenError::Directory {
+            path: options.data_dir.clone(),
+            source,
+        })?;
+        Self::open_on(Arc::new(disk), options)
+    }
+
+    /// As [`Self::open`], on any disk: tests bring one that fails on command.
+    ///
+    /// # Errors
+    /// If the disk cannot be used.
+    pub fn open_on(disk: Arc<dyn Disk>, options: BrokerOptions) -> Result<Self, OpenError> {
+        let path = options.data_dir.clone();
+        let log_options = LogOptions {
+            segment_bytes: options.segment_bytes,
+            background_sync: (options.sync != nexo_core::config::SyncMode::Os).then_some(options.sync_interval),
+            ..LogOptions::default()
+        };
+        let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
+        let restored = recovery::restore(&log, &recovered, &path)?;
+        let shared = Arc::new(Shared {
+            options,
+            log,
+            clock: Clock::default(),
+            catalog: Catalog::default(),
+            timer: Timer::default(),
+            workers: Workers::default(),
+            keeper: Keeper::default(),
+            catalog_change: tokio::sync::Mutex::new(()),
+            next_queue: AtomicU64::new(restored.next_queue),
+            next_consumer: AtomicU64::new(1),
+            memory_bytes: AtomicI64::new(0),
+            stopping: AtomicBool::new(false),
+        });
+        let started = shared.workers.start().and_then(|()| shared.timer.start(&shared));
+        started
+            .and_then(|()| shared.keeper.start(&shared))
+            .map_err(|source| OpenError::Directory { path, source })?;
+        for slot in restored.slots {
+            let slot = Arc::new(slot);
+            shared.catalog.insert(&slot);
+            shared.end_sessions(&slot);
+        }
+        Ok(Self { shared })
+    }
+
+    /// Creates a queue. `true` if it is new, `false` if it was there with the same settings.
+    ///
+    /// # Errors
+    /// If it was there with other settings, a setting cannot be, or the log takes no more.
+    pub async fn create_queue(&self, name: &QueueName, config: QueueConfig) -> Result<bool, CreateError> {
+        config.check(name)?;
+        self.shared.refuse_if_stopping()?;
+        let _changing = self.shared.catalog_change.lock().await;
+        if let Some(slot) = self.shared.catalog.get(name) {
+            let state = slot.state.lock();
+            return match first_difference(state.queue.config(), &config) {
+                None => Ok(false),
+                Some((existing, asked)) => Err(CreateError::Differs { name: name.clone(), existing, asked }),
+            };
+        }
+        if self.shared.catalog.len() >= limits::QUEUES_MAX {
+            return Err(CreateError::TooMany { max: limits::QUEUES_MAX });
+        }
+        let (_, end) = self.shared.add_queue(name, config)?;
+        self.shared.synced(end).await?;
+        Ok(true)
+    }
+
+    /// Changes all settings of a queue.
+    ///
+    /// # Errors
+    /// If there is no such queue, a setting cannot be, or the log takes no more.
+    pub async fn configure_queue(&self, name: &QueueName, config: QueueConfig) -> Result<(), CreateError> {
+        config.check(name)?;
+        self.change_config(name, |_| config).await?;
+        Ok(())
+    }
+
+    /// Stops handing messages out, or goes on with it.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log takes no more.
+    pub async fn pause_queue(&self, name: &QueueName, paused: bool) -> Result<(), QueueError> {
+        self.change_config(name, |config| QueueConfig { paused, ..config.clone() }).await
+    }
+
+    async fn change_config(
+        &self,
+        name: &QueueName,
+        change: impl FnOnce(&QueueConfig) -> QueueConfig,
+    ) -> Result<(), QueueError> {
+        self.shared.refuse_if_stopping()?;
+        let slot = self.slot(name)?;
+        let written = self.shared.with(&slot, |state, now| {
+            let config = change(state.queue.config());
+            self.shared.commit(state, &[Record::Configure { config, at: now }], Urgency::Synced, Claim::Reserved)
+        })?;
+        let (written, _) = written.map_err(|error| Shared::unavailable(&error))?;
+        self.shared.wait_for(written).await
+    }
+
+    /// Deletes a queue with all that is in it. Gives back how many messages that were.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log takes no more.
+    pub async fn delete_queue(&self, name: &QueueName) -> Result<u64, QueueError> {
+        self.shared.refuse_if_stopping()?;
+        let _changing = self.shared.catalog_change.lock().await;
+        let slot = self.slot(name)?;
+        let (end, removed) = {
+            let mut state = slot.state.lock();
+            let appended = self
+                .shared
+                .append(&[Encoded::new(slot.id, &Record::Delete)], Urgency::Synced, Claim::Reserved)
+                .map_err(|error| Shared::unavailable(&error))?;
+            let removed = self.shared.apply(&mut state, appended.at, &Record::Delete).removed;
+            self.forget(&mut state);
+            (appended.end, removed)
+        };
+        self.shared.catalog.remove(&slot);
+        let count = self.let_go(removed);
+        self.shared.synced(end).await?;
+        Ok(count)
+    }
+
+    fn forget(&self, state: &mut SlotState) {
+        state.deleted = true;
+        for (_, mailbox) in state.mailboxes.drain() {
+            mailbox.drain();
+            mailbox.close();
+        }
+        let memory = std::mem::take(&mut state.memory_bytes);
+        self.shared.memory_bytes.fetch_sub(memory as i64, Ordering::Relaxed);
+    }
+
+    /// Takes everything that waits out of a queue. Gives back how many messages that were.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log takes no more.
+    pub async fn purge(&self, name: &QueueName) -> Result<u64, QueueError> {
+        self.shared.refuse_if_stopping()?;
+        let slot = self.slot(name)?;
+        let purged = self.shared.with(&slot, |state, now| {
+            let record = Record::Purge { before: state.queue.next_offset(), at: now };
+            let urgency = self.shared.urgency(state, crate::shared::Confirm::AsQueue);
+            self.shared.commit(state, &[record], urgency, Claim::Reserved)
+        })?;
+        let (written, applied) = purged.map_err(|error| Shared::unavailable(&error))?;
+        let count = self.let_go(applied.into_iter().find_map(|applied| applied.removed));
+        self.shared.wait_for(written).await?;
+        Ok(count)
+    }
+
+    /// Lets go of messages that have left: there may be millions, so no lock is held and nobody waits.
+    fn let_go(&self, removed: Option<Removed>) -> u64 {
+        let Some(removed) = removed else { return 0 };
+        let count = removed.count;
+        let shared = Arc::clone(&self.shared);
+        self.shared.workers.spawn(move || {
+            let mut freed = 0;
+            removed.usage(|segment, bytes| {
+                shared.log.account(segment, -(bytes as i64));
+                freed += bytes;
+            });
+            shared.keeper.note_freed(freed, shared.options.segment_bytes.into());
+        });
+        count
+    }
+
+    /// Figures of one queue.
+    ///
+    /// # Errors
+    /// If there is no such queue.
+    pub fn queue_stats(&self, name: &QueueName) -> Result<QueueStats, QueueError> {
+        let slot = self.slot(name)?;
+        let now = self.shared.clock.now();
+        let state = slot.state.lock();
+        if state.deleted {
+            return Err(not_found(name));
+        }
+        Ok(QueueStats::new(&state.queue, now))
+    }
+
+    /// Figures of many queues, sorted by name.
+    #[must_use]
+    pub fn list_queues(&self, request: &ListRequest) -> Vec<QueueStats> {
+        let wanted = |slot: &Arc<Slot>| {
+            let name = slot.name.as_str();
+            name.starts_with(&request.prefix) && request.after.as_deref().is_none_or(|after| name > after)
+        };
+        let mut slots: Vec<Arc<Slot>> = self.shared.catalog.all().into_iter().filter(wanted).collect();
+        slots.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let now = self.shared.clock.now();
+        let figures = slots.iter().filter_map(|slot| {
+            let state = slot.state.lock();
+            (!state.deleted).then(|| QueueStats::new(&state.queue, now))
+        });
+        figures.take(request.limit).collect()
+    }
+
+    /// Figures of the whole broker.
+    #[must_use]
+    pub fn stats(&self) -> BrokerStats {
+        BrokerStats {
+            health: self.health(),
+            queues: self.shared.catalog.len() as u64,
+            resident_bytes: system::resident_bytes(),
+            message_memory_bytes: u64::try_from(self.shared.memory_bytes.load(Ordering::Relaxed)).unwrap_or(0),
+            disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir),
+            log: self.shared.log.stats(),
+        }
+    }
+
+    /// Whether the broker can take and confirm messages.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        if self.shared.stopping.load(Ordering::Relaxed) {
+            return Health::Unhealthy { reason: "the broker is stopping".into() };
+        }
+        match self.shared.log.health() {
+            nexo_log::Health::Ok => Health::Ok,
+            nexo_log::Health::Full { reason } => Health::Unhealthy { reason: format!("the disk is full: {reason}") },
+            nexo_log::Health::Failed { reason } => {
+                Health::Unhealthy { reason: format!("the log has failed: {reason}") }
+            }
+        }
+    }
+
+    /// Stops: hands nothing out any more, ends subscriptions, writes a checkpoint, syncs and closes the log.
+    /// Later calls answer that the broker is stopping.
+    pub async fn shutdown(&self) {
+        if self.shared.stopping.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for slot in self.shared.catalog.all() {
+            for mailbox in slot.state.lock().mailboxes.values() {
+                mailbox.close();
+            }
+        }
+        let shared = Arc::clone(&self.shared);
+        let stop = tokio::task::spawn_blocking(move || {
+            shared.keeper.stop();
+            shared.timer.stop();
+            shared.workers.stop();
+            if let Err(error) = shared.checkpoint() {
+                tracing::warn!(%error, "no checkpoint at the end; the next start reads more of the log");
+            }
+            shared.log.close();
+        });
+        if stop.await.is_err() {
+            tracing::error!("stopping the broker failed");
+        }
+    }
+
+    pub(crate) fn slot(&self, name: &QueueName) -> Result<Arc<Slot>, QueueError> {
+        self.shared.catalog.get(name).ok_or_else(|| not_found(name))
+    }
+}

@@ -9,12 +9,18 @@ use thiserror::Error;
 /// A broker that could not start.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// The log could not be opened.
-    #[error("cannot open the data directory '{}': {source}", path.display())]
-    Log {
+    /// The directory could not be made or used.
+    #[error("cannot use the data directory '{}': {source}", path.display())]
+    Directory {
         /// Where.
         path: PathBuf,
-        /// Why.
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The log could not be opened.
+    #[error("{source}")]
+    Log {
+        /// Why; it names the directory.
         source: nexo_log::OpenError,
     },
     /// The log was opened but does not make sense.
@@ -99,6 +105,12 @@ pub enum PushError {
         max: u64,
         /// What was given.
         value: u64,
+    },
+    /// The log took earlier messages of the same push, but not this one.
+    #[error("{reason}")]
+    Unavailable {
+        /// Why, in words for whoever has to mend it.
+        reason: String,
     },
 }
 

@@ -1,15 +1,40 @@
-//! The one API that every way into Nexo uses.
+//! The one API that every way into Nexo uses: queues, messages, consumers, health.
+//!
+//! A [`Broker`] owns the log and all queues. Each queue has a lock of its own and is a state machine from
+//! `nexo-core`; this crate decides nothing about messages, it brings time, disk and threads to the rules.
+//!
+//! - [`Broker`] (`broker.rs`, `messages.rs`): the calls.
+//! - `shared.rs`: the way every change takes: lock, decide, write down, apply, see what follows, hand out.
+//! - `mailbox.rs`, `subscription.rs`: consumers.
+//! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters.
+//! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 
 mod broker;
+mod catalog;
+mod clock;
 mod delivery;
+mod difference;
 mod error;
 mod headers;
+mod keeper;
+mod mailbox;
+mod manifest;
+mod messages;
+mod mover;
 mod options;
+mod paging;
 mod receipt;
+mod recovery;
+mod request;
+mod shared;
+mod slot;
 mod stats;
 mod subscription;
+mod system;
+mod timer;
+mod workers;
 
-pub use broker::{Broker, ListRequest, PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
+pub use broker::Broker;
 pub use delivery::Delivery;
 pub use error::{CreateError, OpenError, PopError, PushError, QueueError, SettleError};
 pub use headers::{HeaderValue, Headers, HeadersError};
@@ -17,5 +42,6 @@ pub use nexo_core::config::{Backoff, ConfigError, Fate, Overflow, QueueConfig, R
 pub use nexo_core::message::{DeathReason, Durability, NewMessage, Origin, Properties, PropertyFormat};
 pub use options::BrokerOptions;
 pub use receipt::{Receipt, ReceiptError};
+pub use request::{ListRequest, PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use nexo_core::queue::Handed;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// Messages handed to one consumer and not yet taken by it.
 #[derive(Debug, Default)]
@@ -89,6 +90,16 @@ impl Mailbox {
             }
             woken.await;
         }
+    }
+
+    /// Has the consumer look again.
+    pub(crate) fn stir(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Resolves when there may be something new.
+    pub(crate) fn stirred(&self) -> Notified<'_> {
+        self.wake.notified()
     }
 
     /// No more messages will come.

@@ -13,8 +13,8 @@ use nexo_core::record::{Leave, Record};
 use nexo_log::{AppendError, Claim, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp};
 
-use crate::broker::{Redrive, Redriven};
 use crate::error::QueueError;
+use crate::request::Redrive;
 use crate::shared::{Encoded, Shared};
 use crate::slot::{Slot, SlotState};
 
@@ -25,6 +25,29 @@ const MOVE_BATCH: usize = 256;
 struct Moving {
     message: NewMessage,
     leave: Record,
+}
+
+/// A step of a redrive.
+#[derive(Debug)]
+pub(crate) struct RedrivePart {
+    pub(crate) moved: u64,
+    /// Messages that cannot go anywhere, of this step and those before.
+    pub(crate) passed: Vec<Offset>,
+}
+
+/// Which messages a redrive is about.
+struct Wanted {
+    before: Offset,
+    only: Option<OffsetSet>,
+    skip: OffsetSet,
+}
+
+impl Wanted {
+    fn wants(&self, offset: Offset) -> bool {
+        offset < self.before
+            && !self.skip.contains(offset)
+            && self.only.as_ref().is_none_or(|only| only.contains(offset))
+    }
 }
 
 impl Shared {
@@ -156,16 +179,19 @@ impl Shared {
     }
 
     /// Takes the next messages of a dead-letter queue and sends them where they belong. `None` when there are
-    /// no more of those that were there when the redrive began.
+    /// no more of those that were there when the redrive began and have not been `passed` over.
     pub(crate) fn redrive_part(
         self: &Arc<Self>,
         slot: &Arc<Slot>,
         redrive: &Redrive,
         before: Offset,
         max: usize,
-    ) -> Result<Option<Redriven>, QueueError> {
+        mut passed: Vec<Offset>,
+    ) -> Result<Option<RedrivePart>, QueueError> {
         let only: Option<OffsetSet> = (!redrive.offsets.is_empty()).then(|| redrive.offsets.iter().copied().collect());
-        let taken = self.take_for_redrive(slot, before, max.min(MOVE_BATCH), only.as_ref())?;
+        let skip: OffsetSet = passed.iter().copied().collect();
+        let wanted = Wanted { before, only, skip };
+        let taken = self.take_for_redrive(slot, max.min(MOVE_BATCH), &wanted)?;
         if taken.is_empty() {
             return Ok(None);
         }
@@ -173,7 +199,6 @@ impl Shared {
         let mut payloads = self.read_payloads(slot.id, &cold.map(|one| (one.offset, one.at)).collect::<Vec<_>>());
         payloads.extend(taken.iter().filter_map(|one| Some((one.offset, one.payload.clone()?))));
         let mut by_target: BTreeMap<QueueName, Vec<(&Handed, StoredMessage)>> = BTreeMap::new();
-        let mut left = Vec::new();
         for one in &taken {
             let message = payloads.get(&one.offset).and_then(|bytes| StoredMessage::parse(bytes).ok());
             let target = message.as_ref().and_then(|message| {
@@ -181,34 +206,33 @@ impl Shared {
             });
             match (message, target) {
                 (Some(message), Some(target)) => by_target.entry(target).or_default().push((one, message)),
-                _ => left.push(one),
+                _ => passed.push(one.offset),
             }
         }
-        let mut done = Redriven::default();
+        let mut moved = 0;
+        let mut failed = None;
         for (name, messages) in by_target {
             match self.redrive_to(slot, &name, &messages) {
-                Ok(()) => done.moved += messages.len() as u64,
-                Err(QueueError::NotFound { .. }) => left.extend(messages.iter().map(|(one, _)| *one)),
-                Err(error) => {
-                    left.extend(messages.iter().map(|(one, _)| *one));
-                    self.put_back(slot, &taken)?;
-                    return Err(error);
-                }
+                Ok(()) => moved += messages.len() as u64,
+                Err(QueueError::NotFound { .. }) => passed.extend(messages.iter().map(|(one, _)| one.offset)),
+                Err(error) => failed = Some(error),
             }
         }
-        done.skipped = left.len() as u64;
-        // Those that were moved are not leased any more and are passed over.
+        // Those that were moved are not leased any more and are passed over here.
         self.put_back(slot, &taken)?;
-        Ok(Some(done))
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(Some(RedrivePart { moved, passed })),
+        }
     }
 
     fn take_for_redrive(
         self: &Arc<Self>,
         slot: &Arc<Slot>,
-        before: Offset,
         max: usize,
-        only: Option<&OffsetSet>,
+        wanted: &Wanted,
     ) -> Result<Vec<Handed>, QueueError> {
+        let only = wanted.only.as_ref();
         loop {
             let (taken, page) = self.with(slot, |state, now| {
                 let page = match only {
@@ -218,7 +242,7 @@ impl Shared {
                 if page.is_some() {
                     return Ok((Vec::new(), page));
                 }
-                match state.queue.decide_take(now, max, before, only) {
+                match state.queue.decide_take(now, max, |offset| wanted.wants(offset)) {
                     Some(record) => {
                         let (_, applied) = self.commit(state, &[record], Urgency::Lazy, Claim::Reserved)?;
                         Ok((applied.into_iter().flat_map(|applied| applied.handed).collect(), None))
@@ -228,7 +252,7 @@ impl Shared {
                 }
             })?
             .map_err(|error: AppendError| Self::unavailable(&error))?;
-            let Some(page) = page.filter(|page| page.offsets.first().is_some_and(|first| first < before)) else {
+            let Some(page) = page.filter(|page| page.offsets.first().is_some_and(|first| first < wanted.before)) else {
                 return Ok(taken);
             };
             self.load_now(slot, &page)?;

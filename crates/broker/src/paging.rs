@@ -9,7 +9,7 @@ use nexo_core::batch::MessageBatch;
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{Entry, Handed, PageRequest};
 use nexo_core::record::{Leave, Pick, Record};
-use nexo_log::{EntryKind, Frame, FrameRef, ReadError};
+use nexo_log::{EntryKind, Frame, FrameRef, Log, ReadError};
 use nexo_types::{Offset, Position, QueueId};
 
 use crate::mailbox::Mailbox;
@@ -28,6 +28,7 @@ impl Shared {
         // A queue that was deleted meanwhile has no use for it.
         let _ = self.with(slot, |state, _| {
             state.paging = false;
+            state.page_arrived = true;
             self.take_page(state, request, read);
         });
     }
@@ -67,65 +68,8 @@ impl Shared {
         }
     }
 
-    /// The first messages of a page, without a gap: those that fit, at least one.
-    ///
-    /// # Errors
-    /// If the log cannot be read now. Damage is no error: what is damaged comes back as lost.
     pub(crate) fn read_page(&self, queue: QueueId, request: &PageRequest) -> Result<Vec<Entry>, ReadError> {
-        let (Some(first), Some(last)) = (request.offsets.first(), request.offsets.last()) else {
-            return Ok(Vec::new());
-        };
-        let mut frames = self.log.frames_of(request.segment, queue, request.lane, first..=last, usize::MAX)?;
-        frames.sort_unstable_by_key(|frame| frame.first);
-        let mut found = BTreeMap::new();
-        let mut bytes = 0;
-        let mut read = 0;
-        let mut step = FRAMES_AT_FIRST;
-        while read < frames.len() && bytes < PAGE_BYTES {
-            let part = &mut frames[read..];
-            let count = step.min(part.len());
-            bytes += self.read_part(queue, request, &mut part[..count], &mut found)?;
-            read += count;
-            step *= 2;
-        }
-        // What lies in frames that were not read yet is for another page.
-        let complete = frames.get(read).map_or(Offset(u64::MAX), |frame| frame.first);
-        let lost_at = Position { segment: request.segment, byte: 0 };
-        let wanted = request.offsets.iter().take_while(|offset| *offset < complete);
-        let entry = |offset| found.remove(&offset).unwrap_or_else(|| Entry::lost(offset, request.lane, lost_at));
-        Ok(wanted.map(entry).collect())
-    }
-
-    fn read_part(
-        &self,
-        queue: QueueId,
-        request: &PageRequest,
-        frames: &mut [FrameRef],
-        found: &mut BTreeMap<Offset, Entry>,
-    ) -> Result<usize, ReadError> {
-        let mut starts: Vec<u32> = frames.iter().map(|frame| frame.byte).collect();
-        starts.sort_unstable();
-        starts.dedup();
-        let mut bytes = 0;
-        for frame in self.log.read_frames(request.segment, &starts) {
-            let frame = match frame {
-                Ok(frame) => frame,
-                Err(error @ ReadError::Damaged { .. }) => {
-                    tracing::error!(%error, "a frame of the log is damaged");
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            for batch in batches_of(&frame, queue) {
-                bytes += batch.bytes().len();
-                for item in batch.items().iter().filter(|item| request.offsets.contains(item.offset)) {
-                    if let Ok(entry) = Entry::from_batch(&batch, item, frame.at) {
-                        found.insert(item.offset, entry);
-                    }
-                }
-            }
-        }
-        Ok(bytes)
+        read_page(&self.log, queue, request)
     }
 
     /// Reads the messages of a batch that waits in a mailbox. Those that cannot be read leave the queue.
@@ -139,13 +83,13 @@ impl Shared {
         let wanted = messages.iter().filter(|message| message.payload.is_none());
         let wanted: Vec<(Offset, Position)> = wanted.map(|message| (message.offset, message.at)).collect();
         let mut read = self.read_payloads(slot.id, &wanted);
-        let mut lost = OffsetSet::default();
+        let mut lost = Vec::new();
         messages.retain_mut(|message| {
             if message.payload.is_none() {
                 message.payload = read.remove(&message.offset);
             }
             if message.payload.is_none() {
-                lost = lost.iter().chain([message.offset]).collect();
+                lost.push(message.offset);
             }
             message.payload.is_some()
         });
@@ -153,7 +97,7 @@ impl Shared {
         if !lost.is_empty() {
             let _ = self.with(slot, |state, now| {
                 tracing::error!(queue = %slot.name, count = lost.len(), "messages are damaged on disk and are dropped");
-                let record = Record::Settle { offsets: lost, why: Leave::Damaged, at: now };
+                let record = Record::Settle { offsets: lost.into_iter().collect(), why: Leave::Damaged, at: now };
                 if let Err(error) =
                     self.commit(state, &[record], nexo_log::Urgency::Lazy, nexo_log::Claim::Reserved)
                 {
@@ -181,6 +125,66 @@ impl Shared {
         }
         read
     }
+}
+
+/// The first messages of a page, without a gap: those that fit, at least one. What is damaged comes back as lost.
+///
+/// # Errors
+/// If the log cannot be read now.
+pub(crate) fn read_page(log: &Log, queue: QueueId, request: &PageRequest) -> Result<Vec<Entry>, ReadError> {
+    let (Some(first), Some(last)) = (request.offsets.first(), request.offsets.last()) else {
+        return Ok(Vec::new());
+    };
+    let mut frames = log.frames_of(request.segment, queue, request.lane, first..=last, usize::MAX)?;
+    frames.sort_unstable_by_key(|frame| frame.first);
+    let mut found = BTreeMap::new();
+    let mut bytes = 0;
+    let mut read = 0;
+    let mut step = FRAMES_AT_FIRST;
+    while read < frames.len() && bytes < PAGE_BYTES {
+        let part = &frames[read..(read + step).min(frames.len())];
+        bytes += read_part(log, queue, request, part, &mut found)?;
+        read += part.len();
+        step *= 2;
+    }
+    // What lies in frames that were not read yet is for another page.
+    let complete = frames.get(read).map_or(Offset(u64::MAX), |frame| frame.first);
+    let lost_at = Position { segment: request.segment, byte: 0 };
+    let wanted = request.offsets.iter().take_while(|offset| *offset < complete);
+    let entry = |offset| found.remove(&offset).unwrap_or_else(|| Entry::lost(offset, request.lane, lost_at));
+    Ok(wanted.map(entry).collect())
+}
+
+fn read_part(
+    log: &Log,
+    queue: QueueId,
+    request: &PageRequest,
+    frames: &[FrameRef],
+    found: &mut BTreeMap<Offset, Entry>,
+) -> Result<usize, ReadError> {
+    let mut starts: Vec<u32> = frames.iter().map(|frame| frame.byte).collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let mut bytes = 0;
+    for frame in log.read_frames(request.segment, &starts) {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error @ ReadError::Damaged { .. }) => {
+                tracing::error!(%error, "a frame of the log is damaged");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        for batch in batches_of(&frame, queue) {
+            bytes += batch.bytes().len();
+            for item in batch.items().iter().filter(|item| request.offsets.contains(item.offset)) {
+                if let Ok(entry) = Entry::from_batch(&batch, item, frame.at) {
+                    found.insert(item.offset, entry);
+                }
+            }
+        }
+    }
+    Ok(bytes)
 }
 
 fn pick_payloads(frame: &Frame, queue: QueueId, offsets: &[Offset], read: &mut BTreeMap<Offset, Bytes>) {

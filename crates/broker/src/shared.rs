@@ -261,6 +261,12 @@ impl Shared {
             aftermath.page = state.queue.wanted_page().or_else(|| state.queue.overflow_page());
             state.paging = aftermath.page.is_some();
         }
+        if std::mem::take(&mut state.page_arrived) {
+            // Whoever waits for the log and not for a push must see that it was read.
+            for mailbox in state.mailboxes.values() {
+                mailbox.stir();
+            }
+        }
         self.note_memory(state, now);
         aftermath
     }

@@ -27,6 +27,8 @@ pub(crate) struct SlotState {
     pub(crate) deleted: bool,
     /// A page is being read.
     pub(crate) paging: bool,
+    /// A page has just come in.
+    pub(crate) page_arrived: bool,
     /// The earliest deadline that the timer has been told.
     pub(crate) armed: Option<Timestamp>,
     /// Records have been written since the last snapshot.
@@ -44,6 +46,7 @@ impl Slot {
             mailboxes: HashMap::default(),
             deleted: false,
             paging: false,
+            page_arrived: false,
             armed: None,
             dirty: true,
             snapshot: Vec::new(),

@@ -1,6 +1,7 @@
 //! What a broker can say about itself. Plain values: reading them changes nothing.
 
 use nexo_core::config::QueueConfig;
+use nexo_core::queue::Queue;
 use nexo_types::{Millis, QueueId, QueueName, Timestamp};
 
 /// Figures of one queue.
@@ -54,6 +55,39 @@ pub struct QueueStats {
     pub oldest_age: Millis,
     /// How long messages lately waited between being ready and being delivered, in milliseconds.
     pub average_wait_ms: f64,
+}
+
+impl QueueStats {
+    pub(crate) fn new(queue: &Queue, now: Timestamp) -> Self {
+        let figures = queue.figures(now);
+        let totals = figures.totals;
+        Self {
+            id: queue.id(),
+            name: queue.name().clone(),
+            config: queue.config().clone(),
+            created_at: queue.created_at(),
+            ready: figures.ready,
+            leased: figures.leased,
+            delayed: figures.delayed,
+            grouped: figures.grouped,
+            bytes: figures.bytes,
+            consumers: figures.consumers,
+            pushed: totals.pushed,
+            delivered: totals.delivered,
+            redelivered: totals.redelivered,
+            acked: totals.acked,
+            dead_lettered: totals.dead_lettered,
+            expired: totals.expired,
+            overflowed: totals.overflowed,
+            duplicates: figures.duplicates,
+            push_rate: figures.push_rate,
+            deliver_rate: figures.deliver_rate,
+            ack_rate: figures.ack_rate,
+            redeliver_rate: figures.redeliver_rate,
+            oldest_age: figures.oldest_age,
+            average_wait_ms: figures.average_wait_ms,
+        }
+    }
 }
 
 /// Whether the broker can take and confirm messages.

@@ -1,18 +1,157 @@
 //! A consumer that stays until it says otherwise.
 
+use std::sync::Arc;
+
+use nexo_core::message::StoredMessage;
+use nexo_core::record::Record;
+use nexo_core::queue::{Handed, ReturnCause, Terms};
+use nexo_log::{Claim, Urgency};
+use nexo_types::{ConsumerId, Offset};
+
 use crate::delivery::Delivery;
-use nexo_types::ConsumerId;
+use crate::error::QueueError;
+use crate::mailbox::Mailbox;
+use crate::shared::Shared;
+use crate::slot::{Slot, SlotState};
 
 /// A consumer of one queue. Dropping it ends the subscription; what it holds comes back at once unless the
 /// subscription was asked to keep its leases.
 #[derive(Debug)]
-pub struct Subscription;
+pub struct Subscription {
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+    mailbox: Arc<Mailbox>,
+    id: ConsumerId,
+    keep_leases: bool,
+}
 
 impl Subscription {
+    /// Adds a consumer to a queue.
+    pub(crate) fn start(
+        shared: &Arc<Shared>,
+        slot: &Arc<Slot>,
+        terms: Terms,
+        credit: u32,
+        keep_leases: bool,
+    ) -> Result<Self, QueueError> {
+        let id = shared.new_consumer_id();
+        let mailbox = Arc::new(Mailbox::default());
+        shared.with(slot, |state, _| {
+            state.mailboxes.insert(id, Arc::clone(&mailbox));
+            state.queue.add_consumer(id, terms, credit);
+        })?;
+        Ok(Self { shared: Arc::clone(shared), slot: Arc::clone(slot), mailbox, id, keep_leases })
+    }
+
     /// Who this is.
-    pub fn id(&self) -> ConsumerId { unimplemented!() }
+    #[must_use]
+    pub const fn id(&self) -> ConsumerId {
+        self.id
+    }
+
     /// The next messages, as soon as there are any; `None` once the queue is deleted or the broker stops.
-    pub async fn next(&mut self) -> Option<Vec<Delivery>> { unimplemented!() }
+    pub async fn next(&mut self) -> Option<Vec<Delivery>> {
+        loop {
+            let deliveries = self.open(self.mailbox.next().await?);
+            if !deliveries.is_empty() {
+                return Some(deliveries);
+            }
+        }
+    }
+
+    /// The messages that are here now.
+    pub(crate) fn take(&self) -> Vec<Delivery> {
+        self.open(self.mailbox.take())
+    }
+
+    /// The messages that are here now, and those that only have to be read from the log: a backlog may be on
+    /// disk only, and whoever asks for what is there waits for the disk.
+    pub(crate) async fn take_with_log(&self, max: usize) -> Vec<Delivery> {
+        let mut taken = Vec::new();
+        loop {
+            let stirred = self.mailbox.stirred();
+            taken.extend(self.take());
+            let reading = self.mailbox.is_waiting_for_log() || self.slot.state.lock().paging;
+            if taken.len() >= max || !reading {
+                return taken;
+            }
+            stirred.await;
+        }
+    }
+
     /// Asks for this many more messages.
-    pub fn add_credit(&self, _credit: u32) { unimplemented!() }
+    pub fn add_credit(&self, credit: u32) {
+        // A queue that was deleted has no more to give.
+        let _ = self.shared.with(&self.slot, |state, _| state.queue.add_credit(self.id, credit));
+    }
+
+    /// Asks for no more messages than these.
+    pub(crate) fn stop_credit(&self) {
+        let _ = self.shared.with(&self.slot, |state, _| state.queue.set_credit(self.id, 0));
+    }
+
+    fn open(&self, handed: Vec<Handed>) -> Vec<Delivery> {
+        handed.into_iter().filter_map(|one| delivery(&self.slot, one)).collect()
+    }
+}
+
+/// A message in the form its consumer sees.
+pub(crate) fn delivery(slot: &Slot, handed: Handed) -> Option<Delivery> {
+    let payload = handed.payload?;
+    let message = match StoredMessage::parse(&payload) {
+        Ok(message) => message,
+        Err(error) => {
+            tracing::error!(queue = %slot.name, offset = %handed.offset, %error, "a stored message cannot be read");
+            return None;
+        }
+    };
+    Some(Delivery {
+        queue: slot.id,
+        queue_name: slot.name.clone(),
+        offset: handed.offset,
+        attempt: handed.attempts,
+        enqueued_at: handed.enqueued_at,
+        lease_until: handed.until,
+        message,
+    })
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let ended = self.shared.with(&self.slot, |state, now| {
+            state.queue.remove_consumer(self.id);
+            state.mailboxes.remove(&self.id);
+            // What is in the mailbox never reached the consumer, so it does not count as an attempt.
+            let receipts = |handed: Vec<Handed>| handed.iter().map(|h| (h.offset, h.attempts)).collect::<Vec<_>>();
+            let unseen: Vec<(Offset, u32)> = receipts(self.mailbox.drain());
+            let (_, plan) = state.queue.decide_return(now, &unseen, ReturnCause::Undelivered);
+            self.give_back(state, &plan.records, plan.durable);
+            if self.keep_leases {
+                return Vec::new();
+            }
+            let held = state.queue.held_by(self.id);
+            let (_, plan) = state.queue.decide_return(now, &held, ReturnCause::SessionEnd);
+            self.give_back(state, &plan.records, plan.durable);
+            plan.deaths
+        });
+        if let Ok(deaths) = ended {
+            self.shared.bury_soon(&self.slot, deaths);
+        }
+    }
+}
+
+impl Subscription {
+    fn give_back(&self, state: &mut SlotState, records: &[Record], durable: bool) {
+        if records.is_empty() {
+            return;
+        }
+        if !durable {
+            for record in records {
+                self.shared.apply_unwritten(state, record);
+            }
+        } else if let Err(error) = self.shared.commit(state, records, Urgency::Lazy, Claim::Reserved) {
+            // They stay leased, and come back when their leases end.
+            tracing::warn!(queue = %self.slot.name, %error, "messages of a consumer that left cannot be returned now");
+        }
+    }
 }

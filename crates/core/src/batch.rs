@@ -189,10 +189,6 @@ impl BatchBuilder {
         self.items.push(BatchItem { offset, enqueued_at, start, len: len as u32 });
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.items.is_empty()
-    }
-
     pub(crate) fn is_full(&self) -> bool {
         self.out.len() >= BATCH_BYTES_MAX
     }

@@ -77,6 +77,7 @@ impl Coded for PushError {
         match self {
             Self::Full { .. } => Code::ResourceExhausted,
             Self::BodyTooLarge { .. } | Self::TimeTooLong { .. } => Code::InvalidArgument,
+            Self::Unavailable { .. } => Code::Unavailable,
         }
     }
 }

@@ -28,7 +28,7 @@ impl Reached {
     }
 
     /// Waits without an executor.
-    pub(crate) fn wait_blocking(self) -> Result<(), LogError> {
+    pub fn wait_blocking(self) -> Result<(), LogError> {
         match self.0 {
             Inner::Ready(result) => result,
             Inner::Waiting(receiver) => receiver.blocking_recv().unwrap_or(Err(LogError::Closed)),

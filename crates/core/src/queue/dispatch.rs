@@ -118,20 +118,12 @@ impl Queue {
         }
     }
 
-    /// Decides to take ready messages aside for the broker itself, in order: at most `max`, below `before`, and
-    /// only those in `only` if it is given. They stay leased until the broker moves or returns them.
+    /// Decides to take ready messages aside for the broker itself, in order: at most `max` of those wanted. They
+    /// stay leased until the broker moves or returns them.
     #[must_use]
-    pub fn decide_take(
-        &self,
-        now: Timestamp,
-        max: usize,
-        before: Offset,
-        only: Option<&OffsetSet>,
-    ) -> Option<Record> {
+    pub fn decide_take(&self, now: Timestamp, max: usize, wanted: impl Fn(Offset) -> bool) -> Option<Record> {
         let mut grants = Vec::new();
-        let wanted = |entry: &&Entry| {
-            entry.offset < before && entry.expires_at > now && only.is_none_or(|only| only.contains(entry.offset))
-        };
+        let wanted = |entry: &&Entry| entry.expires_at > now && wanted(entry.offset);
         for entry in ReadyWalk::new(&self.rejoined, &self.lanes).filter(wanted).take(max) {
             add_grant(&mut grants, entry, None, Phase::Done);
         }

@@ -1,0 +1,357 @@
+//! Keeps the house: checkpoints, so that recovery reads little; retires segments that nothing lives in, and
+//! copies the last living out of nearly empty ones; takes messages out of memory when there are too many.
+//!
+//! A thread of its own that sleeps until there is a reason.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use nexo_core::batch;
+use nexo_core::queue::PageRequest;
+use nexo_core::record::Record;
+use nexo_log::{AppendError, Claim, EntryKind, EntryRef, SegmentUsage, Urgency};
+use nexo_types::{Offset, Position, QueueId, SegmentId, Timestamp};
+use parking_lot::{Condvar, Mutex};
+
+use crate::manifest::Manifest;
+use crate::shared::{Encoded, Shared};
+use crate::slot::{Slot, SlotState};
+
+/// A checkpoint is due when this many segments' worth of messages have been let go.
+const FREED_SEGMENTS: u64 = 4;
+/// A segment with less than one part in this many alive is worth copying.
+const SPARSE: u64 = 4;
+/// Segments copied at one checkpoint, so that copying never takes the disk from the living.
+const COPIES_MAX: usize = 4;
+/// Messages copied under one hold of a queue's lock.
+const COPY_BATCH: usize = 1000;
+/// A snapshot is written in parts of at most this, so that it fits into any segment.
+const SNAPSHOT_PART_BYTES: usize = 1024 * 1024;
+/// What could not be done is tried again after this.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// The thread and its reasons to wake.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    signal: Arc<Signal>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Signal {
+    reasons: Mutex<Reasons>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Reasons {
+    checkpoint: bool,
+    freed_bytes: u64,
+    pressure: bool,
+    stuck: Vec<Weak<Slot>>,
+    full: bool,
+    stopping: bool,
+}
+
+impl Reasons {
+    fn any(&self) -> bool {
+        self.stopping || self.checkpoint || self.pressure || self.full || !self.stuck.is_empty()
+    }
+}
+
+impl Keeper {
+    pub(crate) fn start(&self, shared: &Arc<Shared>) -> std::io::Result<()> {
+        let signal = Arc::clone(&self.signal);
+        shared.log.on_rotate(Box::new(move |_| {
+            signal.reasons.lock().checkpoint = true;
+            signal.wake.notify_one();
+        }));
+        let weak = Arc::downgrade(shared);
+        let signal = Arc::clone(&self.signal);
+        let thread = thread::Builder::new().name("nexo-keeper".into()).spawn(move || signal.run(&weak))?;
+        *self.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// Messages have been let go: the disk may have something to give back.
+    pub(crate) fn note_freed(&self, bytes: u64, segment_bytes: u64) {
+        let mut reasons = self.signal.reasons.lock();
+        reasons.freed_bytes += bytes;
+        if reasons.freed_bytes > FREED_SEGMENTS * segment_bytes {
+            reasons.freed_bytes = 0;
+            reasons.checkpoint = true;
+            self.signal.wake.notify_one();
+        }
+    }
+
+    /// Messages take too much memory.
+    pub(crate) fn note_pressure(&self, _now: Timestamp) {
+        let mut reasons = self.signal.reasons.lock();
+        if !reasons.pressure {
+            reasons.pressure = true;
+            self.signal.wake.notify_one();
+        }
+    }
+
+    /// Dead letters of this queue could not be moved.
+    pub(crate) fn note_stuck(&self, slot: &Arc<Slot>) {
+        let mut reasons = self.signal.reasons.lock();
+        reasons.stuck.push(Arc::downgrade(slot));
+        self.signal.wake.notify_one();
+    }
+
+    /// The log refused something for want of space.
+    pub(crate) fn note_full(&self) {
+        let mut reasons = self.signal.reasons.lock();
+        if !reasons.full {
+            reasons.full = true;
+            self.signal.wake.notify_one();
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.signal.reasons.lock().stopping = true;
+        self.signal.wake.notify_one();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.thread().id() != thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the keeper thread panicked");
+        }
+    }
+}
+
+impl Signal {
+    fn run(&self, shared: &Weak<Shared>) {
+        loop {
+            let reasons = {
+                let mut reasons = self.reasons.lock();
+                while !reasons.any() {
+                    self.wake.wait(&mut reasons);
+                }
+                if reasons.stopping {
+                    return;
+                }
+                std::mem::take(&mut *reasons)
+            };
+            let Some(shared) = shared.upgrade() else { return };
+            if reasons.pressure {
+                shared.page_out_all();
+            }
+            if reasons.checkpoint || reasons.full {
+                shared.keep_house();
+            }
+            let mut again = !matches!(shared.log.health(), nexo_log::Health::Ok) && reasons.full;
+            for slot in reasons.stuck.iter().filter_map(Weak::upgrade) {
+                let deaths = slot.state.lock().queue.deaths();
+                shared.bury(&slot, &deaths);
+                again = true;
+            }
+            drop(shared);
+            if again {
+                // Whatever is in the way will not be gone at once.
+                let mut reasons = self.reasons.lock();
+                let until = Instant::now() + RETRY;
+                while !reasons.stopping && !self.wake.wait_until(&mut reasons, until).timed_out() {}
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Takes messages out of memory, the queues with most of them first, until half of what is allowed is used.
+    fn page_out_all(self: &Arc<Self>) {
+        let measured = |slot: Arc<Slot>| {
+            let bytes = slot.state.lock().memory_bytes;
+            (bytes, slot)
+        };
+        let mut slots: Vec<(u64, Arc<Slot>)> = self.catalog.all().into_iter().map(measured).collect();
+        slots.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (_, slot) in slots {
+            let used = self.memory_bytes.load(std::sync::atomic::Ordering::Relaxed);
+            if used <= (self.options.memory_bytes_max / 2) as i64 {
+                return;
+            }
+            let _ = self.with(&slot, |state, _| state.queue.page_out());
+        }
+    }
+
+    fn keep_house(self: &Arc<Self>) {
+        match self.checkpoint() {
+            Ok(()) => {}
+            Err(error) => tracing::warn!(%error, "no checkpoint could be written; trying again later"),
+        }
+        if self.log.health() == nexo_log::Health::Ok && self.copy_sparse_segments() {
+            // What was copied can be retired as soon as a checkpoint knows of it.
+            if let Err(error) = self.checkpoint() {
+                tracing::warn!(%error, "no checkpoint could be written; trying again later");
+            }
+        }
+    }
+
+    /// Writes snapshots of all queues that have changed, and a manifest; then retires what nothing needs.
+    pub(crate) fn checkpoint(self: &Arc<Self>) -> Result<(), AppendError> {
+        let segments = self.log.segments();
+        // Looked at before any snapshot is taken: what is empty now is in none of them, and stays empty.
+        let empty: Vec<SegmentId> =
+            segments.iter().filter(|s| s.sealed && s.live_bytes == 0).map(|s| s.id).collect();
+        let sparse: BTreeSet<SegmentId> = segments.iter().filter(|s| is_sparse(s)).map(|s| s.id).collect();
+        let replay_from = self.log.next_position();
+        let mut manifest = Manifest { replay_from, ..Manifest::default() };
+        let mut slots = self.catalog.all();
+        slots.sort_unstable_by_key(|slot| slot.id);
+        for slot in slots {
+            let mut state = slot.state.lock();
+            if state.deleted {
+                continue;
+            }
+            // An old snapshot in a segment that is nearly empty would keep it.
+            let stale = state.snapshot.iter().any(|frame| sparse.contains(&frame.segment));
+            if state.dirty || state.snapshot.is_empty() || stale {
+                self.snapshot(&mut state)?;
+            }
+            manifest.queues.push((slot.id, state.snapshot.clone()));
+        }
+        manifest.next_queue = self.next_queue.load(std::sync::atomic::Ordering::Relaxed);
+        let payload = manifest.encode();
+        let entry = EntryRef { queue: QueueId(0), kind: EntryKind::Manifest, spans: &[], payload: &payload };
+        let appended = self.log.append(&[entry], Urgency::Synced, Claim::Reserved)?;
+        if let Err(error) = self.log.synced(appended.end).wait_blocking() {
+            tracing::error!(%error, "a checkpoint was not synced");
+            return Ok(());
+        }
+        let needed: BTreeSet<SegmentId> =
+            manifest.queues.iter().flat_map(|(_, frames)| frames).map(|frame| frame.segment).collect();
+        for segment in empty {
+            if segment < replay_from.segment && !needed.contains(&segment) {
+                match self.log.retire(segment) {
+                    Ok(()) => tracing::debug!(%segment, "segment retired"),
+                    Err(error) => tracing::warn!(%segment, %error, "a segment cannot be retired"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self, state: &mut SlotState) -> Result<(), AppendError> {
+        let bytes = state.queue.snapshot();
+        let part_bytes = SNAPSHOT_PART_BYTES.min(self.options.segment_bytes as usize / 4);
+        let mut frames = Vec::new();
+        for part in bytes.chunks(part_bytes) {
+            let queue = state.queue.id();
+            let entry = EntryRef { queue, kind: EntryKind::Snapshot, spans: &[], payload: part };
+            frames.push(self.log.append(&[entry], Urgency::Lazy, Claim::Reserved)?.at);
+        }
+        state.snapshot = frames;
+        state.dirty = false;
+        Ok(())
+    }
+
+    /// Copies what is alive in nearly empty segments to the end of the log. Says whether anything was copied.
+    fn copy_sparse_segments(self: &Arc<Self>) -> bool {
+        let mut sparse: Vec<SegmentUsage> =
+            self.log.segments().into_iter().filter(|s| is_sparse(s) && s.live_bytes > 0).collect();
+        sparse.sort_unstable_by_key(|segment| segment.live_bytes);
+        sparse.truncate(COPIES_MAX);
+        for segment in &sparse {
+            for slot in self.catalog.all() {
+                if let Err(error) = self.copy_forward(&slot, segment.id) {
+                    tracing::warn!(segment = %segment.id, %error, "a segment cannot be copied forward now");
+                    return false;
+                }
+            }
+        }
+        !sparse.is_empty()
+    }
+
+    fn copy_forward(self: &Arc<Self>, slot: &Arc<Slot>, segment: SegmentId) -> Result<(), AppendError> {
+        loop {
+            let here = slot.state.lock().queue.entries_in_segment(segment);
+            if here.is_empty() {
+                break;
+            }
+            let part: Vec<(Offset, Timestamp, Position)> = here.into_iter().take(COPY_BATCH).collect();
+            let wanted: Vec<(Offset, Position)> = part.iter().map(|(offset, _, at)| (*offset, *at)).collect();
+            let payloads = self.read_payloads(slot.id, &wanted);
+            let moved = self.copy_entries(slot, segment, &part, &payloads)?;
+            if moved == 0 {
+                break;
+            }
+        }
+        loop {
+            let page = slot.state.lock().queue.page_in_segment(segment);
+            let Some(page) = page else { return Ok(()) };
+            if !self.copy_page(slot, &page)? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn copy_entries(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        segment: SegmentId,
+        part: &[(Offset, Timestamp, Position)],
+        payloads: &std::collections::BTreeMap<Offset, Bytes>,
+    ) -> Result<usize, AppendError> {
+        let mut state = slot.state.lock();
+        if state.deleted {
+            return Ok(0);
+        }
+        // What was read without the lock may have left, or may have been moved, meanwhile.
+        let still: BTreeSet<(Offset, Timestamp, Position)> =
+            state.queue.entries_in_segment(segment).into_iter().collect();
+        let messages: Vec<(Offset, Timestamp, Bytes)> = part
+            .iter()
+            .filter(|entry| still.contains(entry))
+            .filter_map(|(offset, at, _)| Some((*offset, *at, payloads.get(offset)?.clone())))
+            .collect();
+        self.append_copies(&mut state, &messages)?;
+        Ok(messages.len())
+    }
+
+    /// Copies a page that is not in memory. `false` if it cannot be read.
+    fn copy_page(self: &Arc<Self>, slot: &Arc<Slot>, page: &PageRequest) -> Result<bool, AppendError> {
+        let entries = match self.read_page(slot.id, page) {
+            Ok(entries) => entries,
+            Err(error) => {
+                tracing::warn!(queue = %slot.name, %error, "a page cannot be copied forward");
+                return Ok(false);
+            }
+        };
+        let messages: Vec<(Offset, Timestamp, Bytes)> = entries
+            .iter()
+            .map_while(|entry| Some((entry.offset, entry.enqueued_at, entry.payload.clone()?)))
+            .collect();
+        let mut state = slot.state.lock();
+        if state.deleted || messages.is_empty() {
+            return Ok(false);
+        }
+        if state.queue.page_in_segment(page.segment).as_ref() == Some(page) {
+            self.append_copies(&mut state, &messages)?;
+        }
+        Ok(true)
+    }
+
+    fn append_copies(
+        &self,
+        state: &mut SlotState,
+        messages: &[(Offset, Timestamp, Bytes)],
+    ) -> Result<(), AppendError> {
+        for batch in batch::relocate(messages) {
+            let record = Record::Messages(batch);
+            let entry = Encoded::new(state.queue.id(), &record);
+            let appended = self.append(&[entry], Urgency::Lazy, Claim::Reserved)?;
+            state.dirty = true;
+            self.apply(state, appended.at, &record);
+        }
+        Ok(())
+    }
+}
+
+fn is_sparse(segment: &SegmentUsage) -> bool {
+    segment.sealed && segment.live_bytes * SPARSE < segment.bytes.max(segment.file_bytes)
+}

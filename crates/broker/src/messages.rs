@@ -1,0 +1,459 @@
+//! What is done with messages: push, pop, subscribe, settle, look, send back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nexo_core::message::{Durability, NewMessage};
+use nexo_core::queue::{
+    Admission, Death, Handed, LeaseError, LeaseTerms, PushOutcome, ReturnCause, SettleMode, Terms, Verdict,
+};
+use nexo_core::record::Record;
+use nexo_log::{Claim, Urgency};
+use nexo_types::{Millis, Offset, Position, QueueId, QueueName, Timestamp, limits};
+use tokio::sync::oneshot;
+
+use crate::broker::Broker;
+use crate::delivery::Delivery;
+use crate::error::{PopError, PushError, QueueError, SettleError};
+use crate::receipt::Receipt;
+use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
+use crate::shared::{Confirm, Shared, Written};
+use crate::slot::{Slot, SlotState};
+use crate::subscription::{Subscription, delivery};
+
+/// A redrive moves this many at a time, and reports after each.
+const REDRIVE_STEP: usize = 256;
+
+impl Broker {
+    /// Pushes messages. When this resolves, those that were taken are as safe as their queue promises.
+    /// Answers come in the order of the messages.
+    ///
+    /// # Errors
+    /// If none was taken: there is no such queue, or the log takes no more. If the log fails while this waits,
+    /// whether they were kept is not known.
+    pub async fn push(
+        &self,
+        name: &QueueName,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
+        self.shared.refuse_if_stopping()?;
+        let slot = self.slot(name)?;
+        let mut answers: Vec<Option<Result<Pushed, PushError>>> =
+            messages.iter().map(|message| self.check(message).err().map(Err)).collect();
+        let wanted = messages.into_iter().zip(&answers).filter(|(_, answer)| answer.is_none());
+        let mut wanted: Vec<NewMessage> = wanted.map(|(message, _)| message).collect();
+        // Bytes that memory has no room for go to the log, where nobody waits for them.
+        let spill = self.shared.under_pressure();
+        let all_transient = wanted.iter().all(|message| message.durability == Durability::Transient);
+        if spill {
+            for message in &mut wanted {
+                message.durability = Durability::Durable;
+            }
+        }
+        let confirm = if all_transient { Confirm::Lazily } else { Confirm::AsQueue };
+        let (written, mut outcomes) = self
+            .shared
+            .with(&slot, |state, now| self.shared.push_now(state, now, &wanted, confirm))?
+            .map_err(|error| self.refused(&error))?;
+        if let Some(written) = written {
+            self.shared.wait_for(written).await?;
+        }
+        let mut taken = outcomes.drain(..);
+        for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
+            *answer = taken.next();
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// The largest body that a queue takes.
+    #[must_use]
+    pub fn body_bytes_max(&self) -> usize {
+        // A message must fit into one segment, with its properties and what is written around it.
+        let segment = self.shared.options.segment_bytes as usize;
+        limits::BODY_BYTES_MAX.min(segment.saturating_sub(2 * limits::PROPERTIES_BYTES_MAX).max(segment / 4))
+    }
+
+    fn check(&self, message: &NewMessage) -> Result<(), PushError> {
+        let max = self.body_bytes_max();
+        if message.body.len() > max {
+            return Err(PushError::BodyTooLarge { max, len: message.body.len() });
+        }
+        let times = [("delay_ms", message.delay), ("ttl_ms", message.ttl.unwrap_or_default())];
+        match times.into_iter().find(|(_, time)| *time > limits::DELAY_MAX) {
+            Some((field, time)) => {
+                Err(PushError::TimeTooLong { field, max: limits::DELAY_MAX.0, value: time.0 })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn refused(&self, error: &nexo_log::AppendError) -> QueueError {
+        if matches!(error, nexo_log::AppendError::Full { .. }) {
+            self.shared.keeper.note_full();
+        }
+        Shared::unavailable(error)
+    }
+
+    /// Takes messages: as many as there are, up to the maximum, or the first that come within the wait.
+    /// Dropping the future gives back what it had been handed.
+    ///
+    /// # Errors
+    /// If there is no such queue, or a number is out of range.
+    pub async fn pop(&self, name: &QueueName, request: PopRequest) -> Result<Vec<Delivery>, PopError> {
+        in_range("max", request.max as u64, 1, limits::POP_BATCH_MAX as u64)?;
+        in_range("wait_ms", request.wait.0, 0, limits::POP_WAIT_MAX.0)?;
+        let terms = terms(request.visibility)?;
+        self.shared.refuse_if_stopping()?;
+        let slot = self.slot(name)?;
+        let mut subscription = Subscription::start(&self.shared, &slot, terms, request.max as u32, true)?;
+        let mut taken = subscription.take_with_log(request.max).await;
+        if taken.is_empty() && request.wait > Millis::ZERO {
+            let first = tokio::time::timeout(request.wait.as_duration(), subscription.next()).await;
+            taken = first.ok().flatten().unwrap_or_default();
+        }
+        // No more messages, but those that came meanwhile as well.
+        subscription.stop_credit();
+        taken.extend(subscription.take());
+        Ok(taken)
+    }
+
+    /// Adds a consumer that stays until the subscription is dropped.
+    ///
+    /// # Errors
+    /// If there is no such queue, or a number is out of range.
+    pub fn subscribe(&self, name: &QueueName, request: SubscribeRequest) -> Result<Subscription, PopError> {
+        in_range("credit", request.credit.into(), 0, limits::CREDIT_MAX.into())?;
+        let terms = terms(request.visibility)?;
+        self.shared.refuse_if_stopping()?;
+        let slot = self.slot(name)?;
+        Ok(Subscription::start(&self.shared, &slot, terms, request.credit, request.keep_leases)?)
+    }
+
+    /// Says that messages have arrived, where the queue asks for that. Gives back when each lease ends.
+    pub async fn received(&self, receipts: &[Receipt]) -> Vec<Result<Timestamp, SettleError>> {
+        self.settle(receipts, Confirm::Lazily, |state, now, part| (state.queue.decide_received(now, part), Vec::new()))
+            .await
+    }
+
+    /// Says that messages are done. When this resolves, they are gone as safely as their queue promises.
+    pub async fn ack(&self, receipts: &[Receipt]) -> Vec<Result<(), SettleError>> {
+        self.settle(receipts, Confirm::AsQueue, |state, now, part| (state.queue.decide_ack(now, part), Vec::new())).await
+    }
+
+    /// Says that messages are done, without waiting for the disk. If the process dies within moments, they may
+    /// be delivered again.
+    pub async fn ack_unconfirmed(&self, receipts: &[Receipt]) -> Vec<Result<(), SettleError>> {
+        self.settle(receipts, Confirm::Lazily, |state, now, part| (state.queue.decide_ack(now, part), Vec::new())).await
+    }
+
+    /// Gives messages back, to be delivered again after `delay`, or as the queue's back-off says.
+    pub async fn nack(&self, receipts: &[Receipt], delay: Option<Millis>) -> Vec<Result<(), SettleError>> {
+        if let Some(delay) = delay.filter(|delay| *delay > limits::DELAY_MAX) {
+            let error = SettleError::TimeTooLong { field: "delay_ms", max: limits::DELAY_MAX.0, value: delay.0 };
+            return vec![Err(error); receipts.len()];
+        }
+        self.settle(receipts, Confirm::Lazily, |state, now, part| {
+            let (answers, plan) = state.queue.decide_return(now, part, ReturnCause::Nack(delay));
+            (Verdict { answers, records: plan.records, durable: plan.durable }, plan.deaths)
+        })
+        .await
+    }
+
+    /// Keeps messages for `visibility` from now. Gives back when each lease ends.
+    pub async fn extend(&self, receipts: &[Receipt], visibility: Millis) -> Vec<Result<Timestamp, SettleError>> {
+        if visibility > limits::VISIBILITY_MAX {
+            let error = SettleError::TimeTooLong {
+                field: "visibility_ms",
+                max: limits::VISIBILITY_MAX.0,
+                value: visibility.0,
+            };
+            return vec![Err(error); receipts.len()];
+        }
+        self.settle(receipts, Confirm::Lazily, |state, now, part| {
+            (state.queue.decide_extend(now, part, visibility), Vec::new())
+        })
+        .await
+    }
+
+    /// Sorts receipts by queue, has each queue decide, and waits for what was written.
+    async fn settle<T>(
+        &self,
+        receipts: &[Receipt],
+        confirm: Confirm,
+        mut decide: impl FnMut(&mut SlotState, Timestamp, &[(Offset, u32)]) -> (Verdict<T>, Vec<Death>),
+    ) -> Vec<Result<T, SettleError>> {
+        let mut by_queue: BTreeMap<QueueId, Vec<usize>> = BTreeMap::new();
+        for (index, receipt) in receipts.iter().enumerate() {
+            by_queue.entry(receipt.queue).or_default().push(index);
+        }
+        let mut answers: Vec<Option<Result<T, SettleError>>> = receipts.iter().map(|_| None).collect();
+        let mut written: Vec<Written> = Vec::new();
+        for (queue, indices) in by_queue {
+            let part: Vec<Receipt> = indices.iter().map(|index| receipts[*index]).collect();
+            let settled = self.settle_in_queue(queue, &part, confirm, &mut decide);
+            written.extend(settled.1);
+            for (index, answer) in indices.into_iter().zip(settled.0) {
+                answers[index] = Some(answer);
+            }
+        }
+        for written in written {
+            if let Err(error) = self.shared.wait_for(written).await {
+                let reason = error.to_string();
+                return receipts.iter().map(|_| Err(SettleError::Unavailable { reason: reason.clone() })).collect();
+            }
+        }
+        answers.into_iter().flatten().collect()
+    }
+
+    #[allow(clippy::type_complexity)] // The closure's type says what it does; a name for it would hide that.
+    fn settle_in_queue<T>(
+        &self,
+        queue: QueueId,
+        receipts: &[Receipt],
+        confirm: Confirm,
+        decide: &mut impl FnMut(&mut SlotState, Timestamp, &[(Offset, u32)]) -> (Verdict<T>, Vec<Death>),
+    ) -> (Vec<Result<T, SettleError>>, Option<Written>) {
+        let gone = |receipt: &Receipt| Err(SettleError::QueueGone { receipt: receipt.to_string() });
+        let Some(slot) = self.shared.catalog.get_id(queue) else {
+            return (receipts.iter().map(gone).collect(), None);
+        };
+        let part: Vec<(Offset, u32)> = receipts.iter().map(|receipt| (receipt.offset, receipt.attempt)).collect();
+        let done = self.shared.with(&slot, |state, now| {
+            let (verdict, deaths) = decide(state, now, &part);
+            let written = self.shared.commit_verdict(state, &verdict.records, verdict.durable, confirm);
+            (verdict.answers, deaths, written)
+        });
+        let Ok((answers, deaths, written)) = done else {
+            return (receipts.iter().map(gone).collect(), None);
+        };
+        self.shared.bury_soon(&slot, deaths);
+        match written {
+            Ok(written) => {
+                let named = answers.into_iter().zip(receipts);
+                let named = named.map(|(answer, receipt)| answer.map_err(|e| settle_error(&slot.name, receipt, e)));
+                (named.collect(), written)
+            }
+            Err(error) => {
+                let reason = self.refused(&error).to_string();
+                (receipts.iter().map(|_| Err(SettleError::Unavailable { reason: reason.clone() })).collect(), None)
+            }
+        }
+    }
+
+    /// Shows the next messages in the order of delivery. Changes nothing.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log cannot be read.
+    pub async fn peek(&self, name: &QueueName, max: usize) -> Result<Vec<Delivery>, QueueError> {
+        let slot = self.slot(name)?;
+        let max = max.min(limits::PEEK_MAX);
+        let (shared, peeked) = (Arc::clone(&self.shared), Arc::clone(&slot));
+        self.shared.on_worker(move || shared.peek_now(&peeked, max)).await?
+    }
+
+    /// Sends dead letters back to where they came from, or elsewhere. Only those that are there now; `progress`
+    /// is told how many have been moved so far.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log takes no more. What was moved before that stays moved.
+    pub async fn redrive(
+        &self,
+        name: &QueueName,
+        request: Redrive,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Redriven, QueueError> {
+        self.shared.refuse_if_stopping()?;
+        let slot = self.slot(name)?;
+        if let Some(target) = &request.target {
+            self.slot(target)?;
+        }
+        let before = slot.state.lock().queue.next_offset();
+        let mut done = Redriven::default();
+        let mut left = request.max.unwrap_or(u64::MAX);
+        // Those that cannot go anywhere are seen once, at the head; what lies behind them must still go.
+        let mut passed: Vec<Offset> = Vec::new();
+        while left > 0 {
+            let step = usize::try_from(left).unwrap_or(usize::MAX).min(REDRIVE_STEP);
+            let (shared, part_slot, part) = (Arc::clone(&self.shared), Arc::clone(&slot), request.clone());
+            let seen = std::mem::take(&mut passed);
+            let part = self
+                .shared
+                .on_worker(move || shared.redrive_part(&part_slot, &part, before, step, seen))
+                .await??;
+            let Some(part) = part else { break };
+            done.moved += part.moved;
+            done.skipped = part.passed.len() as u64;
+            passed = part.passed;
+            left -= part.moved.min(left);
+            progress(done.moved);
+        }
+        Ok(done)
+    }
+}
+
+impl Shared {
+    /// Pushes messages into a locked queue.
+    #[allow(clippy::type_complexity)] // What was written, and an answer for each message.
+    fn push_now(
+        &self,
+        state: &mut SlotState,
+        now: Timestamp,
+        messages: &[NewMessage],
+        confirm: Confirm,
+    ) -> Result<(Option<Written>, Vec<Result<Pushed, PushError>>), nexo_log::AppendError> {
+        let plan = state.queue.decide_push(now, messages, Admission::Checked);
+        let urgency = self.urgency(state, confirm);
+        let mut written = None;
+        if let Some(reserve) = plan.reserve {
+            self.commit(state, &[reserve], Urgency::Lazy, Claim::Normal)?;
+        }
+        let mut refused = None;
+        for (durability, batch) in plan.batches {
+            let first = batch.items().first().map_or(Offset(0), |item| item.offset);
+            let record = Record::Messages(batch);
+            match durability {
+                Durability::Transient => {
+                    self.apply_unwritten(state, &record);
+                }
+                Durability::Durable => match self.commit(state, &[record], urgency, Claim::Normal) {
+                    Ok((done, _)) => written = Some(done),
+                    // Nothing of this push was taken: the caller is told so at once.
+                    Err(error) if written.is_none() => return Err(error),
+                    Err(error) => {
+                        refused = Some((first, error.to_string()));
+                        break;
+                    }
+                },
+            }
+        }
+        let duplicates = plan.outcomes.iter().filter(|o| matches!(o, PushOutcome::Duplicate(_))).count();
+        state.queue.note_duplicates(duplicates as u64);
+        let name = state.queue.name().clone();
+        let outcomes = plan.outcomes.into_iter().map(|outcome| match (outcome, &refused) {
+            (PushOutcome::Accepted(offset), Some((first, reason))) if offset >= *first => {
+                Err(PushError::Unavailable { reason: reason.clone() })
+            }
+            (PushOutcome::Accepted(offset), _) => Ok(Pushed { offset, duplicate: false }),
+            (PushOutcome::Duplicate(offset), _) => Ok(Pushed { offset, duplicate: true }),
+            (PushOutcome::Refused { limit, max }, _) => {
+                Err(PushError::Full { name: name.clone(), fact: format!("{limit} is {max}") })
+            }
+        });
+        Ok((written, outcomes.collect()))
+    }
+
+    fn commit_verdict(
+        &self,
+        state: &mut SlotState,
+        records: &[Record],
+        durable: bool,
+        confirm: Confirm,
+    ) -> Result<Option<Written>, nexo_log::AppendError> {
+        if records.is_empty() {
+            return Ok(None);
+        }
+        if !durable {
+            for record in records {
+                self.apply_unwritten(state, record);
+            }
+            return Ok(None);
+        }
+        let urgency = self.urgency(state, confirm);
+        Ok(Some(self.commit(state, records, urgency, Claim::Reserved)?.0))
+    }
+
+    /// Moves dead messages on a worker.
+    pub(crate) fn bury_soon(self: &Arc<Self>, slot: &Arc<Slot>, deaths: Vec<Death>) {
+        if !deaths.is_empty() {
+            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+            self.workers.spawn(move || shared.bury(&slot, &deaths));
+        }
+    }
+
+    /// After a restart: messages that belonged to connections come back, and deadlines are set.
+    pub(crate) fn end_sessions(self: &Arc<Self>, slot: &Arc<Slot>) {
+        let ended = self.with(slot, |state, now| {
+            let plan = state.queue.decide_session_end(now);
+            if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily) {
+                tracing::warn!(queue = %slot.name, %error, "messages of ended connections cannot be returned now");
+            }
+            plan.deaths
+        });
+        if let Ok(deaths) = ended {
+            self.bury_soon(slot, deaths);
+        }
+    }
+
+    fn peek_now(self: &Arc<Self>, slot: &Arc<Slot>, max: usize) -> Result<Vec<Delivery>, QueueError> {
+        let seen = loop {
+            let (seen, page) = {
+                let state = slot.state.lock();
+                let (seen, blocked) = state.queue.peek(max);
+                (seen, if blocked { state.queue.head_page() } else { None })
+            };
+            match page {
+                Some(page) => self.load_now(slot, &page)?,
+                None => break seen,
+            }
+        };
+        let cold = seen.iter().filter(|one| one.payload.is_none());
+        let mut payloads = self.read_payloads(slot.id, &cold.map(|one| (one.offset, one.at)).collect::<Vec<_>>());
+        let shown = seen.into_iter().filter_map(|one| {
+            let handed = Handed {
+                offset: one.offset,
+                attempts: one.attempts,
+                enqueued_at: one.enqueued_at,
+                until: None,
+                at: Position::default(),
+                payload: one.payload.or_else(|| payloads.remove(&one.offset)),
+            };
+            delivery(slot, handed)
+        });
+        Ok(shown.collect())
+    }
+
+    /// Runs something that may wait for the disk.
+    async fn on_worker<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> Result<R, QueueError> {
+        let (send, receive) = oneshot::channel();
+        self.workers.spawn(move || {
+            // Whoever asked may have gone.
+            let _ = send.send(work());
+        });
+        receive.await.map_err(|_| QueueError::Unavailable { reason: "the broker is stopping".into() })
+    }
+
+    pub(crate) async fn synced(&self, end: Position) -> Result<(), QueueError> {
+        self.log.synced(end).await.map_err(|error| QueueError::Unavailable { reason: error.to_string() })
+    }
+}
+
+fn terms(visibility: Option<Millis>) -> Result<Terms, PopError> {
+    let lease = match visibility {
+        None => LeaseTerms::Queue,
+        Some(span) => {
+            in_range("visibility_ms", span.0, 1, limits::VISIBILITY_MAX.0)?;
+            LeaseTerms::For(span)
+        }
+    };
+    Ok(Terms { lease, settle: SettleMode::Manual })
+}
+
+fn in_range(field: &'static str, value: u64, min: u64, max: u64) -> Result<(), PopError> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(PopError::OutOfRange { field, min, max, value })
+}
+
+fn settle_error(queue: &QueueName, receipt: &Receipt, error: LeaseError) -> SettleError {
+    let queue = queue.clone();
+    let offset = receipt.offset;
+    match error {
+        LeaseError::Unknown => SettleError::Unknown { queue, offset },
+        LeaseError::NotLeased => SettleError::NotLeased { queue, offset },
+        LeaseError::Stale { current } => SettleError::Stale { queue, offset, attempt: receipt.attempt, current },
+        LeaseError::AlreadyReceived { until } => {
+            SettleError::AlreadyReceived { queue, offset, until: until.unwrap_or(Timestamp::MAX) }
+        }
+    }
+}

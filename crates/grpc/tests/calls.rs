@@ -1,0 +1,281 @@
+//! The native API call by call: what each answers, and how it refuses.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Served, message, within};
+use nexo_grpc::proto;
+use tonic::Code;
+
+#[tokio::test]
+async fn a_message_carries_everything_it_was_pushed_with() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig::default()).await;
+    let sent = proto::NewMessage {
+        body: vec![0, 255].into(),
+        priority: 255,
+        ttl_ms: Some(3_600_000),
+        dedup_id: "d".into(),
+        group_id: "g".into(),
+        headers: vec![
+            proto::Header { name: "t".into(), value: Some(proto::header::Value::Text("text".into())) },
+            proto::Header { name: "b".into(), value: Some(proto::header::Value::Bytes(vec![1, 2].into())) },
+        ],
+        transient: true,
+        ..Default::default()
+    };
+    let request = proto::PushRequest { queue: "q".into(), messages: vec![sent.clone()] };
+    served.client.messages().push(request).await.unwrap();
+    let got = served.pop("q", 1).await.remove(0);
+    assert_eq!((got.id, got.attempt, got.priority), (0, 1, 255));
+    assert_eq!((&got.body, &got.headers), (&sent.body, &sent.headers));
+    assert_eq!((got.dedup_id.as_str(), got.group_id.as_str(), got.transient), ("d", "g", true));
+    assert_eq!(got.expires_at_ms, Some(got.enqueued_at_ms + 3_600_000));
+    assert!(got.lease_until_ms.unwrap() > got.enqueued_at_ms);
+    assert!(!got.receipt.is_empty());
+    assert!(got.dead_letter.is_none());
+}
+
+#[tokio::test]
+async fn a_batch_has_a_result_for_each_message_and_a_single_push_a_status() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig { max_messages: Some(2), ..Default::default() }).await;
+    let request = proto::PushRequest { queue: "q".into(), messages: ["a", "b", "c"].map(message).to_vec() };
+    let results = served.client.messages().push(request).await.unwrap().into_inner().results;
+    let codes: Vec<_> = results
+        .iter()
+        .map(|result| match result.outcome.as_ref().unwrap() {
+            proto::push_result::Outcome::Pushed(_) => Code::Ok,
+            proto::push_result::Outcome::Error(error) => error.code.into(),
+        })
+        .collect();
+    assert_eq!(codes, [Code::Ok, Code::Ok, Code::ResourceExhausted]);
+
+    let request = proto::PushRequest { queue: "q".into(), messages: vec![message("d")] };
+    let status = served.client.messages().push(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().starts_with("queue 'q' is full"), "{status:?}");
+}
+
+#[tokio::test]
+async fn every_refusal_has_its_code_and_names_the_field() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig::default()).await;
+    let push = async |queue: &str, message: proto::NewMessage| {
+        let request = proto::PushRequest { queue: queue.into(), messages: vec![message] };
+        served.client.messages().push(request).await.unwrap_err()
+    };
+    let status = push("nowhere", message("x")).await;
+    assert_eq!((status.code(), status.message()), (Code::NotFound, "queue 'nowhere' does not exist"));
+    let status = push("q", proto::NewMessage { priority: 256, ..message("x") }).await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(status.message(), "messages[0].priority must be between 0 and 255; it is 256");
+    let status = push("q", proto::NewMessage { delay_ms: (-1i64).cast_unsigned(), ..message("x") }).await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().starts_with("messages[0].delay_ms must be between 0 and"), "{status:?}");
+    let status = push(&"n".repeat(256), message("x")).await;
+    assert_eq!(status.message(), "queue: a queue name has at most 255 bytes; this one has 256");
+
+    let config = Some(proto::QueueConfig { visibility_ms: Some(0), ..Default::default() });
+    let request = proto::CreateQueueRequest { queue: "bad".into(), config };
+    let status = served.client.queues().create_queue(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("visibility_ms must be between 1 and"), "{status:?}");
+    let config = Some(proto::QueueConfig { max_attempts: Some(9), ..Default::default() });
+    let request = proto::CreateQueueRequest { queue: "q".into(), config };
+    let status = served.client.queues().create_queue(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::AlreadyExists);
+    let request = proto::DeleteQueueRequest { queue: "bad".into() };
+    assert_eq!(served.client.queues().delete_queue(request).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(served.stats("q").await.pushed, 0);
+}
+
+#[tokio::test]
+async fn a_receipt_counts_once() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig::default()).await;
+    served.push("q", "x").await;
+    let receipt = served.pop("q", 1).await.remove(0).receipt;
+    let ack = async |receipts: &[&str]| {
+        let receipts = receipts.iter().map(|receipt| (*receipt).to_owned()).collect();
+        served.client.messages().ack(proto::AckRequest { receipts }).await
+    };
+    ack(&[&receipt]).await.unwrap();
+    assert_eq!(ack(&[&receipt]).await.unwrap_err().code(), Code::FailedPrecondition);
+    assert_eq!(ack(&["nonsense"]).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(ack(&["ffffff-0-1"]).await.unwrap_err().code(), Code::NotFound);
+    let results = ack(&[&receipt, "nonsense"]).await.unwrap().into_inner().results;
+    let codes: Vec<Code> = results.iter().map(|result| result.error.as_ref().unwrap().code.into()).collect();
+    assert_eq!(codes, [Code::FailedPrecondition, Code::InvalidArgument]);
+    assert_eq!(results[0].receipt, receipt);
+}
+
+#[tokio::test]
+async fn a_pop_waits_for_a_push() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig::default()).await;
+    let mut messages = served.client.messages();
+    let request = proto::PopRequest { queue: "q".into(), wait_ms: 60_000, ..Default::default() };
+    let pop = tokio::spawn(async move { messages.pop(request).await.unwrap().into_inner().messages });
+    let mut waiting = 0;
+    while waiting == 0 {
+        waiting = served.stats("q").await.consumers;
+    }
+    served.push("q", "at last").await;
+    let got = within(pop).await.unwrap();
+    assert_eq!(got[0].body, "at last");
+}
+
+#[tokio::test]
+async fn queues_come_page_by_page() {
+    let served = Served::start().await;
+    for name in ["a", "b1", "b2", "b3", "c"] {
+        served.create(name, proto::QueueConfig::default()).await;
+    }
+    let list = async |prefix: &str, page_size: u32, page_token: &str| {
+        let request =
+            proto::ListQueuesRequest { prefix: prefix.into(), page_size, page_token: page_token.into() };
+        let page = served.client.queues().list_queues(request).await.unwrap().into_inner();
+        (page.queues.into_iter().map(|queue| queue.name).collect::<Vec<_>>(), page.next_page_token)
+    };
+    assert_eq!(
+        list("", 0, "").await,
+        (["a", "b1", "b2", "b3", "c"].map(String::from).to_vec(), String::new())
+    );
+    assert_eq!(list("b", 2, "").await, (["b1", "b2"].map(String::from).to_vec(), "b2".into()));
+    assert_eq!(list("b", 2, "b2").await, (["b3"].map(String::from).to_vec(), String::new()));
+}
+
+#[tokio::test]
+async fn an_update_changes_what_it_gives_and_leaves_the_rest() {
+    let served = Served::start().await;
+    let config = proto::QueueConfig { visibility_ms: Some(5), max_messages: Some(9), ..Default::default() };
+    served.create("q", config).await;
+    let change = proto::QueueConfig { max_messages: Some(0), ttl_ms: Some(7), ..Default::default() };
+    let request = proto::UpdateQueueRequest { queue: "q".into(), config: Some(change) };
+    let queue = served.client.queues().update_queue(request).await.unwrap().into_inner().queue.unwrap();
+    let config = queue.config.unwrap();
+    assert_eq!((config.visibility_ms, config.max_messages, config.ttl_ms), (Some(5), Some(0), Some(7)));
+}
+
+#[tokio::test]
+async fn a_redrive_reports_what_it_moved() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig { max_attempts: Some(1), ..Default::default() }).await;
+    for body in ["a", "b"] {
+        served.push("q", body).await;
+    }
+    let receipts = served.pop("q", 2).await.into_iter().map(|message| message.receipt).collect();
+    served.client.messages().nack(proto::NackRequest { receipts, delay_ms: None }).await.unwrap();
+    let request = proto::PeekRequest { queue: "q_dlq".into(), max: 10 };
+    let dead = served.client.messages().peek(request).await.unwrap().into_inner().messages;
+    assert_eq!(dead.len(), 2);
+    assert_eq!(dead[0].receipt, "");
+    let letter = dead[0].dead_letter.as_ref().unwrap();
+    assert_eq!((letter.reason(), letter.attempts), (proto::DeathReason::MaxAttempts, 1));
+    assert_eq!((letter.source_queue.as_str(), letter.source_id), ("q", 0));
+
+    let request = proto::RedriveRequest { queue: "q_dlq".into(), ..Default::default() };
+    let mut replies = served.client.queues().redrive(request).await.unwrap().into_inner();
+    let mut last = None;
+    while let Some(reply) = within(replies.message()).await.unwrap() {
+        last = Some(reply);
+    }
+    assert_eq!(last, Some(proto::RedriveResponse { moved: 2, skipped: 0, done: true }));
+    assert_eq!(served.pop("q", 10).await.len(), 2);
+    let request = proto::RedriveRequest { queue: "nowhere".into(), ..Default::default() };
+    assert_eq!(served.client.queues().redrive(request).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[tokio::test]
+async fn a_large_body_passes_and_one_too_large_does_not() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig::default()).await;
+    let body = vec![7u8; 20 * 1024 * 1024];
+    let large = proto::NewMessage { body: body.clone().into(), ..Default::default() };
+    let request = proto::PushRequest { queue: "q".into(), messages: vec![large] };
+    served.client.messages().push(request).await.unwrap();
+    assert_eq!(served.pop("q", 1).await[0].body, body);
+    let too_large = proto::NewMessage { body: vec![0; 128 * 1024 * 1024 + 1].into(), ..Default::default() };
+    let request = proto::PushRequest { queue: "q".into(), messages: vec![too_large] };
+    let status = served.client.messages().push(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(status.message(), "messages[0].body has at most 134217728 bytes; it has 134217729");
+}
+
+#[tokio::test]
+async fn health_answers_for_each_service() {
+    use tonic_health::pb::health_client::HealthClient;
+    use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus};
+    let served = Served::start().await;
+    assert!(served.client.is_serving().await.unwrap());
+    let channel =
+        tonic::transport::Endpoint::from_shared(served.url.clone()).unwrap().connect().await.unwrap();
+    let mut health = HealthClient::new(channel);
+    for service in ["", "nexo.v1.QueueService", "nexo.v1.MessageService", "nexo.v1.StatsService"] {
+        let reply = health.check(HealthCheckRequest { service: service.into() }).await.unwrap();
+        assert_eq!(reply.get_ref().status(), ServingStatus::Serving, "{service}");
+    }
+    let unknown = health.check(HealthCheckRequest { service: "x".into() }).await.unwrap_err();
+    assert_eq!(unknown.code(), Code::NotFound);
+    let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    let first = within(watch.message()).await.unwrap().unwrap();
+    assert_eq!(first.status(), ServingStatus::Serving);
+}
+
+#[tokio::test]
+async fn reflection_lists_the_services() {
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let served = Served::start().await;
+    let channel =
+        tonic::transport::Endpoint::from_shared(served.url.clone()).unwrap().connect().await.unwrap();
+    let request = tonic_reflection::pb::v1::ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut replies = ServerReflectionClient::new(channel)
+        .server_reflection_info(tokio_stream::iter([request]))
+        .await
+        .unwrap()
+        .into_inner();
+    let Some(MessageResponse::ListServicesResponse(list)) =
+        within(replies.message()).await.unwrap().unwrap().message_response
+    else {
+        panic!("no list of services");
+    };
+    let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
+    for name in
+        ["nexo.v1.QueueService", "nexo.v1.MessageService", "nexo.v1.StatsService", "grpc.health.v1.Health"]
+    {
+        assert!(names.iter().any(|known| known == name), "no {name} in {names:?}");
+    }
+}
+
+#[tokio::test]
+async fn stats_tell_of_the_log() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig::default()).await;
+    served.push("q", "x").await;
+    let stats = served.client.stats().get_stats(proto::GetStatsRequest {}).await.unwrap().into_inner();
+    assert!(stats.healthy && stats.queues == 1, "{stats:?}");
+    assert!(stats.log.unwrap().syncs > 0);
+}
+
+#[tokio::test]
+async fn calls_that_wait_end_with_the_server() {
+    let mut served = Served::start().await;
+    served.create("q", proto::QueueConfig::default()).await;
+    let mut messages = served.client.messages();
+    let request = proto::PopRequest { queue: "q".into(), wait_ms: 3_600_000, ..Default::default() };
+    let pop = tokio::spawn(async move { messages.pop(request).await });
+    let mut waiting = 0;
+    while waiting == 0 {
+        waiting = served.stats("q").await.consumers;
+    }
+    served.begin_stop();
+    assert_eq!(within(pop).await.unwrap().unwrap_err().code(), Code::Unavailable);
+    served.stopped().await;
+}

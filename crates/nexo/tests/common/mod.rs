@@ -1,0 +1,300 @@
+//! A real broker process and real commands against it. Every wait has an end.
+
+// Each test program uses its own part of this.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Longest wait for anything. Far more than it takes; a test that reaches it has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running broker with a data directory of its own. Killed when dropped.
+pub struct Server {
+    process: Process,
+    dir: Option<TempDir>,
+    data_dir: PathBuf,
+    /// Address of the native API.
+    pub grpc: String,
+    /// Address of health and metrics.
+    pub http: String,
+    /// The line it printed when it was ready.
+    pub ready: String,
+}
+
+/// How a command ended and what it said.
+#[derive(Debug)]
+pub struct Finished {
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// A child process that does not outlive the test.
+pub struct Process {
+    child: Child,
+    stdout: Option<mpsc::Receiver<String>>,
+    stderr: Option<mpsc::Receiver<String>>,
+}
+
+impl Server {
+    /// A broker on free ports with fresh data.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with more options.
+    pub fn start_with(args: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("data");
+        let mut server = Self::start_in(&data_dir, args);
+        server.dir = Some(dir);
+        server
+    }
+
+    /// A broker on free ports with the data in `data_dir`.
+    pub fn start_in(data_dir: &Path, args: &[&str]) -> Self {
+        let mut command = serve_command(data_dir);
+        command.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]).args(args);
+        let mut process = Process::spawn(&mut command);
+        let Some(ready) = process.first_line() else {
+            panic!("the broker did not get ready: {:?}", process.finish());
+        };
+        let address = |name: &str| {
+            let found = ready.split_whitespace().find_map(|word| word.strip_prefix(name));
+            found.unwrap_or_else(|| panic!("no {name} in {ready:?}")).to_owned()
+        };
+        let (grpc, http) = (address("grpc="), address("http="));
+        Self { process, dir: None, data_dir: data_dir.to_owned(), grpc, http, ready }
+    }
+
+    /// Sends SIGKILL, as a power cut would, and waits for the end.
+    pub fn kill(&mut self) {
+        self.process.signal(Signal::KILL);
+        self.process.wait();
+    }
+
+    /// Asks it to end and waits for it.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.process.signal(Signal::TERM);
+        self.process.wait()
+    }
+
+    /// Asks it to end and gives what it said after its ready line.
+    pub fn stop_and_collect(&mut self) -> Finished {
+        self.process.signal(Signal::TERM);
+        self.process.finish()
+    }
+
+    /// Sends a signal and does not wait.
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    /// Waits for the end.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.process.wait()
+    }
+
+    /// A new process on the same data, after [`Self::kill`] or [`Self::stop`].
+    pub fn restart(&mut self) {
+        let mut next = Self::start_in(&self.data_dir, &[]);
+        next.dir = self.dir.take();
+        *self = next;
+    }
+
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// The address that `--server` takes.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.grpc)
+    }
+
+    /// A command against this broker, not yet started.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = nexo();
+        command.args(args).env("NEXO_SERVER", self.url());
+        command
+    }
+
+    /// Runs a command against this broker to its end.
+    pub fn run(&self, args: &[&str]) -> Finished {
+        Process::spawn(&mut self.command(args)).finish()
+    }
+
+    /// Runs a command with this standard input.
+    pub fn run_with_input(&self, args: &[&str], input: impl Into<Vec<u8>>) -> Finished {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped());
+        let mut process = Process::spawn(&mut command);
+        let mut stdin = process.stdin();
+        let input = input.into();
+        let feed = std::thread::spawn(move || stdin.write_all(&input));
+        let finished = process.finish();
+        feed.join().unwrap().unwrap();
+        finished
+    }
+
+    /// Runs a command that must succeed, and gives what it printed.
+    pub fn ok(&self, args: &[&str]) -> String {
+        self.run(args).ok()
+    }
+
+    /// Runs a command that must succeed, and gives the JSON objects it printed.
+    pub fn json(&self, args: &[&str]) -> Vec<serde_json::Value> {
+        let args = [&["--output", "json"], args].concat();
+        self.ok(&args).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// `GET path` on the management port: status and body.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let mut connection = TcpStream::connect(&self.http).unwrap();
+        connection.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(connection, "GET {path} HTTP/1.1\r\nHost: nexo\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split_whitespace().nth(1).unwrap().parse().unwrap();
+        (status, body.to_owned())
+    }
+}
+
+impl Finished {
+    /// What a command that must have succeeded printed.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.stdout
+    }
+
+    /// The one line that a command which must have failed said.
+    #[track_caller]
+    pub fn error(self) -> String {
+        assert_eq!(self.code, Some(1), "{self:?}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self:?}");
+        self.stderr.trim_end().to_owned()
+    }
+}
+
+impl Process {
+    /// Starts `command` with its output caught.
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = Some(lines(child.stdout.take().unwrap()));
+        let stderr = Some(lines(child.stderr.take().unwrap()));
+        Self { child, stdout, stderr }
+    }
+
+    pub fn stdin(&mut self) -> ChildStdin {
+        self.child.stdin.take().unwrap()
+    }
+
+    /// The next line of standard output; `None` if there is none any more.
+    pub fn first_line(&mut self) -> Option<String> {
+        match self.stdout.as_ref().unwrap().recv_timeout(PATIENCE) {
+            Ok(line) => Some(line.trim_end_matches('\n').to_owned()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => None,
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}"),
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        // It may have ended by itself, which the caller will see.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    /// Waits for the end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the process did not end within {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for the end and gives all that was said.
+    pub fn finish(&mut self) -> Finished {
+        let status = self.wait();
+        let collect = |lines: Option<mpsc::Receiver<String>>| {
+            let mut text = String::new();
+            let lines = lines.unwrap();
+            while let Ok(line) = lines.recv_timeout(PATIENCE) {
+                text.push_str(&line);
+            }
+            text
+        };
+        Finished {
+            code: status.code(),
+            stdout: collect(self.stdout.take()),
+            stderr: collect(self.stderr.take()),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program, without anything from the environment of whoever runs the tests.
+pub fn nexo() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nexo"));
+    let inherited = std::env::vars_os().map(|(name, _)| name);
+    for name in inherited.filter(|name| name.as_encoded_bytes().starts_with(b"NEXO_")) {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// `nexo serve` on `data_dir`, not yet started.
+pub fn serve_command(data_dir: impl AsRef<OsStr>) -> Command {
+    let mut command = nexo();
+    command.arg("serve").arg("--data-dir").arg(data_dir);
+    command
+}
+
+/// Asks until `done` says yes.
+#[track_caller]
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn lines(from: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (out, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut from = BufReader::new(from);
+        loop {
+            let mut bytes = Vec::new();
+            match from.read_until(b'\n', &mut bytes) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {
+                    if out.send(String::from_utf8_lossy(&bytes).into_owned()).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    lines
+}

@@ -1,0 +1,194 @@
+//! `nexo serve` as an operator sees it: settings, the ready line, signals, health and metrics.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fs;
+use std::net::TcpListener;
+
+use common::{Process, Server, eventually, nexo, serve_command};
+use rustix::process::Signal;
+
+#[test]
+fn the_ready_line_names_every_address() {
+    let server = Server::start();
+    let expected =
+        format!("ready grpc={} http={} data={}", server.grpc, server.http, server.data_dir().display());
+    assert_eq!(server.ready, expected);
+}
+
+#[test]
+fn an_address_that_is_off_is_not_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = serve_command(dir.path().join("data"));
+    let mut process = Process::spawn(command.args(["--grpc", "127.0.0.1:0", "--http", "off"]));
+    let ready = process.first_line().unwrap();
+    assert!(ready.starts_with("ready grpc=127.0.0.1:") && !ready.contains("http="), "{ready}");
+}
+
+#[test]
+fn sigterm_ends_it_with_zero_and_keeps_the_messages() {
+    let mut server = Server::start();
+    server.ok(&["queue", "create", "q", "--max-attempts", "7"]);
+    server.ok(&["push", "q", "kept"]);
+    assert_eq!(server.stop().code(), Some(0));
+    server.restart();
+    assert_eq!(server.json(&["queue", "show", "q"])[0]["config"]["max_attempts"], 7);
+    assert_eq!(server.ok(&["pop", "q", "--ack"]), "kept\n");
+}
+
+#[test]
+fn sigint_ends_it_with_zero_too() {
+    let mut server = Server::start();
+    server.signal(Signal::INT);
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn what_was_confirmed_survives_a_kill_and_what_was_acked_stays_gone() {
+    let mut server = Server::start();
+    server.ok(&["queue", "create", "q"]);
+    let lines: String = (0..1000).map(|n| format!("{n}\n")).collect();
+    server.run_with_input(&["push", "q", "-"], lines.clone()).ok();
+    server.ok(&["pop", "q", "--max", "10", "--ack"]);
+    server.kill();
+    server.restart();
+    let rest = server.ok(&["consume", "q", "--count", "990"]);
+    let mut rest: Vec<u32> = rest.lines().map(|line| line.parse().unwrap()).collect();
+    rest.sort_unstable();
+    assert_eq!(rest, (10..1000).collect::<Vec<u32>>());
+}
+
+#[test]
+fn a_waiting_pop_does_not_hold_up_the_end() {
+    let mut server = Server::start();
+    server.ok(&["queue", "create", "q"]);
+    let mut waiting = Process::spawn(&mut server.command(&["pop", "q", "--wait", "30m"]));
+    let mut consumer = Process::spawn(&mut server.command(&["consume", "q"]));
+    eventually("both wait", || server.json(&["queue", "show", "q"])[0]["stats"]["consumers"] == 2);
+    assert_eq!(server.stop().code(), Some(0));
+    let error = waiting.finish().error();
+    assert_eq!(error, "nexo: pop from 'q': the broker is shutting down");
+    let error = consumer.finish().error();
+    assert_eq!(error, "nexo: consume 'q': the broker ended the subscription");
+}
+
+#[test]
+fn a_data_directory_serves_one_process_at_a_time() {
+    let server = Server::start();
+    let mut command = serve_command(server.data_dir());
+    command.args(["--grpc", "127.0.0.1:0", "--http", "off"]);
+    let error = Process::spawn(&mut command).finish().error();
+    assert!(error.contains(&server.data_dir().display().to_string()), "{error}");
+    assert!(error.contains("in use"), "{error}");
+    assert_eq!(server.ok(&["health"]), "ok\n");
+}
+
+#[test]
+fn a_directory_with_other_things_in_it_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("thesis.txt"), "important").unwrap();
+    let mut command = serve_command(dir.path());
+    command.args(["--grpc", "127.0.0.1:0", "--http", "off"]);
+    let error = Process::spawn(&mut command).finish().error();
+    assert!(error.contains("not a Nexo data directory"), "{error}");
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["thesis.txt"]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let data = dir.path().join("data");
+    let mut command = serve_command(&data);
+    command.args(["--grpc", &address, "--http", "off"]);
+    let error = Process::spawn(&mut command).finish().error();
+    assert!(error.starts_with(&format!("nexo: cannot listen on {address} for the native API: ")), "{error}");
+    assert!(!data.exists(), "the data is not touched");
+}
+
+#[test]
+fn a_flag_goes_before_the_environment_and_that_before_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let file = path("nexo.toml");
+    let text = format!("data_dir = '{}'\ngrpc = '127.0.0.1:0'\nhttp = 'off'\n", path("from-file"));
+    fs::write(&file, text).unwrap();
+    let data_of = |command: &mut std::process::Command| {
+        let mut process = Process::spawn(command);
+        let ready = process.first_line().expect("a ready line");
+        ready.split_once("data=").unwrap().1.to_owned()
+    };
+    let serve = || {
+        let mut command = nexo();
+        command.args(["serve", "--config", &file]);
+        command
+    };
+    assert_eq!(data_of(&mut serve()), path("from-file"));
+    assert_eq!(data_of(serve().env("NEXO_DATA_DIR", path("from-env"))), path("from-env"));
+    let mut both = serve();
+    both.env("NEXO_DATA_DIR", path("from-env")).args(["--data-dir", &path("from-flag")]);
+    assert_eq!(data_of(&mut both), path("from-flag"));
+}
+
+#[test]
+fn settings_that_cannot_be_are_one_clear_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nexo.toml");
+    let refused = |text: &str| {
+        fs::write(&file, text).unwrap();
+        Process::spawn(nexo().args(["serve", "--config", file.to_str().unwrap()])).finish().error()
+    };
+    let error = refused("port = 5");
+    assert!(error.contains("nexo.toml") && error.contains("unknown field `port`"), "{error}");
+    let error = refused("grpc = 7654");
+    assert!(error.contains("grpc = 7654"), "{error}");
+    let error = refused("log = 'no=such=filter'");
+    assert!(error.contains("log must be a level"), "{error}");
+    let finished = Process::spawn(nexo().args(["serve", "--sync", "sometimes"])).finish();
+    assert_eq!(finished.code, Some(2));
+    assert!(
+        finished.stderr.contains("--sync") && finished.stderr.contains("interval"),
+        "{}",
+        finished.stderr
+    );
+    let finished = Process::spawn(nexo().arg("serve").env("NEXO_GRPC", "here")).finish();
+    assert_eq!(finished.code, Some(2));
+    assert!(finished.stderr.contains("must be HOST:PORT"), "{}", finished.stderr);
+}
+
+#[test]
+fn health_and_metrics_answer_over_http() {
+    let server = Server::start();
+    assert_eq!(server.get("/health"), (200, r#"{"status":"ok"}"#.into()));
+    let name = r#"a "quoted" \ name"#;
+    server.ok(&["queue", "create", name]);
+    server.ok(&["push", name, "x"]);
+    let (status, metrics) = server.get("/metrics");
+    assert_eq!(status, 200);
+    for line in [
+        r#"nexo_queue_ready{queue="a \"quoted\" \\ name"} 1"#,
+        r#"nexo_queue_pushed_total{queue="a \"quoted\" \\ name"} 1"#,
+        "nexo_healthy 1",
+        "nexo_queues 1",
+        "# EOF",
+    ] {
+        assert!(metrics.lines().any(|l| l == line), "no {line:?} in:\n{metrics}");
+    }
+    assert!(metrics.contains("nexo_log_sync_duration_seconds_bucket"), "{metrics}");
+    let (status, index) = server.get("/");
+    assert!(status == 200 && index.contains("/metrics"), "{index}");
+    assert_eq!(server.get("/nothing").0, 404);
+}
+
+#[test]
+fn a_quiet_broker_says_nothing_but_ready() {
+    let mut server = Server::start();
+    server.ok(&["queue", "create", "q"]);
+    server.ok(&["push", "q", "x"]);
+    let finished = server.stop_and_collect();
+    assert_eq!((finished.code, finished.stdout.as_str(), finished.stderr.as_str()), (Some(0), "", ""));
+}
