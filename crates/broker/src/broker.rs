@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use nexo_core::config::QueueConfig;
-use nexo_core::queue::Removed;
+use nexo_core::queue::{Outline, Removed};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{Claim, Log, LogOptions, Urgency};
@@ -220,6 +220,17 @@ impl Broker {
             return Err(not_found(name));
         }
         Ok(QueueStats::new(&state.queue, now))
+    }
+
+    /// The durable state of a queue in plain words, for tests and for looking into a riddle. Names every
+    /// message, so it is not for large queues.
+    ///
+    /// # Errors
+    /// If there is no such queue.
+    pub fn outline(&self, name: &QueueName) -> Result<Outline, QueueError> {
+        let slot = self.slot(name)?;
+        let state = slot.state.lock();
+        Ok(state.queue.outline(self.shared.clock.now()))
     }
 
     /// Figures of many queues, sorted by name.

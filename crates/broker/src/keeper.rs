@@ -96,7 +96,7 @@ impl Keeper {
         }
     }
 
-    /// Dead letters of this queue could not be moved.
+    /// Dead letters of this queue could not be moved, or its messages not be read.
     pub(crate) fn note_stuck(&self, slot: &Arc<Slot>) {
         let mut reasons = self.signal.reasons.lock();
         reasons.stuck.push(Arc::downgrade(slot));
@@ -144,18 +144,19 @@ impl Signal {
             if reasons.checkpoint || reasons.full {
                 shared.keep_house();
             }
-            let mut again = !matches!(shared.log.health(), nexo_log::Health::Ok) && reasons.full;
-            for slot in reasons.stuck.iter().filter_map(Weak::upgrade) {
-                let deaths = slot.state.lock().queue.deaths();
-                shared.bury(&slot, &deaths);
-                again = true;
-            }
-            drop(shared);
+            let mut again = reasons.full && shared.log.health() != nexo_log::Health::Ok;
+            again |= !reasons.stuck.is_empty();
             if again {
                 // Whatever is in the way will not be gone at once.
-                let mut reasons = self.reasons.lock();
+                let mut waiting = self.reasons.lock();
                 let until = Instant::now() + RETRY;
-                while !reasons.stopping && !self.wake.wait_until(&mut reasons, until).timed_out() {}
+                while !waiting.stopping && !self.wake.wait_until(&mut waiting, until).timed_out() {}
+            }
+            for slot in reasons.stuck.iter().filter_map(Weak::upgrade) {
+                shared.try_again(&slot);
+            }
+            if reasons.full && shared.log.health() != nexo_log::Health::Ok {
+                self.reasons.lock().full = true;
             }
         }
     }
@@ -176,6 +177,17 @@ impl Shared {
                 return;
             }
             let _ = self.with(&slot, |state, _| state.queue.page_out());
+        }
+    }
+
+    /// Does again what a queue could not do before.
+    fn try_again(self: &Arc<Self>, slot: &Arc<Slot>) {
+        let deaths = self.with(slot, |state, _| {
+            state.paging = false;
+            state.queue.deaths()
+        });
+        if let Ok(deaths) = deaths {
+            self.bury(slot, &deaths);
         }
     }
 

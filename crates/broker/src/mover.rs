@@ -268,7 +268,7 @@ impl Shared {
         let entries = self
             .read_page(slot.id, page)
             .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
-        self.with(slot, |state, _| self.take_page(state, page, Ok(entries)))
+        self.with(slot, |state, _| self.take_page(state, page, entries))
     }
 
     fn redrive_to(

@@ -25,11 +25,17 @@ impl Shared {
     /// Reads a page and gives it to its queue.
     pub(crate) fn load_page(self: &Arc<Self>, slot: &Arc<Slot>, request: &PageRequest) {
         let read = self.read_page(slot.id, request);
+        if let Err(error) = &read {
+            tracing::error!(queue = %slot.name, %error, "messages cannot be read from the log; trying again");
+            // The queue goes on asking for nothing until the keeper says that it may.
+            self.keeper.note_stuck(slot);
+            return;
+        }
         // A queue that was deleted meanwhile has no use for it.
         let _ = self.with(slot, |state, _| {
             state.paging = false;
             state.page_arrived = true;
-            self.take_page(state, request, read);
+            self.take_page(state, request, read.unwrap_or_default());
         });
     }
 
@@ -38,15 +44,8 @@ impl Shared {
         &self,
         state: &mut SlotState,
         request: &PageRequest,
-        read: Result<Vec<Entry>, ReadError>,
+        entries: Vec<Entry>,
     ) {
-        let entries = match read {
-            Ok(entries) => entries,
-            Err(error) => {
-                tracing::error!(queue = %state.queue.name(), %error, "messages cannot be read from the log");
-                return;
-            }
-        };
         let lost: OffsetSet =
             entries.iter().filter(|entry| entry.payload.is_none()).map(|entry| entry.offset).collect();
         if state.queue.page_in(request, entries) && !lost.is_empty() {

@@ -1,5 +1,6 @@
 //! What the stories share: a broker on a disk in memory, and short words for common acts.
 #![allow(dead_code)] // Each test file uses its own part.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
 
 use std::sync::Arc;
 use std::time::Duration;
