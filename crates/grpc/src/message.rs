@@ -12,22 +12,30 @@ use crate::status::Failure;
 /// What a message of the wire counts for beyond its body, when the size of a reply is estimated.
 const OVERHEAD_BYTES: usize = 64;
 
-/// The messages of a push, each checked.
-pub(crate) fn new_messages(messages: Vec<proto::NewMessage>) -> Result<Vec<NewMessage>, Failure> {
+/// The messages of a push, each checked. A body has at most `body_bytes_max`, which depends on the broker.
+pub(crate) fn new_messages(
+    messages: Vec<proto::NewMessage>,
+    body_bytes_max: usize,
+) -> Result<Vec<NewMessage>, Failure> {
     fields::count("messages", messages.len(), limits::PUSH_BATCH_MAX)?;
-    messages.into_iter().enumerate().map(|(index, message)| new_message(index, message)).collect()
+    let checked = messages.into_iter().enumerate();
+    checked.map(|(index, message)| new_message(index, message, body_bytes_max)).collect()
 }
 
-fn new_message(index: usize, message: proto::NewMessage) -> Result<NewMessage, Failure> {
+fn new_message(
+    index: usize,
+    message: proto::NewMessage,
+    body_bytes_max: usize,
+) -> Result<NewMessage, Failure> {
     // Formatted only if something is wrong: this runs for every message there is.
     macro_rules! field {
         ($name:literal) => {
             format_args!(concat!("messages[{}].", $name), index)
         };
     }
-    if message.body.len() > limits::BODY_BYTES_MAX {
-        let (max, len) = (limits::BODY_BYTES_MAX, message.body.len());
-        return Err(Failure::invalid(format!("{} has at most {max} bytes; it has {len}", field!("body"))));
+    if message.body.len() > body_bytes_max {
+        let (field, len) = (field!("body"), message.body.len());
+        return Err(Failure::invalid(format!("{field} has at most {body_bytes_max} bytes; it has {len}")));
     }
     let priority = fields::in_range(field!("priority"), message.priority.into(), 0, u8::MAX.into())?;
     let delay = fields::in_range(field!("delay_ms"), message.delay_ms, 0, limits::DELAY_MAX.0)?;
@@ -162,12 +170,16 @@ mod tests {
 
     fn refused(message: proto::NewMessage) -> String {
         let good = proto::NewMessage::default();
-        new_messages(vec![good, message]).unwrap_err().message
+        new_messages(vec![good, message], 9).unwrap_err().message
     }
 
     #[test]
     fn a_bad_field_is_named_with_the_place_of_its_message() {
         let plain = proto::NewMessage::default;
+        assert_eq!(
+            refused(proto::NewMessage { body: Bytes::from_static(b"ten bytes!"), ..plain() }),
+            "messages[1].body has at most 9 bytes; it has 10"
+        );
         assert_eq!(
             refused(proto::NewMessage { priority: 300, ..plain() }),
             "messages[1].priority must be between 0 and 255; it is 300"
@@ -192,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_push_holds_at_least_one_message_and_not_too_many() {
-        let text = |count| new_messages(vec![proto::NewMessage::default(); count]).unwrap_err().message;
+        let text = |count| new_messages(vec![proto::NewMessage::default(); count], 9).unwrap_err().message;
         assert_eq!(text(0), "messages must hold between 1 and 10000 items; it holds 0");
         assert_eq!(text(10_001), "messages must hold between 1 and 10000 items; it holds 10001");
     }

@@ -33,7 +33,7 @@ pub(crate) async fn push(
     request: proto::PushRequest,
 ) -> Result<proto::PushResponse, Status> {
     let queue = fields::queue(&request.queue)?;
-    let messages = new_messages(request.messages)?;
+    let messages = new_messages(request.messages, broker.body_bytes_max())?;
     let outcomes = broker.push(&queue, messages).await.map_err(Failure::from)?;
     if let [Err(error)] = outcomes.as_slice() {
         return Err(Failure::from(error.clone()).into());
@@ -172,6 +172,7 @@ impl PushStream {
 
     fn parse(&mut self, request: proto::PushStreamRequest) -> Parsed {
         let sequence = request.sequence;
+        let body_bytes_max = self.broker.body_bytes_max();
         let parse = || {
             let queue = match (&self.queue, request.queue.as_str()) {
                 (Some(last), "") => last.clone(),
@@ -179,7 +180,7 @@ impl PushStream {
                 (_, name) => fields::queue(name)?,
             };
             let bytes = request.messages.iter().map(|message| message.body.len()).sum();
-            Ok((queue, new_messages(request.messages)?, bytes))
+            Ok((queue, new_messages(request.messages, body_bytes_max)?, bytes))
         };
         match parse() {
             Ok((queue, messages, bytes)) => {

@@ -197,11 +197,13 @@ async fn a_large_body_passes_and_one_too_large_does_not() {
     let request = proto::PushRequest { queue: "q".into(), messages: vec![large] };
     served.client.messages().push(request).await.unwrap();
     assert_eq!(served.pop("q", 1).await[0].body, body);
-    let too_large = proto::NewMessage { body: vec![0; 128 * 1024 * 1024 + 1].into(), ..Default::default() };
+    let max = served.broker.body_bytes_max();
+    let too_large = proto::NewMessage { body: vec![0; max + 1].into(), ..Default::default() };
     let request = proto::PushRequest { queue: "q".into(), messages: vec![too_large] };
     let status = served.client.messages().push(request).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert_eq!(status.message(), "messages[0].body has at most 134217728 bytes; it has 134217729");
+    let expected = format!("messages[0].body has at most {max} bytes; it has {}", max + 1);
+    assert_eq!(status.message(), expected);
 }
 
 #[tokio::test]

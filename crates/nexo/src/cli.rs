@@ -19,6 +19,9 @@ Examples:
   nexo queue redrive mail_dlq                    try dead letters again
   nexo stats --output json | jq                  look at the broker";
 
+/// Where the options that every command has stand in its help.
+const HEADING: &str = "Options of every command";
+
 /// A durable message broker: one program that is the broker and its command line.
 #[derive(Debug, Parser)]
 #[command(name = "nexo", version, after_help = EXAMPLES, max_term_width = 100, propagate_version = true)]
@@ -33,10 +36,10 @@ pub(crate) struct Cli {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Shared {
     /// The broker to talk to
-    #[arg(long, global = true, value_name = "URL", env = "NEXO_SERVER", default_value = Server::DEFAULT)]
+    #[arg(long, global = true, value_name = "URL", env = "NEXO_SERVER", default_value = Server::DEFAULT, help_heading = HEADING)]
     pub(crate) server: Server,
     /// How to print: text for people, json (one object a line) for programs
-    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t)]
+    #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t, help_heading = HEADING)]
     pub(crate) output: Format,
 }
 

@@ -11,10 +11,8 @@ use serde::Serialize;
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
     #[default]
     Text,
-    /// One JSON object a line, for programs.
     Json,
 }
 

@@ -5,7 +5,7 @@
 mod common;
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 
 use common::{Process, Server, eventually, nexo, serve_command};
 use rustix::process::Signal;
@@ -43,6 +43,18 @@ fn sigint_ends_it_with_zero_too() {
     let mut server = Server::start();
     server.signal(Signal::INT);
     assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_does_not_wait() {
+    let mut server = Server::start();
+    // A connection that never says anything holds up the end for as long as there is patience.
+    let silent = TcpStream::connect(&server.grpc).unwrap();
+    server.signal(Signal::TERM);
+    eventually("no one is let in", || TcpStream::connect(&server.grpc).is_err());
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(143));
+    drop(silent);
 }
 
 #[test]

@@ -18,9 +18,10 @@ use crate::units::Span;
 const PRINT_CREDIT: u32 = 1000;
 
 const EXAMPLES: &str = "\
-The command gets the body on its standard input and NEXO_QUEUE, NEXO_ID, NEXO_ATTEMPT, NEXO_PRIORITY, NEXO_RECEIPT
-and NEXO_HEADER_<NAME> in its environment. Exit code 0 acknowledges the message, any other returns it. While the
-command runs, the lease is extended. Ctrl-C lets running commands finish; a second one does not.
+The command gets the body on its standard input and NEXO_QUEUE, NEXO_ID, NEXO_ATTEMPT,
+NEXO_PRIORITY, NEXO_RECEIPT and NEXO_HEADER_<NAME> in its environment. Exit code 0 acknowledges the
+message, any other returns it. While the command runs, the lease is extended. Ctrl-C lets running
+commands finish; a second one does not.
 
 Examples:
   nexo consume mail                                  print and acknowledge

@@ -14,8 +14,8 @@ use crate::units::Span;
 use crate::view::MessageView;
 
 const EXAMPLES: &str = "\
-Without --ack the messages stay leased and come back after the visibility timeout; --output json shows the
-receipts that 'nexo ack', 'nack' and 'extend' take.
+Without --ack the messages stay leased and come back after the visibility timeout; --output json
+shows the receipts that 'nexo ack', 'nack' and 'extend' take.
 
 Examples:
   nexo pop mail --ack

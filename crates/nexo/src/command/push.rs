@@ -29,6 +29,7 @@ Examples:
 /// Put messages into a queue
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
+#[command(override_usage = "nexo push [OPTIONS] <QUEUE> <TEXT|-|--stdin|--file <FILE>>")]
 #[command(group = clap::ArgGroup::new("input").required(true).args(["text", "file", "stdin"]))]
 pub(crate) struct PushArgs {
     /// The queue

@@ -22,9 +22,8 @@ pub(crate) struct QueueSettings {
     /// Where dead letters go; '' is NAME_dlq [default: '']
     #[arg(long, value_name = "QUEUE")]
     dead_letter_queue: Option<String>,
-    /// How long a failed message waits: none, fixed:1s, or exponential:BASE:FACTOR:CAP like exponential:100ms:2:30s
-    /// [default: none]
-    #[arg(long, value_name = "POLICY", verbatim_doc_comment)]
+    /// How long a failed message waits: none, fixed:1s or like exponential:100ms:2:30s [default: none]
+    #[arg(long, value_name = "POLICY")]
     retry: Option<Retry>,
     /// Longest life of a message [default: none]
     #[arg(long, value_name = "TIME|none")]

@@ -24,9 +24,8 @@ pub(crate) struct Layer {
     /// Address of health and metrics, or off [default: 127.0.0.1:15672]
     #[arg(long, value_name = "HOST:PORT", env = "NEXO_HTTP")]
     pub(crate) http: Option<Listen>,
-    /// What a confirmed push has survived: always = a power cut, interval or os = the end of the process
-    /// [default: always]
-    #[arg(long, value_enum, value_name = "MODE", env = "NEXO_SYNC", verbatim_doc_comment)]
+    /// What a confirmed push survives: always a power cut, or the end of the process [default: always]
+    #[arg(long, value_enum, value_name = "MODE", env = "NEXO_SYNC")]
     pub(crate) sync: Option<Sync>,
     /// How often the mode `interval` syncs, in milliseconds [default: 200]
     #[arg(long, value_name = "MS", env = "NEXO_SYNC_INTERVAL_MS", value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
@@ -37,9 +36,8 @@ pub(crate) struct Layer {
     /// Memory for messages; beyond it they are left on disk [default: 256MiB]
     #[arg(long, value_name = "BYTES", env = "NEXO_MEMORY_BYTES_MAX")]
     pub(crate) memory_bytes_max: Option<Size>,
-    /// What to log to standard error: error, warn, info, debug, trace, or a filter like warn,nexo_broker=debug
-    /// [default: warn]
-    #[arg(long, value_name = "FILTER", env = "NEXO_LOG", verbatim_doc_comment)]
+    /// What to log: a level from error to trace, or a filter like warn,nexo_broker=debug [default: warn]
+    #[arg(long, value_name = "FILTER", env = "NEXO_LOG")]
     pub(crate) log: Option<String>,
     /// How to log [default: text]
     #[arg(long, value_enum, value_name = "FORMAT", env = "NEXO_LOG_FORMAT")]

@@ -19,12 +19,13 @@ use crate::signals::Signals;
 const DRAIN: Duration = Duration::from_secs(10);
 
 const EXAMPLES: &str = "\
-Each option is also an environment variable (--data-dir: NEXO_DATA_DIR) and a key of the file (data_dir). A flag
-goes before the environment, the environment before the file.
+Each option is also an environment variable (--data-dir: NEXO_DATA_DIR) and a key of the file
+(data_dir). A flag goes before the environment, the environment before the file.
 
-When the broker is ready it prints one line: ready grpc=127.0.0.1:7654 http=127.0.0.1:15672 data=./nexo-data
+When the broker is ready it prints one line:
+  ready grpc=127.0.0.1:7654 http=127.0.0.1:15672 data=./nexo-data
 
-SIGTERM and SIGINT let it finish what is in flight, sync and exit with 0; a second one ends it at once.
+SIGTERM and SIGINT let it finish what is in flight, sync and exit with 0; a second one ends it.
 
 Examples:
   nexo serve
