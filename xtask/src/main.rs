@@ -1,2 +1,43 @@
-//! To come.
-fn main() {}
+//! The habits of this repository, one command each: `cargo xtask help`.
+//!
+//! Kept free of heavy dependencies, so that the first of them starts at once.
+
+mod bench;
+mod check;
+mod run;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Usage: cargo xtask COMMAND
+
+  verify         formatting, lints and all tests; writes nothing
+  test           everything that is tested, setting up what it needs
+  fix            formats, and mends what the lints can mend
+  bench engine   measures the engine on this machine and writes docs/benchmarks.md
+                 (--quick: a twentieth of the load, and writes nothing)
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match args.as_slice() {
+        ["verify"] => check::verify(),
+        ["test", rest @ ..] => check::test(rest),
+        ["fix"] => check::fix(),
+        ["bench", "engine"] => bench::engine(bench::Size::Full),
+        ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        other => Err(anyhow::anyhow!("unknown command '{}'\n\n{HELP}", other.join(" "))),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

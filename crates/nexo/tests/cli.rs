@@ -135,6 +135,7 @@ fn a_command_runs_for_each_message_and_its_exit_code_decides() {
     lines.sort();
     assert_eq!(lines, ["work 1 me bad", "work 1 me fine", "work 1 me good", "work 2 me bad"]);
 
+    server.until_ready("work_dlq", 1);
     let dead = &server.json(&["peek", "work_dlq"])[0];
     assert_eq!(dead["body"], "bad");
     assert_eq!(dead["dead_letter"]["reason"], "max_attempts");
@@ -213,7 +214,7 @@ fn dead_letters_are_redriven_to_where_they_came_from() {
         let receipt = server.json(&["pop", "work"])[0]["receipt"].as_str().unwrap().to_owned();
         server.ok(&["nack", &receipt]);
     }
-    assert_eq!(server.json(&["queue", "show", "work_dlq"])[0]["stats"]["ready"], 3);
+    server.until_ready("work_dlq", 3);
     assert_eq!(
         server.json(&["queue", "redrive", "work_dlq", "--max", "1"]),
         [serde_json::json!({ "queue": "work_dlq", "moved": 1, "skipped": 0 })]

@@ -78,6 +78,23 @@ impl Served {
         self.client.queues().get_queue(request).await.unwrap().into_inner().queue.unwrap().stats.unwrap()
     }
 
+    /// Waits until the queue exists and has this many messages to hand out. Dead letters arrive a moment after
+    /// what killed them was answered.
+    pub async fn until_ready(&self, queue: &str, count: u64) {
+        let arrive = async {
+            loop {
+                let request = proto::GetQueueRequest { queue: queue.into() };
+                let reply = self.client.queues().get_queue(request).await;
+                let stats = reply.ok().and_then(|reply| reply.into_inner().queue?.stats);
+                if stats.is_some_and(|stats| stats.ready == count) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        within(arrive).await;
+    }
+
     /// Subscribes; what is sent to the channel goes up, what comes down is in the stream.
     pub async fn subscribe(&self, first: proto::SubscribeRequest) -> Subscribed {
         let (requests, stream) = mpsc::channel(64);

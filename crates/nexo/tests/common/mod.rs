@@ -156,6 +156,17 @@ impl Server {
         self.ok(&args).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
+    /// Waits until the queue exists and has this many messages to hand out. Dead letters arrive a moment after
+    /// what killed them was answered.
+    #[track_caller]
+    pub fn until_ready(&self, queue: &str, count: u64) {
+        eventually("the messages are there", || {
+            let shown = self.run(&["--output", "json", "queue", "show", queue]);
+            let queue: Option<serde_json::Value> = serde_json::from_str(&shown.stdout).ok();
+            queue.is_some_and(|queue| queue["stats"]["ready"] == count)
+        });
+    }
+
     /// `GET path` on the management port: status and body.
     pub fn get(&self, path: &str) -> (u16, String) {
         let mut connection = TcpStream::connect(&self.http).unwrap();

@@ -1,0 +1,24 @@
+//! Formatting, lints and tests.
+
+use crate::run::{answers, run};
+
+/// What a change must pass. Writes nothing.
+pub(crate) fn verify() -> anyhow::Result<()> {
+    run("cargo", &["fmt", "--all", "--check"])?;
+    run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
+    test(&[])
+}
+
+/// Mends what can be mended by a program.
+pub(crate) fn fix() -> anyhow::Result<()> {
+    run("cargo", &["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"])?;
+    run("cargo", &["fmt", "--all"])
+}
+
+/// Every test there is. `rest` goes to the runner, for example a part of a test's name.
+pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
+    // nextest runs tests of all programs side by side; without it they run one program after the other.
+    let nextest = answers("cargo", &["nextest", "--version"]);
+    let runner: &[&str] = if nextest { &["nextest", "run", "--workspace"] } else { &["test", "--workspace"] };
+    run("cargo", &[runner, rest].concat())
+}
