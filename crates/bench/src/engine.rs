@@ -22,7 +22,9 @@ pub(crate) async fn run(nexo: &Path, data_dir: &Path, divide: u64) -> anyhow::Re
     std::fs::create_dir_all(data_dir)?;
     let dir = tempfile::tempdir_in(data_dir)?;
     let mut report = Report::new(machine::describe(data_dir));
-    report.settings.push("one broker, default settings: synced before every confirm; client beside it".into());
+    report
+        .settings
+        .push("one broker, default settings: synced before every confirm; client beside it".into());
     delayed(nexo, &dir.path().join("delayed"), DELAYED / divide, &mut report).await?;
     idle(nexo, &dir.path().join("idle"), IDLE_QUEUES / divide, &mut report).await?;
     backlog(nexo, &dir.path().join("backlog"), BACKLOG / divide, &mut report).await?;
@@ -114,7 +116,11 @@ async fn backlog(nexo: &Path, data_dir: &Path, count: u64, report: &mut Report) 
         format!("{rate:.0} a second, {} on disk", mib(disk_bytes(data_dir)?)),
         "–",
     );
-    report.row("memory with all of them waiting", format!("{} resident", mib(server.resident_bytes()?)), "under 400 MB");
+    report.row(
+        "memory with all of them waiting",
+        format!("{} resident", mib(server.resident_bytes()?)),
+        "under 400 MB",
+    );
     server.kill()?;
 
     let server = Server::start(nexo, data_dir)?;
@@ -161,7 +167,8 @@ async fn restarted(server: &Server, count: u64, what: &str, report: &mut Report)
     let stats = queue.get_ref().queue.clone().and_then(|queue| queue.stats).unwrap_or_default();
     let waiting = stats.ready + stats.leased;
     let began = Instant::now();
-    let request = PopRequest { queue: "backlog".into(), max: 100, visibility_ms: Some(1), ..PopRequest::default() };
+    let request =
+        PopRequest { queue: "backlog".into(), max: 100, visibility_ms: Some(1), ..PopRequest::default() };
     let first = client.messages().pop(request).await?.get_ref().messages.len();
     report.row(
         format!("{what} with {count} waiting"),

@@ -70,8 +70,11 @@ pub(crate) async fn consume(
 ) -> anyhow::Result<()> {
     let (send, receive) = mpsc::channel(64);
     let start = SubscribeStart { queue: queue.into(), ..SubscribeStart::default() };
-    let first =
-        SubscribeRequest { credit, action: Some(subscribe_request::Action::Start(start)), ..Default::default() };
+    let first = SubscribeRequest {
+        credit,
+        action: Some(subscribe_request::Action::Start(start)),
+        ..Default::default()
+    };
     send.send(first).await?;
     let mut events = client.messages().subscribe(ReceiverStream::new(receive)).await?.into_inner();
     while let Some(event) = events.message().await? {
@@ -143,7 +146,8 @@ impl Watch {
                 }
                 // One more tells the consumer that it has seen the last.
                 sent.store(count + 1, Ordering::Relaxed);
-                let message = NewMessage { body: format!("{}", now_ms()).into_bytes().into(), ..Default::default() };
+                let message =
+                    NewMessage { body: format!("{}", now_ms()).into_bytes().into(), ..Default::default() };
                 client.messages().push(PushRequest { queue, messages: vec![message] }).await?;
                 Ok(count)
             }

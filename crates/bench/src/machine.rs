@@ -17,7 +17,10 @@ pub(crate) fn describe(data_dir: &Path) -> Vec<String> {
         format!("processor: {} ({cores} cores)", find(&read("/proc/cpuinfo"), "model name")),
         format!("memory: {mib} MiB"),
         format!("kernel: {}", read("/proc/sys/kernel/osrelease").trim()),
-        format!("fdatasync of 4 KiB into a written file: median {:.0} µs", sync_micros(data_dir).unwrap_or(f64::NAN)),
+        format!(
+            "fdatasync of 4 KiB into a written file: median {:.0} µs",
+            sync_micros(data_dir).unwrap_or(f64::NAN)
+        ),
     ]
 }
 

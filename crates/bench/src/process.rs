@@ -43,7 +43,8 @@ impl Server {
     /// Resident memory in bytes.
     pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the system tells VmRSS")?;
+        let line =
+            status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the system tells VmRSS")?;
         let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
         Ok(kib * 1024)
     }
@@ -67,7 +68,8 @@ impl Server {
 
     /// Asks it to end, and waits.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process has an id")?;
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process has an id")?;
         kill_process(pid, Signal::TERM)?;
         self.child.wait()?;
         Ok(())

@@ -17,7 +17,12 @@ impl Report {
         Self { machine, ..Self::default() }
     }
 
-    pub(crate) fn row(&mut self, what: impl Into<String>, measured: impl Into<String>, goal: impl Into<String>) {
+    pub(crate) fn row(
+        &mut self,
+        what: impl Into<String>,
+        measured: impl Into<String>,
+        goal: impl Into<String>,
+    ) {
         let row = [what.into(), measured.into(), goal.into()];
         eprintln!("{}: {} (goal: {})", row[0], row[1], row[2]);
         self.rows.push(row);
@@ -38,9 +43,11 @@ impl Report {
 
     /// Replaces the part of `page` between `<!-- name -->` and `<!-- /name -->`.
     pub(crate) fn write_into(&self, page: &Path, name: &str) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))?;
+        let text =
+            std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()))?;
         let (open, close) = (format!("<!-- {name} -->"), format!("<!-- /{name} -->"));
-        let start = text.find(&open).with_context(|| format!("{} has no {open}", page.display()))? + open.len();
+        let start =
+            text.find(&open).with_context(|| format!("{} has no {open}", page.display()))? + open.len();
         let end = text.find(&close).with_context(|| format!("{} has no {close}", page.display()))?;
         let replaced = format!("{}\n{}{}", &text[..start], self.text(), &text[end..]);
         std::fs::write(page, replaced).with_context(|| format!("cannot write {}", page.display()))

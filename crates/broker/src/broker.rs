@@ -38,10 +38,8 @@ impl Broker {
     /// # Errors
     /// If the directory cannot be used.
     pub fn open(options: BrokerOptions) -> Result<Self, OpenError> {
-        let disk = RealDisk::open(&options.data_dir).map_err(|source| OpenError::Directory {
-            path: options.data_dir.clone(),
-            source,
-        })?;
+        let disk = RealDisk::open(&options.data_dir)
+            .map_err(|source| OpenError::Directory { path: options.data_dir.clone(), source })?;
         Self::open_on(Arc::new(disk), options)
     }
 
@@ -53,7 +51,8 @@ impl Broker {
         let path = options.data_dir.clone();
         let log_options = LogOptions {
             segment_bytes: options.segment_bytes,
-            background_sync: (options.sync != nexo_core::config::SyncMode::Os).then_some(options.sync_interval),
+            background_sync: (options.sync != nexo_core::config::SyncMode::Os)
+                .then_some(options.sync_interval),
             ..LogOptions::default()
         };
         let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
@@ -107,37 +106,33 @@ impl Broker {
         Ok(true)
     }
 
-    /// Changes all settings of a queue.
+    /// Changes settings of a queue: `change` makes the new ones from those it has, and is called once.
     ///
     /// # Errors
-    /// If there is no such queue, a setting cannot be, or the log takes no more.
-    pub async fn configure_queue(&self, name: &QueueName, config: QueueConfig) -> Result<(), CreateError> {
-        config.check(name)?;
-        self.change_config(name, |_| config).await?;
-        Ok(())
+    /// If there is no such queue, a setting cannot be, or the log takes no more; then nothing has changed.
+    pub async fn update_queue(
+        &self,
+        name: &QueueName,
+        change: impl FnOnce(&QueueConfig) -> QueueConfig,
+    ) -> Result<(), CreateError> {
+        self.shared.refuse_if_stopping()?;
+        let slot = self.slot(name)?;
+        let written = self.shared.with(&slot, |state, now| {
+            let config = change(state.queue.config());
+            config.check(name)?;
+            let record = Record::Configure { config, at: now };
+            let committed = self.shared.commit(state, &[record], Urgency::Synced, Claim::Reserved);
+            Ok::<_, CreateError>(committed.map_err(|error| Shared::unavailable(&error))?.0)
+        })??;
+        Ok(self.shared.wait_for(written).await?)
     }
 
     /// Stops handing messages out, or goes on with it.
     ///
     /// # Errors
     /// If there is no such queue, or the log takes no more.
-    pub async fn pause_queue(&self, name: &QueueName, paused: bool) -> Result<(), QueueError> {
-        self.change_config(name, |config| QueueConfig { paused, ..config.clone() }).await
-    }
-
-    async fn change_config(
-        &self,
-        name: &QueueName,
-        change: impl FnOnce(&QueueConfig) -> QueueConfig,
-    ) -> Result<(), QueueError> {
-        self.shared.refuse_if_stopping()?;
-        let slot = self.slot(name)?;
-        let written = self.shared.with(&slot, |state, now| {
-            let config = change(state.queue.config());
-            self.shared.commit(state, &[Record::Configure { config, at: now }], Urgency::Synced, Claim::Reserved)
-        })?;
-        let (written, _) = written.map_err(|error| Shared::unavailable(&error))?;
-        self.shared.wait_for(written).await
+    pub async fn pause_queue(&self, name: &QueueName, paused: bool) -> Result<(), CreateError> {
+        self.update_queue(name, |config| QueueConfig { paused, ..config.clone() }).await
     }
 
     /// Deletes a queue with all that is in it. Gives back how many messages that were.
@@ -257,7 +252,8 @@ impl Broker {
             health: self.health(),
             queues: self.shared.catalog.len() as u64,
             resident_bytes: system::resident_bytes(),
-            message_memory_bytes: u64::try_from(self.shared.memory_bytes.load(Ordering::Relaxed)).unwrap_or(0),
+            message_memory_bytes: u64::try_from(self.shared.memory_bytes.load(Ordering::Relaxed))
+                .unwrap_or(0),
             disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir),
             log: self.shared.log.stats(),
         }
@@ -271,7 +267,9 @@ impl Broker {
         }
         match self.shared.log.health() {
             nexo_log::Health::Ok => Health::Ok,
-            nexo_log::Health::Full { reason } => Health::Unhealthy { reason: format!("the disk is full: {reason}") },
+            nexo_log::Health::Full { reason } => {
+                Health::Unhealthy { reason: format!("the disk is full: {reason}") }
+            }
             nexo_log::Health::Failed { reason } => {
                 Health::Unhealthy { reason: format!("the log has failed: {reason}") }
             }

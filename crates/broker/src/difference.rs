@@ -15,8 +15,21 @@ pub(crate) fn first_difference(one: &QueueConfig, other: &QueueConfig) -> Option
         };
     }
     compare!(
-        visibility, receipt_timeout, max_attempts, dead_letter_queue, on_expiry, on_overflow, retry, ttl,
-        dedup_window, max_messages, max_bytes, overflow, paused, rate_limit, sync,
+        visibility,
+        receipt_timeout,
+        max_attempts,
+        dead_letter_queue,
+        on_expiry,
+        on_overflow,
+        retry,
+        ttl,
+        dedup_window,
+        max_messages,
+        max_bytes,
+        overflow,
+        paused,
+        rate_limit,
+        sync,
     );
     None
 }

@@ -144,7 +144,9 @@ pub enum SettleError {
         receipt: String,
     },
     /// The message is not with a consumer: acknowledged already, or its lease has ended.
-    #[error("message {offset} of queue '{queue}' is not leased: it was settled already, or its lease ended and it came back")]
+    #[error(
+        "message {offset} of queue '{queue}' is not leased: it was settled already, or its lease ended and it came back"
+    )]
     NotLeased {
         /// The queue.
         queue: QueueName,
@@ -152,7 +154,9 @@ pub enum SettleError {
         offset: Offset,
     },
     /// The message is with a consumer again, under a later receipt.
-    #[error("message {offset} of queue '{queue}' was delivered again as attempt {current}; this receipt is for attempt {attempt}")]
+    #[error(
+        "message {offset} of queue '{queue}' was delivered again as attempt {current}; this receipt is for attempt {attempt}"
+    )]
     Stale {
         /// The queue.
         queue: QueueName,
@@ -172,7 +176,9 @@ pub enum SettleError {
         offset: Offset,
     },
     /// The message was already received.
-    #[error("message {offset} of queue '{queue}' was already marked as received; its lease runs until {until}")]
+    #[error(
+        "message {offset} of queue '{queue}' was already marked as received; its lease runs until {until}"
+    )]
     AlreadyReceived {
         /// The queue.
         queue: QueueName,

@@ -114,6 +114,9 @@ impl Broker {
         // No more messages, but those that came meanwhile as well.
         subscription.stop_credit();
         taken.extend(subscription.take());
+        if let Some(max) = request.bytes_max {
+            subscription.put_back_beyond(&mut taken, max);
+        }
         Ok(taken)
     }
 
@@ -131,36 +134,58 @@ impl Broker {
 
     /// Says that messages have arrived, where the queue asks for that. Gives back when each lease ends.
     pub async fn received(&self, receipts: &[Receipt]) -> Vec<Result<Timestamp, SettleError>> {
-        self.settle(receipts, Confirm::Lazily, |state, now, part| (state.queue.decide_received(now, part), Vec::new()))
-            .await
+        self.settle(receipts, Confirm::AsQueue, |state, now, part| {
+            (state.queue.decide_received(now, part), Vec::new())
+        })
+        .await
     }
 
     /// Says that messages are done. When this resolves, they are gone as safely as their queue promises.
     pub async fn ack(&self, receipts: &[Receipt]) -> Vec<Result<(), SettleError>> {
-        self.settle(receipts, Confirm::AsQueue, |state, now, part| (state.queue.decide_ack(now, part), Vec::new())).await
+        self.settle(receipts, Confirm::AsQueue, |state, now, part| {
+            (state.queue.decide_ack(now, part), Vec::new())
+        })
+        .await
     }
 
     /// Says that messages are done, without waiting for the disk. If the process dies within moments, they may
     /// be delivered again.
     pub async fn ack_unconfirmed(&self, receipts: &[Receipt]) -> Vec<Result<(), SettleError>> {
-        self.settle(receipts, Confirm::Lazily, |state, now, part| (state.queue.decide_ack(now, part), Vec::new())).await
+        self.settle(receipts, Confirm::Lazily, |state, now, part| {
+            (state.queue.decide_ack(now, part), Vec::new())
+        })
+        .await
     }
 
     /// Gives messages back, to be delivered again after `delay`, or as the queue's back-off says.
     pub async fn nack(&self, receipts: &[Receipt], delay: Option<Millis>) -> Vec<Result<(), SettleError>> {
         if let Some(delay) = delay.filter(|delay| *delay > limits::DELAY_MAX) {
-            let error = SettleError::TimeTooLong { field: "delay_ms", max: limits::DELAY_MAX.0, value: delay.0 };
+            let error =
+                SettleError::TimeTooLong { field: "delay_ms", max: limits::DELAY_MAX.0, value: delay.0 };
             return vec![Err(error); receipts.len()];
         }
-        self.settle(receipts, Confirm::Lazily, |state, now, part| {
-            let (answers, plan) = state.queue.decide_return(now, part, ReturnCause::Nack(delay));
+        self.give_back(receipts, ReturnCause::Nack(delay)).await
+    }
+
+    /// Says that messages will never succeed: they become dead letters at once, whatever their attempts.
+    pub async fn reject(&self, receipts: &[Receipt]) -> Vec<Result<(), SettleError>> {
+        self.give_back(receipts, ReturnCause::Reject).await
+    }
+
+    async fn give_back(&self, receipts: &[Receipt], cause: ReturnCause) -> Vec<Result<(), SettleError>> {
+        self.settle(receipts, Confirm::AsQueue, |state, now, part| {
+            let (answers, plan) = state.queue.decide_return(now, part, cause);
             (Verdict { answers, records: plan.records, durable: plan.durable }, plan.deaths)
         })
         .await
     }
 
     /// Keeps messages for `visibility` from now. Gives back when each lease ends.
-    pub async fn extend(&self, receipts: &[Receipt], visibility: Millis) -> Vec<Result<Timestamp, SettleError>> {
+    pub async fn extend(
+        &self,
+        receipts: &[Receipt],
+        visibility: Millis,
+    ) -> Vec<Result<Timestamp, SettleError>> {
         if visibility > limits::VISIBILITY_MAX {
             let error = SettleError::TimeTooLong {
                 field: "visibility_ms",
@@ -169,7 +194,7 @@ impl Broker {
             };
             return vec![Err(error); receipts.len()];
         }
-        self.settle(receipts, Confirm::Lazily, |state, now, part| {
+        self.settle(receipts, Confirm::AsQueue, |state, now, part| {
             (state.queue.decide_extend(now, part, visibility), Vec::new())
         })
         .await
@@ -188,56 +213,69 @@ impl Broker {
         }
         let mut answers: Vec<Option<Result<T, SettleError>>> = receipts.iter().map(|_| None).collect();
         let mut written: Vec<Written> = Vec::new();
+        let mut dead: Vec<(Arc<Slot>, Vec<Death>)> = Vec::new();
         for (queue, indices) in by_queue {
             let part: Vec<Receipt> = indices.iter().map(|index| receipts[*index]).collect();
             let settled = self.settle_in_queue(queue, &part, confirm, &mut decide);
-            written.extend(settled.1);
-            for (index, answer) in indices.into_iter().zip(settled.0) {
+            written.extend(settled.written);
+            dead.extend(settled.dead);
+            for (index, answer) in indices.into_iter().zip(settled.answers) {
                 answers[index] = Some(answer);
+            }
+        }
+        // Whoever is told that a message failed for good finds it in the dead-letter queue.
+        for (slot, deaths) in dead {
+            let shared = Arc::clone(&self.shared);
+            if let Err(error) = self.shared.on_worker(move || shared.bury(&slot, &deaths)).await {
+                tracing::debug!(%error, "dead letters are moved after the next start");
             }
         }
         for written in written {
             if let Err(error) = self.shared.wait_for(written).await {
                 let reason = error.to_string();
-                return receipts.iter().map(|_| Err(SettleError::Unavailable { reason: reason.clone() })).collect();
+                return receipts
+                    .iter()
+                    .map(|_| Err(SettleError::Unavailable { reason: reason.clone() }))
+                    .collect();
             }
         }
         answers.into_iter().flatten().collect()
     }
 
-    #[allow(clippy::type_complexity)] // The closure's type says what it does; a name for it would hide that.
     fn settle_in_queue<T>(
         &self,
         queue: QueueId,
         receipts: &[Receipt],
         confirm: Confirm,
         decide: &mut impl FnMut(&mut SlotState, Timestamp, &[(Offset, u32)]) -> (Verdict<T>, Vec<Death>),
-    ) -> (Vec<Result<T, SettleError>>, Option<Written>) {
+    ) -> Settled<T> {
         let gone = |receipt: &Receipt| Err(SettleError::QueueGone { receipt: receipt.to_string() });
         let Some(slot) = self.shared.catalog.get_id(queue) else {
-            return (receipts.iter().map(gone).collect(), None);
+            return Settled::answers(receipts.iter().map(gone).collect());
         };
-        let part: Vec<(Offset, u32)> = receipts.iter().map(|receipt| (receipt.offset, receipt.attempt)).collect();
+        let part: Vec<(Offset, u32)> =
+            receipts.iter().map(|receipt| (receipt.offset, receipt.attempt)).collect();
         let done = self.shared.with(&slot, |state, now| {
             let (verdict, deaths) = decide(state, now, &part);
             let written = self.shared.commit_verdict(state, &verdict.records, verdict.durable, confirm);
             (verdict.answers, deaths, written)
         });
         let Ok((answers, deaths, written)) = done else {
-            return (receipts.iter().map(gone).collect(), None);
+            return Settled::answers(receipts.iter().map(gone).collect());
         };
-        self.shared.bury_soon(&slot, deaths);
-        match written {
-            Ok(written) => {
-                let named = answers.into_iter().zip(receipts);
-                let named = named.map(|(answer, receipt)| answer.map_err(|e| settle_error(&slot.name, receipt, e)));
-                (named.collect(), written)
-            }
+        let written = match written {
+            Ok(written) => written,
             Err(error) => {
+                self.shared.bury_soon(&slot, deaths);
                 let reason = self.refused(&error).to_string();
-                (receipts.iter().map(|_| Err(SettleError::Unavailable { reason: reason.clone() })).collect(), None)
+                let failed =
+                    receipts.iter().map(|_| Err(SettleError::Unavailable { reason: reason.clone() }));
+                return Settled::answers(failed.collect());
             }
-        }
+        };
+        let named = answers.into_iter().zip(receipts);
+        let named = named.map(|(answer, receipt)| answer.map_err(|e| settle_error(&slot.name, receipt, e)));
+        Settled { answers: named.collect(), written, dead: (!deaths.is_empty()).then_some((slot, deaths)) }
     }
 
     /// Shows the next messages in the order of delivery. Changes nothing.
@@ -288,6 +326,19 @@ impl Broker {
             progress(done.moved);
         }
         Ok(done)
+    }
+}
+
+/// What came of settling messages of one queue.
+struct Settled<T> {
+    answers: Vec<Result<T, SettleError>>,
+    written: Option<Written>,
+    dead: Option<(Arc<Slot>, Vec<Death>)>,
+}
+
+impl<T> Settled<T> {
+    const fn answers(answers: Vec<Result<T, SettleError>>) -> Self {
+        Self { answers, written: None, dead: None }
     }
 }
 
@@ -397,7 +448,8 @@ impl Shared {
             }
         };
         let cold = seen.iter().filter(|one| one.payload.is_none());
-        let mut payloads = self.read_payloads(slot.id, &cold.map(|one| (one.offset, one.at)).collect::<Vec<_>>());
+        let mut payloads =
+            self.read_payloads(slot.id, &cold.map(|one| (one.offset, one.at)).collect::<Vec<_>>());
         let shown = seen.into_iter().filter_map(|one| {
             let handed = Handed {
                 offset: one.offset,
@@ -413,7 +465,10 @@ impl Shared {
     }
 
     /// Runs something that may wait for the disk.
-    async fn on_worker<R: Send + 'static>(&self, work: impl FnOnce() -> R + Send + 'static) -> Result<R, QueueError> {
+    async fn on_worker<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, QueueError> {
         let (send, receive) = oneshot::channel();
         self.workers.spawn(move || {
             // Whoever asked may have gone.
@@ -451,7 +506,9 @@ fn settle_error(queue: &QueueName, receipt: &Receipt, error: LeaseError) -> Sett
     match error {
         LeaseError::Unknown => SettleError::Unknown { queue, offset },
         LeaseError::NotLeased => SettleError::NotLeased { queue, offset },
-        LeaseError::Stale { current } => SettleError::Stale { queue, offset, attempt: receipt.attempt, current },
+        LeaseError::Stale { current } => {
+            SettleError::Stale { queue, offset, attempt: receipt.attempt, current }
+        }
         LeaseError::AlreadyReceived { until } => {
             SettleError::AlreadyReceived { queue, offset, until: until.unwrap_or(Timestamp::MAX) }
         }

@@ -70,14 +70,17 @@ impl Shared {
                 return Ok(());
             }
             let name = state.queue.config().dead_letter_queue_of(&slot.name);
-            let dying: Vec<(Offset, Dying)> =
-                deaths.iter().filter_map(|death| Some((death.offset, state.queue.dying(death.offset)?))).collect();
+            let dying: Vec<(Offset, Dying)> = deaths
+                .iter()
+                .filter_map(|death| Some((death.offset, state.queue.dying(death.offset)?)))
+                .collect();
             (name, dying)
         };
         let name = name.map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
         let target = self.dead_letter_queue(&name)?;
         let cold = dying.iter().filter(|(_, dying)| dying.payload.is_none());
-        let mut payloads = self.read_payloads(slot.id, &cold.map(|(offset, dying)| (*offset, dying.at)).collect::<Vec<_>>());
+        let mut payloads =
+            self.read_payloads(slot.id, &cold.map(|(offset, dying)| (*offset, dying.at)).collect::<Vec<_>>());
         payloads.extend(dying.iter().filter_map(|(offset, dying)| Some((*offset, dying.payload.clone()?))));
         self.with_both(slot, &target, |from, to, now| {
             let mut moving = Vec::new();
@@ -118,8 +121,11 @@ impl Shared {
         let any_durable = messages.iter().any(|message| message.durability == Durability::Durable);
         let mut entries = Vec::new();
         entries.extend(plan.reserve.as_ref().map(|record| Encoded::new(to.queue.id(), record)));
-        let batches: Vec<(Durability, Record)> =
-            plan.batches.into_iter().map(|(durability, batch)| (durability, Record::Messages(batch))).collect();
+        let batches: Vec<(Durability, Record)> = plan
+            .batches
+            .into_iter()
+            .map(|(durability, batch)| (durability, Record::Messages(batch)))
+            .collect();
         for (durability, record) in &batches {
             if *durability == Durability::Durable {
                 entries.push(Encoded::new(to.queue.id(), record));
@@ -188,7 +194,8 @@ impl Shared {
         max: usize,
         mut passed: Vec<Offset>,
     ) -> Result<Option<RedrivePart>, QueueError> {
-        let only: Option<OffsetSet> = (!redrive.offsets.is_empty()).then(|| redrive.offsets.iter().copied().collect());
+        let only: Option<OffsetSet> =
+            (!redrive.offsets.is_empty()).then(|| redrive.offsets.iter().copied().collect());
         let skip: OffsetSet = passed.iter().copied().collect();
         let wanted = Wanted { before, only, skip };
         let taken = self.take_for_redrive(slot, max.min(MOVE_BATCH), &wanted)?;
@@ -196,7 +203,8 @@ impl Shared {
             return Ok(None);
         }
         let cold = taken.iter().filter(|one| one.payload.is_none());
-        let mut payloads = self.read_payloads(slot.id, &cold.map(|one| (one.offset, one.at)).collect::<Vec<_>>());
+        let mut payloads =
+            self.read_payloads(slot.id, &cold.map(|one| (one.offset, one.at)).collect::<Vec<_>>());
         payloads.extend(taken.iter().filter_map(|one| Some((one.offset, one.payload.clone()?))));
         let mut by_target: BTreeMap<QueueName, Vec<(&Handed, StoredMessage)>> = BTreeMap::new();
         for one in &taken {
@@ -234,25 +242,29 @@ impl Shared {
     ) -> Result<Vec<Handed>, QueueError> {
         let only = wanted.only.as_ref();
         loop {
-            let (taken, page) = self.with(slot, |state, now| {
-                let page = match only {
-                    Some(only) => only.iter().find_map(|offset| state.queue.find_ready(offset).flatten()),
-                    None => None,
-                };
-                if page.is_some() {
-                    return Ok((Vec::new(), page));
-                }
-                match state.queue.decide_take(now, max, |offset| wanted.wants(offset)) {
-                    Some(record) => {
-                        let (_, applied) = self.commit(state, &[record], Urgency::Lazy, Claim::Reserved)?;
-                        Ok((applied.into_iter().flat_map(|applied| applied.handed).collect(), None))
+            let (taken, page) = self
+                .with(slot, |state, now| {
+                    let page = match only {
+                        Some(only) => only.iter().find_map(|offset| state.queue.find_ready(offset).flatten()),
+                        None => None,
+                    };
+                    if page.is_some() {
+                        return Ok((Vec::new(), page));
                     }
-                    None if only.is_some() => Ok((Vec::new(), None)),
-                    None => Ok((Vec::new(), state.queue.head_page())),
-                }
-            })?
-            .map_err(|error: AppendError| Self::unavailable(&error))?;
-            let Some(page) = page.filter(|page| page.offsets.first().is_some_and(|first| first < wanted.before)) else {
+                    match state.queue.decide_take(now, max, |offset| wanted.wants(offset)) {
+                        Some(record) => {
+                            let (_, applied) =
+                                self.commit(state, &[record], Urgency::Lazy, Claim::Reserved)?;
+                            Ok((applied.into_iter().flat_map(|applied| applied.handed).collect(), None))
+                        }
+                        None if only.is_some() => Ok((Vec::new(), None)),
+                        None => Ok((Vec::new(), state.queue.head_page())),
+                    }
+                })?
+                .map_err(|error: AppendError| Self::unavailable(&error))?;
+            let Some(page) =
+                page.filter(|page| page.offsets.first().is_some_and(|first| first < wanted.before))
+            else {
                 return Ok(taken);
             };
             self.load_now(slot, &page)?;

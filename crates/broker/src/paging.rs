@@ -40,12 +40,7 @@ impl Shared {
     }
 
     /// Gives a page to its queue; messages that the log could not give back are dropped, and that is reported.
-    pub(crate) fn take_page(
-        &self,
-        state: &mut SlotState,
-        request: &PageRequest,
-        entries: Vec<Entry>,
-    ) {
+    pub(crate) fn take_page(&self, state: &mut SlotState, request: &PageRequest, entries: Vec<Entry>) {
         let lost: OffsetSet =
             entries.iter().filter(|entry| entry.payload.is_none()).map(|entry| entry.offset).collect();
         if state.queue.page_in(request, entries) && !lost.is_empty() {
@@ -107,7 +102,11 @@ impl Shared {
     }
 
     /// The stored forms of messages, by where they lie. Messages that cannot be read are missing.
-    pub(crate) fn read_payloads(&self, queue: QueueId, wanted: &[(Offset, Position)]) -> BTreeMap<Offset, Bytes> {
+    pub(crate) fn read_payloads(
+        &self,
+        queue: QueueId,
+        wanted: &[(Offset, Position)],
+    ) -> BTreeMap<Offset, Bytes> {
         let mut by_segment: BTreeMap<_, BTreeMap<u32, Vec<Offset>>> = BTreeMap::new();
         for (offset, at) in wanted {
             by_segment.entry(at.segment).or_default().entry(at.byte).or_default().push(*offset);
@@ -197,13 +196,15 @@ fn pick_payloads(frame: &Frame, queue: QueueId, offsets: &[Offset], read: &mut B
 
 /// The message batches of one queue in a frame.
 fn batches_of(frame: &Frame, queue: QueueId) -> impl Iterator<Item = MessageBatch> + '_ {
-    frame.entries.iter().filter(move |entry| entry.queue == queue && entry.kind == EntryKind::Messages).filter_map(
-        |entry| match MessageBatch::decode(entry.payload.clone()) {
+    frame
+        .entries
+        .iter()
+        .filter(move |entry| entry.queue == queue && entry.kind == EntryKind::Messages)
+        .filter_map(|entry| match MessageBatch::decode(entry.payload.clone()) {
             Ok(batch) => Some(batch),
             Err(error) => {
                 tracing::error!(at = %frame.at, %error, "a batch of messages cannot be read");
                 None
             }
-        },
-    )
+        })
 }

@@ -46,7 +46,8 @@ pub(crate) fn restore(log: &Log, recovered: &Recovered, path: &Path) -> Result<R
         Some((at, payload)) => Manifest::decode(payload)
             .ok_or_else(|| unreadable(format!("the checkpoint at {at} is of another version")))?,
     };
-    let mut rebuild = Rebuild { log, queues: BTreeMap::new(), next_queue: manifest.next_queue.max(1), error: None };
+    let mut rebuild =
+        Rebuild { log, queues: BTreeMap::new(), next_queue: manifest.next_queue.max(1), error: None };
     for (id, frames) in &manifest.queues {
         rebuild.load_snapshot(*id, frames).map_err(&unreadable)?;
     }
@@ -74,7 +75,8 @@ impl Rebuild<'_> {
         let mut bytes = Vec::new();
         for at in frames {
             let frame = self.log.read_frame(*at).map_err(|error| error.to_string())?;
-            let part = frame.entries.iter().find(|entry| entry.queue == id && entry.kind == EntryKind::Snapshot);
+            let part =
+                frame.entries.iter().find(|entry| entry.queue == id && entry.kind == EntryKind::Snapshot);
             bytes.extend_from_slice(&part.ok_or_else(|| format!("there is no snapshot at {at}"))?.payload);
         }
         let queue = Queue::restore(&bytes).map_err(|error| error.to_string())?;

@@ -22,6 +22,8 @@ pub struct PopRequest {
     pub wait: Millis,
     /// How long the caller may hold them; `None` as the queue says.
     pub visibility: Option<Millis>,
+    /// No more than this many bytes of bodies and properties, but at least one message.
+    pub bytes_max: Option<usize>,
 }
 
 /// A subscription.

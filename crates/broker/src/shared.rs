@@ -302,7 +302,8 @@ impl Shared {
             }
             state.dirty = true;
         }
-        let handed = state.queue.commit_dispatch(&dispatch).expect("a dispatch names only messages in memory");
+        let handed =
+            state.queue.commit_dispatch(&dispatch).expect("a dispatch names only messages in memory");
         self.note_usage(state);
         let mut handed = handed.into_iter();
         for turn in &dispatch.turns {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use nexo_core::message::StoredMessage;
-use nexo_core::record::Record;
 use nexo_core::queue::{Handed, ReturnCause, Terms};
+use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
 use nexo_types::{ConsumerId, Offset};
 
@@ -90,6 +90,25 @@ impl Subscription {
         let _ = self.shared.with(&self.slot, |state, _| state.queue.set_credit(self.id, 0));
     }
 
+    /// Leaves in `taken` only what fits into `bytes_max`, but at least one message; the rest goes back as if it had
+    /// never been taken.
+    pub(crate) fn put_back_beyond(&self, taken: &mut Vec<Delivery>, bytes_max: usize) {
+        let mut bytes = 0;
+        let fits = |delivery: &Delivery| {
+            bytes += delivery.message.body.len() + delivery.message.properties.bytes.len();
+            bytes <= bytes_max
+        };
+        let kept = taken.iter().map(fits).take_while(|fits| *fits).count().max(1);
+        if kept >= taken.len() {
+            return;
+        }
+        let rest: Vec<(Offset, u32)> = taken.drain(kept..).map(|one| (one.offset, one.attempt)).collect();
+        let _ = self.shared.with(&self.slot, |state, now| {
+            let (_, plan) = state.queue.decide_return(now, &rest, ReturnCause::Undelivered);
+            self.give_back(state, &plan.records, plan.durable);
+        });
+    }
+
     fn open(&self, handed: Vec<Handed>) -> Vec<Delivery> {
         handed.into_iter().filter_map(|one| delivery(&self.slot, one)).collect()
     }
@@ -122,7 +141,8 @@ impl Drop for Subscription {
             state.queue.remove_consumer(self.id);
             state.mailboxes.remove(&self.id);
             // What is in the mailbox never reached the consumer, so it does not count as an attempt.
-            let receipts = |handed: Vec<Handed>| handed.iter().map(|h| (h.offset, h.attempts)).collect::<Vec<_>>();
+            let receipts =
+                |handed: Vec<Handed>| handed.iter().map(|h| (h.offset, h.attempts)).collect::<Vec<_>>();
             let unseen: Vec<(Offset, u32)> = receipts(self.mailbox.drain());
             let (_, plan) = state.queue.decide_return(now, &unseen, ReturnCause::Undelivered);
             self.give_back(state, &plan.records, plan.durable);

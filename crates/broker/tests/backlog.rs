@@ -56,7 +56,8 @@ async fn a_backlog_of_many_priorities_comes_back_most_urgent_first() {
     let broker = open_with(&MemoryDisk::new(), small_segments());
     let q = name("q");
     broker.create_queue(&q, QueueConfig::default()).await.unwrap();
-    let message = |n: u32| NewMessage { priority: Priority((n % 3) as u8), ..NewMessage::new(format!("{n:06}")) };
+    let message =
+        |n: u32| NewMessage { priority: Priority((n % 3) as u8), ..NewMessage::new(format!("{n:06}")) };
     for start in (0..30_000).step_by(1000) {
         broker.push(&q, (start..start + 1000).map(message).collect()).await.unwrap();
     }
@@ -66,7 +67,8 @@ async fn a_backlog_of_many_priorities_comes_back_most_urgent_first() {
     while seen < expected.len() {
         let part = pop(&broker, &q, 3000).await;
         assert!(!part.is_empty(), "the backlog ends early at {seen}");
-        let wanted: Vec<String> = expected[seen..seen + part.len()].iter().map(|n| format!("{n:06}")).collect();
+        let wanted: Vec<String> =
+            expected[seen..seen + part.len()].iter().map(|n| format!("{n:06}")).collect();
         assert_eq!(bodies(&part), wanted);
         seen += part.len();
         ack(&broker, &part).await;
@@ -83,7 +85,8 @@ async fn space_is_given_back_although_one_old_message_stays() {
         broker.create_queue(queue, QueueConfig::default()).await.unwrap();
     }
     push(&broker, &old, "still here").await;
-    push_message(&broker, &old, NewMessage { delay: Millis::from_secs(3600), ..NewMessage::new("later") }).await;
+    push_message(&broker, &old, NewMessage { delay: Millis::from_secs(3600), ..NewMessage::new("later") })
+        .await;
     for _ in 0..150 {
         let messages = (0..50).map(|_| NewMessage::new("x".repeat(200))).collect();
         broker.push(&q, messages).await.unwrap();
@@ -109,7 +112,10 @@ async fn transient_messages_go_to_the_log_when_memory_is_short() {
     let q = name("q");
     broker.create_queue(&q, QueueConfig::default()).await.unwrap();
     for n in 0..200u32 {
-        let message = NewMessage { durability: Durability::Transient, ..NewMessage::new(format!("{n:06}").repeat(1000)) };
+        let message = NewMessage {
+            durability: Durability::Transient,
+            ..NewMessage::new(format!("{n:06}").repeat(1000))
+        };
         push_message(&broker, &q, message).await;
     }
     let memory = broker.stats().message_memory_bytes;
@@ -134,7 +140,8 @@ async fn many_queues_are_created_listed_and_deleted() {
     for n in (0..300).step_by(2) {
         broker.delete_queue(&name(&format!("queue-{n:03}"))).await.unwrap();
     }
-    let request = nexo_broker::ListRequest { prefix: "queue-0".into(), after: Some("queue-011".into()), limit: 3 };
+    let request =
+        nexo_broker::ListRequest { prefix: "queue-0".into(), after: Some("queue-011".into()), limit: 3 };
     let listed: Vec<String> = broker.list_queues(&request).iter().map(|q| q.name.to_string()).collect();
     assert_eq!(listed, ["queue-013", "queue-015", "queue-017"]);
     broker.shutdown().await;

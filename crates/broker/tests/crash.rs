@@ -77,7 +77,12 @@ impl Run {
     }
 
     async fn pop(&mut self, queue: &str, max: usize) -> Result<Vec<Delivery>, Cut> {
-        let request = PopRequest { max, wait: Millis::ZERO, visibility: Some(Millis::from_secs(3600)) };
+        let request = PopRequest {
+            max,
+            wait: Millis::ZERO,
+            visibility: Some(Millis::from_secs(3600)),
+            bytes_max: None,
+        };
         let held = self.broker.pop(&name(queue), request).await.map_err(|_| ())?;
         for one in &held {
             let body = bodies(std::slice::from_ref(one)).remove(0);
@@ -128,8 +133,14 @@ impl Run {
         }
         // By now some have used up their attempts and have moved, each in one frame.
         let dead = name("q_dlq");
-        eventually("dead letters move", || self.broker.queue_stats(&dead).is_ok() || is_unhealthy(&self.broker)).await;
-        self.broker.redrive(&dead, Redrive { max: Some(2), ..Redrive::default() }, &|_| {}).await.map_err(|_| ())?;
+        eventually("dead letters move", || {
+            self.broker.queue_stats(&dead).is_ok() || is_unhealthy(&self.broker)
+        })
+        .await;
+        self.broker
+            .redrive(&dead, Redrive { max: Some(2), ..Redrive::default() }, &|_| {})
+            .await
+            .map_err(|_| ())?;
         self.push("q", 2, 300).await?;
         let doomed: Vec<String> = bodies(&self.broker.peek(&name("doomed"), 9).await.map_err(|_| ())?);
         self.told.maybe_gone.extend(doomed.iter().cloned());
@@ -177,11 +188,13 @@ async fn check(told: &Told, disk: FaultyDisk, what: &str) {
     for queue in told.queues.difference(&told.deleted) {
         assert!(broker.queue_stats(queue).is_ok(), "{what}: queue '{queue}' was lost");
     }
-    for (body, (queue, offset)) in told.confirmed.iter().filter(|(body, _)| !told.maybe_gone.contains(*body)) {
+    for (body, (queue, offset)) in told.confirmed.iter().filter(|(body, _)| !told.maybe_gone.contains(*body))
+    {
         // What is leased or delayed cannot be peeked at, but the queue knows its id.
         let held = || broker.outline(queue).is_ok_and(|outline| outline.messages.contains_key(offset));
         // Delayed messages of a purged or deleted queue went with it, and the script does not know which.
-        let swept = ["other", "doomed"].contains(&queue.as_str()) && !told.maybe_gone.is_empty() && is_delayed(body);
+        let swept =
+            ["other", "doomed"].contains(&queue.as_str()) && !told.maybe_gone.is_empty() && is_delayed(body);
         assert!(found.contains_key(body) || held() || swept, "{what}: lost '{}'", &body[..6]);
     }
     for (body, places) in &found {
@@ -193,7 +206,11 @@ async fn check(told: &Told, disk: FaultyDisk, what: &str) {
             && queue.as_str() == "q"
         {
             let redriven = *attempts == 0;
-            assert!(attempts >= known || redriven, "{what}: '{}' had {known} attempts, now {attempts}", &body[..6]);
+            assert!(
+                attempts >= known || redriven,
+                "{what}: '{}' had {known} attempts, now {attempts}",
+                &body[..6]
+            );
         }
     }
     broker.shutdown().await;

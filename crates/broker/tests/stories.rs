@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use nexo_broker::{
-    Backoff, CreateError, DeathReason, Durability, Fate, NewMessage, Overflow, PopRequest, PushError, QueueConfig,
-    QueueError, Receipt, Redrive, SettleError,
+    Backoff, CreateError, DeathReason, Durability, Fate, NewMessage, Overflow, PopRequest, PushError,
+    QueueConfig, QueueError, Receipt, Redrive, SettleError,
 };
 use nexo_log::disk::MemoryDisk;
 use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, QueueId};
@@ -150,7 +150,11 @@ async fn what_a_consumer_holds_comes_back_when_it_leaves() {
     drop(subscription);
     let again = pop(&broker, &q, 2).await;
     assert_eq!(bodies(&again), ["taken", "in the mailbox"]);
-    assert_eq!(again.iter().map(|d| d.attempt).collect::<Vec<_>>(), [2, 1], "what was never seen does not count");
+    assert_eq!(
+        again.iter().map(|d| d.attempt).collect::<Vec<_>>(),
+        [2, 1],
+        "what was never seen does not count"
+    );
     broker.shutdown().await;
 }
 
@@ -239,6 +243,31 @@ async fn a_dead_letter_queue_never_moves_messages_into_itself() {
 }
 
 #[tokio::test]
+async fn a_rejected_message_is_a_dead_letter_when_the_answer_comes() {
+    let (broker, q) = with_queue(QueueConfig::default()).await;
+    push(&broker, &q, "hopeless").await;
+    let held = pop(&broker, &q, 1).await;
+    broker.reject(&receipts(&held)).await.remove(0).unwrap();
+    let dead = broker.peek(&name("q_dlq"), 1).await.unwrap().remove(0);
+    assert_eq!(dead.message.origin.map(|origin| origin.reason), Some(DeathReason::Rejected));
+    broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_pop_keeps_to_its_bytes_and_leaves_the_rest_as_it_was() {
+    let (broker, q) = with_queue(QueueConfig::default()).await;
+    for body in ["aaaa", "bbbb", "cccc"] {
+        push(&broker, &q, body).await;
+    }
+    let request = PopRequest { max: 9, wait: Millis::ZERO, visibility: None, bytes_max: Some(8) };
+    assert_eq!(bodies(&broker.pop(&q, request).await.unwrap()), ["aaaa", "bbbb"]);
+    let request = PopRequest { bytes_max: Some(1), ..request };
+    let last = broker.pop(&q, request).await.unwrap();
+    assert_eq!((bodies(&last), last[0].attempt), (vec!["cccc".to_owned()], 1), "one message always fits");
+    broker.shutdown().await;
+}
+
+#[tokio::test]
 async fn an_expired_message_is_dropped_or_moved_as_the_queue_says() {
     let config = QueueConfig { ttl: Some(Millis(30)), on_expiry: Fate::DeadLetter, ..QueueConfig::default() };
     let (broker, q) = with_queue(config).await;
@@ -318,7 +347,8 @@ async fn a_full_queue_refuses_or_drops_the_oldest() {
     assert!(answers[0].is_ok() && answers[1].is_ok());
     assert!(matches!(&answers[2], Err(PushError::Full { .. })));
     let dropping = name("dropping");
-    let drop = QueueConfig { max_messages: Some(2), overflow: Overflow::DropOldest, ..QueueConfig::default() };
+    let drop =
+        QueueConfig { max_messages: Some(2), overflow: Overflow::DropOldest, ..QueueConfig::default() };
     broker.create_queue(&dropping, drop).await.unwrap();
     assert!(broker.push(&dropping, messages).await.unwrap().iter().all(Result::is_ok));
     assert_eq!(bodies(&pop(&broker, &dropping, 9).await), ["2", "3"]);
@@ -382,7 +412,10 @@ async fn a_deleted_queue_is_gone_and_its_receipts_with_it() {
     assert_eq!(error, QueueError::NotFound { name: q.clone() });
     broker.create_queue(&q, QueueConfig::default()).await.unwrap();
     let answer = broker.ack(&receipts(&held)).await.remove(0);
-    assert!(matches!(answer, Err(SettleError::QueueGone { .. })), "a new queue of that name is another queue");
+    assert!(
+        matches!(answer, Err(SettleError::QueueGone { .. })),
+        "a new queue of that name is another queue"
+    );
     drop(subscription);
     broker.shutdown().await;
 }
@@ -421,7 +454,7 @@ async fn times_and_sizes_beyond_their_limits_are_refused_by_name() {
     assert!(matches!(&answers[0], Err(PushError::TimeTooLong { field: "delay_ms", .. })));
     assert!(answers[1].is_ok());
     assert!(matches!(&answers[2], Err(PushError::BodyTooLarge { .. })));
-    let request = PopRequest { max: 0, wait: Millis::ZERO, visibility: None };
+    let request = PopRequest { max: 0, wait: Millis::ZERO, visibility: None, bytes_max: None };
     let error = broker.pop(&q, request).await.unwrap_err().to_string();
     assert_eq!(error, "max must be between 1 and 10000; it is 0");
     assert_eq!(broker.queue_stats(&q).unwrap().ready, 1, "what was refused changed nothing");
@@ -438,8 +471,10 @@ async fn everything_is_there_after_a_restart() {
     for i in 0..5 {
         push(&broker, &q, &i.to_string()).await;
     }
-    push_message(&broker, &q, NewMessage { durability: Durability::Transient, ..NewMessage::new("gone") }).await;
-    push_message(&broker, &q, NewMessage { delay: Millis::from_secs(3600), ..NewMessage::new("later") }).await;
+    push_message(&broker, &q, NewMessage { durability: Durability::Transient, ..NewMessage::new("gone") })
+        .await;
+    push_message(&broker, &q, NewMessage { delay: Millis::from_secs(3600), ..NewMessage::new("later") })
+        .await;
     let held = pop(&broker, &q, 3).await;
     ack(&broker, &held[..1]).await;
     broker.nack(&receipts(&held[1..2]), None).await.remove(0).unwrap();

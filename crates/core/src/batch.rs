@@ -205,8 +205,9 @@ pub fn relocate(messages: &[(Offset, Timestamp, Bytes)]) -> Vec<MessageBatch> {
     let mut batches = Vec::new();
     let mut open: Option<BatchBuilder> = None;
     for (offset, enqueued_at, payload) in messages {
-        let builder = open
-            .get_or_insert_with(|| BatchBuilder::new(BatchKind::Relocated, *offset, *enqueued_at, payload.len()));
+        let builder = open.get_or_insert_with(|| {
+            BatchBuilder::new(BatchKind::Relocated, *offset, *enqueued_at, payload.len())
+        });
         builder.push_stored(*offset, *enqueued_at, payload);
         if builder.is_full() {
             batches.extend(open.take().map(BatchBuilder::finish));

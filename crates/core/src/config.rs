@@ -145,7 +145,9 @@ pub enum ConfigError {
         queue: QueueName,
     },
     /// The dead-letter queue's name, made from the queue's, is no name.
-    #[error("queue '{queue}' needs a named dead-letter queue, because '{queue}_dlq' is longer than {max} bytes")]
+    #[error(
+        "queue '{queue}' needs a named dead-letter queue, because '{queue}_dlq' is longer than {max} bytes"
+    )]
     DeadLetterNameTooLong {
         /// The queue.
         queue: QueueName,

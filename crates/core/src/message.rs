@@ -385,7 +385,8 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_message_are_refused_and_never_panic() {
-        let whole = stored(&NewMessage { dedup: Some(DedupId::new("dedup").unwrap()), ..NewMessage::new("x") });
+        let whole =
+            stored(&NewMessage { dedup: Some(DedupId::new("dedup").unwrap()), ..NewMessage::new("x") });
         for cut in 0..4 {
             assert!(StoredMessage::parse(&whole.slice(..cut)).is_err());
         }

@@ -208,7 +208,9 @@ impl PackedOffsets {
         let mut rest = &self.packed[self.packed_from..];
         let mut end = self.packed_end;
         let packed =
-            std::iter::from_fn(move || if rest.is_empty() { None } else { Some(unpack(&mut rest, &mut end)) });
+            std::iter::from_fn(
+                move || if rest.is_empty() { None } else { Some(unpack(&mut rest, &mut end)) },
+            );
         self.front.into_iter().chain(packed).chain(self.back)
     }
 

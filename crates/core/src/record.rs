@@ -257,11 +257,7 @@ impl Record {
                 }
                 Self::Lease { at, grants }
             }
-            4 => Self::Extend {
-                at,
-                until: Timestamp(input.u64()?),
-                offsets: OffsetSet::decode(&mut input)?,
-            },
+            4 => Self::Extend { at, until: Timestamp(input.u64()?), offsets: OffsetSet::decode(&mut input)? },
             5 => Self::Settle {
                 at,
                 why: Leave::from_code(input.u8()?)?,

@@ -17,6 +17,9 @@ use crate::subscribe::Subscriber;
 
 /// Replies of a stream that are made before the client has read those before them.
 const REPLY_BUFFER: usize = 16;
+/// A pop answers with no more than this, unless one message is larger: clients refuse answers above 4 MiB unless
+/// they are told otherwise, and what they refuse would stay leased.
+const POP_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// Answers [`MessageService`] from a broker.
 pub(crate) struct Messages {
@@ -53,6 +56,7 @@ impl MessageService for Messages {
             max: fields::max(request.max, limits::POP_BATCH_MAX)?,
             wait: fields::in_range("wait_ms", request.wait_ms, 0, limits::POP_WAIT_MAX.0).map(Millis)?,
             visibility: fields::visibility(request.visibility_ms)?,
+            bytes_max: Some(POP_BYTES_MAX),
         };
         let deliveries = tokio::select! {
             deliveries = self.broker.pop(&queue, pop) => deliveries.map_err(Failure::from)?,

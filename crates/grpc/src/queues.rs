@@ -58,9 +58,13 @@ impl QueueService for Queues {
     ) -> Result<Response<proto::UpdateQueueResponse>, Status> {
         let request = request.into_inner();
         let queue = fields::queue(&request.queue)?;
-        let current = self.stats(&queue)?.config;
-        let config = config::patch(current, &request.config.unwrap_or_default())?;
-        self.broker.configure_queue(&queue, config).await.map_err(Failure::from)?;
+        let patch = request.config.unwrap_or_default();
+        // What is wrong with the patch itself is found before anything is touched.
+        config::patch(nexo_broker::QueueConfig::default(), &patch)?;
+        let apply = |current: &nexo_broker::QueueConfig| {
+            config::patch(current.clone(), &patch).unwrap_or_else(|_| current.clone())
+        };
+        self.broker.update_queue(&queue, apply).await.map_err(Failure::from)?;
         let queue = config::queue_to_proto(&self.stats(&queue)?);
         Ok(Response::new(proto::UpdateQueueResponse { queue: Some(queue) }))
     }

@@ -15,6 +15,7 @@ pub(crate) enum Verb {
     Received,
     Ack,
     Nack { delay: Option<Millis> },
+    Reject,
     Extend { visibility: Millis },
 }
 
@@ -84,6 +85,7 @@ impl Verb {
             Self::Received => some(broker.received(receipts).await),
             Self::Ack => none(broker.ack(receipts).await),
             Self::Nack { delay } => none(broker.nack(receipts, delay).await),
+            Self::Reject => none(broker.reject(receipts).await),
             Self::Extend { visibility } => some(broker.extend(receipts, visibility).await),
         }
     }
@@ -109,6 +111,12 @@ impl TryFrom<proto::NackRequest> for Settle {
     type Error = Failure;
 
     fn try_from(request: proto::NackRequest) -> Result<Self, Failure> {
+        if request.dead_letter {
+            if request.delay_ms.is_some() {
+                return Err(Failure::invalid("delay_ms must be left out when dead_letter is set".to_owned()));
+            }
+            return Self::new(Verb::Reject, request.receipts);
+        }
         let delay = request
             .delay_ms
             .map(|delay| fields::in_range("delay_ms", delay, 0, limits::DELAY_MAX.0).map(Millis))
@@ -137,7 +145,7 @@ mod tests {
             Settle::try_from(extend).unwrap_err().message,
             "visibility_ms must be between 1 and 31622400000; it is 0"
         );
-        let nack = proto::NackRequest { receipts, delay_ms: Some(u64::MAX) };
+        let nack = proto::NackRequest { receipts, delay_ms: Some(u64::MAX), dead_letter: false };
         assert_eq!(
             Settle::try_from(nack).unwrap_err().message,
             "delay_ms must be between 0 and 3162240000000; it is 18446744073709551615"

@@ -313,7 +313,8 @@ mod tests {
         let ack = |receipts: usize| {
             Settle::try_from(proto::AckRequest { receipts: vec!["1-1-1".into(); receipts] })
         };
-        let nack = Settle::try_from(proto::NackRequest { receipts: vec!["1-1-1".into()], delay_ms: None });
+        let nack =
+            Settle::try_from(proto::NackRequest { receipts: vec!["1-1-1".into()], ..Default::default() });
         let group = Group { settle: ack(9_999).unwrap(), parts: vec![] };
         assert!(group.has_room(&ack(1).unwrap()));
         assert!(!group.has_room(&ack(2).unwrap()));

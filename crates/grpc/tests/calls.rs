@@ -167,7 +167,7 @@ async fn a_redrive_reports_what_it_moved() {
         served.push("q", body).await;
     }
     let receipts = served.pop("q", 2).await.into_iter().map(|message| message.receipt).collect();
-    served.client.messages().nack(proto::NackRequest { receipts, delay_ms: None }).await.unwrap();
+    served.client.messages().nack(proto::NackRequest { receipts, ..Default::default() }).await.unwrap();
     served.until_ready("q_dlq", 2).await;
     let request = proto::PeekRequest { queue: "q_dlq".into(), max: 10 };
     let dead = served.client.messages().peek(request).await.unwrap().into_inner().messages;

@@ -198,7 +198,9 @@ async fn nack_extend_and_received_work_on_the_stream() {
     subscribed.send(act(2, Action::Extend(extend))).await;
     let extended = subscribed.settled().await;
     assert!(extended.results[0].lease_until_ms > received.results[0].lease_until_ms, "{extended:?}");
-    subscribed.send(act(0, Action::Nack(proto::NackRequest { receipts, delay_ms: Some(0) }))).await;
+    subscribed
+        .send(act(0, Action::Nack(proto::NackRequest { receipts, delay_ms: Some(0), dead_letter: false })))
+        .await;
     let again = subscribed.messages(1).await.remove(0);
     assert_eq!((again.id, again.attempt), (message.id, 2));
 }

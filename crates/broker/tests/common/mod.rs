@@ -12,74 +12,80 @@ use nexo_broker::{
 use nexo_log::disk::{Disk, MemoryDisk};
 use nexo_types::{Millis, QueueName};
 
-pub fn name(text: &str) -> QueueName {
+pub(crate) fn name(text: &str) -> QueueName {
     QueueName::new(text).unwrap()
 }
 
-pub fn options() -> BrokerOptions {
+pub(crate) fn options() -> BrokerOptions {
     BrokerOptions { segment_bytes: 256 * 1024, ..BrokerOptions::new("memory") }
 }
 
-pub fn open(disk: &MemoryDisk) -> Broker {
+pub(crate) fn open(disk: &MemoryDisk) -> Broker {
     open_with(disk, options())
 }
 
-pub fn open_with(disk: &MemoryDisk, options: BrokerOptions) -> Broker {
+pub(crate) fn open_with(disk: &MemoryDisk, options: BrokerOptions) -> Broker {
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
     Broker::open_on(disk, options).unwrap()
 }
 
 /// A new broker with one queue called `q`.
-pub async fn with_queue(config: QueueConfig) -> (Broker, QueueName) {
+pub(crate) async fn with_queue(config: QueueConfig) -> (Broker, QueueName) {
     let broker = open(&MemoryDisk::new());
     let queue = name("q");
     broker.create_queue(&queue, config).await.unwrap();
     (broker, queue)
 }
 
-pub async fn push(broker: &Broker, queue: &QueueName, body: &str) -> Pushed {
+pub(crate) async fn push(broker: &Broker, queue: &QueueName, body: &str) -> Pushed {
     push_message(broker, queue, NewMessage::new(body.to_owned())).await
 }
 
-pub async fn push_message(broker: &Broker, queue: &QueueName, message: NewMessage) -> Pushed {
+pub(crate) async fn push_message(broker: &Broker, queue: &QueueName, message: NewMessage) -> Pushed {
     broker.push(queue, vec![message]).await.unwrap().remove(0).unwrap()
 }
 
 /// What is there now.
-pub async fn pop(broker: &Broker, queue: &QueueName, max: usize) -> Vec<Delivery> {
-    broker.pop(queue, PopRequest { max, wait: Millis::ZERO, visibility: None }).await.unwrap()
+pub(crate) async fn pop(broker: &Broker, queue: &QueueName, max: usize) -> Vec<Delivery> {
+    broker
+        .pop(queue, PopRequest { max, wait: Millis::ZERO, visibility: None, bytes_max: None })
+        .await
+        .unwrap()
 }
 
 /// Waits for messages, for long enough on a slow machine.
-pub async fn pop_wait(broker: &Broker, queue: &QueueName) -> Vec<Delivery> {
-    broker.pop(queue, PopRequest { max: 1, wait: Millis::from_secs(20), visibility: None }).await.unwrap()
+pub(crate) async fn pop_wait(broker: &Broker, queue: &QueueName) -> Vec<Delivery> {
+    broker
+        .pop(queue, PopRequest { max: 1, wait: Millis::from_secs(20), visibility: None, bytes_max: None })
+        .await
+        .unwrap()
 }
 
-pub fn subscribe(broker: &Broker, queue: &QueueName, credit: u32) -> Subscription {
+pub(crate) fn subscribe(broker: &Broker, queue: &QueueName, credit: u32) -> Subscription {
     broker.subscribe(queue, SubscribeRequest { credit, visibility: None, keep_leases: false }).unwrap()
 }
 
 /// The next messages of a subscription; a test that waits in vain fails rather than hangs.
-pub async fn next(subscription: &mut Subscription) -> Vec<Delivery> {
+pub(crate) async fn next(subscription: &mut Subscription) -> Vec<Delivery> {
     tokio::time::timeout(Duration::from_secs(20), subscription.next()).await.expect("messages come").unwrap()
 }
 
-pub fn bodies(deliveries: &[Delivery]) -> Vec<String> {
+pub(crate) fn bodies(deliveries: &[Delivery]) -> Vec<String> {
     deliveries.iter().map(|d| String::from_utf8(d.message.body.to_vec()).unwrap()).collect()
 }
 
-pub fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
+pub(crate) fn receipts(deliveries: &[Delivery]) -> Vec<Receipt> {
     deliveries.iter().map(Delivery::receipt).collect()
 }
 
-pub async fn ack(broker: &Broker, deliveries: &[Delivery]) {
+pub(crate) async fn ack(broker: &Broker, deliveries: &[Delivery]) {
     for answer in broker.ack(&receipts(deliveries)).await {
         answer.unwrap();
     }
 }
 
 /// Waits until `done` says so; fails after a while.
-pub async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..4000 {
         if done() {
             return;

@@ -174,7 +174,12 @@ impl Queue {
         }
     }
 
-    fn apply_grant(&mut self, grant: &Grant, at: Timestamp, handed: &mut Vec<Handed>) -> Result<(), NeedsPage> {
+    fn apply_grant(
+        &mut self,
+        grant: &Grant,
+        at: Timestamp,
+        handed: &mut Vec<Handed>,
+    ) -> Result<(), NeedsPage> {
         let mut again = 0;
         let before = handed.len();
         for offset in grant.pick.offsets.iter() {

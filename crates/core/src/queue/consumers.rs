@@ -146,7 +146,9 @@ impl Terms {
         }
         match (self.lease, receipt_timeout) {
             (LeaseTerms::Session, _) => (None, Phase::Done),
-            (LeaseTerms::Queue | LeaseTerms::For(_), Some(timeout)) => (Some(now.plus(timeout)), Phase::Receipt),
+            (LeaseTerms::Queue | LeaseTerms::For(_), Some(timeout)) => {
+                (Some(now.plus(timeout)), Phase::Receipt)
+            }
             (LeaseTerms::Queue, None) => (Some(now.plus(visibility)), Phase::Done),
             (LeaseTerms::For(span), None) => (Some(now.plus(span)), Phase::Done),
         }

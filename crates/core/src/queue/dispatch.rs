@@ -1,7 +1,7 @@
 //! Deciding who gets what: ready messages in the order of their urgency and arrival, consumers in turn.
 
-use std::collections::btree_map;
 use std::cmp::Reverse;
+use std::collections::btree_map;
 
 use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 
@@ -39,7 +39,9 @@ impl Queue {
     /// Whether there may be something to hand out.
     #[must_use]
     pub fn can_dispatch(&self) -> bool {
-        !self.config.paused && self.consumers.anyone_waiting() && (self.lanes.len() > 0 || !self.rejoined.is_empty())
+        !self.config.paused
+            && self.consumers.anyone_waiting()
+            && (self.lanes.len() > 0 || !self.rejoined.is_empty())
     }
 
     /// Decides which ready messages, at most `max`, go to which consumers.
@@ -146,7 +148,9 @@ impl Queue {
                 let waiting = self.lanes.at(&mut cursor).filter(|waiting| waiting.priority() == priority);
                 match (rejoined.peek(), waiting) {
                     (Some(_), None) => found.extend(rejoined.next()),
-                    (Some(early), Some(waiting)) if early.offset < waiting.offset() => found.extend(rejoined.next()),
+                    (Some(early), Some(waiting)) if early.offset < waiting.offset() => {
+                        found.extend(rejoined.next())
+                    }
                     (_, Some(Waiting::Here(entry))) => {
                         found.push(entry);
                         Lanes::step(&mut cursor);

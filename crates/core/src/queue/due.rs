@@ -57,7 +57,8 @@ impl Queue {
         let lease = self.lease_ends.peek().map(|Reverse((at, _))| *at);
         let delay = self.delay_ends.peek().map(|Reverse((at, _))| *at);
         let expiry = self.expiries.peek().map(|Reverse((at, ..))| *at);
-        let tokens = self.config.rate_limit.filter(|_| self.can_dispatch()).map(|limit| self.tokens.next(limit, now));
+        let tokens =
+            self.config.rate_limit.filter(|_| self.can_dispatch()).map(|limit| self.tokens.next(limit, now));
         [lease, delay, expiry, tokens, self.dedup.next_deadline()].into_iter().flatten().min()
     }
 

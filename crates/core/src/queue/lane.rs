@@ -130,7 +130,11 @@ impl Lanes {
     ///
     /// # Errors
     /// If it is in a paged stretch: then the front of that stretch is what is needed.
-    pub(crate) fn remove(&mut self, priority: Priority, offset: Offset) -> Result<Option<Entry>, PageRequest> {
+    pub(crate) fn remove(
+        &mut self,
+        priority: Priority,
+        offset: Offset,
+    ) -> Result<Option<Entry>, PageRequest> {
         let Some(index) = self.lane_index(priority) else { return Ok(None) };
         let lane = &mut self.lanes[index];
         let mut found = None;
@@ -231,11 +235,15 @@ impl Lanes {
         bytes: u64,
         segment: SegmentId,
     ) -> Result<Option<(SegmentId, u64)>, PageRequest> {
-        let (Some(index), Some(first)) = (self.lane_index(priority), offsets.first()) else { return Ok(None) };
+        let (Some(index), Some(first)) = (self.lane_index(priority), offsets.first()) else {
+            return Ok(None);
+        };
         let lane = &mut self.lanes[index];
-        let Some(at) = lane.stretches.iter().position(
-            |stretch| matches!(stretch, Stretch::Paged(run) if run.contains(first)),
-        ) else {
+        let Some(at) = lane
+            .stretches
+            .iter()
+            .position(|stretch| matches!(stretch, Stretch::Paged(run) if run.contains(first)))
+        else {
             return Ok(None);
         };
         let Stretch::Paged(run) = &mut lane.stretches[at] else { return Ok(None) };
@@ -553,7 +561,8 @@ impl Lane {
             match runs.last_mut() {
                 Some(run) if run.segment == entry.at.segment => run.push(entry),
                 _ => {
-                    let mut run = Run { segment: entry.at.segment, offsets: PackedOffsets::default(), bytes: 0 };
+                    let mut run =
+                        Run { segment: entry.at.segment, offsets: PackedOffsets::default(), bytes: 0 };
                     run.push(entry);
                     runs.push(run);
                 }
@@ -600,7 +609,10 @@ impl Resident {
     }
 
     fn push_back(&mut self, entry: Entry) {
-        debug_assert!(self.entries.back().is_none_or(|last| last.offset < entry.offset), "a lane is in order");
+        debug_assert!(
+            self.entries.back().is_none_or(|last| last.offset < entry.offset),
+            "a lane is in order"
+        );
         self.bytes += u64::from(entry.stored_bytes);
         self.entries.push_back(entry);
     }
@@ -631,7 +643,10 @@ impl Run {
     }
 
     fn contains(&self, offset: Offset) -> bool {
-        self.offsets.ranges().take_while(|(first, _)| *first <= offset.0).any(|(first, len)| offset.0 < first + len)
+        self.offsets
+            .ranges()
+            .take_while(|(first, _)| *first <= offset.0)
+            .any(|(first, len)| offset.0 < first + len)
     }
 
     fn request(&self, lane: Priority) -> PageRequest {

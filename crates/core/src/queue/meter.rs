@@ -24,7 +24,8 @@ impl Meter {
         let mut then = self.clone();
         then.turn(now);
         let running = then.second as usize % (SECONDS + 1);
-        let sum: u64 = then.counts.iter().enumerate().filter(|(i, _)| *i != running).map(|(_, count)| count).sum();
+        let sum: u64 =
+            then.counts.iter().enumerate().filter(|(i, _)| *i != running).map(|(_, count)| count).sum();
         sum as f64 / SECONDS as f64
     }
 

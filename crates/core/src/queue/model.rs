@@ -6,7 +6,10 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
-use nexo_types::{ConsumerId, DedupId, GroupId, Millis, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
+use nexo_types::{
+    ConsumerId, DedupId, GroupId, Millis, Offset, Position, Priority, QueueId, QueueName, SegmentId,
+    Timestamp,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -82,7 +85,9 @@ impl Model {
             .filter(|m| m.place == Where::Waiting && m.ready_at.min(m.expires_at) <= now)
             .filter(|m| match &m.group {
                 None => true,
-                Some(group) => !self.messages.iter().any(|o| o.group.as_ref() == Some(group) && o.offset < m.offset),
+                Some(group) => {
+                    !self.messages.iter().any(|o| o.group.as_ref() == Some(group) && o.offset < m.offset)
+                }
             })
             .collect();
         ready.sort_by_key(|m| (Reverse(m.priority), m.offset));
@@ -331,7 +336,10 @@ impl Rig {
                 self.append(&dispatch.record);
             }
             let handed = self.queue.commit_dispatch(&dispatch).unwrap();
-            let mut turns = dispatch.turns.iter().flat_map(|turn| std::iter::repeat_n(turn.consumer, turn.count as usize));
+            let mut turns = dispatch
+                .turns
+                .iter()
+                .flat_map(|turn| std::iter::repeat_n(turn.consumer, turn.count as usize));
             for one in &handed {
                 let consumer = turns.next().expect("every message has a consumer");
                 self.check_delivery(one, consumer);
@@ -353,7 +361,13 @@ impl Rig {
         assert!(self.model.allowed(self.queue.config().rate_limit, now), "the rate limit holds");
         let (expected, terms) = self.model.next_consumer().expect("somebody has credit");
         assert_eq!(consumer.0, expected, "consumers are served in turn");
-        let next = self.model.ready(now).into_iter().find(|m| m.expires_at > now).cloned().expect("something is ready");
+        let next = self
+            .model
+            .ready(now)
+            .into_iter()
+            .find(|m| m.expires_at > now)
+            .cloned()
+            .expect("something is ready");
         assert_eq!(handed.offset, next.offset, "the most urgent, oldest message goes first");
         assert_eq!(handed.attempts, next.attempts + 1);
         let payload = handed.payload.clone().unwrap_or_else(|| {
@@ -386,13 +400,19 @@ impl Rig {
     fn wait(&mut self, ms: u64) {
         self.now = self.now.plus(Millis(ms));
         self.due();
-        let overdue = self.model.leased().into_iter().any(
-            |m| matches!(m.place, Where::Leased { until: Some(until), .. } if until <= self.now),
-        );
+        let overdue = self
+            .model
+            .leased()
+            .into_iter()
+            .any(|m| matches!(m.place, Where::Leased { until: Some(until), .. } if until <= self.now));
         assert!(!overdue, "a lease ends at its deadline");
         if let Some(deadline) = self.queue.next_deadline(self.now) {
             let waits_for_tokens = self.queue.config().rate_limit.is_some();
-            assert!(deadline > self.now || waits_for_tokens, "what is due has been done: {deadline} at {}", self.now);
+            assert!(
+                deadline > self.now || waits_for_tokens,
+                "what is due has been done: {deadline} at {}",
+                self.now
+            );
         }
         self.dispatch();
     }
@@ -410,10 +430,13 @@ impl Rig {
                 let max = self.queue.config().max_attempts;
                 let message = self.model.remove(death.offset);
                 match death.reason {
-                    DeathReason::Expired => assert!(message.expires_at <= now && message.place == Where::Waiting),
+                    DeathReason::Expired => {
+                        assert!(message.expires_at <= now && message.place == Where::Waiting)
+                    }
                     DeathReason::MaxAttempts => {
                         assert!(Some(message.attempts) >= max);
-                        let ended = matches!(message.place, Where::Leased { until: Some(until), .. } if until <= now);
+                        let ended =
+                            matches!(message.place, Where::Leased { until: Some(until), .. } if until <= now);
                         assert!(ended, "only an ended lease kills by waiting");
                     }
                     other => panic!("time does not kill by {other:?}"),
@@ -432,7 +455,8 @@ impl Rig {
                 for offset in offsets.iter() {
                     let now = self.now;
                     let message = self.model.get(offset).expect("what comes back was there");
-                    let ended = matches!(message.place, Where::Leased { until: Some(until), .. } if until <= now);
+                    let ended =
+                        matches!(message.place, Where::Leased { until: Some(until), .. } if until <= now);
                     assert!(ended, "a lease ended before its time");
                     assert_eq!(*ready_at, now);
                     message.place = Where::Waiting;
@@ -795,10 +819,21 @@ fn drafts(mix: Mix) -> impl Strategy<Value = Vec<Draft>> {
         prop::option::weighted(0.2, 1u64..150),
         prop::option::weighted(0.2, 0u8..4),
         // A group whose head is transient is another group after a restart, so a mixed run has none.
-        if matches!(mix, Mix::Durable) { prop::option::weighted(0.3, 0u8..3).boxed() } else { Just(None).boxed() },
+        if matches!(mix, Mix::Durable) {
+            prop::option::weighted(0.3, 0u8..3).boxed()
+        } else {
+            Just(None).boxed()
+        },
         if matches!(mix, Mix::Durable) { Just(false).boxed() } else { any::<bool>().boxed() },
     )
-        .prop_map(|(priority, delay, ttl, dedup, group, transient)| Draft { priority, delay, ttl, dedup, group, transient });
+        .prop_map(|(priority, delay, ttl, dedup, group, transient)| Draft {
+            priority,
+            delay,
+            ttl,
+            dedup,
+            group,
+            transient,
+        });
     prop::collection::vec(draft, 1..6)
 }
 
@@ -839,24 +874,36 @@ fn config() -> impl Strategy<Value = QueueConfig> {
         (prop::option::weighted(0.2, 1u64..20), prop::option::weighted(0.1, 20u64..300)),
         prop::option::weighted(0.1, (1u32..4, 20u64..100)),
     )
-        .prop_map(|(visibility, receipt, max_attempts, (expiry, overflow, reject), retry, ttl, (messages, bytes), rate)| {
-            let fate = |dead| if dead { Fate::DeadLetter } else { Fate::Drop };
-            QueueConfig {
-                visibility: Millis(visibility),
-                receipt_timeout: receipt.map(Millis),
+        .prop_map(
+            |(
+                visibility,
+                receipt,
                 max_attempts,
-                on_expiry: fate(expiry),
-                on_overflow: fate(overflow),
+                (expiry, overflow, reject),
                 retry,
-                ttl: ttl.map(Millis),
-                dedup_window: Millis(100),
-                max_messages: messages,
-                max_bytes: bytes,
-                overflow: if reject { Overflow::Reject } else { Overflow::DropOldest },
-                rate_limit: rate.map(|(deliveries, period)| RateLimit { deliveries, period: Millis(period) }),
-                ..QueueConfig::default()
-            }
-        })
+                ttl,
+                (messages, bytes),
+                rate,
+            )| {
+                let fate = |dead| if dead { Fate::DeadLetter } else { Fate::Drop };
+                QueueConfig {
+                    visibility: Millis(visibility),
+                    receipt_timeout: receipt.map(Millis),
+                    max_attempts,
+                    on_expiry: fate(expiry),
+                    on_overflow: fate(overflow),
+                    retry,
+                    ttl: ttl.map(Millis),
+                    dedup_window: Millis(100),
+                    max_messages: messages,
+                    max_bytes: bytes,
+                    overflow: if reject { Overflow::Reject } else { Overflow::DropOldest },
+                    rate_limit: rate
+                        .map(|(deliveries, period)| RateLimit { deliveries, period: Millis(period) }),
+                    ..QueueConfig::default()
+                }
+            },
+        )
 }
 
 fn run(config: QueueConfig, ops: &[Op]) {

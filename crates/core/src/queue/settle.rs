@@ -39,6 +39,8 @@ pub enum LeaseError {
 pub enum ReturnCause {
     /// The consumer gave it back, to be delivered again after this time or after the queue's back-off.
     Nack(Option<Millis>),
+    /// The consumer says that it will never succeed.
+    Reject,
     /// The consumer's connection ended.
     SessionEnd,
     /// It never reached the consumer.
@@ -158,31 +160,45 @@ impl Queue {
 
     /// Decides that all messages which belong to connections come back: after a restart there are none.
     pub fn decide_session_end(&mut self, now: Timestamp) -> ReturnPlan {
-        let mut held: Vec<Offset> =
-            self.leased.iter().filter(|(_, lease)| lease.until.is_none()).map(|(offset, _)| *offset).collect();
+        let mut held: Vec<Offset> = self
+            .leased
+            .iter()
+            .filter(|(_, lease)| lease.until.is_none())
+            .map(|(offset, _)| *offset)
+            .collect();
         held.sort_unstable();
         self.plan_return(now, held, ReturnCause::SessionEnd)
     }
 
-    pub(super) fn plan_return(&mut self, now: Timestamp, held: Vec<Offset>, cause: ReturnCause) -> ReturnPlan {
+    pub(super) fn plan_return(
+        &mut self,
+        now: Timestamp,
+        held: Vec<Offset>,
+        cause: ReturnCause,
+    ) -> ReturnPlan {
         let mut plan = ReturnPlan { durable: self.any_durable(held.iter()), ..ReturnPlan::default() };
         let mut by_time: BTreeMap<Timestamp, Vec<Offset>> = BTreeMap::new();
-        let attempt =
-            if cause == ReturnCause::Undelivered { AttemptCount::Undo } else { AttemptCount::Keep };
+        let attempt = if cause == ReturnCause::Undelivered { AttemptCount::Undo } else { AttemptCount::Keep };
         let retry = self.config.retry;
         let max_attempts = self.config.max_attempts;
         for offset in held {
             let Some(lease) = self.leased.get_mut(&offset) else { continue };
             let attempts = lease.entry.attempts;
-            if attempt == AttemptCount::Keep && max_attempts.is_some_and(|max| attempts >= max) {
-                lease.dying = Some(DeathReason::MaxAttempts);
-                plan.deaths.push(Death { offset, reason: DeathReason::MaxAttempts });
+            let used_up = attempt == AttemptCount::Keep && max_attempts.is_some_and(|max| attempts >= max);
+            if used_up || cause == ReturnCause::Reject {
+                let rejected = cause == ReturnCause::Reject;
+                let reason = if rejected { DeathReason::Rejected } else { DeathReason::MaxAttempts };
+                lease.dying = Some(reason);
+                plan.deaths.push(Death { offset, reason });
                 continue;
             }
             let wait = match cause {
                 ReturnCause::Nack(Some(delay)) => delay,
                 ReturnCause::Nack(None) => retry.wait_after(attempts),
-                ReturnCause::SessionEnd | ReturnCause::Undelivered | ReturnCause::LeaseEnd => Millis::ZERO,
+                ReturnCause::Reject
+                | ReturnCause::SessionEnd
+                | ReturnCause::Undelivered
+                | ReturnCause::LeaseEnd => Millis::ZERO,
             };
             by_time.entry(now.plus(wait)).or_default().push(offset);
         }
@@ -226,22 +242,33 @@ impl Queue {
             let picks = vec![Pick { lane: entry.priority, offsets: OffsetSet::one(offset) }];
             return Some(Record::Drop { picks, why, at: now });
         }
-        self.leased.contains_key(&offset).then(|| Record::Settle { offsets: OffsetSet::one(offset), why, at: now })
+        self.leased.contains_key(&offset).then(|| Record::Settle {
+            offsets: OffsetSet::one(offset),
+            why,
+            at: now,
+        })
     }
 
     /// All messages that are about to be moved: what is left to do after a move has failed.
     #[must_use]
     pub fn deaths(&self) -> Vec<Death> {
-        let waiting = self.dying.iter().map(|(offset, (_, reason))| Death { offset: *offset, reason: *reason });
+        let waiting =
+            self.dying.iter().map(|(offset, (_, reason))| Death { offset: *offset, reason: *reason });
         let leased = self.leased.iter();
-        let leased = leased.filter_map(|(offset, lease)| Some(Death { offset: *offset, reason: lease.dying? }));
+        let leased =
+            leased.filter_map(|(offset, lease)| Some(Death { offset: *offset, reason: lease.dying? }));
         let mut all: Vec<Death> = waiting.chain(leased).collect();
         all.sort_unstable_by_key(|death| death.offset);
         all
     }
 
     /// Takes a ready message aside because it is dead.
-    pub(super) fn mark_dying(&mut self, lane: Priority, offset: Offset, reason: DeathReason) -> Option<Death> {
+    pub(super) fn mark_dying(
+        &mut self,
+        lane: Priority,
+        offset: Offset,
+        reason: DeathReason,
+    ) -> Option<Death> {
         let entry = self.take_ready(lane, offset, Timestamp(0)).ok().flatten()?;
         if entry.is_durable()
             && let Some(payload) = &entry.payload

@@ -76,7 +76,8 @@ impl Queue {
     fn encode_loose(&self, out: &mut Writer) {
         let mut names: Vec<&GroupId> = self.groups.keys().collect();
         names.sort_unstable();
-        let index: BTreeMap<&GroupId, u64> = names.iter().enumerate().map(|(i, name)| (*name, i as u64)).collect();
+        let index: BTreeMap<&GroupId, u64> =
+            names.iter().enumerate().map(|(i, name)| (*name, i as u64)).collect();
         out.u64(names.len() as u64);
         for name in &names {
             out.text(name.as_str());
@@ -127,7 +128,10 @@ impl Queue {
                     if let Some(until) = until {
                         self.lease_ends.push(std::cmp::Reverse((until, entry.offset)));
                     }
-                    self.leased.insert(entry.offset, Lease { entry, until, phase, consumer: None, span: None, dying: None });
+                    self.leased.insert(
+                        entry.offset,
+                        Lease { entry, until, phase, consumer: None, span: None, dying: None },
+                    );
                 }
                 BEHIND => self.wait_behind(entry)?,
                 value => return Err(WireError::Unknown { what: "stage of a message", value }),
@@ -217,7 +221,8 @@ impl Totals {
     }
 
     const fn all(&self) -> [u64; 8] {
-        let Self { pushed, delivered, redelivered, acked, dead_lettered, expired, overflowed, purged } = *self;
+        let Self { pushed, delivered, redelivered, acked, dead_lettered, expired, overflowed, purged } =
+            *self;
         [pushed, delivered, redelivered, acked, dead_lettered, expired, overflowed, purged]
     }
 }

@@ -180,7 +180,7 @@ impl Consumer {
         let (action, outcome) = if status.success() {
             (Action::Ack(proto::AckRequest { receipts }), "acked")
         } else {
-            (Action::Nack(proto::NackRequest { receipts, delay_ms: None }), "nacked")
+            (Action::Nack(proto::NackRequest { receipts, ..Default::default() }), "nacked")
         };
         let told = Told::Ran { id: message.id, attempt: message.attempt, exit_code: status.code(), outcome };
         self.settle(action, 1, told).await

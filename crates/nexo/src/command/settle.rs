@@ -27,8 +27,11 @@ pub(crate) struct NackArgs {
     #[arg(required = true, value_name = "RECEIPT")]
     receipts: Vec<String>,
     /// How long the messages wait before they are delivered again, instead of what the queue says
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", conflicts_with = "dead_letter")]
     delay: Option<Span>,
+    /// They will never succeed: move them to the dead-letter queue now
+    #[arg(long)]
+    dead_letter: bool,
 }
 
 /// Ask for more time to work on messages
@@ -62,7 +65,11 @@ impl AckArgs {
 impl NackArgs {
     pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
         let mut messages = shared.server.connect().await?.messages();
-        let request = proto::NackRequest { receipts: self.receipts, delay_ms: self.delay.map(Span::millis) };
+        let request = proto::NackRequest {
+            receipts: self.receipts,
+            delay_ms: self.delay.map(Span::millis),
+            dead_letter: self.dead_letter,
+        };
         let what = asked("nack", &request.receipts);
         print(shared, "nacked", messages.nack(request).await.asked(what)?.into_inner().results)
     }

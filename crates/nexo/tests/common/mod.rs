@@ -106,7 +106,12 @@ impl Server {
 
     /// A new process on the same data, after [`Self::kill`] or [`Self::stop`].
     pub fn restart(&mut self) {
-        let mut next = Self::start_in(&self.data_dir, &[]);
+        self.restart_with(&[]);
+    }
+
+    /// The same with more options.
+    pub fn restart_with(&mut self, args: &[&str]) {
+        let mut next = Self::start_in(&self.data_dir, args);
         next.dir = self.dir.take();
         *self = next;
     }
