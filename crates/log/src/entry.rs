@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use nexo_types::{Offset, Position, Priority, QueueId};
 
-use crate::varint;
+use nexo_types::varint;
 
 /// What an entry's payload is. The payloads themselves belong to the log's users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -32,7 +32,6 @@ mod segment;
 mod shared;
 mod spares;
 mod stats;
-mod varint;
 mod wait;
 mod writer;
 

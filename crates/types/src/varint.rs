@@ -40,6 +40,28 @@ pub fn take(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
+/// Takes one byte off the head of `bytes`.
+#[inline]
+pub fn take_byte(bytes: &mut &[u8]) -> Option<u8> {
+    let (&first, rest) = bytes.split_first()?;
+    *bytes = rest;
+    Some(first)
+}
+
+/// Signed numbers near zero become small unsigned ones.
+#[inline]
+#[must_use]
+pub const fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+/// The opposite of [`zigzag`].
+#[inline]
+#[must_use]
+pub const fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,5 +86,13 @@ mod tests {
         assert_eq!(take(&mut [0xffu8; 10].as_slice()), None);
         assert_eq!(take(&mut [0x80u8; 11].as_slice()), None);
         assert_eq!(take(&mut [].as_slice()), None);
+    }
+
+    #[test]
+    fn signed_numbers_near_zero_become_small() {
+        for value in [0, 1, -1, 63, -64, i64::MAX, i64::MIN] {
+            assert_eq!(unzigzag(zigzag(value)), value);
+        }
+        assert_eq!([zigzag(0), zigzag(-1), zigzag(1), zigzag(-64)], [0, 1, 2, 127]);
     }
 }

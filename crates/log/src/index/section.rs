@@ -7,14 +7,14 @@
 
 use nexo_types::Offset;
 
-use crate::varint;
+use nexo_types::varint;
 
 /// Entries in one block.
 const BLOCK_ENTRIES_MAX: u32 = 128;
 /// A block head on disk.
 pub(crate) const BLOCK_HEAD_BYTES: usize = 28;
 /// The most that one entry takes: the four numbers of [`SectionBuilder::flush`].
-pub(crate) const ENTRY_BYTES_MAX: usize = 5 + 2 * varint::VARINT_BYTES_MAX + 5;
+pub(crate) const ENTRY_BYTES_MAX: usize = 5 + 2 * varint::BYTES_MAX + 5;
 
 /// A frame that holds messages of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
