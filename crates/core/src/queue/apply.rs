@@ -12,7 +12,8 @@ use nexo_types::{DedupId, Offset, Position, Priority, SegmentId, Timestamp};
 use thiserror::Error;
 
 use super::entry::Entry;
-use super::lane::{Lanes, PageRequest};
+use super::lane::PageRequest;
+use super::lanes::Lanes;
 use super::{Lease, Queue};
 use crate::batch::{BatchItem, BatchKind, MessageBatch};
 use crate::message::{Durability, Head};

@@ -8,7 +8,7 @@ use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 use super::apply::Handed;
 use super::consumers::LeaseTerms;
 use super::entry::Entry;
-use super::lane::{Cursor, Lanes, Waiting};
+use super::lanes::{Cursor, Lanes, Waiting};
 use super::{NeedsPage, Queue};
 use crate::offsets::OffsetSet;
 use crate::record::{Grant, Phase, Pick, Record};

@@ -1,24 +1,22 @@
-//! Messages that wait in order, by priority, most of them not in memory.
+//! Messages of one priority that wait in order, most of them not in memory.
 //!
-//! Each priority has a lane. A lane is a row of *stretches*: either resident (entries in memory) or paged (a
-//! log segment and the set of offsets, a few bytes however many there are). Messages join at the back and
-//! leave at the front; a long lane is resident at both ends and paged between.
+//! A lane is a row of *stretches*: either resident (entries in memory) or paged (a log segment and the set of
+//! offsets, a few bytes however many there are). Messages join at the back and leave at the front; a long lane is
+//! resident at both ends and paged between.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
-use nexo_types::{Offset, Priority, SegmentId, Timestamp};
+use nexo_types::{Offset, Priority, SegmentId};
 
 use super::entry::Entry;
 use crate::offsets::{OffsetSet, PackedOffsets};
-use crate::wire::{Reader, WireError, Writer};
 
 /// A stretch in memory is closed when it has this many messages (few in tests, so that they meet paging) …
 const STRETCH_MESSAGES_MAX: usize = if cfg!(test) { 4 } else { 4096 };
 /// … or this many bytes, so that large messages do not make large stretches.
 const STRETCH_BYTES_MAX: u64 = 1024 * 1024;
 /// Messages asked for at a time when a paged stretch is needed again.
-const PAGE_MESSAGES: u64 = if cfg!(test) { 3 } else { 4096 };
+pub(super) const PAGE_MESSAGES: u64 = if cfg!(test) { 3 } else { 4096 };
 
 /// Part of a paged stretch that is needed in memory: see [`super::Queue::page_in`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,525 +29,45 @@ pub struct PageRequest {
     pub offsets: OffsetSet,
 }
 
-/// All lanes of a queue.
-#[derive(Debug, Default)]
-pub(crate) struct Lanes {
-    /// Highest priority first. A lane that has run empty stays, for the next message of its priority.
-    lanes: Vec<Lane>,
-    /// A bit for each priority that has messages.
-    occupied: [u64; 4],
-    count: u64,
-    bytes: u64,
-    resident_bytes: u64,
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) priority: Priority,
+    pub(super) stretches: VecDeque<Stretch>,
+    pub(super) count: u64,
 }
 
 #[derive(Debug)]
-struct Lane {
-    priority: Priority,
-    stretches: VecDeque<Stretch>,
-    count: u64,
-}
-
-#[derive(Debug)]
-enum Stretch {
+pub(super) enum Stretch {
     Resident(Resident),
     Paged(Run),
 }
 
 #[derive(Debug, Default)]
-struct Resident {
-    entries: VecDeque<Entry>,
-    bytes: u64,
+pub(super) struct Resident {
+    pub(super) entries: VecDeque<Entry>,
+    pub(super) bytes: u64,
 }
 
 /// Messages of one lane in one segment that are not in memory.
 #[derive(Debug)]
-struct Run {
-    segment: SegmentId,
-    offsets: PackedOffsets,
-    bytes: u64,
+pub(super) struct Run {
+    pub(super) segment: SegmentId,
+    pub(super) offsets: PackedOffsets,
+    pub(super) bytes: u64,
 }
 
-/// Where a reader of the lanes has come to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor {
-    lane: usize,
-    stretch: usize,
-    entry: usize,
-}
-
-/// What a reader finds.
-#[derive(Debug)]
-pub(crate) enum Waiting<'a> {
-    Here(&'a Entry),
-    /// The next message is not in memory.
-    Paged(Priority, Offset),
-}
-
-impl Waiting<'_> {
-    pub(crate) const fn priority(&self) -> Priority {
-        match self {
-            Self::Here(entry) => entry.priority,
-            Self::Paged(priority, _) => *priority,
-        }
-    }
-
-    pub(crate) const fn offset(&self) -> Offset {
-        match self {
-            Self::Here(entry) => entry.offset,
-            Self::Paged(_, offset) => *offset,
-        }
-    }
-}
-
-impl Lanes {
-    pub(crate) fn push_back(&mut self, entry: Entry) {
-        let index = self.lane_or_new(entry.priority);
-        self.count += 1;
-        self.bytes += u64::from(entry.stored_bytes);
-        self.resident_bytes += resident_cost(&entry);
-        self.mark(entry.priority);
-        let lane = &mut self.lanes[index];
-        lane.count += 1;
-        match lane.stretches.back_mut() {
-            Some(Stretch::Resident(resident)) if !resident.is_full() => resident.push_back(entry),
-            _ => {
-                let mut resident = Resident::default();
-                resident.push_back(entry);
-                lane.stretches.push_back(Stretch::Resident(resident));
-                // The stretch that was filled before this one lies in the middle now, unless it is the front.
-                let middle = lane.stretches.len().saturating_sub(2);
-                if middle > 0 {
-                    self.resident_bytes -= lane.page_out(middle);
-                }
-            }
-        }
-    }
-
-    /// Takes a message out, wherever in its lane it is.
-    ///
-    /// # Errors
-    /// If it is in a paged stretch: then the front of that stretch is what is needed.
-    pub(crate) fn remove(
-        &mut self,
-        priority: Priority,
-        offset: Offset,
-    ) -> Result<Option<Entry>, PageRequest> {
-        let Some(index) = self.lane_index(priority) else { return Ok(None) };
-        let lane = &mut self.lanes[index];
-        let mut found = None;
-        for (at, stretch) in lane.stretches.iter_mut().enumerate() {
-            match stretch {
-                Stretch::Resident(resident) => {
-                    if let Some(entry) = resident.remove(offset) {
-                        found = Some((at, entry));
-                        break;
-                    }
-                    if resident.entries.back().is_some_and(|last| last.offset > offset) {
-                        return Ok(None);
-                    }
-                }
-                Stretch::Paged(run) => {
-                    if run.contains(offset) {
-                        return Err(run.request(priority));
-                    }
-                }
-            }
-        }
-        let Some((at, entry)) = found else { return Ok(None) };
-        lane.count -= 1;
-        lane.tidy(at);
-        if lane.count == 0 {
-            self.unmark(priority);
-        }
-        self.count -= 1;
-        self.bytes -= u64::from(entry.stored_bytes);
-        self.resident_bytes -= resident_cost(&entry);
-        Ok(Some(entry))
-    }
-
-    /// Whether a resident message is there.
-    pub(crate) fn get(&self, priority: Priority, offset: Offset) -> Option<&Entry> {
-        let lane = &self.lanes[self.lane_index(priority)?];
-        lane.stretches.iter().find_map(|stretch| match stretch {
-            Stretch::Resident(resident) => resident.find(offset).map(|at| &resident.entries[at]),
-            Stretch::Paged(_) => None,
-        })
-    }
-
-    /// The lane that holds this message, in memory or not.
-    pub(crate) fn lane_of(&self, offset: Offset) -> Option<Priority> {
-        let holds = |stretch: &Stretch| match stretch {
-            Stretch::Resident(resident) => resident.find(offset).is_some(),
-            Stretch::Paged(run) => run.contains(offset),
-        };
-        self.lanes.iter().find(|lane| lane.stretches.iter().any(holds)).map(|lane| lane.priority)
-    }
-
-    /// The front of the paged stretch that holds this message, if one does.
-    pub(crate) fn page_for(&self, priority: Priority, offset: Offset) -> Option<PageRequest> {
-        let lane = &self.lanes[self.lane_index(priority)?];
-        lane.stretches.iter().find_map(|stretch| match stretch {
-            Stretch::Paged(run) if run.contains(offset) => Some(run.request(priority)),
-            _ => None,
-        })
-    }
-
-    /// Puts messages that were paged out in front of the rest of their stretch. They must be the first of the
-    /// first paged stretch of their lane; anything else is an answer to a question no longer asked, and ignored.
-    pub(crate) fn page_in(&mut self, request: &PageRequest, entries: Vec<Entry>) -> bool {
-        let Some(index) = self.lane_index(request.lane) else { return false };
-        let lane = &mut self.lanes[index];
-        let Some(at) = lane.stretches.iter().position(|stretch| {
-            matches!(stretch, Stretch::Paged(run)
-                if run.segment == request.segment && run.offsets.first() == request.offsets.first())
-        }) else {
-            return false;
-        };
-        let Stretch::Paged(run) = &mut lane.stretches[at] else { return false };
-        let taken = run.offsets.take_front(entries.len() as u64);
-        debug_assert!(taken.iter().eq(entries.iter().map(|e| e.offset)), "a page holds what was asked for");
-        let bytes: u64 = entries.iter().map(|e| u64::from(e.stored_bytes)).sum();
-        // A lost message has no size of its own any more, so the last page takes what the run has left.
-        let claimed = if run.offsets.is_empty() { run.bytes } else { bytes.min(run.bytes) };
-        run.bytes -= claimed;
-        self.bytes = self.bytes - claimed + bytes;
-        self.resident_bytes += entries.iter().map(resident_cost).sum::<u64>();
-        if run.offsets.is_empty() {
-            lane.stretches.remove(at);
-        }
-        let resident = Resident { entries: entries.into(), bytes };
-        lane.stretches.insert(at, Stretch::Resident(resident));
-        true
-    }
-
-    /// Points paged messages at another segment, if they are the front of a run. Gives back where they lay and
-    /// how many bytes that frees.
-    ///
-    /// # Errors
-    /// If they are paged, but in the middle of a run: then the front of that run is needed in memory.
-    pub(crate) fn relocate_run(
-        &mut self,
-        priority: Priority,
-        offsets: &OffsetSet,
-        bytes: u64,
-        segment: SegmentId,
-    ) -> Result<Option<(SegmentId, u64)>, PageRequest> {
-        let (Some(index), Some(first)) = (self.lane_index(priority), offsets.first()) else {
-            return Ok(None);
-        };
-        let lane = &mut self.lanes[index];
-        let Some(at) = lane
-            .stretches
-            .iter()
-            .position(|stretch| matches!(stretch, Stretch::Paged(run) if run.contains(first)))
-        else {
-            return Ok(None);
-        };
-        let Stretch::Paged(run) = &mut lane.stretches[at] else { return Ok(None) };
-        let front = run.offsets.ranges().flat_map(|(first, len)| first..first + len).map(Offset);
-        if !front.take(offsets.len() as usize).eq(offsets.iter()) {
-            return Err(run.request(priority));
-        }
-        let old = run.segment;
-        run.offsets.take_front(offsets.len());
-        let emptied = run.offsets.is_empty();
-        let freed = if emptied { run.bytes } else { bytes.min(run.bytes) };
-        run.bytes -= freed;
-        self.bytes = self.bytes - freed + bytes;
-        let mut packed = PackedOffsets::default();
-        for offset in offsets.iter() {
-            packed.push(offset);
-        }
-        let moved = Run { segment, offsets: packed, bytes };
-        if emptied {
-            lane.stretches[at] = Stretch::Paged(moved);
-        } else {
-            lane.stretches.insert(at, Stretch::Paged(moved));
-        }
-        lane.merge_with_previous(at);
-        Ok(Some((old, freed)))
-    }
-
-    /// Updates where a resident message lies; gives back where it lay.
-    pub(crate) fn get_mut(&mut self, priority: Priority, offset: Offset) -> Option<&mut Entry> {
-        let index = self.lane_index(priority)?;
-        self.lanes[index].stretches.iter_mut().find_map(|stretch| match stretch {
-            Stretch::Resident(resident) => {
-                let at = resident.find(offset)?;
-                resident.entries.get_mut(at)
-            }
-            Stretch::Paged(_) => None,
-        })
-    }
-
-    /// What must come into memory before the next message of the foremost lane can be delivered, or soon
-    /// after: a page is asked for while the last one is still being delivered.
-    pub(crate) fn wanted_page(&self) -> Option<PageRequest> {
-        let index = self.top()?;
-        let lane = &self.lanes[index];
-        let mut resident = 0;
-        for stretch in &lane.stretches {
-            match stretch {
-                Stretch::Resident(part) => resident += part.entries.len() as u64,
-                Stretch::Paged(run) => return Some(run.request(lane.priority)),
-            }
-            if resident > PAGE_MESSAGES / 2 {
-                return None;
-            }
-        }
-        None
-    }
-
-    /// The first page in the order of delivery.
-    pub(crate) fn first_page(&self) -> Option<PageRequest> {
-        self.lanes.iter().find_map(|lane| {
-            lane.stretches.iter().find_map(|stretch| match stretch {
-                Stretch::Paged(run) => Some(run.request(lane.priority)),
-                Stretch::Resident(_) => None,
-            })
-        })
-    }
-
-    /// The page that holds the message evicted first: the front of the last lane.
-    pub(crate) fn lowest_page(&self) -> Option<PageRequest> {
-        let lane = self.lanes.iter().rev().find(|lane| lane.count > 0)?;
-        lane.stretches.iter().find_map(|stretch| match stretch {
-            Stretch::Paged(run) => Some(run.request(lane.priority)),
-            Stretch::Resident(_) => None,
-        })
-    }
-
-    /// The front of the first paged stretch of this segment, for copying it forward.
-    pub(crate) fn page_in_segment(&self, segment: SegmentId) -> Option<PageRequest> {
-        self.lanes.iter().find_map(|lane| {
-            lane.stretches.iter().find_map(|stretch| match stretch {
-                Stretch::Paged(run) if run.segment == segment => Some(run.request(lane.priority)),
-                _ => None,
-            })
-        })
-    }
-
-    /// Pages out all that can be; gives back how much memory that freed.
-    pub(crate) fn page_out_all(&mut self) -> u64 {
-        let mut freed = 0;
-        for lane in &mut self.lanes {
-            let mut at = 0;
-            while at < lane.stretches.len() {
-                let before = lane.stretches.len();
-                freed += lane.page_out(at);
-                // Paging out may split a stretch by segment or join it with the one before.
-                at = (at + 1 + lane.stretches.len()).saturating_sub(before);
-            }
-        }
-        self.resident_bytes -= freed;
-        freed
-    }
-
-    pub(crate) const fn len(&self) -> u64 {
-        self.count
-    }
-
-    pub(crate) const fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    pub(crate) const fn resident_bytes(&self) -> u64 {
-        self.resident_bytes
-    }
-
-    /// Where reading in the order of delivery begins.
-    pub(crate) fn cursor(&self) -> Cursor {
-        Cursor { lane: self.top().unwrap_or(self.lanes.len()), stretch: 0, entry: 0 }
-    }
-
-    /// Moves the cursor past the message it is at.
-    pub(crate) const fn step(cursor: &mut Cursor) {
-        cursor.entry += 1;
-    }
-
-    /// What is at the cursor, which moves to the next occupied place if its own has been read.
-    pub(crate) fn at(&self, cursor: &mut Cursor) -> Option<Waiting<'_>> {
-        loop {
-            let lane = self.lanes.get(cursor.lane)?;
-            match lane.stretches.get(cursor.stretch) {
-                Some(Stretch::Resident(resident)) => match resident.entries.get(cursor.entry) {
-                    Some(entry) => return Some(Waiting::Here(entry)),
-                    None => *cursor = Cursor { stretch: cursor.stretch + 1, entry: 0, ..*cursor },
-                },
-                Some(Stretch::Paged(run)) => {
-                    let first = run.offsets.first().expect("a run has offsets");
-                    return Some(Waiting::Paged(lane.priority, first));
-                }
-                None => *cursor = Cursor { lane: cursor.lane + 1, stretch: 0, entry: 0 },
-            }
-        }
-    }
-
-    /// Where reading one lane begins, if it has messages.
-    pub(crate) fn lane_cursor(&self, priority: Priority) -> Cursor {
-        let lane = self.lane_index(priority).filter(|index| self.lanes[*index].count > 0);
-        Cursor { lane: lane.unwrap_or(self.lanes.len()), stretch: 0, entry: 0 }
-    }
-
-    /// Priorities that have messages, lowest first.
-    pub(crate) fn priorities_ascending(&self) -> impl Iterator<Item = Priority> + '_ {
-        self.lanes.iter().rev().filter(|lane| lane.count > 0).map(|lane| lane.priority)
-    }
-
-    /// Every resident message.
-    pub(crate) fn resident(&self) -> impl Iterator<Item = &Entry> {
-        self.lanes.iter().flat_map(|lane| lane.stretches.iter()).flat_map(|stretch| match stretch {
-            Stretch::Resident(resident) => resident.entries.range(..),
-            Stretch::Paged(_) => EMPTY.range(..),
-        })
-    }
-
-    /// When the first message of each lane was pushed, where that is known without reading the log.
-    pub(crate) fn oldest(&self) -> Option<Timestamp> {
-        self.lanes
-            .iter()
-            .filter_map(|lane| match lane.stretches.front()? {
-                Stretch::Resident(resident) => resident.entries.front().map(|entry| entry.enqueued_at),
-                Stretch::Paged(_) => None,
-            })
-            .min()
-    }
-
-    /// Segment, lane and ranges of offsets of every paged stretch.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = (Priority, SegmentId, u64, Vec<Range<u64>>)> + '_ {
-        self.lanes.iter().flat_map(|lane| {
-            lane.stretches.iter().filter_map(|stretch| match stretch {
-                Stretch::Paged(run) => {
-                    let ranges = run.offsets.ranges().map(|(first, len)| first..first + len).collect();
-                    Some((lane.priority, run.segment, run.bytes, ranges))
-                }
-                Stretch::Resident(_) => None,
-            })
-        })
-    }
-
-    /// Stored bytes by segment: what each segment holds for this queue's lanes.
-    pub(crate) fn bytes_by_segment(&self, mut note: impl FnMut(SegmentId, u64)) {
-        for stretch in self.lanes.iter().flat_map(|lane| &lane.stretches) {
-            match stretch {
-                Stretch::Resident(resident) => {
-                    for entry in resident.entries.iter().filter(|entry| entry.is_durable()) {
-                        note(entry.at.segment, entry.stored_bytes.into());
-                    }
-                }
-                Stretch::Paged(run) => note(run.segment, run.bytes),
-            }
-        }
-    }
-
-    /// Writes all durable messages down as runs. Resident ones need no more: the log has the rest.
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        let mut runs: Vec<(Priority, Run)> = Vec::new();
-        for lane in &self.lanes {
-            let start = runs.len();
-            let mut add = |segment: SegmentId, first: u64, len: u64, bytes: u64| match runs.get_mut(start..) {
-                Some([.., (_, run)]) if run.segment == segment => {
-                    run.offsets.push_range(first, len);
-                    run.bytes += bytes;
-                }
-                _ => {
-                    let mut offsets = PackedOffsets::default();
-                    offsets.push_range(first, len);
-                    runs.push((lane.priority, Run { segment, offsets, bytes }));
-                }
-            };
-            for stretch in &lane.stretches {
-                match stretch {
-                    Stretch::Resident(resident) => {
-                        for entry in resident.entries.iter().filter(|entry| entry.is_durable()) {
-                            add(entry.at.segment, entry.offset.0, 1, entry.stored_bytes.into());
-                        }
-                    }
-                    Stretch::Paged(run) => {
-                        let mut bytes = run.bytes;
-                        for (first, len) in run.offsets.ranges() {
-                            add(run.segment, first, len, std::mem::take(&mut bytes));
-                        }
-                    }
-                }
-            }
-        }
-        out.u64(runs.len() as u64);
-        for (priority, run) in runs {
-            out.u8(priority.0);
-            out.u64(run.segment.0.into());
-            out.u64(run.bytes);
-            run.offsets.encode(out);
-        }
-    }
-
-    /// Reads back what [`Self::encode`] wrote; everything is paged.
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        let mut lanes = Self::default();
-        for _ in 0..input.u64()? {
-            let priority = Priority(input.u8()?);
-            let segment = SegmentId(input.u32()?);
-            let bytes = input.u64()?;
-            let offsets = PackedOffsets::decode(input)?;
-            if offsets.is_empty() {
-                return Err(WireError::Range);
-            }
-            let index = lanes.lane_or_new(priority);
-            lanes.mark(priority);
-            lanes.count += offsets.len();
-            lanes.bytes += bytes;
-            lanes.lanes[index].count += offsets.len();
-            lanes.lanes[index].stretches.push_back(Stretch::Paged(Run { segment, offsets, bytes }));
-        }
-        Ok(lanes)
-    }
-
-    fn lane_index(&self, priority: Priority) -> Option<usize> {
-        // Most queues have one lane.
-        if let [lane] = self.lanes.as_slice() {
-            return (lane.priority == priority).then_some(0);
-        }
-        self.lanes.binary_search_by(|lane| priority.cmp(&lane.priority)).ok()
-    }
-
-    fn lane_or_new(&mut self, priority: Priority) -> usize {
-        match self.lanes.binary_search_by(|lane| priority.cmp(&lane.priority)) {
-            Ok(index) => index,
-            Err(index) => {
-                self.lanes.insert(index, Lane { priority, stretches: VecDeque::new(), count: 0 });
-                index
-            }
-        }
-    }
-
-    /// Index of the highest lane that has messages.
-    fn top(&self) -> Option<usize> {
-        let (word, bits) = self.occupied.iter().enumerate().rev().find(|(_, bits)| **bits != 0)?;
-        let priority = word * 64 + 63 - bits.leading_zeros() as usize;
-        self.lane_index(Priority(priority as u8))
-    }
-
-    fn mark(&mut self, priority: Priority) {
-        self.occupied[usize::from(priority.0 / 64)] |= 1 << (priority.0 % 64);
-    }
-
-    fn unmark(&mut self, priority: Priority) {
-        self.occupied[usize::from(priority.0 / 64)] &= !(1 << (priority.0 % 64));
-    }
-}
-
-static EMPTY: VecDeque<Entry> = VecDeque::new();
+/// Stands in where a stretch has no entries in memory.
+pub(super) static EMPTY: VecDeque<Entry> = VecDeque::new();
 
 /// What a resident message costs in memory, near enough: its entry and its bytes.
-pub(crate) fn resident_cost(entry: &Entry) -> u64 {
+pub(super) fn resident_cost(entry: &Entry) -> u64 {
     (size_of::<Entry>() + entry.payload.as_ref().map_or(0, bytes::Bytes::len)) as u64
 }
 
 impl Lane {
     /// Turns the resident stretch at `at` into runs, one for each segment, unless a transient message is in
     /// it. Gives back how much memory that freed.
-    fn page_out(&mut self, at: usize) -> u64 {
+    pub(super) fn page_out(&mut self, at: usize) -> u64 {
         let Stretch::Resident(resident) = &self.stretches[at] else { return 0 };
         if resident.entries.is_empty() || !resident.entries.iter().all(Entry::is_durable) {
             return 0;
@@ -576,7 +94,7 @@ impl Lane {
         freed
     }
 
-    fn merge_with_previous(&mut self, at: usize) {
+    pub(super) fn merge_with_previous(&mut self, at: usize) {
         let Some(before) = at.checked_sub(1) else { return };
         let mergeable = matches!(
             (&self.stretches[before], &self.stretches[at]),
@@ -594,7 +112,7 @@ impl Lane {
     }
 
     /// Removes a stretch that has run empty, but keeps the memory of the only one.
-    fn tidy(&mut self, at: usize) {
+    pub(super) fn tidy(&mut self, at: usize) {
         if self.stretches.len() > 1
             && matches!(&self.stretches[at], Stretch::Resident(resident) if resident.entries.is_empty())
         {
@@ -604,11 +122,11 @@ impl Lane {
 }
 
 impl Resident {
-    fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.entries.len() >= STRETCH_MESSAGES_MAX || self.bytes >= STRETCH_BYTES_MAX
     }
 
-    fn push_back(&mut self, entry: Entry) {
+    pub(super) fn push_back(&mut self, entry: Entry) {
         debug_assert!(
             self.entries.back().is_none_or(|last| last.offset < entry.offset),
             "a lane is in order"
@@ -617,7 +135,7 @@ impl Resident {
         self.entries.push_back(entry);
     }
 
-    fn find(&self, offset: Offset) -> Option<usize> {
+    pub(super) fn find(&self, offset: Offset) -> Option<usize> {
         // Nearly always the first.
         if self.entries.front()?.offset == offset {
             return Some(0);
@@ -625,7 +143,7 @@ impl Resident {
         self.entries.binary_search_by_key(&offset, |entry| entry.offset).ok()
     }
 
-    fn remove(&mut self, offset: Offset) -> Option<Entry> {
+    pub(super) fn remove(&mut self, offset: Offset) -> Option<Entry> {
         let at = self.find(offset)?;
         let entry = if at == 0 { self.entries.pop_front() } else { self.entries.remove(at) }?;
         self.bytes -= u64::from(entry.stored_bytes);
@@ -637,19 +155,19 @@ impl Resident {
 }
 
 impl Run {
-    fn push(&mut self, entry: &Entry) {
+    pub(super) fn push(&mut self, entry: &Entry) {
         self.offsets.push(entry.offset);
         self.bytes += u64::from(entry.stored_bytes);
     }
 
-    fn contains(&self, offset: Offset) -> bool {
+    pub(super) fn contains(&self, offset: Offset) -> bool {
         self.offsets
             .ranges()
             .take_while(|(first, _)| *first <= offset.0)
             .any(|(first, len)| offset.0 < first + len)
     }
 
-    fn request(&self, lane: Priority) -> PageRequest {
+    pub(super) fn request(&self, lane: Priority) -> PageRequest {
         let mut offsets = OffsetSet::default();
         let wanted = self.offsets.ranges().flat_map(|(first, len)| first..first + len);
         for offset in wanted.take(PAGE_MESSAGES as usize) {

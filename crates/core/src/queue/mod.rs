@@ -20,6 +20,7 @@ mod dispatch;
 mod due;
 mod entry;
 mod lane;
+mod lanes;
 mod meter;
 #[cfg(test)]
 mod model;
@@ -55,7 +56,7 @@ use crate::message::DeathReason;
 use crate::record::Phase;
 use consumers::Consumers;
 use dedup::Dedup;
-use lane::Lanes;
+use lanes::Lanes;
 use meter::{Average, Meter};
 use tokens::Tokens;
 

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use super::dedup::Dedup;
 use super::entry::Entry;
-use super::lane::Lanes;
+use super::lanes::Lanes;
 use super::{Lease, Queue, Totals};
 use crate::config::QueueConfig;
 use crate::message::Durability;

@@ -1,141 +1,20 @@
-//! The engine against a naive model: thousands of random command sequences, with time moving, paging in and
-//! out at random, and after each sequence a replay of the records into an empty queue.
-//!
-//! The model keeps every message in one list and looks at all of them for every question.
+//! The engine with the least of a broker around it, and the model beside it: every step is done to both, and they
+//! must agree.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
-use nexo_types::{
-    ConsumerId, DedupId, GroupId, Millis, Offset, Position, Priority, QueueId, QueueName, SegmentId,
-    Timestamp,
-};
-use proptest::prelude::*;
+use nexo_types::{ConsumerId, Millis, Offset, Position, QueueId, SegmentId, Timestamp};
 
-use super::*;
+use super::naive::{Model, Naive, Where};
+use super::{Draft, Op, body, name, terms_of};
 use crate::batch::MessageBatch;
-use crate::config::{Backoff, Fate, Overflow, RateLimit};
+use crate::config::Overflow;
 use crate::message::{Durability, NewMessage, StoredMessage};
+use crate::queue::*;
 use crate::record::{Leave, Record};
 
-#[derive(Clone, Debug)]
-enum Op {
-    Push(Vec<Draft>),
-    Subscribe { consumer: u64, credit: u32, terms: u8 },
-    Credit { consumer: u64, credit: u32 },
-    Leave { consumer: u64 },
-    Ack { pick: usize, stale: bool },
-    Nack { pick: usize, delay: Option<u64> },
-    Undelivered { pick: usize },
-    Received { pick: usize },
-    Extend { pick: usize, span: u64 },
-    Wait(u64),
-    Purge,
-    Pause(bool),
-    Take(usize),
-    PageOut,
-    Relocate(u32),
-    Restart,
-}
-
-#[derive(Clone, Debug)]
-struct Draft {
-    priority: u8,
-    delay: u64,
-    ttl: Option<u64>,
-    dedup: Option<u8>,
-    group: Option<u8>,
-    transient: bool,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Where {
-    Waiting,
-    Leased { until: Option<Timestamp>, phase: Phase, visibility: Millis },
-}
-
-#[derive(Clone, Debug)]
-struct Naive {
-    offset: Offset,
-    priority: Priority,
-    group: Option<GroupId>,
-    ready_at: Timestamp,
-    expires_at: Timestamp,
-    attempts: u32,
-    size: u64,
-    place: Where,
-}
-
-/// Every message in one list, every consumer in another.
-#[derive(Default)]
-struct Model {
-    messages: Vec<Naive>,
-    next: u64,
-    dedup: Vec<(DedupId, Timestamp, Offset)>,
-    consumers: BTreeMap<u64, (Terms, u32)>,
-    turn: VecDeque<u64>,
-    delivered_at: Vec<Timestamp>,
-}
-
-impl Model {
-    fn ready(&self, now: Timestamp) -> Vec<&Naive> {
-        let mut ready: Vec<&Naive> = self
-            .messages
-            .iter()
-            .filter(|m| m.place == Where::Waiting && m.ready_at.min(m.expires_at) <= now)
-            .filter(|m| match &m.group {
-                None => true,
-                Some(group) => {
-                    !self.messages.iter().any(|o| o.group.as_ref() == Some(group) && o.offset < m.offset)
-                }
-            })
-            .collect();
-        ready.sort_by_key(|m| (Reverse(m.priority), m.offset));
-        ready
-    }
-
-    fn get(&mut self, offset: Offset) -> Option<&mut Naive> {
-        self.messages.iter_mut().find(|m| m.offset == offset)
-    }
-
-    fn remove(&mut self, offset: Offset) -> Naive {
-        let at = self.messages.iter().position(|m| m.offset == offset).expect("the model has the message");
-        self.messages.remove(at)
-    }
-
-    fn leased(&self) -> Vec<&Naive> {
-        self.messages.iter().filter(|m| m.place != Where::Waiting).collect()
-    }
-
-    fn add_credit(&mut self, consumer: u64, credit: u32) {
-        let Some((_, held)) = self.consumers.get_mut(&consumer) else { return };
-        *held += credit;
-        if *held > 0 && !self.turn.contains(&consumer) {
-            self.turn.push_back(consumer);
-        }
-    }
-
-    fn next_consumer(&mut self) -> Option<(u64, Terms)> {
-        let consumer = self.turn.pop_front()?;
-        let (terms, credit) = self.consumers.get_mut(&consumer).expect("leavers leave the row");
-        *credit -= 1;
-        if *credit > 0 {
-            self.turn.push_back(consumer);
-        }
-        Some((consumer, *terms))
-    }
-
-    fn allowed(&self, limit: Option<RateLimit>, now: Timestamp) -> bool {
-        // The engine's limit is an even flow after a burst; never more than the burst plus one period's flow.
-        limit.is_none_or(|limit| {
-            let lately = self.delivered_at.iter().filter(|at| now.since(**at) < limit.period).count();
-            lately < 2 * limit.deliveries as usize
-        })
-    }
-}
-
 /// The engine with the least of a broker around it.
-struct Rig {
+pub(super) struct Rig {
     queue: Queue,
     model: Model,
     now: Timestamp,
@@ -149,12 +28,8 @@ struct Rig {
     left: Vec<u64>,
 }
 
-fn name() -> QueueName {
-    QueueName::new("q").unwrap()
-}
-
 impl Rig {
-    fn new(config: QueueConfig) -> Self {
+    pub(super) fn new(config: QueueConfig) -> Self {
         let now = Timestamp(1_000_000);
         let create = Record::Create { name: name(), config: config.clone(), at: now };
         Self {
@@ -326,7 +201,7 @@ impl Rig {
             };
             // A dispatch that cannot be written down is undone, and the next one is the same but for whose turn it is;
             // the model has no turns to undo, so it is tried where there is one consumer.
-            let dispatch = if self.log.len() % 5 == 0 && self.model.turn.len() == 1 {
+            let dispatch = if self.log.len().is_multiple_of(5) && self.model.turn.len() == 1 {
                 self.queue.undo_dispatch(&dispatch);
                 self.queue.decide_dispatch(self.now, 5).expect("what was undone can be done again")
             } else {
@@ -706,7 +581,7 @@ impl Rig {
         self.queue.reserved > Offset(0)
     }
 
-    fn step(&mut self, op: &Op) {
+    pub(super) fn step(&mut self, op: &Op) {
         match op {
             Op::Push(drafts) => self.push(drafts),
             Op::Subscribe { consumer, credit, terms } => {
@@ -773,162 +648,5 @@ fn assert_same(rebuilt: &Outline, original: &Outline, what: &str) {
     assert_eq!(rebuilt.config, original.config, "{what} gives the same settings");
     if original.totals.pushed == rebuilt.totals.pushed {
         assert_eq!(rebuilt, original, "{what} gives the same state");
-    }
-}
-
-fn body(number: u64) -> Vec<u8> {
-    format!("{number:04}").into_bytes()
-}
-
-fn terms_of(kind: u8) -> Terms {
-    Terms {
-        lease: match kind % 4 {
-            0 | 1 => LeaseTerms::Queue,
-            2 => LeaseTerms::For(Millis(70)),
-            _ => LeaseTerms::Session,
-        },
-        settle: if kind >= 6 { SettleMode::Automatic } else { SettleMode::Manual },
-    }
-}
-
-impl Draft {
-    fn message(&self) -> NewMessage {
-        NewMessage {
-            priority: Priority(self.priority),
-            delay: Millis(self.delay),
-            ttl: self.ttl.map(Millis),
-            dedup: self.dedup.map(|id| DedupId::new(&id.to_string()).unwrap()),
-            group: self.group.map(|id| GroupId::new(&id.to_string()).unwrap()),
-            durability: if self.transient { Durability::Transient } else { Durability::Durable },
-            ..NewMessage::new(body(0))
-        }
-    }
-}
-
-/// Which kinds of message a run is made of.
-#[derive(Clone, Copy)]
-enum Mix {
-    Durable,
-    WithTransient,
-}
-
-fn drafts(mix: Mix) -> impl Strategy<Value = Vec<Draft>> {
-    let draft = (
-        prop_oneof![3 => Just(0u8), 1 => Just(9u8), 1 => any::<u8>()],
-        prop_oneof![4 => Just(0u64), 1 => 1u64..200],
-        prop::option::weighted(0.2, 1u64..150),
-        prop::option::weighted(0.2, 0u8..4),
-        // A group whose head is transient is another group after a restart, so a mixed run has none.
-        if matches!(mix, Mix::Durable) {
-            prop::option::weighted(0.3, 0u8..3).boxed()
-        } else {
-            Just(None).boxed()
-        },
-        if matches!(mix, Mix::Durable) { Just(false).boxed() } else { any::<bool>().boxed() },
-    )
-        .prop_map(|(priority, delay, ttl, dedup, group, transient)| Draft {
-            priority,
-            delay,
-            ttl,
-            dedup,
-            group,
-            transient,
-        });
-    prop::collection::vec(draft, 1..6)
-}
-
-fn op(mix: Mix) -> impl Strategy<Value = Op> {
-    let consumer = 0u64..6;
-    prop_oneof![
-        12 => drafts(mix).prop_map(Op::Push),
-        6 => (consumer.clone(), 0u32..4, 0u8..8).prop_map(|(consumer, credit, terms)| Op::Subscribe { consumer, credit, terms }),
-        6 => (consumer.clone(), 0u32..6).prop_map(|(consumer, credit)| Op::Credit { consumer, credit }),
-        1 => consumer.prop_map(|consumer| Op::Leave { consumer }),
-        8 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(pick, stale)| Op::Ack { pick, stale }),
-        5 => (any::<usize>(), prop::option::of(0u64..100)).prop_map(|(pick, delay)| Op::Nack { pick, delay }),
-        1 => any::<usize>().prop_map(|pick| Op::Undelivered { pick }),
-        3 => any::<usize>().prop_map(|pick| Op::Received { pick }),
-        3 => (any::<usize>(), 0u64..200).prop_map(|(pick, span)| Op::Extend { pick, span }),
-        8 => (0u64..120).prop_map(Op::Wait),
-        1 => Just(Op::Purge),
-        1 => any::<bool>().prop_map(Op::Pause),
-        1 => (1usize..5).prop_map(Op::Take),
-        2 => Just(Op::PageOut),
-        2 => any::<u32>().prop_map(Op::Relocate),
-        2 => Just(Op::Restart),
-    ]
-}
-
-fn config() -> impl Strategy<Value = QueueConfig> {
-    (
-        1u64..150,
-        prop::option::weighted(0.3, 1u64..100),
-        prop::option::weighted(0.7, 1u32..4),
-        (any::<bool>(), any::<bool>(), any::<bool>()),
-        prop_oneof![
-            Just(Backoff::None),
-            Just(Backoff::Fixed { delay: Millis(20) }),
-            Just(Backoff::Exponential { base: Millis(10), factor_permille: 2000, cap: Millis(100) }),
-        ],
-        prop::option::weighted(0.2, 1u64..300),
-        (prop::option::weighted(0.2, 1u64..20), prop::option::weighted(0.1, 20u64..300)),
-        prop::option::weighted(0.1, (1u32..4, 20u64..100)),
-    )
-        .prop_map(
-            |(
-                visibility,
-                receipt,
-                max_attempts,
-                (expiry, overflow, reject),
-                retry,
-                ttl,
-                (messages, bytes),
-                rate,
-            )| {
-                let fate = |dead| if dead { Fate::DeadLetter } else { Fate::Drop };
-                QueueConfig {
-                    visibility: Millis(visibility),
-                    receipt_timeout: receipt.map(Millis),
-                    max_attempts,
-                    on_expiry: fate(expiry),
-                    on_overflow: fate(overflow),
-                    retry,
-                    ttl: ttl.map(Millis),
-                    dedup_window: Millis(100),
-                    max_messages: messages,
-                    max_bytes: bytes,
-                    overflow: if reject { Overflow::Reject } else { Overflow::DropOldest },
-                    rate_limit: rate
-                        .map(|(deliveries, period)| RateLimit { deliveries, period: Millis(period) }),
-                    ..QueueConfig::default()
-                }
-            },
-        )
-}
-
-fn run(config: QueueConfig, ops: &[Op]) {
-    config.check(&name()).expect("the test makes sensible settings");
-    let mut rig = Rig::new(config);
-    for op in ops {
-        rig.step(op);
-    }
-    rig.step(&Op::Restart);
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
-
-    #[test]
-    fn the_engine_agrees_with_the_model_and_with_its_own_records(
-        config in config(), ops in prop::collection::vec(op(Mix::Durable), 1..70)
-    ) {
-        run(config, &ops);
-    }
-
-    #[test]
-    fn transient_messages_leave_the_durable_ones_as_they_are(
-        config in config(), ops in prop::collection::vec(op(Mix::WithTransient), 1..50)
-    ) {
-        run(config, &ops);
     }
 }

@@ -1,0 +1,492 @@
+//! All lanes of a queue: messages that wait in order, by priority. One lane is in `lane.rs`.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use nexo_types::{Offset, Priority, SegmentId, Timestamp};
+
+use super::entry::Entry;
+use super::lane::{Lane, PAGE_MESSAGES, PageRequest, Resident, Run, Stretch, resident_cost};
+use crate::offsets::{OffsetSet, PackedOffsets};
+use crate::wire::{Reader, WireError, Writer};
+
+/// All lanes of a queue.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    /// Highest priority first. A lane that has run empty stays, for the next message of its priority.
+    lanes: Vec<Lane>,
+    /// A bit for each priority that has messages.
+    occupied: [u64; 4],
+    count: u64,
+    bytes: u64,
+    resident_bytes: u64,
+}
+
+/// Where a reader of the lanes has come to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    lane: usize,
+    stretch: usize,
+    entry: usize,
+}
+
+/// What a reader finds.
+#[derive(Debug)]
+pub(crate) enum Waiting<'a> {
+    Here(&'a Entry),
+    /// The next message is not in memory.
+    Paged(Priority, Offset),
+}
+
+impl Waiting<'_> {
+    pub(crate) const fn priority(&self) -> Priority {
+        match self {
+            Self::Here(entry) => entry.priority,
+            Self::Paged(priority, _) => *priority,
+        }
+    }
+
+    pub(crate) const fn offset(&self) -> Offset {
+        match self {
+            Self::Here(entry) => entry.offset,
+            Self::Paged(_, offset) => *offset,
+        }
+    }
+}
+
+impl Lanes {
+    pub(crate) fn push_back(&mut self, entry: Entry) {
+        let index = self.lane_or_new(entry.priority);
+        self.count += 1;
+        self.bytes += u64::from(entry.stored_bytes);
+        self.resident_bytes += resident_cost(&entry);
+        self.mark(entry.priority);
+        let lane = &mut self.lanes[index];
+        lane.count += 1;
+        match lane.stretches.back_mut() {
+            Some(Stretch::Resident(resident)) if !resident.is_full() => resident.push_back(entry),
+            _ => {
+                let mut resident = Resident::default();
+                resident.push_back(entry);
+                lane.stretches.push_back(Stretch::Resident(resident));
+                // The stretch that was filled before this one lies in the middle now, unless it is the front.
+                let middle = lane.stretches.len().saturating_sub(2);
+                if middle > 0 {
+                    self.resident_bytes -= lane.page_out(middle);
+                }
+            }
+        }
+    }
+
+    /// Takes a message out, wherever in its lane it is.
+    ///
+    /// # Errors
+    /// If it is in a paged stretch: then the front of that stretch is what is needed.
+    pub(crate) fn remove(
+        &mut self,
+        priority: Priority,
+        offset: Offset,
+    ) -> Result<Option<Entry>, PageRequest> {
+        let Some(index) = self.lane_index(priority) else { return Ok(None) };
+        let lane = &mut self.lanes[index];
+        let mut found = None;
+        for (at, stretch) in lane.stretches.iter_mut().enumerate() {
+            match stretch {
+                Stretch::Resident(resident) => {
+                    if let Some(entry) = resident.remove(offset) {
+                        found = Some((at, entry));
+                        break;
+                    }
+                    if resident.entries.back().is_some_and(|last| last.offset > offset) {
+                        return Ok(None);
+                    }
+                }
+                Stretch::Paged(run) => {
+                    if run.contains(offset) {
+                        return Err(run.request(priority));
+                    }
+                }
+            }
+        }
+        let Some((at, entry)) = found else { return Ok(None) };
+        lane.count -= 1;
+        lane.tidy(at);
+        if lane.count == 0 {
+            self.unmark(priority);
+        }
+        self.count -= 1;
+        self.bytes -= u64::from(entry.stored_bytes);
+        self.resident_bytes -= resident_cost(&entry);
+        Ok(Some(entry))
+    }
+
+    /// Whether a resident message is there.
+    pub(crate) fn get(&self, priority: Priority, offset: Offset) -> Option<&Entry> {
+        let lane = &self.lanes[self.lane_index(priority)?];
+        lane.stretches.iter().find_map(|stretch| match stretch {
+            Stretch::Resident(resident) => resident.find(offset).map(|at| &resident.entries[at]),
+            Stretch::Paged(_) => None,
+        })
+    }
+
+    /// The lane that holds this message, in memory or not.
+    pub(crate) fn lane_of(&self, offset: Offset) -> Option<Priority> {
+        let holds = |stretch: &Stretch| match stretch {
+            Stretch::Resident(resident) => resident.find(offset).is_some(),
+            Stretch::Paged(run) => run.contains(offset),
+        };
+        self.lanes.iter().find(|lane| lane.stretches.iter().any(holds)).map(|lane| lane.priority)
+    }
+
+    /// The front of the paged stretch that holds this message, if one does.
+    pub(crate) fn page_for(&self, priority: Priority, offset: Offset) -> Option<PageRequest> {
+        let lane = &self.lanes[self.lane_index(priority)?];
+        lane.stretches.iter().find_map(|stretch| match stretch {
+            Stretch::Paged(run) if run.contains(offset) => Some(run.request(priority)),
+            _ => None,
+        })
+    }
+
+    /// Puts messages that were paged out in front of the rest of their stretch. They must be the first of the
+    /// first paged stretch of their lane; anything else is an answer to a question no longer asked, and ignored.
+    pub(crate) fn page_in(&mut self, request: &PageRequest, entries: Vec<Entry>) -> bool {
+        let Some(index) = self.lane_index(request.lane) else { return false };
+        let lane = &mut self.lanes[index];
+        let Some(at) = lane.stretches.iter().position(|stretch| {
+            matches!(stretch, Stretch::Paged(run)
+                if run.segment == request.segment && run.offsets.first() == request.offsets.first())
+        }) else {
+            return false;
+        };
+        let Stretch::Paged(run) = &mut lane.stretches[at] else { return false };
+        let taken = run.offsets.take_front(entries.len() as u64);
+        debug_assert!(taken.iter().eq(entries.iter().map(|e| e.offset)), "a page holds what was asked for");
+        let bytes: u64 = entries.iter().map(|e| u64::from(e.stored_bytes)).sum();
+        // A lost message has no size of its own any more, so the last page takes what the run has left.
+        let claimed = if run.offsets.is_empty() { run.bytes } else { bytes.min(run.bytes) };
+        run.bytes -= claimed;
+        self.bytes = self.bytes - claimed + bytes;
+        self.resident_bytes += entries.iter().map(resident_cost).sum::<u64>();
+        if run.offsets.is_empty() {
+            lane.stretches.remove(at);
+        }
+        let resident = Resident { entries: entries.into(), bytes };
+        lane.stretches.insert(at, Stretch::Resident(resident));
+        true
+    }
+
+    /// Points paged messages at another segment, if they are the front of a run. Gives back where they lay and
+    /// how many bytes that frees.
+    ///
+    /// # Errors
+    /// If they are paged, but in the middle of a run: then the front of that run is needed in memory.
+    pub(crate) fn relocate_run(
+        &mut self,
+        priority: Priority,
+        offsets: &OffsetSet,
+        bytes: u64,
+        segment: SegmentId,
+    ) -> Result<Option<(SegmentId, u64)>, PageRequest> {
+        let (Some(index), Some(first)) = (self.lane_index(priority), offsets.first()) else {
+            return Ok(None);
+        };
+        let lane = &mut self.lanes[index];
+        let Some(at) = lane
+            .stretches
+            .iter()
+            .position(|stretch| matches!(stretch, Stretch::Paged(run) if run.contains(first)))
+        else {
+            return Ok(None);
+        };
+        let Stretch::Paged(run) = &mut lane.stretches[at] else { return Ok(None) };
+        let front = run.offsets.ranges().flat_map(|(first, len)| first..first + len).map(Offset);
+        if !front.take(offsets.len() as usize).eq(offsets.iter()) {
+            return Err(run.request(priority));
+        }
+        let old = run.segment;
+        run.offsets.take_front(offsets.len());
+        let emptied = run.offsets.is_empty();
+        let freed = if emptied { run.bytes } else { bytes.min(run.bytes) };
+        run.bytes -= freed;
+        self.bytes = self.bytes - freed + bytes;
+        let mut packed = PackedOffsets::default();
+        for offset in offsets.iter() {
+            packed.push(offset);
+        }
+        let moved = Run { segment, offsets: packed, bytes };
+        if emptied {
+            lane.stretches[at] = Stretch::Paged(moved);
+        } else {
+            lane.stretches.insert(at, Stretch::Paged(moved));
+        }
+        lane.merge_with_previous(at);
+        Ok(Some((old, freed)))
+    }
+
+    /// Updates where a resident message lies; gives back where it lay.
+    pub(crate) fn get_mut(&mut self, priority: Priority, offset: Offset) -> Option<&mut Entry> {
+        let index = self.lane_index(priority)?;
+        self.lanes[index].stretches.iter_mut().find_map(|stretch| match stretch {
+            Stretch::Resident(resident) => {
+                let at = resident.find(offset)?;
+                resident.entries.get_mut(at)
+            }
+            Stretch::Paged(_) => None,
+        })
+    }
+
+    /// What must come into memory before the next message of the foremost lane can be delivered, or soon
+    /// after: a page is asked for while the last one is still being delivered.
+    pub(crate) fn wanted_page(&self) -> Option<PageRequest> {
+        let index = self.top()?;
+        let lane = &self.lanes[index];
+        let mut resident = 0;
+        for stretch in &lane.stretches {
+            match stretch {
+                Stretch::Resident(part) => resident += part.entries.len() as u64,
+                Stretch::Paged(run) => return Some(run.request(lane.priority)),
+            }
+            if resident > PAGE_MESSAGES / 2 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The first page in the order of delivery.
+    pub(crate) fn first_page(&self) -> Option<PageRequest> {
+        self.lanes.iter().find_map(|lane| {
+            lane.stretches.iter().find_map(|stretch| match stretch {
+                Stretch::Paged(run) => Some(run.request(lane.priority)),
+                Stretch::Resident(_) => None,
+            })
+        })
+    }
+
+    /// The page that holds the message evicted first: the front of the last lane.
+    pub(crate) fn lowest_page(&self) -> Option<PageRequest> {
+        let lane = self.lanes.iter().rev().find(|lane| lane.count > 0)?;
+        lane.stretches.iter().find_map(|stretch| match stretch {
+            Stretch::Paged(run) => Some(run.request(lane.priority)),
+            Stretch::Resident(_) => None,
+        })
+    }
+
+    /// The front of the first paged stretch of this segment, for copying it forward.
+    pub(crate) fn page_in_segment(&self, segment: SegmentId) -> Option<PageRequest> {
+        self.lanes.iter().find_map(|lane| {
+            lane.stretches.iter().find_map(|stretch| match stretch {
+                Stretch::Paged(run) if run.segment == segment => Some(run.request(lane.priority)),
+                _ => None,
+            })
+        })
+    }
+
+    /// Pages out all that can be; gives back how much memory that freed.
+    pub(crate) fn page_out_all(&mut self) -> u64 {
+        let mut freed = 0;
+        for lane in &mut self.lanes {
+            let mut at = 0;
+            while at < lane.stretches.len() {
+                let before = lane.stretches.len();
+                freed += lane.page_out(at);
+                // Paging out may split a stretch by segment or join it with the one before.
+                at = (at + 1 + lane.stretches.len()).saturating_sub(before);
+            }
+        }
+        self.resident_bytes -= freed;
+        freed
+    }
+
+    pub(crate) const fn len(&self) -> u64 {
+        self.count
+    }
+
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) const fn resident_bytes(&self) -> u64 {
+        self.resident_bytes
+    }
+
+    /// Where reading in the order of delivery begins.
+    pub(crate) fn cursor(&self) -> Cursor {
+        Cursor { lane: self.top().unwrap_or(self.lanes.len()), stretch: 0, entry: 0 }
+    }
+
+    /// Moves the cursor past the message it is at.
+    pub(crate) const fn step(cursor: &mut Cursor) {
+        cursor.entry += 1;
+    }
+
+    /// What is at the cursor, which moves to the next occupied place if its own has been read.
+    pub(crate) fn at(&self, cursor: &mut Cursor) -> Option<Waiting<'_>> {
+        loop {
+            let lane = self.lanes.get(cursor.lane)?;
+            match lane.stretches.get(cursor.stretch) {
+                Some(Stretch::Resident(resident)) => match resident.entries.get(cursor.entry) {
+                    Some(entry) => return Some(Waiting::Here(entry)),
+                    None => *cursor = Cursor { stretch: cursor.stretch + 1, entry: 0, ..*cursor },
+                },
+                Some(Stretch::Paged(run)) => {
+                    let first = run.offsets.first().expect("a run has offsets");
+                    return Some(Waiting::Paged(lane.priority, first));
+                }
+                None => *cursor = Cursor { lane: cursor.lane + 1, stretch: 0, entry: 0 },
+            }
+        }
+    }
+
+    /// Where reading one lane begins, if it has messages.
+    pub(crate) fn lane_cursor(&self, priority: Priority) -> Cursor {
+        let lane = self.lane_index(priority).filter(|index| self.lanes[*index].count > 0);
+        Cursor { lane: lane.unwrap_or(self.lanes.len()), stretch: 0, entry: 0 }
+    }
+
+    /// Priorities that have messages, lowest first.
+    pub(crate) fn priorities_ascending(&self) -> impl Iterator<Item = Priority> + '_ {
+        self.lanes.iter().rev().filter(|lane| lane.count > 0).map(|lane| lane.priority)
+    }
+
+    /// Every resident message.
+    pub(crate) fn resident(&self) -> impl Iterator<Item = &Entry> {
+        self.lanes.iter().flat_map(|lane| lane.stretches.iter()).flat_map(|stretch| match stretch {
+            Stretch::Resident(resident) => resident.entries.range(..),
+            Stretch::Paged(_) => super::lane::EMPTY.range(..),
+        })
+    }
+
+    /// When the first message of each lane was pushed, where that is known without reading the log.
+    pub(crate) fn oldest(&self) -> Option<Timestamp> {
+        self.lanes
+            .iter()
+            .filter_map(|lane| match lane.stretches.front()? {
+                Stretch::Resident(resident) => resident.entries.front().map(|entry| entry.enqueued_at),
+                Stretch::Paged(_) => None,
+            })
+            .min()
+    }
+
+    /// Segment, lane and ranges of offsets of every paged stretch.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (Priority, SegmentId, u64, Vec<Range<u64>>)> + '_ {
+        self.lanes.iter().flat_map(|lane| {
+            lane.stretches.iter().filter_map(|stretch| match stretch {
+                Stretch::Paged(run) => {
+                    let ranges = run.offsets.ranges().map(|(first, len)| first..first + len).collect();
+                    Some((lane.priority, run.segment, run.bytes, ranges))
+                }
+                Stretch::Resident(_) => None,
+            })
+        })
+    }
+
+    /// Stored bytes by segment: what each segment holds for this queue's lanes.
+    pub(crate) fn bytes_by_segment(&self, mut note: impl FnMut(SegmentId, u64)) {
+        for stretch in self.lanes.iter().flat_map(|lane| &lane.stretches) {
+            match stretch {
+                Stretch::Resident(resident) => {
+                    for entry in resident.entries.iter().filter(|entry| entry.is_durable()) {
+                        note(entry.at.segment, entry.stored_bytes.into());
+                    }
+                }
+                Stretch::Paged(run) => note(run.segment, run.bytes),
+            }
+        }
+    }
+
+    /// Writes all durable messages down as runs. Resident ones need no more: the log has the rest.
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        let mut runs: Vec<(Priority, Run)> = Vec::new();
+        for lane in &self.lanes {
+            let start = runs.len();
+            let mut add = |segment: SegmentId, first: u64, len: u64, bytes: u64| match runs.get_mut(start..) {
+                Some([.., (_, run)]) if run.segment == segment => {
+                    run.offsets.push_range(first, len);
+                    run.bytes += bytes;
+                }
+                _ => {
+                    let mut offsets = PackedOffsets::default();
+                    offsets.push_range(first, len);
+                    runs.push((lane.priority, Run { segment, offsets, bytes }));
+                }
+            };
+            for stretch in &lane.stretches {
+                match stretch {
+                    Stretch::Resident(resident) => {
+                        for entry in resident.entries.iter().filter(|entry| entry.is_durable()) {
+                            add(entry.at.segment, entry.offset.0, 1, entry.stored_bytes.into());
+                        }
+                    }
+                    Stretch::Paged(run) => {
+                        let mut bytes = run.bytes;
+                        for (first, len) in run.offsets.ranges() {
+                            add(run.segment, first, len, std::mem::take(&mut bytes));
+                        }
+                    }
+                }
+            }
+        }
+        out.u64(runs.len() as u64);
+        for (priority, run) in runs {
+            out.u8(priority.0);
+            out.u64(run.segment.0.into());
+            out.u64(run.bytes);
+            run.offsets.encode(out);
+        }
+    }
+
+    /// Reads back what [`Self::encode`] wrote; everything is paged.
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let mut lanes = Self::default();
+        for _ in 0..input.u64()? {
+            let priority = Priority(input.u8()?);
+            let segment = SegmentId(input.u32()?);
+            let bytes = input.u64()?;
+            let offsets = PackedOffsets::decode(input)?;
+            if offsets.is_empty() {
+                return Err(WireError::Range);
+            }
+            let index = lanes.lane_or_new(priority);
+            lanes.mark(priority);
+            lanes.count += offsets.len();
+            lanes.bytes += bytes;
+            lanes.lanes[index].count += offsets.len();
+            lanes.lanes[index].stretches.push_back(Stretch::Paged(Run { segment, offsets, bytes }));
+        }
+        Ok(lanes)
+    }
+
+    fn lane_index(&self, priority: Priority) -> Option<usize> {
+        // Most queues have one lane.
+        if let [lane] = self.lanes.as_slice() {
+            return (lane.priority == priority).then_some(0);
+        }
+        self.lanes.binary_search_by(|lane| priority.cmp(&lane.priority)).ok()
+    }
+
+    fn lane_or_new(&mut self, priority: Priority) -> usize {
+        match self.lanes.binary_search_by(|lane| priority.cmp(&lane.priority)) {
+            Ok(index) => index,
+            Err(index) => {
+                self.lanes.insert(index, Lane { priority, stretches: VecDeque::new(), count: 0 });
+                index
+            }
+        }
+    }
+
+    /// Index of the highest lane that has messages.
+    fn top(&self) -> Option<usize> {
+        let (word, bits) = self.occupied.iter().enumerate().rev().find(|(_, bits)| **bits != 0)?;
+        let priority = word * 64 + 63 - bits.leading_zeros() as usize;
+        self.lane_index(Priority(priority as u8))
+    }
+
+    fn mark(&mut self, priority: Priority) {
+        self.occupied[usize::from(priority.0 / 64)] |= 1 << (priority.0 % 64);
+    }
+
+    fn unmark(&mut self, priority: Priority) {
+        self.occupied[usize::from(priority.0 / 64)] &= !(1 << (priority.0 % 64));
+    }
+}
