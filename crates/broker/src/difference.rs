@@ -18,7 +18,7 @@ pub(crate) fn first_difference(one: &QueueConfig, other: &QueueConfig) -> Option
         visibility,
         receipt_timeout,
         max_attempts,
-        dead_letter_queue,
+        dead_letters,
         on_expiry,
         on_overflow,
         retry,
@@ -30,6 +30,10 @@ pub(crate) fn first_difference(one: &QueueConfig, other: &QueueConfig) -> Option
         paused,
         rate_limit,
         sync,
+        expires,
+        auto_delete,
+        single_active_consumer,
+        arguments,
     );
     None
 }

@@ -88,7 +88,10 @@ impl Headers {
     /// # Errors
     /// If the block holds something else.
     pub fn from_properties(properties: &Properties) -> Result<Self, HeadersError> {
-        let PropertyFormat::Native = properties.format;
+        match properties.format {
+            PropertyFormat::Native => {}
+            PropertyFormat::Amqp => return Err(HeadersError::Unreadable),
+        }
         let mut rest: &[u8] = &properties.bytes;
         let mut headers = Vec::new();
         while !rest.is_empty() {

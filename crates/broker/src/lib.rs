@@ -38,7 +38,7 @@ pub use broker::Broker;
 pub use delivery::Delivery;
 pub use error::{CreateError, OpenError, PopError, PushError, QueueError, SettleError};
 pub use headers::{HeaderValue, Headers, HeadersError};
-pub use nexo_core::config::{Backoff, ConfigError, Fate, Overflow, QueueConfig, RateLimit, SyncMode};
+pub use nexo_core::config::{Backoff, ConfigError, DeadLetters, Fate, Overflow, QueueConfig, RateLimit, SyncMode};
 pub use nexo_core::message::{DeathReason, Durability, NewMessage, Origin, Properties, PropertyFormat};
 pub use options::BrokerOptions;
 pub use receipt::{Receipt, ReceiptError};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{
-    Admission, Death, Handed, LeaseError, LeaseTerms, PushOutcome, ReturnCause, SettleMode, Terms, Verdict,
+    Admission, Death, Handed, LeaseError, LeaseTerms, PushOutcome, ReturnCause, Terms, Verdict,
 };
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
@@ -490,7 +490,7 @@ fn terms(visibility: Option<Millis>) -> Result<Terms, PopError> {
             LeaseTerms::For(span)
         }
     };
-    Ok(Terms { lease, settle: SettleMode::Manual })
+    Ok(Terms { lease, ..Terms::default() })
 }
 
 fn in_range(field: &'static str, value: u64, min: u64, max: u64) -> Result<(), PopError> {

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use nexo_broker::{
-    Backoff, CreateError, DeathReason, Durability, Fate, NewMessage, Overflow, PopRequest, PushError,
+    Backoff, CreateError, DeadLetters, DeathReason, Durability, Fate, NewMessage, Overflow, PopRequest, PushError,
     QueueConfig, QueueError, Receipt, Redrive, SettleError,
 };
 use nexo_log::disk::MemoryDisk;
@@ -225,7 +225,7 @@ async fn a_redrive_can_be_partial_and_passes_over_what_has_nowhere_to_go() {
 #[tokio::test]
 async fn a_dead_letter_queue_never_moves_messages_into_itself() {
     let (broker, q) = with_queue(QueueConfig { max_attempts: Some(1), ..QueueConfig::default() }).await;
-    let own = QueueConfig { dead_letter_queue: Some(q.clone()), ..QueueConfig::default() };
+    let own = QueueConfig { dead_letters: DeadLetters::Queue(q.clone()), ..QueueConfig::default() };
     let error = broker.create_queue(&name("q"), own.clone()).await.unwrap_err();
     assert!(matches!(error, CreateError::Config(_)), "{error}");
     push(&broker, &q, "x").await;

@@ -1,6 +1,7 @@
 //! What a queue is told to be. Part of the queue's durable state; changing it is a record like any other.
 
-use nexo_types::{Millis, QueueName, limits};
+use bytes::Bytes;
+use nexo_types::{ExchangeName, Millis, QueueName, limits};
 use thiserror::Error;
 
 use crate::wire::{Reader, WireError, Writer};
@@ -14,8 +15,8 @@ pub struct QueueConfig {
     pub receipt_timeout: Option<Millis>,
     /// Deliveries before a message becomes a dead letter; `None` never gives up.
     pub max_attempts: Option<u32>,
-    /// Where dead letters go; `None` means `{queue}_dlq`.
-    pub dead_letter_queue: Option<QueueName>,
+    /// Where dead letters go.
+    pub dead_letters: DeadLetters,
     /// What becomes of a message whose time to live is over.
     pub on_expiry: Fate,
     /// What becomes of a message that [`Overflow::DropOldest`] pushes out.
@@ -38,6 +39,34 @@ pub struct QueueConfig {
     pub rate_limit: Option<RateLimit>,
     /// When a reply to a push may be sent.
     pub sync: SyncMode,
+    /// The queue goes when nobody has used it for this long.
+    pub expires: Option<Millis>,
+    /// The queue goes when its last consumer leaves.
+    pub auto_delete: bool,
+    /// Only the consumer that came first gets messages, until it leaves.
+    pub single_active_consumer: bool,
+    /// What else a protocol was told when the queue was declared, in that protocol's own bytes. The rules never look
+    /// inside; a second declaration is compared with it.
+    pub arguments: Bytes,
+}
+
+/// Where dead letters go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DeadLetters {
+    /// To `{queue}_dlq`, which is created when it is first needed.
+    #[default]
+    OwnQueue,
+    /// To this queue.
+    Queue(QueueName),
+    /// To an exchange, which sends them where its bindings say.
+    Exchange {
+        /// The exchange.
+        exchange: ExchangeName,
+        /// The routing key they get instead of their own.
+        routing_key: Option<Bytes>,
+    },
+    /// Nowhere: they are dropped.
+    Nowhere,
 }
 
 /// What happens to a message that leaves without having been worked on.
@@ -107,7 +136,7 @@ impl Default for QueueConfig {
             visibility: limits::VISIBILITY_DEFAULT,
             receipt_timeout: None,
             max_attempts: Some(limits::MAX_ATTEMPTS_DEFAULT),
-            dead_letter_queue: None,
+            dead_letters: DeadLetters::OwnQueue,
             on_expiry: Fate::Drop,
             on_overflow: Fate::Drop,
             retry: Backoff::None,
@@ -119,6 +148,10 @@ impl Default for QueueConfig {
             paused: false,
             rate_limit: None,
             sync: SyncMode::Inherit,
+            expires: None,
+            auto_delete: false,
+            single_active_consumer: false,
+            arguments: Bytes::new(),
         }
     }
 }
@@ -163,18 +196,21 @@ impl QueueConfig {
         Self { max_attempts: None, ..Self::default() }
     }
 
-    /// Where dead letters of the queue `own` go.
+    /// The queue that dead letters of the queue `own` go to, unless they go elsewhere.
     ///
     /// # Errors
     /// If `{queue}_dlq` would be too long a name.
-    pub fn dead_letter_queue_of(&self, own: &QueueName) -> Result<QueueName, ConfigError> {
-        if let Some(named) = &self.dead_letter_queue {
-            return Ok(named.clone());
+    pub fn dead_letter_queue_of(&self, own: &QueueName) -> Result<Option<QueueName>, ConfigError> {
+        match &self.dead_letters {
+            DeadLetters::OwnQueue => {}
+            DeadLetters::Queue(named) => return Ok(Some(named.clone())),
+            DeadLetters::Exchange { .. } | DeadLetters::Nowhere => return Ok(None),
         }
-        QueueName::new(&format!("{own}_dlq")).map_err(|_| ConfigError::DeadLetterNameTooLong {
+        let name = QueueName::new(&format!("{own}_dlq")).map_err(|_| ConfigError::DeadLetterNameTooLong {
             queue: own.clone(),
             max: limits::QUEUE_NAME_BYTES_MAX,
-        })
+        })?;
+        Ok(Some(name))
     }
 
     /// Whether any message can ever become a dead letter.
@@ -221,7 +257,10 @@ impl QueueConfig {
             in_range("rate_limit.deliveries", rate.deliveries.into(), 1, limits::RATE_DELIVERIES_MAX.into())?;
             in_range("rate_limit.period_ms", rate.period.0, 1, limits::RATE_PERIOD_MAX.0)?;
         }
-        if self.dead_letter_queue.as_ref() == Some(own) {
+        if let Some(span) = self.expires {
+            in_range("expires_ms", span.0, 1, limits::DELAY_MAX.0)?;
+        }
+        if self.dead_letters == DeadLetters::Queue(own.clone()) {
             return Err(ConfigError::OwnDeadLetterQueue { queue: own.clone() });
         }
         if self.has_dead_letters() {
@@ -234,7 +273,20 @@ impl QueueConfig {
         out.u64(self.visibility.0);
         out.optional(self.receipt_timeout.map(|t| t.0));
         out.optional(self.max_attempts.map(u64::from));
-        out.text(self.dead_letter_queue.as_ref().map_or("", QueueName::as_str));
+        match &self.dead_letters {
+            DeadLetters::OwnQueue => out.u8(0),
+            DeadLetters::Queue(queue) => {
+                out.u8(1);
+                out.text(queue.as_str());
+            }
+            DeadLetters::Exchange { exchange, routing_key } => {
+                out.u8(2);
+                out.text(exchange.as_str());
+                out.u8(u8::from(routing_key.is_some()));
+                out.bytes(routing_key.as_deref().unwrap_or_default());
+            }
+            DeadLetters::Nowhere => out.u8(3),
+        }
         out.u8(u8::from(self.on_expiry == Fate::DeadLetter));
         out.u8(u8::from(self.on_overflow == Fate::DeadLetter));
         match self.retry {
@@ -264,6 +316,10 @@ impl QueueConfig {
             SyncMode::Interval => 2,
             SyncMode::Os => 3,
         });
+        out.optional(self.expires.map(|t| t.0));
+        out.u8(u8::from(self.auto_delete));
+        out.u8(u8::from(self.single_active_consumer));
+        out.bytes(&self.arguments);
     }
 
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -276,9 +332,17 @@ impl QueueConfig {
             visibility: Millis(input.u64()?),
             receipt_timeout: input.optional()?.map(Millis),
             max_attempts: input.optional_u32()?,
-            dead_letter_queue: match input.text()? {
-                "" => None,
-                name => Some(QueueName::new(name).map_err(|_| WireError::BadName)?),
+            dead_letters: match input.u8()? {
+                0 => DeadLetters::OwnQueue,
+                1 => DeadLetters::Queue(QueueName::new(input.text()?).map_err(|_| WireError::BadName)?),
+                2 => {
+                    let exchange = ExchangeName::new(input.text()?).map_err(|_| WireError::BadName)?;
+                    let has_key = input.flag()?;
+                    let key = Bytes::copy_from_slice(input.bytes()?);
+                    DeadLetters::Exchange { exchange, routing_key: has_key.then_some(key) }
+                }
+                3 => DeadLetters::Nowhere,
+                other => return Err(WireError::Unknown { what: "place for dead letters", value: other }),
             },
             on_expiry: fate(input.u8()?)?,
             on_overflow: fate(input.u8()?)?,
@@ -310,6 +374,10 @@ impl QueueConfig {
                 3 => SyncMode::Os,
                 other => return Err(WireError::Unknown { what: "sync mode", value: other }),
             },
+            expires: input.optional()?.map(Millis),
+            auto_delete: input.flag()?,
+            single_active_consumer: input.flag()?,
+            arguments: Bytes::copy_from_slice(input.bytes()?),
         })
     }
 }
@@ -374,7 +442,7 @@ mod tests {
 
     #[test]
     fn a_queue_is_never_its_own_dead_letter_queue() {
-        let config = QueueConfig { dead_letter_queue: Some(name("a")), ..QueueConfig::default() };
+        let config = QueueConfig { dead_letters: DeadLetters::Queue(name("a")), ..QueueConfig::default() };
         assert_eq!(config.check(&name("a")), Err(ConfigError::OwnDeadLetterQueue { queue: name("a") }));
         assert_eq!(config.check(&name("b")), Ok(()));
     }
@@ -391,7 +459,7 @@ mod tests {
         let config = QueueConfig {
             receipt_timeout: Some(Millis(5)),
             max_attempts: None,
-            dead_letter_queue: Some(name("morgue")),
+            dead_letters: DeadLetters::Queue(name("morgue")),
             on_expiry: Fate::DeadLetter,
             retry: Backoff::Exponential { base: Millis(1), factor_permille: 1500, cap: Millis(9) },
             ttl: Some(Millis(77)),
@@ -402,7 +470,18 @@ mod tests {
             sync: SyncMode::Os,
             ..QueueConfig::default()
         };
-        for config in [config, QueueConfig::default()] {
+        let other = QueueConfig {
+            dead_letters: DeadLetters::Exchange {
+                exchange: ExchangeName::new("dlx").unwrap(),
+                routing_key: Some(Bytes::from_static(b"k")),
+            },
+            expires: Some(Millis(5)),
+            auto_delete: true,
+            single_active_consumer: true,
+            arguments: Bytes::from_static(b"table"),
+            ..QueueConfig::default()
+        };
+        for config in [config, other, QueueConfig::default()] {
             let mut out = Writer::default();
             config.encode(&mut out);
             let bytes = out.into_bytes();

@@ -34,6 +34,8 @@ pub enum PropertyFormat {
     /// Names and values as the native API has them.
     #[default]
     Native,
+    /// Exchange, routing key and basic properties as an AMQP 0-9-1 client sent them.
+    Amqp,
 }
 
 /// Everything about a message that is neither body nor a matter of the rules, as the bytes it came in.
@@ -273,12 +275,14 @@ impl PropertyFormat {
     const fn code(self) -> u8 {
         match self {
             Self::Native => 0,
+            Self::Amqp => 1,
         }
     }
 
     const fn from_code(code: u8) -> Result<Self, WireError> {
         match code {
             0 => Ok(Self::Native),
+            1 => Ok(Self::Amqp),
             value => Err(WireError::Unknown { what: "property format", value }),
         }
     }

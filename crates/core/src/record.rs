@@ -9,6 +9,7 @@ use nexo_types::{Offset, Priority, QueueName, Timestamp};
 
 use crate::batch::MessageBatch;
 use crate::config::QueueConfig;
+use crate::message::DeathReason;
 use crate::offsets::OffsetSet;
 use crate::wire::{Reader, WireError, Writer};
 
@@ -311,6 +312,17 @@ impl Phase {
             1 => Ok(Self::Done),
             2 => Ok(Self::Taken),
             value => Err(WireError::Unknown { what: "phase", value }),
+        }
+    }
+}
+
+impl From<DeathReason> for Leave {
+    /// How a message that died for this reason leaves a queue that has nowhere to send it.
+    fn from(reason: DeathReason) -> Self {
+        match reason {
+            DeathReason::Expired => Self::Expired,
+            DeathReason::Overflow => Self::Overflow,
+            DeathReason::MaxAttempts | DeathReason::Rejected => Self::DeadLettered,
         }
     }
 }

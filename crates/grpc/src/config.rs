@@ -3,7 +3,7 @@
 //! On the wire everything is optional: in a create what is left out is a default, in an update it stays as it
 //! is. Both are [`patch`], once over the defaults and once over the settings there are.
 
-use nexo_broker::{Backoff, Fate, Overflow, QueueConfig, QueueStats, RateLimit, SyncMode};
+use nexo_broker::{Backoff, DeadLetters, Fate, Overflow, QueueConfig, QueueStats, RateLimit, SyncMode};
 use nexo_types::{Millis, QueueName};
 
 use crate::fields;
@@ -23,9 +23,9 @@ pub(crate) fn patch(mut base: QueueConfig, change: &proto::QueueConfig) -> Resul
     }
     match change.dead_letter_queue.as_deref() {
         None => {}
-        Some("") => base.dead_letter_queue = None,
+        Some("") => base.dead_letters = DeadLetters::OwnQueue,
         Some(name) => {
-            base.dead_letter_queue = Some(fields::queue_in("config.dead_letter_queue", name)?);
+            base.dead_letters = DeadLetters::Queue(fields::queue_in("config.dead_letter_queue", name)?);
         }
     }
     if let Some(value) = fate("config.on_expiry", change.on_expiry)? {
@@ -73,7 +73,10 @@ pub(crate) fn to_proto(config: &QueueConfig) -> proto::QueueConfig {
         receipt_timeout_ms: Some(config.receipt_timeout.map_or(0, |time| time.0)),
         max_attempts: Some(config.max_attempts.unwrap_or(0)),
         dead_letter_queue: Some(
-            config.dead_letter_queue.as_ref().map_or_else(String::new, |name| name.as_str().to_owned()),
+            match &config.dead_letters {
+                DeadLetters::Queue(name) => name.as_str().to_owned(),
+                DeadLetters::OwnQueue | DeadLetters::Exchange { .. } | DeadLetters::Nowhere => String::new(),
+            },
         ),
         on_expiry: fate_to_proto(config.on_expiry).into(),
         on_overflow: fate_to_proto(config.on_overflow).into(),
@@ -209,7 +212,7 @@ mod tests {
             visibility: Millis(1),
             receipt_timeout: Some(Millis(2)),
             max_attempts: None,
-            dead_letter_queue: Some(QueueName::new("morgue").unwrap()),
+            dead_letters: DeadLetters::Queue(QueueName::new("morgue").unwrap()),
             on_expiry: Fate::DeadLetter,
             on_overflow: Fate::DeadLetter,
             retry: Backoff::Exponential { base: Millis(3), factor_permille: 1500, cap: Millis(4) },
@@ -248,7 +251,7 @@ mod tests {
         };
         let config = patch(unusual(), &change).unwrap();
         assert_eq!((config.max_messages, config.ttl, config.rate_limit), (None, None, None));
-        assert_eq!(config.dead_letter_queue, None);
+        assert_eq!(config.dead_letters, DeadLetters::OwnQueue);
         assert_eq!(config.max_bytes, Some(8));
     }
 

@@ -11,6 +11,6 @@ mod time;
 pub mod varint;
 
 pub use id::{ConsumerId, Offset, Priority, QueueId};
-pub use name::{DedupId, GroupId, NameError, QueueName};
+pub use name::{DedupId, ExchangeName, GroupId, NameError, QueueName};
 pub use place::{Position, SegmentId};
 pub use time::{Millis, Timestamp};

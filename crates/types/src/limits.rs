@@ -4,6 +4,8 @@ use crate::Millis;
 
 /// RabbitMQ's limit for a short string, so that every name fits into an AMQP method.
 pub const QUEUE_NAME_BYTES_MAX: usize = 255;
+/// As for queues.
+pub const EXCHANGE_NAME_BYTES_MAX: usize = 255;
 /// SQS allows 128 characters for a message group id; room for four-byte ones.
 pub const GROUP_ID_BYTES_MAX: usize = 512;
 /// SQS allows 128 characters for a deduplication id; room for four-byte ones.
@@ -29,6 +31,10 @@ pub const CREDIT_MAX: u32 = 1_000_000;
 
 /// Queues on one node.
 pub const QUEUES_MAX: usize = 1_000_000;
+/// Exchanges on one node: far above any sensible number, so that a client in a loop meets an end.
+pub const EXCHANGES_MAX: usize = 100_000;
+/// Bindings on one node: each is kept in memory, some hundred bytes.
+pub const BINDINGS_MAX: usize = 10_000_000;
 /// Attempts before a message is a dead letter, if the queue does not say.
 pub const MAX_ATTEMPTS_DEFAULT: u32 = 5;
 /// A sane ceiling: above it, "unlimited" is meant.

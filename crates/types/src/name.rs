@@ -86,6 +86,67 @@ name! {
     QueueName, "queue name", limits::QUEUE_NAME_BYTES_MAX
 }
 
+/// The name of an exchange, or nothing: the default exchange has an empty one.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExchangeName(Arc<str>);
+
+impl ExchangeName {
+    /// Checks `text` and takes it as a name.
+    ///
+    /// # Errors
+    /// Says which rule the text breaks.
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        if !text.is_empty() {
+            check(text, "exchange name", limits::EXCHANGE_NAME_BYTES_MAX)?;
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The name of the default exchange.
+    #[must_use]
+    pub fn default_exchange() -> Self {
+        Self("".into())
+    }
+
+    /// The text itself.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it names the default exchange.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether AMQP keeps it for exchanges that a broker brings with it.
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with("amq.")
+    }
+}
+
+impl fmt::Display for ExchangeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ExchangeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl std::str::FromStr for ExchangeName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        Self::new(text)
+    }
+}
+
 name! {
     /// Names the group of messages that must be worked on one at a time and in order.
     GroupId, "group id", limits::GROUP_ID_BYTES_MAX
@@ -122,5 +183,15 @@ mod tests {
         );
         assert_eq!(QueueName::new("a\nb"), Err(NameError::Control { what: "queue name", at: 1 }));
         assert_eq!(QueueName::new("grüße 🚀").unwrap().as_str(), "grüße 🚀");
+    }
+
+    #[test]
+    fn only_an_exchange_may_have_an_empty_name() {
+        assert!(ExchangeName::new("").unwrap().is_default());
+        assert_eq!(ExchangeName::new("").unwrap(), ExchangeName::default_exchange());
+        assert_eq!(ExchangeName::new("a\nb"), Err(NameError::Control { what: "exchange name", at: 1 }));
+        assert!(ExchangeName::new(&"x".repeat(256)).is_err());
+        assert!(ExchangeName::new("amq.topic").unwrap().is_reserved());
+        assert!(!ExchangeName::new("amqp").unwrap().is_reserved());
     }
 }

@@ -79,7 +79,10 @@ impl Queue {
     pub fn apply(&mut self, at: Position, record: &Record) -> Result<Applied, NeedsPage> {
         let mut applied = Applied::default();
         match record {
-            Record::Create { config, .. } | Record::Configure { config, .. } => self.config = config.clone(),
+            Record::Create { config, .. } | Record::Configure { config, .. } => {
+                self.consumers.set_single_active(config.single_active_consumer);
+                self.config = config.clone();
+            }
             Record::Delete => applied.removed = Some(self.remove_all()),
             Record::Messages(batch) => match batch.kind() {
                 BatchKind::Pushed => self.apply_push(at, batch),

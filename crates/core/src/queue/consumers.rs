@@ -3,6 +3,8 @@
 //! Nothing here is written down: consumers end with their connection.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -17,6 +19,8 @@ pub struct Terms {
     pub lease: LeaseTerms,
     /// How it says that it is done.
     pub settle: SettleMode,
+    /// Consumers of higher priority are served first, as long as they have credit.
+    pub priority: i32,
 }
 
 /// How long a consumer may hold a message.
@@ -41,7 +45,32 @@ pub enum SettleMode {
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { lease: LeaseTerms::Queue, settle: SettleMode::Manual }
+        Self { lease: LeaseTerms::Queue, settle: SettleMode::Manual, priority: 0 }
+    }
+}
+
+/// A number of messages that several consumers, perhaps of several queues, may hold together.
+#[derive(Debug, Default)]
+pub struct SharedCredit(AtomicU32);
+
+impl SharedCredit {
+    /// Room for this many.
+    #[must_use]
+    pub const fn new(credit: u32) -> Self {
+        Self(AtomicU32::new(credit))
+    }
+
+    /// Makes room for more. Whoever calls this then gives the consumers a credit of 0 each, so that they look again.
+    pub fn add(&self, credit: u32) {
+        self.0.fetch_add(credit, Ordering::Relaxed);
+    }
+
+    fn take_one(&self) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -49,7 +78,8 @@ impl Default for Terms {
 struct Consumer {
     terms: Terms,
     credit: u32,
-    /// Whether it stands in the row.
+    shared: Option<Arc<SharedCredit>>,
+    /// Whether it stands in a row.
     in_turn: bool,
 }
 
@@ -57,15 +87,26 @@ struct Consumer {
 #[derive(Debug, Default)]
 pub(crate) struct Consumers {
     all: HashMap<ConsumerId, Consumer, FixedState>,
-    /// Those with credit, the one that has waited longest first. May name consumers that have left.
-    turn: VecDeque<ConsumerId>,
+    /// For each priority, highest first, those with credit, the one that has waited longest first. May name consumers
+    /// that have left.
+    turns: Vec<(i32, VecDeque<ConsumerId>)>,
     with_credit: usize,
+    single_active: bool,
+    /// Who gets everything, if only one may.
+    active: Option<ConsumerId>,
 }
 
 impl Consumers {
-    pub(crate) fn add(&mut self, id: ConsumerId, terms: Terms, credit: u32) {
-        let fresh = self.all.insert(id, Consumer { terms, credit: 0, in_turn: false }).is_none();
+    pub(crate) fn add(
+        &mut self,
+        id: ConsumerId,
+        terms: Terms,
+        credit: u32,
+        shared: Option<Arc<SharedCredit>>,
+    ) {
+        let fresh = self.all.insert(id, Consumer { terms, credit: 0, shared, in_turn: false }).is_none();
         debug_assert!(fresh, "consumer ids are used once");
+        self.choose_active();
         self.add_credit(id, credit);
     }
 
@@ -75,9 +116,10 @@ impl Consumers {
             self.with_credit += 1;
         }
         consumer.credit = consumer.credit.saturating_add(credit);
-        if consumer.credit > 0 && !consumer.in_turn {
+        if consumer.credit > 0 && !consumer.in_turn && !consumer.is_starved() {
             consumer.in_turn = true;
-            self.turn.push_back(id);
+            let priority = consumer.terms.priority;
+            self.turn(priority).push_back(id);
         }
     }
 
@@ -96,40 +138,106 @@ impl Consumers {
         if let Some(consumer) = self.all.remove(&id) {
             self.with_credit -= usize::from(consumer.credit > 0);
         }
+        if self.active == Some(id) {
+            self.active = None;
+        }
+        self.choose_active();
         // Its place in the row is passed over when it comes up; a row of leavers is cleared at once.
-        if self.turn.len() > 64 && self.turn.len() > self.all.len() * 2 {
-            let all = &self.all;
-            self.turn.retain(|id| all.contains_key(id));
+        let all = &self.all;
+        for (_, turn) in &mut self.turns {
+            if turn.len() > 64 && turn.len() > all.len() * 2 {
+                turn.retain(|id| all.contains_key(id));
+            }
+        }
+        if self.all.is_empty() {
+            self.turns.clear();
         }
     }
 
-    /// Whose turn it is: the consumer with credit that has waited longest. It is given `1` message, and goes
-    /// to the end of the row if it may have more.
+    /// Whether only one consumer may get messages.
+    pub(crate) fn set_single_active(&mut self, single_active: bool) {
+        self.single_active = single_active;
+        self.choose_active();
+    }
+
+    /// The one that came first stays until it leaves; then the one that came next.
+    fn choose_active(&mut self) {
+        if self.single_active && self.active.is_none() {
+            self.active = self.all.keys().min().copied();
+        }
+    }
+
+    /// Who alone gets messages, if that is how the queue is set.
+    pub(crate) fn active(&self) -> Option<ConsumerId> {
+        self.active.filter(|_| self.single_active)
+    }
+
+    /// Whose turn it is: of those with credit the one of highest priority that has waited longest. It is given one
+    /// message, and goes to the end of its row if it may have more.
     pub(crate) fn next(&mut self) -> Option<(ConsumerId, Terms)> {
-        while let Some(id) = self.turn.pop_front() {
-            let Some(consumer) = self.all.get_mut(&id) else { continue };
-            if consumer.credit == 0 {
-                consumer.in_turn = false;
-                continue;
+        let only = self.active();
+        for (_, turn) in &mut self.turns {
+            let mut passed = 0;
+            while passed < turn.len()
+                && let Some(id) = turn.pop_front()
+            {
+                let Some(consumer) = self.all.get_mut(&id) else { continue };
+                if only.is_some_and(|only| only != id) {
+                    turn.push_back(id);
+                    passed += 1;
+                    continue;
+                }
+                if consumer.credit == 0 || !consumer.shared.as_deref().is_none_or(SharedCredit::take_one) {
+                    consumer.in_turn = false;
+                    continue;
+                }
+                consumer.credit -= 1;
+                if consumer.credit > 0 {
+                    turn.push_back(id);
+                } else {
+                    consumer.in_turn = false;
+                    self.with_credit -= 1;
+                }
+                return Some((id, consumer.terms));
             }
-            consumer.credit -= 1;
-            if consumer.credit > 0 {
-                self.turn.push_back(id);
-            } else {
-                consumer.in_turn = false;
-                self.with_credit -= 1;
-            }
-            return Some((id, consumer.terms));
         }
         None
     }
 
-    pub(crate) const fn anyone_waiting(&self) -> bool {
-        self.with_credit > 0
+    /// Gives back what [`Self::next`] took.
+    pub(crate) fn give_back(&mut self, id: ConsumerId, count: u32) {
+        if let Some(shared) = self.all.get(&id).and_then(|consumer| consumer.shared.as_ref()) {
+            shared.add(count);
+        }
+        self.add_credit(id, count);
+    }
+
+    pub(crate) fn anyone_waiting(&self) -> bool {
+        match self.active() {
+            Some(id) => self.all.get(&id).is_some_and(|consumer| consumer.credit > 0),
+            None => self.with_credit > 0,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.all.len()
+    }
+
+    fn turn(&mut self, priority: i32) -> &mut VecDeque<ConsumerId> {
+        let at = match self.turns.binary_search_by(|(held, _)| priority.cmp(held)) {
+            Ok(at) => at,
+            Err(at) => {
+                self.turns.insert(at, (priority, VecDeque::new()));
+                at
+            }
+        };
+        &mut self.turns[at].1
+    }
+}
+
+impl Consumer {
+    fn is_starved(&self) -> bool {
+        self.shared.as_deref().is_some_and(SharedCredit::is_empty)
     }
 }
 
@@ -163,7 +271,7 @@ mod tests {
     fn consumers_with_credit_are_served_in_turn() {
         let mut consumers = Consumers::default();
         for (id, credit) in [(1, 2), (2, 0), (3, 3)] {
-            consumers.add(ConsumerId(id), Terms::default(), credit);
+            consumers.add(ConsumerId(id), Terms::default(), credit, None);
         }
         let order: Vec<u64> = std::iter::from_fn(|| consumers.next()).map(|(id, _)| id.0).collect();
         assert_eq!(order, [1, 3, 1, 3, 3]);
@@ -175,8 +283,8 @@ mod tests {
     #[test]
     fn a_consumer_that_left_is_passed_over() {
         let mut consumers = Consumers::default();
-        consumers.add(ConsumerId(1), Terms::default(), 5);
-        consumers.add(ConsumerId(2), Terms::default(), 1);
+        consumers.add(ConsumerId(1), Terms::default(), 5, None);
+        consumers.add(ConsumerId(2), Terms::default(), 1, None);
         consumers.remove(ConsumerId(1));
         assert!(consumers.anyone_waiting());
         assert_eq!(consumers.next().map(|(id, _)| id), Some(ConsumerId(2)));
@@ -187,12 +295,53 @@ mod tests {
     #[test]
     fn credit_can_be_taken_back() {
         let mut consumers = Consumers::default();
-        consumers.add(ConsumerId(1), Terms::default(), 5);
+        consumers.add(ConsumerId(1), Terms::default(), 5, None);
         consumers.set_credit(ConsumerId(1), 0);
         assert!(!consumers.anyone_waiting());
         assert_eq!(consumers.next(), None);
         consumers.set_credit(ConsumerId(1), 1);
         assert_eq!(consumers.next().map(|(id, _)| id), Some(ConsumerId(1)));
+        assert_eq!(consumers.next(), None);
+    }
+
+    #[test]
+    fn consumers_of_higher_priority_go_first_while_they_have_credit() {
+        let mut consumers = Consumers::default();
+        for (id, priority, credit) in [(1, 0, 2), (2, 9, 2), (3, -5, 1)] {
+            consumers.add(ConsumerId(id), Terms { priority, ..Terms::default() }, credit, None);
+        }
+        let order: Vec<u64> = std::iter::from_fn(|| consumers.next()).map(|(id, _)| id.0).collect();
+        assert_eq!(order, [2, 2, 1, 1, 3]);
+    }
+
+    #[test]
+    fn a_single_active_consumer_gets_everything_until_it_leaves() {
+        let mut consumers = Consumers::default();
+        consumers.set_single_active(true);
+        for id in [1, 2, 3] {
+            consumers.add(ConsumerId(id), Terms::default(), 2, None);
+        }
+        assert_eq!(consumers.next().map(|(id, _)| id.0), Some(1));
+        assert_eq!(consumers.next().map(|(id, _)| id.0), Some(1));
+        assert_eq!(consumers.next(), None);
+        assert!(!consumers.anyone_waiting());
+        consumers.remove(ConsumerId(1));
+        assert!(consumers.anyone_waiting());
+        assert_eq!(consumers.next().map(|(id, _)| id.0), Some(2));
+    }
+
+    #[test]
+    fn shared_credit_bounds_consumers_together() {
+        let mut consumers = Consumers::default();
+        let shared = Arc::new(SharedCredit::new(3));
+        for id in [1, 2] {
+            consumers.add(ConsumerId(id), Terms::default(), 100, Some(Arc::clone(&shared)));
+        }
+        let order: Vec<u64> = std::iter::from_fn(|| consumers.next()).map(|(id, _)| id.0).collect();
+        assert_eq!(order, [1, 2, 1]);
+        shared.add(1);
+        consumers.add_credit(ConsumerId(2), 0);
+        assert_eq!(consumers.next().map(|(id, _)| id.0), Some(2));
         assert_eq!(consumers.next(), None);
     }
 }

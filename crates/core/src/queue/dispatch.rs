@@ -113,7 +113,7 @@ impl Queue {
     /// Gives back the credit that a dispatch used, because its record could not be written down.
     pub fn undo_dispatch(&mut self, dispatch: &Dispatch) {
         for turn in &dispatch.turns {
-            self.consumers.add_credit(turn.consumer, turn.count);
+            self.consumers.give_back(turn.consumer, turn.count);
         }
         if let Some(limit) = self.config.rate_limit {
             self.tokens.give_back(limit, dispatch.taken);

@@ -40,7 +40,7 @@ use hashbrown::HashMap;
 use nexo_types::{GroupId, Millis, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
 
 pub use apply::{Applied, Handed, NeedsPage, Removed};
-pub use consumers::{LeaseTerms, SettleMode, Terms};
+pub use consumers::{LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use dispatch::{Dispatch, Turn};
 pub use due::DuePlan;
 pub use entry::Entry;
@@ -185,6 +185,8 @@ impl Queue {
     /// An empty queue.
     #[must_use]
     pub fn new(id: QueueId, name: QueueName, config: QueueConfig, created_at: Timestamp) -> Self {
+        let mut consumers = Consumers::default();
+        consumers.set_single_active(config.single_active_consumer);
         Self {
             id,
             name,
@@ -203,7 +205,7 @@ impl Queue {
             dying: HashMap::default(),
             expiries: BinaryHeap::new(),
             dedup: Dedup::default(),
-            consumers: Consumers::default(),
+            consumers,
             tokens: Tokens::default(),
             loose_bytes: 0,
             loose_cached_bytes: 0,
@@ -215,7 +217,18 @@ impl Queue {
 
     /// Adds a consumer that will take `credit` messages on these terms.
     pub fn add_consumer(&mut self, id: nexo_types::ConsumerId, terms: Terms, credit: u32) {
-        self.consumers.add(id, terms, credit);
+        self.consumers.add(id, terms, credit, None);
+    }
+
+    /// Adds a consumer that shares a limit with others, besides its own.
+    pub fn add_sharing_consumer(
+        &mut self,
+        id: nexo_types::ConsumerId,
+        terms: Terms,
+        credit: u32,
+        shared: std::sync::Arc<SharedCredit>,
+    ) {
+        self.consumers.add(id, terms, credit, Some(shared));
     }
 
     /// Lets a consumer take this many more.
@@ -262,6 +275,12 @@ impl Queue {
     #[must_use]
     pub const fn name(&self) -> &QueueName {
         &self.name
+    }
+
+    /// How many consumers it has, and which of them alone gets messages, if the queue is set so.
+    #[must_use]
+    pub fn consumers(&self) -> (usize, Option<nexo_types::ConsumerId>) {
+        (self.consumers.len(), self.consumers.active())
     }
 
     /// What it is told to be.

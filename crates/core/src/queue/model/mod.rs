@@ -58,6 +58,7 @@ fn terms_of(kind: u8) -> Terms {
             _ => LeaseTerms::Session,
         },
         settle: if kind >= 6 { SettleMode::Automatic } else { SettleMode::Manual },
+        priority: 0,
     }
 }
 
