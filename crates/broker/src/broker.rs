@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use nexo_core::config::QueueConfig;
-use nexo_core::queue::{Outline, Removed};
+use nexo_core::message::Durability;
+use nexo_core::queue::Outline;
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{Claim, Log, LogOptions, Urgency};
@@ -13,12 +14,12 @@ use nexo_types::{QueueName, limits};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::difference::first_difference;
-use crate::error::{CreateError, OpenError, QueueError};
+use crate::error::{CreateError, DeleteError, OpenError, QueueError};
 use crate::keeper::Keeper;
 use crate::options::BrokerOptions;
 use crate::recovery;
-use crate::request::ListRequest;
-use crate::shared::{Encoded, Shared, not_found};
+use crate::request::{DeleteIf, ListRequest};
+use crate::shared::{Shared, not_found};
 use crate::slot::{Slot, SlotState};
 use crate::stats::{BrokerStats, Health, QueueStats};
 use crate::system;
@@ -101,8 +102,8 @@ impl Broker {
         if self.shared.catalog.len() >= limits::QUEUES_MAX {
             return Err(CreateError::TooMany { max: limits::QUEUES_MAX });
         }
-        let (_, end) = self.shared.add_queue(name, config)?;
-        self.shared.synced(end).await?;
+        let (_, written) = self.shared.add_queue(name, config, Durability::Durable, None)?;
+        self.shared.wait_for(written).await?;
         Ok(true)
     }
 
@@ -140,33 +141,35 @@ impl Broker {
     /// # Errors
     /// If there is no such queue, or the log takes no more.
     pub async fn delete_queue(&self, name: &QueueName) -> Result<u64, QueueError> {
+        match self.delete_queue_if(name, DeleteIf::default()).await {
+            Ok(count) => Ok(count),
+            Err(DeleteError::Queue(error)) => Err(error),
+            Err(error @ (DeleteError::InUse { .. } | DeleteError::NotEmpty { .. })) => {
+                Err(QueueError::Unavailable { reason: error.to_string() })
+            }
+        }
+    }
+
+    /// As [`Self::delete_queue`], on conditions.
+    ///
+    /// # Errors
+    /// If a condition does not hold, there is no such queue, or the log takes no more.
+    pub async fn delete_queue_if(&self, name: &QueueName, only_if: DeleteIf) -> Result<u64, DeleteError> {
         self.shared.refuse_if_stopping()?;
         let _changing = self.shared.catalog_change.lock().await;
         let slot = self.slot(name)?;
-        let (end, removed) = {
-            let mut state = slot.state.lock();
-            let appended = self
-                .shared
-                .append(&[Encoded::new(slot.id, &Record::Delete)], Urgency::Synced, Claim::Reserved)
-                .map_err(|error| Shared::unavailable(&error))?;
-            let removed = self.shared.apply(&mut state, appended.at, &Record::Delete).removed;
-            self.forget(&mut state);
-            (appended.end, removed)
+        let check = |state: &SlotState, now| {
+            if only_if.unused && state.queue.consumers().0 > 0 {
+                return Err(DeleteError::InUse { name: name.clone() });
+            }
+            if only_if.empty && state.queue.figures(now).ready > 0 {
+                return Err(DeleteError::NotEmpty { name: name.clone() });
+            }
+            Ok(())
         };
-        self.shared.catalog.remove(&slot);
-        let count = self.let_go(removed);
-        self.shared.synced(end).await?;
+        let (written, count) = self.shared.remove_queue(&slot, check)??;
+        self.shared.wait_for(written).await?;
         Ok(count)
-    }
-
-    fn forget(&self, state: &mut SlotState) {
-        state.deleted = true;
-        for (_, mailbox) in state.mailboxes.drain() {
-            mailbox.drain();
-            mailbox.close();
-        }
-        let memory = std::mem::take(&mut state.memory_bytes);
-        self.shared.memory_bytes.fetch_sub(memory as i64, Ordering::Relaxed);
     }
 
     /// Takes everything that waits out of a queue. Gives back how many messages that were.
@@ -182,25 +185,9 @@ impl Broker {
             self.shared.commit(state, &[record], urgency, Claim::Reserved)
         })?;
         let (written, applied) = purged.map_err(|error| Shared::unavailable(&error))?;
-        let count = self.let_go(applied.into_iter().find_map(|applied| applied.removed));
+        let count = self.shared.let_go(applied.into_iter().find_map(|applied| applied.removed));
         self.shared.wait_for(written).await?;
         Ok(count)
-    }
-
-    /// Lets go of messages that have left: there may be millions, so no lock is held and nobody waits.
-    fn let_go(&self, removed: Option<Removed>) -> u64 {
-        let Some(removed) = removed else { return 0 };
-        let count = removed.count;
-        let shared = Arc::clone(&self.shared);
-        self.shared.workers.spawn(move || {
-            let mut freed = 0;
-            removed.usage(|segment, bytes| {
-                shared.log.account(segment, -(bytes as i64));
-                freed += bytes;
-            });
-            shared.keeper.note_freed(freed, shared.options.segment_bytes.into());
-        });
-        count
     }
 
     /// Figures of one queue.

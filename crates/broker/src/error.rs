@@ -77,6 +77,26 @@ pub enum CreateError {
     Queue(#[from] QueueError),
 }
 
+/// A queue that was not deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum DeleteError {
+    /// It has consumers.
+    #[error("queue '{name}' has consumers, and was to be deleted only without")]
+    InUse {
+        /// The queue.
+        name: QueueName,
+    },
+    /// It has messages.
+    #[error("queue '{name}' has messages, and was to be deleted only without")]
+    NotEmpty {
+        /// The queue.
+        name: QueueName,
+    },
+    /// See there.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
 /// One message of a push that was not taken. The others of the same push were.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PushError {

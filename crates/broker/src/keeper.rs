@@ -217,7 +217,7 @@ impl Shared {
         slots.sort_unstable_by_key(|slot| slot.id);
         for slot in slots {
             let mut state = slot.state.lock();
-            if state.deleted {
+            if state.deleted || !state.durable {
                 continue;
             }
             // An old snapshot in a segment that is nearly empty would keep it.

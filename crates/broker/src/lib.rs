@@ -15,8 +15,10 @@ mod clock;
 mod delivery;
 mod difference;
 mod error;
+mod handle;
 mod headers;
 mod keeper;
+mod lifecycle;
 mod mailbox;
 mod manifest;
 mod messages;
@@ -36,12 +38,17 @@ mod workers;
 
 pub use broker::Broker;
 pub use delivery::Delivery;
-pub use error::{CreateError, OpenError, PopError, PushError, QueueError, SettleError};
+pub use error::{CreateError, DeleteError, OpenError, PopError, PushError, QueueError, SettleError};
+pub use handle::{PushedBatch, QueueHandle};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use nexo_core::config::{Backoff, ConfigError, DeadLetters, Fate, Overflow, QueueConfig, RateLimit, SyncMode};
 pub use nexo_core::message::{DeathReason, Durability, NewMessage, Origin, Properties, PropertyFormat};
+pub use nexo_core::queue::{LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use options::BrokerOptions;
 pub use receipt::{Receipt, ReceiptError};
-pub use request::{ListRequest, PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
+pub use request::{
+    Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle, SubscribeRequest,
+};
+pub use shared::Written;
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;

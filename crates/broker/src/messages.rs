@@ -19,7 +19,7 @@ use crate::receipt::Receipt;
 use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
 use crate::shared::{Confirm, Shared, Written};
 use crate::slot::{Slot, SlotState};
-use crate::subscription::{Subscription, delivery};
+use crate::subscription::{Kind, Subscription, delivery};
 
 /// A redrive moves this many at a time, and reports after each.
 const REDRIVE_STEP: usize = 256;
@@ -45,16 +45,17 @@ impl Broker {
         // Bytes that memory has no room for go to the log, where nobody waits for them.
         let spill = self.shared.under_pressure();
         let all_transient = wanted.iter().all(|message| message.durability == Durability::Transient);
-        if spill {
+        if spill || !slot.is_durable() {
+            let durability = if spill { Durability::Durable } else { Durability::Transient };
             for message in &mut wanted {
-                message.durability = Durability::Durable;
+                message.durability = durability;
             }
         }
         let confirm = if all_transient { Confirm::Lazily } else { Confirm::AsQueue };
         let (written, mut outcomes) = self
             .shared
             .with(&slot, |state, now| self.shared.push_now(state, now, &wanted, confirm))?
-            .map_err(|error| self.refused(&error))?;
+            .map_err(|error| self.shared.refused(&error))?;
         if let Some(written) = written {
             self.shared.wait_for(written).await?;
         }
@@ -87,13 +88,6 @@ impl Broker {
         }
     }
 
-    fn refused(&self, error: &nexo_log::AppendError) -> QueueError {
-        if matches!(error, nexo_log::AppendError::Full { .. }) {
-            self.shared.keeper.note_full();
-        }
-        Shared::unavailable(error)
-    }
-
     /// Takes messages: as many as there are, up to the maximum, or the first that come within the wait.
     /// Dropping the future gives back what it had been handed.
     ///
@@ -105,7 +99,7 @@ impl Broker {
         let terms = terms(request.visibility)?;
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
-        let mut subscription = Subscription::start(&self.shared, &slot, terms, request.max as u32, true)?;
+        let mut subscription = Subscription::start(&self.shared, &slot, terms, request.max as u32, Kind::Pull)?;
         let mut taken = subscription.take_with_log(request.max).await;
         if taken.is_empty() && request.wait > Millis::ZERO {
             let first = tokio::time::timeout(request.wait.as_duration(), subscription.next()).await;
@@ -129,7 +123,8 @@ impl Broker {
         let terms = terms(request.visibility)?;
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
-        Ok(Subscription::start(&self.shared, &slot, terms, request.credit, request.keep_leases)?)
+        let kind = if request.keep_leases { Kind::KeepingLeases } else { Kind::Lasting };
+        Ok(Subscription::start(&self.shared, &slot, terms, request.credit, kind)?)
     }
 
     /// Says that messages have arrived, where the queue asks for that. Gives back when each lease ends.
@@ -267,7 +262,7 @@ impl Broker {
             Ok(written) => written,
             Err(error) => {
                 self.shared.bury_soon(&slot, deaths);
-                let reason = self.refused(&error).to_string();
+                let reason = self.shared.refused(&error).to_string();
                 let failed =
                     receipts.iter().map(|_| Err(SettleError::Unavailable { reason: reason.clone() }));
                 return Settled::answers(failed.collect());
@@ -345,7 +340,7 @@ impl<T> Settled<T> {
 impl Shared {
     /// Pushes messages into a locked queue.
     #[allow(clippy::type_complexity)] // What was written, and an answer for each message.
-    fn push_now(
+    pub(crate) fn push_now(
         &self,
         state: &mut SlotState,
         now: Timestamp,
@@ -393,7 +388,7 @@ impl Shared {
         Ok((written, outcomes.collect()))
     }
 
-    fn commit_verdict(
+    pub(crate) fn commit_verdict(
         &self,
         state: &mut SlotState,
         records: &[Record],
@@ -475,10 +470,6 @@ impl Shared {
             let _ = send.send(work());
         });
         receive.await.map_err(|_| QueueError::Unavailable { reason: "the broker is stopping".into() })
-    }
-
-    pub(crate) async fn synced(&self, end: Position) -> Result<(), QueueError> {
-        self.log.synced(end).await.map_err(|error| QueueError::Unavailable { reason: error.to_string() })
     }
 }
 

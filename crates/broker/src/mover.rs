@@ -8,7 +8,7 @@ use bytes::Bytes;
 use nexo_core::config::QueueConfig;
 use nexo_core::message::{Durability, NewMessage, Origin, StoredMessage};
 use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{Admission, Death, Dying, Handed, Queue, ReturnCause};
+use nexo_core::queue::{Admission, Death, Dying, Handed, ReturnCause};
 use nexo_core::record::{Leave, Record};
 use nexo_log::{AppendError, Claim, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp};
@@ -129,12 +129,18 @@ impl Shared {
         if moving.is_empty() {
             return Ok(());
         }
-        let (messages, leaves): (Vec<NewMessage>, Vec<Record>) =
+        let (mut messages, leaves): (Vec<NewMessage>, Vec<Record>) =
             moving.into_iter().map(|one| (one.message, one.leave)).unzip();
+        let left_durable = messages.iter().any(|message| message.durability == Durability::Durable);
+        if !to.durable {
+            for message in &mut messages {
+                message.durability = Durability::Transient;
+            }
+        }
         let plan = to.queue.decide_push(now, &messages, Admission::Forced);
-        let any_durable = messages.iter().any(|message| message.durability == Durability::Durable);
         let mut entries = Vec::new();
-        entries.extend(plan.reserve.as_ref().map(|record| Encoded::new(to.queue.id(), record)));
+        let reserve = plan.reserve.as_ref().filter(|_| to.durable);
+        entries.extend(reserve.map(|record| Encoded::new(to.queue.id(), record)));
         let batches: Vec<(Durability, Record)> = plan
             .batches
             .into_iter()
@@ -145,7 +151,7 @@ impl Shared {
                 entries.push(Encoded::new(to.queue.id(), record));
             }
         }
-        if any_durable {
+        if left_durable && from.durable {
             entries.extend(leaves.iter().map(|record| Encoded::new(from.queue.id(), record)));
         }
         let at = if entries.is_empty() {
@@ -177,25 +183,8 @@ impl Shared {
         if let Some(slot) = self.catalog.get(name) {
             return Ok(slot);
         }
-        let (slot, _) = self.add_queue(name, QueueConfig::for_dead_letters())?;
+        let (slot, _) = self.add_queue(name, QueueConfig::for_dead_letters(), Durability::Durable, None)?;
         Ok(slot)
-    }
-
-    /// Writes down that a queue exists, and makes it so. The caller holds the catalog's lock.
-    pub(crate) fn add_queue(
-        self: &Arc<Self>,
-        name: &QueueName,
-        config: QueueConfig,
-    ) -> Result<(Arc<Slot>, nexo_types::Position), QueueError> {
-        let id = nexo_types::QueueId(self.next_queue.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-        let now = self.clock.now();
-        let create = Record::Create { name: name.clone(), config: config.clone(), at: now };
-        let appended = self
-            .append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal)
-            .map_err(|error| Self::unavailable(&error))?;
-        let slot = Arc::new(Slot::new(Queue::new(id, name.clone(), config, now)));
-        self.catalog.insert(&slot);
-        Ok((slot, appended.end))
     }
 
     /// Takes the next messages of a dead-letter queue and sends them where they belong. `None` when there are

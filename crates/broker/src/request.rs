@@ -1,5 +1,7 @@
 //! What callers ask for, and what they get. Plain values.
 
+use nexo_core::config::QueueConfig;
+use nexo_core::message::Durability;
 use nexo_types::{Millis, Offset, QueueName};
 
 /// Which queues to list.
@@ -55,6 +57,41 @@ pub struct Redriven {
     pub moved: u64,
     /// Messages left where they are, because their source is gone or they have none.
     pub skipped: u64,
+}
+
+/// One connection of a client, for as long as the process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionId(pub u64);
+
+/// A queue as a protocol declares it.
+#[derive(Clone, Debug)]
+pub struct Declaration {
+    /// Its settings.
+    pub config: QueueConfig,
+    /// Whether it survives a restart. A queue with an owner never does.
+    pub durability: Durability,
+    /// The connection that alone may use it, and whose end is its own.
+    pub owner: Option<SessionId>,
+}
+
+/// When a queue may be deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeleteIf {
+    /// Only if it has no consumers.
+    pub unused: bool,
+    /// Only if it has no messages that could be delivered.
+    pub empty: bool,
+}
+
+/// What is said about a message that a connection holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settle {
+    /// It is done.
+    Ack,
+    /// It goes back to its place.
+    Requeue,
+    /// It will never succeed.
+    Reject,
 }
 
 /// What became of a pushed message.

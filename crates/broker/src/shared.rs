@@ -9,7 +9,7 @@ use nexo_core::config::SyncMode;
 use nexo_core::queue::{Applied, Death, Handed, PageRequest};
 use nexo_core::record::Record;
 use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Span, Urgency};
-use nexo_types::{ConsumerId, Millis, QueueId, QueueName, Timestamp};
+use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Timestamp};
 
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -54,6 +54,8 @@ struct Aftermath {
     cold: Vec<(Arc<Mailbox>, u64, Vec<Handed>)>,
     deaths: Vec<Death>,
     page: Option<PageRequest>,
+    /// The queue has not been used for as long as it may live without.
+    expired: bool,
 }
 
 /// When a caller may be told that its change is done.
@@ -67,9 +69,30 @@ pub(crate) enum Confirm {
 
 /// A change that has been applied, and how safe it must be before anybody is told.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Written {
-    end: nexo_types::Position,
+pub struct Written {
+    end: Position,
     urgency: Urgency,
+}
+
+impl Written {
+    /// Nothing that anybody has to wait for.
+    pub const NOTHING: Self = Self { end: Position { segment: SegmentId(0), byte: 0 }, urgency: Urgency::Lazy };
+
+    /// A change that must be synced.
+    pub(crate) const fn synced(end: Position) -> Self {
+        Self { end, urgency: Urgency::Synced }
+    }
+
+    /// Both changes.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        // What nobody waits for does not make the other wait longer.
+        match (self.urgency, other.urgency) {
+            (Urgency::Lazy, _) => other,
+            (_, Urgency::Lazy) => self,
+            _ => Self { end: self.end.max(other.end), urgency: self.urgency.max(other.urgency) },
+        }
+    }
 }
 
 impl Shared {
@@ -147,20 +170,27 @@ impl Shared {
         claim: Claim,
     ) -> Result<(Written, Vec<Applied>), AppendError> {
         let id = state.queue.id();
-        let entries: Vec<Encoded> = records.iter().map(|record| Encoded::new(id, record)).collect();
-        let appended = self.append(&entries, urgency, claim)?;
-        state.dirty = true;
-        let applied = records.iter().map(|record| self.apply(state, appended.at, record)).collect();
-        Ok((Written { end: appended.end, urgency }, applied))
+        // Of a queue that does not survive a restart only messages are written, to be read back when memory is short.
+        let kept = |record: &&Record| state.durable || matches!(record, Record::Messages(_));
+        let entries: Vec<Encoded> = records.iter().filter(kept).map(|record| Encoded::new(id, record)).collect();
+        let (at, written) = if entries.is_empty() {
+            (Position::default(), Written::NOTHING)
+        } else {
+            let appended = self.append(&entries, urgency, claim)?;
+            state.dirty = true;
+            (appended.at, Written { end: appended.end, urgency })
+        };
+        let applied = records.iter().map(|record| self.apply(state, at, record)).collect();
+        Ok((written, applied))
     }
 
     /// Applies a record without writing it down: it names only transient messages.
     pub(crate) fn apply_unwritten(&self, state: &mut SlotState, record: &Record) -> Applied {
-        self.apply(state, nexo_types::Position::default(), record)
+        self.apply(state, Position::default(), record)
     }
 
     /// Applies a record that was just decided.
-    pub(crate) fn apply(&self, state: &mut SlotState, at: nexo_types::Position, record: &Record) -> Applied {
+    pub(crate) fn apply(&self, state: &mut SlotState, at: Position, record: &Record) -> Applied {
         let applied = state.queue.apply(at, record).expect("a decision names only messages in memory");
         self.note_usage(state);
         applied
@@ -219,6 +249,14 @@ impl Shared {
         QueueError::Unavailable { reason: error.to_string() }
     }
 
+    /// The same, and the keeper is told if it was for want of space.
+    pub(crate) fn refused(&self, error: &AppendError) -> QueueError {
+        if matches!(error, AppendError::Full { .. }) {
+            self.keeper.note_full();
+        }
+        Self::unavailable(error)
+    }
+
     pub(crate) fn refuse_if_stopping(&self) -> Result<(), QueueError> {
         if self.stopping.load(Ordering::Relaxed) {
             return Err(QueueError::Unavailable { reason: "the broker is stopping".into() });
@@ -250,7 +288,10 @@ impl Shared {
                 Some(now.plus(RETRY))
             }
         };
-        let deadline = again.or_else(|| state.queue.next_deadline(now));
+        let expiry = expires_at(state);
+        aftermath.expired = expiry.is_some_and(|at| at <= now);
+        let expiry = expiry.filter(|at| *at > now);
+        let deadline = again.or_else(|| state.queue.next_deadline(now)).into_iter().chain(expiry).min();
         if let Some(at) = deadline
             && state.armed.is_none_or(|armed| at < armed)
         {
@@ -294,7 +335,7 @@ impl Shared {
             return Ok(more);
         }
         let Some(dispatch) = state.queue.decide_dispatch(now, BATCH) else { return Ok(more) };
-        if dispatch.durable {
+        if dispatch.durable && state.durable {
             let entry = Encoded::new(state.queue.id(), &dispatch.record);
             if let Err(error) = self.append(&[entry], Urgency::Lazy, Claim::Reserved) {
                 state.queue.undo_dispatch(&dispatch);
@@ -342,6 +383,10 @@ impl Shared {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
             self.workers.spawn(move || shared.load_page(&slot, &request));
         }
+        if aftermath.expired {
+            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+            self.workers.spawn(move || shared.delete_unused(&slot, |state, now| expires_at(state).is_some_and(|at| at <= now)));
+        }
     }
 
     fn note_memory(&self, state: &mut SlotState, now: Timestamp) {
@@ -362,6 +407,12 @@ impl Shared {
     pub(crate) fn new_consumer_id(&self) -> ConsumerId {
         ConsumerId(self.next_consumer.fetch_add(1, Ordering::Relaxed))
     }
+}
+
+/// When a queue that nobody uses goes, if it ever does.
+fn expires_at(state: &SlotState) -> Option<Timestamp> {
+    let expires = state.queue.config().expires?;
+    (state.queue.consumers().0 == 0).then(|| state.last_used.plus(expires))
 }
 
 /// Turns of one consumer in a row, or in several rounds, become one batch in its mailbox.

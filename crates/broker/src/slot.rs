@@ -4,17 +4,23 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
+use nexo_core::message::Durability;
 use nexo_core::queue::Queue;
 use nexo_types::{ConsumerId, Position, QueueId, QueueName, Timestamp};
 use parking_lot::Mutex;
 
 use crate::mailbox::Mailbox;
+use crate::request::SessionId;
 
 /// A queue and its lock.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) id: QueueId,
     pub(crate) name: QueueName,
+    /// Whether the queue itself survives a restart.
+    pub(crate) durability: Durability,
+    /// The connection that alone may use it, and whose end is its own.
+    pub(crate) owner: Option<SessionId>,
     pub(crate) state: Mutex<SlotState>,
 }
 
@@ -23,6 +29,8 @@ pub(crate) struct Slot {
 pub(crate) struct SlotState {
     pub(crate) queue: Queue,
     pub(crate) mailboxes: HashMap<ConsumerId, Arc<Mailbox>, RandomState>,
+    /// As in the slot: records are written down.
+    pub(crate) durable: bool,
     /// It has been deleted; whoever still holds the slot must leave it alone.
     pub(crate) deleted: bool,
     /// A page is being read.
@@ -37,13 +45,20 @@ pub(crate) struct SlotState {
     pub(crate) snapshot: Vec<Position>,
     /// What was last said about its memory.
     pub(crate) memory_bytes: u64,
+    /// When it was last declared, or lost a consumer, or was asked for a message.
+    pub(crate) last_used: Timestamp,
 }
 
 impl Slot {
     pub(crate) fn new(queue: Queue) -> Self {
+        Self::with(queue, Durability::Durable, None)
+    }
+
+    pub(crate) fn with(queue: Queue, durability: Durability, owner: Option<SessionId>) -> Self {
         let state = SlotState {
             queue,
             mailboxes: HashMap::default(),
+            durable: durability == Durability::Durable,
             deleted: false,
             paging: false,
             page_arrived: false,
@@ -51,7 +66,14 @@ impl Slot {
             dirty: true,
             snapshot: Vec::new(),
             memory_bytes: 0,
+            last_used: Timestamp(0),
         };
-        Self { id: state.queue.id(), name: state.queue.name().clone(), state: Mutex::new(state) }
+        let (id, name) = (state.queue.id(), state.queue.name().clone());
+        Self { id, name, durability, owner, state: Mutex::new(state) }
+    }
+
+    /// Whether records of this queue are written down.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.durability == Durability::Durable
     }
 }

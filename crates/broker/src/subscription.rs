@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nexo_core::message::StoredMessage;
-use nexo_core::queue::{Handed, ReturnCause, Terms};
+use nexo_core::queue::{Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
 use nexo_types::{ConsumerId, Offset};
@@ -22,7 +22,18 @@ pub struct Subscription {
     slot: Arc<Slot>,
     mailbox: Arc<Mailbox>,
     id: ConsumerId,
-    keep_leases: bool,
+    kind: Kind,
+}
+
+/// What becomes of things when a subscription ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A consumer: what it holds comes back, and a queue that lives for its consumers may go.
+    Lasting,
+    /// A consumer whose leases outlive it.
+    KeepingLeases,
+    /// A single pull: its leases outlive it, and nobody takes it for a consumer.
+    Pull,
 }
 
 impl Subscription {
@@ -32,15 +43,30 @@ impl Subscription {
         slot: &Arc<Slot>,
         terms: Terms,
         credit: u32,
-        keep_leases: bool,
+        kind: Kind,
+    ) -> Result<Self, QueueError> {
+        Self::start_sharing(shared, slot, terms, credit, None, kind)
+    }
+
+    /// As [`Self::start`], with a limit that other consumers share.
+    pub(crate) fn start_sharing(
+        shared: &Arc<Shared>,
+        slot: &Arc<Slot>,
+        terms: Terms,
+        credit: u32,
+        limit: Option<Arc<SharedCredit>>,
+        kind: Kind,
     ) -> Result<Self, QueueError> {
         let id = shared.new_consumer_id();
         let mailbox = Arc::new(Mailbox::default());
         shared.with(slot, |state, _| {
             state.mailboxes.insert(id, Arc::clone(&mailbox));
-            state.queue.add_consumer(id, terms, credit);
+            match limit {
+                Some(limit) => state.queue.add_sharing_consumer(id, terms, credit, limit),
+                None => state.queue.add_consumer(id, terms, credit),
+            }
         })?;
-        Ok(Self { shared: Arc::clone(shared), slot: Arc::clone(slot), mailbox, id, keep_leases })
+        Ok(Self { shared: Arc::clone(shared), slot: Arc::clone(slot), mailbox, id, kind })
     }
 
     /// Who this is.
@@ -140,13 +166,14 @@ impl Drop for Subscription {
         let ended = self.shared.with(&self.slot, |state, now| {
             state.queue.remove_consumer(self.id);
             state.mailboxes.remove(&self.id);
+            state.last_used = now;
             // What is in the mailbox never reached the consumer, so it does not count as an attempt.
             let receipts =
                 |handed: Vec<Handed>| handed.iter().map(|h| (h.offset, h.attempts)).collect::<Vec<_>>();
             let unseen: Vec<(Offset, u32)> = receipts(self.mailbox.drain());
             let (_, plan) = state.queue.decide_return(now, &unseen, ReturnCause::Undelivered);
             self.give_back(state, &plan.records, plan.durable);
-            if self.keep_leases {
+            if self.kind != Kind::Lasting {
                 return Vec::new();
             }
             let held = state.queue.held_by(self.id);
@@ -154,8 +181,12 @@ impl Drop for Subscription {
             self.give_back(state, &plan.records, plan.durable);
             plan.deaths
         });
-        if let Ok(deaths) = ended {
-            self.shared.bury_soon(&self.slot, deaths);
+        let Ok(deaths) = ended else { return };
+        self.shared.bury_soon(&self.slot, deaths);
+        let left_alone = |state: &SlotState| state.queue.config().auto_delete && state.queue.consumers().0 == 0;
+        if self.kind != Kind::Pull && left_alone(&self.slot.state.lock()) {
+            let (shared, slot) = (Arc::clone(&self.shared), Arc::clone(&self.slot));
+            self.shared.workers.spawn(move || shared.delete_unused(&slot, |state, _| left_alone(state)));
         }
     }
 }

@@ -277,6 +277,12 @@ impl Queue {
         &self.name
     }
 
+    /// Messages that could be delivered now, and consumers.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.lanes.len() + self.rejoined.len() as u64, self.consumers.len() as u64)
+    }
+
     /// How many consumers it has, and which of them alone gets messages, if the queue is set so.
     #[must_use]
     pub fn consumers(&self) -> (usize, Option<nexo_types::ConsumerId>) {

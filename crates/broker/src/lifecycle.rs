@@ -1,0 +1,102 @@
+//! How queues come to be and go: at a client's word, or by themselves.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nexo_core::config::QueueConfig;
+use nexo_core::message::Durability;
+use nexo_core::queue::{Queue, Removed};
+use nexo_core::record::Record;
+use nexo_log::{Claim, Urgency};
+use nexo_types::{QueueId, QueueName, Timestamp};
+
+use crate::error::QueueError;
+use crate::request::SessionId;
+use crate::shared::{Encoded, Shared, Written, not_found};
+use crate::slot::{Slot, SlotState};
+
+impl Shared {
+    /// Writes down that a queue exists, and makes it so. The caller holds the catalog's lock.
+    pub(crate) fn add_queue(
+        self: &Arc<Self>,
+        name: &QueueName,
+        config: QueueConfig,
+        durability: Durability,
+        owner: Option<SessionId>,
+    ) -> Result<(Arc<Slot>, Written), QueueError> {
+        let id = QueueId(self.next_queue.fetch_add(1, Ordering::Relaxed));
+        let now = self.clock.now();
+        let mut written = Written::NOTHING;
+        if durability == Durability::Durable {
+            let create = Record::Create { name: name.clone(), config: config.clone(), at: now };
+            let appended = self.append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal);
+            written = Written::synced(appended.map_err(|error| Self::unavailable(&error))?.end);
+        }
+        let slot = Arc::new(Slot::with(Queue::new(id, name.clone(), config, now), durability, owner));
+        slot.state.lock().last_used = now;
+        self.catalog.insert(&slot);
+        // A queue that goes when it is not used has a deadline from the start.
+        let _ = self.with(&slot, |_, _| ());
+        Ok((slot, written))
+    }
+
+    /// Writes down that a queue is gone, and makes it so, if `check` agrees. The caller holds the catalog's lock.
+    /// Gives back how many messages went with it.
+    pub(crate) fn remove_queue<E>(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        check: impl FnOnce(&SlotState, Timestamp) -> Result<(), E>,
+    ) -> Result<Result<(Written, u64), E>, QueueError> {
+        let (written, removed) = {
+            let mut state = slot.state.lock();
+            if state.deleted {
+                return Err(not_found(&slot.name));
+            }
+            if let Err(refusal) = check(&state, self.clock.now()) {
+                return Ok(Err(refusal));
+            }
+            let committed = self.commit(&mut state, &[Record::Delete], Urgency::Synced, Claim::Reserved);
+            let (written, applied) = committed.map_err(|error| Self::unavailable(&error))?;
+            self.forget(&mut state);
+            (written, applied.into_iter().find_map(|applied| applied.removed))
+        };
+        self.catalog.remove(slot);
+        Ok(Ok((written, self.let_go(removed))))
+    }
+
+    /// Deletes a queue that nobody uses, if that is still so. Runs on a worker.
+    pub(crate) fn delete_unused(self: &Arc<Self>, slot: &Arc<Slot>, unused: impl Fn(&SlotState, Timestamp) -> bool) {
+        let _changing = self.catalog_change.blocking_lock();
+        let check = |state: &SlotState, now| if unused(state, now) { Ok(()) } else { Err(()) };
+        match self.remove_queue(slot, check) {
+            Ok(_) => {}
+            Err(error) => tracing::debug!(queue = %slot.name, %error, "an unused queue was not deleted"),
+        }
+    }
+
+    fn forget(&self, state: &mut SlotState) {
+        state.deleted = true;
+        for (_, mailbox) in state.mailboxes.drain() {
+            mailbox.drain();
+            mailbox.close();
+        }
+        let memory = std::mem::take(&mut state.memory_bytes);
+        self.memory_bytes.fetch_sub(memory as i64, Ordering::Relaxed);
+    }
+
+    /// Lets go of messages that have left: there may be millions, so no lock is held and nobody waits.
+    pub(crate) fn let_go(self: &Arc<Self>, removed: Option<Removed>) -> u64 {
+        let Some(removed) = removed else { return 0 };
+        let count = removed.count;
+        let shared = Arc::clone(self);
+        self.workers.spawn(move || {
+            let mut freed = 0;
+            removed.usage(|segment, bytes| {
+                shared.log.account(segment, -(bytes as i64));
+                freed += bytes;
+            });
+            shared.keeper.note_freed(freed, shared.options.segment_bytes.into());
+        });
+        count
+    }
+}
