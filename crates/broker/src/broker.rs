@@ -15,6 +15,7 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::difference::first_difference;
 use crate::error::{CreateError, DeleteError, OpenError, QueueError};
+use crate::exchanges::Exchanges;
 use crate::keeper::Keeper;
 use crate::options::BrokerOptions;
 use crate::recovery;
@@ -63,6 +64,8 @@ impl Broker {
             log,
             clock: Clock::default(),
             catalog: Catalog::default(),
+            exchanges: Exchanges::new(restored.topology, restored.topology_snapshot),
+            scribe: std::sync::OnceLock::new(),
             timer: Timer::default(),
             workers: Workers::default(),
             keeper: Keeper::default(),

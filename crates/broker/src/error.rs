@@ -77,6 +77,17 @@ pub enum CreateError {
     Queue(#[from] QueueError),
 }
 
+/// A change of exchanges or bindings that was not made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ExchangeError<E> {
+    /// The rules forbid it.
+    #[error("{0}")]
+    Refused(E),
+    /// See there.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
 /// A queue that was not deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DeleteError {

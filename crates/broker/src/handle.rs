@@ -156,7 +156,8 @@ impl QueueHandle {
         Some(messages.iter().map(|message| NewMessage { durability, ..message.clone() }).collect())
     }
 
-    /// Adds a consumer that stays until the subscription is dropped.
+    /// Adds a consumer that stays until the subscription is dropped. What it holds then stays with its connection, which
+    /// must settle it.
     ///
     /// # Errors
     /// If the queue is gone.
@@ -167,13 +168,13 @@ impl QueueHandle {
         limit: Option<Arc<SharedCredit>>,
     ) -> Result<Subscription, QueueError> {
         self.shared.refuse_if_stopping()?;
-        Subscription::start_sharing(&self.shared, &self.slot, terms, credit, limit, Kind::Lasting)
+        Subscription::start_sharing(&self.shared, &self.slot, terms, credit, limit, Kind::KeepingLeases)
     }
 
-    /// Has a consumer look again, after the limit it shares has grown.
-    pub fn stir(&self, consumer: ConsumerId) {
+    /// Lets a consumer have more messages. With 0 it looks again, after a limit it shares has grown.
+    pub fn add_credit(&self, consumer: ConsumerId, credit: u32) {
         // A queue that is gone has nothing to give.
-        let _ = self.shared.with(&self.slot, |state, _| state.queue.add_credit(consumer, 0));
+        let _ = self.shared.with(&self.slot, |state, _| state.queue.add_credit(consumer, credit));
     }
 
     /// Takes one message if there is one, and says how many are left.
@@ -195,17 +196,33 @@ impl QueueHandle {
     /// # Errors
     /// If the queue is gone, or the log takes no more.
     pub fn settle(&self, held: &[(Offset, u32)], what: Settle) -> Result<(), QueueError> {
+        self.settle_for(held, what, None)
+    }
+
+    /// As [`Self::settle`], and gives a consumer more credit under the same lock.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle_for(
+        &self,
+        held: &[(Offset, u32)],
+        what: Settle,
+        credit: Option<(ConsumerId, u32)>,
+    ) -> Result<(), QueueError> {
         let (written, deaths) = self.shared.with(&self.slot, |state, now| {
+            if let Some((consumer, credit)) = credit {
+                state.queue.add_credit(consumer, credit);
+            }
             let (records, durable, deaths): (_, _, Vec<Death>) = match what {
                 Settle::Ack => {
                     let verdict = state.queue.decide_ack(now, held);
                     (verdict.records, verdict.durable, Vec::new())
                 }
-                Settle::Requeue | Settle::Reject => {
-                    let cause = if what == Settle::Reject {
-                        ReturnCause::Reject
-                    } else {
-                        ReturnCause::SessionEnd
+                Settle::Requeue | Settle::Reject | Settle::Undelivered => {
+                    let cause = match what {
+                        Settle::Reject => ReturnCause::Reject,
+                        Settle::Undelivered => ReturnCause::Undelivered,
+                        Settle::Requeue | Settle::Ack => ReturnCause::SessionEnd,
                     };
                     let (_, plan) = state.queue.decide_return(now, held, cause);
                     (plan.records, plan.durable, plan.deaths)

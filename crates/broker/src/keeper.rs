@@ -16,6 +16,7 @@ use nexo_log::{AppendError, Claim, EntryKind, EntryRef, SegmentUsage, Urgency};
 use nexo_types::{Offset, Position, QueueId, SegmentId, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
+use crate::exchanges::TOPOLOGY;
 use crate::manifest::Manifest;
 use crate::shared::{Encoded, Shared};
 use crate::slot::{Slot, SlotState};
@@ -213,6 +214,8 @@ impl Shared {
         let sparse: BTreeSet<SegmentId> = segments.iter().filter(|s| is_sparse(s)).map(|s| s.id).collect();
         let replay_from = self.log.next_position();
         let mut manifest = Manifest { replay_from, ..Manifest::default() };
+        let topology = self.snapshot_topology(|frame| sparse.contains(&frame.segment))?;
+        manifest.queues.push((TOPOLOGY, topology));
         let mut slots = self.catalog.all();
         slots.sort_unstable_by_key(|slot| slot.id);
         for slot in slots {
@@ -249,17 +252,20 @@ impl Shared {
     }
 
     fn snapshot(&self, state: &mut SlotState) -> Result<(), AppendError> {
-        let bytes = state.queue.snapshot();
+        state.snapshot = self.write_snapshot(state.queue.id(), &state.queue.snapshot())?;
+        state.dirty = false;
+        Ok(())
+    }
+
+    /// Writes a snapshot in parts, and says where they are.
+    pub(crate) fn write_snapshot(&self, queue: QueueId, bytes: &[u8]) -> Result<Vec<Position>, AppendError> {
         let part_bytes = SNAPSHOT_PART_BYTES.min(self.options.segment_bytes as usize / 4);
         let mut frames = Vec::new();
         for part in bytes.chunks(part_bytes) {
-            let queue = state.queue.id();
             let entry = EntryRef { queue, kind: EntryKind::Snapshot, spans: &[], payload: part };
             frames.push(self.log.append(&[entry], Urgency::Lazy, Claim::Reserved)?.at);
         }
-        state.snapshot = frames;
-        state.dirty = false;
-        Ok(())
+        Ok(frames)
     }
 
     /// Copies what is alive in nearly empty segments to the end of the log. Says whether anything was copied.

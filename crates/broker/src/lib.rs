@@ -15,6 +15,7 @@ mod clock;
 mod delivery;
 mod difference;
 mod error;
+mod exchanges;
 mod handle;
 mod headers;
 mod keeper;
@@ -25,9 +26,11 @@ mod messages;
 mod mover;
 mod options;
 mod paging;
+mod post;
 mod receipt;
 mod recovery;
 mod request;
+mod scribe;
 mod shared;
 mod slot;
 mod stats;
@@ -38,14 +41,16 @@ mod workers;
 
 pub use broker::Broker;
 pub use delivery::Delivery;
-pub use error::{CreateError, DeleteError, OpenError, PopError, PushError, QueueError, SettleError};
+pub use error::{CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError};
 pub use handle::{PushedBatch, QueueHandle};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use nexo_core::config::{Backoff, ConfigError, DeadLetters, Fate, Overflow, QueueConfig, RateLimit, SyncMode};
-pub use nexo_core::message::{DeathReason, Durability, NewMessage, Origin, Properties, PropertyFormat};
+pub use nexo_core::topology;
+pub use nexo_core::message::{DeathReason, Durability, NewMessage, Origin, Properties, PropertyFormat, StoredMessage};
 pub use nexo_core::queue::{LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use options::BrokerOptions;
 pub use receipt::{Receipt, ReceiptError};
+pub use scribe::{DeathNote, Letter, Scribe};
 pub use request::{
     Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle, SubscribeRequest,
 };

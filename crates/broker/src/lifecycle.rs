@@ -30,11 +30,12 @@ impl Shared {
         if durability == Durability::Durable {
             let create = Record::Create { name: name.clone(), config: config.clone(), at: now };
             let appended = self.append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal);
-            written = Written::synced(appended.map_err(|error| Self::unavailable(&error))?.end);
+            written = Written::at(appended.map_err(|error| self.refused(&error))?.end, Urgency::Synced);
         }
         let slot = Arc::new(Slot::with(Queue::new(id, name.clone(), config, now), durability, owner));
         slot.state.lock().last_used = now;
         self.catalog.insert(&slot);
+        self.exchanges.change(|topology| topology.queue_added(name, id, durability));
         // A queue that goes when it is not used has a deadline from the start.
         let _ = self.with(&slot, |_, _| ());
         Ok((slot, written))
@@ -61,6 +62,14 @@ impl Shared {
             (written, applied.into_iter().find_map(|applied| applied.removed))
         };
         self.catalog.remove(slot);
+        // If the process dies before this is written, recovery finds bindings to a queue that is gone.
+        let unbound = self.change_topology(
+            |topology| Ok::<_, std::convert::Infallible>(topology.decide_queue_removed(&slot.name)),
+            Urgency::Lazy,
+        );
+        if let Err(error) = unbound {
+            tracing::debug!(queue = %slot.name, %error, "bindings of a deleted queue go with the next start");
+        }
         Ok(Ok((written, self.let_go(removed))))
     }
 

@@ -77,7 +77,7 @@ impl Shared {
             (name, dying)
         };
         let name = name.map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
-        let Some(name) = name else { return self.drop_dead(slot, deaths) };
+        let Some(name) = name else { return self.post(slot, &dying) };
         let target = self.dead_letter_queue(&name)?;
         let cold = dying.iter().filter(|(_, dying)| dying.payload.is_none());
         let mut payloads =
@@ -101,19 +101,6 @@ impl Shared {
                 }
             }
             self.move_all(from, to, moving, now)
-        })?
-        .map_err(|error| Self::unavailable(&error))
-    }
-
-    /// Lets dead messages go: their queue sends them nowhere.
-    fn drop_dead(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) -> Result<(), QueueError> {
-        self.with(slot, |state, now| {
-            let leaves: Vec<Record> = deaths
-                .iter()
-                .filter(|death| state.queue.dying(death.offset).is_some())
-                .filter_map(|death| state.queue.decide_burial(now, death.offset, death.reason.into()))
-                .collect();
-            if leaves.is_empty() { Ok(()) } else { self.commit(state, &leaves, Urgency::Lazy, Claim::Reserved).map(|_| ()) }
         })?
         .map_err(|error| Self::unavailable(&error))
     }

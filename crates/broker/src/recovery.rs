@@ -5,21 +5,26 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use nexo_core::batch::MessageBatch;
+use nexo_core::message::Durability;
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{NeedsPage, Queue};
 use nexo_core::record::{Leave, Pick, Record};
+use nexo_core::topology::{Topology, TopologyRecord};
 use nexo_log::{Entry, EntryKind, Frame, Log, Recovered};
 use nexo_types::{Position, QueueId, Timestamp};
 
 use crate::error::OpenError;
+use crate::exchanges::TOPOLOGY;
 use crate::manifest::Manifest;
 use crate::paging;
 use crate::slot::Slot;
 
 /// What was in the log.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) slots: Vec<Slot>,
+    pub(crate) topology: Topology,
+    pub(crate) topology_snapshot: Vec<Position>,
     pub(crate) next_queue: u64,
 }
 
@@ -46,8 +51,14 @@ pub(crate) fn restore(log: &Log, recovered: &Recovered, path: &Path) -> Result<R
         Some((at, payload)) => Manifest::decode(payload)
             .ok_or_else(|| unreadable(format!("the checkpoint at {at} is of another version")))?,
     };
-    let mut rebuild =
-        Rebuild { log, queues: BTreeMap::new(), next_queue: manifest.next_queue.max(1), error: None };
+    let mut rebuild = Rebuild {
+        log,
+        queues: BTreeMap::new(),
+        topology: Topology::new(),
+        topology_snapshot: Vec::new(),
+        next_queue: manifest.next_queue.max(1),
+        error: None,
+    };
     for (id, frames) in &manifest.queues {
         rebuild.load_snapshot(*id, frames).map_err(&unreadable)?;
     }
@@ -66,6 +77,8 @@ pub(crate) fn restore(log: &Log, recovered: &Recovered, path: &Path) -> Result<R
 struct Rebuild<'a> {
     log: &'a Log,
     queues: BTreeMap<QueueId, Rebuilt>,
+    topology: Topology,
+    topology_snapshot: Vec<Position>,
     next_queue: u64,
     error: Option<String>,
 }
@@ -78,6 +91,11 @@ impl Rebuild<'_> {
             let part =
                 frame.entries.iter().find(|entry| entry.queue == id && entry.kind == EntryKind::Snapshot);
             bytes.extend_from_slice(&part.ok_or_else(|| format!("there is no snapshot at {at}"))?.payload);
+        }
+        if id == TOPOLOGY {
+            self.topology = Topology::restore(&bytes).map_err(|error| error.to_string())?;
+            self.topology_snapshot = frames.to_vec();
+            return Ok(());
         }
         let queue = Queue::restore(&bytes).map_err(|error| error.to_string())?;
         self.queues.insert(id, Rebuilt { queue, snapshot: frames.to_vec(), dirty: false });
@@ -95,6 +113,9 @@ impl Rebuild<'_> {
     }
 
     fn apply(&mut self, at: Position, entry: &Entry) -> Result<(), String> {
+        if entry.queue == TOPOLOGY {
+            return self.apply_topology(at, entry);
+        }
         let record = match entry.kind {
             EntryKind::Snapshot | EntryKind::Manifest => return Ok(()),
             EntryKind::Messages => MessageBatch::decode(entry.payload.clone()).map(Record::Messages),
@@ -123,7 +144,24 @@ impl Rebuild<'_> {
         }
     }
 
-    fn finish(self) -> Restored {
+    fn apply_topology(&mut self, at: Position, entry: &Entry) -> Result<(), String> {
+        if entry.kind != EntryKind::Record || self.topology_snapshot.last().is_some_and(|snapshot| at < *snapshot) {
+            return Ok(());
+        }
+        let record = TopologyRecord::decode(&entry.payload).map_err(|error| error.to_string())?;
+        self.topology.replay(&record);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Restored {
+        for rebuilt in self.queues.values() {
+            let (name, id) = (rebuilt.queue.name(), rebuilt.queue.id());
+            self.topology.queue_added(name, id, Durability::Durable);
+        }
+        // Bindings to queues whose end was written and theirs was not. They end again after every start until a
+        // checkpoint knows.
+        let plan = self.topology.decide_recovered();
+        self.topology.apply(&plan);
         let slots = self.queues.into_values().map(|mut rebuilt| {
             rebuilt.queue.finish_recovery();
             let slot = Slot::new(rebuilt.queue);
@@ -134,7 +172,12 @@ impl Rebuild<'_> {
             drop(state);
             slot
         });
-        Restored { slots: slots.collect(), next_queue: self.next_queue }
+        Restored {
+            slots: slots.collect(),
+            topology: self.topology,
+            topology_snapshot: self.topology_snapshot,
+            next_queue: self.next_queue,
+        }
     }
 }
 

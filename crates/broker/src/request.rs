@@ -90,6 +90,8 @@ pub enum Settle {
     Ack,
     /// It goes back to its place.
     Requeue,
+    /// It goes back to its place, and was never seen.
+    Undelivered,
     /// It will never succeed.
     Reject,
 }

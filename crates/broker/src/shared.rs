@@ -14,9 +14,11 @@ use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Ti
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::error::QueueError;
+use crate::exchanges::Exchanges;
 use crate::keeper::Keeper;
 use crate::mailbox::Mailbox;
 use crate::options::BrokerOptions;
+use crate::scribe::Scribe;
 use crate::slot::{Slot, SlotState};
 use crate::timer::Timer;
 use crate::workers::Workers;
@@ -35,6 +37,9 @@ pub(crate) struct Shared {
     pub(crate) log: Log,
     pub(crate) clock: Clock,
     pub(crate) catalog: Catalog,
+    pub(crate) exchanges: Exchanges,
+    /// Knows the properties of messages that came by a protocol with exchanges.
+    pub(crate) scribe: std::sync::OnceLock<Arc<dyn Scribe>>,
     pub(crate) timer: Timer,
     pub(crate) workers: Workers,
     pub(crate) keeper: Keeper,
@@ -49,7 +54,7 @@ pub(crate) struct Shared {
 
 /// What is left to do once the lock is free.
 #[derive(Debug, Default)]
-struct Aftermath {
+pub(crate) struct Aftermath {
     /// Batches that wait in a mailbox for their messages to be read: the mailbox, the batch, the messages.
     cold: Vec<(Arc<Mailbox>, u64, Vec<Handed>)>,
     deaths: Vec<Death>,
@@ -78,9 +83,9 @@ impl Written {
     /// Nothing that anybody has to wait for.
     pub const NOTHING: Self = Self { end: Position { segment: SegmentId(0), byte: 0 }, urgency: Urgency::Lazy };
 
-    /// A change that must be synced.
-    pub(crate) const fn synced(end: Position) -> Self {
-        Self { end, urgency: Urgency::Synced }
+    /// A change that ends here.
+    pub(crate) const fn at(end: Position, urgency: Urgency) -> Self {
+        Self { end, urgency }
     }
 
     /// Both changes.
@@ -265,7 +270,7 @@ impl Shared {
     }
 
     /// What time brings, what is too much, who gets what: until nothing is left to do now.
-    fn follow_up(self: &Arc<Self>, slot: &Arc<Slot>, state: &mut SlotState, now: Timestamp) -> Aftermath {
+    pub(crate) fn follow_up(self: &Arc<Self>, slot: &Arc<Slot>, state: &mut SlotState, now: Timestamp) -> Aftermath {
         let mut aftermath = Aftermath::default();
         let mut deliveries = Vec::new();
         let mut outcome = Ok(true);
@@ -370,7 +375,7 @@ impl Shared {
         Ok(())
     }
 
-    fn finish(self: &Arc<Self>, slot: &Arc<Slot>, aftermath: Aftermath) {
+    pub(crate) fn finish(self: &Arc<Self>, slot: &Arc<Slot>, aftermath: Aftermath) {
         for (mailbox, number, messages) in aftermath.cold {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
             self.workers.spawn(move || shared.read_delivery(&slot, &mailbox, number, messages));

@@ -12,6 +12,7 @@ pub mod message;
 pub mod offsets;
 pub mod queue;
 pub mod record;
+pub mod topology;
 mod wire;
 
 pub use wire::WireError;

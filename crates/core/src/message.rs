@@ -84,6 +84,9 @@ pub struct NewMessage {
     pub body: Bytes,
     /// What is said about it.
     pub properties: Properties,
+    /// Bytes that stand before those of the properties in the stored block. A protocol that sends many messages to
+    /// one place makes them once.
+    pub address: Bytes,
     /// How urgent it is.
     pub priority: Priority,
     /// How long nobody may see it.
@@ -180,8 +183,8 @@ impl NewMessage {
             origin.encode(&mut out);
             len += out.len();
         }
-        if !self.properties.bytes.is_empty() {
-            len += 1 + prefixed(self.properties.bytes.len());
+        if self.has_properties() {
+            len += 1 + prefixed(self.address.len() + self.properties.bytes.len());
         }
         len
     }
@@ -195,7 +198,7 @@ impl NewMessage {
             | flag(self.dedup.is_some(), HAS_DEDUP)
             | flag(self.group.is_some(), HAS_GROUP)
             | flag(self.origin.is_some(), HAS_ORIGIN)
-            | flag(!self.properties.bytes.is_empty(), HAS_PROPERTIES));
+            | flag(self.has_properties(), HAS_PROPERTIES));
         out.u8(self.priority.0);
         if self.delay > Millis::ZERO {
             out.u64(self.delay.0);
@@ -212,11 +215,17 @@ impl NewMessage {
         if let Some(origin) = &self.origin {
             origin.encode(out);
         }
-        if !self.properties.bytes.is_empty() {
+        if self.has_properties() {
             out.u8(self.properties.format.code());
-            out.bytes(&self.properties.bytes);
+            out.u64((self.address.len() + self.properties.bytes.len()) as u64);
+            out.raw(&self.address);
+            out.raw(&self.properties.bytes);
         }
         out.raw(&self.body);
+    }
+
+    fn has_properties(&self) -> bool {
+        !self.address.is_empty() || !self.properties.bytes.is_empty()
     }
 }
 
@@ -259,6 +268,7 @@ impl StoredMessage {
         NewMessage {
             body: self.body,
             properties: self.properties,
+            address: Bytes::new(),
             priority: self.priority,
             delay: Millis::ZERO,
             ttl: None,
@@ -357,7 +367,8 @@ mod tests {
     fn a_message_with_everything_comes_back_whole() {
         let message = NewMessage {
             body: Bytes::from_static(b"body"),
-            properties: Properties { format: PropertyFormat::Native, bytes: Bytes::from_static(b"props") },
+            properties: Properties { format: PropertyFormat::Native, bytes: Bytes::from_static(b"ops") },
+            address: Bytes::from_static(b"pr"),
             priority: Priority(200),
             delay: Millis(5),
             ttl: Some(Millis(9)),
@@ -375,7 +386,7 @@ mod tests {
         };
         let read = StoredMessage::parse(&stored(&message)).unwrap();
         assert_eq!(read.body, message.body);
-        assert_eq!(read.properties, message.properties);
+        assert_eq!(&read.properties.bytes[..], b"props", "the address stands before the properties");
         assert_eq!((read.priority, read.delay, read.lifetime), (Priority(200), Millis(5), Some(Millis(9))));
         assert_eq!((&read.dedup, &read.group), (&message.dedup, &message.group));
         assert_eq!(read.durability, Durability::Transient);

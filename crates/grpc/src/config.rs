@@ -224,6 +224,7 @@ mod tests {
             paused: true,
             rate_limit: Some(RateLimit { deliveries: 9, period: Millis(10) }),
             sync: SyncMode::Os,
+            ..QueueConfig::default()
         }
     }
 

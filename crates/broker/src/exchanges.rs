@@ -1,0 +1,160 @@
+//! Exchanges and bindings of this node: the rules are `nexo_core::topology`'s; here they get a lock, the log, and a
+//! snapshot that publishing reads without one.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use nexo_core::topology::{
+    BindError, Binding, DeclareError, DeleteError, DeleteIf, ExchangeSpec, PassiveError, Plan, Routes, Topology,
+    UnbindError,
+};
+use nexo_log::{AppendError, Claim, EntryKind, EntryRef, Urgency};
+use nexo_types::{ExchangeName, Position, QueueId};
+use parking_lot::Mutex;
+
+use crate::broker::Broker;
+use crate::error::ExchangeError;
+use crate::shared::{Shared, Written};
+
+/// Records of exchanges and bindings are written under this id, which no queue has.
+pub(crate) const TOPOLOGY: QueueId = QueueId(0);
+
+/// All exchanges and bindings.
+#[derive(Debug)]
+pub(crate) struct Exchanges {
+    state: Mutex<State>,
+    routes: ArcSwap<Routes>,
+}
+
+#[derive(Debug)]
+struct State {
+    topology: Topology,
+    dirty: bool,
+    snapshot: Vec<Position>,
+}
+
+impl Exchanges {
+    /// What was in the log, with the frames of its snapshot.
+    pub(crate) fn new(topology: Topology, snapshot: Vec<Position>) -> Self {
+        let routes = ArcSwap::new(topology.routes());
+        Self { state: Mutex::new(State { topology, dirty: true, snapshot }), routes }
+    }
+
+    /// Where messages go, as of now.
+    pub(crate) fn routes(&self) -> arc_swap::Guard<Arc<Routes>> {
+        self.routes.load()
+    }
+
+    /// Changes exchanges or bindings without writing it down.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Topology) -> R) -> R {
+        let mut state = self.state.lock();
+        let result = change(&mut state.topology);
+        self.routes.store(state.topology.routes());
+        result
+    }
+}
+
+impl Shared {
+    /// Decides, writes down and applies a change of exchanges or bindings.
+    pub(crate) fn change_topology<E>(
+        &self,
+        decide: impl FnOnce(&Topology) -> Result<Plan, E>,
+        urgency: Urgency,
+    ) -> Result<Result<Written, E>, AppendError> {
+        let mut state = self.exchanges.state.lock();
+        let plan = match decide(&state.topology) {
+            Ok(plan) => plan,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let payloads: Vec<bytes::Bytes> = plan.to_write().map(|record| record.encode()).collect();
+        let mut written = Written::NOTHING;
+        if !payloads.is_empty() {
+            let entry = |payload| EntryRef { queue: TOPOLOGY, kind: EntryKind::Record, spans: &[], payload };
+            let entries: Vec<EntryRef<'_>> = payloads.iter().map(|payload| entry(payload)).collect();
+            written = Written::at(self.log.append(&entries, urgency, Claim::Reserved)?.end, urgency);
+            state.dirty = true;
+        }
+        if !plan.is_empty() {
+            state.topology.apply(&plan);
+            self.exchanges.routes.store(state.topology.routes());
+        }
+        Ok(Ok(written))
+    }
+
+    /// The frames of the latest snapshot of exchanges and bindings, writing one if they have changed.
+    pub(crate) fn snapshot_topology(&self, stale: impl Fn(&Position) -> bool) -> Result<Vec<Position>, AppendError> {
+        let mut state = self.exchanges.state.lock();
+        if state.dirty || state.snapshot.iter().any(stale) {
+            state.snapshot = self.write_snapshot(TOPOLOGY, &state.topology.snapshot())?;
+            state.dirty = false;
+        }
+        Ok(state.snapshot.clone())
+    }
+}
+
+impl Broker {
+    /// Where messages go, as of now. Taking it costs nothing, and it does not change.
+    #[must_use]
+    pub fn routes(&self) -> arc_swap::Guard<Arc<Routes>> {
+        self.shared.exchanges.routes()
+    }
+
+    /// Declares an exchange, if there is none of that name.
+    ///
+    /// # Errors
+    /// If there is one that is otherwise, the name may not be used, or the log takes no more.
+    pub async fn declare_exchange(
+        &self,
+        name: &ExchangeName,
+        spec: ExchangeSpec,
+    ) -> Result<(), ExchangeError<DeclareError>> {
+        self.change(|topology| topology.decide_declare(name, spec)).await
+    }
+
+    /// Whether there is such an exchange.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn check_exchange(&self, name: &ExchangeName) -> Result<(), PassiveError> {
+        self.shared.exchanges.state.lock().topology.check(name).map(|_| ())
+    }
+
+    /// Deletes an exchange with its bindings.
+    ///
+    /// # Errors
+    /// If it may not be deleted, or the log takes no more.
+    pub async fn delete_exchange(
+        &self,
+        name: &ExchangeName,
+        only_if: DeleteIf,
+    ) -> Result<(), ExchangeError<DeleteError>> {
+        self.change(|topology| topology.decide_delete(name, only_if)).await
+    }
+
+    /// Binds a queue or an exchange to an exchange.
+    ///
+    /// # Errors
+    /// If an end of it is not there, its arguments mean nothing, or the log takes no more.
+    pub async fn bind(&self, binding: Binding) -> Result<(), ExchangeError<BindError>> {
+        self.change(|topology| topology.decide_bind(binding)).await
+    }
+
+    /// Takes a binding away, if it is there.
+    ///
+    /// # Errors
+    /// If the log takes no more.
+    pub async fn unbind(&self, binding: &Binding) -> Result<(), ExchangeError<UnbindError>> {
+        self.change(|topology| topology.decide_unbind(binding)).await
+    }
+
+    async fn change<E>(&self, decide: impl FnOnce(&Topology) -> Result<Plan, E>) -> Result<(), ExchangeError<E>> {
+        self.shared.refuse_if_stopping()?;
+        let written = self
+            .shared
+            .change_topology(decide, Urgency::Synced)
+            .map_err(|error| self.shared.refused(&error))?
+            .map_err(ExchangeError::Refused)?;
+        self.shared.wait_for(written).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! Dead letters that go to an exchange: routed like a publish, and moved to all queues in one frame.
+
+use std::sync::Arc;
+
+use nexo_core::config::DeadLetters;
+use nexo_core::message::{Durability, NewMessage, StoredMessage};
+use nexo_core::queue::{Admission, Dying};
+use nexo_core::record::{Leave, Record};
+use nexo_core::topology::NoHeaders;
+use nexo_log::{AppendError, Claim, Urgency};
+use nexo_types::{ExchangeName, Offset, Position, Timestamp};
+use parking_lot::MutexGuard;
+
+use crate::error::QueueError;
+use crate::scribe::{DeathNote, Letter};
+use crate::shared::{Encoded, Shared};
+use crate::slot::{Slot, SlotState};
+
+impl Shared {
+    /// Sends dead messages to their queue's dead-letter exchange, or lets them go if it has none.
+    pub(crate) fn post(self: &Arc<Self>, slot: &Arc<Slot>, dying: &[(Offset, Dying)]) -> Result<(), QueueError> {
+        let target = slot.state.lock().queue.config().dead_letters.clone();
+        let cold: Vec<_> = dying.iter().filter(|(_, d)| d.payload.is_none()).map(|(o, d)| (*o, d.at)).collect();
+        let read = self.read_payloads(slot.id, &cold);
+        for (offset, dying) in dying {
+            let payload = dying.payload.as_ref().or_else(|| read.get(offset));
+            let message = payload.and_then(|payload| StoredMessage::parse(payload).ok());
+            let (letter, queues) = match (&target, message) {
+                (DeadLetters::Exchange { exchange, routing_key }, Some(message)) => {
+                    let at = self.clock.now();
+                    let routing_key = routing_key.as_ref();
+                    let note = DeathNote { queue: &slot.name, reason: dying.reason, at, exchange, routing_key };
+                    self.address(message, &note)
+                }
+                _ => (None, Vec::new()),
+            };
+            self.deliver_letter(slot, *offset, dying, letter.as_ref(), &queues)
+                .map_err(|error| self.refused(&error))?;
+        }
+        Ok(())
+    }
+
+    /// The message as it will be, and the queues it goes to.
+    fn address(&self, message: StoredMessage, note: &DeathNote<'_>) -> (Option<NewMessage>, Vec<Arc<Slot>>) {
+        let Letter { message, routing_keys } = match self.scribe.get() {
+            Some(scribe) => scribe.dead_letter(message, note),
+            None => Letter {
+                message: message.into_moved(None),
+                routing_keys: vec![bytes::Bytes::copy_from_slice(note.queue.as_str().as_bytes())],
+            },
+        };
+        let keys: Vec<&[u8]> = routing_keys.iter().map(|key| &key[..]).collect();
+        let mut ids = Vec::new();
+        let routes = self.exchanges.routes();
+        let exchange: &ExchangeName = note.exchange;
+        let routed = match self.scribe.get() {
+            Some(scribe) => {
+                let headers = scribe.header_source(&message.properties);
+                routes.route(exchange.as_str(), &keys, &*headers, &mut ids)
+            }
+            None => routes.route(exchange.as_str(), &keys, &NoHeaders, &mut ids),
+        };
+        if let Err(error) = routed {
+            // RabbitMQ lets a message go whose dead-letter exchange is not there.
+            tracing::debug!(queue = %note.queue, %error, "dead letters have nowhere to go");
+        }
+        let mut queues: Vec<Arc<Slot>> = ids.into_iter().filter_map(|id| self.catalog.get_id(id)).collect();
+        if let Some(scribe) = self.scribe.get() {
+            queues.retain(|queue| !scribe.is_cycle(&message, &queue.name));
+        }
+        (Some(message), queues)
+    }
+
+    /// Moves one message to any number of queues, its own among them, in one frame.
+    fn deliver_letter(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        offset: Offset,
+        dying: &Dying,
+        letter: Option<&NewMessage>,
+        queues: &[Arc<Slot>],
+    ) -> Result<(), AppendError> {
+        let mut slots: Vec<Arc<Slot>> = queues.to_vec();
+        slots.push(Arc::clone(slot));
+        slots.sort_unstable_by_key(|slot| slot.id);
+        slots.dedup_by_key(|slot| slot.id);
+        let mut states: Vec<MutexGuard<'_, SlotState>> = slots.iter().map(|slot| slot.state.lock()).collect();
+        let now = self.clock.now();
+        let place = |id| slots.iter().position(|slot| slot.id == id).expect("all queues are locked");
+        let from = place(slot.id);
+        if states[from].deleted || states[from].queue.dying(offset).is_none() {
+            return Ok(());
+        }
+        let why = if queues.is_empty() { dying.reason.into() } else { Leave::DeadLettered };
+        let Some(leave) = states[from].queue.decide_burial(now, offset, why) else { return Ok(()) };
+        let targets = queues.iter().map(|queue| place(queue.id)).filter(|at| !states[*at].deleted);
+        let targets: Vec<usize> = targets.collect();
+        let moves = self.letter_records(&mut states, &targets, letter, now);
+        let mut entries: Vec<Encoded> = Vec::new();
+        for (at, record, durability) in &moves {
+            if *durability == Durability::Durable && states[*at].durable {
+                entries.push(Encoded::new(slots[*at].id, record));
+            }
+        }
+        if dying.durability == Durability::Durable && states[from].durable {
+            entries.push(Encoded::new(slot.id, &leave));
+        }
+        let mut position = Position::default();
+        if !entries.is_empty() {
+            position = self.append(&entries, Urgency::Written, Claim::Reserved)?.at;
+        }
+        self.apply(&mut states[from], position, &leave);
+        states[from].dirty = true;
+        for (at, record, _) in &moves {
+            self.apply(&mut states[*at], position, record);
+            states[*at].dirty = true;
+        }
+        let aftermaths: Vec<_> =
+            slots.iter().zip(&mut states).map(|(slot, state)| self.follow_up(slot, state, now)).collect();
+        drop(states);
+        for (slot, aftermath) in slots.iter().zip(aftermaths) {
+            self.finish(slot, aftermath);
+        }
+        Ok(())
+    }
+
+    /// What each target has to write down and apply.
+    fn letter_records(
+        &self,
+        states: &mut [MutexGuard<'_, SlotState>],
+        targets: &[usize],
+        letter: Option<&NewMessage>,
+        now: Timestamp,
+    ) -> Vec<(usize, Record, Durability)> {
+        let Some(letter) = letter else { return Vec::new() };
+        let mut moves = Vec::new();
+        for at in targets {
+            let state = &states[*at];
+            let durability = if state.durable { letter.durability } else { Durability::Transient };
+            let message = NewMessage { durability, ..letter.clone() };
+            let plan = state.queue.decide_push(now, std::slice::from_ref(&message), Admission::Forced);
+            moves.extend(plan.reserve.map(|record| (*at, record, Durability::Durable)));
+            let batches = plan.batches.into_iter();
+            moves.extend(batches.map(|(durability, batch)| (*at, Record::Messages(batch), durability)));
+        }
+        moves
+    }
+}

@@ -1,0 +1,59 @@
+//! What the broker must know of messages that came by a protocol with exchanges, and only that protocol's crate can
+//! tell: their headers, and how one that died is addressed anew.
+
+use std::fmt::Debug;
+
+use bytes::Bytes;
+use nexo_core::message::{DeathReason, NewMessage, Properties, StoredMessage};
+use nexo_core::topology::HeaderSource;
+use nexo_types::{ExchangeName, QueueName, Timestamp};
+
+use crate::broker::Broker;
+use crate::headers::Headers;
+
+/// Reads and writes the properties of such messages.
+pub trait Scribe: Send + Sync + Debug {
+    /// The headers, for exchanges that look at them.
+    fn header_source<'a>(&self, properties: &'a Properties) -> Box<dyn HeaderSource + 'a>;
+
+    /// The message as it is published to a dead-letter exchange, and the keys it is routed by.
+    fn dead_letter(&self, message: StoredMessage, note: &DeathNote<'_>) -> Letter;
+
+    /// Whether sending this letter to `queue` would close a circle that nobody but the broker keeps going.
+    fn is_cycle(&self, letter: &NewMessage, queue: &QueueName) -> bool;
+
+    /// The headers as a native client sees them.
+    fn native_headers(&self, properties: &Properties) -> Headers;
+}
+
+/// Why and where a message died, and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub struct DeathNote<'a> {
+    /// The queue it was in.
+    pub queue: &'a QueueName,
+    /// Why.
+    pub reason: DeathReason,
+    /// When.
+    pub at: Timestamp,
+    /// The exchange it goes to.
+    pub exchange: &'a ExchangeName,
+    /// The routing key it gets instead of its own.
+    pub routing_key: Option<&'a Bytes>,
+}
+
+/// A dead message, addressed anew.
+#[derive(Clone, Debug)]
+pub struct Letter {
+    /// The message.
+    pub message: NewMessage,
+    /// The keys it is routed by.
+    pub routing_keys: Vec<Bytes>,
+}
+
+impl Broker {
+    /// Teaches the broker about messages of a protocol with exchanges. Only the first call counts.
+    pub fn set_scribe(&self, scribe: std::sync::Arc<dyn Scribe>) {
+        // One crate speaks such a protocol; a second scribe would be a mistake in wiring, and harmless.
+        let _ = self.shared.scribe.set(scribe);
+    }
+}

@@ -1,0 +1,93 @@
+//! The durable part of exchanges and bindings: as bytes, so that recovery need not read the log from its
+//! beginning, and as an outline, so that two states can be compared.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use nexo_types::{ExchangeName, QueueId};
+use thiserror::Error;
+
+use super::binding::Binding;
+use super::exchange::{ExchangeSpec, decode_name};
+use super::record::{TopologyRecord, decode_bound, encode_bound};
+use super::state::Topology;
+use super::targets::Target;
+use crate::message::Durability;
+use crate::wire::{Reader, WireError, Writer};
+
+/// A snapshot that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the snapshot of exchanges and bindings cannot be read: {0}")]
+pub struct RestoreError(#[from] WireError);
+
+/// Everything that survives a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline {
+    /// Durable exchanges.
+    pub exchanges: BTreeMap<ExchangeName, ExchangeSpec>,
+    /// Bindings between durable ends, and to which queue they lead: by source, in the order in which they were
+    /// made.
+    pub bindings: Vec<(Binding, Option<QueueId>)>,
+}
+
+impl Topology {
+    /// The durable state.
+    #[must_use]
+    pub fn outline(&self) -> Outline {
+        let durable = self.exchanges.iter().filter(|(_, exchange)| exchange.is_durable());
+        Outline {
+            exchanges: durable.map(|(name, exchange)| (name.clone(), exchange.spec.clone())).collect(),
+            bindings: self.durable_bindings().map(|(binding, queue)| (binding.clone(), queue)).collect(),
+        }
+    }
+
+    /// The durable state as bytes.
+    #[must_use]
+    pub fn snapshot(&self) -> Bytes {
+        let mut out = Writer::with_capacity(256);
+        // The exchanges that every broker has are not written: a later version may have others.
+        let ours = |name: &ExchangeName| !name.is_reserved();
+        let exchanges = self.exchanges.iter().filter(|(name, exchange)| exchange.is_durable() && ours(name));
+        out.u64(exchanges.clone().count() as u64);
+        for (name, exchange) in exchanges {
+            out.text(name.as_str());
+            exchange.spec.encode(&mut out);
+        }
+        out.u64(self.durable_bindings().count() as u64);
+        for (binding, queue) in self.durable_bindings() {
+            encode_bound(binding, queue, &mut out);
+        }
+        out.into_bytes()
+    }
+
+    /// Exchanges and bindings in the state of a snapshot. Queues are not known yet.
+    ///
+    /// # Errors
+    /// If the bytes are not a snapshot.
+    pub fn restore(bytes: &[u8]) -> Result<Self, RestoreError> {
+        let mut input = Reader::new(bytes);
+        let mut topology = Self::new();
+        for _ in 0..input.u64()? {
+            let name = decode_name(&mut input)?;
+            let spec = ExchangeSpec::decode(&mut input)?;
+            topology.replay(&TopologyRecord::Declare { name, spec });
+        }
+        for _ in 0..input.u64()? {
+            let (binding, queue) = decode_bound(&mut input)?;
+            topology.replay(&TopologyRecord::Bind { binding, queue });
+        }
+        input.finish()?;
+        Ok(topology)
+    }
+
+    fn durable_bindings(&self) -> impl Iterator<Item = (&Binding, Option<QueueId>)> {
+        let all = self.exchanges.values().flat_map(|exchange| exchange.bindings.values());
+        all.filter(|bound| bound.durability == Durability::Durable).map(|bound| {
+            let queue = match &bound.target {
+                Target::Queue(id) => Some(*id),
+                Target::Exchange(_) => None,
+            };
+            (&*bound.binding, queue)
+        })
+    }
+}
