@@ -155,7 +155,7 @@ pub(crate) struct BatchBuilder {
 
 impl BatchBuilder {
     pub(crate) fn new(kind: BatchKind, first: Offset, at: Timestamp, bytes_hint: usize) -> Self {
-        let mut out = Writer::with_capacity(bytes_hint + 24);
+        let mut out = Writer::with_capacity(bytes_hint.min(BATCH_BYTES_MAX) + 24);
         out.u8(match kind {
             BatchKind::Pushed => 0,
             BatchKind::Relocated => 1,
@@ -189,8 +189,9 @@ impl BatchBuilder {
         self.items.push(BatchItem { offset, enqueued_at, start, len: len as u32 });
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.out.len() >= BATCH_BYTES_MAX
+    /// Whether a message of `len` bytes may join. An empty batch takes any.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        self.items.is_empty() || self.out.len() + len <= BATCH_BYTES_MAX
     }
 
     pub(crate) fn finish(self) -> MessageBatch {
@@ -205,13 +206,13 @@ pub fn relocate(messages: &[(Offset, Timestamp, Bytes)]) -> Vec<MessageBatch> {
     let mut batches = Vec::new();
     let mut open: Option<BatchBuilder> = None;
     for (offset, enqueued_at, payload) in messages {
+        if open.as_ref().is_some_and(|batch| !batch.has_room(payload.len())) {
+            batches.extend(open.take().map(BatchBuilder::finish));
+        }
         let builder = open.get_or_insert_with(|| {
             BatchBuilder::new(BatchKind::Relocated, *offset, *enqueued_at, payload.len())
         });
         builder.push_stored(*offset, *enqueued_at, payload);
-        if builder.is_full() {
-            batches.extend(open.take().map(BatchBuilder::finish));
-        }
     }
     batches.extend(open.map(BatchBuilder::finish));
     batches

@@ -5,10 +5,13 @@
 //! It may name messages that are not in memory (only while replaying: decisions name none); then applying stops
 //! with [`NeedsPage`], and is taken up again once the page is there. What was done before that is not done twice.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use bytes::Bytes;
-use nexo_types::{DedupId, Offset, Position, Priority, SegmentId, Timestamp};
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use nexo_types::{DedupId, GroupId, Offset, Position, Priority, SegmentId, Timestamp};
 use thiserror::Error;
 
 use super::entry::Entry;
@@ -45,6 +48,8 @@ pub struct Handed {
     pub enqueued_at: Timestamp,
     /// When it comes back.
     pub until: Option<Timestamp>,
+    /// When it was handed out.
+    pub granted_at: Timestamp,
     /// The log frame that holds it.
     pub at: Position,
     /// Its stored form, if it was in memory.
@@ -57,14 +62,21 @@ pub struct Removed {
     /// How many.
     pub count: u64,
     lanes: Lanes,
-    loose: Vec<VecDeque<Entry>>,
+    rejoined: BTreeMap<(Reverse<Priority>, Offset), Entry>,
+    delayed: HashMap<Offset, Entry, FixedState>,
+    groups: BTreeMap<GroupId, VecDeque<Entry>>,
+    held: Vec<Entry>,
+    // Only to be let go of without the lock as well.
+    _delay_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
+    _expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
 }
 
 impl Removed {
     /// Says how many bytes these messages kept alive in each segment.
     pub fn usage(&self, mut note: impl FnMut(SegmentId, u64)) {
         self.lanes.bytes_by_segment(&mut note);
-        for entry in self.loose.iter().flatten().filter(|entry| entry.is_durable()) {
+        let waiting = self.rejoined.values().chain(self.delayed.values()).chain(self.groups.values().flatten());
+        for entry in waiting.chain(&self.held).filter(|entry| entry.is_durable()) {
             note(entry.at.segment, entry.stored_bytes.into());
         }
     }
@@ -147,7 +159,9 @@ impl Queue {
             if let Some(behind) = self.groups.get_mut(&group) {
                 // It may wait for long; its bytes are read back when its turn comes.
                 entry.cool();
+                let cached = entry.payload.as_ref().map_or(0, |payload| payload.len() as u64);
                 behind.push_back(entry);
+                self.loose_cached_bytes += cached;
                 self.grouped += 1;
             } else {
                 self.groups.insert(group, VecDeque::new());
@@ -164,7 +178,7 @@ impl Queue {
 
     pub(super) fn watch_expiry(&mut self, entry: &Entry) {
         if entry.expires_at != Timestamp::MAX {
-            self.expiries.push(std::cmp::Reverse((entry.expires_at, entry.priority, entry.offset)));
+            self.expiries.push(Reverse((entry.expires_at, entry.priority, entry.offset)));
         }
     }
 
@@ -201,6 +215,7 @@ impl Queue {
                 attempts: entry.attempts,
                 enqueued_at: entry.enqueued_at,
                 until: grant.until,
+                granted_at: at,
                 at: entry.at,
                 payload: entry.hand_out_payload(),
             });
@@ -208,12 +223,14 @@ impl Queue {
                 self.leave(&entry, Leave::Acked, at);
             } else {
                 if let Some(until) = grant.until {
-                    self.lease_ends.push(std::cmp::Reverse((until, offset)));
+                    self.lease_ends.push(Reverse((until, offset)));
                 }
+                self.count(&entry);
                 let lease = Lease {
                     entry,
                     until: grant.until,
                     phase: grant.phase,
+                    granted_at: at,
                     consumer: None,
                     span: None,
                     dying: None,
@@ -231,7 +248,7 @@ impl Queue {
         if let Some(lease) = self.leased.get_mut(&offset) {
             lease.until = Some(until);
             lease.phase = Phase::Done;
-            self.lease_ends.push(std::cmp::Reverse((until, offset)));
+            self.lease_ends.push(Reverse((until, offset)));
         }
     }
 
@@ -253,6 +270,7 @@ impl Queue {
     fn apply_return(&mut self, offset: Offset, ready_at: Timestamp, attempt: AttemptCount, at: Timestamp) {
         let Some(lease) = self.leased.remove(&offset) else { return };
         let mut entry = lease.entry;
+        self.uncount(&entry);
         if attempt == AttemptCount::Undo {
             entry.attempts = entry.attempts.saturating_sub(1);
         }
@@ -260,50 +278,39 @@ impl Queue {
         self.place(entry, at);
     }
 
-    /// Everything that waits goes; what is with a consumer stays, and stays the head of its group.
+    /// Everything that waits goes; what is with a consumer stays, and stays the head of its group. The containers
+    /// themselves are taken out, so that this takes no longer for millions of messages.
     fn apply_purge(&mut self) -> Removed {
-        let lanes = std::mem::take(&mut self.lanes);
-        let mut loose: Vec<VecDeque<Entry>> = Vec::new();
-        loose.push(std::mem::take(&mut self.rejoined).into_values().collect());
-        loose.push(std::mem::take(&mut self.delayed).into_values().collect());
-        for (_, behind) in std::mem::take(&mut self.groups) {
-            loose.push(behind);
-        }
+        let mut removed = Removed {
+            lanes: std::mem::take(&mut self.lanes),
+            rejoined: std::mem::take(&mut self.rejoined),
+            delayed: std::mem::take(&mut self.delayed),
+            groups: std::mem::take(&mut self.groups),
+            _delay_ends: std::mem::take(&mut self.delay_ends),
+            _expiries: std::mem::take(&mut self.expiries),
+            ..Removed::default()
+        };
+        removed.count =
+            removed.lanes.len() + removed.rejoined.len() as u64 + removed.delayed.len() as u64 + self.grouped;
         self.grouped = 0;
-        self.delay_ends.clear();
-        self.expiries.clear();
-        let held = self.leased.values().map(|lease| &lease.entry);
-        let held: Vec<&Entry> = held.chain(self.dying.values().map(|(entry, _)| entry)).collect();
-        self.loose_bytes = held.iter().map(|entry| u64::from(entry.stored_bytes)).sum();
-        let groups: Vec<_> = held.iter().filter_map(|entry| entry.group.clone()).collect();
-        self.groups.extend(groups.into_iter().map(|group| (group, VecDeque::new())));
-        let cached = |entry: &&Entry| entry.is_durable() && entry.payload.is_some();
-        self.loose_cached_bytes = self
-            .dying
-            .values()
-            .map(|(entry, _)| entry)
-            .filter(cached)
-            .filter_map(|entry| entry.payload.as_ref().map(|payload| payload.len() as u64))
-            .sum();
-        let count = lanes.len() + loose.iter().map(|part| part.len() as u64).sum::<u64>();
-        self.totals.purged += count;
-        Removed { count, lanes, loose }
+        let held = || self.leased.values().map(|lease| &lease.entry).chain(self.dying.values().map(|(entry, _)| entry));
+        self.loose_bytes = held().map(|entry| u64::from(entry.stored_bytes)).sum();
+        self.loose_cached_bytes = held().filter_map(|entry| entry.payload.as_ref()).map(|p| p.len() as u64).sum();
+        self.groups = held().filter_map(|entry| Some((entry.group.clone()?, VecDeque::new()))).collect();
+        self.totals.purged += removed.count;
+        removed
     }
 
     /// Everything goes, with the queue.
     fn remove_all(&mut self) -> Removed {
         let mut removed = self.apply_purge();
-        let held: VecDeque<Entry> = std::mem::take(&mut self.leased)
-            .into_values()
-            .map(|lease| lease.entry)
-            .chain(std::mem::take(&mut self.dying).into_values().map(|(entry, _)| entry))
-            .collect();
+        removed.held = std::mem::take(&mut self.leased).into_values().map(|lease| lease.entry).collect();
+        removed.held.extend(std::mem::take(&mut self.dying).into_values().map(|(entry, _)| entry));
+        removed.count += removed.held.len() as u64;
         self.groups.clear();
         self.lease_ends.clear();
         self.loose_bytes = 0;
         self.loose_cached_bytes = 0;
-        removed.count += held.len() as u64;
-        removed.loose.push(held);
         removed
     }
 
@@ -370,7 +377,7 @@ impl Queue {
         if self.rejoined.is_empty() {
             return None;
         }
-        let entry = self.rejoined.remove(&(std::cmp::Reverse(lane), offset))?;
+        let entry = self.rejoined.remove(&(Reverse(lane), offset))?;
         self.uncount(&entry);
         Some(entry)
     }
@@ -378,6 +385,7 @@ impl Queue {
     /// Takes out a message that is leased or dying.
     fn take_held(&mut self, offset: Offset) -> Option<Entry> {
         if let Some(lease) = self.leased.remove(&offset) {
+            self.uncount(&lease.entry);
             return Some(lease.entry);
         }
         let (entry, _) = self.dying.remove(&offset)?;

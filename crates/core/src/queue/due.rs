@@ -7,7 +7,7 @@ use nexo_types::{Offset, Priority, Timestamp};
 use super::push::into_picks;
 use super::settle::{Death, ReturnCause};
 use super::{Lease, Queue};
-use crate::config::Fate;
+use crate::config::{Fate, RateLimit};
 use crate::message::DeathReason;
 use crate::record::{Leave, Record};
 
@@ -22,20 +22,26 @@ pub struct DuePlan {
     pub deaths: Vec<Death>,
     /// Whether there is more to do at this moment.
     pub more: bool,
+    /// Whether messages whose time has come have not all taken their places: nobody may be served before that.
+    pub advancing: bool,
 }
 
 impl Queue {
     /// Decides what has become due by `now`, for at most `max` messages of each kind.
     pub fn decide_due(&mut self, now: Timestamp, max: usize) -> DuePlan {
         self.dedup.forget(now);
-        let mut more = self.advance(now, max) == max;
+        // Nobody may be served before all whose time has come have taken their places: one of them may be the most
+        // urgent. That needs no record and is quick, so its bound is larger.
+        let advance_max = max * 16;
+        let advancing = self.advance(now, advance_max) == advance_max;
+        let mut more = advancing;
         let ended = self.ended_leases(now, max);
         more |= ended.len() == max;
         let returns = self.plan_return(now, ended, ReturnCause::LeaseEnd);
         let expired = self.expired(now, max);
         more |= expired.len() == max;
         let mut plan =
-            DuePlan { records: returns.records, durable: returns.durable, deaths: returns.deaths, more };
+            DuePlan { records: returns.records, durable: returns.durable, deaths: returns.deaths, more, advancing };
         if expired.is_empty() {
             return plan;
         }
@@ -57,9 +63,12 @@ impl Queue {
         let lease = self.lease_ends.peek().map(|Reverse((at, _))| *at);
         let delay = self.delay_ends.peek().map(|Reverse((at, _))| *at);
         let expiry = self.expiries.peek().map(|Reverse((at, ..))| *at);
-        let tokens =
-            self.config.rate_limit.filter(|_| self.can_dispatch()).map(|limit| self.tokens.next(limit, now));
-        [lease, delay, expiry, tokens, self.dedup.next_deadline()].into_iter().flatten().min()
+        // What is due already is asked for as a page, and comes up again when that is here.
+        let paged = self.lanes.paged_expiry().filter(|at| *at > now);
+        // If a delivery is allowed now and none was made, something else is in its way.
+        let starved = |limit: &RateLimit| self.can_dispatch() && self.tokens.available(*limit, now) == 0;
+        let tokens = self.config.rate_limit.filter(starved).map(|limit| self.tokens.next(limit, now));
+        [lease, delay, expiry, paged, tokens, self.dedup.next_deadline()].into_iter().flatten().min()
     }
 
     /// Delays that have ended: the messages join the others in their place. No record is needed, because the
@@ -155,7 +164,7 @@ impl Queue {
             self.lease_ends
                 .retain(|Reverse((at, offset))| leased.get(offset).is_some_and(|lease| lease.ends_at(*at)));
         }
-        if self.expiries.len() as u64 > 2 * (self.lanes.len() + self.rejoined.len() as u64) + 64 {
+        if self.expiries.len() as u64 > 2 * (self.lanes.resident_len() + self.rejoined.len() as u64) + 64 {
             self.rebuild_expiries();
         }
     }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use nexo_types::{Offset, Priority, SegmentId};
+use nexo_types::{Offset, Priority, SegmentId, Timestamp};
 
 use super::entry::Entry;
 use crate::offsets::{OffsetSet, PackedOffsets};
@@ -54,6 +54,8 @@ pub(super) struct Run {
     pub(super) segment: SegmentId,
     pub(super) offsets: PackedOffsets,
     pub(super) bytes: u64,
+    /// No message of it ends its life before this, as far as is known without reading them.
+    pub(super) expires_at: Timestamp,
 }
 
 /// Stands in where a stretch has no entries in memory.
@@ -64,23 +66,32 @@ pub(super) fn resident_cost(entry: &Entry) -> u64 {
     (size_of::<Entry>() + entry.payload.as_ref().map_or(0, bytes::Bytes::len)) as u64
 }
 
+/// What has left memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PagedOut {
+    pub(super) count: u64,
+    pub(super) bytes: u64,
+    /// The earliest end of a life among it.
+    pub(super) expires_at: Timestamp,
+}
+
 impl Lane {
-    /// Turns the resident stretch at `at` into runs, one for each segment, unless a transient message is in
-    /// it. Gives back how much memory that freed.
-    pub(super) fn page_out(&mut self, at: usize) -> u64 {
-        let Stretch::Resident(resident) = &self.stretches[at] else { return 0 };
+    /// Turns the resident stretch at `at` into runs, one for each segment, unless a transient message is in it.
+    pub(super) fn page_out(&mut self, at: usize) -> PagedOut {
+        let mut out = PagedOut { count: 0, bytes: 0, expires_at: Timestamp::MAX };
+        let Stretch::Resident(resident) = &self.stretches[at] else { return out };
         if resident.entries.is_empty() || !resident.entries.iter().all(Entry::is_durable) {
-            return 0;
+            return out;
         }
         let mut runs: Vec<Run> = Vec::new();
-        let mut freed = 0;
         for entry in &resident.entries {
-            freed += resident_cost(entry);
+            out.count += 1;
+            out.bytes += resident_cost(entry);
+            out.expires_at = out.expires_at.min(entry.expires_at);
             match runs.last_mut() {
                 Some(run) if run.segment == entry.at.segment => run.push(entry),
                 _ => {
-                    let mut run =
-                        Run { segment: entry.at.segment, offsets: PackedOffsets::default(), bytes: 0 };
+                    let mut run = Run::new(entry.at.segment);
                     run.push(entry);
                     runs.push(run);
                 }
@@ -91,7 +102,7 @@ impl Lane {
             self.stretches.insert(at, Stretch::Paged(run));
         }
         self.merge_with_previous(at);
-        freed
+        out
     }
 
     pub(super) fn merge_with_previous(&mut self, at: usize) {
@@ -108,6 +119,7 @@ impl Lane {
                 earlier.offsets.push_range(first, len);
             }
             earlier.bytes += later.bytes;
+            earlier.expires_at = earlier.expires_at.min(later.expires_at);
         }
     }
 
@@ -155,9 +167,20 @@ impl Resident {
 }
 
 impl Run {
+    pub(super) fn new(segment: SegmentId) -> Self {
+        Self { segment, offsets: PackedOffsets::default(), bytes: 0, expires_at: Timestamp::MAX }
+    }
+
     pub(super) fn push(&mut self, entry: &Entry) {
         self.offsets.push(entry.offset);
         self.bytes += u64::from(entry.stored_bytes);
+        self.expires_at = self.expires_at.min(entry.expires_at);
+    }
+
+    /// Whether these are its first messages.
+    pub(super) fn begins_with(&self, mut offsets: impl Iterator<Item = Offset>) -> bool {
+        let mut own = self.offsets.ranges().flat_map(|(first, len)| first..first + len).map(Offset);
+        offsets.all(|offset| own.next() == Some(offset))
     }
 
     pub(super) fn contains(&self, offset: Offset) -> bool {

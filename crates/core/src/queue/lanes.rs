@@ -3,12 +3,15 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use nexo_types::{Offset, Priority, SegmentId, Timestamp};
+use nexo_types::{Millis, Offset, Priority, SegmentId, Timestamp};
 
 use super::entry::Entry;
-use super::lane::{Lane, PAGE_MESSAGES, PageRequest, Resident, Run, Stretch, resident_cost};
+use super::lane::{Lane, PAGE_MESSAGES, PageRequest, PagedOut, Resident, Run, Stretch, resident_cost};
 use crate::offsets::{OffsetSet, PackedOffsets};
 use crate::wire::{Reader, WireError, Writer};
+
+/// A run whose messages end their lives in no order is looked into again after this.
+const EXPIRY_RECHECK: Millis = Millis::from_secs(10);
 
 /// All lanes of a queue.
 #[derive(Debug, Default)]
@@ -20,6 +23,9 @@ pub(crate) struct Lanes {
     count: u64,
     bytes: u64,
     resident_bytes: u64,
+    resident: u64,
+    /// No message that is not in memory ends its life before this, as far as is known without reading them.
+    paged_expiry: Option<Timestamp>,
 }
 
 /// Where a reader of the lanes has come to.
@@ -60,6 +66,7 @@ impl Lanes {
         self.count += 1;
         self.bytes += u64::from(entry.stored_bytes);
         self.resident_bytes += resident_cost(&entry);
+        self.resident += 1;
         self.mark(entry.priority);
         let lane = &mut self.lanes[index];
         lane.count += 1;
@@ -72,7 +79,8 @@ impl Lanes {
                 // The stretch that was filled before this one lies in the middle now, unless it is the front.
                 let middle = lane.stretches.len().saturating_sub(2);
                 if middle > 0 {
-                    self.resident_bytes -= lane.page_out(middle);
+                    let out = lane.page_out(middle);
+                    self.note_paged_out(out);
                 }
             }
         }
@@ -117,6 +125,7 @@ impl Lanes {
         self.count -= 1;
         self.bytes -= u64::from(entry.stored_bytes);
         self.resident_bytes -= resident_cost(&entry);
+        self.resident -= 1;
         Ok(Some(entry))
     }
 
@@ -149,7 +158,7 @@ impl Lanes {
 
     /// Puts messages that were paged out in front of the rest of their stretch. They must be the first of the
     /// first paged stretch of their lane; anything else is an answer to a question no longer asked, and ignored.
-    pub(crate) fn page_in(&mut self, request: &PageRequest, entries: Vec<Entry>) -> bool {
+    pub(crate) fn page_in(&mut self, request: &PageRequest, entries: Vec<Entry>, now: Timestamp) -> bool {
         let Some(index) = self.lane_index(request.lane) else { return false };
         let lane = &mut self.lanes[index];
         let Some(at) = lane.stretches.iter().position(|stretch| {
@@ -159,19 +168,30 @@ impl Lanes {
             return false;
         };
         let Stretch::Paged(run) = &mut lane.stretches[at] else { return false };
-        let taken = run.offsets.take_front(entries.len() as u64);
-        debug_assert!(taken.iter().eq(entries.iter().map(|e| e.offset)), "a page holds what was asked for");
+        // While the page was read, messages may have come in and gone, and the rest been paged out again.
+        if !run.begins_with(entries.iter().map(|entry| entry.offset)) {
+            return false;
+        }
+        run.offsets.take_front(entries.len() as u64);
+        // What is left of the run was pushed later; with equal lifetimes it also ends later.
+        if let Some(last) = entries.last().filter(|_| run.expires_at != Timestamp::MAX) {
+            run.expires_at = run.expires_at.max(last.expires_at.min(now.plus(EXPIRY_RECHECK)));
+        }
         let bytes: u64 = entries.iter().map(|e| u64::from(e.stored_bytes)).sum();
         // A lost message has no size of its own any more, so the last page takes what the run has left.
         let claimed = if run.offsets.is_empty() { run.bytes } else { bytes.min(run.bytes) };
         run.bytes -= claimed;
         self.bytes = self.bytes - claimed + bytes;
         self.resident_bytes += entries.iter().map(resident_cost).sum::<u64>();
+        self.resident += entries.len() as u64;
         if run.offsets.is_empty() {
             lane.stretches.remove(at);
         }
         let resident = Resident { entries: entries.into(), bytes };
         lane.stretches.insert(at, Stretch::Resident(resident));
+        if self.paged_expiry.is_some() {
+            self.paged_expiry = self.earliest_paged_expiry();
+        }
         true
     }
 
@@ -199,8 +219,7 @@ impl Lanes {
             return Ok(None);
         };
         let Stretch::Paged(run) = &mut lane.stretches[at] else { return Ok(None) };
-        let front = run.offsets.ranges().flat_map(|(first, len)| first..first + len).map(Offset);
-        if !front.take(offsets.len() as usize).eq(offsets.iter()) {
+        if !run.begins_with(offsets.iter()) {
             return Err(run.request(priority));
         }
         let old = run.segment;
@@ -213,7 +232,7 @@ impl Lanes {
         for offset in offsets.iter() {
             packed.push(offset);
         }
-        let moved = Run { segment, offsets: packed, bytes };
+        let moved = Run { segment, offsets: packed, bytes, expires_at: run.expires_at };
         if emptied {
             lane.stretches[at] = Stretch::Paged(moved);
         } else {
@@ -285,17 +304,59 @@ impl Lanes {
     /// Pages out all that can be; gives back how much memory that freed.
     pub(crate) fn page_out_all(&mut self) -> u64 {
         let mut freed = 0;
+        let mut outs = Vec::new();
         for lane in &mut self.lanes {
             let mut at = 0;
             while at < lane.stretches.len() {
                 let before = lane.stretches.len();
-                freed += lane.page_out(at);
+                let out = lane.page_out(at);
+                freed += out.bytes;
+                outs.push(out);
                 // Paging out may split a stretch by segment or join it with the one before.
                 at = (at + 1 + lane.stretches.len()).saturating_sub(before);
             }
         }
-        self.resident_bytes -= freed;
+        for out in outs {
+            self.note_paged_out(out);
+        }
         freed
+    }
+
+    fn note_paged_out(&mut self, out: PagedOut) {
+        self.resident_bytes -= out.bytes;
+        self.resident -= out.count;
+        if out.expires_at != Timestamp::MAX {
+            self.paged_expiry = Some(self.paged_expiry.map_or(out.expires_at, |at| at.min(out.expires_at)));
+        }
+    }
+
+    fn earliest_paged_expiry(&self) -> Option<Timestamp> {
+        let runs = self.lanes.iter().flat_map(|lane| &lane.stretches).filter_map(|stretch| match stretch {
+            Stretch::Paged(run) => Some(run.expires_at),
+            Stretch::Resident(_) => None,
+        });
+        runs.min().filter(|at| *at != Timestamp::MAX)
+    }
+
+    /// When a message that is not in memory may end its life.
+    pub(crate) const fn paged_expiry(&self) -> Option<Timestamp> {
+        self.paged_expiry
+    }
+
+    /// The page that may hold messages whose life has ended.
+    pub(crate) fn expired_page(&self, now: Timestamp) -> Option<PageRequest> {
+        self.paged_expiry.filter(|at| *at <= now)?;
+        self.lanes.iter().find_map(|lane| {
+            lane.stretches.iter().find_map(|stretch| match stretch {
+                Stretch::Paged(run) if run.expires_at <= now => Some(run.request(lane.priority)),
+                _ => None,
+            })
+        })
+    }
+
+    /// Messages in memory.
+    pub(crate) const fn resident_len(&self) -> u64 {
+        self.resident
     }
 
     pub(crate) const fn len(&self) -> u64 {
@@ -400,28 +461,27 @@ impl Lanes {
         let mut runs: Vec<(Priority, Run)> = Vec::new();
         for lane in &self.lanes {
             let start = runs.len();
-            let mut add = |segment: SegmentId, first: u64, len: u64, bytes: u64| match runs.get_mut(start..) {
-                Some([.., (_, run)]) if run.segment == segment => {
+            let mut add = |segment: SegmentId, first: u64, len: u64, bytes: u64, expires_at: Timestamp| {
+                if !matches!(runs.get(start..), Some([.., (_, run)]) if run.segment == segment) {
+                    runs.push((lane.priority, Run::new(segment)));
+                }
+                if let Some((_, run)) = runs.last_mut() {
                     run.offsets.push_range(first, len);
                     run.bytes += bytes;
-                }
-                _ => {
-                    let mut offsets = PackedOffsets::default();
-                    offsets.push_range(first, len);
-                    runs.push((lane.priority, Run { segment, offsets, bytes }));
+                    run.expires_at = run.expires_at.min(expires_at);
                 }
             };
             for stretch in &lane.stretches {
                 match stretch {
                     Stretch::Resident(resident) => {
                         for entry in resident.entries.iter().filter(|entry| entry.is_durable()) {
-                            add(entry.at.segment, entry.offset.0, 1, entry.stored_bytes.into());
+                            add(entry.at.segment, entry.offset.0, 1, entry.stored_bytes.into(), entry.expires_at);
                         }
                     }
                     Stretch::Paged(run) => {
                         let mut bytes = run.bytes;
                         for (first, len) in run.offsets.ranges() {
-                            add(run.segment, first, len, std::mem::take(&mut bytes));
+                            add(run.segment, first, len, std::mem::take(&mut bytes), run.expires_at);
                         }
                     }
                 }
@@ -432,6 +492,7 @@ impl Lanes {
             out.u8(priority.0);
             out.u64(run.segment.0.into());
             out.u64(run.bytes);
+            out.u64(run.expires_at.0);
             run.offsets.encode(out);
         }
     }
@@ -443,6 +504,7 @@ impl Lanes {
             let priority = Priority(input.u8()?);
             let segment = SegmentId(input.u32()?);
             let bytes = input.u64()?;
+            let expires_at = Timestamp(input.u64()?);
             let offsets = PackedOffsets::decode(input)?;
             if offsets.is_empty() {
                 return Err(WireError::Range);
@@ -452,8 +514,9 @@ impl Lanes {
             lanes.count += offsets.len();
             lanes.bytes += bytes;
             lanes.lanes[index].count += offsets.len();
-            lanes.lanes[index].stretches.push_back(Stretch::Paged(Run { segment, offsets, bytes }));
+            lanes.lanes[index].stretches.push_back(Stretch::Paged(Run { segment, offsets, bytes, expires_at }));
         }
+        lanes.paged_expiry = lanes.earliest_paged_expiry();
         Ok(lanes)
     }
 

@@ -93,7 +93,7 @@ pub struct Queue {
     tokens: Tokens,
     /// Stored bytes of everything that is not in a lane.
     loose_bytes: u64,
-    /// Bytes of durable loose messages that are in memory.
+    /// Bytes of loose messages that are in memory.
     loose_cached_bytes: u64,
     totals: Totals,
     rates: Rates,
@@ -109,6 +109,8 @@ struct Lease {
     phase: Phase,
     /// Who has it; not durable.
     consumer: Option<nexo_types::ConsumerId>,
+    /// When it was handed out.
+    granted_at: Timestamp,
     /// For how long the consumer asked; not durable, and only needed between *delivered* and *received*.
     span: Option<Millis>,
     /// Its attempts are used up, and it is about to be moved.
@@ -283,6 +285,12 @@ impl Queue {
         (self.lanes.len() + self.rejoined.len() as u64, self.consumers.len() as u64)
     }
 
+    /// When a leased message was handed out.
+    #[must_use]
+    pub fn granted_at(&self, offset: Offset) -> Option<Timestamp> {
+        self.leased.get(&offset).map(|lease| lease.granted_at)
+    }
+
     /// How many consumers it has, and which of them alone gets messages, if the queue is set so.
     #[must_use]
     pub fn consumers(&self) -> (usize, Option<nexo_types::ConsumerId>) {
@@ -390,23 +398,23 @@ impl Queue {
     /// Keeps the bytes of a loose message in memory while there is room for them, so that they need not be
     /// read back; copied, so that they do not keep the batch they came in.
     fn warm(&mut self, entry: &mut Entry) {
-        let Some(payload) = entry.payload.as_ref().filter(|_| entry.is_durable()) else { return };
-        let len = payload.len() as u64;
-        if self.loose_cached_bytes + len <= LOOSE_CACHE_BYTES_MAX {
+        let Some(payload) = &entry.payload else { return };
+        if self.loose_cached_bytes + payload.len() as u64 <= LOOSE_CACHE_BYTES_MAX {
             entry.payload = Some(Bytes::copy_from_slice(payload));
-            self.loose_cached_bytes += len;
         } else {
             entry.cool();
         }
+        self.count(entry);
     }
 
-    /// The opposite of [`Self::warm`]: the entry leaves the places that count.
+    /// The entry comes to where bytes in memory count.
+    fn count(&mut self, entry: &Entry) {
+        self.loose_cached_bytes += entry.payload.as_ref().map_or(0, |payload| payload.len() as u64);
+    }
+
+    /// The opposite.
     fn uncount(&mut self, entry: &Entry) {
-        if entry.is_durable()
-            && let Some(payload) = &entry.payload
-        {
-            self.loose_cached_bytes -= payload.len() as u64;
-        }
+        self.loose_cached_bytes -= entry.payload.as_ref().map_or(0, |payload| payload.len() as u64);
     }
 
     /// A loose message leaves the queue for good.
@@ -464,7 +472,6 @@ impl Queue {
         let bytes: u64 = loose.clone().map(|entry| u64::from(entry.stored_bytes)).sum();
         assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");
         let cached: u64 = loose
-            .filter(|entry| entry.is_durable())
             .filter_map(|entry| entry.payload.as_ref())
             .map(|payload| payload.len() as u64)
             .sum();
@@ -489,7 +496,7 @@ impl Queue {
         self.loose_heads().chain(self.groups.values().flatten())
     }
 
-    /// Where a ready message that is in memory lies: used to read its bytes.
+    /// Where a message lies that is leased or about to be moved. It may have been copied since somebody last asked.
     #[must_use]
     pub fn position_of(&self, offset: Offset) -> Option<Position> {
         self.leased

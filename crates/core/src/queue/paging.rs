@@ -37,15 +37,21 @@ impl Queue {
         self.lanes.first_page()
     }
 
+    /// What must come into memory because messages in it may have ended their lives.
+    #[must_use]
+    pub fn expired_page(&self, now: Timestamp) -> Option<PageRequest> {
+        self.lanes.expired_page(now)
+    }
+
     /// Takes in messages that were paged out: the first ones of the request, without a gap. An answer to a
     /// question that is no longer asked is ignored, and `false` comes back.
-    pub fn page_in(&mut self, request: &PageRequest, entries: Vec<Entry>) -> bool {
+    pub fn page_in(&mut self, request: &PageRequest, entries: Vec<Entry>, now: Timestamp) -> bool {
         let expiring: Vec<Entry> = entries
             .iter()
             .filter(|entry| entry.expires_at != Timestamp::MAX)
             .map(|entry| Entry { payload: None, ..entry.clone() })
             .collect();
-        if entries.is_empty() || !self.lanes.page_in(request, entries) {
+        if entries.is_empty() || !self.lanes.page_in(request, entries, now) {
             return false;
         }
         for entry in &expiring {

@@ -108,8 +108,11 @@ impl Queue {
         }
         let over_count = self.config.max_messages.map_or(0, |max| self.len().saturating_sub(max));
         let mut over_bytes = self.config.max_bytes.map_or(0, |max| self.bytes().saturating_sub(max));
+        // What is about to be moved makes room already.
         let dying = self.dying.len() as u64;
+        let dying_bytes: u64 = self.dying.values().map(|(entry, _)| u64::from(entry.stored_bytes)).sum();
         let mut over_count = over_count.saturating_sub(dying);
+        over_bytes = over_bytes.saturating_sub(dying_bytes);
         if over_count == 0 && over_bytes == 0 {
             return (None, Vec::new());
         }
@@ -152,12 +155,13 @@ fn into_batches(
 ) -> Vec<(Durability, MessageBatch)> {
     let mut batches = Vec::new();
     let mut open: Option<(Durability, BatchBuilder)> = None;
-    for (offset, message, lifetime) in accepted {
-        if open.as_ref().is_some_and(|(kind, batch)| *kind != message.durability || batch.is_full()) {
+    for (at, (offset, message, lifetime)) in accepted.iter().enumerate() {
+        let len = message.encoded_len(*lifetime);
+        if open.as_ref().is_some_and(|(kind, batch)| *kind != message.durability || !batch.has_room(len)) {
             batches.extend(open.take());
         }
         let (_, batch) = open.get_or_insert_with(|| {
-            let builder = BatchBuilder::new(BatchKind::Pushed, *offset, now, message.encoded_len(*lifetime));
+            let builder = BatchBuilder::new(BatchKind::Pushed, *offset, now, (len + 4) * (accepted.len() - at));
             (message.durability, builder)
         });
         batch.push(*offset, message, *lifetime);

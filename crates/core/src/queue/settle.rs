@@ -45,6 +45,8 @@ pub enum ReturnCause {
     SessionEnd,
     /// It never reached the consumer.
     Undelivered,
+    /// It could not be read from the log, and is to be tried again after this time.
+    Unreadable(Millis),
     /// Its lease ended.
     LeaseEnd,
 }
@@ -69,6 +71,8 @@ pub struct Dying {
     pub attempts: u32,
     /// Whether it survives a restart.
     pub durability: Durability,
+    /// Bytes of its stored form.
+    pub stored_bytes: u32,
     /// The log frame that holds it.
     pub at: Position,
     /// Its stored form, if it is in memory.
@@ -178,7 +182,12 @@ impl Queue {
     ) -> ReturnPlan {
         let mut plan = ReturnPlan { durable: self.any_durable(held.iter()), ..ReturnPlan::default() };
         let mut by_time: BTreeMap<Timestamp, Vec<Offset>> = BTreeMap::new();
-        let attempt = if cause == ReturnCause::Undelivered { AttemptCount::Undo } else { AttemptCount::Keep };
+        let attempt = match cause {
+            ReturnCause::Undelivered | ReturnCause::Unreadable(_) => AttemptCount::Undo,
+            ReturnCause::Nack(_) | ReturnCause::Reject | ReturnCause::SessionEnd | ReturnCause::LeaseEnd => {
+                AttemptCount::Keep
+            }
+        };
         let retry = self.config.retry;
         let max_attempts = self.config.max_attempts;
         for offset in held {
@@ -193,7 +202,7 @@ impl Queue {
                 continue;
             }
             let wait = match cause {
-                ReturnCause::Nack(Some(delay)) => delay,
+                ReturnCause::Nack(Some(delay)) | ReturnCause::Unreadable(delay) => delay,
                 ReturnCause::Nack(None) => retry.wait_after(attempts),
                 ReturnCause::Reject
                 | ReturnCause::SessionEnd
@@ -229,6 +238,7 @@ impl Queue {
             enqueued_at: entry.enqueued_at,
             attempts: entry.attempts,
             durability: entry.durability,
+            stored_bytes: entry.stored_bytes,
             at: entry.at,
             payload: entry.payload.clone(),
         })
@@ -270,11 +280,7 @@ impl Queue {
         reason: DeathReason,
     ) -> Option<Death> {
         let entry = self.take_ready(lane, offset, Timestamp(0)).ok().flatten()?;
-        if entry.is_durable()
-            && let Some(payload) = &entry.payload
-        {
-            self.loose_cached_bytes += payload.len() as u64;
-        }
+        self.count(&entry);
         self.dying.insert(offset, (entry, reason));
         Some(Death { offset, reason })
     }

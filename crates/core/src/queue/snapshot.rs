@@ -100,6 +100,7 @@ impl Queue {
             lease.entry.encode(&index, out);
             out.optional(lease.until.map(|until| until.0));
             out.u8(lease.phase.code());
+            out.u64(lease.granted_at.0);
         }
         for entry in behind {
             out.u8(BEHIND);
@@ -124,13 +125,14 @@ impl Queue {
                 LEASED => {
                     let until = input.optional()?.map(Timestamp);
                     let phase = Phase::from_code(input.u8()?)?;
+                    let granted_at = Timestamp(input.u64()?);
                     self.head_of_group(&entry);
                     if let Some(until) = until {
                         self.lease_ends.push(std::cmp::Reverse((until, entry.offset)));
                     }
                     self.leased.insert(
                         entry.offset,
-                        Lease { entry, until, phase, consumer: None, span: None, dying: None },
+                        Lease { entry, until, phase, granted_at, consumer: None, span: None, dying: None },
                     );
                 }
                 BEHIND => self.wait_behind(entry)?,

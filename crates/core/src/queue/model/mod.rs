@@ -28,6 +28,10 @@ enum Op {
     Pause(bool),
     Take(usize),
     PageOut,
+    /// A page is asked for, or the answer to an earlier question comes.
+    LatePage,
+    /// A snapshot is taken, to which later records are applied after a restart.
+    Checkpoint,
     Relocate(u32),
     Restart,
 }
@@ -125,6 +129,8 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
         1 => any::<bool>().prop_map(Op::Pause),
         1 => (1usize..5).prop_map(Op::Take),
         2 => Just(Op::PageOut),
+        2 => Just(Op::LatePage),
+        1 => Just(Op::Checkpoint),
         2 => any::<u32>().prop_map(Op::Relocate),
         2 => Just(Op::Restart),
     ]
