@@ -21,6 +21,8 @@ pub struct Delivery {
     /// When it comes back unless something is said about it; `None` for a message that was only shown, or that
     /// comes back when its consumer's connection ends.
     pub lease_until: Option<Timestamp>,
+    /// When it was handed out; meaningless for a message that was only shown.
+    pub granted_at: Timestamp,
     /// The message itself.
     pub message: StoredMessage,
 }
@@ -29,6 +31,6 @@ impl Delivery {
     /// What to show when acknowledging it.
     #[must_use]
     pub const fn receipt(&self) -> Receipt {
-        Receipt { queue: self.queue, offset: self.offset, attempt: self.attempt }
+        Receipt { queue: self.queue, offset: self.offset, attempt: self.attempt, granted_at: self.granted_at }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use nexo_core::topology::{
-    BindError, Binding, DeclareError, DeleteError, DeleteIf, ExchangeSpec, PassiveError, Plan, Routes, Topology,
-    UnbindError,
+    BindError, Binding, DeclareError, DeleteError, DeleteIf, ExchangeSpec, PassiveError, Plan, Routes,
+    Topology, UnbindError,
 };
 use nexo_log::{AppendError, Claim, EntryKind, EntryRef, Urgency};
 use nexo_types::{ExchangeName, Position, QueueId};
@@ -82,7 +82,10 @@ impl Shared {
     }
 
     /// The frames of the latest snapshot of exchanges and bindings, writing one if they have changed.
-    pub(crate) fn snapshot_topology(&self, stale: impl Fn(&Position) -> bool) -> Result<Vec<Position>, AppendError> {
+    pub(crate) fn snapshot_topology(
+        &self,
+        stale: impl Fn(&Position) -> bool,
+    ) -> Result<Vec<Position>, AppendError> {
         let mut state = self.exchanges.state.lock();
         if state.dirty || state.snapshot.iter().any(stale) {
             state.snapshot = self.write_snapshot(TOPOLOGY, &state.topology.snapshot())?;
@@ -147,7 +150,10 @@ impl Broker {
         self.change(|topology| topology.decide_unbind(binding)).await
     }
 
-    async fn change<E>(&self, decide: impl FnOnce(&Topology) -> Result<Plan, E>) -> Result<(), ExchangeError<E>> {
+    async fn change<E>(
+        &self,
+        decide: impl FnOnce(&Topology) -> Result<Plan, E>,
+    ) -> Result<(), ExchangeError<E>> {
         self.shared.refuse_if_stopping()?;
         let written = self
             .shared

@@ -68,8 +68,10 @@ impl Broker {
             return Err(CreateError::TooMany { max });
         }
         // What belongs to a connection does not outlive it, nor the process.
-        let durability = if declaration.owner.is_some() { Durability::Transient } else { declaration.durability };
-        let (slot, written) = self.shared.add_queue(name, declaration.config, durability, declaration.owner)?;
+        let durability =
+            if declaration.owner.is_some() { Durability::Transient } else { declaration.durability };
+        let (slot, written) =
+            self.shared.add_queue(name, declaration.config, durability, declaration.owner)?;
         self.shared.wait_for(written).await?;
         Ok((QueueHandle { shared: Arc::clone(&self.shared), slot }, true))
     }
@@ -137,10 +139,12 @@ impl QueueHandle {
     pub fn push(&self, messages: &[NewMessage]) -> Result<PushedBatch, QueueError> {
         self.shared.refuse_if_stopping()?;
         let all_transient = messages.iter().all(|message| message.durability == Durability::Transient);
-        let confirm = if all_transient || !self.slot.is_durable() { Confirm::Lazily } else { Confirm::AsQueue };
+        let confirm =
+            if all_transient || !self.slot.is_durable() { Confirm::Lazily } else { Confirm::AsQueue };
         let adjusted = self.adjust(messages);
         let messages = adjusted.as_deref().unwrap_or(messages);
-        let pushed = self.shared.with(&self.slot, |state, now| self.shared.push_now(state, now, messages, confirm))?;
+        let pushed =
+            self.shared.with(&self.slot, |state, now| self.shared.push_now(state, now, messages, confirm))?;
         let (written, outcomes) = pushed.map_err(|error| self.shared.refused(&error))?;
         let refused = outcomes.into_iter().enumerate().filter_map(|(at, outcome)| Some((at, outcome.err()?)));
         Ok(PushedBatch { written: written.unwrap_or(Written::NOTHING), refused: refused.collect() })

@@ -31,6 +31,8 @@ const COPIES_MAX: usize = 4;
 const COPY_BATCH: usize = 1000;
 /// A snapshot is written in parts of at most this, so that it fits into any segment.
 const SNAPSHOT_PART_BYTES: usize = 1024 * 1024;
+/// Taking messages out of memory is not worth doing more often than this.
+const PAGE_OUT_PAUSE: Duration = Duration::from_millis(200);
 /// What could not be done is tried again after this.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -89,7 +91,7 @@ impl Keeper {
     }
 
     /// Messages take too much memory.
-    pub(crate) fn note_pressure(&self, _now: Timestamp) {
+    pub(crate) fn note_pressure(&self) {
         let mut reasons = self.signal.reasons.lock();
         if !reasons.pressure {
             reasons.pressure = true;
@@ -127,6 +129,7 @@ impl Keeper {
 
 impl Signal {
     fn run(&self, shared: &Weak<Shared>) {
+        let mut paged_out = None;
         loop {
             let reasons = {
                 let mut reasons = self.reasons.lock();
@@ -139,13 +142,12 @@ impl Signal {
                 std::mem::take(&mut *reasons)
             };
             let Some(shared) = shared.upgrade() else { return };
-            if reasons.pressure {
+            if reasons.pressure && paged_out.is_none_or(|at: Instant| at.elapsed() >= PAGE_OUT_PAUSE) {
                 shared.page_out_all();
+                paged_out = Some(Instant::now());
             }
-            if reasons.checkpoint || reasons.full {
-                shared.keep_house();
-            }
-            let mut again = reasons.full && shared.log.health() != nexo_log::Health::Ok;
+            let kept = !(reasons.checkpoint || reasons.full) || shared.keep_house();
+            let mut again = !kept || (reasons.full && shared.log.health() != nexo_log::Health::Ok);
             again |= !reasons.stuck.is_empty();
             if again {
                 // Whatever is in the way will not be gone at once.
@@ -156,9 +158,10 @@ impl Signal {
             for slot in reasons.stuck.iter().filter_map(Weak::upgrade) {
                 shared.try_again(&slot);
             }
-            if reasons.full && shared.log.health() != nexo_log::Health::Ok {
-                self.reasons.lock().full = true;
-            }
+            let mut next = self.reasons.lock();
+            next.full |= reasons.full && shared.log.health() != nexo_log::Health::Ok;
+            next.checkpoint |= !kept;
+            drop(next);
         }
     }
 }
@@ -185,6 +188,9 @@ impl Shared {
     fn try_again(self: &Arc<Self>, slot: &Arc<Slot>) {
         let deaths = self.with(slot, |state, _| {
             state.paging = false;
+            if self.return_taken(state).is_err() {
+                self.keeper.note_stuck(slot);
+            }
             state.queue.deaths()
         });
         if let Ok(deaths) = deaths {
@@ -192,17 +198,25 @@ impl Shared {
         }
     }
 
-    fn keep_house(self: &Arc<Self>) {
-        match self.checkpoint() {
-            Ok(()) => {}
-            Err(error) => tracing::warn!(%error, "no checkpoint could be written; trying again later"),
+    /// Writes a checkpoint and frees what can be freed. `false` if it has to be done again.
+    fn keep_house(self: &Arc<Self>) -> bool {
+        let full = self.log.health() != nexo_log::Health::Ok;
+        if full && !self.log.segments().iter().any(|segment| segment.sealed && segment.live_bytes == 0) {
+            // There is nothing to free, and what is left of the disk is for acknowledgements.
+            return true;
         }
-        if self.log.health() == nexo_log::Health::Ok && self.copy_sparse_segments() {
+        if let Err(error) = self.checkpoint() {
+            tracing::warn!(%error, "no checkpoint could be written; trying again later");
+            return false;
+        }
+        if !full && self.copy_sparse_segments() {
             // What was copied can be retired as soon as a checkpoint knows of it.
             if let Err(error) = self.checkpoint() {
                 tracing::warn!(%error, "no checkpoint could be written; trying again later");
+                return false;
             }
         }
+        true
     }
 
     /// Writes snapshots of all queues that have changed, and a manifest; then retires what nothing needs.
@@ -212,11 +226,13 @@ impl Shared {
         let empty: Vec<SegmentId> =
             segments.iter().filter(|s| s.sealed && s.live_bytes == 0).map(|s| s.id).collect();
         let sparse: BTreeSet<SegmentId> = segments.iter().filter(|s| is_sparse(s)).map(|s| s.id).collect();
-        let replay_from = self.log.next_position();
+        let (replay_from, mut slots) = {
+            let _creating = self.creating.lock();
+            (self.log.next_position(), self.catalog.all())
+        };
         let mut manifest = Manifest { replay_from, ..Manifest::default() };
         let topology = self.snapshot_topology(|frame| sparse.contains(&frame.segment))?;
         manifest.queues.push((TOPOLOGY, topology));
-        let mut slots = self.catalog.all();
         slots.sort_unstable_by_key(|slot| slot.id);
         for slot in slots {
             let mut state = slot.state.lock();
@@ -240,8 +256,12 @@ impl Shared {
         }
         let needed: BTreeSet<SegmentId> =
             manifest.queues.iter().flat_map(|(_, frames)| frames).map(|frame| frame.segment).collect();
+        // Looked at again: an append that was under way when this began may not have been counted then. By now it has
+        // been, because its queue's lock was taken for the snapshot.
+        let still_empty: BTreeSet<SegmentId> =
+            self.log.segments().iter().filter(|s| s.live_bytes == 0).map(|s| s.id).collect();
         for segment in empty {
-            if segment < replay_from.segment && !needed.contains(&segment) {
+            if segment < replay_from.segment && still_empty.contains(&segment) && !needed.contains(&segment) {
                 match self.log.retire(segment) {
                     Ok(()) => tracing::debug!(%segment, "segment retired"),
                     Err(error) => tracing::warn!(%segment, %error, "a segment cannot be retired"),

@@ -41,19 +41,26 @@ mod workers;
 
 pub use broker::Broker;
 pub use delivery::Delivery;
-pub use error::{CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError};
+pub use error::{
+    CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
+};
 pub use handle::{PushedBatch, QueueHandle};
 pub use headers::{HeaderValue, Headers, HeadersError};
-pub use nexo_core::config::{Backoff, ConfigError, DeadLetters, Fate, Overflow, QueueConfig, RateLimit, SyncMode};
-pub use nexo_core::topology;
-pub use nexo_core::message::{DeathReason, Durability, NewMessage, Origin, Properties, PropertyFormat, StoredMessage};
+pub use nexo_core::config::{
+    Backoff, ConfigError, DeadLetters, Fate, Overflow, QueueConfig, RateLimit, SyncMode,
+};
+pub use nexo_core::message::{
+    DeathReason, Durability, NewMessage, Origin, Properties, PropertyFormat, StoredMessage,
+};
 pub use nexo_core::queue::{LeaseTerms, SettleMode, SharedCredit, Terms};
+pub use nexo_core::topology;
 pub use options::BrokerOptions;
 pub use receipt::{Receipt, ReceiptError};
-pub use scribe::{DeathNote, Letter, Scribe};
 pub use request::{
-    Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle, SubscribeRequest,
+    Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle,
+    SubscribeRequest,
 };
+pub use scribe::{DeathNote, Letter, Scribe};
 pub use shared::Written;
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;

@@ -27,6 +27,7 @@ impl Shared {
         let id = QueueId(self.next_queue.fetch_add(1, Ordering::Relaxed));
         let now = self.clock.now();
         let mut written = Written::NOTHING;
+        let creating = self.creating.lock();
         if durability == Durability::Durable {
             let create = Record::Create { name: name.clone(), config: config.clone(), at: now };
             let appended = self.append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal);
@@ -35,6 +36,7 @@ impl Shared {
         let slot = Arc::new(Slot::with(Queue::new(id, name.clone(), config, now), durability, owner));
         slot.state.lock().last_used = now;
         self.catalog.insert(&slot);
+        drop(creating);
         self.exchanges.change(|topology| topology.queue_added(name, id, durability));
         // A queue that goes when it is not used has a deadline from the start.
         let _ = self.with(&slot, |_, _| ());
@@ -74,7 +76,11 @@ impl Shared {
     }
 
     /// Deletes a queue that nobody uses, if that is still so. Runs on a worker.
-    pub(crate) fn delete_unused(self: &Arc<Self>, slot: &Arc<Slot>, unused: impl Fn(&SlotState, Timestamp) -> bool) {
+    pub(crate) fn delete_unused(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        unused: impl Fn(&SlotState, Timestamp) -> bool,
+    ) {
         let _changing = self.catalog_change.blocking_lock();
         let check = |state: &SlotState, now| if unused(state, now) { Ok(()) } else { Err(()) };
         match self.remove_queue(slot, check) {

@@ -6,13 +6,15 @@
 use std::collections::VecDeque;
 
 use nexo_core::queue::Handed;
+use nexo_types::ConsumerId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 /// Messages handed to one consumer and not yet taken by it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mailbox {
+    consumer: ConsumerId,
     inner: Mutex<Inner>,
     wake: Notify,
 }
@@ -32,6 +34,26 @@ struct Batch {
 }
 
 impl Mailbox {
+    pub(crate) fn new(consumer: ConsumerId) -> Self {
+        Self { consumer, inner: Mutex::default(), wake: Notify::new() }
+    }
+
+    /// Whose it is.
+    pub(crate) const fn consumer(&self) -> ConsumerId {
+        self.consumer
+    }
+
+    /// Messages that could be taken now.
+    pub(crate) fn len(&self) -> usize {
+        let inner = self.inner.lock();
+        inner.batches.iter().take_while(|batch| batch.whole).map(|batch| batch.messages.len()).sum()
+    }
+
+    /// Whether no more messages will come.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.inner.lock().closed
+    }
+
     /// Puts messages in. If some must be read from the log first, gives back a number and a copy: the reader
     /// calls [`Self::fill`] with them.
     pub(crate) fn put(&self, messages: Vec<Handed>) -> Option<(u64, Vec<Handed>)> {

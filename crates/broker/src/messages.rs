@@ -69,9 +69,9 @@ impl Broker {
     /// The largest body that a queue takes.
     #[must_use]
     pub fn body_bytes_max(&self) -> usize {
-        // A message must fit into one segment, with its properties and what is written around it.
-        let segment = self.shared.options.segment_bytes as usize;
-        limits::BODY_BYTES_MAX.min(segment.saturating_sub(2 * limits::PROPERTIES_BYTES_MAX).max(segment / 4))
+        // It is written with its properties, perhaps as a dead letter with its origin, in one frame of the log.
+        const { assert!(limits::BODY_BYTES_MAX + 2 * limits::PROPERTIES_BYTES_MAX <= nexo_log::FRAME_BYTES_MAX) };
+        limits::BODY_BYTES_MAX
     }
 
     fn check(&self, message: &NewMessage) -> Result<(), PushError> {
@@ -99,7 +99,8 @@ impl Broker {
         let terms = terms(request.visibility)?;
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
-        let mut subscription = Subscription::start(&self.shared, &slot, terms, request.max as u32, Kind::Pull)?;
+        let mut subscription =
+            Subscription::start(&self.shared, &slot, terms, request.max as u32, Kind::Pull)?;
         let mut taken = subscription.take_with_log(request.max).await;
         if taken.is_empty() && request.wait > Millis::ZERO {
             let first = tokio::time::timeout(request.wait.as_duration(), subscription.next()).await;
@@ -219,10 +220,14 @@ impl Broker {
             }
         }
         // Whoever is told that a message failed for good finds it in the dead-letter queue.
-        for (slot, deaths) in dead {
+        // All of it is begun before any of it is waited for: whoever asked may go away.
+        let burials = dead.into_iter().map(|(slot, deaths)| {
             let shared = Arc::clone(&self.shared);
-            if let Err(error) = self.shared.on_worker(move || shared.bury(&slot, &deaths)).await {
-                tracing::debug!(%error, "dead letters are moved after the next start");
+            self.shared.begin_on_worker(move || shared.bury(&slot, &deaths))
+        });
+        for burial in burials.collect::<Vec<_>>() {
+            if burial.await.is_err() {
+                tracing::debug!("dead letters are moved after the next start");
             }
         }
         for written in written {
@@ -248,9 +253,14 @@ impl Broker {
         let Some(slot) = self.shared.catalog.get_id(queue) else {
             return Settled::answers(receipts.iter().map(gone).collect());
         };
-        let part: Vec<(Offset, u32)> =
-            receipts.iter().map(|receipt| (receipt.offset, receipt.attempt)).collect();
         let done = self.shared.with(&slot, |state, now| {
+            // A receipt from before a crash may name a message that the crash took back, and another one has its place:
+            // an attempt that never was is one that no lease has.
+            let held = |receipt: &Receipt| match state.queue.granted_at(receipt.offset) {
+                Some(at) if at != receipt.granted_at => (receipt.offset, 0),
+                _ => (receipt.offset, receipt.attempt),
+            };
+            let part: Vec<(Offset, u32)> = receipts.iter().map(held).collect();
             let (verdict, deaths) = decide(state, now, &part);
             let written = self.shared.commit_verdict(state, &verdict.records, verdict.durable, confirm);
             (verdict.answers, deaths, written)
@@ -372,11 +382,20 @@ impl Shared {
                 },
             }
         }
+        if let Some(done) = written {
+            state.last_push = done;
+        }
         let duplicates = plan.outcomes.iter().filter(|o| matches!(o, PushOutcome::Duplicate(_))).count();
+        if duplicates > 0 {
+            // A repetition is as safe as what it repeats, which may still be on its way to the disk.
+            written = Some(written.unwrap_or(Written::NOTHING).and(state.last_push));
+        }
         state.queue.note_duplicates(duplicates as u64);
         let name = state.queue.name().clone();
         let outcomes = plan.outcomes.into_iter().map(|outcome| match (outcome, &refused) {
-            (PushOutcome::Accepted(offset), Some((first, reason))) if offset >= *first => {
+            (PushOutcome::Accepted(offset) | PushOutcome::Duplicate(offset), Some((first, reason)))
+                if offset >= *first =>
+            {
                 Err(PushError::Unavailable { reason: reason.clone() })
             }
             (PushOutcome::Accepted(offset), _) => Ok(Pushed { offset, duplicate: false }),
@@ -451,6 +470,7 @@ impl Shared {
                 attempts: one.attempts,
                 enqueued_at: one.enqueued_at,
                 until: None,
+                granted_at: Timestamp(0),
                 at: Position::default(),
                 payload: one.payload.or_else(|| payloads.remove(&one.offset)),
             };
@@ -459,17 +479,27 @@ impl Shared {
         Ok(shown.collect())
     }
 
-    /// Runs something that may wait for the disk.
-    async fn on_worker<R: Send + 'static>(
+    /// Has something done that may wait for the disk, and gives back where its result will be.
+    fn begin_on_worker<R: Send + 'static>(
         &self,
         work: impl FnOnce() -> R + Send + 'static,
-    ) -> Result<R, QueueError> {
+    ) -> oneshot::Receiver<R> {
         let (send, receive) = oneshot::channel();
         self.workers.spawn(move || {
             // Whoever asked may have gone.
             let _ = send.send(work());
         });
-        receive.await.map_err(|_| QueueError::Unavailable { reason: "the broker is stopping".into() })
+        receive
+    }
+
+    /// Runs something that may wait for the disk.
+    async fn on_worker<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, QueueError> {
+        self.begin_on_worker(work)
+            .await
+            .map_err(|_| QueueError::Unavailable { reason: "the broker is stopping".into() })
     }
 }
 

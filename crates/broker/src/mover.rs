@@ -14,12 +14,15 @@ use nexo_log::{AppendError, Claim, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp};
 
 use crate::error::QueueError;
+use crate::paging::Fetched;
 use crate::request::Redrive;
 use crate::shared::{Encoded, Shared};
 use crate::slot::{Slot, SlotState};
 
 /// Messages moved under one hold of two locks, and written as one frame.
 const MOVE_BATCH: usize = 256;
+/// Bytes of them, so that they fit into one frame.
+const MOVE_BYTES: usize = 1024 * 1024;
 
 /// A message on its way: what it will be there, and the record by which it leaves here.
 struct Moving {
@@ -54,13 +57,27 @@ impl Shared {
     /// Moves dead messages to the dead-letter queue. What cannot be moved now stays as it is, and the keeper
     /// tries again.
     pub(crate) fn bury(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) {
-        for part in deaths.chunks(MOVE_BATCH) {
+        let mut rest = deaths;
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at(self.part_len(slot, rest));
+            rest = after;
             if let Err(error) = self.bury_part(slot, part) {
                 tracing::warn!(queue = %slot.name, %error, "dead letters cannot be moved now");
                 self.keeper.note_stuck(slot);
                 return;
             }
         }
+    }
+
+    /// How many of these are moved in one frame: few enough in number and in bytes, but at least one.
+    fn part_len(&self, slot: &Slot, deaths: &[Death]) -> usize {
+        let state = slot.state.lock();
+        let mut bytes = 0;
+        let fits = |death: &&Death| {
+            bytes += state.queue.dying(death.offset).map_or(0, |dying| dying.stored_bytes as usize);
+            bytes <= MOVE_BYTES
+        };
+        deaths.iter().take(MOVE_BATCH).take_while(fits).count().max(1)
     }
 
     fn bury_part(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) -> Result<(), QueueError> {
@@ -79,19 +96,17 @@ impl Shared {
         let name = name.map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
         let Some(name) = name else { return self.post(slot, &dying) };
         let target = self.dead_letter_queue(&name)?;
-        let cold = dying.iter().filter(|(_, dying)| dying.payload.is_none());
-        let mut payloads =
-            self.read_payloads(slot.id, &cold.map(|(offset, dying)| (*offset, dying.at)).collect::<Vec<_>>());
-        payloads.extend(dying.iter().filter_map(|(offset, dying)| Some((*offset, dying.payload.clone()?))));
+        let read = self.fetch_dying(slot, &dying)?;
         self.with_both(slot, &target, |from, to, now| {
             let mut moving = Vec::new();
             for (offset, _) in &dying {
                 // Somebody may have acknowledged it meanwhile, or moved it.
                 let Some(dying) = from.queue.dying(*offset) else { continue };
-                let message = payloads.get(offset).and_then(|bytes| dead_letter(&slot.name, *offset, &dying, bytes, now));
+                let payload = read.found.get(offset);
+                let message = payload.and_then(|bytes| dead_letter(&slot.name, *offset, &dying, bytes, now));
                 let why = if message.is_some() { Leave::DeadLettered } else { Leave::Damaged };
                 if message.is_none() {
-                    tracing::error!(queue = %slot.name, %offset, "a dead letter cannot be read from the log and is dropped");
+                    tracing::error!(queue = %slot.name, %offset, "a dead letter is damaged on disk and is dropped");
                 }
                 if let Some(leave) = from.queue.decide_burial(now, *offset, why) {
                     match message {
@@ -102,7 +117,20 @@ impl Shared {
             }
             self.move_all(from, to, moving, now)
         })?
-        .map_err(|error| Self::unavailable(&error))
+        .map_err(|error| self.refused(&error))
+    }
+
+    /// The stored forms of messages that are about to be moved; only damaged ones are missing.
+    pub(crate) fn fetch_dying(&self, slot: &Slot, dying: &[(Offset, Dying)]) -> Result<Fetched, QueueError> {
+        let cold = dying.iter().filter(|(_, dying)| dying.payload.is_none());
+        let mut read = self.fetch(slot, cold.map(|(offset, dying)| (*offset, dying.at)).collect());
+        if !read.unreadable.is_empty() {
+            return Err(QueueError::Unavailable {
+                reason: "dead letters cannot be read from the log now".into(),
+            });
+        }
+        read.found.extend(dying.iter().filter_map(|(offset, dying)| Some((*offset, dying.payload.clone()?))));
+        Ok(read)
     }
 
     /// Writes one frame that takes messages out of one queue and puts them into another, and applies it.
@@ -193,8 +221,7 @@ impl Shared {
             return Ok(None);
         }
         let cold = taken.iter().filter(|one| one.payload.is_none());
-        let mut payloads =
-            self.read_payloads(slot.id, &cold.map(|one| (one.offset, one.at)).collect::<Vec<_>>());
+        let mut payloads = self.fetch(slot, cold.map(|one| (one.offset, one.at)).collect()).found;
         payloads.extend(taken.iter().filter_map(|one| Some((one.offset, one.payload.clone()?))));
         let mut by_target: BTreeMap<QueueName, Vec<(&Handed, StoredMessage)>> = BTreeMap::new();
         for one in &taken {
@@ -210,10 +237,12 @@ impl Shared {
         let mut moved = 0;
         let mut failed = None;
         for (name, messages) in by_target {
-            match self.redrive_to(slot, &name, &messages) {
-                Ok(()) => moved += messages.len() as u64,
-                Err(QueueError::NotFound { .. }) => passed.extend(messages.iter().map(|(one, _)| one.offset)),
-                Err(error) => failed = Some(error),
+            for part in by_bytes(&messages) {
+                match self.redrive_to(slot, &name, part) {
+                    Ok(()) => moved += part.len() as u64,
+                    Err(QueueError::NotFound { .. }) => passed.extend(part.iter().map(|(one, _)| one.offset)),
+                    Err(error) => failed = Some(error),
+                }
             }
         }
         // Those that were moved are not leased any more and are passed over here.
@@ -299,16 +328,51 @@ impl Shared {
 
     /// Gives back what was taken and is still held, as if it had never been taken.
     fn put_back(self: &Arc<Self>, slot: &Arc<Slot>, taken: &[Handed]) -> Result<(), QueueError> {
-        self.with(slot, |state, now| {
-            let receipts: Vec<(Offset, u32)> = taken.iter().map(|one| (one.offset, one.attempts)).collect();
-            let (_, plan) = state.queue.decide_return(now, &receipts, ReturnCause::Undelivered);
-            if plan.records.is_empty() {
-                return Ok(());
-            }
-            self.commit(state, &plan.records, Urgency::Lazy, Claim::Reserved).map(|_| ())
-        })?
-        .map_err(|error| Self::unavailable(&error))
+        let receipts: Vec<(Offset, u32)> = taken.iter().map(|one| (one.offset, one.attempts)).collect();
+        let returned = self.with(slot, |state, _| {
+            state.taken_aside.extend(receipts);
+            self.return_taken(state)
+        })?;
+        if let Err(error) = returned {
+            // They have no lease that could end; the keeper sees to it that they come back.
+            self.keeper.note_stuck(slot);
+            return Err(self.refused(&error));
+        }
+        Ok(())
     }
+
+    /// Returns what the broker had taken aside and does not need any more.
+    pub(crate) fn return_taken(&self, state: &mut SlotState) -> Result<(), AppendError> {
+        let now = self.clock.now();
+        let taken = std::mem::take(&mut state.taken_aside);
+        let (_, plan) = state.queue.decide_return(now, &taken, ReturnCause::Undelivered);
+        if plan.records.is_empty() {
+            return Ok(());
+        }
+        match self.commit(state, &plan.records, Urgency::Lazy, Claim::Reserved) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                state.taken_aside = taken;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Messages in parts that fit into one frame each.
+fn by_bytes<'a, 'b>(messages: &'a [(&'b Handed, StoredMessage)]) -> Vec<&'a [(&'b Handed, StoredMessage)]> {
+    let mut parts = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (at, (_, message)) in messages.iter().enumerate() {
+        let size = message.body.len() + message.properties.bytes.len();
+        if at > start && bytes + size > MOVE_BYTES {
+            parts.push(&messages[start..at]);
+            (start, bytes) = (at, 0);
+        }
+        bytes += size;
+    }
+    parts.push(&messages[start..]);
+    parts
 }
 
 /// The message as it will be in the dead-letter queue.

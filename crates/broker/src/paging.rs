@@ -7,10 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nexo_core::batch::MessageBatch;
 use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{Entry, Handed, PageRequest};
+use nexo_core::queue::{Entry, Handed, PageRequest, ReturnCause};
 use nexo_core::record::{Leave, Pick, Record};
 use nexo_log::{EntryKind, Frame, FrameRef, Log, ReadError};
-use nexo_types::{Offset, Position, QueueId};
+use nexo_types::{Millis, Offset, Position, QueueId, Timestamp};
 
 use crate::mailbox::Mailbox;
 use crate::shared::{Confirm, Shared};
@@ -20,6 +20,10 @@ use crate::slot::{Slot, SlotState};
 const PAGE_BYTES: usize = 2 * 1024 * 1024;
 /// Frames read at first; twice as many each time until the page is full.
 const FRAMES_AT_FIRST: usize = 16;
+/// A message that was copied forward while it was looked for is looked for again, so often.
+const FETCH_TRIES: usize = 5;
+/// A message that could not be read is delivered again after this.
+const READ_AGAIN: Millis = Millis(500);
 
 impl Shared {
     /// Reads a page and gives it to its queue.
@@ -43,7 +47,7 @@ impl Shared {
     pub(crate) fn take_page(&self, state: &mut SlotState, request: &PageRequest, entries: Vec<Entry>) {
         let lost: OffsetSet =
             entries.iter().filter(|entry| entry.payload.is_none()).map(|entry| entry.offset).collect();
-        if state.queue.page_in(request, entries) && !lost.is_empty() {
+        if state.queue.page_in(request, entries, self.clock.now()) && !lost.is_empty() {
             self.drop_damaged(state, vec![Pick { lane: request.lane, offsets: lost }]);
         }
     }
@@ -66,7 +70,8 @@ impl Shared {
         read_page(&self.log, queue, request)
     }
 
-    /// Reads the messages of a batch that waits in a mailbox. Those that cannot be read leave the queue.
+    /// Reads the messages of a batch that waits in a mailbox. What is damaged leaves the queue; what cannot be read now
+    /// goes back to its place, and the consumer gets another chance.
     pub(crate) fn read_delivery(
         self: &Arc<Self>,
         slot: &Arc<Slot>,
@@ -74,55 +79,117 @@ impl Shared {
         number: u64,
         mut messages: Vec<Handed>,
     ) {
-        let wanted = messages.iter().filter(|message| message.payload.is_none());
-        let wanted: Vec<(Offset, Position)> = wanted.map(|message| (message.offset, message.at)).collect();
-        let mut read = self.read_payloads(slot.id, &wanted);
-        let mut lost = Vec::new();
-        messages.retain_mut(|message| {
-            if message.payload.is_none() {
-                message.payload = read.remove(&message.offset);
-            }
-            if message.payload.is_none() {
-                lost.push(message.offset);
-            }
-            message.payload.is_some()
-        });
+        let cold = messages.iter().filter(|message| message.payload.is_none());
+        let cold: Vec<(Offset, Position)> = cold.map(|message| (message.offset, message.at)).collect();
+        let mut read = self.fetch(slot, cold);
+        for message in messages.iter_mut().filter(|message| message.payload.is_none()) {
+            message.payload = read.found.remove(&message.offset);
+        }
+        let attempts: BTreeMap<Offset, u32> = messages.iter().map(|m| (m.offset, m.attempts)).collect();
+        messages.retain(|message| message.payload.is_some());
         mailbox.fill(number, messages);
-        if !lost.is_empty() {
-            let _ = self.with(slot, |state, now| {
-                tracing::error!(queue = %slot.name, count = lost.len(), "messages are damaged on disk and are dropped");
-                let record = Record::Settle { offsets: lost.into_iter().collect(), why: Leave::Damaged, at: now };
-                if let Err(error) =
-                    self.commit(state, &[record], nexo_log::Urgency::Lazy, nexo_log::Claim::Reserved)
-                {
-                    tracing::error!(queue = %slot.name, %error, "damaged messages cannot be dropped now");
-                }
-            });
+        if read.damaged.is_empty() && read.unreadable.is_empty() {
+            return;
+        }
+        let _ = self.with(slot, |state, now| {
+            let back: Vec<(Offset, u32)> =
+                read.unreadable.iter().filter_map(|offset| Some((*offset, *attempts.get(offset)?))).collect();
+            let credit = back.len() + read.damaged.len();
+            state.queue.add_credit(mailbox.consumer(), credit as u32);
+            self.settle_damaged(state, now, read.damaged);
+            let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(READ_AGAIN));
+            if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily) {
+                tracing::warn!(queue = %slot.name, %error, "messages that cannot be read cannot be returned either");
+            }
+        });
+    }
+
+    fn settle_damaged(&self, state: &mut SlotState, now: Timestamp, damaged: Vec<Offset>) {
+        if damaged.is_empty() {
+            return;
+        }
+        tracing::error!(queue = %state.queue.name(), count = damaged.len(), "messages are damaged on disk and are dropped");
+        let record = Record::Settle { offsets: damaged.into_iter().collect(), why: Leave::Damaged, at: now };
+        if let Err(error) = self.commit(state, &[record], nexo_log::Urgency::Lazy, nexo_log::Claim::Reserved)
+        {
+            tracing::error!(queue = %state.queue.name(), %error, "damaged messages cannot be dropped now");
         }
     }
 
-    /// The stored forms of messages, by where they lie. Messages that cannot be read are missing.
+    /// Reads messages that are leased or about to be moved. The keeper may copy one forward and give up its segment
+    /// between the moment its place was noted and the read: then its new place is asked for.
+    pub(crate) fn fetch(&self, slot: &Slot, wanted: Vec<(Offset, Position)>) -> Fetched {
+        let mut fetched = Fetched::default();
+        let mut wanted = wanted;
+        for _ in 0..FETCH_TRIES {
+            if wanted.is_empty() {
+                return fetched;
+            }
+            let gone = self.read_into(slot.id, &wanted, &mut fetched);
+            let state = slot.state.lock();
+            // One that is neither leased nor dying any more has been settled, and nobody needs it.
+            wanted = gone
+                .into_iter()
+                .filter_map(|offset| Some((offset, state.queue.position_of(offset)?)))
+                .collect();
+        }
+        fetched.unreadable.extend(wanted.into_iter().map(|(offset, _)| offset));
+        fetched
+    }
+
+    /// The stored forms of messages, by where they lie, as far as they can be read.
     pub(crate) fn read_payloads(
         &self,
         queue: QueueId,
         wanted: &[(Offset, Position)],
     ) -> BTreeMap<Offset, Bytes> {
+        let mut fetched = Fetched::default();
+        self.read_into(queue, wanted, &mut fetched);
+        fetched.found
+    }
+
+    /// Gives back those that do not lie there any more.
+    fn read_into(&self, queue: QueueId, wanted: &[(Offset, Position)], fetched: &mut Fetched) -> Vec<Offset> {
         let mut by_segment: BTreeMap<_, BTreeMap<u32, Vec<Offset>>> = BTreeMap::new();
         for (offset, at) in wanted {
             by_segment.entry(at.segment).or_default().entry(at.byte).or_default().push(*offset);
         }
-        let mut read = BTreeMap::new();
+        let mut gone = Vec::new();
         for (segment, frames) in by_segment {
             let starts: Vec<u32> = frames.keys().copied().collect();
             for (frame, offsets) in self.log.read_frames(segment, &starts).into_iter().zip(frames.values()) {
                 match frame {
-                    Ok(frame) => pick_payloads(&frame, queue, offsets, &mut read),
-                    Err(error) => tracing::error!(%error, "messages cannot be read from the log"),
+                    Ok(frame) => {
+                        pick_payloads(&frame, queue, offsets, &mut fetched.found);
+                        let missing = offsets.iter().filter(|offset| !fetched.found.contains_key(*offset));
+                        fetched.damaged.extend(missing.copied().collect::<Vec<_>>());
+                    }
+                    Err(ReadError::Retired { .. } | ReadError::NoFrame { .. }) => {
+                        gone.extend_from_slice(offsets)
+                    }
+                    Err(error @ ReadError::Damaged { .. }) => {
+                        tracing::error!(%error, "a frame of the log is damaged");
+                        fetched.damaged.extend_from_slice(offsets);
+                    }
+                    Err(error @ ReadError::Io { .. }) => {
+                        tracing::error!(%error, "messages cannot be read from the log; trying again");
+                        fetched.unreadable.extend_from_slice(offsets);
+                    }
                 }
             }
         }
-        read
+        gone
     }
+}
+
+/// What came of reading messages.
+#[derive(Debug, Default)]
+pub(crate) struct Fetched {
+    pub(crate) found: BTreeMap<Offset, Bytes>,
+    /// Their bytes are there and wrong: they are lost.
+    pub(crate) damaged: Vec<Offset>,
+    /// The disk would not say; another time it may.
+    pub(crate) unreadable: Vec<Offset>,
 }
 
 /// The first messages of a page, without a gap: those that fit, at least one. What is damaged comes back as lost.

@@ -18,18 +18,21 @@ use crate::slot::{Slot, SlotState};
 
 impl Shared {
     /// Sends dead messages to their queue's dead-letter exchange, or lets them go if it has none.
-    pub(crate) fn post(self: &Arc<Self>, slot: &Arc<Slot>, dying: &[(Offset, Dying)]) -> Result<(), QueueError> {
+    pub(crate) fn post(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        dying: &[(Offset, Dying)],
+    ) -> Result<(), QueueError> {
         let target = slot.state.lock().queue.config().dead_letters.clone();
-        let cold: Vec<_> = dying.iter().filter(|(_, d)| d.payload.is_none()).map(|(o, d)| (*o, d.at)).collect();
-        let read = self.read_payloads(slot.id, &cold);
+        let read = self.fetch_dying(slot, dying)?;
         for (offset, dying) in dying {
-            let payload = dying.payload.as_ref().or_else(|| read.get(offset));
-            let message = payload.and_then(|payload| StoredMessage::parse(payload).ok());
+            let message = read.found.get(offset).and_then(|payload| StoredMessage::parse(payload).ok());
             let (letter, queues) = match (&target, message) {
                 (DeadLetters::Exchange { exchange, routing_key }, Some(message)) => {
                     let at = self.clock.now();
                     let routing_key = routing_key.as_ref();
-                    let note = DeathNote { queue: &slot.name, reason: dying.reason, at, exchange, routing_key };
+                    let note =
+                        DeathNote { queue: &slot.name, reason: dying.reason, at, exchange, routing_key };
                     self.address(message, &note)
                 }
                 _ => (None, Vec::new()),

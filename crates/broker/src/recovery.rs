@@ -56,6 +56,7 @@ pub(crate) fn restore(log: &Log, recovered: &Recovered, path: &Path) -> Result<R
         queues: BTreeMap::new(),
         topology: Topology::new(),
         topology_snapshot: Vec::new(),
+        known_queues: manifest.next_queue,
         next_queue: manifest.next_queue.max(1),
         error: None,
     };
@@ -79,6 +80,8 @@ struct Rebuild<'a> {
     queues: BTreeMap<QueueId, Rebuilt>,
     topology: Topology,
     topology_snapshot: Vec<Position>,
+    /// Ids below this had been given out when the checkpoint was written.
+    known_queues: u64,
     next_queue: u64,
     error: Option<String>,
 }
@@ -130,8 +133,14 @@ impl Rebuild<'_> {
                 self.queues.insert(id, Rebuilt { queue, snapshot: Vec::new(), dirty: true });
                 Ok(())
             }
-            // It was deleted later, and the checkpoint knows; or its creation was damaged, which was reported.
-            (_, None) => Ok(()),
+            // It was deleted later, and the checkpoint knows.
+            (_, None) if id.0 < self.known_queues => Ok(()),
+            // It was not durable, and its messages only passed through; or its creation was damaged, which the log has
+            // reported.
+            (_, None) => {
+                tracing::debug!(queue = %id, at = %at, "a record of an unknown queue is passed over");
+                Ok(())
+            }
             (_, Some(rebuilt)) if rebuilt.snapshot.last().is_some_and(|snapshot| at < *snapshot) => Ok(()),
             (Record::Delete, Some(_)) => {
                 self.queues.remove(&id);
@@ -145,7 +154,9 @@ impl Rebuild<'_> {
     }
 
     fn apply_topology(&mut self, at: Position, entry: &Entry) -> Result<(), String> {
-        if entry.kind != EntryKind::Record || self.topology_snapshot.last().is_some_and(|snapshot| at < *snapshot) {
+        if entry.kind != EntryKind::Record
+            || self.topology_snapshot.last().is_some_and(|snapshot| at < *snapshot)
+        {
             return Ok(());
         }
         let record = TopologyRecord::decode(&entry.payload).map_err(|error| error.to_string())?;
@@ -187,7 +198,7 @@ fn apply_paging(log: &Log, queue: &mut Queue, at: Position, record: &Record) -> 
         let entries = paging::read_page(log, queue.id(), &page).map_err(|error| error.to_string())?;
         let lost: OffsetSet =
             entries.iter().filter(|entry| entry.payload.is_none()).map(|entry| entry.offset).collect();
-        if !queue.page_in(&page, entries) {
+        if !queue.page_in(&page, entries, Timestamp(0)) {
             return Err(format!("messages {:?} are not where they should be", page.offsets.first()));
         }
         if !lost.is_empty() {

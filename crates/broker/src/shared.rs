@@ -35,14 +35,17 @@ const RETRY: Millis = Millis(500);
 pub(crate) struct Shared {
     pub(crate) options: BrokerOptions,
     pub(crate) log: Log,
-    pub(crate) clock: Clock,
+    pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
     pub(crate) exchanges: Exchanges,
     /// Knows the properties of messages that came by a protocol with exchanges.
     pub(crate) scribe: std::sync::OnceLock<Arc<dyn Scribe>>,
-    pub(crate) timer: Timer,
+    pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,
     pub(crate) keeper: Keeper,
+    /// Held while a queue is written down and put into the catalog, and while a checkpoint notes where it begins and
+    /// which queues there are: a queue must be in the records after it, or among those it knows.
+    pub(crate) creating: parking_lot::Mutex<()>,
     /// Held while the catalog changes.
     pub(crate) catalog_change: tokio::sync::Mutex<()>,
     pub(crate) next_queue: AtomicU64,
@@ -81,7 +84,8 @@ pub struct Written {
 
 impl Written {
     /// Nothing that anybody has to wait for.
-    pub const NOTHING: Self = Self { end: Position { segment: SegmentId(0), byte: 0 }, urgency: Urgency::Lazy };
+    pub const NOTHING: Self =
+        Self { end: Position { segment: SegmentId(0), byte: 0 }, urgency: Urgency::Lazy };
 
     /// A change that ends here.
     pub(crate) const fn at(end: Position, urgency: Urgency) -> Self {
@@ -177,7 +181,8 @@ impl Shared {
         let id = state.queue.id();
         // Of a queue that does not survive a restart only messages are written, to be read back when memory is short.
         let kept = |record: &&Record| state.durable || matches!(record, Record::Messages(_));
-        let entries: Vec<Encoded> = records.iter().filter(kept).map(|record| Encoded::new(id, record)).collect();
+        let entries: Vec<Encoded> =
+            records.iter().filter(kept).map(|record| Encoded::new(id, record)).collect();
         let (at, written) = if entries.is_empty() {
             (Position::default(), Written::NOTHING)
         } else {
@@ -270,7 +275,12 @@ impl Shared {
     }
 
     /// What time brings, what is too much, who gets what: until nothing is left to do now.
-    pub(crate) fn follow_up(self: &Arc<Self>, slot: &Arc<Slot>, state: &mut SlotState, now: Timestamp) -> Aftermath {
+    pub(crate) fn follow_up(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        state: &mut SlotState,
+        now: Timestamp,
+    ) -> Aftermath {
         let mut aftermath = Aftermath::default();
         let mut deliveries = Vec::new();
         let mut outcome = Ok(true);
@@ -304,7 +314,8 @@ impl Shared {
             self.timer.set(slot, at);
         }
         if !state.paging {
-            aftermath.page = state.queue.wanted_page().or_else(|| state.queue.overflow_page());
+            let wanted = state.queue.wanted_page().or_else(|| state.queue.overflow_page());
+            aftermath.page = wanted.or_else(|| state.queue.expired_page(now));
             state.paging = aftermath.page.is_some();
         }
         if std::mem::take(&mut state.page_arrived) {
@@ -313,7 +324,7 @@ impl Shared {
                 mailbox.stir();
             }
         }
-        self.note_memory(state, now);
+        self.note_memory(state);
         aftermath
     }
 
@@ -327,16 +338,17 @@ impl Shared {
     ) -> Result<bool, AppendError> {
         let due = state.queue.decide_due(now, BATCH);
         let mut more = due.more;
+        // Before anything can fail: they are marked, and must be moved.
+        aftermath.deaths.extend(due.deaths);
         if let Err(error) = self.commit_if(state, &due.records, due.durable) {
             state.queue.undo_due();
             return Err(error);
         }
-        aftermath.deaths.extend(due.deaths);
         let (overflow, deaths) = state.queue.decide_overflow(now);
         more |= overflow.is_some() || !deaths.is_empty();
         aftermath.deaths.extend(deaths);
         self.commit_if(state, overflow.as_slice(), true)?;
-        if self.stopping.load(Ordering::Relaxed) {
+        if self.stopping.load(Ordering::Relaxed) || due.advancing {
             return Ok(more);
         }
         let Some(dispatch) = state.queue.decide_dispatch(now, BATCH) else { return Ok(more) };
@@ -390,17 +402,19 @@ impl Shared {
         }
         if aftermath.expired {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || shared.delete_unused(&slot, |state, now| expires_at(state).is_some_and(|at| at <= now)));
+            self.workers.spawn(move || {
+                shared.delete_unused(&slot, |state, now| expires_at(state).is_some_and(|at| at <= now))
+            });
         }
     }
 
-    fn note_memory(&self, state: &mut SlotState, now: Timestamp) {
+    fn note_memory(&self, state: &mut SlotState) {
         let memory = state.queue.memory_bytes();
         let change = memory as i64 - state.memory_bytes as i64;
         state.memory_bytes = memory;
         let sum = self.memory_bytes.fetch_add(change, Ordering::Relaxed) + change;
         if change > 0 && sum > self.options.memory_bytes_max as i64 {
-            self.keeper.note_pressure(now);
+            self.keeper.note_pressure();
         }
     }
 
@@ -411,6 +425,15 @@ impl Shared {
 
     pub(crate) fn new_consumer_id(&self) -> ConsumerId {
         ConsumerId(self.next_consumer.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Drop for Shared {
+    /// A broker that is dropped without being shut down is as one that crashed, but its threads end.
+    fn drop(&mut self) {
+        self.keeper.stop();
+        self.timer.stop();
+        self.workers.stop();
     }
 }
 

@@ -6,11 +6,12 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use nexo_core::message::Durability;
 use nexo_core::queue::Queue;
-use nexo_types::{ConsumerId, Position, QueueId, QueueName, Timestamp};
+use nexo_types::{ConsumerId, Offset, Position, QueueId, QueueName, Timestamp};
 use parking_lot::Mutex;
 
 use crate::mailbox::Mailbox;
 use crate::request::SessionId;
+use crate::shared::Written;
 
 /// A queue and its lock.
 #[derive(Debug)]
@@ -43,6 +44,10 @@ pub(crate) struct SlotState {
     pub(crate) dirty: bool,
     /// The frames of the last snapshot; empty if there is none.
     pub(crate) snapshot: Vec<Position>,
+    /// Messages that the broker took for itself and could not give back yet.
+    pub(crate) taken_aside: Vec<(Offset, u32)>,
+    /// The latest push that somebody waits for.
+    pub(crate) last_push: Written,
     /// What was last said about its memory.
     pub(crate) memory_bytes: u64,
     /// When it was last declared, or lost a consumer, or was asked for a message.
@@ -65,6 +70,8 @@ impl Slot {
             armed: None,
             dirty: true,
             snapshot: Vec::new(),
+            taken_aside: Vec::new(),
+            last_push: Written::NOTHING,
             memory_bytes: 0,
             last_used: Timestamp(0),
         };

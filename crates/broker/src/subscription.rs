@@ -1,6 +1,7 @@
 //! A consumer that stays until it says otherwise.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nexo_core::message::StoredMessage;
 use nexo_core::queue::{Handed, ReturnCause, SharedCredit, Terms};
@@ -13,6 +14,9 @@ use crate::error::QueueError;
 use crate::mailbox::Mailbox;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
+
+/// How long somebody who does not want to wait waits for the disk.
+const LOG_READ_MAX: Duration = Duration::from_secs(30);
 
 /// A consumer of one queue. Dropping it ends the subscription; what it holds comes back at once unless the
 /// subscription was asked to keep its leases.
@@ -58,7 +62,7 @@ impl Subscription {
         kind: Kind,
     ) -> Result<Self, QueueError> {
         let id = shared.new_consumer_id();
-        let mailbox = Arc::new(Mailbox::default());
+        let mailbox = Arc::new(Mailbox::new(id));
         shared.with(slot, |state, _| {
             state.mailboxes.insert(id, Arc::clone(&mailbox));
             match limit {
@@ -90,19 +94,26 @@ impl Subscription {
         self.open(self.mailbox.take())
     }
 
-    /// The messages that are here now, and those that only have to be read from the log: a backlog may be on
-    /// disk only, and whoever asks for what is there waits for the disk.
+    /// Waits for messages that only have to be read from the log: a backlog may be on disk only, and whoever asks for
+    /// what is there waits for the disk, within reason. Nothing is taken before that: a caller that gives up leaves
+    /// everything in the mailbox.
     pub(crate) async fn take_with_log(&self, max: usize) -> Vec<Delivery> {
-        let mut taken = Vec::new();
-        loop {
-            let stirred = self.mailbox.stirred();
-            taken.extend(self.take());
-            let reading = self.mailbox.is_waiting_for_log() || self.slot.state.lock().paging;
-            if taken.len() >= max || !reading {
-                return taken;
+        let read = async {
+            loop {
+                let stirred = self.mailbox.stirred();
+                let reading = self.mailbox.is_waiting_for_log() || {
+                    let state = self.slot.state.lock();
+                    state.paging && !state.deleted
+                };
+                if self.mailbox.len() >= max || !reading || self.mailbox.is_closed() {
+                    return;
+                }
+                stirred.await;
             }
-            stirred.await;
-        }
+        };
+        // After that, what has been read is better than nothing.
+        let _ = tokio::time::timeout(LOG_READ_MAX, read).await;
+        self.take()
     }
 
     /// Asks for this many more messages.
@@ -135,7 +146,14 @@ impl Subscription {
         });
     }
 
-    fn open(&self, handed: Vec<Handed>) -> Vec<Delivery> {
+    /// What was read too late has gone back to the queue: its lease has ended, and somebody else may have it.
+    fn open(&self, mut handed: Vec<Handed>) -> Vec<Delivery> {
+        let now = self.shared.clock.now();
+        let before = handed.len();
+        handed.retain(|one| one.until.is_none_or(|until| until > now));
+        if handed.len() < before {
+            self.add_credit((before - handed.len()) as u32);
+        }
         handed.into_iter().filter_map(|one| delivery(&self.slot, one)).collect()
     }
 }
@@ -157,6 +175,7 @@ pub(crate) fn delivery(slot: &Slot, handed: Handed) -> Option<Delivery> {
         attempt: handed.attempts,
         enqueued_at: handed.enqueued_at,
         lease_until: handed.until,
+        granted_at: handed.granted_at,
         message,
     })
 }
@@ -183,7 +202,8 @@ impl Drop for Subscription {
         });
         let Ok(deaths) = ended else { return };
         self.shared.bury_soon(&self.slot, deaths);
-        let left_alone = |state: &SlotState| state.queue.config().auto_delete && state.queue.consumers().0 == 0;
+        let left_alone =
+            |state: &SlotState| state.queue.config().auto_delete && state.queue.consumers().0 == 0;
         if self.kind != Kind::Pull && left_alone(&self.slot.state.lock()) {
             let (shared, slot) = (Arc::clone(&self.shared), Arc::clone(&self.slot));
             self.shared.workers.spawn(move || shared.delete_unused(&slot, |state, _| left_alone(state)));

@@ -1,18 +1,20 @@
 //! Wakes queues at their deadlines. One thread sleeps until the earliest of them; an idle queue costs nothing.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 use nexo_types::{QueueId, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
+use crate::clock::Clock;
 use crate::shared::Shared;
 use crate::slot::Slot;
 
-/// Longest sleep: the wall clock may be set, and a deadline must not be missed by more than this then.
+/// Longest sleep: a moment that never comes must not overflow the system's clock.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 /// All deadlines of all queues.
@@ -24,31 +26,30 @@ pub(crate) struct Timer {
 
 #[derive(Debug, Default)]
 struct State {
-    alarms: BinaryHeap<Reverse<Alarm>>,
+    /// One for each queue that has a deadline, in the order of their times.
+    alarms: BTreeMap<(Timestamp, QueueId), Weak<Slot>>,
+    times: HashMap<QueueId, Timestamp, RandomState>,
     stopping: bool,
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
-struct Alarm {
-    at: Timestamp,
-    queue: QueueId,
-    slot: Weak<Slot>,
-}
-
 impl Timer {
-    pub(crate) fn start(&self, shared: &Arc<Shared>) -> std::io::Result<()> {
-        let weak = Arc::downgrade(shared);
-        let thread = thread::Builder::new().name("nexo-timer".into()).spawn(move || run(&weak))?;
+    pub(crate) fn start(self: &Arc<Self>, shared: &Arc<Shared>) -> std::io::Result<()> {
+        let (timer, clock, weak) = (Arc::clone(self), Arc::clone(&shared.clock), Arc::downgrade(shared));
+        let run = move || timer.run(&clock, &weak);
+        let thread = thread::Builder::new().name("nexo-timer".into()).spawn(run)?;
         self.state.lock().thread = Some(thread);
         Ok(())
     }
 
-    /// Wakes the queue at this moment, unless it has been told an earlier one.
+    /// Wakes the queue at this moment, and at no other.
     pub(crate) fn set(&self, slot: &Arc<Slot>, at: Timestamp) {
         let mut state = self.state.lock();
-        let earliest = state.alarms.peek().is_none_or(|Reverse(first)| at < first.at);
-        state.alarms.push(Reverse(Alarm { at, queue: slot.id, slot: Arc::downgrade(slot) }));
+        let earliest = state.alarms.first_key_value().is_none_or(|((first, _), _)| at < *first);
+        if let Some(before) = state.times.insert(slot.id, at) {
+            state.alarms.remove(&(before, slot.id));
+        }
+        state.alarms.insert((at, slot.id), Arc::downgrade(slot));
         if earliest {
             self.wake.notify_one();
         }
@@ -69,61 +70,42 @@ impl Timer {
         }
     }
 
+    fn run(&self, clock: &Clock, shared: &Weak<Shared>) {
+        while let Some(due) = self.next(clock) {
+            // Held only while there is something to do, so that a broker that is dropped can end.
+            let Some(shared) = shared.upgrade() else { return };
+            for (at, slot) in due {
+                if let Some(slot) = slot.upgrade() {
+                    shared.wake_queue(&slot, at);
+                }
+            }
+        }
+    }
+
     /// Sleeps until something is due or the timer stops; gives back what is due.
-    fn next(&self, shared: &Shared) -> Option<Vec<Alarm>> {
+    fn next(&self, clock: &Clock) -> Option<Vec<(Timestamp, Weak<Slot>)>> {
         let mut state = self.state.lock();
         loop {
             if state.stopping {
                 return None;
             }
-            let now = shared.clock.now();
+            let now = clock.now();
             let mut due = Vec::new();
-            while state.alarms.peek().is_some_and(|Reverse(alarm)| alarm.at <= now)
-                && let Some(Reverse(alarm)) = state.alarms.pop()
+            while state.alarms.first_key_value().is_some_and(|((at, _), _)| *at <= now)
+                && let Some(((at, queue), slot)) = state.alarms.pop_first()
             {
-                due.push(alarm);
+                state.times.remove(&queue);
+                due.push((at, slot));
             }
             if !due.is_empty() {
                 return Some(due);
             }
-            match state.alarms.peek().map(|Reverse(alarm)| alarm.at.since(now).as_duration()) {
+            match state.alarms.first_key_value().map(|((at, _), _)| at.since(now).as_duration()) {
                 None => self.wake.wait(&mut state),
                 Some(sleep) => {
                     self.wake.wait_until(&mut state, Instant::now() + sleep.min(SLEEP_MAX));
                 }
             }
         }
-    }
-}
-
-fn run(shared: &Weak<Shared>) {
-    loop {
-        let Some(shared) = shared.upgrade() else { return };
-        let Some(due) = shared.timer.next(&shared) else { return };
-        for alarm in due {
-            if let Some(slot) = alarm.slot.upgrade() {
-                shared.wake_queue(&slot, alarm.at);
-            }
-        }
-    }
-}
-
-impl PartialEq for Alarm {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Alarm {}
-
-impl PartialOrd for Alarm {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Alarm {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.queue).cmp(&(other.at, other.queue))
     }
 }

@@ -78,7 +78,11 @@ impl Shared {
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
-                parking_lot::MutexGuard::unlocked(&mut state, job);
+                // A bug in one job must not end all reading and moving.
+                let run = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+                if parking_lot::MutexGuard::unlocked(&mut state, run).is_err() {
+                    tracing::error!("a job of the broker panicked");
+                }
             } else if state.stopping {
                 return;
             } else {

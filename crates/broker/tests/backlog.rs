@@ -106,6 +106,30 @@ async fn space_is_given_back_although_one_old_message_stays() {
 }
 
 #[tokio::test]
+async fn a_message_larger_than_a_segment_is_kept_delivered_and_its_space_given_back() {
+    let disk = MemoryDisk::new();
+    let broker = open_with(&disk, small_segments());
+    let q = name("q");
+    broker.create_queue(&q, QueueConfig::default()).await.unwrap();
+    let large: Vec<u8> = (0..1024 * 1024).map(|i: u32| (i % 251) as u8).collect();
+    push(&broker, &q, "before").await;
+    push_message(&broker, &q, NewMessage::new(large.clone())).await;
+    push(&broker, &q, "after").await;
+    broker.shutdown().await;
+
+    let broker = open_with(&disk, small_segments());
+    let held = pop(&broker, &q, 9).await;
+    assert_eq!(held.len(), 3);
+    assert!(held[1].message.body == large, "another body came back");
+    assert_eq!(bodies(&[held[0].clone(), held[2].clone()]), ["before", "after"]);
+    assert!(broker.stats().log.disk_bytes > 1024 * 1024);
+    ack(&broker, &held).await;
+    eventually("the space is given back", || broker.stats().log.disk_bytes < 1024 * 1024).await;
+    assert_eq!(broker.queue_stats(&q).unwrap().ready, 0);
+    broker.shutdown().await;
+}
+
+#[tokio::test]
 async fn transient_messages_go_to_the_log_when_memory_is_short() {
     let options = BrokerOptions { memory_bytes_max: 1_000_000, ..small_segments() };
     let broker = open_with(&MemoryDisk::new(), options);

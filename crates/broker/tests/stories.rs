@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use nexo_broker::{
-    Backoff, CreateError, DeadLetters, DeathReason, Durability, Fate, NewMessage, Overflow, PopRequest, PushError,
-    QueueConfig, QueueError, Receipt, Redrive, SettleError,
+    Backoff, CreateError, DeadLetters, DeathReason, Durability, Fate, NewMessage, Overflow, PopRequest,
+    PushError, QueueConfig, QueueError, Receipt, Redrive, SettleError,
 };
 use nexo_log::disk::MemoryDisk;
 use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, QueueId};

@@ -102,7 +102,7 @@ pub enum Backoff {
 /// What a full queue does with a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overflow {
-    /// The message that would be delivered last of its kind makes room: lowest priority, longest there.
+    /// Of the ready messages of the lowest priority, the one that has been there longest makes room.
     DropOldest,
     /// The push is refused.
     Reject,

@@ -87,9 +87,9 @@ pub enum Record {
         /// The first offset that is not set aside.
         before: Offset,
     },
-    /// All that waited below this offset left the queue.
+    /// All that waited left the queue.
     Purge {
-        /// The first offset that stays.
+        /// The offset that the next message gets, for whoever reads the log.
         before: Offset,
         /// When.
         at: Timestamp,

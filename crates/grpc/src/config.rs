@@ -72,12 +72,10 @@ pub(crate) fn to_proto(config: &QueueConfig) -> proto::QueueConfig {
         visibility_ms: Some(config.visibility.0),
         receipt_timeout_ms: Some(config.receipt_timeout.map_or(0, |time| time.0)),
         max_attempts: Some(config.max_attempts.unwrap_or(0)),
-        dead_letter_queue: Some(
-            match &config.dead_letters {
-                DeadLetters::Queue(name) => name.as_str().to_owned(),
-                DeadLetters::OwnQueue | DeadLetters::Exchange { .. } | DeadLetters::Nowhere => String::new(),
-            },
-        ),
+        dead_letter_queue: Some(match &config.dead_letters {
+            DeadLetters::Queue(name) => name.as_str().to_owned(),
+            DeadLetters::OwnQueue | DeadLetters::Exchange { .. } | DeadLetters::Nowhere => String::new(),
+        }),
         on_expiry: fate_to_proto(config.on_expiry).into(),
         on_overflow: fate_to_proto(config.on_overflow).into(),
         retry: Some(proto::Retry { policy: Some(backoff_to_proto(config.retry)) }),

@@ -12,7 +12,7 @@ use crate::status::Failure;
 /// What a message of the wire counts for beyond its body, when the size of a reply is estimated.
 const OVERHEAD_BYTES: usize = 64;
 
-/// The messages of a push, each checked. A body has at most `body_bytes_max`, which depends on the broker.
+/// The messages of a push, each checked. A body has at most `body_bytes_max`, as the broker says.
 pub(crate) fn new_messages(
     messages: Vec<proto::NewMessage>,
     body_bytes_max: usize,

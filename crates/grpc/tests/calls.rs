@@ -104,7 +104,7 @@ async fn a_receipt_counts_once() {
     ack(&[&receipt]).await.unwrap();
     assert_eq!(ack(&[&receipt]).await.unwrap_err().code(), Code::FailedPrecondition);
     assert_eq!(ack(&["nonsense"]).await.unwrap_err().code(), Code::InvalidArgument);
-    assert_eq!(ack(&["ffffff-0-1"]).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(ack(&["ffffff-0-1-0"]).await.unwrap_err().code(), Code::NotFound);
     let results = ack(&[&receipt, "nonsense"]).await.unwrap().into_inner().results;
     let codes: Vec<Code> = results.iter().map(|result| result.error.as_ref().unwrap().code.into()).collect();
     assert_eq!(codes, [Code::FailedPrecondition, Code::InvalidArgument]);

@@ -4,6 +4,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nexo_log::disk::RealDisk;
@@ -31,6 +32,11 @@ fn main() {
         let rate = open_loop(&log, batch);
         println!("  {batch:>3} messages a frame                {rate:>10.0} messages/s");
     }
+
+    println!("frames of one 128 MiB message, one after the other, each awaited until synced:");
+    let (rate, longest) = large_frames(&log);
+    println!("  alone with small ones              {rate:>10.0} MB/s");
+    println!("  longest append of a small frame    {:>10.1} ms", longest.as_secs_f64() * 1000.0);
 
     let segments = log.segments().len();
     log.close();
@@ -81,6 +87,40 @@ fn closed_loop(log: &Log, threads: u64) -> (f64, f64) {
     });
     let (after, seconds) = (log.stats(), started.elapsed().as_secs_f64());
     ((after.frames - before.frames) as f64 / seconds, (after.syncs - before.syncs) as f64 / seconds)
+}
+
+/// Bytes per second, in millions, and the longest that another thread took to append one small frame.
+fn large_frames(log: &Log) -> (f64, Duration) {
+    let payload = vec![7; 128 * 1024 * 1024];
+    let started = Instant::now();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let small = scope.spawn(|| {
+            let mut longest = Duration::ZERO;
+            for offset in 0.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let before = Instant::now();
+                push(log, 1, offset, 1, &BODY, Urgency::Lazy);
+                longest = longest.max(before.elapsed());
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            longest
+        });
+        let mut bytes = 0;
+        for offset in 0.. {
+            if started.elapsed() >= 2 * RUN_FOR {
+                break;
+            }
+            let end = push(log, 2, offset, 1, &payload, Urgency::Synced);
+            log.synced(end).wait_blocking().expect("sync");
+            bytes += payload.len();
+        }
+        let rate = bytes as f64 / 1e6 / started.elapsed().as_secs_f64();
+        is_over.store(true, Ordering::Relaxed);
+        (rate, small.join().expect("the thread ends"))
+    })
 }
 
 fn open_loop(log: &Log, batch: usize) -> f64 {

@@ -9,11 +9,12 @@ use parking_lot::MutexGuard;
 use crate::entry::{EntryKind, EntryRef};
 use crate::error::AppendError;
 use crate::frame::{self, END_BYTES, MARKER_BYTES};
+use crate::group::Group;
 use crate::header::HEADER_BYTES;
 use crate::index::SPAN_BYTES_MAX;
-use crate::options::{Claim, Urgency};
+use crate::options::{Claim, FRAME_BYTES_MAX, SEGMENT_BYTES_MAX, Urgency};
 use crate::segment::Segment;
-use crate::shared::{Phase, Shared, State};
+use crate::shared::{Shared, State};
 use crate::stats::add;
 
 /// With this much waiting to be written, appends wait too. It bounds memory when the disk is slower than those
@@ -48,9 +49,10 @@ impl Need {
         MARKER_BYTES + END_BYTES + footer_so_far + self.footer
     }
 
-    /// The largest frame that fits into an empty segment.
+    /// The largest frame that an empty segment takes.
     fn frame_max(&self, segment_bytes: u32) -> usize {
-        (segment_bytes as usize).saturating_sub(HEADER_BYTES as usize + MARKER_BYTES + self.tail(0))
+        let around = HEADER_BYTES as usize + MARKER_BYTES + self.tail(0);
+        (segment_bytes as usize).saturating_sub(around).min(FRAME_BYTES_MAX)
     }
 }
 
@@ -63,15 +65,19 @@ impl Shared {
     ) -> Result<Appended, AppendError> {
         entries.iter().for_each(EntryRef::assert_sound);
         let need = Need::of(entries);
-        let max = need.frame_max(self.options.segment_bytes);
-        if need.frame > max {
-            return Err(AppendError::TooLarge { bytes: need.frame, max });
-        }
-        let mut state = self.state.lock();
-        self.wait_for_room(&mut state, &need, claim)?;
-        let appended = self.put(&mut state, entries);
-        self.rouse_writer(&mut state, urgency, appended.end);
-        drop(state);
+        let appended = if need.frame <= need.frame_max(self.options.segment_bytes) {
+            let mut state = self.state.lock();
+            self.wait_for_room(&mut state, &need, claim)?;
+            let appended = self.put(&mut state, entries);
+            self.rouse_writer(&mut state, urgency, appended.end);
+            appended
+        } else {
+            let max = need.frame_max(SEGMENT_BYTES_MAX);
+            if need.frame > max {
+                return Err(AppendError::TooLarge { bytes: need.frame, max });
+            }
+            self.append_oversize(entries, need.frame, urgency)?
+        };
         add(&self.metrics.frames, 1);
         add(&self.metrics.frame_bytes, need.frame as u64);
         Ok(appended)
@@ -85,18 +91,8 @@ impl Shared {
         claim: Claim,
     ) -> Result<(), AppendError> {
         loop {
-            if let Some(reason) = &state.failed {
-                return Err(AppendError::Failed { reason: reason.clone() });
-            }
-            if state.phase != Phase::Open {
-                return Err(AppendError::Closed);
-            }
-            if state.pending.bytes.len() >= PENDING_BYTES_MAX {
-                state.write_wanted = true;
-                self.writer_wake.notify_one();
-                self.room.wait(state);
-                continue;
-            }
+            // Not counting a large frame, which was let in by itself: nobody else need wait for it.
+            self.wait_for_buffer(state, |pending| pending.bytes.len())?;
             let free = free_after(state, need);
             let keep = match claim {
                 Claim::Normal if state.prepared.is_none() => self.options.reserve_bytes() as usize,
@@ -113,6 +109,25 @@ impl Shared {
                 // The keeper is at it and will find either a segment or that the disk is full.
                 self.room.wait(state);
             }
+        }
+    }
+
+    /// Returns once little enough is waiting to be written, by the measure given.
+    pub(crate) fn wait_for_buffer(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        bytes: impl Fn(&Group) -> usize,
+    ) -> Result<(), AppendError> {
+        loop {
+            if let Some(refusal) = state.append_refusal() {
+                return Err(refusal);
+            }
+            if bytes(&state.pending) < PENDING_BYTES_MAX {
+                return Ok(());
+            }
+            state.write_wanted = true;
+            self.writer_wake.notify_one();
+            self.room.wait(state);
         }
     }
 
@@ -147,7 +162,7 @@ impl Shared {
     }
 
     /// Ends the active segment and goes on in `next`.
-    fn rotate(&self, state: &mut State, next: Arc<Segment>) {
+    pub(crate) fn rotate(&self, state: &mut State, next: Arc<Segment>) {
         let old = state.active.clone();
         if state.pending.needs_piece(&old) {
             state.pending.start_piece(&old, state.next_byte);
@@ -166,7 +181,7 @@ impl Shared {
         self.keeper_wake.notify_one();
     }
 
-    fn rouse_writer(&self, state: &mut State, urgency: Urgency, end: Position) {
+    pub(crate) fn rouse_writer(&self, state: &mut State, urgency: Urgency, end: Position) {
         match urgency {
             Urgency::Lazy => {
                 if state.write_wanted || state.lazy_deadline.is_some() {

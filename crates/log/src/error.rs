@@ -90,12 +90,12 @@ pub enum AppendError {
         /// The first failure.
         reason: Arc<str>,
     },
-    /// A frame must fit into one segment.
-    #[error("a frame of {bytes} bytes does not fit into a segment, which has room for {max}")]
+    /// A frame has a largest size.
+    #[error("a frame of {bytes} bytes is too large for the log, which takes at most {max}")]
     TooLarge {
         /// The frame.
         bytes: usize,
-        /// The most that would fit.
+        /// The most that is taken.
         max: usize,
     },
     /// The log was closed.

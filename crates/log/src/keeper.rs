@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nexo_types::{Position, SegmentId};
-use tracing::{info, warn};
+use tracing::warn;
 
+use crate::oversize::Oversize;
 use crate::segment::{EndFrame, Segment};
-use crate::shared::{Phase, Shared, State};
+use crate::shared::{Phase, Shared};
 use crate::stats::add;
 
 /// First wait before looking for space again; doubled each time.
@@ -23,6 +24,7 @@ const UNSEALED_MAX: usize = 2;
 
 enum Task {
     Prepare(SegmentId),
+    Place(Oversize, SegmentId),
     Seal(Arc<Segment>, Option<Position>),
 }
 
@@ -39,6 +41,7 @@ pub(crate) fn run(shared: &Shared) {
     while let Some(task) = next_task(shared, &retry) {
         match task {
             Task::Prepare(id) => prepare(shared, id, &mut retry),
+            Task::Place(oversize, id) => shared.place(oversize, id),
             Task::Seal(segment, last_manifest) => match segment.seal(last_manifest, EndFrame::Written) {
                 Ok(()) => {
                     add(&shared.metrics.seals, 1);
@@ -57,10 +60,19 @@ fn next_task(shared: &Shared, retry: &Retry) -> Option<Task> {
             return None;
         }
         let wants_segment = state.phase == Phase::Open && state.prepared.is_none();
-        let may_try = retry.at.is_none_or(|at| at <= Instant::now()) || state.space_freed;
+        let is_due = retry.at.is_none_or(|at| at <= Instant::now());
+        let may_try = state.full.is_none() || is_due || state.space_freed;
         if wants_segment && may_try && state.unsealed <= UNSEALED_MAX {
             state.space_freed = false;
             return Some(Task::Prepare(state.next_id));
+        }
+        // Others can go on without the keeper while it makes a large file, or are refused anyway.
+        let is_free = state.prepared.is_some() || state.full.is_some();
+        if is_free
+            && state.unsealed <= UNSEALED_MAX
+            && let Some(oversize) = state.oversize.take()
+        {
+            return Some(Task::Place(oversize, state.next_id));
         }
         if let Some((segment, last_manifest)) = state.to_seal.pop_front() {
             return Some(Task::Seal(segment, last_manifest));
@@ -83,7 +95,7 @@ fn prepare(shared: &Shared, id: SegmentId, retry: &mut Retry) {
             let segment = Arc::new(segment);
             shared.segments.write().insert(id, segment.clone());
             let mut state = shared.state.lock();
-            give(&mut state, segment);
+            state.give(segment);
             shared.room.notify_all();
             *retry = Retry::default();
         }
@@ -97,13 +109,5 @@ fn prepare(shared: &Shared, id: SegmentId, retry: &mut Retry) {
             shared.room.notify_all();
         }
         Err(error) => shared.fail("prepare a segment", &error),
-    }
-}
-
-fn give(state: &mut State, segment: Arc<Segment>) {
-    state.next_id = SegmentId(segment.id().0 + 1);
-    state.prepared = Some(segment);
-    if state.full.take().is_some() {
-        info!("the disk has room again");
     }
 }

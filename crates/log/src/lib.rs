@@ -6,7 +6,8 @@
 //! and what was cut never comes back.
 //!
 //! - [`Log`] is the handle. Appends go through `append` into a `group`, which the `writer` thread writes and
-//!   syncs; `wait` tells those who wait. The `keeper` thread prepares segments and seals them.
+//!   syncs; `wait` tells those who wait. The `keeper` thread prepares segments and seals them. A frame larger
+//!   than a segment takes another way in, `oversize`.
 //! - `frame`, `entry`, `header` and `index` are the bytes, described in `docs/format.md`.
 //! - `recovery` opens a log with the help of `scan`; `layout` knows the directory, `spares` the files to reuse.
 //! - `read` and `lookup` find frames again.
@@ -25,6 +26,7 @@ mod layout;
 mod log;
 mod lookup;
 mod options;
+mod oversize;
 mod read;
 mod recovery;
 mod scan;
@@ -40,7 +42,9 @@ pub use entry::{Entry, EntryKind, EntryRef, Frame, Span};
 pub use error::{AppendError, Damage, LogError, OpenError, ReadError};
 pub use index::FrameRef;
 pub use log::{Log, SegmentUsage};
-pub use options::{Claim, LogOptions, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Urgency};
+pub use options::{
+    Claim, FRAME_BYTES_MAX, LogOptions, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Urgency,
+};
 pub use recovery::Recovered;
 pub use stats::{GROUP_FRAMES_BOUNDS, Health, Histogram, LogStats, SYNC_MICROS_BOUNDS};
 pub use wait::Reached;

@@ -86,6 +86,7 @@ impl Log {
             footers: Mutex::new(FooterCache::new(FOOTER_CACHE_BYTES)),
             metrics,
             rotate_hook: RwLock::new(None),
+            oversize_turn: Mutex::new(()),
             lock: Mutex::new(Some(lock)),
         });
         let threads = Threads {
@@ -99,8 +100,9 @@ impl Log {
     /// Appends one frame: all of `entries` or, after a crash, none. The position is final at once; whether the
     /// frame is safe is told by [`Log::synced`].
     ///
-    /// Does no IO. It waits, on this thread, only when 64 MiB are waiting to be written, or when the active
-    /// segment is full and the next one is not ready yet.
+    /// Does no IO. It waits, on this thread, only when 64 MiB are waiting to be written, when the active segment
+    /// is full and the next one is not ready yet, or, for a frame that is larger than a segment, until there is
+    /// a file for it.
     ///
     /// # Errors
     /// Nothing was appended then.
@@ -330,7 +332,11 @@ impl Handle {
     }
 
     fn enter(&self, phase: Phase) {
-        self.shared.state.lock().phase = phase;
+        {
+            let mut state = self.shared.state.lock();
+            state.phase = phase;
+            state.oversize = None;
+        }
         self.shared.writer_wake.notify_all();
         self.shared.keeper_wake.notify_all();
         self.shared.room.notify_all();

@@ -12,10 +12,14 @@ pub const SEGMENT_BYTES_MIN: u32 = 3 * HEADER_BYTES;
 /// Positions are 32-bit, and a scan reads a segment whole.
 pub const SEGMENT_BYTES_MAX: u32 = 1024 * 1024 * 1024;
 
+/// The largest frame, whatever the size of a segment: the largest message (128 MiB) with its properties, and
+/// what a batch of smaller ones needs around it. A frame is encoded and read back in one piece of memory.
+pub const FRAME_BYTES_MAX: usize = 160 * 1024 * 1024;
+
 /// Settings of a log. They may differ from one opening to the next.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// Size of a segment file. A frame cannot be larger than what fits into one.
+    /// Size of a segment file. A frame that does not fit gets a segment of its own, as large as it needs.
     pub segment_bytes: u32,
     /// Written bytes are synced at least this often although nobody waits; `None` leaves it to the system.
     pub background_sync: Option<Duration>,

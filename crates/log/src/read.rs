@@ -9,6 +9,7 @@ use crate::disk::DiskFile;
 use crate::entry::{self, Frame};
 use crate::error::ReadError;
 use crate::frame::{self, Bad, Content};
+use crate::group::Buffered;
 use crate::header::HEADER_BYTES;
 use crate::segment::Segment;
 use crate::shared::Shared;
@@ -57,23 +58,17 @@ impl Shared {
     fn find_in_memory(&self, at: Position) -> Option<Result<Found, ReadError>> {
         let flying = {
             let state = self.state.lock();
-            if let Some((segment, bytes)) = state.pending.find(at) {
-                // Checked and copied under the lock: the buffer moves when it grows.
-                let len = match frame::check(bytes, segment.header.salt, at.byte) {
-                    Ok(checked) => checked.len,
-                    Err(_) => return Some(Err(ReadError::NoFrame { at })),
-                };
-                let bytes = Bytes::copy_from_slice(&bytes[..len]);
+            if let Some((segment, buffered)) = state.pending.find(at) {
+                // Taken under the lock: the buffer moves when it grows.
+                let bytes = buffered_frame(&segment, at, &buffered);
                 drop(state);
-                return Some(decode(&segment, at.byte, &bytes));
+                return Some(bytes.and_then(|bytes| decode(&segment, at.byte, &bytes)));
             }
             state.flying.clone()?
         };
-        let (segment, bytes) = flying.find(at)?;
-        Some(match frame::check(bytes, segment.header.salt, at.byte) {
-            Ok(checked) => decode(&segment, at.byte, &Bytes::copy_from_slice(&bytes[..checked.len])),
-            Err(_) => Err(ReadError::NoFrame { at }),
-        })
+        let (segment, buffered) = flying.find(at)?;
+        let bytes = buffered_frame(&segment, at, &buffered);
+        Some(bytes.and_then(|bytes| decode(&segment, at.byte, &bytes)))
     }
 
     pub(crate) fn read_frames(
@@ -101,6 +96,17 @@ impl Shared {
                 read_run(segment, now, out);
             }
         }
+    }
+}
+
+/// A checked frame that is not written yet.
+fn buffered_frame(segment: &Segment, at: Position, buffered: &Buffered<'_>) -> Result<Bytes, ReadError> {
+    match buffered {
+        Buffered::Part(bytes) => match frame::check(bytes, segment.header.salt, at.byte) {
+            Ok(checked) => Ok(Bytes::copy_from_slice(&bytes[..checked.len])),
+            Err(_) => Err(ReadError::NoFrame { at }),
+        },
+        Buffered::Large(bytes) => Ok((*bytes).clone()),
     }
 }
 

@@ -190,7 +190,7 @@ impl Recovery<'_> {
             }
             let Unsealed { header, file, file_bytes } = unsealed;
             let manifest = scan.last_manifest.map(|byte| Position { segment: id, byte });
-            let segment = Segment::scanned(header, file, file_bytes, scan.end, scan.index);
+            let segment = Segment::with_frames(header, file, file_bytes, scan.end, scan.index);
             to_seal.push((Arc::new(segment), manifest));
         }
         // What lies behind a cut goes first: were the cut sealed before, a crash in between would leave a log

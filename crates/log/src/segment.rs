@@ -62,8 +62,8 @@ impl Segment {
         segment
     }
 
-    /// A segment that was scanned because it has no seal.
-    pub(crate) fn scanned(
+    /// A segment that has frames and no seal.
+    pub(crate) fn with_frames(
         header: Header,
         file: Arc<dyn DiskFile>,
         file_bytes: u32,

@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use nexo_types::{Position, SegmentId};
 use parking_lot::{Condvar, Mutex, RwLock};
-use tracing::error;
+use tracing::{error, info};
 
 use crate::disk::{Disk, DiskLock};
-use crate::error::LogError;
+use crate::error::{AppendError, LogError};
 use crate::group::Group;
 use crate::index::cache::FooterCache;
 use crate::options::LogOptions;
+use crate::oversize::Oversize;
 use crate::segment::Segment;
 use crate::spares::Spares;
 use crate::stats::{Health, Metrics};
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) footers: Mutex<FooterCache>,
     pub(crate) metrics: Metrics,
     pub(crate) rotate_hook: RwLock<Option<RotateHook>>,
+    /// Held by whoever appends an oversize frame: one at a time, to bound memory.
+    pub(crate) oversize_turn: Mutex<()>,
     /// Held until the log is closed.
     pub(crate) lock: Mutex<Option<Box<dyn DiskLock>>>,
 }
@@ -61,6 +64,8 @@ pub(crate) struct State {
     /// The segment to go on with when the active one is full.
     pub(crate) prepared: Option<Arc<Segment>>,
     pub(crate) next_id: SegmentId,
+    /// A frame for which the keeper is to make a segment.
+    pub(crate) oversize: Option<Oversize>,
     /// Full segments, with the latest manifest up to their end.
     pub(crate) to_seal: VecDeque<(Arc<Segment>, Option<Position>)>,
     /// How many segments are full but not sealed: those in `to_seal` and those not written to their end yet.
@@ -103,6 +108,7 @@ impl State {
             active,
             prepared: None,
             next_id,
+            oversize: None,
             to_seal: VecDeque::new(),
             unsealed: 0,
             last_manifest,
@@ -115,6 +121,24 @@ impl State {
             space_freed: false,
             failed: None,
             phase: Phase::Open,
+        }
+    }
+
+    /// Takes a segment to go on with when the active one is full.
+    pub(crate) fn give(&mut self, segment: Arc<Segment>) {
+        self.next_id = SegmentId(segment.id().0 + 1);
+        self.prepared = Some(segment);
+        if self.full.take().is_some() {
+            info!("the disk has room again");
+        }
+    }
+
+    /// Why nothing can be appended any more, if so.
+    pub(crate) fn append_refusal(&self) -> Option<AppendError> {
+        match &self.failed {
+            Some(reason) => Some(AppendError::Failed { reason: reason.clone() }),
+            None if self.phase != Phase::Open => Some(AppendError::Closed),
+            None => None,
         }
     }
 
@@ -131,6 +155,7 @@ impl Shared {
             let mut state = self.state.lock();
             let reason =
                 state.failed.get_or_insert_with(|| format!("cannot {action}: {cause}").into()).clone();
+            state.oversize = None;
             state.sync_waiters.take_all(&mut woken);
             state.write_waiters.take_all(&mut woken);
             self.room.notify_all();

@@ -4,6 +4,9 @@
 //! flushes data alone; in a growing file it also commits the file system's own records, which takes about twice
 //! as long. So a new file is filled with zeros before it is used, and the file of a retired segment is used
 //! again. It is not zeroed then: it gets another salt, and with that none of its old frames verify.
+//!
+//! The file of an oversize frame is as large as that frame needs. It is written once, so it is not zeroed, and
+//! it is removed when it is not needed any more.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use nexo_types::SegmentId;
 use parking_lot::Mutex;
 use tracing::warn;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, Room};
 use crate::header::{HEADER_BYTES, Header};
 use crate::layout::{SEGMENTS, SPARE, segment_path};
 use crate::segment::Segment;
@@ -68,13 +71,23 @@ impl Spares {
         }
     }
 
-    /// Makes a new segment of a size of its own.
+    /// Makes a new segment of a size of its own, to be written bit by bit.
     pub(crate) fn create(&self, id: SegmentId, bytes: u32) -> io::Result<Segment> {
+        let header = Header { id, salt: random_salt() };
+        let file = self.create_file(&header, bytes, Zeros::Always)?;
+        Ok(Segment::empty(header, file, bytes))
+    }
+
+    /// Makes the file of a segment that is written at once, and durable in its place. It has room for `bytes`.
+    pub(crate) fn create_oversize(&self, header: &Header, bytes: u32) -> io::Result<Arc<dyn DiskFile>> {
+        self.create_file(header, bytes, Zeros::UnlessReserved)
+    }
+
+    fn create_file(&self, header: &Header, bytes: u32, zeros: Zeros) -> io::Result<Arc<dyn DiskFile>> {
+        let id = header.id;
         let path = format!("{SPARE}/{id}.new");
         let file = self.disk.create(&path)?;
-        // Random, so that nobody can push a message whose bytes would pass for a frame.
-        let header = Header { id, salt: fastrand::u32(..) };
-        if let Err(error) = fill(&*file, &header, bytes) {
+        if let Err(error) = fill(&*file, header, bytes, zeros) {
             if let Err(error) = self.disk.remove(&path) {
                 warn!(path, %error, "cannot remove a segment file that could not be prepared");
             }
@@ -82,7 +95,13 @@ impl Spares {
         }
         self.disk.sync_dir(SPARE)?;
         self.settle(&path, id)?;
-        Ok(Segment::empty(header, file, bytes))
+        Ok(file)
+    }
+
+    /// Gives a prepared segment that nothing was written to another number.
+    pub(crate) fn renumber(&self, unused: SegmentId, id: SegmentId) -> io::Result<Segment> {
+        let name = self.take_out(unused)?;
+        self.reuse(&name, id)
     }
 
     fn reuse(&self, name: &str, id: SegmentId) -> io::Result<Segment> {
@@ -111,19 +130,37 @@ impl Spares {
     /// can be rewritten without a crash bringing the old name back.
     pub(crate) fn give(&self, id: SegmentId, file_bytes: u32) -> io::Result<()> {
         let mut names = self.names.lock();
-        let path = segment_path(id);
-        let name = format!("{id}.seg");
         if file_bytes == self.segment_bytes && names.len() < self.files_max {
-            self.disk.rename(&path, &format!("{SPARE}/{name}"))?;
-            self.disk.sync_dir(SPARE)?;
-            self.disk.sync_dir(SEGMENTS)?;
-            names.push(name);
+            names.push(self.take_out(id)?);
         } else {
-            self.disk.remove(&path)?;
+            self.disk.remove(&segment_path(id))?;
             self.disk.sync_dir(SEGMENTS)?;
         }
         Ok(())
     }
+
+    /// Moves a segment's file to `spare/`, durably, and says its name there.
+    fn take_out(&self, id: SegmentId) -> io::Result<String> {
+        let name = format!("{id}.seg");
+        self.disk.rename(&segment_path(id), &format!("{SPARE}/{name}"))?;
+        self.disk.sync_dir(SPARE)?;
+        self.disk.sync_dir(SEGMENTS)?;
+        Ok(name)
+    }
+}
+
+/// Whether a new file is filled with zeros.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zeros {
+    /// Many small durable writes will follow, and each is faster for it.
+    Always,
+    /// One large write will follow: all it needs is that there is room.
+    UnlessReserved,
+}
+
+/// Random, so that nobody can push a message whose bytes would pass for a frame.
+pub(crate) fn random_salt() -> u32 {
+    fastrand::u32(..)
 }
 
 fn read_header(file: &dyn DiskFile) -> io::Result<Option<(Header, u64)>> {
@@ -135,8 +172,16 @@ fn read_header(file: &dyn DiskFile) -> io::Result<Option<(Header, u64)>> {
     }
 }
 
-fn fill(file: &dyn DiskFile, header: &Header, bytes: u32) -> io::Result<()> {
-    file.allocate(u64::from(bytes))?;
+fn fill(file: &dyn DiskFile, header: &Header, bytes: u32, zeros: Zeros) -> io::Result<()> {
+    let room = file.allocate(u64::from(bytes))?;
+    if zeros == Zeros::Always || room == Room::Unknown {
+        write_zeros(file, bytes)?;
+    }
+    file.write_at(&header.block(), 0)?;
+    file.sync_data()
+}
+
+fn write_zeros(file: &dyn DiskFile, bytes: u32) -> io::Result<()> {
     let zeros = vec![0; ZEROS_BYTES.min(bytes as usize)];
     let mut at = u64::from(HEADER_BYTES);
     while at < u64::from(bytes) {
@@ -144,6 +189,5 @@ fn fill(file: &dyn DiskFile, header: &Header, bytes: u32) -> io::Result<()> {
         file.write_at(&zeros[..len], at)?;
         at += len as u64;
     }
-    file.write_at(&header.block(), 0)?;
-    file.sync_data()
+    Ok(())
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use nexo_types::SegmentId;
 use parking_lot::MutexGuard;
 
-use crate::group::{Group, PieceRef};
+use crate::group::Group;
 use crate::shared::{Phase, Shared, State};
 
 /// Memory that a group's buffer keeps from one use to the next.
@@ -102,17 +102,28 @@ fn take_group(shared: &Shared, state: &mut MutexGuard<'_, State>) -> Option<Arc<
 
 fn write_group(shared: &Shared, group: &Group) -> Result<(), (&'static str, io::Error)> {
     for piece in group.pieces() {
-        let PieceRef { segment, at, bytes, ends } = piece;
-        segment.file.write_at(bytes, u64::from(at)).map_err(|error| ("write", error))?;
-        if let Some(last_manifest) = ends {
+        let segment = piece.segment;
+        for (at, bytes) in piece.parts() {
+            segment.file.write_at(bytes, u64::from(at)).map_err(|error| ("write", error))?;
+        }
+        if let Some(last_manifest) = piece.ends {
             // Nothing is written to a segment before all earlier ones are synced: so a good frame in one proves
             // that the log before it is complete.
             let started = Instant::now();
             segment.file.sync_data().map_err(|error| ("sync", error))?;
             shared.metrics.synced(started.elapsed());
-            shared.synced.raise(segment.position(at + bytes.len() as u32));
-            shared.state.lock().to_seal.push_back((segment.clone(), last_manifest));
+            let mut woken = Vec::new();
+            {
+                let mut state = shared.state.lock();
+                shared.synced.raise(piece.end());
+                state.to_seal.push_back((segment.clone(), last_manifest));
+                // They need not wait for what comes next, which may be large.
+                state.sync_waiters.take_until(piece.end(), &mut woken);
+            }
             shared.keeper_wake.notify_one();
+            for waiter in woken {
+                waiter.wake(Ok(()));
+            }
         }
     }
     Ok(())
@@ -122,11 +133,12 @@ fn write_group(shared: &Shared, group: &Group) -> Result<(), (&'static str, io::
 fn finish_write(shared: &Shared, group: Arc<Group>) {
     let before = shared.written.get().segment;
     let Some(last) = group.pieces().last() else { return };
-    let end = last.segment.position(last.at + last.bytes.len() as u32);
+    let end = last.end();
     let rotated_to: Vec<SegmentId> =
         group.pieces().map(|piece| piece.segment.id()).filter(|id| *id > before).collect();
-    shared.metrics.group_written(group.frames, group.bytes.len() as u64);
+    shared.metrics.group_written(group.frames, group.len() as u64);
     let mut woken = Vec::new();
+    let mut large = Vec::new();
     {
         let mut state = shared.state.lock();
         shared.written.raise(end);
@@ -134,10 +146,11 @@ fn finish_write(shared: &Shared, group: Arc<Group>) {
         state.write_waiters.take_until(end, &mut woken);
         state.sync_waiters.take_until(shared.synced.get(), &mut woken);
         if let Ok(mut group) = Arc::try_unwrap(group) {
-            group.clear(BUFFER_KEEP_BYTES);
+            large = group.clear(BUFFER_KEEP_BYTES);
             state.idle = Some(group);
         }
     }
+    drop(large);
     for waiter in woken {
         waiter.wake(Ok(()));
     }

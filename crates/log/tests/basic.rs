@@ -134,20 +134,6 @@ fn segment_numbers_are_not_used_again_after_a_restart() {
 }
 
 #[test]
-fn a_frame_larger_than_a_segment_is_refused_by_size() {
-    let (log, _) = open(MemoryDisk::new());
-    let Err(AppendError::TooLarge { bytes, max }) = push(&log, 0, 12 * 1024, Urgency::Lazy) else {
-        panic!("taken");
-    };
-    assert!(bytes > max);
-    let fits = max - (bytes - 12 * 1024);
-    let appended = push(&log, 0, fits, Urgency::Synced).unwrap();
-    block_on(log.synced(appended.end)).unwrap();
-    push(&log, 1, fits, Urgency::Synced).unwrap();
-    assert_eq!(all_frames(&log).len(), 2);
-}
-
-#[test]
 fn a_second_opener_is_refused_until_the_first_has_closed() {
     let dir = tempfile::tempdir().unwrap();
     let disk = || Arc::new(RealDisk::open(dir.path()).unwrap());

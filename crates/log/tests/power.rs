@@ -27,9 +27,13 @@ struct History {
 
 impl History {
     fn push(&mut self, log: &Log, urgency: Urgency) -> bool {
+        let size = 100 + (self.next as usize * 397) % 1500;
+        self.push_sized(log, size, urgency)
+    }
+
+    fn push_sized(&mut self, log: &Log, size: usize, urgency: Urgency) -> bool {
         let n = self.next;
         self.next += 1;
-        let size = 100 + (n as usize * 397) % 1500;
         let Ok(appended) = push(log, n, size, urgency) else { return false };
         self.appended.push((appended.at, payload(n, size)));
         match urgency {
@@ -108,7 +112,33 @@ fn script(log: &Log, history: &mut History) -> bool {
     true
 }
 
-fn run(disk: &FaultyDisk, history: &mut History) {
+/// A run with frames that are larger than a segment, alone and in a row, among others.
+fn oversize_script(log: &Log, history: &mut History) -> bool {
+    for round in 0..4 {
+        let urgency = [Urgency::Synced, Urgency::Lazy][round % 2];
+        if !history.push(log, Urgency::Lazy)
+            || !history.push_sized(log, OVERSIZE + 5000 * round, urgency)
+            || (round > 1 && !history.push_sized(log, OVERSIZE, Urgency::Written))
+            || !history.push(log, urgency)
+            || !history.manifest(log)
+            || (round > 0 && !history.retire_oldest(log))
+        {
+            return false;
+        }
+    }
+    true
+}
+
+/// Larger than a small segment.
+const OVERSIZE: usize = 13_000;
+
+/// Something to do until the power goes; says whether it came to its end.
+type Script = fn(&Log, &mut History) -> bool;
+
+const SCRIPT_FRAMES: usize = 55;
+const OVERSIZE_SCRIPT_FRAMES: usize = 18;
+
+fn run(disk: &FaultyDisk, history: &mut History, script: Script) {
     if let Ok((log, _)) = Log::open(Arc::new(disk.clone()), small()) {
         script(&log, history);
         log.close();
@@ -145,23 +175,27 @@ fn check_index(log: &Log, frames: &[Frame], what: &str) {
 }
 
 /// How many operations a run takes. It varies a little with the timing of threads.
-fn operations() -> u64 {
+fn operations(script: Script, frames: usize) -> u64 {
     let disk = FaultyDisk::new();
     let mut history = History::default();
-    run(&disk, &mut history);
-    assert_eq!(history.appended.len(), 55, "the script runs to its end without faults");
+    run(&disk, &mut history, script);
+    assert_eq!(history.appended.len(), frames, "the script runs to its end without faults");
     reopen_and_check(&disk.restart(CutMode::Drop, 0), &mut history, "no cut");
     assert!(disk.operations() > 60, "the script does something");
     disk.operations()
 }
 
 fn cut_everywhere(mode: CutMode) {
-    for n in 1..=operations() + 5 {
+    cut_script_everywhere(mode, script, SCRIPT_FRAMES);
+}
+
+fn cut_script_everywhere(mode: CutMode, script: Script, frames: usize) {
+    for n in 1..=operations(script, frames) + 5 {
         let what = format!("{mode:?} at operation {n}");
         let disk = FaultyDisk::new();
         disk.cut_power_at(n);
         let mut history = History::default();
-        run(&disk, &mut history);
+        run(&disk, &mut history, script);
 
         // Go on after the cut, lose the power again somewhere, and look once more.
         let disk = disk.restart(mode, n);
@@ -199,13 +233,29 @@ fn a_cut_that_reorders_unsynced_writes_breaks_no_promise() {
 }
 
 #[test]
+fn a_cut_around_frames_larger_than_a_segment_breaks_no_promise() {
+    for mode in CutMode::ALL {
+        cut_script_everywhere(mode, oversize_script, OVERSIZE_SCRIPT_FRAMES);
+    }
+}
+
+#[test]
 fn a_cut_during_recovery_breaks_no_promise() {
+    cut_recovery(script);
+}
+
+#[test]
+fn a_cut_during_recovery_of_frames_larger_than_a_segment_breaks_no_promise() {
+    cut_recovery(oversize_script);
+}
+
+fn cut_recovery(script: Script) {
     for mode in CutMode::ALL {
         for n in 1..=40 {
             let disk = FaultyDisk::new();
             disk.cut_power_at(60 + n);
             let mut history = History::default();
-            run(&disk, &mut history);
+            run(&disk, &mut history, script);
             let mut disk = disk.restart(mode, n);
             for again in 1..=3 {
                 disk.cut_power_at(n % 13 + again);

@@ -75,7 +75,8 @@ impl Removed {
     /// Says how many bytes these messages kept alive in each segment.
     pub fn usage(&self, mut note: impl FnMut(SegmentId, u64)) {
         self.lanes.bytes_by_segment(&mut note);
-        let waiting = self.rejoined.values().chain(self.delayed.values()).chain(self.groups.values().flatten());
+        let waiting =
+            self.rejoined.values().chain(self.delayed.values()).chain(self.groups.values().flatten());
         for entry in waiting.chain(&self.held).filter(|entry| entry.is_durable()) {
             note(entry.at.segment, entry.stored_bytes.into());
         }
@@ -293,9 +294,12 @@ impl Queue {
         removed.count =
             removed.lanes.len() + removed.rejoined.len() as u64 + removed.delayed.len() as u64 + self.grouped;
         self.grouped = 0;
-        let held = || self.leased.values().map(|lease| &lease.entry).chain(self.dying.values().map(|(entry, _)| entry));
+        let held = || {
+            self.leased.values().map(|lease| &lease.entry).chain(self.dying.values().map(|(entry, _)| entry))
+        };
         self.loose_bytes = held().map(|entry| u64::from(entry.stored_bytes)).sum();
-        self.loose_cached_bytes = held().filter_map(|entry| entry.payload.as_ref()).map(|p| p.len() as u64).sum();
+        self.loose_cached_bytes =
+            held().filter_map(|entry| entry.payload.as_ref()).map(|p| p.len() as u64).sum();
         self.groups = held().filter_map(|entry| Some((entry.group.clone()?, VecDeque::new()))).collect();
         self.totals.purged += removed.count;
         removed

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::btree_map;
 
-use nexo_types::{ConsumerId, Millis, Offset, Priority, Timestamp};
+use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 
 use super::apply::Handed;
 use super::consumers::LeaseTerms;
@@ -121,19 +121,13 @@ impl Queue {
     }
 
     /// Decides to take ready messages aside for the broker itself, in order: at most `max` of those wanted. They
-    /// stay leased until the broker moves or returns them, or for `span` if it fails to.
+    /// stay leased until the broker moves or returns them; a restart returns them.
     #[must_use]
-    pub fn decide_take(
-        &self,
-        now: Timestamp,
-        span: Millis,
-        max: usize,
-        wanted: impl Fn(Offset) -> bool,
-    ) -> Option<Record> {
+    pub fn decide_take(&self, now: Timestamp, max: usize, wanted: impl Fn(Offset) -> bool) -> Option<Record> {
         let mut grants = Vec::new();
         let wanted = |entry: &&Entry| entry.expires_at > now && wanted(entry.offset);
         for entry in ReadyWalk::new(&self.rejoined, &self.lanes).filter(wanted).take(max) {
-            add_grant(&mut grants, entry, Some(now.plus(span)), Phase::Done);
+            add_grant(&mut grants, entry, None, Phase::Done);
         }
         (!grants.is_empty()).then_some(Record::Lease { grants, at: now })
     }

@@ -40,8 +40,13 @@ impl Queue {
         let returns = self.plan_return(now, ended, ReturnCause::LeaseEnd);
         let expired = self.expired(now, max);
         more |= expired.len() == max;
-        let mut plan =
-            DuePlan { records: returns.records, durable: returns.durable, deaths: returns.deaths, more, advancing };
+        let mut plan = DuePlan {
+            records: returns.records,
+            durable: returns.durable,
+            deaths: returns.deaths,
+            more,
+            advancing,
+        };
         if expired.is_empty() {
             return plan;
         }

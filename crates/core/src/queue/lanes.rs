@@ -475,7 +475,13 @@ impl Lanes {
                 match stretch {
                     Stretch::Resident(resident) => {
                         for entry in resident.entries.iter().filter(|entry| entry.is_durable()) {
-                            add(entry.at.segment, entry.offset.0, 1, entry.stored_bytes.into(), entry.expires_at);
+                            add(
+                                entry.at.segment,
+                                entry.offset.0,
+                                1,
+                                entry.stored_bytes.into(),
+                                entry.expires_at,
+                            );
                         }
                     }
                     Stretch::Paged(run) => {
@@ -514,7 +520,12 @@ impl Lanes {
             lanes.count += offsets.len();
             lanes.bytes += bytes;
             lanes.lanes[index].count += offsets.len();
-            lanes.lanes[index].stretches.push_back(Stretch::Paged(Run { segment, offsets, bytes, expires_at }));
+            lanes.lanes[index].stretches.push_back(Stretch::Paged(Run {
+                segment,
+                offsets,
+                bytes,
+                expires_at,
+            }));
         }
         lanes.paged_expiry = lanes.earliest_paged_expiry();
         Ok(lanes)

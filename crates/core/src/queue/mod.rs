@@ -471,10 +471,8 @@ impl Queue {
         let loose = self.loose();
         let bytes: u64 = loose.clone().map(|entry| u64::from(entry.stored_bytes)).sum();
         assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");
-        let cached: u64 = loose
-            .filter_map(|entry| entry.payload.as_ref())
-            .map(|payload| payload.len() as u64)
-            .sum();
+        let cached: u64 =
+            loose.filter_map(|entry| entry.payload.as_ref()).map(|payload| payload.len() as u64).sum();
         assert_eq!(cached, self.loose_cached_bytes, "cached bytes of loose messages are counted");
         for group in self.groups.keys() {
             let heads = self.loose_heads().filter(|entry| entry.group.as_ref() == Some(group)).count();

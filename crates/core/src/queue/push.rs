@@ -161,7 +161,8 @@ fn into_batches(
             batches.extend(open.take());
         }
         let (_, batch) = open.get_or_insert_with(|| {
-            let builder = BatchBuilder::new(BatchKind::Pushed, *offset, now, (len + 4) * (accepted.len() - at));
+            let builder =
+                BatchBuilder::new(BatchKind::Pushed, *offset, now, (len + 4) * (accepted.len() - at));
             (message.durability, builder)
         });
         batch.push(*offset, message, *lifetime);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{CutMode, Disk, DiskFile, DiskLock, MemoryDisk};
+use super::{CutMode, Disk, DiskFile, DiskLock, MemoryDisk, Room};
 
 /// `EIO`, as a dying disk gives it.
 const EIO: i32 = 5;
@@ -25,6 +25,7 @@ pub struct FaultyDisk {
 #[derive(Debug, Default)]
 struct Faults {
     operations: u64,
+    read_bytes: u64,
     cut_at: Option<u64>,
     is_cut: bool,
     fail_at: Option<u64>,
@@ -86,6 +87,12 @@ impl FaultyDisk {
     #[must_use]
     pub fn operations(&self) -> u64 {
         self.faults.lock().operations
+    }
+
+    /// How many bytes were read.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.faults.lock().read_bytes
     }
 
     /// Fails the `n`-th operation from the start with `EIO`, once.
@@ -211,7 +218,9 @@ impl Disk for FaultyDisk {
 impl DiskFile for FaultyFile {
     fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
         self.disk.alive()?;
-        self.file.read_at(buf, at)
+        let read = self.file.read_at(buf, at)?;
+        self.disk.faults.lock().read_bytes += read as u64;
+        Ok(read)
     }
 
     fn write_at(&self, buf: &[u8], at: u64) -> io::Result<()> {
@@ -219,7 +228,7 @@ impl DiskFile for FaultyFile {
         self.disk.operate(Operation::Write, || self.file.write_at(buf, at))
     }
 
-    fn allocate(&self, bytes: u64) -> io::Result<()> {
+    fn allocate(&self, bytes: u64) -> io::Result<Room> {
         self.disk.room_to_grow(&*self.file, bytes)?;
         self.disk.operate(Operation::Other, || self.file.allocate(bytes))
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Disk, DiskFile, DiskLock, split};
+use super::{Disk, DiskFile, DiskLock, Room, split};
 
 /// Disks write this much at once or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -334,8 +334,11 @@ impl DiskFile for MemoryFile {
         Ok(())
     }
 
-    fn allocate(&self, _bytes: u64) -> io::Result<()> {
-        Ok(())
+    fn allocate(&self, len: u64) -> io::Result<Room> {
+        if len > self.len()? {
+            self.set_len(len)?;
+        }
+        Ok(Room::Reserved)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

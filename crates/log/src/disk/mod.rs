@@ -72,6 +72,15 @@ pub trait Disk: Send + Sync + Debug {
     fn sync_dir(&self, dir: &str) -> io::Result<()>;
 }
 
+/// What came of reserving room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Writes there will not find the disk full.
+    Reserved,
+    /// The disk cannot reserve; only writing tells.
+    Unknown,
+}
+
 /// An open file. Reads and writes may come from several threads at once.
 pub trait DiskFile: Send + Sync + Debug {
     /// Reads into `buf` from byte `at` on and says how much there was: less than asked only at the file's end.
@@ -86,11 +95,12 @@ pub trait DiskFile: Send + Sync + Debug {
     /// What the disk says; [`io::ErrorKind::StorageFull`] when there is no room.
     fn write_at(&self, buf: &[u8], at: u64) -> io::Result<()>;
 
-    /// Reserves room for `bytes` bytes from the start of the file, so that a full disk is noticed now.
+    /// Reserves room for `bytes` bytes from the start of the file, so that a full disk is noticed now. The file
+    /// is that long then.
     ///
     /// # Errors
     /// As for [`DiskFile::write_at`].
-    fn allocate(&self, bytes: u64) -> io::Result<()>;
+    fn allocate(&self, bytes: u64) -> io::Result<Room>;
 
     /// Cuts the file to `bytes` bytes or lengthens it with zeros.
     ///

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 
-use super::{Disk, DiskFile, DiskLock};
+use super::{Disk, DiskFile, DiskLock, Room};
 
 /// Files in a directory, with real syncs.
 #[derive(Debug)]
@@ -113,11 +113,11 @@ impl DiskFile for RealFile {
         self.0.write_all_at(buf, at)
     }
 
-    fn allocate(&self, bytes: u64) -> io::Result<()> {
+    fn allocate(&self, bytes: u64) -> io::Result<Room> {
         match fallocate(&self.0, FallocateFlags::empty(), 0, bytes) {
-            // Not every file system can reserve; the zeros written next find out whether there is room.
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
-            other => Ok(other?),
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(Room::Unknown),
+            Err(error) => Err(error.into()),
+            Ok(()) => Ok(Room::Reserved),
         }
     }
 

@@ -15,14 +15,36 @@ use rig::Rig;
 #[derive(Clone, Debug)]
 enum Op {
     Push(Vec<Draft>),
-    Subscribe { consumer: u64, credit: u32, terms: u8 },
-    Credit { consumer: u64, credit: u32 },
-    Leave { consumer: u64 },
-    Ack { pick: usize, stale: bool },
-    Nack { pick: usize, delay: Option<u64> },
-    Undelivered { pick: usize },
-    Received { pick: usize },
-    Extend { pick: usize, span: u64 },
+    Subscribe {
+        consumer: u64,
+        credit: u32,
+        terms: u8,
+    },
+    Credit {
+        consumer: u64,
+        credit: u32,
+    },
+    Leave {
+        consumer: u64,
+    },
+    Ack {
+        pick: usize,
+        stale: bool,
+    },
+    Nack {
+        pick: usize,
+        delay: Option<u64>,
+    },
+    Undelivered {
+        pick: usize,
+    },
+    Received {
+        pick: usize,
+    },
+    Extend {
+        pick: usize,
+        span: u64,
+    },
     Wait(u64),
     Purge,
     Pause(bool),

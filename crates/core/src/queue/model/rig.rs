@@ -477,7 +477,7 @@ impl Rig {
             self.page_in(&page);
             self.due();
         }
-        let Some(record) = self.queue.decide_take(self.now, Millis(60_000), max, |_| true) else { return };
+        let Some(record) = self.queue.decide_take(self.now, max, |_| true) else { return };
         let handed = self.run(&record, true).handed;
         let now = self.now;
         let mut expected: Vec<Offset> =
