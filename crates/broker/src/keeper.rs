@@ -4,6 +4,7 @@
 //! A thread of its own that sleeps until there is a reason.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -47,12 +48,13 @@ pub(crate) struct Keeper {
 struct Signal {
     reasons: Mutex<Reasons>,
     wake: Condvar,
+    /// Let go since the last checkpoint that this asked for; counted on every acknowledgement, so without a lock.
+    freed_bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Reasons {
     checkpoint: bool,
-    freed_bytes: u64,
     pressure: bool,
     stuck: Vec<Weak<Slot>>,
     full: bool,
@@ -81,11 +83,10 @@ impl Keeper {
 
     /// Messages have been let go: the disk may have something to give back.
     pub(crate) fn note_freed(&self, bytes: u64, segment_bytes: u64) {
-        let mut reasons = self.signal.reasons.lock();
-        reasons.freed_bytes += bytes;
-        if reasons.freed_bytes > FREED_SEGMENTS * segment_bytes {
-            reasons.freed_bytes = 0;
-            reasons.checkpoint = true;
+        let freed = self.signal.freed_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if freed > FREED_SEGMENTS * segment_bytes {
+            self.signal.freed_bytes.store(0, Ordering::Relaxed);
+            self.signal.reasons.lock().checkpoint = true;
             self.signal.wake.notify_one();
         }
     }
@@ -176,7 +177,7 @@ impl Shared {
         let mut slots: Vec<(u64, Arc<Slot>)> = self.catalog.all().into_iter().map(measured).collect();
         slots.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         for (_, slot) in slots {
-            let used = self.memory_bytes.load(std::sync::atomic::Ordering::Relaxed);
+            let used = self.memory_bytes.load(Ordering::Relaxed);
             if used <= (self.options.memory_bytes_max / 2) as i64 {
                 return;
             }
@@ -246,7 +247,7 @@ impl Shared {
             }
             manifest.queues.push((slot.id, state.snapshot.clone()));
         }
-        manifest.next_queue = self.next_queue.load(std::sync::atomic::Ordering::Relaxed);
+        manifest.next_queue = self.next_queue.load(Ordering::Relaxed);
         let payload = manifest.encode();
         let entry = EntryRef { queue: QueueId(0), kind: EntryKind::Manifest, spans: &[], payload: &payload };
         let appended = self.log.append(&[entry], Urgency::Synced, Claim::Reserved)?;

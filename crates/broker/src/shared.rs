@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 use nexo_core::batch::LaneSpan;
 use nexo_core::config::SyncMode;
 use nexo_core::queue::{Applied, Death, Handed, PageRequest};
@@ -219,7 +221,7 @@ impl Shared {
     /// Tells the log what a queue keeps alive, and the keeper if much has been let go.
     pub(crate) fn note_usage(&self, state: &mut SlotState) {
         let mut freed = 0;
-        for (segment, bytes) in state.queue.take_usage() {
+        for (segment, bytes) in state.queue.drain_usage() {
             self.log.account(segment, bytes);
             freed += bytes.min(0).unsigned_abs();
         }
@@ -282,7 +284,7 @@ impl Shared {
         now: Timestamp,
     ) -> Aftermath {
         let mut aftermath = Aftermath::default();
-        let mut deliveries = Vec::new();
+        let mut deliveries = Deliveries::default();
         let mut outcome = Ok(true);
         for _ in 0..BATCHES {
             outcome = self.follow_up_once(state, now, &mut aftermath, &mut deliveries);
@@ -291,7 +293,7 @@ impl Shared {
             }
         }
         // Under the lock, so that a consumer gets its messages in the order in which they were handed out.
-        for (mailbox, messages) in deliveries {
+        for (mailbox, messages) in deliveries.batches {
             if let Some((number, messages)) = mailbox.put(messages) {
                 aftermath.cold.push((mailbox, number, messages));
             }
@@ -334,7 +336,7 @@ impl Shared {
         state: &mut SlotState,
         now: Timestamp,
         aftermath: &mut Aftermath,
-        deliveries: &mut Vec<(Arc<Mailbox>, Vec<Handed>)>,
+        deliveries: &mut Deliveries,
     ) -> Result<bool, AppendError> {
         let due = state.queue.decide_due(now, BATCH);
         let mut more = due.more;
@@ -365,10 +367,8 @@ impl Shared {
         self.note_usage(state);
         let mut handed = handed.into_iter();
         for turn in &dispatch.turns {
-            let messages: Vec<Handed> = handed.by_ref().take(turn.count as usize).collect();
-            if let Some(mailbox) = state.mailboxes.get(&turn.consumer) {
-                add_delivery(deliveries, mailbox, messages);
-            }
+            let messages = handed.by_ref().take(turn.count as usize);
+            deliveries.add(turn.consumer, &state.mailboxes, messages);
         }
         Ok(true)
     }
@@ -443,15 +443,36 @@ fn expires_at(state: &SlotState) -> Option<Timestamp> {
     (state.queue.consumers().0 == 0).then(|| state.last_used.plus(expires))
 }
 
-/// Turns of one consumer in a row, or in several rounds, become one batch in its mailbox.
-fn add_delivery(
-    deliveries: &mut Vec<(Arc<Mailbox>, Vec<Handed>)>,
-    mailbox: &Arc<Mailbox>,
-    messages: Vec<Handed>,
-) {
-    match deliveries.iter_mut().find(|(other, _)| Arc::ptr_eq(other, mailbox)) {
-        Some((_, held)) => held.extend(messages),
-        None => deliveries.push((Arc::clone(mailbox), messages)),
+/// What each consumer gets: turns in several rounds become one batch in its mailbox.
+#[derive(Default)]
+struct Deliveries {
+    batches: Vec<(Arc<Mailbox>, Vec<Handed>)>,
+    places: HashMap<ConsumerId, usize, RandomState>,
+}
+
+impl Deliveries {
+    fn add(
+        &mut self,
+        consumer: ConsumerId,
+        mailboxes: &HashMap<ConsumerId, Arc<Mailbox>, RandomState>,
+        messages: impl Iterator<Item = Handed>,
+    ) {
+        // One consumer in a row needs no looking up.
+        let place = match self.batches.last() {
+            Some((mailbox, _)) if mailbox.consumer() == consumer => Some(self.batches.len() - 1),
+            _ => self.places.get(&consumer).copied(),
+        };
+        let place = match (place, mailboxes.get(&consumer)) {
+            (Some(place), _) => place,
+            (None, Some(mailbox)) => {
+                self.places.insert(consumer, self.batches.len());
+                self.batches.push((Arc::clone(mailbox), Vec::new()));
+                self.batches.len() - 1
+            }
+            // A consumer without a mailbox has left, and its messages come back with its leases.
+            (None, None) => return messages.for_each(drop),
+        };
+        self.batches[place].1.extend(messages);
     }
 }
 

@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use nexo_types::{DedupId, GroupId, Offset, Position, Priority, SegmentId, Timestamp};
+use nexo_types::{GroupId, Offset, Position, Priority, SegmentId, Timestamp};
 use thiserror::Error;
 
 use super::entry::Entry;
 use super::lane::PageRequest;
 use super::lanes::Lanes;
 use super::{Lease, Queue};
-use crate::batch::{BatchItem, BatchKind, MessageBatch};
+use crate::batch::{BatchKind, MessageBatch};
 use crate::message::{Durability, Head};
 use crate::offsets::OffsetSet;
 use crate::record::{AttemptCount, Grant, Leave, Phase, Pick, Record};
@@ -135,11 +135,14 @@ impl Queue {
         for item in batch.items() {
             // The batch was made by us or has passed a checksum; what cannot be read was not made by this
             // version, and the format version has been checked.
-            let Ok(entry) = Entry::from_batch(batch, item, at) else {
+            let Ok((entry, dedup)) = Entry::with_dedup(batch, item, at) else {
                 debug_assert!(false, "a batch holds readable messages");
                 continue;
             };
-            self.remember_dedup(batch, item);
+            if let Some(id) = dedup {
+                self.dedup.forget(item.enqueued_at);
+                self.dedup.insert(id, item.offset, item.enqueued_at.plus(self.config.dedup_window));
+            }
             self.next_offset = self.next_offset.max(item.offset.next());
             self.totals.pushed += 1;
             if entry.is_durable() {
@@ -180,16 +183,6 @@ impl Queue {
     pub(super) fn watch_expiry(&mut self, entry: &Entry) {
         if entry.expires_at != Timestamp::MAX {
             self.expiries.push(Reverse((entry.expires_at, entry.priority, entry.offset)));
-        }
-    }
-
-    fn remember_dedup(&mut self, batch: &MessageBatch, item: &BatchItem) {
-        let payload = batch.payload(item);
-        if let Ok(Head { dedup: Some(id), .. }) = Head::parse(&payload)
-            && let Ok(id) = DedupId::new(id)
-        {
-            self.dedup.forget(item.enqueued_at);
-            self.dedup.insert(id, item.offset, item.enqueued_at.plus(self.config.dedup_window));
         }
     }
 

@@ -172,6 +172,25 @@ impl Consumers {
         self.active.filter(|_| self.single_active)
     }
 
+    /// Whose turn it is, and how many messages it may have now, at most `max`: one, unless nobody else waits.
+    pub(crate) fn next_turn(&mut self, max: u32) -> Option<(ConsumerId, Terms, u32)> {
+        let alone = match self.turns.as_slice() {
+            [(_, turn)] if turn.len() == 1 && !self.single_active => turn.front().copied(),
+            _ => None,
+        };
+        if let Some(consumer) = alone.and_then(|id| self.all.get_mut(&id))
+            && let Some(id) = alone
+            && consumer.shared.is_none()
+            && consumer.credit > 1
+        {
+            // One credit is left for the ordinary way, which knows when a consumer leaves its row.
+            let count = max.min(consumer.credit - 1).max(1);
+            consumer.credit -= count;
+            return Some((id, consumer.terms, count));
+        }
+        self.next().map(|(id, terms)| (id, terms, 1))
+    }
+
     /// Whose turn it is: of those with credit the one of highest priority that has waited longest. It is given one
     /// message, and goes to the end of its row if it may have more.
     pub(crate) fn next(&mut self) -> Option<(ConsumerId, Terms)> {

@@ -6,7 +6,7 @@ use std::collections::btree_map;
 use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 
 use super::apply::Handed;
-use super::consumers::LeaseTerms;
+use super::consumers::{LeaseTerms, Terms};
 use super::entry::Entry;
 use super::lanes::{Cursor, Lanes, Waiting};
 use super::{NeedsPage, Queue};
@@ -58,13 +58,19 @@ impl Queue {
         let mut durable = false;
         let mut taken = 0;
         let mut ready = ReadyWalk::new(&self.rejoined, &self.lanes);
+        // Whose turn it is, on which terms, and how many more messages it gets in this turn.
+        let mut turn: Option<(ConsumerId, Terms, u32)> = None;
         while taken < max {
             let Some(entry) = ready.next() else { break };
             if entry.expires_at <= now {
                 // Its end of life is due and will be dealt with; nobody gets it any more.
                 continue;
             }
-            let Some((consumer, terms)) = self.consumers.next() else { break };
+            if turn.is_none() {
+                turn = self.consumers.next_turn((max - taken) as u32);
+            }
+            let Some((consumer, terms, left)) = turn else { break };
+            turn = (left > 1).then_some((consumer, terms, left - 1));
             let (until, phase) = terms.grant(now, self.config.visibility, self.config.receipt_timeout);
             add_grant(&mut grants, entry, until, phase);
             match turns.last_mut() {
@@ -77,6 +83,9 @@ impl Queue {
                 // It is gone with this record, and the next of its group may be the most urgent of all.
                 break;
             }
+        }
+        if let Some((consumer, _, unused)) = turn {
+            self.consumers.give_back(consumer, unused);
         }
         if taken == 0 {
             return None;

@@ -1,7 +1,7 @@
 //! What a queue remembers of one message that is in memory.
 
 use bytes::Bytes;
-use nexo_types::{GroupId, Offset, Position, Priority, Timestamp};
+use nexo_types::{DedupId, GroupId, Offset, Position, Priority, Timestamp};
 
 use crate::batch::{BatchItem, MessageBatch};
 use crate::message::{Durability, Head};
@@ -40,9 +40,19 @@ impl Entry {
     /// # Errors
     /// If the stored form cannot be read.
     pub fn from_batch(batch: &MessageBatch, item: &BatchItem, at: Position) -> Result<Self, WireError> {
+        Self::with_dedup(batch, item, at).map(|(entry, _)| entry)
+    }
+
+    /// The same, and the message's deduplication id, which only a push needs.
+    pub(super) fn with_dedup(
+        batch: &MessageBatch,
+        item: &BatchItem,
+        at: Position,
+    ) -> Result<(Self, Option<DedupId>), WireError> {
         let payload = batch.payload(item);
         let head = Head::parse(&payload)?;
-        Ok(Self {
+        let dedup = head.dedup.map(DedupId::new).transpose().map_err(|_| WireError::BadName)?;
+        let entry = Self {
             offset: item.offset,
             enqueued_at: item.enqueued_at,
             ready_at: item.enqueued_at.plus(head.delay),
@@ -54,7 +64,8 @@ impl Entry {
             durability: head.durability,
             group: head.group.map(GroupId::new).transpose().map_err(|_| WireError::BadName)?,
             payload: Some(payload),
-        })
+        };
+        Ok((entry, dedup))
     }
 
     /// Stands for a message whose bytes the log could not give back, until it is dropped.

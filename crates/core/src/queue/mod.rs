@@ -262,9 +262,9 @@ impl Queue {
         self.rates.duplicates += count;
     }
 
-    /// How much more, or less, the queue keeps alive in each segment since this was last asked.
-    pub fn take_usage(&mut self) -> Vec<(SegmentId, i64)> {
-        std::mem::take(&mut self.usage)
+    /// Says how much more, or less, the queue keeps alive in each segment since this was last asked.
+    pub fn drain_usage(&mut self) -> impl Iterator<Item = (SegmentId, i64)> + '_ {
+        self.usage.drain(..)
     }
 
     /// The queue's id.
