@@ -282,3 +282,24 @@ async fn calls_that_wait_end_with_the_server() {
     assert_eq!(within(pop).await.unwrap().unwrap_err().code(), Code::Unavailable);
     served.stopped().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_has_failed_makes_calls_unavailable() {
+    let disk = nexo_log::disk::FaultyDisk::new();
+    let options = nexo_broker::BrokerOptions::new("faulty");
+    let options = nexo_broker::BrokerOptions { segment_bytes: 64 * 1024, ..options };
+    let broker = nexo_broker::Broker::open_on(std::sync::Arc::new(disk.clone()), options).unwrap();
+    let served = Served::serve(broker, None).await;
+    served.create("q", proto::QueueConfig::default()).await;
+    disk.fail_next_sync();
+    let push = async || {
+        let message = proto::NewMessage { body: "x".into(), ..Default::default() };
+        let request = proto::PushRequest { queue: "q".into(), messages: vec![message] };
+        served.client.messages().push(request).await
+    };
+    assert_eq!(push().await.unwrap_err().code(), Code::Unavailable);
+    let error = push().await.unwrap_err();
+    assert_eq!(error.code(), Code::Unavailable);
+    assert!(error.message().contains("failed"), "{}", error.message());
+    assert!(!served.client.is_serving().await.unwrap(), "the health service says so too");
+}

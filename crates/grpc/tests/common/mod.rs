@@ -25,13 +25,18 @@ pub struct Served {
     pub url: String,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<Result<(), nexo_grpc::ServeError>>,
-    _dir: TempDir,
+    _dir: Option<TempDir>,
 }
 
 impl Served {
     pub async fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let broker = Broker::open(BrokerOptions::new(dir.path())).unwrap();
+        Self::serve(broker, Some(dir)).await
+    }
+
+    /// The same with a broker that was opened elsewhere.
+    pub async fn serve(broker: Broker, dir: Option<TempDir>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
