@@ -125,7 +125,8 @@ fn check(told: &Shared, messages: &[proto::Message]) {
             assert!(message.attempt > *before, "'{body}': attempt {} after {before}", message.attempt);
         }
         if let Some(not_before) = told.not_before_ms.get(&body) {
-            assert!(now >= *not_before, "'{body}' came {} ms early", not_before - now);
+            // The broker's clock runs on its own from the moment it starts; the two may round differently.
+            assert!(now + 2 >= *not_before, "'{body}' came {} ms early", not_before - now);
         }
     }
 }
