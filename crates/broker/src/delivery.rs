@@ -1,9 +1,13 @@
 //! A message in a consumer's hands.
 
-use nexo_core::message::StoredMessage;
+use std::sync::Arc;
+
+use nexo_core::message::{PropertyFormat, StoredMessage};
 use nexo_types::{Offset, QueueId, QueueName, Timestamp};
 
+use crate::headers::{Headers, HeadersError};
 use crate::receipt::Receipt;
+use crate::scribe::Scribe;
 
 /// A message that was handed to a consumer, or shown by a peek.
 #[derive(Clone, Debug)]
@@ -25,9 +29,24 @@ pub struct Delivery {
     pub granted_at: Timestamp,
     /// The message itself.
     pub message: StoredMessage,
+    /// Who can read its properties, if they are not native ones.
+    pub(crate) scribe: Option<Arc<dyn Scribe>>,
 }
 
 impl Delivery {
+    /// Its headers as a native client sees them, whatever protocol it came by.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn headers(&self) -> Result<Headers, HeadersError> {
+        match (self.message.properties.format, &self.scribe) {
+            (PropertyFormat::Amqp, Some(scribe)) => Ok(scribe.native_headers(&self.message.properties)),
+            (PropertyFormat::Native | PropertyFormat::Amqp, _) => {
+                Headers::from_properties(&self.message.properties)
+            }
+        }
+    }
+
     /// What to show when acknowledging it.
     #[must_use]
     pub const fn receipt(&self) -> Receipt {

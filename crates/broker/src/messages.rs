@@ -474,7 +474,7 @@ impl Shared {
                 at: Position::default(),
                 payload: one.payload.or_else(|| payloads.remove(&one.offset)),
             };
-            delivery(slot, handed)
+            delivery(self, slot, handed)
         });
         Ok(shown.collect())
     }

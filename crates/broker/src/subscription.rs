@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nexo_core::message::StoredMessage;
+use nexo_core::message::{PropertyFormat, StoredMessage};
 use nexo_core::queue::{Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
@@ -154,12 +154,12 @@ impl Subscription {
         if handed.len() < before {
             self.add_credit((before - handed.len()) as u32);
         }
-        handed.into_iter().filter_map(|one| delivery(&self.slot, one)).collect()
+        handed.into_iter().filter_map(|one| delivery(&self.shared, &self.slot, one)).collect()
     }
 }
 
 /// A message in the form its consumer sees.
-pub(crate) fn delivery(slot: &Slot, handed: Handed) -> Option<Delivery> {
+pub(crate) fn delivery(shared: &Shared, slot: &Slot, handed: Handed) -> Option<Delivery> {
     let payload = handed.payload?;
     let message = match StoredMessage::parse(&payload) {
         Ok(message) => message,
@@ -176,6 +176,9 @@ pub(crate) fn delivery(slot: &Slot, handed: Handed) -> Option<Delivery> {
         enqueued_at: handed.enqueued_at,
         lease_until: handed.until,
         granted_at: handed.granted_at,
+        scribe: (message.properties.format == PropertyFormat::Amqp)
+            .then(|| shared.scribe.get().cloned())
+            .flatten(),
         message,
     })
 }

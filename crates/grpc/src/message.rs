@@ -96,16 +96,17 @@ pub(crate) fn delivered(delivery: Delivery) -> proto::Message {
 
 /// A message that was only shown, which nothing can be said about.
 pub(crate) fn shown(delivery: Delivery) -> proto::Message {
+    let headers = match delivery.headers() {
+        Ok(headers) => headers_to_proto(headers),
+        Err(error) => unreadable(&delivery.queue_name, delivery.offset, &error),
+    };
     let message = delivery.message;
     proto::Message {
         id: delivery.offset.0,
         receipt: String::new(),
         attempt: delivery.attempt,
         priority: message.priority.0.into(),
-        headers: match Headers::from_properties(&message.properties) {
-            Ok(headers) => headers_to_proto(headers),
-            Err(error) => unreadable(&delivery.queue_name, delivery.offset, &error),
-        },
+        headers,
         body: message.body,
         enqueued_at_ms: delivery.enqueued_at.0,
         lease_until_ms: delivery.lease_until.map(|until| until.0),
