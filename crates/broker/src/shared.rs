@@ -346,14 +346,17 @@ impl Shared {
             state.queue.undo_due();
             return Err(error);
         }
-        let (overflow, deaths) = state.queue.decide_overflow(now);
-        more |= overflow.is_some() || !deaths.is_empty();
-        aftermath.deaths.extend(deaths);
-        self.commit_if(state, overflow.as_slice(), true)?;
         if self.stopping.load(Ordering::Relaxed) || due.advancing {
             return Ok(more);
         }
-        let Some(dispatch) = state.queue.decide_dispatch(now, BATCH) else { return Ok(more) };
+        let Some(dispatch) = state.queue.decide_dispatch(now, BATCH) else {
+            // Only what nobody takes can be too much.
+            let (overflow, deaths) = state.queue.decide_overflow(now);
+            more |= overflow.is_some() || !deaths.is_empty();
+            aftermath.deaths.extend(deaths);
+            self.commit_if(state, overflow.as_slice(), true)?;
+            return Ok(more);
+        };
         if dispatch.durable && state.durable {
             let entry = Encoded::new(state.queue.id(), &dispatch.record);
             if let Err(error) = self.append(&[entry], Urgency::Lazy, Claim::Reserved) {

@@ -23,7 +23,7 @@ pub struct QueueStats {
     pub delayed: u64,
     /// Messages that wait for an earlier one of their group.
     pub grouped: u64,
-    /// Stored bytes of all of these.
+    /// Bytes of the bodies of all of these.
     pub bytes: u64,
     /// Consumers that are subscribed or wait for a message.
     pub consumers: u64,

@@ -123,7 +123,7 @@ async fn a_queue_over_its_bytes_evicts_no_more_than_it_must() {
     let broker = open_with(&MemoryDisk::new(), options(1024 * 1024));
     let q = name("q");
     let config = QueueConfig {
-        max_bytes: Some(102 * 100),
+        max_bytes: Some(100 * 100),
         overflow: Overflow::DropOldest,
         on_overflow: Fate::DeadLetter,
         ..QueueConfig::default()

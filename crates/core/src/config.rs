@@ -23,13 +23,14 @@ pub struct QueueConfig {
     pub on_overflow: Fate,
     /// How long a rejected message waits before it is delivered again.
     pub retry: Backoff,
-    /// Longest life of a message in this queue; a message may ask for less.
+    /// Longest life of a message in this queue; a message may ask for less. With 0 it goes unless somebody takes it at
+    /// once.
     pub ttl: Option<Millis>,
     /// How long a deduplication id is remembered.
     pub dedup_window: Millis,
-    /// Most messages in the queue, whatever their state.
+    /// Most messages that wait in the queue; those with a consumer do not count.
     pub max_messages: Option<u64>,
-    /// Most stored bytes in the queue.
+    /// Most bytes of bodies that wait in the queue.
     pub max_bytes: Option<u64>,
     /// What happens to a push that would pass one of these two.
     pub overflow: Overflow,
@@ -104,6 +105,8 @@ pub enum Backoff {
 pub enum Overflow {
     /// Of the ready messages of the lowest priority, the one that has been there longest makes room.
     DropOldest,
+    /// The message that would be delivered next makes room, as RabbitMQ does it.
+    DropHead,
     /// The push is refused.
     Reject,
 }
@@ -218,7 +221,7 @@ impl QueueConfig {
     pub fn has_dead_letters(&self) -> bool {
         self.max_attempts.is_some()
             || (self.on_expiry == Fate::DeadLetter)
-            || (self.on_overflow == Fate::DeadLetter && self.overflow == Overflow::DropOldest)
+            || (self.on_overflow == Fate::DeadLetter && self.overflow != Overflow::Reject)
     }
 
     /// Checks every setting of a queue called `own`.
@@ -244,15 +247,9 @@ impl QueueConfig {
             }
         }
         if let Some(ttl) = self.ttl {
-            in_range("ttl_ms", ttl.0, 1, limits::DELAY_MAX.0)?;
+            in_range("ttl_ms", ttl.0, 0, limits::DELAY_MAX.0)?;
         }
         in_range("dedup_window_ms", self.dedup_window.0, 0, limits::DEDUP_WINDOW_MAX.0)?;
-        if let Some(max) = self.max_messages {
-            in_range("max_messages", max, 1, u64::MAX)?;
-        }
-        if let Some(max) = self.max_bytes {
-            in_range("max_bytes", max, 1, u64::MAX)?;
-        }
         if let Some(rate) = self.rate_limit {
             in_range("rate_limit.deliveries", rate.deliveries.into(), 1, limits::RATE_DELIVERIES_MAX.into())?;
             in_range("rate_limit.period_ms", rate.period.0, 1, limits::RATE_PERIOD_MAX.0)?;
@@ -306,7 +303,11 @@ impl QueueConfig {
         out.u64(self.dedup_window.0);
         out.optional(self.max_messages);
         out.optional(self.max_bytes);
-        out.u8(u8::from(self.overflow == Overflow::Reject));
+        out.u8(match self.overflow {
+            Overflow::DropOldest => 0,
+            Overflow::Reject => 1,
+            Overflow::DropHead => 2,
+        });
         out.u8(u8::from(self.paused));
         out.optional(self.rate_limit.map(|r| r.deliveries.into()));
         out.u64(self.rate_limit.map_or(0, |r| r.period.0));
@@ -360,7 +361,12 @@ impl QueueConfig {
             dedup_window: Millis(input.u64()?),
             max_messages: input.optional()?,
             max_bytes: input.optional()?,
-            overflow: if input.flag()? { Overflow::Reject } else { Overflow::DropOldest },
+            overflow: match input.u8()? {
+                0 => Overflow::DropOldest,
+                1 => Overflow::Reject,
+                2 => Overflow::DropHead,
+                other => return Err(WireError::Unknown { what: "way to overflow", value: other }),
+            },
             paused: input.flag()?,
             rate_limit: {
                 let deliveries = input.optional_u32()?;

@@ -112,12 +112,22 @@ pub(crate) struct Head<'a> {
     pub(crate) lifetime: Option<Millis>,
     pub(crate) dedup: Option<&'a str>,
     pub(crate) group: Option<&'a str>,
+    pub(crate) body_bytes: u32,
 }
 
 impl<'a> Head<'a> {
     pub(crate) fn parse(stored: &'a [u8]) -> Result<Self, WireError> {
         let mut input = Reader::new(stored);
-        Self::read(&mut input).map(|(head, _)| head)
+        let (mut head, flags) = Self::read(&mut input)?;
+        if flags & HAS_ORIGIN != 0 {
+            Origin::decode(&mut input)?;
+        }
+        if flags & HAS_PROPERTIES != 0 {
+            input.u8()?;
+            input.bytes()?;
+        }
+        head.body_bytes = u32::try_from(input.left()).map_err(|_| WireError::Range)?;
+        Ok(head)
     }
 
     fn read(input: &mut Reader<'a>) -> Result<(Self, u8), WireError> {
@@ -133,6 +143,7 @@ impl<'a> Head<'a> {
             lifetime: if has(HAS_LIFETIME) { Some(Millis(input.u64()?)) } else { None },
             dedup: if has(HAS_DEDUP) { Some(input.text()?) } else { None },
             group: if has(HAS_GROUP) { Some(input.text()?) } else { None },
+            body_bytes: 0,
         };
         Ok((head, flags))
     }

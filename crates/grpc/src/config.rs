@@ -86,6 +86,7 @@ pub(crate) fn to_proto(config: &QueueConfig) -> proto::QueueConfig {
         overflow: match config.overflow {
             Overflow::Reject => proto::Overflow::Reject,
             Overflow::DropOldest => proto::Overflow::DropOldest,
+            Overflow::DropHead => proto::Overflow::DropHead,
         }
         .into(),
         paused: Some(config.paused),
@@ -149,6 +150,7 @@ fn overflow(value: i32) -> Result<Option<Overflow>, Failure> {
         Ok(proto::Overflow::Unspecified) => Ok(None),
         Ok(proto::Overflow::Reject) => Ok(Some(Overflow::Reject)),
         Ok(proto::Overflow::DropOldest) => Ok(Some(Overflow::DropOldest)),
+        Ok(proto::Overflow::DropHead) => Ok(Some(Overflow::DropHead)),
         Err(_) => Err(unknown("config.overflow", "OVERFLOW_REJECT or OVERFLOW_DROP_OLDEST", value)),
     }
 }

@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use nexo_types::{GroupId, Offset, Position, Priority, SegmentId, Timestamp};
 use thiserror::Error;
 
-use super::entry::Entry;
+use super::entry::{Entry, MESSAGE_OVERHEAD_BYTES};
 use super::lane::PageRequest;
 use super::lanes::Lanes;
 use super::{Lease, Queue};
@@ -220,6 +220,7 @@ impl Queue {
                     self.lease_ends.push(Reverse((until, offset)));
                 }
                 self.count(&entry);
+                self.leased_bytes += u64::from(entry.stored_bytes);
                 let lease = Lease {
                     entry,
                     until: grant.until,
@@ -265,6 +266,7 @@ impl Queue {
         let Some(lease) = self.leased.remove(&offset) else { return };
         let mut entry = lease.entry;
         self.uncount(&entry);
+        self.leased_bytes -= u64::from(entry.stored_bytes);
         if attempt == AttemptCount::Undo {
             entry.attempts = entry.attempts.saturating_sub(1);
         }
@@ -307,6 +309,7 @@ impl Queue {
         self.groups.clear();
         self.lease_ends.clear();
         self.loose_bytes = 0;
+        self.leased_bytes = 0;
         self.loose_cached_bytes = 0;
         removed
     }
@@ -318,7 +321,7 @@ impl Queue {
         for item in batch.items() {
             let payload = batch.payload(item);
             let Ok(head) = Head::parse(&payload) else { continue };
-            let size = payload.len() as u64;
+            let size = u64::from(head.body_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES));
             if let Some(entry) = self.entry_mut(head.priority, head.group, item.offset) {
                 let from = std::mem::replace(&mut entry.at, at).segment;
                 self.note_usage(from, -(size as i64));
@@ -383,6 +386,7 @@ impl Queue {
     fn take_held(&mut self, offset: Offset) -> Option<Entry> {
         if let Some(lease) = self.leased.remove(&offset) {
             self.uncount(&lease.entry);
+            self.leased_bytes -= u64::from(lease.entry.stored_bytes);
             return Some(lease.entry);
         }
         let (entry, _) = self.dying.remove(&offset)?;

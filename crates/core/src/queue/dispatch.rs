@@ -141,6 +141,11 @@ impl Queue {
         (!grants.is_empty()).then_some(Record::Lease { grants, at: now })
     }
 
+    /// Ready messages in memory, at most `max`, in the order of delivery.
+    pub(super) fn ready_in_order(&self, max: usize) -> Vec<&Entry> {
+        ReadyWalk::new(&self.rejoined, &self.lanes).take(max).collect()
+    }
+
     /// Ready messages in memory, at most `max`, as a full queue drops them: lowest priority first.
     pub(super) fn ready_from_the_lowest(&self, max: usize) -> Vec<&Entry> {
         let mut priorities: Vec<Priority> = self.lanes.priorities_ascending().collect();

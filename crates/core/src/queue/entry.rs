@@ -1,11 +1,15 @@
 //! What a queue remembers of one message that is in memory.
 
 use bytes::Bytes;
-use nexo_types::{DedupId, GroupId, Offset, Position, Priority, Timestamp};
+use nexo_types::{DedupId, GroupId, Millis, Offset, Position, Priority, Timestamp};
 
 use crate::batch::{BatchItem, MessageBatch};
 use crate::message::{Durability, Head};
 use crate::wire::WireError;
+
+/// What a message is taken to cost besides its body. A constant, so that the bytes of bodies, which limits are about,
+/// follow from a sum and a count; and above nothing, so that an empty message keeps its segment alive.
+pub(crate) const MESSAGE_OVERHEAD_BYTES: u32 = 32;
 
 /// One message. Its bytes may be in memory or only in the log; everything the rules need is here.
 #[derive(Clone, Debug)]
@@ -20,7 +24,7 @@ pub struct Entry {
     pub expires_at: Timestamp,
     /// The log frame that holds it. Meaningless for a transient message.
     pub at: Position,
-    /// Bytes of its stored form.
+    /// What it is taken to cost on disk: its body and [`MESSAGE_OVERHEAD_BYTES`].
     pub stored_bytes: u32,
     /// How often it has been delivered.
     pub attempts: u32,
@@ -56,9 +60,12 @@ impl Entry {
             offset: item.offset,
             enqueued_at: item.enqueued_at,
             ready_at: item.enqueued_at.plus(head.delay),
-            expires_at: head.lifetime.map_or(Timestamp::MAX, |lifetime| item.enqueued_at.plus(lifetime)),
+            // A life of nothing lasts for the moment of the push: whoever waits may have it.
+            expires_at: head
+                .lifetime
+                .map_or(Timestamp::MAX, |lifetime| item.enqueued_at.plus(lifetime.max(Millis(1)))),
             at,
-            stored_bytes: payload.len() as u32,
+            stored_bytes: head.body_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES),
             attempts: 0,
             priority: head.priority,
             durability: head.durability,

@@ -56,6 +56,7 @@ use crate::message::DeathReason;
 use crate::record::Phase;
 use consumers::Consumers;
 use dedup::Dedup;
+use entry::MESSAGE_OVERHEAD_BYTES;
 use lanes::Lanes;
 use meter::{Average, Meter};
 use tokens::Tokens;
@@ -93,6 +94,8 @@ pub struct Queue {
     tokens: Tokens,
     /// Stored bytes of everything that is not in a lane.
     loose_bytes: u64,
+    /// Those of them that are with consumers.
+    leased_bytes: u64,
     /// Bytes of loose messages that are in memory.
     loose_cached_bytes: u64,
     totals: Totals,
@@ -159,7 +162,7 @@ pub struct Figures {
     pub delayed: u64,
     /// Messages behind another of their group.
     pub grouped: u64,
-    /// Stored bytes of all of these.
+    /// Bytes of the bodies of all of these.
     pub bytes: u64,
     /// Memory taken, near enough.
     pub memory_bytes: u64,
@@ -210,6 +213,7 @@ impl Queue {
             consumers,
             tokens: Tokens::default(),
             loose_bytes: 0,
+            leased_bytes: 0,
             loose_cached_bytes: 0,
             totals: Totals::default(),
             rates: Rates::default(),
@@ -327,10 +331,20 @@ impl Queue {
         self.len() == 0
     }
 
-    /// All stored bytes.
+    /// Bytes of all bodies.
     #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.lanes.bytes() + self.loose_bytes
+    pub fn body_bytes(&self) -> u64 {
+        let overhead = self.len() * u64::from(MESSAGE_OVERHEAD_BYTES);
+        (self.lanes.bytes() + self.loose_bytes).saturating_sub(overhead)
+    }
+
+    /// What limits are about: messages that wait, and the bytes of their bodies. What is with a consumer, or about to be
+    /// moved, does not count.
+    fn load(&self) -> (u64, u64) {
+        let dying: u64 = self.dying.values().map(|(entry, _)| u64::from(entry.stored_bytes)).sum();
+        let waiting = self.waiting();
+        let bytes = self.lanes.bytes() + self.loose_bytes - self.leased_bytes - dying;
+        (waiting, bytes.saturating_sub(waiting * u64::from(MESSAGE_OVERHEAD_BYTES)))
     }
 
     /// Memory taken, near enough: entries, and the bytes of messages that are kept.
@@ -355,7 +369,7 @@ impl Queue {
             leased: self.leased.len() as u64,
             delayed: self.delayed.len() as u64,
             grouped: self.grouped,
-            bytes: self.bytes(),
+            bytes: self.body_bytes(),
             memory_bytes: self.memory_bytes(),
             consumers: self.consumers.len() as u64,
             totals: self.totals,
@@ -471,6 +485,8 @@ impl Queue {
         let loose = self.loose();
         let bytes: u64 = loose.clone().map(|entry| u64::from(entry.stored_bytes)).sum();
         assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");
+        let leased: u64 = self.leased.values().map(|lease| u64::from(lease.entry.stored_bytes)).sum();
+        assert_eq!(leased, self.leased_bytes, "bytes of leased messages are counted");
         let cached: u64 =
             loose.filter_map(|entry| entry.payload.as_ref()).map(|payload| payload.len() as u64).sum();
         assert_eq!(cached, self.loose_cached_bytes, "cached bytes of loose messages are counted");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use nexo_types::{DedupId, Millis, Offset, Timestamp};
 
 use super::Queue;
+use super::entry::MESSAGE_OVERHEAD_BYTES;
 use crate::batch::{BatchBuilder, BatchKind, MessageBatch};
 use crate::config::{Fate, Overflow};
 use crate::message::{DeathReason, Durability, NewMessage};
@@ -58,8 +59,7 @@ impl Queue {
     pub fn decide_push(&self, now: Timestamp, messages: &[NewMessage], admission: Admission) -> PushPlan {
         let mut plan = PushPlan { outcomes: Vec::with_capacity(messages.len()), ..PushPlan::default() };
         let mut next = self.next_offset;
-        let mut count = self.len();
-        let mut bytes = self.bytes();
+        let (mut count, mut bytes) = self.load();
         let mut new_ids: BTreeMap<&DedupId, Offset> = BTreeMap::new();
         let mut accepted: Vec<(Offset, &NewMessage, Option<Millis>)> = Vec::with_capacity(messages.len());
         let check_limits = admission == Admission::Checked && self.config.overflow == Overflow::Reject;
@@ -73,7 +73,7 @@ impl Queue {
             }
             let lifetime = shorter(message.ttl, self.config.ttl);
             if check_limits {
-                let size = message.encoded_len(lifetime) as u64;
+                let size = message.body.len() as u64;
                 if let Some(max) = self.config.max_messages.filter(|max| count >= *max) {
                     plan.outcomes.push(PushOutcome::Refused { limit: "max_messages", max });
                     continue;
@@ -100,30 +100,26 @@ impl Queue {
         plan
     }
 
-    /// Decides what a queue that is over its limit drops: the oldest ready messages of its lowest priority.
+    /// Decides what a queue that is over its limit drops: see [`Overflow`].
     /// What should move to the dead-letter queue is taken aside at once and given back as deaths.
     pub fn decide_overflow(&mut self, now: Timestamp) -> (Option<Record>, Vec<Death>) {
-        if self.config.overflow != Overflow::DropOldest {
-            return (None, Vec::new());
-        }
-        let over_count = self.config.max_messages.map_or(0, |max| self.len().saturating_sub(max));
-        let mut over_bytes = self.config.max_bytes.map_or(0, |max| self.bytes().saturating_sub(max));
-        // What is about to be moved makes room already.
-        let dying = self.dying.len() as u64;
-        let dying_bytes: u64 = self.dying.values().map(|(entry, _)| u64::from(entry.stored_bytes)).sum();
-        let mut over_count = over_count.saturating_sub(dying);
-        over_bytes = over_bytes.saturating_sub(dying_bytes);
+        let (mut over_count, mut over_bytes) = self.excess();
         if over_count == 0 && over_bytes == 0 {
             return (None, Vec::new());
         }
         let mut picked: Vec<(nexo_types::Priority, Offset)> = Vec::new();
-        for entry in self.ready_from_the_lowest(OVERFLOW_STEP) {
+        let candidates = match self.config.overflow {
+            Overflow::DropHead => self.ready_in_order(OVERFLOW_STEP),
+            Overflow::DropOldest | Overflow::Reject => self.ready_from_the_lowest(OVERFLOW_STEP),
+        };
+        for entry in candidates {
             if over_count == 0 && over_bytes == 0 {
                 break;
             }
             picked.push((entry.priority, entry.offset));
             over_count = over_count.saturating_sub(1);
-            over_bytes = over_bytes.saturating_sub(entry.stored_bytes.into());
+            let body = entry.stored_bytes.saturating_sub(MESSAGE_OVERHEAD_BYTES);
+            over_bytes = over_bytes.saturating_sub(body.into());
         }
         if picked.is_empty() {
             return (None, Vec::new());
@@ -141,10 +137,23 @@ impl Queue {
     /// Whether a page must come into memory before an overflowing queue can drop more.
     #[must_use]
     pub fn overflow_page(&self) -> Option<super::PageRequest> {
-        let over = self.config.overflow == Overflow::DropOldest
-            && (self.config.max_messages.is_some_and(|max| self.len() > max)
-                || self.config.max_bytes.is_some_and(|max| self.bytes() > max));
-        over.then(|| self.lanes.lowest_page()).flatten()
+        if self.excess() == (0, 0) {
+            return None;
+        }
+        match self.config.overflow {
+            Overflow::DropHead => self.lanes.first_page(),
+            Overflow::DropOldest | Overflow::Reject => self.lanes.lowest_page(),
+        }
+    }
+
+    /// How many messages and bytes of bodies a queue that drops has too many.
+    fn excess(&self) -> (u64, u64) {
+        if self.config.overflow == Overflow::Reject {
+            return (0, 0);
+        }
+        let (count, bytes) = self.load();
+        let over = |load: u64, max: Option<u64>| max.map_or(0, |max| load.saturating_sub(max));
+        (over(count, self.config.max_messages), over(bytes, self.config.max_bytes))
     }
 }
 

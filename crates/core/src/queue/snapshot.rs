@@ -127,6 +127,7 @@ impl Queue {
                     let phase = Phase::from_code(input.u8()?)?;
                     let granted_at = Timestamp(input.u64()?);
                     self.head_of_group(&entry);
+                    self.leased_bytes += u64::from(entry.stored_bytes);
                     if let Some(until) = until {
                         self.lease_ends.push(std::cmp::Reverse((until, entry.offset)));
                     }

@@ -73,6 +73,7 @@ impl QueueSettings {
                 None => proto::Overflow::Unspecified,
                 Some(Overflow::Reject) => proto::Overflow::Reject,
                 Some(Overflow::DropOldest) => proto::Overflow::DropOldest,
+                Some(Overflow::DropHead) => proto::Overflow::DropHead,
             }
             .into(),
             paused: None,
@@ -176,6 +177,7 @@ enum Fate {
 enum Overflow {
     Reject,
     DropOldest,
+    DropHead,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]

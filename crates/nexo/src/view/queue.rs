@@ -95,6 +95,7 @@ impl ConfigView {
             overflow: match config.overflow() {
                 proto::Overflow::Unspecified | proto::Overflow::Reject => "reject",
                 proto::Overflow::DropOldest => "drop-oldest",
+                proto::Overflow::DropHead => "drop-head",
             },
             paused: config.paused(),
             rate_limit: config
