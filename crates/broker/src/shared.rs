@@ -350,6 +350,13 @@ impl Shared {
             return Ok(more);
         }
         let Some(dispatch) = state.queue.decide_dispatch(now, BATCH) else {
+            // What nobody took although it was only for those who wait.
+            let gone = state.queue.decide_fleeting(now);
+            if let Err(error) = self.commit_if(state, &gone.records, gone.durable) {
+                state.queue.undo_due();
+                return Err(error);
+            }
+            aftermath.deaths.extend(gone.deaths);
             // Only what nobody takes can be too much.
             let (overflow, deaths) = state.queue.decide_overflow(now);
             more |= overflow.is_some() || !deaths.is_empty();

@@ -285,6 +285,20 @@ async fn an_expired_message_is_dropped_or_moved_as_the_queue_says() {
 }
 
 #[tokio::test]
+async fn a_life_of_nothing_is_for_those_who_wait() {
+    let (broker, q) = with_queue(QueueConfig { ttl: Some(Millis(0)), ..QueueConfig::default() }).await;
+    for _ in 0..50 {
+        push(&broker, &q, "nobody waits").await;
+        assert!(pop(&broker, &q, 1).await.is_empty());
+    }
+    let mut waiting = subscribe(&broker, &q, 1);
+    push(&broker, &q, "taken").await;
+    assert_eq!(bodies(&next(&mut waiting).await), ["taken"]);
+    drop(waiting);
+    broker.shutdown().await;
+}
+
+#[tokio::test]
 async fn two_phase_acknowledgement_sends_again_until_received() {
     let config = QueueConfig {
         receipt_timeout: Some(Millis(40)),

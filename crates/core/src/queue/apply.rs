@@ -181,7 +181,9 @@ impl Queue {
     }
 
     pub(super) fn watch_expiry(&mut self, entry: &Entry) {
-        if entry.expires_at != Timestamp::MAX {
+        if entry.is_fleeting() {
+            self.fleeting.push((entry.priority, entry.offset));
+        } else if entry.expires_at != Timestamp::MAX {
             self.expiries.push(Reverse((entry.expires_at, entry.priority, entry.offset)));
         }
     }

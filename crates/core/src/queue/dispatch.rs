@@ -62,7 +62,7 @@ impl Queue {
         let mut turn: Option<(ConsumerId, Terms, u32)> = None;
         while taken < max {
             let Some(entry) = ready.next() else { break };
-            if entry.expires_at <= now {
+            if !entry.is_alive(now) {
                 // Its end of life is due and will be dealt with; nobody gets it any more.
                 continue;
             }

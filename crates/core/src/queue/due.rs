@@ -47,8 +47,25 @@ impl Queue {
             more,
             advancing,
         };
-        if expired.is_empty() {
+        self.plan_expiry(now, expired, &mut plan);
+        plan
+    }
+
+    /// Decides that messages whose life is nothing go, because nobody who waited took them.
+    pub fn decide_fleeting(&mut self, now: Timestamp) -> DuePlan {
+        let mut plan = DuePlan::default();
+        if self.fleeting.is_empty() {
             return plan;
+        }
+        let mut gone = std::mem::take(&mut self.fleeting);
+        gone.retain(|(lane, offset)| self.is_ready_here(*lane, *offset));
+        self.plan_expiry(now, gone, &mut plan);
+        plan
+    }
+
+    fn plan_expiry(&mut self, now: Timestamp, expired: Vec<(Priority, Offset)>, plan: &mut DuePlan) {
+        if expired.is_empty() {
+            return;
         }
         if self.config.on_expiry == Fate::DeadLetter {
             let deaths = expired.into_iter();
@@ -59,7 +76,6 @@ impl Queue {
             plan.durable |= expired.iter().any(|(lane, offset)| self.is_durable_ready(*lane, *offset));
             plan.records.push(Record::Drop { picks: into_picks(expired), why: Leave::Expired, at: now });
         }
-        plan
     }
 
     /// When this queue next needs attention without being asked, if ever.
@@ -177,6 +193,9 @@ impl Queue {
     fn rebuild_expiries(&mut self) {
         self.expiries.clear();
         let ready = self.rejoined.values().chain(self.lanes.resident());
+        let fleeting = ready.clone().filter(|entry| entry.is_fleeting());
+        self.fleeting = fleeting.map(|entry| (entry.priority, entry.offset)).collect();
+        let ready = ready.filter(|entry| !entry.is_fleeting());
         self.expiries.extend(
             ready
                 .filter(|entry| entry.expires_at != Timestamp::MAX)

@@ -1,7 +1,7 @@
 //! What a queue remembers of one message that is in memory.
 
 use bytes::Bytes;
-use nexo_types::{DedupId, GroupId, Millis, Offset, Position, Priority, Timestamp};
+use nexo_types::{DedupId, GroupId, Offset, Position, Priority, Timestamp};
 
 use crate::batch::{BatchItem, MessageBatch};
 use crate::message::{Durability, Head};
@@ -60,10 +60,7 @@ impl Entry {
             offset: item.offset,
             enqueued_at: item.enqueued_at,
             ready_at: item.enqueued_at.plus(head.delay),
-            // A life of nothing lasts for the moment of the push: whoever waits may have it.
-            expires_at: head
-                .lifetime
-                .map_or(Timestamp::MAX, |lifetime| item.enqueued_at.plus(lifetime.max(Millis(1)))),
+            expires_at: head.lifetime.map_or(Timestamp::MAX, |lifetime| item.enqueued_at.plus(lifetime)),
             at,
             stored_bytes: head.body_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES),
             attempts: 0,
@@ -91,6 +88,16 @@ impl Entry {
             group: None,
             payload: None,
         }
+    }
+
+    /// Whether its life is nothing: whoever waits when it is pushed may have it, and then it goes.
+    pub(crate) fn is_fleeting(&self) -> bool {
+        self.expires_at == self.enqueued_at
+    }
+
+    /// Whether a consumer may have it now.
+    pub(crate) fn is_alive(&self, now: Timestamp) -> bool {
+        (self.expires_at > now || self.is_fleeting()) && self.ready_at <= now
     }
 
     pub(crate) fn is_durable(&self) -> bool {

@@ -411,7 +411,7 @@ impl Lanes {
     }
 
     /// Every resident message.
-    pub(crate) fn resident(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn resident(&self) -> impl Iterator<Item = &Entry> + Clone {
         self.lanes.iter().flat_map(|lane| lane.stretches.iter()).flat_map(|stretch| match stretch {
             Stretch::Resident(resident) => resident.entries.range(..),
             Stretch::Paged(_) => super::lane::EMPTY.range(..),

@@ -89,6 +89,8 @@ pub struct Queue {
     dying: HashMap<Offset, (Entry, DeathReason), FixedState>,
     /// Ends of life of ready messages in memory. May name some that have left.
     expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
+    /// Ready messages in memory whose life is nothing. May name some that have left.
+    fleeting: Vec<(Priority, Offset)>,
     dedup: Dedup,
     consumers: Consumers,
     tokens: Tokens,
@@ -209,6 +211,7 @@ impl Queue {
             grouped: 0,
             dying: HashMap::default(),
             expiries: BinaryHeap::new(),
+            fleeting: Vec::new(),
             dedup: Dedup::default(),
             consumers,
             tokens: Tokens::default(),
@@ -403,9 +406,7 @@ impl Queue {
     }
 
     fn rejoin(&mut self, entry: Entry) {
-        if entry.expires_at != Timestamp::MAX {
-            self.expiries.push(Reverse((entry.expires_at, entry.priority, entry.offset)));
-        }
+        self.watch_expiry(&entry);
         self.rejoined.insert((Reverse(entry.priority), entry.offset), entry);
     }
 
