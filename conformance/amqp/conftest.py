@@ -39,6 +39,12 @@ def url():
 
 
 @pytest.fixture(scope="session")
+def user():
+    """The user that the URL logs in as."""
+    return pika.URLParameters(URL).credentials.username
+
+
+@pytest.fixture(scope="session")
 def broker():
     """What the broker says of itself."""
     with Wire(URL) as wire:

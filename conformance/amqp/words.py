@@ -34,8 +34,16 @@ def bodies(channel, queue, count, timeout=5):
     return [fetch(channel, queue, timeout)[2].decode() for _ in range(count)]
 
 
+def everything(channel, queue):
+    """The bodies of all that is ready in a queue, which are acknowledged."""
+    found = []
+    while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
+        found.append(got[2].decode())
+    return found
+
+
 def depth(channel, queue):
-    """How many messages are ready."""
+    """How many messages are ready. RabbitMQ may answer before it has counted what was just published."""
     return channel.queue_declare(queue, passive=True).method.message_count
 
 

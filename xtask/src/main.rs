@@ -3,7 +3,11 @@
 //! Kept free of heavy dependencies, so that the first of them starts at once.
 
 mod bench;
+mod broker;
 mod check;
+mod conformance;
+mod python;
+mod rabbitmq;
 mod run;
 
 use std::process::ExitCode;
@@ -14,6 +18,8 @@ Usage: cargo xtask COMMAND
   verify         formatting, lints and all tests; writes nothing
   test           everything that is tested, setting up what it needs
   fix            formats, and mends what the lints can mend
+  conformance nexo|rabbitmq
+                 what RabbitMQ's clients see, with pika, Celery and amqplib, on either broker
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
 ";
@@ -25,6 +31,8 @@ fn main() -> ExitCode {
         ["verify"] => check::verify(),
         ["test", rest @ ..] => check::test(rest),
         ["fix"] => check::fix(),
+        ["conformance", "nexo", rest @ ..] => conformance::nexo(rest),
+        ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
         [] | ["help" | "--help" | "-h"] => {

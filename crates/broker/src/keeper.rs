@@ -187,15 +187,15 @@ impl Shared {
 
     /// Does again what a queue could not do before.
     fn try_again(self: &Arc<Self>, slot: &Arc<Slot>) {
-        let deaths = self.with(slot, |state, _| {
+        let stuck = self.with(slot, |state, _| {
             state.paging = false;
             if self.return_taken(state).is_err() {
                 self.keeper.note_stuck(slot);
             }
-            state.queue.deaths()
+            state.pending_deaths = state.queue.deaths();
         });
-        if let Ok(deaths) = deaths {
-            self.bury(slot, &deaths);
+        if stuck.is_ok() {
+            self.bury_pending(slot);
         }
     }
 

@@ -222,8 +222,9 @@ impl Broker {
         // Whoever is told that a message failed for good finds it in the dead-letter queue.
         // All of it is begun before any of it is waited for: whoever asked may go away.
         let burials = dead.into_iter().map(|(slot, deaths)| {
+            slot.state.lock().pending_deaths.extend(deaths);
             let shared = Arc::clone(&self.shared);
-            self.shared.begin_on_worker(move || shared.bury(&slot, &deaths))
+            self.shared.begin_on_worker(move || shared.bury_pending(&slot))
         });
         for burial in burials.collect::<Vec<_>>() {
             if burial.await.is_err() {
@@ -430,8 +431,9 @@ impl Shared {
     /// Moves dead messages on a worker.
     pub(crate) fn bury_soon(self: &Arc<Self>, slot: &Arc<Slot>, deaths: Vec<Death>) {
         if !deaths.is_empty() {
+            slot.state.lock().pending_deaths.extend(deaths);
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || shared.bury(&slot, &deaths));
+            self.workers.spawn(move || shared.bury_pending(&slot));
         }
     }
 

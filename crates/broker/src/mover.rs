@@ -54,9 +54,16 @@ impl Wanted {
 }
 
 impl Shared {
+    /// Moves what has died in a queue, one job at a time, so that dead letters keep the order of their deaths.
+    pub(crate) fn bury_pending(self: &Arc<Self>, slot: &Arc<Slot>) {
+        let _one_at_a_time = slot.burial.lock();
+        let deaths = std::mem::take(&mut slot.state.lock().pending_deaths);
+        self.bury(slot, &deaths);
+    }
+
     /// Moves dead messages to the dead-letter queue. What cannot be moved now stays as it is, and the keeper
     /// tries again.
-    pub(crate) fn bury(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) {
+    fn bury(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) {
         let mut rest = deaths;
         while !rest.is_empty() {
             let (part, after) = rest.split_at(self.part_len(slot, rest));

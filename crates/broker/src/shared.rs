@@ -402,10 +402,7 @@ impl Shared {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
             self.workers.spawn(move || shared.read_delivery(&slot, &mailbox, number, messages));
         }
-        if !aftermath.deaths.is_empty() {
-            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || shared.bury(&slot, &aftermath.deaths));
-        }
+        self.bury_soon(slot, aftermath.deaths);
         if let Some(request) = aftermath.page {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
             self.workers.spawn(move || shared.load_page(&slot, &request));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use nexo_core::message::Durability;
-use nexo_core::queue::Queue;
+use nexo_core::queue::{Death, Queue};
 use nexo_types::{ConsumerId, Offset, Position, QueueId, QueueName, Timestamp};
 use parking_lot::Mutex;
 
@@ -22,6 +22,8 @@ pub(crate) struct Slot {
     pub(crate) durability: Durability,
     /// The connection that alone may use it, and whose end is its own.
     pub(crate) owner: Option<SessionId>,
+    /// Held while dead letters are moved, so that they stay in order.
+    pub(crate) burial: Mutex<()>,
     pub(crate) state: Mutex<SlotState>,
 }
 
@@ -44,6 +46,8 @@ pub(crate) struct SlotState {
     pub(crate) dirty: bool,
     /// The frames of the last snapshot; empty if there is none.
     pub(crate) snapshot: Vec<Position>,
+    /// Messages that died and are to be moved, in the order of their deaths.
+    pub(crate) pending_deaths: Vec<Death>,
     /// Messages that the broker took for itself and could not give back yet.
     pub(crate) taken_aside: Vec<(Offset, u32)>,
     /// The latest push that somebody waits for.
@@ -70,13 +74,14 @@ impl Slot {
             armed: None,
             dirty: true,
             snapshot: Vec::new(),
+            pending_deaths: Vec::new(),
             taken_aside: Vec::new(),
             last_push: Written::NOTHING,
             memory_bytes: 0,
             last_used: Timestamp(0),
         };
         let (id, name) = (state.queue.id(), state.queue.name().clone());
-        Self { id, name, durability, owner, state: Mutex::new(state) }
+        Self { id, name, durability, owner, burial: Mutex::new(()), state: Mutex::new(state) }
     }
 
     /// Whether records of this queue are written down.

@@ -154,7 +154,9 @@ impl Subscription {
         if handed.len() < before {
             self.add_credit((before - handed.len()) as u32);
         }
-        handed.into_iter().filter_map(|one| delivery(&self.shared, &self.slot, one)).collect()
+        let mut deliveries = Vec::with_capacity(handed.len());
+        deliveries.extend(handed.into_iter().filter_map(|one| delivery(&self.shared, &self.slot, one)));
+        deliveries
     }
 }
 

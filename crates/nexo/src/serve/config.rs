@@ -18,6 +18,9 @@ pub(crate) struct Layer {
     /// Where the data lies [default: ./nexo-data]
     #[arg(long, value_name = "DIR", env = "NEXO_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+    /// Address of AMQP 0-9-1 for RabbitMQ's clients, or off [default: 127.0.0.1:5672]
+    #[arg(long, value_name = "HOST:PORT", env = "NEXO_AMQP")]
+    pub(crate) amqp: Option<Listen>,
     /// Address of the native API, or off [default: 127.0.0.1:7654]
     #[arg(long, value_name = "HOST:PORT", env = "NEXO_GRPC")]
     pub(crate) grpc: Option<Listen>,
@@ -64,6 +67,7 @@ pub(crate) enum LogFormat {
 /// The settings, each decided.
 #[derive(Debug)]
 pub(crate) struct Config {
+    pub(crate) amqp: Listen,
     pub(crate) grpc: Listen,
     pub(crate) http: Listen,
     pub(crate) log: String,
@@ -104,6 +108,7 @@ impl Layer {
     pub(crate) fn over(self, below: Self) -> Self {
         Self {
             data_dir: self.data_dir.or(below.data_dir),
+            amqp: self.amqp.or(below.amqp),
             grpc: self.grpc.or(below.grpc),
             http: self.http.or(below.http),
             sync: self.sync.or(below.sync),
@@ -131,13 +136,14 @@ impl Layer {
         if let Some(Size(bytes)) = self.memory_bytes_max {
             broker.memory_bytes_max = bytes;
         }
+        let amqp = self.amqp.unwrap_or_else(|| Listen::At("127.0.0.1:5672".into()));
         let grpc = self.grpc.unwrap_or_else(|| Listen::At("127.0.0.1:7654".into()));
         let http = self.http.unwrap_or_else(|| Listen::At("127.0.0.1:15672".into()));
-        if grpc == Listen::Off && http == Listen::Off {
-            bail!("grpc and http are both off; at least one way in must be open");
+        if [&amqp, &grpc, &http].into_iter().all(|listen| *listen == Listen::Off) {
+            bail!("amqp, grpc and http are all off; at least one way in must be open");
         }
         let log = self.log.unwrap_or_else(|| "warn".into());
-        Ok(Config { grpc, http, log, log_format: self.log_format.unwrap_or(LogFormat::Text), broker })
+        Ok(Config { amqp, grpc, http, log, log_format: self.log_format.unwrap_or(LogFormat::Text), broker })
     }
 }
 
@@ -192,7 +198,8 @@ mod tests {
 
     #[test]
     fn a_broker_without_a_way_in_is_refused() {
-        let layer = Layer { grpc: Some(Listen::Off), http: Some(Listen::Off), ..Layer::default() };
-        assert!(layer.decide().unwrap_err().to_string().contains("both off"));
+        let off = Some(Listen::Off);
+        let layer = Layer { amqp: off.clone(), grpc: off.clone(), http: off, ..Layer::default() };
+        assert!(layer.decide().unwrap_err().to_string().contains("all off"));
     }
 }

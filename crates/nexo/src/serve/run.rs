@@ -23,7 +23,7 @@ Each option is also an environment variable (--data-dir: NEXO_DATA_DIR) and a ke
 (data_dir). A flag goes before the environment, the environment before the file.
 
 When the broker is ready it prints one line:
-  ready grpc=127.0.0.1:7654 http=127.0.0.1:15672 data=./nexo-data
+  ready amqp=127.0.0.1:5672 grpc=127.0.0.1:7654 http=127.0.0.1:15672 data=./nexo-data
 
 SIGTERM and SIGINT let it finish what is in flight, sync and exit with 0; a second one ends it.
 
@@ -76,6 +76,7 @@ struct Serving {
 impl Serving {
     /// Opens the ports first: if one is taken, the data is not touched.
     async fn start(config: &Config) -> anyhow::Result<Self> {
+        let amqp = config.amqp.bind("AMQP").await?;
         let grpc = config.grpc.bind("the native API").await?;
         let http = config.http.bind("health and metrics").await?;
         let options = config.broker.clone();
@@ -84,6 +85,12 @@ impl Serving {
             .context("the broker failed while it opened its data")??;
         let mut serving =
             Self { broker, servers: JoinSet::new(), stop: CancellationToken::new(), addresses: Vec::new() };
+        if let Some(listener) = amqp {
+            serving.note("amqp", &listener)?;
+            let stop = serving.stop.clone().cancelled_owned();
+            let server = nexo_amqp::serve(serving.broker.clone(), listener, stop);
+            serving.servers.spawn(async move { server.await.context("the AMQP port failed") });
+        }
         if let Some(listener) = grpc {
             serving.note("grpc", &listener)?;
             let stop = serving.stop.clone().cancelled_owned();

@@ -1,0 +1,96 @@
+//! Headers and properties as routing reads them.
+
+use nexo_broker::topology::{HeaderSource, HeaderValue, Property as RoutingProperty};
+
+use crate::codec::{Properties, ShortStr, Table, TableBuf, Value};
+
+/// The headers and properties of one message.
+#[derive(Clone, Copy)]
+pub(crate) struct MessageHeaders<'a>(pub(crate) Properties<'a>);
+
+/// The arguments of a declaration.
+#[derive(Clone, Copy)]
+pub(crate) struct ArgumentHeaders<'a>(pub(crate) Table<'a>);
+
+impl HeaderSource for MessageHeaders<'_> {
+    fn header(&self, name: &[u8]) -> Option<HeaderValue<&[u8]>> {
+        find(self.0.headers()?, name)
+    }
+
+    fn property(&self, property: RoutingProperty) -> Option<HeaderValue<&[u8]>> {
+        match property {
+            RoutingProperty::CorrelationId => {
+                self.0.correlation_id().map(|id| HeaderValue::Text(id.as_bytes()))
+            }
+            RoutingProperty::MessageId => self.0.message_id().map(|id| HeaderValue::Text(id.as_bytes())),
+            RoutingProperty::Timestamp => self.0.timestamp().map(HeaderValue::Timestamp),
+        }
+    }
+}
+
+impl HeaderSource for ArgumentHeaders<'_> {
+    fn header(&self, name: &[u8]) -> Option<HeaderValue<&[u8]>> {
+        find(self.0, name)
+    }
+
+    fn property(&self, _property: RoutingProperty) -> Option<HeaderValue<&[u8]>> {
+        None
+    }
+}
+
+fn find<'a>(table: Table<'a>, name: &[u8]) -> Option<HeaderValue<&'a [u8]>> {
+    table.iter().find_map(|(entry, value)| (entry.as_bytes() == name).then(|| header_value(value)))
+}
+
+/// A value as routing compares it.
+pub(crate) fn header_value(value: Value<'_>) -> HeaderValue<&[u8]> {
+    match value {
+        Value::Bool(truth) => HeaderValue::Bool(truth),
+        Value::I8(number) => HeaderValue::Signed(number.into()),
+        Value::I16(number) => HeaderValue::Signed(number.into()),
+        Value::I32(number) => HeaderValue::Signed(number.into()),
+        Value::I64(number) => HeaderValue::Signed(number),
+        Value::U8(number) => HeaderValue::Unsigned(number.into()),
+        Value::U16(number) => HeaderValue::Unsigned(number.into()),
+        Value::U32(number) => HeaderValue::Unsigned(number.into()),
+        Value::F32(number) => HeaderValue::Float(f64::from(number).to_bits()),
+        Value::F64(number) => HeaderValue::Float(number.to_bits()),
+        Value::Timestamp(seconds) => HeaderValue::Timestamp(seconds),
+        Value::LongStr(bytes) | Value::Bytes(bytes) => HeaderValue::Text(bytes),
+        Value::Void => HeaderValue::Void,
+        Value::Table(table) => HeaderValue::Other(table.as_raw()),
+        Value::Array(array) => HeaderValue::Other(array.as_raw()),
+        // A decimal as an exchange compares it: by its number, which loses nothing that two clients would differ in.
+        Value::Decimal { scale, digits } => {
+            HeaderValue::Float((f64::from(digits) / 10f64.powi(scale.into())).to_bits())
+        }
+    }
+}
+
+/// As [`header_value`], to be kept with a binding.
+pub(crate) fn owned_value(value: Value<'_>) -> HeaderValue {
+    let own = bytes::Bytes::copy_from_slice;
+    match header_value(value) {
+        HeaderValue::Bool(truth) => HeaderValue::Bool(truth),
+        HeaderValue::Signed(number) => HeaderValue::Signed(number),
+        HeaderValue::Unsigned(number) => HeaderValue::Unsigned(number),
+        HeaderValue::Float(bits) => HeaderValue::Float(bits),
+        HeaderValue::Text(bytes) => HeaderValue::Text(own(bytes)),
+        HeaderValue::Timestamp(seconds) => HeaderValue::Timestamp(seconds),
+        HeaderValue::Void => HeaderValue::Void,
+        HeaderValue::Other(bytes) => HeaderValue::Other(own(bytes)),
+    }
+}
+
+/// Native headers as an AMQP table.
+pub(crate) fn native_table(headers: &nexo_broker::Headers) -> TableBuf {
+    let mut table = TableBuf::new();
+    for (name, value) in &headers.0 {
+        let value = match value {
+            nexo_broker::HeaderValue::Text(text) => Value::LongStr(text.as_bytes()),
+            nexo_broker::HeaderValue::Bytes(bytes) => Value::Bytes(bytes),
+        };
+        table.put(ShortStr::clipped(name.as_bytes()), value);
+    }
+    table
+}

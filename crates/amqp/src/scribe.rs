@@ -1,0 +1,305 @@
+//! What the broker must know of AMQP messages: their headers, and how one that died is addressed anew, with the headers
+//! by which RabbitMQ tells of it (`x-death`, `x-first-death-…`).
+
+use bytes::Bytes;
+use nexo_broker::topology::{HeaderSource, NoHeaders};
+use nexo_broker::{
+    DeathNote, DeathReason, HeaderValue, Headers, Letter, NewMessage, Properties, PropertyFormat, Scribe,
+    StoredMessage,
+};
+use nexo_types::QueueName;
+
+use crate::address::Address;
+use crate::codec::{self, ArrayBuf, PropertiesBuilder, ShortStr, Table, TableBuf, Value};
+use crate::headers::{MessageHeaders, native_table};
+
+const X_DEATH: ShortStr<'static> = ShortStr::from_static("x-death");
+const CC: ShortStr<'static> = ShortStr::from_static("CC");
+
+/// Reads and writes the properties of AMQP messages for the broker.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AmqpScribe;
+
+impl Scribe for AmqpScribe {
+    fn header_source<'a>(&self, properties: &'a Properties) -> Box<dyn HeaderSource + 'a> {
+        match amqp(properties) {
+            Some((_, properties)) => Box::new(MessageHeaders(properties)),
+            None => Box::new(NoHeaders),
+        }
+    }
+
+    fn dead_letter(&self, message: StoredMessage, note: &DeathNote<'_>) -> Letter {
+        dead_letter(message, note)
+    }
+
+    fn is_cycle(&self, letter: &NewMessage, queue: &QueueName) -> bool {
+        let Some((_, properties)) = amqp(&letter.properties) else { return false };
+        let deaths = properties.headers().and_then(|headers| headers.get("x-death")?.as_array());
+        let Some(deaths) = deaths else { return false };
+        // Newest first: a ring is closed if the queue is met again before anybody rejected the message.
+        let deaths = deaths.iter().filter_map(|death| death.as_table());
+        for death in deaths {
+            if death.get("reason").and_then(|reason| reason.as_bytes()) == Some(b"rejected") {
+                return false;
+            }
+            if death.get("queue").and_then(|queue| queue.as_bytes()) == Some(queue.as_str().as_bytes()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn native_headers(&self, properties: &Properties) -> Headers {
+        let headers = amqp(properties).and_then(|(_, properties)| properties.headers());
+        let entries = headers.into_iter().flat_map(|headers| headers.iter());
+        Headers(
+            entries
+                .filter(|(name, _)| !name.is_empty())
+                .map(|(name, value)| (name.to_string(), native(value)))
+                .collect(),
+        )
+    }
+}
+
+/// The address and the properties of an AMQP message; `None` for one that came another way.
+fn amqp(properties: &Properties) -> Option<(Address<'_>, codec::Properties<'_>)> {
+    match properties.format {
+        PropertyFormat::Amqp => {}
+        PropertyFormat::Native => return None,
+    }
+    let (address, raw) = Address::split(&properties.bytes)?;
+    Some((address, codec::Properties::parse(raw).ok()?))
+}
+
+/// The word that RabbitMQ has for a reason.
+const fn reason_word(reason: DeathReason) -> &'static str {
+    match reason {
+        DeathReason::MaxAttempts => "delivery_limit",
+        DeathReason::Expired => "expired",
+        DeathReason::Overflow => "maxlen",
+        DeathReason::Rejected => "rejected",
+    }
+}
+
+fn dead_letter(message: StoredMessage, note: &DeathNote<'_>) -> Letter {
+    let stored = message.properties.clone();
+    let native_headers;
+    let native_properties;
+    let (address, properties) = match amqp(&stored) {
+        Some(found) => found,
+        None => {
+            native_headers = native_table(&Headers::from_properties(&stored).unwrap_or_default());
+            native_properties = PropertiesBuilder::new().headers(native_headers.as_table()).to_vec();
+            let own = Address { exchange: b"", routing_key: note.queue.as_str().as_bytes() };
+            (own, codec::Properties::parse(&native_properties).unwrap_or(codec::Properties::EMPTY))
+        }
+    };
+    let old_headers = properties.headers().unwrap_or(Table::EMPTY);
+    let copies = old_headers.get("CC").and_then(|cc| cc.as_array());
+    let copies: Vec<&[u8]> =
+        copies.into_iter().flat_map(|cc| cc.iter()).filter_map(|key| key.as_bytes()).collect();
+    let mut headers = TableBuf::from(old_headers);
+    tell_of_death(&mut headers, address, &copies, properties.expiration(), note);
+    let own_keys = || {
+        let keys = std::iter::once(address.routing_key).chain(copies.iter().copied());
+        keys.map(Bytes::copy_from_slice).collect::<Vec<_>>()
+    };
+    let routing_keys = match note.routing_key {
+        Some(key) => {
+            headers.remove(CC);
+            vec![key.clone()]
+        }
+        None => own_keys(),
+    };
+    let builder = PropertiesBuilder::from_base(properties)
+        .without(codec::Property::Expiration)
+        .headers(headers.as_table());
+    let routing_key = routing_keys.first().map_or(&b""[..], |key| &key[..]);
+    let mut bytes = Address { exchange: note.exchange.as_str().as_bytes(), routing_key }.encode().to_vec();
+    builder.encode(&mut bytes);
+    let mut message = message.into_moved(None);
+    message.properties = Properties { format: PropertyFormat::Amqp, bytes: bytes.into() };
+    Letter { message, routing_keys }
+}
+
+/// Puts the death at the head of `x-death`: a new entry, or the one of the same queue and reason counted up.
+fn tell_of_death(
+    headers: &mut TableBuf,
+    address: Address<'_>,
+    copies: &[&[u8]],
+    expiration: Option<ShortStr<'_>>,
+    note: &DeathNote<'_>,
+) {
+    let reason = reason_word(note.reason);
+    let queue = note.queue.as_str();
+    let before = TableBuf::from(headers.as_table());
+    let old = before.as_table().get("x-death").and_then(|deaths| deaths.as_array());
+    let is_same = |death: &Table<'_>| {
+        let text = |name| death.get(name).and_then(|value| value.as_bytes());
+        text("queue") == Some(queue.as_bytes()) && text("reason") == Some(reason.as_bytes())
+    };
+    let old: Vec<Table<'_>> =
+        old.into_iter().flat_map(|deaths| deaths.iter()).filter_map(|death| death.as_table()).collect();
+    let mut entry = TableBuf::new();
+    match old.iter().find(|death| is_same(death)) {
+        Some(same) => {
+            entry = TableBuf::from(*same);
+            let count = same.get("count").and_then(|count| count.as_integer()).unwrap_or(0);
+            entry.set(ShortStr::from_static("count"), count.saturating_add(1));
+        }
+        None => {
+            let mut keys = ArrayBuf::new();
+            keys.push(Value::LongStr(address.routing_key));
+            for copy in copies {
+                keys.push(Value::LongStr(copy));
+            }
+            entry
+                .put(ShortStr::from_static("count"), 1i64)
+                .put(ShortStr::from_static("reason"), reason)
+                .put(ShortStr::from_static("queue"), queue)
+                .put(ShortStr::from_static("time"), Value::Timestamp(note.at.0 / 1000))
+                .put(ShortStr::from_static("exchange"), Value::LongStr(address.exchange))
+                .put(ShortStr::from_static("routing-keys"), keys.as_array());
+            if let Some(expiration) = expiration {
+                entry
+                    .put(ShortStr::from_static("original-expiration"), Value::LongStr(expiration.as_bytes()));
+            }
+        }
+    }
+    let mut deaths = ArrayBuf::new();
+    deaths.push(entry.as_table());
+    for death in old.iter().filter(|death| !is_same(death)) {
+        deaths.push(*death);
+    }
+    headers.set(X_DEATH, deaths.as_array());
+    if before.as_table().get("x-first-death-reason").is_none() {
+        headers.put(ShortStr::from_static("x-first-death-reason"), reason);
+        headers.put(ShortStr::from_static("x-first-death-queue"), queue);
+        headers.put(ShortStr::from_static("x-first-death-exchange"), Value::LongStr(address.exchange));
+    }
+}
+
+/// A header's value as native clients have them: text, or the bytes of anything that is no text.
+fn native(value: Value<'_>) -> HeaderValue {
+    let text = |text: String| HeaderValue::Text(text);
+    match value {
+        Value::LongStr(bytes) => match std::str::from_utf8(bytes) {
+            Ok(string) => text(string.to_owned()),
+            Err(_) => HeaderValue::Bytes(Bytes::copy_from_slice(bytes)),
+        },
+        Value::Bytes(bytes) => HeaderValue::Bytes(Bytes::copy_from_slice(bytes)),
+        Value::Bool(truth) => text(truth.to_string()),
+        Value::F32(number) => text(number.to_string()),
+        Value::F64(number) => text(number.to_string()),
+        Value::Timestamp(seconds) => text(seconds.to_string()),
+        Value::Decimal { scale, digits } => text((f64::from(digits) / 10f64.powi(scale.into())).to_string()),
+        Value::Void => text(String::new()),
+        Value::Array(array) => text(format!("{array:?}")),
+        Value::Table(table) => text(format!("{table:?}")),
+        Value::I8(_)
+        | Value::U8(_)
+        | Value::I16(_)
+        | Value::U16(_)
+        | Value::I32(_)
+        | Value::U32(_)
+        | Value::I64(_) => text(value.as_integer().unwrap_or_default().to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nexo_types::{ExchangeName, Timestamp};
+
+    fn stored(properties: &[u8]) -> StoredMessage {
+        let mut bytes = Address { exchange: b"orders", routing_key: b"new" }.encode().to_vec();
+        bytes.extend_from_slice(properties);
+        StoredMessage {
+            priority: Default::default(),
+            durability: Default::default(),
+            delay: Default::default(),
+            lifetime: None,
+            dedup: None,
+            group: None,
+            origin: None,
+            properties: Properties { format: PropertyFormat::Amqp, bytes: bytes.into() },
+            body: Bytes::from_static(b"body"),
+        }
+    }
+
+    fn die(message: StoredMessage, queue: &str, reason: DeathReason, key: Option<&Bytes>) -> Letter {
+        let (queue, exchange) = (QueueName::new(queue).unwrap(), ExchangeName::new("dlx").unwrap());
+        let note =
+            DeathNote { queue: &queue, reason, at: Timestamp(5_000), exchange: &exchange, routing_key: key };
+        AmqpScribe.dead_letter(message, &note)
+    }
+
+    fn again(letter: &Letter) -> StoredMessage {
+        StoredMessage { properties: letter.message.properties.clone(), ..stored(&[]) }
+    }
+
+    fn deaths(letter: &Letter) -> Vec<(String, String, i64)> {
+        let (_, properties) = amqp(&letter.message.properties).unwrap();
+        let deaths = properties.headers().unwrap().get("x-death").unwrap().as_array().unwrap();
+        let tell = |death: Value<'_>| {
+            let death = death.as_table().unwrap();
+            let text = |name| death.get(name).unwrap().as_str().unwrap().to_owned();
+            (text("queue"), text("reason"), death.get("count").unwrap().as_integer().unwrap())
+        };
+        deaths.iter().map(tell).collect()
+    }
+
+    #[test]
+    fn a_death_is_told_and_the_message_goes_by_its_own_key() {
+        let expiring = PropertiesBuilder::new().expiration(ShortStr::from_static("100")).to_vec();
+        let letter = die(stored(&expiring), "work", DeathReason::Expired, None);
+        assert_eq!(letter.routing_keys, [Bytes::from_static(b"new")]);
+        assert_eq!(deaths(&letter), [("work".into(), "expired".into(), 1)]);
+        let (_, properties) = amqp(&letter.message.properties).unwrap();
+        assert_eq!(properties.expiration(), None);
+        let headers = properties.headers().unwrap();
+        assert_eq!(headers.get("x-first-death-queue").unwrap().as_str(), Some("work"));
+        assert_eq!(headers.get("x-first-death-exchange").unwrap().as_str(), Some("orders"));
+        let death = headers.get("x-death").unwrap().as_array().unwrap().iter().next().unwrap();
+        assert_eq!(death.as_table().unwrap().get("original-expiration").unwrap().as_str(), Some("100"));
+        assert_eq!(death.as_table().unwrap().get("time"), Some(Value::Timestamp(5)));
+    }
+
+    #[test]
+    fn the_same_death_counts_up_and_another_comes_first() {
+        let key = Bytes::from_static(b"dead");
+        let first = die(stored(&[0, 0]), "work", DeathReason::Rejected, Some(&key));
+        let second = die(again(&first), "wait", DeathReason::Expired, Some(&key));
+        let third = die(again(&second), "work", DeathReason::Rejected, Some(&key));
+        assert_eq!(
+            deaths(&third),
+            [("work".into(), "rejected".into(), 2), ("wait".into(), "expired".into(), 1)]
+        );
+        assert_eq!(third.routing_keys, [key]);
+    }
+
+    #[test]
+    fn a_ring_is_cut_unless_somebody_rejected() {
+        let (one, two) = (QueueName::new("one").unwrap(), QueueName::new("two").unwrap());
+        let expired = die(stored(&[0, 0]), "one", DeathReason::Expired, None);
+        assert!(AmqpScribe.is_cycle(&expired.message, &one));
+        assert!(!AmqpScribe.is_cycle(&expired.message, &two));
+        let rejected = die(again(&expired), "two", DeathReason::Rejected, None);
+        assert!(!AmqpScribe.is_cycle(&rejected.message, &one));
+    }
+
+    #[test]
+    fn a_named_key_takes_the_place_of_copies() {
+        let mut keys = ArrayBuf::new();
+        keys.push("copy");
+        let mut headers = TableBuf::new();
+        headers.put(CC, keys.as_array());
+        let properties = PropertiesBuilder::new().headers(headers.as_table()).to_vec();
+        let own = die(stored(&properties), "work", DeathReason::Rejected, None);
+        assert_eq!(own.routing_keys, [Bytes::from_static(b"new"), Bytes::from_static(b"copy")]);
+        let named = die(stored(&properties), "work", DeathReason::Rejected, Some(&Bytes::from_static(b"k")));
+        assert_eq!(named.routing_keys, [Bytes::from_static(b"k")]);
+        let (_, written) = amqp(&named.message.properties).unwrap();
+        assert_eq!(written.headers().unwrap().get("CC"), None);
+    }
+}

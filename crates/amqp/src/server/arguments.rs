@@ -1,0 +1,270 @@
+//! The arguments of `queue.declare`: what they may be, and what they mean to the broker.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use nexo_broker::{DeadLetters, Fate, Overflow, QueueConfig};
+use nexo_types::Millis;
+
+use super::error::{Refusal, exchange_name};
+use crate::codec::method::queue::Declare;
+use crate::codec::{Table, Value};
+
+/// RabbitMQ's longest time to live, in milliseconds.
+pub(super) const EXPIRY_MAX_MS: i64 = 4_294_967_295;
+
+/// What RabbitMQ calls the type of a queue. Both are the same queue here; they differ in which arguments they take, in
+/// what they count, and in what survives a restart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum QueueKind {
+    Classic,
+    Quorum,
+}
+
+/// What a connection must know of a queue beside its handle.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traits {
+    pub(super) kind: QueueKind,
+    pub(super) priority_max: u8,
+    pub(super) consumer_timeout: Option<Duration>,
+    /// Whether messages that the full queue refuses are dead letters.
+    pub(super) buries_refused: bool,
+}
+
+impl Traits {
+    /// Reads them from the arguments that are kept with a queue.
+    pub(super) fn of(config: &QueueConfig) -> Self {
+        let arguments = Table::parse(&config.arguments).unwrap_or(Table::EMPTY);
+        let integer = |name| arguments.get(name).and_then(|value| value.as_integer());
+        let timeout = integer("x-consumer-timeout").and_then(|ms| u64::try_from(ms).ok());
+        Self {
+            kind: kind_of(arguments),
+            priority_max: integer("x-max-priority").and_then(|max| u8::try_from(max).ok()).unwrap_or(0),
+            consumer_timeout: timeout.filter(|ms| *ms > 0).map(Duration::from_millis),
+            buries_refused: arguments.get("x-overflow").and_then(|how| how.as_bytes())
+                == Some(b"reject-publish-dlx"),
+        }
+    }
+}
+
+fn kind_of(arguments: Table<'_>) -> QueueKind {
+    match arguments.get("x-queue-type").and_then(|kind| kind.as_bytes()) {
+        Some(b"quorum") => QueueKind::Quorum,
+        Some(_) | None => QueueKind::Classic,
+    }
+}
+
+/// The settings that a declaration asks for.
+pub(super) fn queue_config(declare: &Declare<'_>, name: &str) -> Result<QueueConfig, Refusal> {
+    let read = Arguments { table: declare.arguments, name };
+    let mut config = QueueConfig {
+        max_attempts: None,
+        dead_letters: DeadLetters::Nowhere,
+        overflow: Overflow::DropHead,
+        auto_delete: declare.auto_delete,
+        arguments: Bytes::copy_from_slice(declare.arguments.as_raw()),
+        ..QueueConfig::default()
+    };
+    config.expires = read.time("x-expires", 1)?;
+    config.ttl = read.time("x-message-ttl", 0)?;
+    read.dead_letters(&mut config)?;
+    config.max_messages = read.count("x-max-length")?;
+    config.max_bytes = read.count("x-max-length-bytes")?;
+    read.integer("x-max-priority", |number| match number {
+        256.. => Some(format!("{{max_value_exceeded,{number}}}")),
+        _ => not_negative(number),
+    })?;
+    let overflows = ["drop-head", "reject-publish", "reject-publish-dlx"];
+    if read
+        .word("x-overflow", &overflows, |_| "invalid_overflow".into())?
+        .is_some_and(|how| how != "drop-head")
+    {
+        config.overflow = Overflow::Reject;
+    }
+    read.word("x-queue-mode", &["default", "lazy"], |mode| format!("\"unsupported queue mode '{mode}'\""))?;
+    read.integer("x-queue-version", |version| {
+        (!(1..=2).contains(&version)).then(|| format!("\"unsupported queue version '{version}'\""))
+    })?;
+    config.single_active_consumer = read.truth("x-single-active-consumer")?;
+    read.word("x-queue-type", &["classic", "quorum"], |kind| format!("\"unsupported queue type '{kind}'\""))?;
+    read.time("x-consumer-timeout", 0)?;
+    if let Some(limit) = read.count("x-delivery-limit")? {
+        let most = u64::from(nexo_types::limits::MAX_ATTEMPTS_MAX) - 1;
+        config.max_attempts = u32::try_from(limit.min(most)).ok().map(|limit| limit + 1);
+    }
+    read.keys_of_kind(declare)?;
+    Ok(config)
+}
+
+/// The arguments of one declaration.
+struct Arguments<'a> {
+    table: Table<'a>,
+    name: &'a str,
+}
+
+impl<'a> Arguments<'a> {
+    fn wrong(&self, key: &str, reason: &str) -> Refusal {
+        Refusal::precondition(format!("invalid arg '{key}' for queue '{}' in vhost '/': {reason}", self.name))
+    }
+
+    /// A whole number that `fault` finds nothing wrong with.
+    fn integer(&self, key: &str, fault: impl Fn(i64) -> Option<String>) -> Result<Option<i64>, Refusal> {
+        let Some(value) = self.table.get(key) else { return Ok(None) };
+        let Some(number) = value.as_integer() else {
+            return Err(self.wrong(key, &format!("\"expected integer, got {}\"", value.type_name())));
+        };
+        match fault(number) {
+            Some(reason) => Err(self.wrong(key, &reason)),
+            None => Ok(Some(number)),
+        }
+    }
+
+    fn count(&self, key: &str) -> Result<Option<u64>, Refusal> {
+        Ok(self.integer(key, not_negative)?.and_then(|number| u64::try_from(number).ok()))
+    }
+
+    fn time(&self, key: &str, min: i64) -> Result<Option<Millis>, Refusal> {
+        let fault = |number| match number {
+            0 if min > 0 => Some("{value_zero,0}".to_owned()),
+            number if number > EXPIRY_MAX_MS => Some(format!("{{value_too_large,{number}}}")),
+            number => not_negative(number),
+        };
+        Ok(self.integer(key, fault)?.and_then(|number| u64::try_from(number).ok()).map(Millis))
+    }
+
+    /// One of several words.
+    fn word(
+        &self,
+        key: &str,
+        words: &[&str],
+        fault: impl Fn(&str) -> String,
+    ) -> Result<Option<&'a str>, Refusal> {
+        let Some(value) = self.table.get(key) else { return Ok(None) };
+        let Value::LongStr(bytes) = value else { return Err(self.unacceptable(key, value)) };
+        match value.as_str() {
+            Some(word) if words.contains(&word) => Ok(Some(word)),
+            Some(word) => Err(self.wrong(key, &fault(word))),
+            None => Err(self.wrong(key, &fault(&String::from_utf8_lossy(bytes)))),
+        }
+    }
+
+    fn truth(&self, key: &str) -> Result<bool, Refusal> {
+        let Some(value) = self.table.get(key) else { return Ok(false) };
+        value.as_bool().ok_or_else(|| self.unacceptable(key, value))
+    }
+
+    fn unacceptable(&self, key: &str, value: Value<'_>) -> Refusal {
+        self.wrong(key, &format!("{{unacceptable_type,{}}}", value.type_name()))
+    }
+
+    fn dead_letters(&self, config: &mut QueueConfig) -> Result<(), Refusal> {
+        let key = self.table.get("x-dead-letter-routing-key");
+        let routing_key = match key {
+            None => None,
+            Some(Value::LongStr(bytes)) => Some(Bytes::copy_from_slice(bytes)),
+            Some(value) => return Err(self.unacceptable("x-dead-letter-routing-key", value)),
+        };
+        let exchange = match self.table.get("x-dead-letter-exchange") {
+            None if routing_key.is_some() => {
+                return Err(self.wrong("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined"));
+            }
+            None => return Ok(()),
+            Some(Value::LongStr(bytes)) => exchange_name(bytes)?,
+            Some(value) => {
+                let kind = value.type_name();
+                return Err(Refusal::precondition(format!(
+                    "invalid type '{kind}' for arg 'x-dead-letter-exchange' in queue '{}' in vhost '/'",
+                    self.name
+                )));
+            }
+        };
+        config.dead_letters = DeadLetters::Exchange { exchange, routing_key };
+        config.on_expiry = Fate::DeadLetter;
+        config.on_overflow = Fate::DeadLetter;
+        Ok(())
+    }
+
+    /// Some arguments and properties are only for one type of queue.
+    fn keys_of_kind(&self, declare: &Declare<'_>) -> Result<(), Refusal> {
+        let (kind, module, foreign) = match kind_of(self.table) {
+            QueueKind::Classic => (
+                QueueKind::Classic,
+                "rabbit_classic_queue",
+                &["x-delivery-limit", "x-quorum-initial-group-size"][..],
+            ),
+            QueueKind::Quorum => (
+                QueueKind::Quorum,
+                "rabbit_quorum_queue",
+                &["x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"][..],
+            ),
+        };
+        let name = self.name;
+        if let Some(key) = foreign.iter().find(|key| self.table.get(key).is_some()) {
+            return Err(Refusal::precondition(format!(
+                "invalid arg '{key}' for queue '{name}' in vhost '/' of queue type {module}"
+            )));
+        }
+        let property = match declare {
+            _ if kind == QueueKind::Classic => None,
+            Declare { durable: false, .. } => Some("non-durable"),
+            Declare { exclusive: true, .. } => Some("exclusive-owner"),
+            Declare { auto_delete: true, .. } => Some("auto-delete"),
+            _ => None,
+        };
+        match property {
+            Some(property) => Err(Refusal::precondition(format!(
+                "invalid property '{property}' for queue '{name}' in vhost '/'"
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn not_negative(number: i64) -> Option<String> {
+    (number < 0).then(|| format!("{{value_negative,{number}}}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{ShortStr, TableBuf};
+
+    fn declare(table: &TableBuf) -> Declare<'_> {
+        Declare {
+            ticket: 0,
+            queue: ShortStr::from_static("q"),
+            passive: false,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            nowait: false,
+            arguments: table.as_table(),
+        }
+    }
+
+    #[test]
+    fn nothing_said_is_a_queue_that_keeps_everything() {
+        let config = queue_config(&declare(&TableBuf::new()), "q").unwrap();
+        assert_eq!((config.max_attempts, config.dead_letters), (None, DeadLetters::Nowhere));
+        assert_eq!(config.overflow, Overflow::DropHead);
+    }
+
+    #[test]
+    fn a_delivery_limit_counts_those_after_the_first() {
+        let mut table = TableBuf::new();
+        table.put(ShortStr::from_static("x-queue-type"), "quorum");
+        table.put(ShortStr::from_static("x-delivery-limit"), Value::I32(2));
+        assert_eq!(queue_config(&declare(&table), "q").unwrap().max_attempts, Some(3));
+    }
+
+    #[test]
+    fn a_wrong_argument_is_named_with_its_fault() {
+        let mut table = TableBuf::new();
+        table.put(ShortStr::from_static("x-max-priority"), Value::I32(256));
+        let refusal = queue_config(&declare(&table), "q").unwrap_err();
+        assert_eq!(
+            refusal.text,
+            "invalid arg 'x-max-priority' for queue 'q' in vhost '/': {max_value_exceeded,256}"
+        );
+    }
+}

@@ -1,0 +1,58 @@
+//! Messages that a full queue refuses and sends to its dead-letter exchange (`x-overflow` of `reject-publish-dlx`).
+
+use std::time::SystemTime;
+
+use nexo_broker::{DeadLetters, DeathNote, DeathReason, NewMessage, Properties, Scribe, StoredMessage};
+use nexo_types::{Millis, QueueId, Timestamp};
+
+use super::routing::Target;
+use super::session::Session;
+use crate::scribe::AmqpScribe;
+
+impl Session {
+    /// Sends a message on. The publisher is told that it was refused whatever comes of this.
+    pub(super) fn bury_refused(&mut self, target: &Target, message: NewMessage) {
+        let broker = &self.shared.broker;
+        let DeadLetters::Exchange { exchange, routing_key } = target.queue.config().dead_letters else {
+            return;
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let note = DeathNote {
+            queue: target.queue.name(),
+            reason: DeathReason::Overflow,
+            at: Timestamp(Millis::from(now).0),
+            exchange: &exchange,
+            routing_key: routing_key.as_ref(),
+        };
+        let letter = AmqpScribe.dead_letter(stored(message), &note);
+        let headers = AmqpScribe.header_source(&letter.message.properties);
+        let keys: Vec<&[u8]> = letter.routing_keys.iter().map(|key| &key[..]).collect();
+        let mut ids: Vec<QueueId> = Vec::new();
+        // RabbitMQ lets a message go whose dead-letter exchange is not there.
+        let _ = broker.routes().route(exchange.as_str(), &keys, &*headers, &mut ids);
+        for queue in ids.into_iter().filter_map(|id| broker.queue_by_id(id)) {
+            if !AmqpScribe.is_cycle(&letter.message, queue.name())
+                && let Err(error) = queue.push(std::slice::from_ref(&letter.message))
+            {
+                tracing::warn!(queue = %queue.name(), %error, "a dead letter is lost");
+            }
+        }
+    }
+}
+
+/// The message as it would be stored.
+fn stored(message: NewMessage) -> StoredMessage {
+    let mut bytes = message.address.to_vec();
+    bytes.extend_from_slice(&message.properties.bytes);
+    StoredMessage {
+        priority: message.priority,
+        durability: message.durability,
+        delay: message.delay,
+        lifetime: message.ttl,
+        dedup: message.dedup,
+        group: message.group,
+        origin: message.origin,
+        properties: Properties { format: message.properties.format, bytes: bytes.into() },
+        body: message.body,
+    }
+}

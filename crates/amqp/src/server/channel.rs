@@ -1,0 +1,177 @@
+//! One open channel: its mode, its consumers, what it holds, and the content it waits for.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use nexo_types::{QueueId, QueueName};
+use tokio::sync::Notify;
+
+use super::content::Content;
+use super::limit::Limit;
+use super::routing::RouteCache;
+use super::shared::Shared;
+use super::source::Source;
+use super::transactions::Transaction;
+use super::unacked::Unacked;
+
+/// The state of a channel.
+#[derive(Debug)]
+pub(super) struct Channel {
+    /// Unique within the connection, although numbers are used again.
+    pub(super) serial: u64,
+    pub(super) mode: Mode,
+    /// The tag of the last delivery.
+    pub(super) delivered: u64,
+    pub(super) unacked: Unacked,
+    pub(super) consumers: HashMap<u64, Consumer, foldhash::fast::FixedState>,
+    pub(super) tags: HashMap<Bytes, u64, foldhash::fast::FixedState>,
+    /// For consumers to come; 0 for none.
+    pub(super) prefetch: u32,
+    pub(super) limit: Option<Arc<Limit>>,
+    pub(super) last_queue: Option<QueueName>,
+    pub(super) content: Content,
+    pub(super) route: RouteCache,
+    pub(super) replies: Option<ReplyConsumer>,
+}
+
+/// What becomes of publishes and acknowledgements.
+#[derive(Debug)]
+pub(super) enum Mode {
+    Plain,
+    /// Publishes are confirmed; this was the last one's number.
+    Confirm(u64),
+    /// They wait for a commit.
+    Transaction(Box<Transaction>),
+}
+
+/// A consumer.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    pub(super) tag: Bytes,
+    pub(super) source: Arc<Source>,
+    pub(super) stop: Arc<Notify>,
+    pub(super) acks: Acks,
+    pub(super) priority: i32,
+    pub(super) window: Window,
+    pub(super) _seat: SeatGuard,
+}
+
+/// A consumer's place at its queue, left when the consumer goes.
+#[derive(Debug)]
+pub(super) struct SeatGuard {
+    shared: Arc<Shared>,
+    queue: QueueId,
+}
+
+impl SeatGuard {
+    /// For a place that was taken.
+    pub(super) fn new(shared: &Arc<Shared>, queue: QueueId) -> Self {
+        Self { shared: Arc::clone(shared), queue }
+    }
+}
+
+impl Drop for SeatGuard {
+    fn drop(&mut self) {
+        self.shared.leave_seat(self.queue);
+    }
+}
+
+/// Whether a consumer acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acks {
+    Wanted,
+    None,
+}
+
+/// A consumer of direct replies.
+#[derive(Debug)]
+pub(super) struct ReplyConsumer {
+    pub(super) tag: Bytes,
+    /// The name that answers are sent to.
+    pub(super) name: Bytes,
+    shared: Arc<Shared>,
+}
+
+impl ReplyConsumer {
+    pub(super) const fn new(tag: Bytes, name: Bytes, shared: Arc<Shared>) -> Self {
+        Self { tag, name, shared }
+    }
+}
+
+impl Drop for ReplyConsumer {
+    fn drop(&mut self) {
+        self.shared.replies.close(&self.name);
+    }
+}
+
+/// How much a consumer without a limit of its own gets ahead of what is written: many small messages, few large ones.
+#[derive(Debug)]
+pub(super) struct Window {
+    outstanding: u32,
+}
+
+/// Before anything is known of the messages.
+pub(super) const WINDOW_FIRST: u32 = 128;
+const WINDOW_MAX: u32 = 4_000;
+const WINDOW_MIN: u32 = 8;
+const WINDOW_BYTES: usize = 4 << 20;
+
+impl Window {
+    pub(super) const fn new() -> Self {
+        Self { outstanding: WINDOW_FIRST }
+    }
+
+    /// Notes that messages were written, and says how many more may come.
+    pub(super) fn written(&mut self, count: u32, bytes: usize) -> u32 {
+        self.outstanding = self.outstanding.saturating_sub(count);
+        let average = (bytes / (count.max(1) as usize)).max(1);
+        let target = u32::try_from(WINDOW_BYTES / average).unwrap_or(u32::MAX).clamp(WINDOW_MIN, WINDOW_MAX);
+        // Asking takes the queue's lock, so it is done for many at once.
+        if self.outstanding > target / 2 {
+            return 0;
+        }
+        let more = target - self.outstanding;
+        self.outstanding = target;
+        more
+    }
+}
+
+impl Channel {
+    pub(super) fn new(serial: u64) -> Self {
+        Self {
+            serial,
+            mode: Mode::Plain,
+            delivered: 0,
+            unacked: Unacked::default(),
+            consumers: HashMap::default(),
+            tags: HashMap::default(),
+            prefetch: 0,
+            limit: None,
+            last_queue: None,
+            content: Content::default(),
+            route: RouteCache::default(),
+            replies: None,
+        }
+    }
+
+    pub(super) const fn next_tag(&mut self) -> u64 {
+        self.delivered += 1;
+        self.delivered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_wide_for_small_messages_and_narrow_for_large_ones() {
+        let mut window = Window::new();
+        assert_eq!(window.written(128, 128 * 16), WINDOW_MAX);
+        assert_eq!(window.written(10, 160), 0, "nothing is asked for until half is used");
+        assert_eq!(window.written(2_000, 32_000), 2_010);
+        let mut window = Window::new();
+        assert_eq!(window.written(128, 128 << 20), WINDOW_MIN);
+    }
+}

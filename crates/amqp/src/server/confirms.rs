@@ -1,0 +1,177 @@
+//! Publishes that are pushed and wait for the disk. They are confirmed in the order in which they came.
+
+use std::collections::VecDeque;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use nexo_broker::{Broker, QueueError, Written};
+
+use super::outbox::Run;
+use super::output::Output;
+use crate::codec::method::basic;
+
+/// Reads of one connection whose publishes wait for the disk.
+const PENDING_MAX: usize = 10_000;
+
+/// What waits to be confirmed.
+#[derive(Default)]
+pub(super) struct Confirms {
+    queue: VecDeque<Pending>,
+    /// The disk, as far as the first of the queue needs it.
+    front: Option<BoxFuture<'static, Result<(), QueueError>>>,
+}
+
+struct Pending {
+    run: Run,
+    /// Those that were not taken, ascending.
+    refused: Vec<u64>,
+    written: Written,
+}
+
+/// Acknowledgements that may yet grow, so that many publishes are confirmed by one.
+#[derive(Default)]
+struct Acks {
+    open: Option<Run>,
+}
+
+impl Confirms {
+    pub(super) fn push(&mut self, run: Run, mut refused: Vec<u64>, written: Written) {
+        refused.sort_unstable();
+        refused.dedup();
+        self.queue.push_back(Pending { run, refused, written });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether the disk is so far behind that no more should be taken in.
+    pub(super) fn is_full(&self) -> bool {
+        self.queue.len() >= PENDING_MAX
+    }
+
+    /// Resolves when the first has reached the disk, or never will.
+    pub(super) async fn reached(&mut self, broker: &Broker) -> Result<(), QueueError> {
+        match self.wait(broker) {
+            Some(front) => front.await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Confirms all that need not wait any longer. `is_open` says whether a channel is still the same.
+    pub(super) fn confirm(
+        &mut self,
+        broker: &Broker,
+        mut first: Option<Result<(), QueueError>>,
+        out: &mut Output,
+        is_open: impl Fn(&Run) -> bool,
+    ) {
+        let mut acks = Acks::default();
+        while let Some(outcome) = first.take().or_else(|| self.wait(broker).and_then(FutureExt::now_or_never))
+        {
+            self.front = None;
+            let Some(pending) = self.queue.pop_front() else { break };
+            if !is_open(&pending.run) {
+                continue;
+            }
+            match outcome {
+                Ok(()) => acks.add(pending, out),
+                Err(error) => {
+                    tracing::warn!(%error, "publishes could not be written and are refused");
+                    acks.flush(out);
+                    let Run { channel, first, last, .. } = pending.run;
+                    nack(out, channel, last, last > first);
+                }
+            }
+        }
+        acks.flush(out);
+    }
+
+    fn wait(&mut self, broker: &Broker) -> Option<&mut BoxFuture<'static, Result<(), QueueError>>> {
+        let written = self.queue.front()?.written;
+        Some(self.front.get_or_insert_with(|| {
+            let broker = broker.clone();
+            Box::pin(async move { broker.wait_for(written).await })
+        }))
+    }
+}
+
+impl Acks {
+    fn add(&mut self, pending: Pending, out: &mut Output) {
+        let Run { channel, serial, last, .. } = pending.run;
+        match &mut self.open {
+            Some(open) if open.serial == serial => open.last = last,
+            Some(_) | None => {
+                self.flush(out);
+                self.open = Some(pending.run);
+            }
+        }
+        for tag in pending.refused {
+            // Everything before it is confirmed first, so that "all up to" never covers a refusal.
+            if let Some(open) = &mut self.open {
+                open.last = tag - 1;
+                if open.first <= open.last {
+                    self.flush(out);
+                }
+            }
+            nack(out, channel, tag, false);
+            let first = tag + 1;
+            self.open = (first <= last).then_some(Run { channel, serial, first, last });
+        }
+    }
+
+    fn flush(&mut self, out: &mut Output) {
+        if let Some(Run { channel, first, last, .. }) = self.open.take() {
+            out.method(channel, &basic::Ack { delivery_tag: last, multiple: last > first });
+        }
+    }
+}
+
+fn nack(out: &mut Output, channel: u16, tag: u64, multiple: bool) {
+    out.method(channel, &basic::Nack { delivery_tag: tag, multiple, requeue: false });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::method::BasicMethod;
+    use crate::codec::{FrameMax, Frames, Method};
+
+    fn told(pendings: Vec<Pending>) -> Vec<(bool, u64, bool)> {
+        let mut out = Output::default();
+        let mut acks = Acks::default();
+        for pending in pendings {
+            acks.add(pending, &mut out);
+        }
+        acks.flush(&mut out);
+        let tell = |frame: Result<crate::codec::Frame<'_>, _>| match Method::decode(frame.unwrap().payload)
+            .unwrap()
+        {
+            Method::Basic(BasicMethod::Ack(ack)) => (true, ack.delivery_tag, ack.multiple),
+            Method::Basic(BasicMethod::Nack(nack)) => (false, nack.delivery_tag, nack.multiple),
+            other => panic!("{other:?}"),
+        };
+        Frames::new(&out.bytes, FrameMax::BEFORE_TUNE).map(tell).collect()
+    }
+
+    fn pending(first: u64, last: u64, refused: &[u64]) -> Pending {
+        let run = Run { channel: 1, serial: 7, first, last };
+        Pending { run, refused: refused.to_vec(), written: Written::NOTHING }
+    }
+
+    #[test]
+    fn many_are_confirmed_by_one() {
+        assert_eq!(told(vec![pending(1, 3, &[]), pending(4, 9, &[])]), [(true, 9, true)]);
+        assert_eq!(told(vec![pending(1, 1, &[])]), [(true, 1, false)]);
+    }
+
+    #[test]
+    fn refusals_stand_between_confirms_in_order() {
+        assert_eq!(
+            told(vec![pending(1, 5, &[2, 3])]),
+            [(true, 1, false), (false, 2, false), (false, 3, false), (true, 5, true)]
+        );
+        assert_eq!(told(vec![pending(1, 2, &[1, 2])]), [(false, 1, false), (false, 2, false)]);
+        assert_eq!(told(vec![pending(1, 2, &[]), pending(3, 4, &[4])]), [(true, 3, true), (false, 4, false)]);
+    }
+}

@@ -1,0 +1,294 @@
+//! The life of one connection: a loop over its socket that reads, writes, and looks after time.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::StreamExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::erlang;
+use super::error::{Refusal, frame_refusal};
+use super::handshake::Handshake;
+use super::session::{Phase, Session};
+use super::shared::Shared;
+use crate::codec::{FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES, FrameError, Frames, ReplyCode};
+
+/// As RabbitMQ has it: a client that does not get further holds a socket for nothing.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How long a client may take to agree to the end.
+const CLOSE_MAX: Duration = Duration::from_secs(5);
+/// As above, if it cannot be understood any more.
+const DEAF_CLOSE_MAX: Duration = Duration::from_secs(1);
+const BLOCKED_TICK: Duration = Duration::from_millis(200);
+const TIMEOUT_TICK: Duration = Duration::from_secs(1);
+const IDLE_TICK: Duration = Duration::from_secs(3600);
+/// Room for a read: small while little comes, so that thousands of idle connections cost little.
+const READ_BYTES_MIN: usize = 8 << 10;
+const READ_BYTES_MAX: usize = 256 << 10;
+
+/// Serves one connection to its end.
+pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr, stop: CancellationToken) {
+    // Frames are collected before they are written, so waiting for more to send would only cost time.
+    let _ = socket.set_nodelay(true);
+    let (mut reader, mut writer) = socket.into_split();
+    let mut input = BytesMut::new();
+    let handshake =
+        Handshake { reader: &mut reader, writer: &mut writer, input: &mut input, from: peer.ip() };
+    let opened = tokio::select! {
+        opened = timeout(HANDSHAKE_MAX, handshake.run()) => opened,
+        () = stop.cancelled() => return,
+    };
+    let Ok(Some(opened)) = opened else { return };
+    let session = Session::new(shared, opened.user, opened.limits, opened.abilities);
+    let mut connection = Connection {
+        session,
+        reader,
+        writer,
+        input,
+        frames: Bytes::new(),
+        read_bytes: READ_BYTES_MIN,
+        stop,
+        tick: Box::pin(sleep(IDLE_TICK)),
+        heard: Instant::now(),
+        told: Instant::now(),
+        closing_until: None,
+        deaf: false,
+    };
+    // Frames may have come together with the end of the handshake.
+    connection.take_input().await;
+    connection.serve().await;
+    connection.session.end().await;
+    // The peer may be gone already.
+    let _ = connection.writer.shutdown().await;
+}
+
+/// What has come of a frame of an unknown kind.
+enum Announced<'a> {
+    Partly,
+    TooLarge,
+    Whole { kind: u8, payload: &'a [u8] },
+}
+
+struct Connection {
+    session: Session,
+    reader: OwnedReadHalf,
+    writer: OwnedWriteHalf,
+    input: BytesMut,
+    /// Whole frames that have come and wait.
+    frames: Bytes,
+    read_bytes: usize,
+    stop: CancellationToken,
+    tick: Pin<Box<Sleep>>,
+    /// When the peer was last heard of.
+    heard: Instant,
+    /// When the peer last heard of us.
+    told: Instant,
+    closing_until: Option<Instant>,
+    /// Whether the peer's bytes make no sense any more.
+    deaf: bool,
+}
+
+impl Connection {
+    async fn serve(&mut self) {
+        let mut stopping = false;
+        loop {
+            self.session.write_waiting();
+            self.note_phase();
+            if self.session.phase == Phase::Closed && self.session.out.is_empty() {
+                return;
+            }
+            self.wind_up();
+            if !self.frames.is_empty() && self.session.takes_frames() {
+                self.take_input().await;
+            }
+            let running = self.session.phase == Phase::Running;
+            let can_read = self.can_read();
+            let has_room = self.session.out.has_room();
+            let takes_more = running && has_room && self.session.waiting.is_empty();
+            if self.input.capacity() - self.input.len() < READ_BYTES_MIN / 2 {
+                self.input.reserve(self.read_bytes);
+            }
+            let Self { session, reader, writer, input, stop, tick, .. } = self;
+            tokio::select! {
+                read = reader.read_buf(input), if can_read => match read {
+                    Ok(count) if count > 0 => self.has_read(count).await,
+                    Ok(_) | Err(_) => return,
+                },
+                written = writer.write(session.out.unwritten()), if !session.out.is_empty() => match written {
+                    Ok(count) => {
+                        self.session.out.advance(count);
+                        self.told = Instant::now();
+                    }
+                    Err(_) => return,
+                },
+                Some(arrival) = session.consumers.next(), if takes_more => self.session.take_arrival(arrival),
+                outcome = session.confirms.reached(&session.shared.broker), if !session.confirms.is_empty() => {
+                    self.session.confirm_ready(Some(outcome));
+                }
+                Some(reply) = session.replies.recv(), if running && has_room => self.session.write_reply(&reply),
+                () = tick => {
+                    if !self.has_ticked().await {
+                        return;
+                    }
+                }
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    let refusal = Refusal::new(ReplyCode::ConnectionForced, "broker forced connection closure with reason 'shutdown'");
+                    self.session.close(&refusal).await;
+                }
+            }
+        }
+    }
+
+    fn can_read(&self) -> bool {
+        self.frames.is_empty() && self.session.takes_frames()
+    }
+
+    fn note_phase(&mut self) {
+        if self.session.phase != Phase::Running && self.closing_until.is_none() {
+            let wait = if self.deaf { DEAF_CLOSE_MAX } else { CLOSE_MAX };
+            self.closing_until = Some(Instant::now() + wait);
+        }
+    }
+
+    /// Sees to it that the next tick comes in time.
+    fn wind_up(&mut self) {
+        let half_beat = Duration::from_millis(500) * u32::from(self.session.limits.heartbeat);
+        let mut wait = if half_beat.is_zero() { IDLE_TICK } else { half_beat };
+        if self.session.has_timeouts {
+            wait = wait.min(TIMEOUT_TICK);
+        }
+        if self.session.blocked || self.closing_until.is_some() {
+            wait = wait.min(BLOCKED_TICK);
+        }
+        let latest = Instant::now() + wait;
+        if self.tick.deadline() > latest {
+            self.tick.as_mut().reset(latest);
+        }
+    }
+
+    async fn has_read(&mut self, count: usize) {
+        self.heard = Instant::now();
+        if count >= self.read_bytes / 2 {
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
+        } else if count < self.read_bytes / 16 {
+            self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
+        }
+        self.take_input().await;
+    }
+
+    /// Works through the whole frames that have come, and refuses what is no frame.
+    async fn take_input(&mut self) {
+        if self.deaf {
+            self.input.clear();
+            return;
+        }
+        loop {
+            let mut fault = None;
+            if self.frames.is_empty() {
+                let mut frames = Frames::new(&self.input, self.session.limits.frame_max);
+                fault = frames.by_ref().find_map(Result::err);
+                let whole = frames.consumed_bytes();
+                self.frames = self.input.split_to(whole).freeze();
+            }
+            if !self.frames.is_empty() {
+                let taken = self.session.take_frames(&self.frames).await;
+                if taken < self.frames.len() {
+                    self.frames.advance(taken);
+                    return;
+                }
+                self.frames.clear();
+            }
+            match fault {
+                None => return,
+                Some(fault) => {
+                    if !self.refuse(fault).await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Refuses what stands at the head of the input; `true` if what follows it can be read.
+    async fn refuse(&mut self, fault: FrameError) -> bool {
+        let (refusal, whole) = match fault {
+            FrameError::UnknownKind { .. } | FrameError::HeartbeatPayload { .. } => match self.announced() {
+                Announced::Partly => return false,
+                Announced::TooLarge => (frame_refusal(fault), None),
+                Announced::Whole { kind, payload } => {
+                    let octets = erlang::binary(payload);
+                    let text = format!("type {kind}, all octets = {octets}: unknown_frame");
+                    let whole = payload.len() + FRAME_OVERHEAD_BYTES;
+                    (Refusal::new(ReplyCode::FrameError, text), Some(whole))
+                }
+            },
+            FrameError::TooLarge { .. } | FrameError::End { .. } => (frame_refusal(fault), None),
+        };
+        self.session.close(&refusal).await;
+        match whole {
+            Some(whole) => {
+                let _ = self.input.split_to(whole);
+                true
+            }
+            None => {
+                self.deaf = true;
+                self.input.clear();
+                false
+            }
+        }
+    }
+
+    /// The frame at the head of the input, which is of no known kind but has a length nevertheless.
+    fn announced(&self) -> Announced<'_> {
+        let Some((&[kind, _, _, s0, s1, s2, s3], rest)) = self.input.split_first_chunk::<FRAME_HEAD_BYTES>()
+        else {
+            return Announced::Partly;
+        };
+        let bytes = u32::from_be_bytes([s0, s1, s2, s3]);
+        if !self.session.limits.frame_max.admits(bytes) {
+            return Announced::TooLarge;
+        }
+        match rest.split_at_checked(bytes as usize) {
+            Some((payload, [_, ..])) => Announced::Whole { kind, payload },
+            Some((_, [])) | None => Announced::Partly,
+        }
+    }
+
+    /// Looks after everything that time brings; `false` if the connection is over.
+    async fn has_ticked(&mut self) -> bool {
+        self.tick.as_mut().reset(Instant::now() + IDLE_TICK);
+        let now = Instant::now();
+        if self.closing_until.is_some_and(|until| now >= until) {
+            return false;
+        }
+        self.session.unblock();
+        if self.session.has_timeouts {
+            self.session.enforce_timeouts().await;
+        }
+        let beat = Duration::from_secs(self.session.limits.heartbeat.into());
+        if beat.is_zero() {
+            return true;
+        }
+        // Ticks come every half beat; a little early is as good.
+        if self.session.out.is_empty() && now.duration_since(self.told) >= beat * 2 / 5 {
+            self.session.out.heartbeat();
+        }
+        if !self.can_read() {
+            // It may well have been heard of.
+            self.heard = now;
+        }
+        if now.duration_since(self.heard) > beat * 2 {
+            tracing::debug!("a peer is silent for two heartbeats");
+            return false;
+        }
+        true
+    }
+}

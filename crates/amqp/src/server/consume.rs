@@ -1,0 +1,245 @@
+//! `basic.consume`, `cancel` and `qos`: who gets messages, and how many at a time.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nexo_broker::{LeaseTerms, QueueHandle, SettleMode, Terms};
+use tokio::sync::Notify;
+
+use super::arguments::{QueueKind, Traits};
+use super::channel::{Acks, Consumer, ReplyConsumer, SeatGuard, WINDOW_FIRST, Window};
+use super::error::Refusal;
+use super::limit::Limit;
+use super::reply_to::{Place, REPLY_TO, REPLY_TO_PREFIX};
+use super::session::{Session, Slot};
+use super::shared::Company;
+use super::source::{Seat, Source, await_messages};
+use crate::codec::method::basic;
+use crate::codec::{ReplyCode, ShortStr, Table};
+
+impl Session {
+    pub(super) fn consume(&mut self, number: u16, consume: &basic::Consume<'_>) -> Result<(), Refusal> {
+        if consume.queue.as_bytes() == REPLY_TO {
+            return self.consume_replies(number, consume);
+        }
+        let queue = self.queue(number, &consume.queue)?;
+        let tag = self.new_tag(number, &consume.consumer_tag)?;
+        let priority = priority(&queue, consume.arguments)?;
+        let config = queue.config();
+        let traits = Traits::of(&config);
+        let serial = self.new_serial();
+        let shared = Arc::clone(&self.shared);
+        let by_the_book = self.abilities.qos_by_the_book;
+        let channel = self.channel(number)?;
+        let acks = if consume.no_ack { Acks::None } else { Acks::Wanted };
+        let (prefetch, limit) = match acks {
+            Acks::Wanted => (channel.prefetch, channel.limit.clone()),
+            Acks::None => (0, None),
+        };
+        if traits.kind == QueueKind::Quorum && channel.limit.is_some() && !by_the_book {
+            let text = format!("queue '{}' in vhost '/' does not support global qos", queue.name());
+            return Err(Refusal::new(ReplyCode::NotImplemented, text));
+        }
+        let others = queue.counts().1;
+        let company = if consume.exclusive { Company::None } else { Company::Welcome };
+        let alone_in_turn = consume.exclusive && config.single_active_consumer;
+        if alone_in_turn || !shared.take_seat(queue.id(), company, others) {
+            let text = format!("queue '{}' in vhost '/' in exclusive use", queue.name());
+            return Err(Refusal::new(ReplyCode::AccessRefused, text));
+        }
+        let seat = SeatGuard::new(&shared, queue.id());
+        let source = Arc::new(Source::new(serial, number, queue, traits, prefetch));
+        let stop = Arc::new(Notify::new());
+        let consumer =
+            Consumer { tag: tag.clone(), source, stop, acks, priority, window: Window::new(), _seat: seat };
+        let subscription = subscribe(&consumer, limit, 0)?;
+        let waiting = await_messages(Arc::clone(&consumer.source), subscription, Arc::clone(&consumer.stop));
+        channel.tags.insert(tag.clone(), serial);
+        channel.consumers.insert(serial, consumer);
+        self.has_timeouts |= traits.consumer_timeout.is_some();
+        self.answer_unless(
+            consume.nowait,
+            number,
+            &basic::ConsumeOk { consumer_tag: ShortStr::clipped(&tag) },
+        );
+        self.consumers.push(waiting);
+        Ok(())
+    }
+
+    fn consume_replies(&mut self, number: u16, consume: &basic::Consume<'_>) -> Result<(), Refusal> {
+        if !consume.no_ack {
+            return Err(Refusal::precondition("reply consumer cannot acknowledge"));
+        }
+        if self.channel(number)?.replies.is_some() {
+            return Err(Refusal::precondition("reply consumer already set"));
+        }
+        let tag = self.new_tag(number, &consume.consumer_tag)?;
+        let name = Bytes::from(self.shared.new_name(REPLY_TO_PREFIX));
+        let shared = Arc::clone(&self.shared);
+        let to = self.reply_sender.clone();
+        let channel = self.channel(number)?;
+        shared.replies.open(name.clone(), Place { to, channel: number, serial: channel.serial });
+        channel.replies = Some(ReplyConsumer::new(tag.clone(), name, shared));
+        self.answer_unless(
+            consume.nowait,
+            number,
+            &basic::ConsumeOk { consumer_tag: ShortStr::clipped(&tag) },
+        );
+        Ok(())
+    }
+
+    /// The tag that a client asks for, or one made for it.
+    fn new_tag(&mut self, number: u16, asked: &[u8]) -> Result<Bytes, Refusal> {
+        if asked.is_empty() {
+            return Ok(self.shared.new_name("amq.ctag-").into());
+        }
+        let channel = self.channel(number)?;
+        let of_replies = channel.replies.as_ref().is_some_and(|replies| replies.tag == asked);
+        if of_replies || channel.tags.contains_key(asked) {
+            let tag = String::from_utf8_lossy(asked);
+            return Err(Refusal::new(
+                ReplyCode::NotAllowed,
+                format!("attempt to reuse consumer tag '{tag}'"),
+            ));
+        }
+        Ok(Bytes::copy_from_slice(asked))
+    }
+
+    pub(super) async fn cancel(&mut self, number: u16, cancel: &basic::Cancel<'_>) -> Result<(), Refusal> {
+        let channel = self.channel(number)?;
+        if channel.replies.as_ref().is_some_and(|replies| replies.tag == *cancel.consumer_tag) {
+            channel.replies = None;
+        } else if let Some(id) = channel.tags.get(cancel.consumer_tag.as_bytes()).copied() {
+            if let Some(consumer) = channel.consumers.get(&id) {
+                consumer.stop.notify_one();
+            }
+            self.stop_consumers(HashSet::from([id])).await;
+            self.write_all_of_unacknowledged(number, id);
+            self.forget_consumer(number, id);
+        }
+        self.answer_unless(cancel.nowait, number, &basic::CancelOk { consumer_tag: cancel.consumer_tag });
+        Ok(())
+    }
+
+    fn write_all_of_unacknowledged(&mut self, number: u16, id: u64) {
+        if let Ok(channel) = self.channel(number)
+            && channel.consumers.get(&id).is_some_and(|consumer| consumer.acks == Acks::None)
+        {
+            self.write_all_of(id);
+        }
+    }
+
+    /// Takes a consumer off its channel; what was on its way goes back to its queue.
+    fn forget_consumer(&mut self, number: u16, id: u64) {
+        if let Ok(channel) = self.channel(number)
+            && let Some(consumer) = channel.consumers.remove(&id)
+        {
+            channel.tags.remove(&consumer.tag);
+        }
+        self.waiting.retain(|batch| batch.source.id != id);
+        self.ease(&[number]);
+    }
+
+    /// The queue of a consumer is gone: clients that know of it are told.
+    pub(super) fn consumer_gone(&mut self, source: &Source) {
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&source.channel) else { return };
+        let Some(consumer) = channel.consumers.remove(&source.id) else { return };
+        channel.tags.remove(&consumer.tag);
+        if self.abilities.cancel_notify {
+            let cancel = basic::Cancel { consumer_tag: ShortStr::clipped(&consumer.tag), nowait: true };
+            self.out.method(source.channel, &cancel);
+        }
+    }
+
+    pub(super) async fn qos(&mut self, number: u16, qos: &basic::Qos) -> Result<(), Refusal> {
+        if qos.prefetch_size != 0 {
+            let text = format!("prefetch_size!=0 ({})", qos.prefetch_size);
+            return Err(Refusal::new(ReplyCode::NotImplemented, text));
+        }
+        let count = u32::from(qos.prefetch_count);
+        if qos.global || self.abilities.qos_by_the_book {
+            self.limit_channel(number, count).await?;
+        } else {
+            self.channel(number)?.prefetch = count;
+        }
+        self.answer(number, &basic::QosOk {});
+        Ok(())
+    }
+
+    /// Sets how many messages all consumers of a channel may hold together, those that are there included.
+    async fn limit_channel(&mut self, number: u16, max: u32) -> Result<(), Refusal> {
+        let channel = self.channel(number)?;
+        match &channel.limit {
+            None if max == 0 => return Ok(()),
+            Some(limit) if limit.change(max) => {
+                self.ease(&[number]);
+                return Ok(());
+            }
+            None | Some(_) => {}
+        }
+        // The consumers begin anew under the new limit; what was on its way to them goes back first.
+        let bound = channel.consumers.values().filter(|consumer| consumer.acks == Acks::Wanted);
+        let ids: HashSet<u64> = bound.map(|consumer| consumer.source.id).collect();
+        for id in &ids {
+            channel.consumers[id].stop.notify_one();
+        }
+        self.stop_consumers(ids.clone()).await;
+        self.waiting.retain(|batch| !ids.contains(&batch.source.id));
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        let consumed = |source: &Source| source.seat().consumer.is_some();
+        let held = channel.unacked.iter().filter(|held| consumed(&held.source)).count();
+        let limit = Arc::new(Limit::new(max, u32::try_from(held).unwrap_or(u32::MAX)));
+        for held in channel.unacked.iter().filter(|held| consumed(&held.source)) {
+            held.source.sit(Seat { limit: Some(Arc::clone(&limit)), ..held.source.seat() });
+        }
+        channel.limit = Some(Arc::clone(&limit));
+        let mut gone = Vec::new();
+        for consumer in channel.consumers.values_mut().filter(|consumer| ids.contains(&consumer.source.id)) {
+            let of_consumer = channel.unacked.iter().filter(|held| held.source.id == consumer.source.id);
+            let held = u32::try_from(of_consumer.count()).unwrap_or(u32::MAX);
+            consumer.window = Window::new();
+            let (source, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
+            match subscribe(consumer, Some(Arc::clone(&limit)), held) {
+                Ok(subscription) => self.consumers.push(await_messages(source, subscription, stop)),
+                Err(_) => gone.push(source),
+            }
+        }
+        for source in gone {
+            self.consumer_gone(&source);
+        }
+        Ok(())
+    }
+}
+
+/// Starts a consumer of which `held` messages are out already.
+fn subscribe(
+    consumer: &Consumer,
+    limit: Option<Arc<Limit>>,
+    held: u32,
+) -> Result<nexo_broker::Subscription, Refusal> {
+    let source = &consumer.source;
+    let settle = match consumer.acks {
+        Acks::Wanted => SettleMode::Manual,
+        Acks::None => SettleMode::Automatic,
+    };
+    let terms = Terms { lease: LeaseTerms::Session, settle, priority: consumer.priority };
+    let credit = if source.prefetch > 0 { source.prefetch.saturating_sub(held) } else { WINDOW_FIRST };
+    let shared_credit = limit.as_ref().map(|limit| Arc::clone(&limit.credit));
+    let subscription = source.queue.subscribe(terms, credit, shared_credit)?;
+    source.sit(Seat { consumer: Some(subscription.id()), limit });
+    Ok(subscription)
+}
+
+/// The argument `x-priority`.
+fn priority(queue: &QueueHandle, arguments: Table<'_>) -> Result<i32, Refusal> {
+    let Some(value) = arguments.get("x-priority") else { return Ok(0) };
+    let number = value.as_integer().ok_or_else(|| {
+        Refusal::precondition(format!(
+            "invalid arg 'x-priority' for queue '{}' in vhost '/': \"expected integer, got {}\"",
+            queue.name(),
+            value.type_name()
+        ))
+    })?;
+    Ok(i32::try_from(number).unwrap_or(if number < 0 { i32::MIN } else { i32::MAX }))
+}

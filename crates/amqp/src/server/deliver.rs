@@ -1,0 +1,244 @@
+//! Writing messages to the client: deliveries of its consumers, what it gets one by one, and direct replies.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::{FutureExt, StreamExt};
+use nexo_broker::{Delivery, Headers, LeaseTerms, PropertyFormat, SettleMode, Terms};
+
+use super::arguments::{QueueKind, Traits};
+use super::channel::{Acks, Channel};
+use super::error::Refusal;
+use super::output::Output;
+use super::queues::clamp;
+use super::reply_to::Reply;
+use super::session::{Session, Slot};
+use super::source::{Arrival, Batch, News, Source, await_messages};
+use super::unacked::Held;
+use crate::address::Address;
+use crate::codec::method::basic;
+use crate::codec::{FrameMax, Properties, PropertiesBuilder, ShortStr, TableBuf, encode_message};
+use crate::headers::native_table;
+
+impl Session {
+    /// Takes in what a subscription brought, and has it wait for more.
+    pub(super) fn take_arrival(&mut self, arrival: Arrival) {
+        let Arrival { source, mut subscription, stop, news } = arrival;
+        let alive = matches!(self.channels.get(&source.channel), Some(Slot::Open(channel))
+            if channel.consumers.contains_key(&source.id));
+        match news {
+            News::Messages(batch) => {
+                self.waiting.push_back(batch);
+                if alive {
+                    self.consumers.push(await_messages(source, subscription, stop));
+                }
+            }
+            News::Gone if alive => self.consumer_gone(&source),
+            News::Gone => {}
+            News::Stopped => {
+                // What was handed out already stays with its consumer: if it acknowledges, it goes back from there.
+                while let Some(Some(messages)) = subscription.next().now_or_never() {
+                    self.waiting.push_back(Batch { source: Arc::clone(&source), rest: messages.into_iter() });
+                }
+            }
+        }
+    }
+
+    /// Ends subscriptions. Returns when the broker knows them no more.
+    pub(super) async fn stop_consumers(&mut self, mut ids: HashSet<u64>) {
+        while !ids.is_empty()
+            && let Some(arrival) = self.consumers.next().await
+        {
+            // One that is gone does not come to be stopped.
+            if matches!(arrival.news, News::Stopped | News::Gone) {
+                ids.remove(&arrival.source.id);
+            }
+            self.take_arrival(arrival);
+        }
+    }
+
+    /// Writes what waits, as long as the client reads.
+    pub(super) fn write_waiting(&mut self) {
+        while self.out.has_room()
+            && let Some(mut batch) = self.waiting.pop_front()
+        {
+            let Some(Slot::Open(channel)) = self.channels.get_mut(&batch.source.channel) else { continue };
+            write_batch(channel, &mut batch, &mut self.out, self.limits.frame_max);
+            if !batch.rest.as_slice().is_empty() && channel.consumers.contains_key(&batch.source.id) {
+                self.waiting.push_front(batch);
+                return;
+            }
+        }
+    }
+
+    /// Writes all that a consumer without acknowledgements was given: it is settled and would be lost.
+    pub(super) fn write_all_of(&mut self, id: u64) {
+        let Self { waiting, channels, out, limits, .. } = self;
+        for batch in waiting.iter_mut().filter(|batch| batch.source.id == id) {
+            let Some(Slot::Open(channel)) = channels.get_mut(&batch.source.channel) else { return };
+            while !batch.rest.as_slice().is_empty() {
+                let before = batch.rest.len();
+                write_some(channel, batch, out, limits.frame_max, usize::MAX);
+                if batch.rest.len() == before {
+                    break;
+                }
+            }
+        }
+    }
+
+    pub(super) async fn get(&mut self, number: u16, get: &basic::Get<'_>) -> Result<(), Refusal> {
+        let queue = self.queue(number, &get.queue)?;
+        let settle = if get.no_ack { SettleMode::Automatic } else { SettleMode::Manual };
+        let terms = Terms { lease: LeaseTerms::Session, settle, priority: 0 };
+        let Some((delivery, left)) = queue.get(terms).await? else {
+            self.answer(number, &basic::GetEmpty { cluster_id: ShortStr::EMPTY });
+            return Ok(());
+        };
+        let traits = Traits::of(&queue.config());
+        self.has_timeouts |= traits.consumer_timeout.is_some();
+        let source = Arc::new(Source::new(self.new_serial(), number, queue, traits, 0));
+        let frame_max = self.limits.frame_max;
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        let tag = channel.next_tag();
+        let count = (source.kind == QueueKind::Quorum).then(|| delivery.attempt.saturating_sub(1));
+        let head = Head::of(&delivery, count);
+        let method = basic::GetOk {
+            delivery_tag: tag,
+            redelivered: delivery.attempt > 1,
+            exchange: ShortStr::clipped(head.exchange),
+            routing_key: ShortStr::clipped(head.routing_key),
+            message_count: clamp(left),
+        };
+        encode_message(
+            &mut self.out.bytes,
+            number,
+            &method,
+            &head.properties,
+            &delivery.message.body,
+            frame_max,
+        );
+        if !get.no_ack {
+            channel.unacked.push(held(tag, &source, &delivery, Instant::now()));
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_reply(&mut self, reply: &Reply) {
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&reply.channel) else { return };
+        let Some(replies) = channel.replies.as_ref().filter(|_| channel.serial == reply.serial) else {
+            return;
+        };
+        let method = basic::Deliver {
+            consumer_tag: ShortStr::clipped(&replies.tag),
+            // An answer has no place in the channel's count of deliveries.
+            delivery_tag: 1,
+            redelivered: false,
+            exchange: ShortStr::EMPTY,
+            routing_key: ShortStr::clipped(&reply.routing_key),
+        };
+        let max = self.limits.frame_max;
+        encode_message(&mut self.out.bytes, reply.channel, &method, &reply.properties, &reply.body, max);
+    }
+}
+
+/// Writes a batch, as long as there is room.
+fn write_batch(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax) {
+    write_some(channel, batch, out, max, super::output::SOFT_BYTES);
+}
+
+fn write_some(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax, room: usize) {
+    let number = batch.source.channel;
+    // A cancelled consumer is not there any more: the rest goes back.
+    let Some(consumer) = channel.consumers.get_mut(&batch.source.id) else { return };
+    let now = Instant::now();
+    let (before, mut count) = (out.bytes.len(), 0u32);
+    while out.len() < room
+        && let Some(delivery) = batch.rest.next()
+    {
+        channel.delivered += 1;
+        let tag = channel.delivered;
+        let attempts_before = delivery.attempt.saturating_sub(1);
+        let count_told =
+            (batch.source.kind == QueueKind::Quorum && attempts_before > 0).then_some(attempts_before);
+        let head = Head::of(&delivery, count_told);
+        let method = basic::Deliver {
+            consumer_tag: ShortStr::clipped(&consumer.tag),
+            delivery_tag: tag,
+            redelivered: delivery.attempt > 1,
+            exchange: ShortStr::clipped(head.exchange),
+            routing_key: ShortStr::clipped(head.routing_key),
+        };
+        encode_message(&mut out.bytes, number, &method, &head.properties, &delivery.message.body, max);
+        count += 1;
+        if consumer.acks == Acks::Wanted {
+            channel.unacked.push(held(tag, &batch.source, &delivery, now));
+        }
+    }
+    if batch.source.prefetch == 0 && count > 0 {
+        let more = consumer.window.written(count, out.bytes.len() - before);
+        if more > 0
+            && let Some(id) = batch.source.seat().consumer
+        {
+            batch.source.queue.add_credit(id, more);
+        }
+    }
+}
+
+fn held(tag: u64, source: &Arc<Source>, delivery: &Delivery, since: Instant) -> Held {
+    Held { tag, source: Arc::clone(source), offset: delivery.offset, attempt: delivery.attempt, since }
+}
+
+/// What stands before a message's body.
+struct Head<'a> {
+    exchange: &'a [u8],
+    routing_key: &'a [u8],
+    properties: Cow<'a, [u8]>,
+}
+
+impl<'a> Head<'a> {
+    /// With `delivery_count` the message tells how often it came back.
+    fn of(delivery: &'a Delivery, delivery_count: Option<u32>) -> Self {
+        let stored = &delivery.message.properties;
+        let mut head = match (stored.format, Address::split(&stored.bytes)) {
+            (PropertyFormat::Amqp, Some((address, raw))) => Self {
+                exchange: address.exchange,
+                routing_key: address.routing_key,
+                properties: Cow::Borrowed(raw),
+            },
+            (PropertyFormat::Amqp, None) | (PropertyFormat::Native, _) => Self {
+                exchange: b"",
+                routing_key: delivery.queue_name.as_str().as_bytes(),
+                properties: Cow::Owned(native_properties(delivery)),
+            },
+        };
+        if let Some(count) = delivery_count {
+            head.tell_count(count);
+        }
+        head
+    }
+
+    fn tell_count(&mut self, count: u32) {
+        let Ok(properties) = Properties::parse(&self.properties) else { return };
+        let mut headers = properties.headers().map(TableBuf::from).unwrap_or_default();
+        headers.set(ShortStr::from_static("x-delivery-count"), i64::from(count));
+        let written = PropertiesBuilder::from_base(properties).headers(headers.as_table()).to_vec();
+        self.properties = Cow::Owned(written);
+    }
+}
+
+/// The properties of a message that came another way.
+fn native_properties(delivery: &Delivery) -> Vec<u8> {
+    let headers = Headers::from_properties(&delivery.message.properties).unwrap_or_default();
+    let mode = match delivery.message.durability {
+        nexo_broker::Durability::Durable => 2,
+        nexo_broker::Durability::Transient => 1,
+    };
+    let table = native_table(&headers);
+    let mut builder = PropertiesBuilder::new().delivery_mode(mode).priority(delivery.message.priority.0);
+    if !table.as_table().is_empty() {
+        builder = builder.headers(table.as_table());
+    }
+    builder.to_vec()
+}

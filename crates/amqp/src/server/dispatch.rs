@@ -1,0 +1,270 @@
+//! From frames to methods: what each means depends on the state of the connection and of its channel.
+
+use bytes::Bytes;
+
+use super::channel::Channel;
+use super::content::{self, Content, Publish, Whole};
+use super::erlang;
+use super::error::{self, Refusal};
+use super::output::HARD_BYTES;
+use super::publish::Incoming;
+use super::session::{Phase, Session, Slot};
+use crate::codec::method::{
+    AccessMethod, BasicMethod, ChannelMethod, ConfirmMethod, ConnectionMethod, access, basic, channel,
+    connection,
+};
+use crate::codec::{AmqpMethod, Frame, FrameKind, Frames, Method, PublishedMessage, ReplyCode};
+
+impl Session {
+    /// Whether frames are taken: a peer that does not listen is not listened to, and one that publishes waits while
+    /// the disk is full.
+    pub(super) fn takes_frames(&self) -> bool {
+        match self.phase {
+            Phase::Running => !self.blocked && self.out.len() < HARD_BYTES && !self.confirms.is_full(),
+            Phase::Closing => true,
+            Phase::Closed => false,
+        }
+    }
+
+    /// Works through whole frames; says how many bytes of them it took.
+    pub(super) async fn take_frames(&mut self, chunk: &Bytes) -> usize {
+        let max = self.limits.frame_max;
+        let mut frames = Frames::new(chunk, max);
+        while self.takes_frames() {
+            if let Some(found) = PublishedMessage::parse(frames.rest(), max)
+                && self.takes_publish(found.channel, found.body.len())
+            {
+                frames.skip_bytes(found.bytes);
+                let incoming = Incoming {
+                    exchange: found.publish.exchange.as_bytes(),
+                    routing_key: found.publish.routing_key.as_bytes(),
+                    mandatory: found.publish.mandatory,
+                    immediate: found.publish.immediate,
+                    properties: chunk.slice_ref(found.properties),
+                    body: chunk.slice_ref(found.body),
+                };
+                let published = self.publish(found.channel, &incoming);
+                self.conclude(found.channel, published.map_err(|refusal| refusal.of(basic::Publish::ID)))
+                    .await;
+                if self.outbox.is_full() {
+                    self.flush_publishes();
+                }
+                continue;
+            }
+            match frames.next() {
+                Some(Ok(frame)) => self.take_frame(&frame).await,
+                // They were found to be whole and sound before they came here.
+                Some(Err(_)) | None => break,
+            }
+        }
+        self.flush();
+        frames.consumed_bytes()
+    }
+
+    /// Hands to the broker what was collected.
+    pub(super) fn flush(&mut self) {
+        self.flush_acks();
+        self.flush_publishes();
+    }
+
+    fn takes_publish(&self, number: u16, body_bytes: usize) -> bool {
+        self.phase == Phase::Running
+            && body_bytes <= nexo_types::limits::BODY_BYTES_MAX
+            && matches!(self.channels.get(&number), Some(Slot::Open(channel)) if channel.content.is_nothing())
+    }
+
+    async fn take_frame(&mut self, frame: &Frame<'_>) {
+        let number = frame.channel;
+        if self.phase != Phase::Running {
+            self.take_closing_frame(frame);
+            return;
+        }
+        let taken = match (number, frame.kind) {
+            (0, FrameKind::Heartbeat) => Ok(()),
+            (0, FrameKind::Method) => self.take_connection_method(frame.payload).await,
+            (0, FrameKind::Header | FrameKind::Body) => Err(content::no_method()),
+            (_, FrameKind::Heartbeat) => {
+                let text = format!("type 8, all octets = {}", erlang::binary(frame.payload));
+                Err(Refusal::new(ReplyCode::UnexpectedFrame, text))
+            }
+            (_, FrameKind::Method) => self.take_channel_method(number, frame.payload).await,
+            (_, FrameKind::Header) => self.take_content(number, |content| content.take_header(frame.payload)),
+            (_, FrameKind::Body) => self.take_content(number, |content| content.take_body(frame.payload)),
+        };
+        self.conclude(number, taken).await;
+    }
+
+    /// Once we said that the connection ends, only the client's word about that counts.
+    fn take_closing_frame(&mut self, frame: &Frame<'_>) {
+        if frame.channel != 0 || frame.kind != FrameKind::Method {
+            return;
+        }
+        match Method::decode(frame.payload) {
+            Ok(Method::Connection(ConnectionMethod::CloseOk(_))) => self.phase = Phase::Closed,
+            Ok(Method::Connection(ConnectionMethod::Close(_))) => {
+                self.out.method(0, &connection::CloseOk {});
+                self.phase = Phase::Closed;
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    async fn take_connection_method(&mut self, payload: &[u8]) -> Result<(), Refusal> {
+        let method = Method::decode(payload).map_err(|error| error::method_refusal(error, payload))?;
+        match method {
+            Method::Connection(ConnectionMethod::Close(_)) => {
+                self.flush();
+                self.end().await;
+                self.out.method(0, &connection::CloseOk {});
+                self.phase = Phase::Closed;
+                Ok(())
+            }
+            Method::Connection(ConnectionMethod::UpdateSecret(_)) => {
+                self.out.method(0, &connection::UpdateSecretOk {});
+                Ok(())
+            }
+            other => {
+                let text = "unexpected method in connection state running";
+                Err(Refusal::new(ReplyCode::ChannelError, text).of(other.id()))
+            }
+        }
+    }
+
+    fn take_content(
+        &mut self,
+        number: u16,
+        take: impl FnOnce(&mut Content) -> Result<Option<Whole>, Refusal>,
+    ) -> Result<(), Refusal> {
+        match self.channels.get_mut(&number) {
+            Some(Slot::Open(channel)) => match take(&mut channel.content)? {
+                Some(whole) => self
+                    .publish(number, &whole.as_incoming())
+                    .map_err(|refusal| refusal.of(basic::Publish::ID)),
+                None => Ok(()),
+            },
+            Some(Slot::Closing) => Ok(()),
+            None => Err(content::no_method()),
+        }
+    }
+
+    async fn take_channel_method(&mut self, number: u16, payload: &[u8]) -> Result<(), Refusal> {
+        let method = Method::decode(payload);
+        let id = method.as_ref().map_or(error::NO_METHOD, Method::id);
+        match self.channels.get(&number) {
+            None => {
+                let method = method.map_err(|error| error::method_refusal(error, payload))?;
+                self.open_channel(number, &method).map_err(|refusal| refusal.of(id))
+            }
+            Some(Slot::Closing) => {
+                match method {
+                    Ok(Method::Channel(ChannelMethod::CloseOk(_))) => {
+                        self.channels.remove(&number);
+                    }
+                    Ok(Method::Channel(ChannelMethod::Close(_))) => {
+                        self.out.method(number, &channel::CloseOk {})
+                    }
+                    Ok(_) | Err(_) => {}
+                }
+                Ok(())
+            }
+            Some(Slot::Open(channel)) => {
+                channel.content.refuse_method()?;
+                let method = method.map_err(|error| error::method_refusal(error, payload))?;
+                self.dispatch(number, &method).await.map_err(|refusal| refusal.of(id))
+            }
+        }
+    }
+
+    fn open_channel(&mut self, number: u16, method: &Method<'_>) -> Result<(), Refusal> {
+        let Method::Channel(ChannelMethod::Open(_)) = method else {
+            return Err(Refusal::new(ReplyCode::ChannelError, "expected 'channel.open'"));
+        };
+        let max = self.limits.channel_max;
+        let open = self.channels.len();
+        if open >= usize::from(max) {
+            let text =
+                format!("number of channels opened ({open}) has reached the negotiated channel_max ({max})");
+            return Err(Refusal::new(ReplyCode::NotAllowed, text));
+        }
+        let serial = self.new_serial();
+        self.channels.insert(number, Slot::Open(Box::new(Channel::new(serial))));
+        self.out.method(number, &channel::OpenOk { channel_id: b"" });
+        Ok(())
+    }
+
+    async fn dispatch(&mut self, number: u16, method: &Method<'_>) -> Result<(), Refusal> {
+        tracing::trace!(session = self.id.0, channel = number, ?method, "received");
+        match method {
+            Method::Basic(BasicMethod::Publish(publish)) => {
+                self.channel(number)?.content = Content::Header(Publish::new(publish));
+                return Ok(());
+            }
+            Method::Basic(BasicMethod::Ack(ack)) => return self.ack(number, ack),
+            _ => self.flush(),
+        }
+        match method {
+            Method::Basic(method) => self.basic_method(number, method).await,
+            Method::Queue(method) => self.queue_method(number, method).await,
+            Method::Exchange(method) => self.exchange_method(number, method).await,
+            Method::Tx(method) => self.tx_method(number, method).await,
+            Method::Confirm(ConfirmMethod::Select(select)) => self.select_confirms(number, select),
+            Method::Channel(method) => self.channel_method(number, method).await,
+            Method::Access(AccessMethod::Request(_)) => {
+                self.answer(number, &access::RequestOk { ticket: 1 });
+                Ok(())
+            }
+            Method::Confirm(ConfirmMethod::SelectOk(_))
+            | Method::Access(AccessMethod::RequestOk(_))
+            | Method::Connection(_) => Err(error::unimplemented()),
+        }
+    }
+
+    async fn basic_method(&mut self, number: u16, method: &BasicMethod<'_>) -> Result<(), Refusal> {
+        match method {
+            BasicMethod::Qos(qos) => self.qos(number, qos).await,
+            BasicMethod::Consume(consume) => self.consume(number, consume),
+            BasicMethod::Cancel(cancel) => self.cancel(number, cancel).await,
+            BasicMethod::Get(get) => self.get(number, get).await,
+            BasicMethod::Nack(nack) => self.nack(number, nack),
+            BasicMethod::Reject(reject) => self.reject(number, reject),
+            BasicMethod::RecoverAsync(recover) => self.recover(number, recover.requeue),
+            BasicMethod::Recover(recover) => {
+                self.recover(number, recover.requeue)?;
+                self.answer(number, &basic::RecoverOk {});
+                Ok(())
+            }
+            BasicMethod::CancelOk(_) => Ok(()),
+            BasicMethod::Publish(_)
+            | BasicMethod::Ack(_)
+            | BasicMethod::QosOk(_)
+            | BasicMethod::ConsumeOk(_)
+            | BasicMethod::Return(_)
+            | BasicMethod::Deliver(_)
+            | BasicMethod::GetOk(_)
+            | BasicMethod::GetEmpty(_)
+            | BasicMethod::RecoverOk(_) => Err(error::unimplemented()),
+        }
+    }
+
+    async fn channel_method(&mut self, number: u16, method: &ChannelMethod<'_>) -> Result<(), Refusal> {
+        match method {
+            ChannelMethod::Open(_) => {
+                Err(Refusal::new(ReplyCode::ChannelError, "second 'channel.open' seen"))
+            }
+            ChannelMethod::Flow(flow) if flow.active => {
+                self.answer(number, &channel::FlowOk { active: true });
+                Ok(())
+            }
+            ChannelMethod::Flow(_) => Err(Refusal::new(ReplyCode::NotImplemented, "active=false")),
+            ChannelMethod::Close(_) => {
+                self.end_channel(number).await;
+                self.channels.remove(&number);
+                self.answer(number, &channel::CloseOk {});
+                Ok(())
+            }
+            ChannelMethod::CloseOk(_) | ChannelMethod::FlowOk(_) | ChannelMethod::OpenOk(_) => {
+                Err(error::unimplemented())
+            }
+        }
+    }
+}

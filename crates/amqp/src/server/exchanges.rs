@@ -1,0 +1,93 @@
+//! `exchange.*`: declaring, deleting and binding exchanges.
+
+use bytes::Bytes;
+use nexo_broker::Durability;
+use nexo_broker::topology::{Binding, DeleteIf, Destination, ExchangeKind, ExchangeSpec, HeaderValue};
+
+use super::error::{self, Refusal, exchange_name};
+use super::session::Session;
+use crate::codec::method::{ExchangeMethod, exchange};
+use crate::codec::{Table, Value};
+use crate::headers::{ArgumentHeaders, owned_value};
+
+impl Session {
+    pub(super) async fn exchange_method(
+        &mut self,
+        number: u16,
+        method: &ExchangeMethod<'_>,
+    ) -> Result<(), Refusal> {
+        match method {
+            ExchangeMethod::Declare(declare) => self.declare_exchange(number, declare).await,
+            ExchangeMethod::Delete(delete) => {
+                let name = exchange_name(&delete.exchange)?;
+                let only_if = if delete.if_unused { DeleteIf::Unused } else { DeleteIf::Always };
+                self.shared.broker.delete_exchange(&name, only_if).await?;
+                self.answer_unless(delete.nowait, number, &exchange::DeleteOk {});
+                Ok(())
+            }
+            ExchangeMethod::Bind(bind) => {
+                let binding = binding(&bind.source, &bind.destination, &bind.routing_key, bind.arguments)?;
+                let bound = self.shared.broker.bind(binding).await;
+                bound.map_err(|error| error::bind_refusal(error, bind.arguments))?;
+                self.answer_unless(bind.nowait, number, &exchange::BindOk {});
+                Ok(())
+            }
+            ExchangeMethod::Unbind(unbind) => {
+                let binding =
+                    binding(&unbind.source, &unbind.destination, &unbind.routing_key, unbind.arguments)?;
+                self.shared.broker.unbind(&binding).await?;
+                self.answer_unless(unbind.nowait, number, &exchange::UnbindOk {});
+                Ok(())
+            }
+            ExchangeMethod::DeclareOk(_)
+            | ExchangeMethod::DeleteOk(_)
+            | ExchangeMethod::BindOk(_)
+            | ExchangeMethod::UnbindOk(_) => Err(error::unimplemented()),
+        }
+    }
+
+    async fn declare_exchange(
+        &mut self,
+        number: u16,
+        declare: &exchange::Declare<'_>,
+    ) -> Result<(), Refusal> {
+        let name = exchange_name(&declare.exchange)?;
+        if declare.passive {
+            self.shared.broker.check_exchange(&name)?;
+        } else {
+            let kind = ExchangeKind::parse(&declare.kind, &ArgumentHeaders(declare.arguments))?;
+            let alternate = match declare.arguments.get("alternate-exchange") {
+                None => None,
+                Some(Value::LongStr(bytes)) => Some(exchange_name(bytes)?),
+                Some(value) => {
+                    return Err(Refusal::precondition(format!(
+                        "invalid type '{}' for arg 'alternate-exchange' in exchange '{name}' in vhost '/'",
+                        value.type_name()
+                    )));
+                }
+            };
+            let spec = ExchangeSpec {
+                kind,
+                durability: if declare.durable { Durability::Durable } else { Durability::Transient },
+                auto_delete: declare.auto_delete,
+                internal: declare.internal,
+                alternate,
+                arguments: Bytes::copy_from_slice(declare.arguments.as_raw()),
+            };
+            self.shared.broker.declare_exchange(&name, spec).await?;
+        }
+        self.answer_unless(declare.nowait, number, &exchange::DeclareOk {});
+        Ok(())
+    }
+}
+
+fn binding(source: &[u8], destination: &[u8], key: &[u8], arguments: Table<'_>) -> Result<Binding, Refusal> {
+    let (source, destination) = (exchange_name(source)?, exchange_name(destination)?);
+    let key = Bytes::copy_from_slice(key);
+    Ok(Binding::new(source, Destination::Exchange(destination), key, binding_arguments(arguments)))
+}
+
+/// The arguments of a binding, as routing keeps them.
+pub(super) fn binding_arguments(table: Table<'_>) -> Vec<(Bytes, HeaderValue)> {
+    table.iter().map(|(name, value)| (Bytes::copy_from_slice(&name), owned_value(value))).collect()
+}

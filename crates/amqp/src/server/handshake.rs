@@ -1,0 +1,282 @@
+//! The beginning of a connection, up to `connection.open-ok`.
+
+use std::io;
+use std::net::IpAddr;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::error::{self, Refusal};
+use super::login;
+use super::output::Output;
+use super::session::{Abilities, Limits};
+use crate::codec::method::{ConnectionMethod, connection};
+use crate::codec::{
+    AmqpMethod, Frame, FrameKind, FrameMax, Method, PROTOCOL_HEADER, ProtocolHeader, ReplyCode, ShortStr,
+    Table, TableBuf,
+};
+
+const CHANNEL_MAX: u16 = 2047;
+const FRAME_MAX_BYTES: u32 = 131_072;
+const HEARTBEAT_SECS: u16 = 60;
+/// How long a client waits that logged in wrongly and cannot be told: it makes guessing slow.
+const FAILURE_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+
+const CAPABILITIES: [&str; 9] = [
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+];
+
+/// What was agreed on.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) user: &'static str,
+    pub(super) limits: Limits,
+    pub(super) abilities: Abilities,
+}
+
+/// How a handshake ended that led nowhere.
+enum Failure {
+    /// The client is gone, or there is nothing more to say to it.
+    Over,
+    /// It is told why.
+    Refused(Refusal),
+}
+
+impl From<io::Error> for Failure {
+    fn from(_: io::Error) -> Self {
+        Self::Over
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// One end of a socket before there is a session.
+pub(super) struct Handshake<'a> {
+    pub(super) reader: &'a mut OwnedReadHalf,
+    pub(super) writer: &'a mut OwnedWriteHalf,
+    pub(super) input: &'a mut BytesMut,
+    pub(super) from: IpAddr,
+}
+
+impl Handshake<'_> {
+    /// Opens the connection; `None` if nothing came of it.
+    pub(super) async fn run(mut self) -> Option<Opened> {
+        match self.negotiate().await {
+            Ok(opened) => Some(opened),
+            Err(Failure::Over) => None,
+            Err(Failure::Refused(refusal)) => {
+                // The client may be gone already.
+                let _ = self.say_goodbye(&refusal).await;
+                None
+            }
+        }
+    }
+
+    async fn negotiate(&mut self) -> Result<Opened, Failure> {
+        self.read_header().await?;
+        let properties = server_properties();
+        self.send(&connection::Start {
+            version_major: 0,
+            version_minor: 9,
+            server_properties: properties.as_table(),
+            mechanisms: login::MECHANISMS,
+            locales: b"en_US",
+        })
+        .await?;
+        let (user, abilities) = self.log_in().await?;
+        let offer = connection::Tune {
+            channel_max: CHANNEL_MAX,
+            frame_max: FRAME_MAX_BYTES,
+            heartbeat: HEARTBEAT_SECS,
+        };
+        self.send(&offer).await?;
+        let limits = self.tune().await?;
+        self.open(limits.frame_max).await?;
+        Ok(Opened { user, limits, abilities })
+    }
+
+    async fn read_header(&mut self) -> Result<(), Failure> {
+        loop {
+            match ProtocolHeader::parse(self.input) {
+                Some(ProtocolHeader::Accepted) => {
+                    let _ = self.input.split_to(PROTOCOL_HEADER.len());
+                    return Ok(());
+                }
+                Some(ProtocolHeader::OtherVersion(_) | ProtocolHeader::NotAmqp) => {
+                    self.writer.write_all(&PROTOCOL_HEADER).await?;
+                    self.writer.shutdown().await?;
+                    return Err(Failure::Over);
+                }
+                None => self.read_more().await?,
+            }
+        }
+    }
+
+    async fn log_in(&mut self) -> Result<(&'static str, Abilities), Failure> {
+        let payload = self.method_payload(FrameMax::BEFORE_TUNE).await?;
+        let Method::Connection(ConnectionMethod::StartOk(start)) = decode(&payload)? else {
+            return Err(out_of_place().into());
+        };
+        let capabilities = start.client_properties.get("capabilities").and_then(|value| value.as_table());
+        let capabilities = capabilities.unwrap_or(Table::EMPTY);
+        let can = |name| capabilities.get(name).and_then(|value| value.as_bool()) == Some(true);
+        let abilities = Abilities {
+            cancel_notify: can("consumer_cancel_notify"),
+            blocked: can("connection.blocked"),
+            qos_by_the_book: start.client_properties.get("product").and_then(|value| value.as_bytes())
+                == Some(b"py-amqp"),
+        };
+        if let Some(user) = login::admits(&start.mechanism, start.response, self.from) {
+            return Ok((user, abilities));
+        }
+        tracing::warn!(from = %self.from, mechanism = %start.mechanism, "a login was refused");
+        if !login::is_known(&start.mechanism) || !can("authentication_failure_close") {
+            tokio::time::sleep(FAILURE_PAUSE).await;
+            return Err(Failure::Over);
+        }
+        let text = format!(
+            "Login was refused using authentication mechanism {}. For details see the broker logfile.",
+            start.mechanism
+        );
+        Err(Refusal::new(ReplyCode::AccessRefused, text).into())
+    }
+
+    async fn tune(&mut self) -> Result<Limits, Failure> {
+        let payload = self.method_payload(FrameMax::BEFORE_TUNE).await?;
+        let Method::Connection(ConnectionMethod::TuneOk(asked)) = decode(&payload)? else {
+            return Err(out_of_place().into());
+        };
+        let refuse = |name: &str, asked: u32, max: u32| {
+            Refusal::new(
+                ReplyCode::NotAllowed,
+                format!(
+                    "negotiated {name} = {asked} is not between the minimum and the maximum allowed value ({max})"
+                ),
+            )
+        };
+        let frame_max = FrameMax::new(asked.frame_max).filter(|max| max.bytes() <= FRAME_MAX_BYTES);
+        let frame_max = frame_max.ok_or_else(|| refuse("frame_max", asked.frame_max, FRAME_MAX_BYTES))?;
+        if asked.channel_max == 0 || asked.channel_max > CHANNEL_MAX {
+            return Err(refuse("channel_max", asked.channel_max.into(), CHANNEL_MAX.into()).into());
+        }
+        Ok(Limits { frame_max, channel_max: asked.channel_max, heartbeat: asked.heartbeat })
+    }
+
+    async fn open(&mut self, frame_max: FrameMax) -> Result<(), Failure> {
+        let payload = self.method_payload(frame_max).await?;
+        let Method::Connection(ConnectionMethod::Open(open)) = decode(&payload)? else {
+            return Err(out_of_place().into());
+        };
+        if open.virtual_host.as_bytes() != b"/" {
+            let text = format!("vhost {} not found", open.virtual_host);
+            return Err(Refusal::new(ReplyCode::NotAllowed, text).of(connection::Open::ID).into());
+        }
+        self.send(&connection::OpenOk { known_hosts: ShortStr::EMPTY }).await?;
+        Ok(())
+    }
+
+    /// The payload of the next method on channel 0.
+    async fn method_payload(&mut self, max: FrameMax) -> Result<Vec<u8>, Failure> {
+        loop {
+            let found = match Frame::parse(self.input, max).map_err(error::frame_refusal)? {
+                None => None,
+                Some(Frame { kind: FrameKind::Heartbeat, channel: 0, .. }) => Some((None, 8)),
+                Some(frame @ Frame { kind: FrameKind::Method, channel: 0, .. }) => {
+                    Some((Some(frame.payload.to_vec()), frame.bytes()))
+                }
+                Some(_) => {
+                    return Err(Refusal::new(ReplyCode::UnexpectedFrame, "the connection is not open").into());
+                }
+            };
+            match found {
+                None => self.read_more().await?,
+                Some((payload, bytes)) => {
+                    let _ = self.input.split_to(bytes);
+                    if let Some(payload) = payload {
+                        return Ok(payload);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn read_more(&mut self) -> Result<(), Failure> {
+        self.input.reserve(4096);
+        if self.reader.read_buf(self.input).await? == 0 { Err(Failure::Over) } else { Ok(()) }
+    }
+
+    async fn send<M: AmqpMethod>(&mut self, method: &M) -> io::Result<()> {
+        let mut out = Output::default();
+        out.method(0, method);
+        self.writer.write_all(&out.bytes).await
+    }
+
+    /// Says why, and waits for the client to have read it.
+    async fn say_goodbye(&mut self, refusal: &Refusal) -> io::Result<()> {
+        let text = refusal.reply_text();
+        self.send(&connection::Close {
+            reply_code: refusal.code.number(),
+            reply_text: ShortStr::clipped(text.as_bytes()),
+            class_id: refusal.method.class_id,
+            method_id: refusal.method.method_id,
+        })
+        .await?;
+        let mut scratch = [0; 1024];
+        let drained = async {
+            let mut left = 64;
+            while left > 0
+                && matches!(self.reader.read(&mut scratch).await, Ok(count) if count > 0 && !ends(&scratch[..count]))
+            {
+                left -= 1;
+            }
+        };
+        // A client that says nothing is not waited for long.
+        let _ = tokio::time::timeout(FAILURE_PAUSE, drained).await;
+        self.writer.shutdown().await
+    }
+}
+
+/// Whether these bytes end with the client's consent to the end.
+fn ends(bytes: &[u8]) -> bool {
+    let mut close_ok = Output::default();
+    close_ok.method(0, &connection::CloseOk {});
+    bytes.ends_with(&close_ok.bytes)
+}
+
+fn decode(payload: &[u8]) -> Result<Method<'_>, Refusal> {
+    Method::decode(payload).map_err(|error| error::method_refusal(error, payload))
+}
+
+fn out_of_place() -> Refusal {
+    Refusal::new(ReplyCode::CommandInvalid, "a method came before its time")
+}
+
+fn server_properties() -> TableBuf {
+    let mut capabilities = TableBuf::new();
+    for name in CAPABILITIES {
+        capabilities.put(ShortStr::clipped(name.as_bytes()), true);
+    }
+    let mut properties = TableBuf::new();
+    properties
+        .put(ShortStr::from_static("capabilities"), capabilities.as_table())
+        .put(ShortStr::from_static("cluster_name"), "nexo")
+        .put(ShortStr::from_static("copyright"), "The Nexo authors")
+        .put(ShortStr::from_static("information"), "Licensed under the Apache License 2.0")
+        .put(ShortStr::from_static("platform"), "Rust")
+        .put(ShortStr::from_static("product"), "Nexo")
+        .put(ShortStr::from_static("version"), env!("CARGO_PKG_VERSION"));
+    properties
+}

@@ -1,0 +1,61 @@
+//! Takes connections in until it is told to stop, and then waits for them to end.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nexo_broker::Broker;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::connection;
+use super::shared::Shared;
+use crate::scribe::AmqpScribe;
+
+/// After an error such as too many open files: the next attempt would fail as well.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves AMQP 0-9-1 on `listener` until `shutdown` resolves; then tells every client, and returns when they have gone.
+///
+/// # Errors
+/// If the listener cannot be used at all.
+pub async fn serve(
+    broker: Broker,
+    listener: TcpListener,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    broker.set_scribe(Arc::new(AmqpScribe));
+    listener.local_addr()?;
+    let shared = Arc::new(Shared::new(broker));
+    let stop = CancellationToken::new();
+    let mut connections = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        tokio::select! {
+            () = &mut shutdown => break,
+            accepted = listener.accept() => match accepted {
+                Ok((socket, peer)) => {
+                    connections.spawn(connection::run(Arc::clone(&shared), socket, peer, stop.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept an AMQP connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(ended) = connections.join_next(), if !connections.is_empty() => note_end(ended),
+        }
+    }
+    drop(listener);
+    stop.cancel();
+    while let Some(ended) = connections.join_next().await {
+        note_end(ended);
+    }
+    Ok(())
+}
+
+fn note_end(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "an AMQP connection failed");
+    }
+}

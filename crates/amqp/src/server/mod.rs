@@ -1,0 +1,42 @@
+//! AMQP connections: from the listener to the last frame.
+//!
+//! - `listener`, `handshake`, `login`: how a connection begins. `connection`: its loop over the socket.
+//! - `session`: what a connection holds; `dispatch`: what frames do to it; `channel`, `content`: one channel.
+//! - Methods, by what they are about: `queues`, `exchanges`, `publish`, `consume`, `settle`, `transactions`.
+//! - `outbox`, `confirms`: publishes of one read go to the broker in one batch per queue, and are confirmed together.
+//! - `routing`, `message_facts`: where a publish goes, and what it asks for. `burial`: what a full queue refuses.
+//! - `source`, `deliver`, `unacked`, `limit`: messages on their way to the client, and those it has not settled.
+//! - `error`: the one table from what can go wrong to reply codes and texts.
+
+mod arguments;
+mod burial;
+mod channel;
+mod confirms;
+mod connection;
+mod consume;
+mod content;
+mod deliver;
+mod dispatch;
+mod equivalence;
+mod erlang;
+mod error;
+mod exchanges;
+mod handshake;
+mod limit;
+mod listener;
+mod login;
+mod message_facts;
+mod outbox;
+mod output;
+mod publish;
+mod queues;
+mod reply_to;
+mod routing;
+mod session;
+mod settle;
+mod shared;
+mod source;
+mod transactions;
+mod unacked;
+
+pub use listener::serve;

@@ -1,0 +1,218 @@
+//! `basic.publish`: what a message asks for, where it goes, and what becomes of one that goes nowhere.
+
+use bytes::Bytes;
+use nexo_broker::{Durability, NewMessage, Properties as StoredProperties, PropertyFormat, Written};
+use nexo_types::{DedupId, Millis, Priority};
+
+use super::arguments::QueueKind;
+use super::channel::{Channel, Mode};
+use super::content::{Publish, Whole};
+use super::error::Refusal;
+use super::message_facts::Facts;
+use super::outbox::Publisher;
+use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
+use super::session::{Session, Slot};
+use crate::codec::method::basic;
+use crate::codec::{Properties, PropertiesBuilder, ReplyCode, ShortStr, encode_message};
+use crate::headers::MessageHeaders;
+
+/// A publish with its content.
+#[derive(Debug)]
+pub(super) struct Incoming<'a> {
+    pub(super) exchange: &'a [u8],
+    pub(super) routing_key: &'a [u8],
+    pub(super) mandatory: bool,
+    pub(super) immediate: bool,
+    pub(super) properties: Bytes,
+    pub(super) body: Bytes,
+}
+
+impl Incoming<'_> {
+    /// Kept beyond the buffer that it came in.
+    fn to_whole(&self) -> Whole {
+        let own = Bytes::copy_from_slice;
+        Whole {
+            publish: Publish {
+                exchange: own(self.exchange),
+                routing_key: own(self.routing_key),
+                mandatory: self.mandatory,
+                immediate: self.immediate,
+            },
+            properties: own(&self.properties),
+            body: own(&self.body),
+        }
+    }
+}
+
+impl Whole {
+    pub(super) fn as_incoming(&self) -> Incoming<'_> {
+        Incoming {
+            exchange: &self.publish.exchange,
+            routing_key: &self.publish.routing_key,
+            mandatory: self.publish.mandatory,
+            immediate: self.publish.immediate,
+            properties: self.properties.clone(),
+            body: self.body.clone(),
+        }
+    }
+}
+
+impl Session {
+    /// Takes a publish in: now, or when its transaction commits.
+    pub(super) fn publish(&mut self, number: u16, incoming: &Incoming<'_>) -> Result<(), Refusal> {
+        if incoming.immediate {
+            return Err(Refusal::new(ReplyCode::NotImplemented, "immediate=true"));
+        }
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        if !matches!(channel.mode, Mode::Transaction(_)) {
+            return self.publish_now(number, incoming);
+        }
+        // What is wrong with it is said now, not at the commit.
+        let properties = Properties::parse(&incoming.properties)?;
+        let facts = Facts::of(&properties, self.user);
+        let copies = facts.as_ref().map(|facts| facts.copies.clone()).unwrap_or_default();
+        let headers = MessageHeaders(properties);
+        let (exchange, key) = (incoming.exchange, incoming.routing_key);
+        channel.route.find(&self.shared.broker, &mut self.targets, exchange, key, &copies, &headers)?;
+        facts?;
+        match &mut channel.mode {
+            Mode::Transaction(transaction) => transaction.publish(incoming.to_whole()),
+            Mode::Plain | Mode::Confirm(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn publish_now(&mut self, number: u16, incoming: &Incoming<'_>) -> Result<(), Refusal> {
+        let properties = Properties::parse(&incoming.properties)?;
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        let facts = Facts::of(&properties, self.user);
+        let copies: &[&[u8]] = facts.as_ref().map_or(&[], |facts| &facts.copies);
+        let headers = MessageHeaders(properties);
+        let broker = &self.shared.broker;
+        let reply_address = rewritten_reply_to(channel, &properties);
+        let (exchange, key) = (incoming.exchange, incoming.routing_key);
+        let route = channel.route.find(broker, &mut self.targets, exchange, key, copies, &headers)?;
+        let facts = facts?;
+        let reply_address = reply_address?;
+
+        let mut stored = incoming.properties.clone();
+        let delay = Some(facts.delay).filter(|delay| route.delayed && *delay > Millis::ZERO);
+        if facts.has_blind_copies || delay.is_some() || reply_address.is_some() {
+            stored = rewritten(&properties, &facts, delay, reply_address.as_deref());
+        }
+        let publisher = match &mut channel.mode {
+            Mode::Confirm(last) => {
+                *last += 1;
+                self.outbox.confirm(number, channel.serial, *last);
+                Publisher { serial: channel.serial, tag: *last }
+            }
+            Mode::Plain | Mode::Transaction(_) => Publisher { serial: channel.serial, tag: 0 },
+        };
+        let mut is_routed = !route.targets.is_empty();
+        for target in route.targets {
+            let durable = facts.durability == Durability::Durable || target.traits.kind == QueueKind::Quorum;
+            let message = NewMessage {
+                body: incoming.body.clone(),
+                properties: StoredProperties { format: PropertyFormat::Amqp, bytes: stored.clone() },
+                address: route.address.clone(),
+                priority: Priority(facts.priority.min(target.traits.priority_max)),
+                delay: facts.delay,
+                ttl: facts.ttl,
+                dedup: facts.dedup.clone(),
+                group: None,
+                durability: if durable { Durability::Durable } else { Durability::Transient },
+                origin: None,
+            };
+            self.outbox.add(target, message, publisher);
+        }
+        if exchange.is_empty() && key.starts_with(REPLY_TO_PREFIX.as_bytes()) {
+            is_routed |= self.shared.replies.send(key, &stored, &incoming.body);
+        }
+        if !is_routed && incoming.mandatory {
+            let returned = basic::Return {
+                reply_code: ReplyCode::NoRoute.number(),
+                reply_text: ShortStr::from_static(ReplyCode::NoRoute.name()),
+                exchange: ShortStr::clipped(exchange),
+                routing_key: ShortStr::clipped(key),
+            };
+            let out = &mut self.out.bytes;
+            encode_message(
+                out,
+                number,
+                &returned,
+                &incoming.properties,
+                &incoming.body,
+                self.limits.frame_max,
+            );
+        }
+        Ok(())
+    }
+
+    /// Pushes what was published; gives back what to wait for, unless the disk is full: then it stays, and the
+    /// connection is not read from until there is room.
+    pub(super) fn flush_publishes(&mut self) -> Option<Written> {
+        if self.outbox.is_empty() {
+            return Some(Written::NOTHING);
+        }
+        let flushed = match self.outbox.flush(&self.shared.broker) {
+            Ok(flushed) => flushed,
+            Err(reason) => {
+                self.block(&reason);
+                return None;
+            }
+        };
+        for (target, message) in flushed.dead {
+            self.bury_refused(&target, message);
+        }
+        for run in flushed.runs {
+            let of_run = |publisher: &&Publisher| publisher.serial == run.serial && publisher.tag > 0;
+            let refused = flushed.refused.iter().filter(of_run).map(|publisher| publisher.tag).collect();
+            self.confirms.push(run, refused, flushed.written);
+        }
+        self.confirm_ready(None);
+        Some(flushed.written)
+    }
+}
+
+/// The client asks for direct replies: they come to the name that its channel was given.
+fn rewritten_reply_to(channel: &Channel, properties: &Properties<'_>) -> Result<Option<Bytes>, Refusal> {
+    match properties.reply_to() {
+        Some(name) if name.as_bytes() == REPLY_TO => match &channel.replies {
+            Some(replies) => Ok(Some(replies.name.clone())),
+            None => Err(Refusal::precondition("fast reply consumer does not exist")),
+        },
+        Some(_) | None => Ok(None),
+    }
+}
+
+/// The properties as they are kept: without blind copies, with the sign of a delay turned so that the message is not
+/// delayed again, and with the place for replies.
+fn rewritten(
+    properties: &Properties<'_>,
+    facts: &Facts<'_>,
+    delay: Option<Millis>,
+    reply_to: Option<&[u8]>,
+) -> Bytes {
+    let mut headers = properties.headers().map(crate::codec::TableBuf::from);
+    if let Some(headers) = &mut headers {
+        if facts.has_blind_copies {
+            headers.remove(ShortStr::from_static("BCC"));
+        }
+        if let Some(Millis(delay)) = delay {
+            let delay = i64::try_from(delay).unwrap_or(i64::MAX);
+            headers.set(ShortStr::from_static("x-delay"), -delay);
+        }
+    }
+    let mut builder = PropertiesBuilder::from_base(*properties);
+    if let Some(headers) = &headers {
+        builder = builder.headers(headers.as_table());
+    }
+    if let Some(name) = reply_to {
+        builder = builder.reply_to(ShortStr::clipped(name));
+    }
+    builder.to_vec().into()
+}
+
+/// An id by which a message is recognised, if the header holds one.
+pub(super) fn dedup_id(text: &str) -> Option<DedupId> {
+    DedupId::new(text).ok()
+}

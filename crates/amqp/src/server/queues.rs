@@ -1,0 +1,207 @@
+//! `queue.*`: declaring, deleting, purging and binding queues.
+
+use bytes::Bytes;
+use nexo_broker::topology::{Binding, Destination};
+use nexo_broker::{CreateError, Declaration, DeleteIf, Durability, QueueHandle};
+use nexo_types::QueueName;
+
+use super::arguments::queue_config;
+use super::equivalence;
+use super::error::{self, Refusal, exchange_name, queue_name};
+use super::exchanges::binding_arguments;
+use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
+use super::session::Session;
+use crate::codec::method::{QueueMethod, queue};
+use crate::codec::{ReplyCode, ShortStr};
+
+impl Session {
+    pub(super) async fn queue_method(
+        &mut self,
+        number: u16,
+        method: &QueueMethod<'_>,
+    ) -> Result<(), Refusal> {
+        match method {
+            QueueMethod::Declare(declare) => self.declare_queue(number, declare).await,
+            QueueMethod::Bind(bind) => self.bind_queue(number, bind).await,
+            QueueMethod::Unbind(unbind) => self.unbind_queue(number, unbind).await,
+            QueueMethod::Purge(purge) => {
+                let queue = self.queue(number, &purge.queue)?;
+                let count = queue.purge().await?;
+                self.answer_unless(purge.nowait, number, &queue::PurgeOk { message_count: clamp(count) });
+                Ok(())
+            }
+            QueueMethod::Delete(delete) => self.delete_queue(number, delete).await,
+            QueueMethod::DeclareOk(_)
+            | QueueMethod::BindOk(_)
+            | QueueMethod::PurgeOk(_)
+            | QueueMethod::DeleteOk(_)
+            | QueueMethod::UnbindOk(_) => Err(error::unimplemented()),
+        }
+    }
+
+    async fn declare_queue(&mut self, number: u16, declare: &queue::Declare<'_>) -> Result<(), Refusal> {
+        if self.is_reply_name(&declare.queue) {
+            let (name, consumers) = (declare.queue, 1);
+            self.answer_unless(
+                declare.nowait,
+                number,
+                &queue::DeclareOk { queue: name, message_count: 0, consumer_count: consumers },
+            );
+            return Ok(());
+        }
+        let queue = if declare.passive {
+            self.queue(number, &declare.queue)?
+        } else {
+            self.make_queue(declare).await?
+        };
+        self.channel(number)?.last_queue = Some(queue.name().clone());
+        let (messages, consumers) = queue.counts();
+        let answer = queue::DeclareOk {
+            queue: ShortStr::clipped(queue.name().as_str().as_bytes()),
+            message_count: clamp(messages),
+            consumer_count: clamp(consumers),
+        };
+        self.answer_unless(declare.nowait, number, &answer);
+        Ok(())
+    }
+
+    async fn make_queue(&mut self, declare: &queue::Declare<'_>) -> Result<QueueHandle, Refusal> {
+        let name = if declare.queue.is_empty() {
+            QueueName::new(&self.shared.new_name("amq.gen-"))?
+        } else {
+            let name = queue_name(&declare.queue)?;
+            error::refuse_reserved_queue(&name)?;
+            name
+        };
+        let broker = self.shared.broker.clone();
+        if let Some(found) = broker.queue(&name) {
+            self.check_same(&found, declare)?;
+        }
+        let config = queue_config(declare, name.as_str())?;
+        let owner = declare.exclusive.then_some(self.id);
+        let durability = if declare.durable { Durability::Durable } else { Durability::Transient };
+        // Noted before the queue is there, so that it goes even if this connection ends right now.
+        self.owns_queues |= declare.exclusive;
+        let declaration = Declaration { config, durability, owner };
+        let (queue, is_new) =
+            broker.declare_queue(&name, declaration).await.map_err(|error| match error {
+                CreateError::Config(error) => {
+                    Refusal::precondition(format!("invalid arg for queue '{name}' in vhost '/': {error}"))
+                }
+                CreateError::Differs { .. } | CreateError::TooMany { .. } => {
+                    Refusal::precondition(error.to_string())
+                }
+                CreateError::Queue(error) => error.into(),
+            })?;
+        if !is_new {
+            self.check_same(&queue, declare)?;
+        }
+        Ok(queue)
+    }
+
+    fn check_same(&self, queue: &QueueHandle, declare: &queue::Declare<'_>) -> Result<(), Refusal> {
+        // RabbitMQ compares the owner strictly here: not even the owner may declare it as shared.
+        if queue.owner() != declare.exclusive.then_some(self.id) {
+            return Err(locked(queue.name()));
+        }
+        equivalence::check(queue, declare)
+    }
+
+    /// Whether it names direct replies: those of any client, or of one that is there.
+    fn is_reply_name(&self, name: &[u8]) -> bool {
+        name == REPLY_TO || (name.starts_with(REPLY_TO_PREFIX.as_bytes()) && self.shared.replies.knows(name))
+    }
+
+    async fn delete_queue(&mut self, number: u16, delete: &queue::Delete<'_>) -> Result<(), Refusal> {
+        let name = self.named(number, &delete.queue)?;
+        let broker = self.shared.broker.clone();
+        let mut count = 0;
+        if let Some(queue) = broker.queue(&name) {
+            self.check_owner(&queue)?;
+            let only_if = DeleteIf { unused: delete.if_unused, empty: delete.if_empty };
+            count = match broker.delete_queue_if(&name, only_if).await {
+                // Somebody else was faster.
+                Err(nexo_broker::DeleteError::Queue(nexo_broker::QueueError::NotFound { .. })) => 0,
+                other => other?,
+            };
+        }
+        self.answer_unless(delete.nowait, number, &queue::DeleteOk { message_count: clamp(count) });
+        Ok(())
+    }
+
+    async fn bind_queue(&mut self, number: u16, bind: &queue::Bind<'_>) -> Result<(), Refusal> {
+        let source = exchange_name(&bind.exchange)?;
+        if source.is_default() {
+            return Err(error::default_exchange());
+        }
+        let queue = self.queue(number, &bind.queue)?;
+        // Neither queue nor key: the last declared queue, by its own name.
+        let key = if bind.queue.is_empty() && bind.routing_key.is_empty() {
+            Bytes::copy_from_slice(queue.name().as_str().as_bytes())
+        } else {
+            Bytes::copy_from_slice(&bind.routing_key)
+        };
+        let destination = Destination::Queue(queue.name().clone());
+        let binding = Binding::new(source, destination, key, binding_arguments(bind.arguments));
+        let bound = self.shared.broker.bind(binding).await;
+        bound.map_err(|error| error::bind_refusal(error, bind.arguments))?;
+        self.answer_unless(bind.nowait, number, &queue::BindOk {});
+        Ok(())
+    }
+
+    async fn unbind_queue(&mut self, number: u16, unbind: &queue::Unbind<'_>) -> Result<(), Refusal> {
+        let name = self.named(number, &unbind.queue)?;
+        if let Some(queue) = self.shared.broker.queue(&name) {
+            self.check_owner(&queue)?;
+        }
+        let source = exchange_name(&unbind.exchange)?;
+        let key = if unbind.queue.is_empty() && unbind.routing_key.is_empty() {
+            Bytes::copy_from_slice(name.as_str().as_bytes())
+        } else {
+            Bytes::copy_from_slice(&unbind.routing_key)
+        };
+        let binding =
+            Binding::new(source, Destination::Queue(name), key, binding_arguments(unbind.arguments));
+        self.shared.broker.unbind(&binding).await?;
+        self.answer(number, &queue::UnbindOk {});
+        Ok(())
+    }
+
+    /// The name that a client means: the channel's last declared queue, if it gives none.
+    fn named(&mut self, number: u16, name: &[u8]) -> Result<QueueName, Refusal> {
+        if !name.is_empty() {
+            return queue_name(name);
+        }
+        let last = self.channel(number)?.last_queue.clone();
+        last.ok_or_else(|| Refusal::not_found("no previously declared queue"))
+    }
+
+    /// The queue that a client means, which must be there and not be another connection's own.
+    pub(super) fn queue(&mut self, number: u16, name: &[u8]) -> Result<QueueHandle, Refusal> {
+        let name = self.named(number, name)?;
+        let queue = self.shared.broker.queue(&name).ok_or_else(|| Refusal::no_queue(name.as_str()))?;
+        self.check_owner(&queue)?;
+        Ok(queue)
+    }
+
+    fn check_owner(&self, queue: &QueueHandle) -> Result<(), Refusal> {
+        match queue.owner() {
+            Some(owner) if owner != self.id => Err(locked(queue.name())),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+fn locked(name: &QueueName) -> Refusal {
+    Refusal::new(
+        ReplyCode::ResourceLocked,
+        format!(
+            "cannot obtain exclusive access to locked queue '{name}' in vhost '/'. It could be originally declared on \
+             another connection or the exclusive property value does not match that of the original declaration."
+        ),
+    )
+}
+
+pub(super) fn clamp(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

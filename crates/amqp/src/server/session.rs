@@ -1,0 +1,268 @@
+//! An open connection without its socket: what it holds, and how it and its channels end. `dispatch` has what frames do
+//! to it.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use hashbrown::HashMap;
+use nexo_broker::{QueueError, SessionId};
+use tokio::sync::mpsc;
+
+use super::channel::Channel;
+use super::confirms::Confirms;
+use super::error::Refusal;
+use super::outbox::{self, Outbox};
+use super::output::Output;
+use super::reply_to::{REPLIES_MAX, Reply};
+use super::routing::Targets;
+use super::settle::Groups;
+use super::shared::Shared;
+use super::source::{Arrival, Batch};
+use crate::codec::method::{channel, connection};
+use crate::codec::{AmqpMethod, FrameMax, MethodId, ReplyCode, ShortStr};
+
+/// The state of a connection. The fields are dropped in this order: no consumer takes what is given back.
+pub(super) struct Session {
+    pub(super) consumers: FuturesUnordered<BoxFuture<'static, Arrival>>,
+    /// Messages that were handed out and wait for room to be written.
+    pub(super) waiting: VecDeque<Batch>,
+    /// Acknowledgements of the read that is worked through.
+    pub(super) acks: Groups,
+    pub(super) channels: HashMap<u16, Slot, foldhash::fast::FixedState>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) id: SessionId,
+    pub(super) user: &'static str,
+    pub(super) limits: Limits,
+    pub(super) abilities: Abilities,
+    pub(super) out: Output,
+    pub(super) outbox: Outbox,
+    pub(super) confirms: Confirms,
+    pub(super) targets: Targets,
+    pub(super) reply_sender: mpsc::Sender<Reply>,
+    pub(super) replies: mpsc::Receiver<Reply>,
+    pub(super) phase: Phase,
+    /// Whether publishes wait for room on the disk.
+    pub(super) blocked: bool,
+    pub(super) owns_queues: bool,
+    pub(super) has_timeouts: bool,
+    next_serial: u64,
+}
+
+/// What was agreed on when the connection was opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) frame_max: FrameMax,
+    pub(super) channel_max: u16,
+    /// In seconds; 0 for none.
+    pub(super) heartbeat: u16,
+}
+
+/// What the client said that it understands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Abilities {
+    pub(super) cancel_notify: bool,
+    pub(super) blocked: bool,
+    /// Whether it takes us for a broker whose `basic.qos` without `global` is for the whole channel, as the
+    /// specification has it. kombu does so with every product that is not called RabbitMQ, and Celery counts on it.
+    pub(super) qos_by_the_book: bool,
+}
+
+/// A channel number in use.
+#[derive(Debug)]
+pub(super) enum Slot {
+    Open(Box<Channel>),
+    /// We closed it and the client has not said that it knows.
+    Closing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Running,
+    /// We said that it ends; everything but the client's consent is ignored.
+    Closing,
+    /// It ends when the rest is written.
+    Closed,
+}
+
+impl Session {
+    pub(super) fn new(shared: Arc<Shared>, user: &'static str, limits: Limits, abilities: Abilities) -> Self {
+        let (reply_sender, replies) = mpsc::channel(REPLIES_MAX);
+        Self {
+            consumers: FuturesUnordered::new(),
+            waiting: VecDeque::new(),
+            acks: Groups::default(),
+            channels: HashMap::default(),
+            id: shared.new_session(),
+            shared,
+            user,
+            limits,
+            abilities,
+            out: Output::default(),
+            outbox: Outbox::default(),
+            confirms: Confirms::default(),
+            targets: Targets::default(),
+            reply_sender,
+            replies,
+            phase: Phase::Running,
+            blocked: false,
+            owns_queues: false,
+            has_timeouts: false,
+            next_serial: 1,
+        }
+    }
+
+    /// Acts on what came of a frame: a refusal ends the channel or the connection.
+    pub(super) async fn conclude(&mut self, number: u16, outcome: Result<(), Refusal>) {
+        let Err(refusal) = outcome else { return };
+        if refusal.code.is_hard() || number == 0 {
+            self.close(&refusal).await;
+        } else {
+            self.close_channel(number, &refusal).await;
+        }
+    }
+
+    pub(super) async fn close_channel(&mut self, number: u16, refusal: &Refusal) {
+        tracing::debug!(channel = number, refusal = refusal.reply_text(), "a channel is closed");
+        self.end_channel(number).await;
+        let MethodId { class_id, method_id } = refusal.method;
+        let text = refusal.reply_text();
+        let reply_text = ShortStr::clipped(text.as_bytes());
+        let close = channel::Close { reply_code: refusal.code.number(), reply_text, class_id, method_id };
+        self.out.method(number, &close);
+        self.channels.insert(number, Slot::Closing);
+    }
+
+    /// Ends what a channel holds. Its publishes count, its consumers go, and what it did not settle comes back.
+    pub(super) async fn end_channel(&mut self, number: u16) {
+        self.flush();
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return };
+        let ids: HashSet<u64> = channel.consumers.keys().copied().collect();
+        for consumer in channel.consumers.values() {
+            consumer.stop.notify_one();
+        }
+        self.stop_consumers(ids).await;
+        self.waiting.retain(|batch| batch.source.channel != number);
+        self.channels.remove(&number);
+    }
+
+    /// Says that the connection ends, and why.
+    pub(super) async fn close(&mut self, refusal: &Refusal) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        tracing::debug!(refusal = refusal.reply_text(), "a connection is closed");
+        self.flush();
+        self.phase = Phase::Closing;
+        self.end().await;
+        let MethodId { class_id, method_id } = refusal.method;
+        let text = refusal.reply_text();
+        let reply_text = ShortStr::clipped(text.as_bytes());
+        let close = connection::Close { reply_code: refusal.code.number(), reply_text, class_id, method_id };
+        self.out.method(0, &close);
+    }
+
+    /// Gives back everything that the connection holds.
+    pub(super) async fn end(&mut self) {
+        self.consumers = FuturesUnordered::new();
+        self.waiting.clear();
+        self.flush_acks();
+        self.channels.clear();
+        if std::mem::take(&mut self.owns_queues) {
+            self.shared.broker.end_session(self.id).await;
+        }
+    }
+
+    /// Confirms what has reached the disk; `first` is what came of the first.
+    pub(super) fn confirm_ready(&mut self, first: Option<Result<(), QueueError>>) {
+        let channels = &self.channels;
+        self.confirms.confirm(&self.shared.broker, first, &mut self.out, |run| {
+            matches!(channels.get(&run.channel), Some(Slot::Open(channel)) if channel.serial == run.serial)
+        });
+    }
+
+    /// Takes no more from the client until the disk has room.
+    pub(super) fn block(&mut self, reason: &str) {
+        if self.blocked {
+            return;
+        }
+        tracing::warn!(reason, "a publisher waits");
+        self.blocked = true;
+        if self.abilities.blocked {
+            self.out.method(0, &connection::Blocked { reason: ShortStr::clipped(reason.as_bytes()) });
+        }
+    }
+
+    /// Goes on if there is room again.
+    pub(super) fn unblock(&mut self) {
+        if !self.blocked
+            || outbox::disk_is_full(&self.shared.broker).is_some()
+            || self.flush_publishes().is_none()
+        {
+            return;
+        }
+        self.blocked = false;
+        if self.abilities.blocked {
+            self.out.method(0, &connection::Unblocked {});
+        }
+    }
+
+    /// Closes channels whose client holds a message for longer than its queue allows.
+    pub(super) async fn enforce_timeouts(&mut self) {
+        let mut late = Vec::new();
+        for (number, slot) in &self.channels {
+            let Slot::Open(channel) = slot else { continue };
+            let overdue = channel.unacked.iter().find_map(|held| {
+                let timeout = held.source.timeout?;
+                (held.since.elapsed() > timeout).then_some(timeout)
+            });
+            late.extend(overdue.map(|timeout| (*number, timeout)));
+        }
+        for (number, timeout) in late {
+            let refusal = Refusal::precondition(format!(
+                "delivery acknowledgement on channel {number} timed out. Timeout value used: {} ms. This timeout value \
+                 can be configured, see consumers doc guide to learn more",
+                timeout.as_millis()
+            ));
+            self.close_channel(number, &refusal).await;
+        }
+    }
+
+    pub(super) fn channel(&mut self, number: u16) -> Result<&mut Channel, Refusal> {
+        match self.channels.get_mut(&number) {
+            Some(Slot::Open(channel)) => Ok(channel),
+            Some(Slot::Closing) | None => {
+                Err(Refusal::new(ReplyCode::ChannelError, "expected 'channel.open'"))
+            }
+        }
+    }
+
+    pub(super) fn answer<M: AmqpMethod>(&mut self, number: u16, method: &M) {
+        self.out.method(number, method);
+    }
+
+    /// Answers a method, unless the client said that it does not wait for that.
+    pub(super) fn answer_unless<M: AmqpMethod>(&mut self, nowait: bool, number: u16, method: &M) {
+        if !nowait {
+            self.answer(number, method);
+        }
+    }
+
+    pub(super) const fn new_serial(&mut self) -> u64 {
+        self.next_serial += 1;
+        self.next_serial
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // Only if the connection did not end as it should.
+        if self.owns_queues
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (broker, id) = (self.shared.broker.clone(), self.id);
+            runtime.spawn(async move { broker.end_session(id).await });
+        }
+    }
+}

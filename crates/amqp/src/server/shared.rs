@@ -1,0 +1,91 @@
+//! What all connections share: the broker, who may consume alone, and where direct replies go.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use nexo_broker::{Broker, SessionId};
+use nexo_types::QueueId;
+use parking_lot::Mutex;
+
+use super::reply_to::ReplyDesk;
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) broker: Broker,
+    pub(super) replies: ReplyDesk,
+    /// How many consumers each queue has from here.
+    seats: Mutex<HashMap<QueueId, Seats>>,
+    next_session: AtomicU64,
+    secret: RandomState,
+    next_name: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Seats {
+    taken: u64,
+    company: Company,
+}
+
+/// Whether a consumer shares its queue with others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Company {
+    #[default]
+    Welcome,
+    None,
+}
+
+impl Shared {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self {
+            broker,
+            replies: ReplyDesk::default(),
+            seats: Mutex::default(),
+            next_session: AtomicU64::new(1),
+            secret: RandomState::new(),
+            next_name: AtomicU64::new(1),
+        }
+    }
+
+    pub(super) fn new_session(&self) -> SessionId {
+        SessionId(self.next_session.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A name that nobody can guess and that is never made twice: 22 letters, as RabbitMQ's are.
+    pub(super) fn new_name(&self, prefix: &str) -> String {
+        let number = self.next_name.fetch_add(1, Ordering::Relaxed);
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.secret.hash_one((number, 0u8)).to_be_bytes());
+        bytes[8..].copy_from_slice(&self.secret.hash_one((number, 1u8)).to_be_bytes());
+        format!("{prefix}{}", URL_SAFE_NO_PAD.encode(bytes))
+    }
+
+    /// Takes a consumer's place at a queue that has `others` consumers; `false` if it or another wants to be alone.
+    pub(super) fn take_seat(&self, queue: QueueId, company: Company, others: u64) -> bool {
+        let mut seats = self.seats.lock();
+        let found = seats.entry(queue).or_default();
+        let is_occupied = found.taken > 0 || others > 0;
+        if found.company == Company::None || (company == Company::None && is_occupied) {
+            if found.taken == 0 {
+                seats.remove(&queue);
+            }
+            return false;
+        }
+        found.taken += 1;
+        found.company = company;
+        true
+    }
+
+    pub(super) fn leave_seat(&self, queue: QueueId) {
+        let mut seats = self.seats.lock();
+        if let Some(found) = seats.get_mut(&queue) {
+            found.taken = found.taken.saturating_sub(1);
+            found.company = Company::Welcome;
+            if found.taken == 0 {
+                seats.remove(&queue);
+            }
+        }
+    }
+}

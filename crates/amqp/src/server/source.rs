@@ -1,0 +1,121 @@
+//! Where deliveries come from: a consumer of a queue, or a queue that a client gets messages from.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use nexo_broker::{Delivery, QueueHandle, Settle, Subscription};
+use nexo_types::{ConsumerId, Offset};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::arguments::{QueueKind, Traits};
+use super::limit::Limit;
+
+/// What every delivery of one consumer has in common.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Unique within the connection.
+    pub(super) id: u64,
+    pub(super) channel: u16,
+    pub(super) queue: QueueHandle,
+    /// How many unsettled messages the consumer may hold; 0 for any number.
+    pub(super) prefetch: u32,
+    pub(super) kind: QueueKind,
+    /// How long the client may hold a message.
+    pub(super) timeout: Option<Duration>,
+    seat: Mutex<Seat>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seat {
+    pub(super) consumer: Option<ConsumerId>,
+    pub(super) limit: Option<Arc<Limit>>,
+}
+
+impl Source {
+    pub(super) fn new(id: u64, channel: u16, queue: QueueHandle, traits: Traits, prefetch: u32) -> Self {
+        let Traits { kind, consumer_timeout: timeout, .. } = traits;
+        Self { id, channel, queue, prefetch, kind, timeout, seat: Mutex::default() }
+    }
+
+    pub(super) fn seat(&self) -> Seat {
+        self.seat.lock().clone()
+    }
+
+    pub(super) fn sit(&self, seat: Seat) {
+        *self.seat.lock() = seat;
+    }
+
+    /// Says something about held messages, and makes room for as many. `true` if other consumers of the channel may
+    /// have room now as well.
+    pub(super) fn settle(&self, held: &[(Offset, u32)], what: Settle) -> bool {
+        let count = u32::try_from(held.len()).unwrap_or(u32::MAX);
+        let seat = self.seat();
+        let credit = seat.consumer.filter(|_| self.prefetch > 0).map(|consumer| (consumer, count));
+        if let Err(error) = self.queue.settle_for(held, what, credit) {
+            // The queue is gone and its messages with it; or they come back when the broker does.
+            tracing::debug!(queue = %self.queue.name(), %error, "messages could not be settled");
+        }
+        let Some(limit) = seat.limit else { return false };
+        limit.give_back(count);
+        true
+    }
+}
+
+/// Messages that were handed to a consumer and are not written yet. What is left when it is dropped goes back as if it
+/// had never been taken.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) source: Arc<Source>,
+    pub(super) rest: std::vec::IntoIter<Delivery>,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        let rest: Vec<(Offset, u32)> =
+            self.rest.as_slice().iter().map(|one| (one.offset, one.attempt)).collect();
+        if !rest.is_empty() {
+            self.source.settle(&rest, Settle::Undelivered);
+        }
+    }
+}
+
+/// What a subscription brought.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) source: Arc<Source>,
+    pub(super) subscription: Subscription,
+    pub(super) stop: Arc<Notify>,
+    pub(super) news: News,
+}
+
+#[derive(Debug)]
+pub(super) enum News {
+    Messages(Batch),
+    /// The queue is gone.
+    Gone,
+    /// The consumer was told to stop.
+    Stopped,
+}
+
+/// Waits for the next messages of a subscription, or for being told to stop.
+pub(super) fn await_messages(
+    source: Arc<Source>,
+    mut subscription: Subscription,
+    stop: Arc<Notify>,
+) -> BoxFuture<'static, Arrival> {
+    Box::pin(async move {
+        let news = tokio::select! {
+            biased;
+            () = stop.notified() => News::Stopped,
+            next = subscription.next() => match next {
+                Some(messages) => {
+                    News::Messages(Batch { source: Arc::clone(&source), rest: messages.into_iter() })
+                }
+                None => News::Gone,
+            },
+        };
+        Arrival { source, subscription, stop, news }
+    })
+}

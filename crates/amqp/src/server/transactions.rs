@@ -1,0 +1,114 @@
+//! `tx.*`: publishes and acknowledgements that wait for a commit.
+
+use nexo_broker::Settle;
+
+use super::channel::Mode;
+use super::content::Whole;
+use super::error::{self, Refusal};
+use super::session::Session;
+use super::settle::{Groups, LaterSettle};
+use crate::codec::ReplyCode;
+use crate::codec::method::{TxMethod, confirm, tx};
+
+/// What one transaction may hold in memory: a client that never commits meets an end.
+const TRANSACTION_BYTES_MAX: usize = 256 << 20;
+
+/// What waits for a commit. Dropping it undoes it: what was to be settled goes back.
+#[derive(Debug, Default)]
+pub(super) struct Transaction {
+    publishes: Vec<Whole>,
+    bytes: usize,
+    pub(super) settles: Vec<LaterSettle>,
+}
+
+impl Transaction {
+    pub(super) fn publish(&mut self, message: Whole) -> Result<(), Refusal> {
+        self.bytes += message.body.len() + message.properties.len() + 256;
+        if self.bytes > TRANSACTION_BYTES_MAX {
+            let text = format!("a transaction holds at most {TRANSACTION_BYTES_MAX} bytes");
+            return Err(Refusal::new(ReplyCode::ResourceError, text));
+        }
+        self.publishes.push(message);
+        Ok(())
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        let mut groups = Groups::default();
+        for held in self.settles.iter().flat_map(|later| &later.held) {
+            groups.add(held);
+        }
+        groups.settle(Settle::Requeue);
+    }
+}
+
+impl Session {
+    pub(super) async fn tx_method(&mut self, number: u16, method: &TxMethod) -> Result<(), Refusal> {
+        match method {
+            TxMethod::Select(_) => {
+                let channel = self.channel(number)?;
+                match &channel.mode {
+                    Mode::Plain => channel.mode = Mode::Transaction(Box::default()),
+                    Mode::Transaction(_) => {}
+                    Mode::Confirm(_) => {
+                        return Err(Refusal::precondition("cannot switch from confirm to tx mode"));
+                    }
+                }
+                self.answer(number, &tx::SelectOk {});
+                Ok(())
+            }
+            TxMethod::Commit(_) => self.commit(number).await,
+            TxMethod::Rollback(_) => {
+                let mut undone = self.begin_anew(number)?;
+                let channel = self.channel(number)?;
+                for later in undone.settles.drain(..) {
+                    channel.unacked.put_back(later.held);
+                }
+                self.answer(number, &tx::RollbackOk {});
+                Ok(())
+            }
+            TxMethod::SelectOk(_) | TxMethod::CommitOk(_) | TxMethod::RollbackOk(_) => {
+                Err(error::unimplemented())
+            }
+        }
+    }
+
+    pub(super) fn select_confirms(&mut self, number: u16, select: &confirm::Select) -> Result<(), Refusal> {
+        let channel = self.channel(number)?;
+        match &channel.mode {
+            Mode::Plain => channel.mode = Mode::Confirm(0),
+            Mode::Confirm(_) => {}
+            Mode::Transaction(_) => {
+                return Err(Refusal::precondition("cannot switch from tx to confirm mode"));
+            }
+        }
+        self.answer_unless(select.nowait, number, &confirm::SelectOk {});
+        Ok(())
+    }
+
+    /// Answers when everything is as safe as it would be if it were confirmed.
+    async fn commit(&mut self, number: u16) -> Result<(), Refusal> {
+        let mut done = self.begin_anew(number)?;
+        for message in std::mem::take(&mut done.publishes) {
+            self.publish_now(number, &message.as_incoming())?;
+        }
+        // On a full disk the client is told that nothing is certain, rather than that all is well.
+        let written = self.flush_publishes();
+        let written = written.ok_or_else(|| Refusal::new(ReplyCode::InternalError, "the disk is full"))?;
+        self.shared.broker.clone().wait_for(written).await?;
+        for LaterSettle { held, what } in done.settles.drain(..) {
+            self.settle_now(&held, what);
+        }
+        self.flush_acks();
+        self.answer(number, &tx::CommitOk {});
+        Ok(())
+    }
+
+    fn begin_anew(&mut self, number: u16) -> Result<Box<Transaction>, Refusal> {
+        match &mut self.channel(number)?.mode {
+            Mode::Transaction(transaction) => Ok(std::mem::take(transaction)),
+            Mode::Plain | Mode::Confirm(_) => Err(Refusal::precondition("channel is not transactional")),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The conformance tests that real clients run: pytest in an environment of its own, and Node beside it.
+//!
+//! Everything is set up under `target`, only when what is asked for has changed. Which broker is judged the
+//! caller says with `AMQP_URL` among the variables; `rabbitmq.rs` starts the one to compare with.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, ensure};
+
+use crate::run::root;
+
+/// A variable of the environment that tests run in.
+pub(crate) type Variable = (String, String);
+
+/// Runs pytest on a folder of `conformance`, such as `amqp` or `celery`; an error if a test fails.
+pub(crate) fn pytest(folder: &str, variables: &[Variable], args: &[&str]) -> anyhow::Result<()> {
+    let python = environment()?;
+    let tests = root().join("conformance").join(folder);
+    // Nothing is written next to the tests: neither a cache nor bytecode.
+    let mut command = Command::new(&python);
+    command.args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(args);
+    show(command.current_dir(&tests).envs(variables.iter().cloned()))
+}
+
+/// Runs Node's tests of `conformance/node`; an error if one fails.
+pub(crate) fn node(variables: &[Variable]) -> anyhow::Result<()> {
+    let place = packages()?;
+    show(Command::new("node").arg("--test").current_dir(&place).envs(variables.iter().cloned()))
+}
+
+/// The interpreter of `target/venv`, which is made anew when the requirements have changed.
+pub(crate) fn environment() -> anyhow::Result<PathBuf> {
+    let asked = root().join("conformance").join("requirements.txt");
+    let place = root().join("target").join("venv");
+    let python = place.join("bin").join("python");
+    let have = place.join("requirements.txt");
+    if python.exists() && same(&asked, &have) {
+        return Ok(python);
+    }
+    if place.exists() {
+        fs::remove_dir_all(&place).with_context(|| format!("cannot remove '{}'", place.display()))?;
+    }
+    show(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
+    show(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(&asked))?;
+    copy(&asked, &have)?;
+    Ok(python)
+}
+
+/// The folder under `target` with Node's tests and, beside them, the packages that the lock file names.
+fn packages() -> anyhow::Result<PathBuf> {
+    let source = root().join("conformance").join("node");
+    let place = root().join("target").join("conformance-node");
+    fs::create_dir_all(&place).with_context(|| format!("cannot make '{}'", place.display()))?;
+    let stale = !place.join("node_modules").exists()
+        || !same(&source.join("package-lock.json"), &place.join("package-lock.json"));
+    // Packages are looked for above the file that asks for them, so the tests move in with the packages.
+    for entry in fs::read_dir(&source).with_context(|| format!("cannot read '{}'", source.display()))? {
+        let file = entry?.path();
+        let kind = file.extension().and_then(|kind| kind.to_str());
+        if let (Some("js" | "json"), Some(name)) = (kind, file.file_name()) {
+            copy(&file, &place.join(name))?;
+        }
+    }
+    if stale {
+        let installed = show(Command::new("npm").args(["ci", "--no-audit", "--no-fund"]).current_dir(&place));
+        if installed.is_err() {
+            // A lock file that is already there would let the next run believe that all is installed.
+            fs::remove_file(place.join("package-lock.json")).ok();
+        }
+        installed?;
+    }
+    Ok(place)
+}
+
+/// Whether two files hold the same; no if one is missing.
+fn same(one: &Path, other: &Path) -> bool {
+    matches!((fs::read(one), fs::read(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+/// Copies a file, naming both in the error.
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::copy(from, to).with_context(|| format!("cannot copy '{}' to '{}'", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// Runs a command to its end, showing what it prints; an error if it fails.
+fn show(command: &mut Command) -> anyhow::Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let line = format!("{program} {}", args.join(" "));
+    eprintln!("$ {line}");
+    let status = command.status().with_context(|| format!("cannot start '{program}'"))?;
+    ensure!(status.success(), "'{line}' failed: {status}");
+    Ok(())
+}

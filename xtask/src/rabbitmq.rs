@@ -1,0 +1,202 @@
+//! A RabbitMQ of our own to compare with: Debian's, on loopback, on free ports, with its data in a folder under
+//! `target` that goes when it stops. It shares nothing with one that the machine may run as a service.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::python::Variable;
+use crate::run::{answers, root, run};
+
+/// Where the package puts its programs; those of the search path insist on the service's user and folders.
+const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
+
+/// How long it may take to start or to stop, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// What the tests ask of the broker itself, as a shell script: see `conformance/amqp/test_operations.py`.
+const CONTROL: &str = "\
+case \"$1\" in
+block) exec CTL -q set_vm_memory_high_watermark 0 ;;
+unblock) exec CTL -q set_vm_memory_high_watermark 0.4 ;;
+restart) CTL -q stop_app && exec CTL -q start_app ;;
+esac
+";
+
+/// A running RabbitMQ, stopped when dropped.
+pub(crate) struct RabbitMq {
+    process: Child,
+    home: PathBuf,
+    port: u16,
+    settings: Vec<Variable>,
+}
+
+impl RabbitMq {
+    /// Starts one, installing it first where that is missing and allowed.
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        install()?;
+        let home = root().join("target").join("rabbitmq").join(std::process::id().to_string());
+        fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
+        let [port, distribution, mapper] = free_ports()?;
+        let settings = settings(&home, port, distribution, mapper);
+        write(&home.join("enabled_plugins"), "[rabbitmq_consistent_hash_exchange].\n")?;
+        write(&home.join("rabbitmq.conf"), "heartbeat = 60\n")?;
+        write(&home.join("control.sh"), &control_script(&settings))?;
+
+        let log = fs::File::create(home.join("start.log")).context("cannot make RabbitMQ's log")?;
+        let errors = log.try_clone().context("cannot share RabbitMQ's log")?;
+        let process = Command::new(format!("{PROGRAMS}/rabbitmq-server"))
+            .envs(settings.iter().cloned())
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .context("cannot start RabbitMQ")?;
+        let mut started = Self { process, home, port, settings };
+        started.wait_until_ready()?;
+        Ok(started)
+    }
+
+    /// What the conformance tests need to know of it.
+    pub(crate) fn variables(&self) -> Vec<Variable> {
+        let script = self.home.join("control.sh");
+        let control = |word: &str| format!("sh '{}' {word}", script.display());
+        vec![
+            ("AMQP_URL".to_owned(), format!("amqp://guest:guest@127.0.0.1:{}/%2F", self.port)),
+            ("AMQP_BLOCK_COMMAND".to_owned(), control("block")),
+            ("AMQP_UNBLOCK_COMMAND".to_owned(), control("unblock")),
+            ("AMQP_RESTART_COMMAND".to_owned(), control("restart")),
+        ]
+    }
+
+    /// Waits until it takes connections, which it does last of all.
+    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
+        let end = Instant::now() + PATIENCE;
+        while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
+            if let Some(status) = self.process.try_wait().context("cannot ask for RabbitMQ's process")? {
+                bail!("RabbitMQ ended instead of starting ({status}):\n{}", self.log());
+            }
+            ensure!(Instant::now() < end, "RabbitMQ is not ready after {PATIENCE:?}:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Stops the broker, and the port mapper that it started.
+    fn stop(&mut self) -> anyhow::Result<()> {
+        self.quietly(&format!("{PROGRAMS}/rabbitmqctl"), &["-q", "stop"]);
+        let end = Instant::now() + PATIENCE;
+        while self.process.try_wait().context("cannot ask for RabbitMQ's process")?.is_none() {
+            if Instant::now() > end {
+                // The process we started is a script around the broker's own, whose number is in the pid file.
+                if let Ok(pid) = fs::read_to_string(self.home.join("pid")) {
+                    self.quietly("kill", &["-9", pid.trim()]);
+                }
+                self.process.kill().ok();
+                self.process.wait().context("cannot wait for RabbitMQ's process")?;
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        self.quietly("epmd", &["-kill"]);
+        fs::remove_dir_all(&self.home).with_context(|| format!("cannot remove '{}'", self.home.display()))
+    }
+
+    /// Runs a program with the broker's settings; whether it worked shows in what follows.
+    fn quietly(&self, program: &str, args: &[&str]) {
+        let mut command = Command::new(program);
+        command.args(args).envs(self.settings.iter().cloned());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().ok();
+    }
+
+    /// What it printed since it was started.
+    fn log(&self) -> String {
+        fs::read_to_string(self.home.join("start.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for RabbitMq {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop() {
+            eprintln!("xtask: {error:#}");
+        }
+    }
+}
+
+/// Installs the package where it is missing, if we may.
+fn install() -> anyhow::Result<()> {
+    if Path::new(PROGRAMS).join("rabbitmq-server").exists() {
+        return Ok(());
+    }
+    ensure!(
+        answers("apt-get", &["--version"]) && answers("test", &["-w", "/var/lib/dpkg"]),
+        "RabbitMQ is missing and cannot be installed from here; install the package 'rabbitmq-server'"
+    );
+    run("apt-get", &["update", "-qq"])?;
+    let service_was_there = service_runs();
+    run("apt-get", &["install", "-y", "-qq", "--no-install-recommends", "rabbitmq-server"])?;
+    if !service_was_there && service_runs() {
+        // The package starts a service by itself; nobody asked for it.
+        run("systemctl", &["disable", "--now", "rabbitmq-server"])?;
+    }
+    Ok(())
+}
+
+/// Whether the machine runs RabbitMQ as a service.
+fn service_runs() -> bool {
+    answers("systemctl", &["is-active", "--quiet", "rabbitmq-server"])
+}
+
+/// The variables that keep this broker to itself.
+fn settings(home: &Path, port: u16, distribution: u16, mapper: u16) -> Vec<Variable> {
+    let inside = |name: &str| home.join(name).display().to_string();
+    let loopback = "-kernel inet_dist_use_interface {127,0,0,1}";
+    [
+        ("HOME", home.display().to_string()),
+        ("LANG", "C.UTF-8".to_owned()),
+        ("RABBITMQ_NODENAME", format!("conformance{port}@localhost")),
+        ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
+        ("RABBITMQ_NODE_PORT", port.to_string()),
+        ("RABBITMQ_DIST_PORT", distribution.to_string()),
+        ("RABBITMQ_MNESIA_BASE", inside("mnesia")),
+        ("RABBITMQ_LOG_BASE", inside("log")),
+        ("RABBITMQ_PID_FILE", inside("pid")),
+        ("RABBITMQ_ENABLED_PLUGINS_FILE", inside("enabled_plugins")),
+        ("RABBITMQ_CONFIG_FILE", inside("rabbitmq.conf")),
+        ("RABBITMQ_CONF_ENV_FILE", inside("no-environment-file")),
+        ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", loopback.to_owned()),
+        ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
+        ("ERL_EPMD_PORT", mapper.to_string()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .to_vec()
+}
+
+/// The script that the tests call to block, unblock or restart the broker.
+fn control_script(settings: &[Variable]) -> String {
+    let exports: String = settings.iter().map(|(key, value)| format!("export {key}='{value}'\n")).collect();
+    exports + &CONTROL.replace("CTL", &format!("{PROGRAMS}/rabbitmqctl"))
+}
+
+/// Ports that nobody listens on just now.
+fn free_ports<const COUNT: usize>() -> anyhow::Result<[u16; COUNT]> {
+    // All are held at once, so that no port is given twice.
+    let mut held = Vec::with_capacity(COUNT);
+    let mut ports = [0; COUNT];
+    for port in &mut ports {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
+        *port = listener.local_addr().context("cannot tell a free port")?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}
+
+/// Writes a file, naming it in the error.
+fn write(path: &Path, content: &str) -> anyhow::Result<()> {
+    fs::write(path, content).with_context(|| format!("cannot write '{}'", path.display()))
+}
