@@ -127,7 +127,8 @@ fn a_flag_goes_before_the_environment_and_that_before_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     let file = path("nexo.toml");
-    let text = format!("data_dir = '{}'\ngrpc = '127.0.0.1:0'\nhttp = 'off'\namqp = 'off'\n", path("from-file"));
+    let text =
+        format!("data_dir = '{}'\ngrpc = '127.0.0.1:0'\nhttp = 'off'\namqp = 'off'\n", path("from-file"));
     fs::write(&file, text).unwrap();
     let data_of = |command: &mut std::process::Command| {
         let mut process = Process::spawn(command);
