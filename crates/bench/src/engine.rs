@@ -168,7 +168,7 @@ async fn restarted(server: &Server, count: u64, what: &str, report: &mut Report)
     let waiting = stats.ready + stats.leased;
     let began = Instant::now();
     let request =
-        PopRequest { queue: "backlog".into(), max: 100, visibility_ms: Some(1), ..PopRequest::default() };
+        PopRequest { queue: "backlog".into(), max: 100, visibility_ms: Some(1000), ..PopRequest::default() };
     let first = client.messages().pop(request).await?.get_ref().messages.len();
     report.row(
         format!("{what} with {count} waiting"),
