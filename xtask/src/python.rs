@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use crate::run::root;
+use crate::run::{answers, install, root};
 
 /// A variable of the environment that tests run in.
 pub(crate) type Variable = (String, String);
@@ -42,6 +42,10 @@ pub(crate) fn environment() -> anyhow::Result<PathBuf> {
     if place.exists() {
         fs::remove_dir_all(&place).with_context(|| format!("cannot remove '{}'", place.display()))?;
     }
+    // Debian ships the interpreter without what makes an environment.
+    if !answers("python3", &["-c", "import venv, ensurepip"]) {
+        install(&["python3", "python3-venv"]).context("Python 3 with venv")?;
+    }
     show(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
     show(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(&asked))?;
     copy(&asked, &have)?;
@@ -50,6 +54,9 @@ pub(crate) fn environment() -> anyhow::Result<PathBuf> {
 
 /// The folder under `target` with Node's tests and, beside them, the packages that the lock file names.
 fn packages() -> anyhow::Result<PathBuf> {
+    if !(answers("node", &["--version"]) && answers("npm", &["--version"])) {
+        install(&["nodejs", "npm"]).context("Node")?;
+    }
     let source = root().join("conformance").join("node");
     let place = root().join("target").join("conformance-node");
     fs::create_dir_all(&place).with_context(|| format!("cannot make '{}'", place.display()))?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 
 use crate::python::Variable;
-use crate::run::{answers, root, run};
+use crate::run::{self, answers, root, run};
 
 /// Where the package puts its programs; those of the search path insist on the service's user and folders.
 const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
@@ -133,13 +133,8 @@ fn install() -> anyhow::Result<()> {
     if Path::new(PROGRAMS).join("rabbitmq-server").exists() {
         return Ok(());
     }
-    ensure!(
-        answers("apt-get", &["--version"]) && answers("test", &["-w", "/var/lib/dpkg"]),
-        "RabbitMQ is missing and cannot be installed from here; install the package 'rabbitmq-server'"
-    );
-    run("apt-get", &["update", "-qq"])?;
     let service_was_there = service_runs();
-    run("apt-get", &["install", "-y", "-qq", "--no-install-recommends", "rabbitmq-server"])?;
+    run::install(&["rabbitmq-server"]).context("RabbitMQ")?;
     if !service_was_there && service_runs() {
         // The package starts a service by itself; nobody asked for it.
         run("systemctl", &["disable", "--now", "rabbitmq-server"])?;

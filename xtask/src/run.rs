@@ -23,6 +23,17 @@ pub(crate) fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Installs a Debian package, if we may; an error that says what to install otherwise.
+pub(crate) fn install(packages: &[&str]) -> anyhow::Result<()> {
+    ensure!(
+        answers("apt-get", &["--version"]) && answers("test", &["-w", "/var/lib/dpkg"]),
+        "missing and cannot be installed from here; install the packages: {}",
+        packages.join(" ")
+    );
+    run("apt-get", &["update", "-qq"])?;
+    run("apt-get", &[&["install", "-y", "-qq", "--no-install-recommends"], packages].concat())
+}
+
 /// Whether a program is there and answers.
 pub(crate) fn answers(program: &str, args: &[&str]) -> bool {
     let quiet = Command::new(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
