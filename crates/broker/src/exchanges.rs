@@ -2,6 +2,7 @@
 //! snapshot that publishing reads without one.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use nexo_core::topology::{
@@ -24,6 +25,8 @@ pub(crate) const TOPOLOGY: QueueId = QueueId(0);
 pub(crate) struct Exchanges {
     state: Mutex<State>,
     routes: ArcSwap<Routes>,
+    /// Of the routes, for whoever only asks whether they have changed.
+    generation: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -37,7 +40,8 @@ impl Exchanges {
     /// What was in the log, with the frames of its snapshot.
     pub(crate) fn new(topology: Topology, snapshot: Vec<Position>) -> Self {
         let routes = ArcSwap::new(topology.routes());
-        Self { state: Mutex::new(State { topology, dirty: true, snapshot }), routes }
+        let generation = AtomicU64::new(topology.generation());
+        Self { state: Mutex::new(State { topology, dirty: true, snapshot }), routes, generation }
     }
 
     /// Where messages go, as of now.
@@ -49,8 +53,13 @@ impl Exchanges {
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Topology) -> R) -> R {
         let mut state = self.state.lock();
         let result = change(&mut state.topology);
-        self.routes.store(state.topology.routes());
+        self.publish(&state.topology);
         result
+    }
+
+    fn publish(&self, topology: &Topology) {
+        self.routes.store(topology.routes());
+        self.generation.store(topology.generation(), Ordering::Release);
     }
 }
 
@@ -76,7 +85,7 @@ impl Shared {
         }
         if !plan.is_empty() {
             state.topology.apply(&plan);
-            self.exchanges.routes.store(state.topology.routes());
+            self.exchanges.publish(&state.topology);
         }
         Ok(Ok(written))
     }
@@ -100,6 +109,12 @@ impl Broker {
     #[must_use]
     pub fn routes(&self) -> arc_swap::Guard<Arc<Routes>> {
         self.shared.exchanges.routes()
+    }
+
+    /// Of [`Self::routes`]: as long as it is the same, they are.
+    #[must_use]
+    pub fn routes_generation(&self) -> u64 {
+        self.shared.exchanges.generation.load(Ordering::Acquire)
     }
 
     /// Declares an exchange, if there is none of that name.

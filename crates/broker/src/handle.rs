@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use nexo_core::config::QueueConfig;
+use nexo_core::draft::Bundle;
 use nexo_core::message::{Durability, NewMessage};
-use nexo_core::queue::{Death, ReturnCause, SharedCredit, Terms};
-use nexo_types::{ConsumerId, Offset, QueueId, QueueName};
+use nexo_core::queue::{BundlePlan, Death, Handed, ReturnCause, SharedCredit, Terms};
+use nexo_core::record::Record;
+use nexo_log::{AppendError, Claim, Urgency};
+use nexo_types::{ConsumerId, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
-use crate::delivery::Delivery;
 use crate::error::{CreateError, PushError, QueueError};
 use crate::request::{Declaration, SessionId, Settle};
 use crate::shared::{Confirm, Shared, Written, not_found};
-use crate::slot::Slot;
+use crate::slot::{Slot, SlotState};
 use crate::subscription::{Kind, Subscription};
 
 /// A queue. Cheap to clone; if the queue is deleted, calls answer that it does not exist.
@@ -22,13 +24,24 @@ pub struct QueueHandle {
     slot: Arc<Slot>,
 }
 
-/// What came of pushing a batch.
+/// What came of pushing a bundle.
 #[derive(Debug)]
-pub struct PushedBatch {
+pub struct PushedBundle {
     /// What to wait for before anybody is told.
     pub written: Written,
-    /// Messages that were not taken, by their place in the batch.
-    pub refused: Vec<(usize, PushError)>,
+    /// Messages that were not taken.
+    pub refused: Vec<Refused>,
+}
+
+/// A message that a queue did not take.
+#[derive(Debug)]
+pub struct Refused {
+    /// Its place in the bundle.
+    pub at: usize,
+    /// The message.
+    pub message: NewMessage,
+    /// Why.
+    pub error: PushError,
 }
 
 impl Broker {
@@ -132,32 +145,103 @@ impl QueueHandle {
         (figures.0, figures.1)
     }
 
-    /// Pushes messages; does not wait for the disk.
+    /// Pushes one message; does not wait for the disk.
+    ///
+    /// # Errors
+    /// If it was not taken: the queue is gone, or the log takes no more.
+    pub fn push(&self, message: &NewMessage) -> Result<PushedBundle, QueueError> {
+        let draft = message.as_draft();
+        let mut bundle = Bundle::new(draft.durability, 0, 1);
+        bundle.push(&draft);
+        self.push_bundle(&mut Some(bundle))
+    }
+
+    /// Pushes messages and takes the bundle; does not wait for the disk. If none was taken, the bundle stays.
     ///
     /// # Errors
     /// If none was taken: the queue is gone, or the log takes no more.
-    pub fn push(&self, messages: &[NewMessage]) -> Result<PushedBatch, QueueError> {
+    pub fn push_bundle(&self, bundle: &mut Option<Bundle>) -> Result<PushedBundle, QueueError> {
         self.shared.refuse_if_stopping()?;
-        let all_transient = messages.iter().all(|message| message.durability == Durability::Transient);
-        let confirm =
-            if all_transient || !self.slot.is_durable() { Confirm::Lazily } else { Confirm::AsQueue };
-        let adjusted = self.adjust(messages);
-        let messages = adjusted.as_deref().unwrap_or(messages);
-        let pushed =
-            self.shared.with(&self.slot, |state, now| self.shared.push_now(state, now, messages, confirm))?;
-        let (written, outcomes) = pushed.map_err(|error| self.shared.refused(&error))?;
-        let refused = outcomes.into_iter().enumerate().filter_map(|(at, outcome)| Some((at, outcome.err()?)));
-        Ok(PushedBatch { written: written.unwrap_or(Written::NOTHING), refused: refused.collect() })
-    }
-
-    /// Messages of a queue that does not survive a restart do not either; when memory is short they go to the log.
-    fn adjust(&self, messages: &[NewMessage]) -> Option<Vec<NewMessage>> {
+        let Some(packed) = bundle.take() else {
+            return Ok(PushedBundle { written: Written::NOTHING, refused: Vec::new() });
+        };
+        // Messages of a queue that does not survive a restart do not either; when memory is short they go to the log.
         let durability = match (self.shared.under_pressure(), self.slot.durability) {
             (true, _) => Durability::Durable,
             (false, Durability::Transient) => Durability::Transient,
-            (false, Durability::Durable) => return None,
+            (false, Durability::Durable) => packed.durability(),
         };
-        Some(messages.iter().map(|message| NewMessage { durability, ..message.clone() }).collect())
+        let confirm = if packed.durability() == Durability::Transient || !self.slot.is_durable() {
+            Confirm::Lazily
+        } else {
+            Confirm::AsQueue
+        };
+        let pushed = self.shared.with(&self.slot, |state, now| {
+            if durability == packed.durability()
+                && let Some(plan) = state.queue.decide_bundle(&packed)
+            {
+                return self.push_as_it_is(state, now, packed, plan, confirm);
+            }
+            self.push_one_by_one(state, now, packed, durability, confirm)
+        })?;
+        pushed.map_err(|(error, untaken)| {
+            *bundle = Some(untaken);
+            self.shared.refused(&error)
+        })
+    }
+
+    fn push_as_it_is(
+        &self,
+        state: &mut SlotState,
+        now: Timestamp,
+        bundle: Bundle,
+        plan: BundlePlan,
+        confirm: Confirm,
+    ) -> Result<PushedBundle, (AppendError, Bundle)> {
+        if let Some(reserve) = plan.reserve
+            && let Err(error) = self.shared.commit(state, &[reserve], Urgency::Lazy, Claim::Normal)
+        {
+            return Err((error, bundle));
+        }
+        let durability = bundle.durability();
+        let record = Record::Messages(bundle.seal(plan.first, now));
+        if durability == Durability::Transient {
+            self.shared.apply_unwritten(state, &record);
+            return Ok(PushedBundle { written: Written::NOTHING, refused: Vec::new() });
+        }
+        let urgency = self.shared.urgency(state, confirm);
+        match self.shared.commit(state, std::slice::from_ref(&record), urgency, Claim::Normal) {
+            Ok((written, _)) => {
+                state.last_push = written;
+                Ok(PushedBundle { written, refused: Vec::new() })
+            }
+            Err(error) => match record {
+                Record::Messages(batch) => Err((error, Bundle::reopen(&batch, durability))),
+                _ => unreachable!("the record holds messages"),
+            },
+        }
+    }
+
+    fn push_one_by_one(
+        &self,
+        state: &mut SlotState,
+        now: Timestamp,
+        bundle: Bundle,
+        durability: Durability,
+        confirm: Confirm,
+    ) -> Result<PushedBundle, (AppendError, Bundle)> {
+        let mut messages = bundle.messages().expect("a bundle holds readable messages");
+        for message in &mut messages {
+            message.durability = durability;
+        }
+        let (written, outcomes) = match self.shared.push_now(state, now, &messages, confirm) {
+            Ok(pushed) => pushed,
+            Err(error) => return Err((error, bundle)),
+        };
+        let refused = outcomes.into_iter().enumerate().filter_map(|(at, outcome)| {
+            Some(Refused { at, message: messages[at].clone(), error: outcome.err()? })
+        });
+        Ok(PushedBundle { written: written.unwrap_or(Written::NOTHING), refused: refused.collect() })
     }
 
     /// Adds a consumer that stays until the subscription is dropped. What it holds then stays with its connection, which
@@ -185,13 +269,14 @@ impl QueueHandle {
     ///
     /// # Errors
     /// If the queue is gone.
-    pub async fn get(&self, terms: Terms) -> Result<Option<(Delivery, u64)>, QueueError> {
+    pub async fn get(&self, terms: Terms) -> Result<Option<(Handed, u64)>, QueueError> {
         self.shared.refuse_if_stopping()?;
         let pull = Subscription::start(&self.shared, &self.slot, terms, 1, Kind::Pull)?;
-        let mut taken = pull.take_with_log(1).await;
+        pull.wait_for_log(1).await;
+        let mut taken = pull.take_handed();
         drop(pull);
         let left = self.counts().0;
-        Ok(taken.pop().map(|delivery| (delivery, left)))
+        Ok(taken.pop().map(|handed| (handed, left)))
     }
 
     /// Says something about messages that a connection holds, by offset and attempt; does not wait for the disk. What

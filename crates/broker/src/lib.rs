@@ -44,15 +44,16 @@ pub use delivery::Delivery;
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
 };
-pub use handle::{PushedBatch, QueueHandle};
+pub use handle::{PushedBundle, QueueHandle, Refused};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use nexo_core::config::{
     Backoff, ConfigError, DeadLetters, Fate, Overflow, QueueConfig, RateLimit, SyncMode,
 };
+pub use nexo_core::draft::{Bundle, Draft};
 pub use nexo_core::message::{
-    DeathReason, Durability, NewMessage, Origin, Properties, PropertyFormat, StoredMessage,
+    DeathReason, Durability, MessageView, NewMessage, Origin, Properties, PropertyFormat, StoredMessage,
 };
-pub use nexo_core::queue::{LeaseTerms, SettleMode, SharedCredit, Terms};
+pub use nexo_core::queue::{Handed, LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use nexo_core::topology;
 pub use options::BrokerOptions;
 pub use receipt::{Receipt, ReceiptError};

@@ -89,6 +89,21 @@ impl Subscription {
         }
     }
 
+    /// As [`Self::next`], for whoever passes messages on in the form in which they are stored. All of them have it.
+    pub async fn next_handed(&mut self) -> Option<Vec<Handed>> {
+        loop {
+            let handed = self.in_time(self.mailbox.next().await?);
+            if !handed.is_empty() {
+                return Some(handed);
+            }
+        }
+    }
+
+    /// The messages that are here now, as they are stored.
+    pub(crate) fn take_handed(&self) -> Vec<Handed> {
+        self.in_time(self.mailbox.take())
+    }
+
     /// The messages that are here now.
     pub(crate) fn take(&self) -> Vec<Delivery> {
         self.open(self.mailbox.take())
@@ -98,6 +113,12 @@ impl Subscription {
     /// what is there waits for the disk, within reason. Nothing is taken before that: a caller that gives up leaves
     /// everything in the mailbox.
     pub(crate) async fn take_with_log(&self, max: usize) -> Vec<Delivery> {
+        self.wait_for_log(max).await;
+        self.take()
+    }
+
+    /// Waits for as many messages, if they only have to be read from the log.
+    pub(crate) async fn wait_for_log(&self, max: usize) {
         let read = async {
             loop {
                 let stirred = self.mailbox.stirred();
@@ -113,7 +134,6 @@ impl Subscription {
         };
         // After that, what has been read is better than nothing.
         let _ = tokio::time::timeout(LOG_READ_MAX, read).await;
-        self.take()
     }
 
     /// Asks for this many more messages.
@@ -147,13 +167,18 @@ impl Subscription {
     }
 
     /// What was read too late has gone back to the queue: its lease has ended, and somebody else may have it.
-    fn open(&self, mut handed: Vec<Handed>) -> Vec<Delivery> {
+    fn in_time(&self, mut handed: Vec<Handed>) -> Vec<Handed> {
         let now = self.shared.clock.now();
         let before = handed.len();
-        handed.retain(|one| one.until.is_none_or(|until| until > now));
+        handed.retain(|one| one.payload.is_some() && one.until.is_none_or(|until| until > now));
         if handed.len() < before {
             self.add_credit((before - handed.len()) as u32);
         }
+        handed
+    }
+
+    fn open(&self, handed: Vec<Handed>) -> Vec<Delivery> {
+        let handed = self.in_time(handed);
         let mut deliveries = Vec::with_capacity(handed.len());
         deliveries.extend(handed.into_iter().filter_map(|one| delivery(&self.shared, &self.slot, one)));
         deliveries

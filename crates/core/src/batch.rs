@@ -2,13 +2,16 @@
 //! pushed: the log copies them, memory keeps slices of them, a consumer is sent slices of them.
 
 use bytes::Bytes;
-use nexo_types::{Millis, Offset, Priority, Timestamp};
+use nexo_types::{Millis, Offset, Priority, Timestamp, varint};
 
 use crate::message::{NewMessage, StoredMessage};
 use crate::wire::{Reader, WireError, Writer};
 
 /// A batch is closed when it has reached this size, so that reading one message back reads little else.
 pub const BATCH_BYTES_MAX: usize = 128 * 1024;
+
+/// The longest head of a batch of new messages: its kind, the first offset and the moment.
+pub(crate) const HEAD_BYTES_MAX: usize = 1 + 2 * varint::BYTES_MAX;
 
 /// What a batch means to the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,26 @@ impl MessageBatch {
             offset = offset.checked_add(1).ok_or(WireError::Range)?;
         }
         Ok(Self { kind, bytes, items })
+    }
+
+    /// New messages whose bytes are in place, behind [`HEAD_BYTES_MAX`] bytes that are free for the head. `places` says
+    /// where each begins and how long it is.
+    pub(crate) fn seal(mut bytes: Vec<u8>, places: &[(u32, u32)], first: Offset, at: Timestamp) -> Self {
+        let mut head = Writer::with_capacity(HEAD_BYTES_MAX);
+        head.u8(0);
+        head.u64(first.0);
+        head.u64(at.0);
+        let head = head.into_bytes();
+        let unused = HEAD_BYTES_MAX - head.len();
+        bytes[unused..HEAD_BYTES_MAX].copy_from_slice(&head);
+        let items = places.iter().enumerate().map(|(index, &(start, len))| BatchItem {
+            offset: Offset(first.0 + index as u64),
+            enqueued_at: at,
+            start: start - unused as u32,
+            len,
+        });
+        let items = items.collect();
+        Self { kind: BatchKind::Pushed, bytes: Bytes::from(bytes).slice(unused..), items }
     }
 
     /// What it means to the queue.
@@ -166,8 +189,9 @@ impl BatchBuilder {
     }
 
     pub(crate) fn push(&mut self, offset: Offset, message: &NewMessage, lifetime: Option<Millis>) {
-        self.begin(offset, self.at, message.encoded_len(lifetime));
-        message.encode(lifetime, &mut self.out);
+        let draft = message.as_draft();
+        self.begin(offset, self.at, draft.encoded_len(lifetime));
+        draft.encode(lifetime, &mut self.out);
     }
 
     /// Adds a message that is in its stored form already.

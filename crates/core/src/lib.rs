@@ -8,6 +8,7 @@
 
 pub mod batch;
 pub mod config;
+pub mod draft;
 pub mod message;
 pub mod offsets;
 pub mod queue;

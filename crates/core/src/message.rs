@@ -5,17 +5,18 @@
 //! offset are not in it: the batch that holds the message knows them.
 
 use bytes::Bytes;
-use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, QueueName, Timestamp, varint};
+use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, QueueName, Timestamp};
 
+use crate::draft::Draft;
 use crate::wire::{Reader, WireError, Writer};
 
-const TRANSIENT: u8 = 1 << 0;
-const HAS_DELAY: u8 = 1 << 1;
-const HAS_LIFETIME: u8 = 1 << 2;
-const HAS_DEDUP: u8 = 1 << 3;
-const HAS_GROUP: u8 = 1 << 4;
-const HAS_ORIGIN: u8 = 1 << 5;
-const HAS_PROPERTIES: u8 = 1 << 6;
+pub(crate) const TRANSIENT: u8 = 1 << 0;
+pub(crate) const HAS_DELAY: u8 = 1 << 1;
+pub(crate) const HAS_LIFETIME: u8 = 1 << 2;
+pub(crate) const HAS_DEDUP: u8 = 1 << 3;
+pub(crate) const HAS_GROUP: u8 = 1 << 4;
+pub(crate) const HAS_ORIGIN: u8 = 1 << 5;
+pub(crate) const HAS_PROPERTIES: u8 = 1 << 6;
 const KNOWN_FLAGS: u8 = 0x7f;
 
 /// Whether a message must survive a restart.
@@ -149,6 +150,42 @@ impl<'a> Head<'a> {
     }
 }
 
+/// A message as it is stored, for whoever only passes it on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageView<'a> {
+    /// How urgent it is.
+    pub priority: Priority,
+    /// Whether it survives a restart.
+    pub durability: Durability,
+    /// How to read the properties.
+    pub format: PropertyFormat,
+    /// What is said about it.
+    pub properties: &'a [u8],
+    /// What it says.
+    pub body: &'a [u8],
+}
+
+impl<'a> MessageView<'a> {
+    /// Looks into the stored form.
+    ///
+    /// # Errors
+    /// If the bytes are not a stored message.
+    pub fn parse(stored: &'a [u8]) -> Result<Self, WireError> {
+        let mut input = Reader::new(stored);
+        let (head, flags) = Head::read(&mut input)?;
+        if flags & HAS_ORIGIN != 0 {
+            Origin::decode(&mut input)?;
+        }
+        let (format, properties) = if flags & HAS_PROPERTIES != 0 {
+            (PropertyFormat::from_code(input.u8()?)?, input.bytes()?)
+        } else {
+            (PropertyFormat::default(), &[][..])
+        };
+        let Head { priority, durability, .. } = head;
+        Ok(Self { priority, durability, format, properties, body: input.rest() })
+    }
+}
+
 /// A message as it is stored, taken apart. Properties and body share the memory of the bytes it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredMessage {
@@ -179,64 +216,22 @@ impl NewMessage {
         Self { body: body.into(), ..Self::default() }
     }
 
-    /// How many bytes [`Self::encode`] writes.
-    pub(crate) fn encoded_len(&self, lifetime: Option<Millis>) -> usize {
-        let prefixed = |len: usize| varint::len(len as u64) + len;
-        let mut len = 2 + self.body.len();
-        if self.delay > Millis::ZERO {
-            len += varint::len(self.delay.0);
+    /// The message without its bytes.
+    #[must_use]
+    pub fn as_draft(&self) -> Draft<'_> {
+        Draft {
+            body: &self.body,
+            format: self.properties.format,
+            address: &self.address,
+            properties: &self.properties.bytes,
+            priority: self.priority,
+            delay: self.delay,
+            ttl: self.ttl,
+            dedup: self.dedup.as_ref(),
+            group: self.group.as_ref(),
+            durability: self.durability,
+            origin: self.origin.as_ref(),
         }
-        len += lifetime.map_or(0, |l| varint::len(l.0));
-        len += self.dedup.as_ref().map_or(0, |d| prefixed(d.as_str().len()));
-        len += self.group.as_ref().map_or(0, |g| prefixed(g.as_str().len()));
-        if let Some(origin) = &self.origin {
-            let mut out = Writer::default();
-            origin.encode(&mut out);
-            len += out.len();
-        }
-        if self.has_properties() {
-            len += 1 + prefixed(self.address.len() + self.properties.bytes.len());
-        }
-        len
-    }
-
-    /// Writes the stored form; `lifetime` is the shorter of the message's and the queue's.
-    pub(crate) fn encode(&self, lifetime: Option<Millis>, out: &mut Writer) {
-        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
-        out.u8(flag(self.durability == Durability::Transient, TRANSIENT)
-            | flag(self.delay > Millis::ZERO, HAS_DELAY)
-            | flag(lifetime.is_some(), HAS_LIFETIME)
-            | flag(self.dedup.is_some(), HAS_DEDUP)
-            | flag(self.group.is_some(), HAS_GROUP)
-            | flag(self.origin.is_some(), HAS_ORIGIN)
-            | flag(self.has_properties(), HAS_PROPERTIES));
-        out.u8(self.priority.0);
-        if self.delay > Millis::ZERO {
-            out.u64(self.delay.0);
-        }
-        if let Some(lifetime) = lifetime {
-            out.u64(lifetime.0);
-        }
-        if let Some(dedup) = &self.dedup {
-            out.text(dedup.as_str());
-        }
-        if let Some(group) = &self.group {
-            out.text(group.as_str());
-        }
-        if let Some(origin) = &self.origin {
-            origin.encode(out);
-        }
-        if self.has_properties() {
-            out.u8(self.properties.format.code());
-            out.u64((self.address.len() + self.properties.bytes.len()) as u64);
-            out.raw(&self.address);
-            out.raw(&self.properties.bytes);
-        }
-        out.raw(&self.body);
-    }
-
-    fn has_properties(&self) -> bool {
-        !self.address.is_empty() || !self.properties.bytes.is_empty()
     }
 }
 
@@ -273,6 +268,23 @@ impl StoredMessage {
         stored[1]
     }
 
+    /// The message as it was pushed.
+    #[must_use]
+    pub fn into_new(self) -> NewMessage {
+        NewMessage {
+            body: self.body,
+            properties: self.properties,
+            address: Bytes::new(),
+            priority: self.priority,
+            delay: self.delay,
+            ttl: self.lifetime,
+            dedup: self.dedup,
+            group: self.group,
+            durability: self.durability,
+            origin: self.origin,
+        }
+    }
+
     /// The message as it would be pushed somewhere else, with its origin noted.
     #[must_use]
     pub fn into_moved(self, origin: Option<Origin>) -> NewMessage {
@@ -293,7 +305,7 @@ impl StoredMessage {
 }
 
 impl PropertyFormat {
-    const fn code(self) -> u8 {
+    pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Native => 0,
             Self::Amqp => 1,
@@ -310,7 +322,7 @@ impl PropertyFormat {
 }
 
 impl Origin {
-    fn encode(&self, out: &mut Writer) {
+    pub(crate) fn encode(&self, out: &mut Writer) {
         out.u8(self.reason.code());
         out.text(self.queue.as_str());
         out.u64(self.offset.0);
@@ -369,8 +381,8 @@ mod tests {
 
     fn stored(message: &NewMessage) -> Bytes {
         let mut out = Writer::default();
-        message.encode(message.ttl, &mut out);
-        assert_eq!(out.len(), message.encoded_len(message.ttl));
+        message.as_draft().encode(message.ttl, &mut out);
+        assert_eq!(out.len(), message.as_draft().encoded_len(message.ttl));
         out.into_bytes()
     }
 
@@ -395,7 +407,11 @@ mod tests {
                 enqueued_at: Timestamp(10),
             }),
         };
-        let read = StoredMessage::parse(&stored(&message)).unwrap();
+        let stored = stored(&message);
+        let read = StoredMessage::parse(&stored).unwrap();
+        let view = MessageView::parse(&stored).unwrap();
+        assert_eq!((view.body, view.properties), (&read.body[..], &read.properties.bytes[..]));
+        assert_eq!((view.priority, view.durability), (read.priority, read.durability));
         assert_eq!(read.body, message.body);
         assert_eq!(&read.properties.bytes[..], b"props", "the address stands before the properties");
         assert_eq!((read.priority, read.delay, read.lifetime), (Priority(200), Millis(5), Some(Millis(9))));

@@ -78,6 +78,18 @@ impl Writer {
         self.out.len()
     }
 
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.out.reserve(bytes);
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.out
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<u8> {
+        self.out
+    }
+
     pub(crate) fn into_bytes(self) -> Bytes {
         self.out.into()
     }

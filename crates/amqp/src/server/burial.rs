@@ -32,7 +32,7 @@ impl Session {
         let _ = broker.routes().route(exchange.as_str(), &keys, &*headers, &mut ids);
         for queue in ids.into_iter().filter_map(|id| broker.queue_by_id(id)) {
             if !AmqpScribe.is_cycle(&letter.message, queue.name())
-                && let Err(error) = queue.push(std::slice::from_ref(&letter.message))
+                && let Err(error) = queue.push(&letter.message)
             {
                 tracing::warn!(queue = %queue.name(), %error, "a dead letter is lost");
             }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -13,12 +13,13 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::dispatch::Stop;
 use super::erlang;
 use super::error::{Refusal, frame_refusal};
 use super::handshake::Handshake;
 use super::session::{Phase, Session};
 use super::shared::Shared;
-use crate::codec::{FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES, FrameError, Frames, ReplyCode};
+use crate::codec::{FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES, FrameError, ReplyCode};
 
 /// As RabbitMQ has it: a client that does not get further holds a socket for nothing.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -52,7 +53,7 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
         reader,
         writer,
         input,
-        frames: Bytes::new(),
+        stalled: false,
         read_bytes: READ_BYTES_MIN,
         stop,
         tick: Box::pin(sleep(IDLE_TICK)),
@@ -81,8 +82,8 @@ struct Connection {
     reader: OwnedReadHalf,
     writer: OwnedWriteHalf,
     input: BytesMut,
-    /// Whole frames that have come and wait.
-    frames: Bytes,
+    /// Whether frames have come that the session would not take yet.
+    stalled: bool,
     read_bytes: usize,
     stop: CancellationToken,
     tick: Pin<Box<Sleep>>,
@@ -105,7 +106,7 @@ impl Connection {
                 return;
             }
             self.wind_up();
-            if !self.frames.is_empty() && self.session.takes_frames() {
+            if self.stalled && self.session.takes_frames() {
                 self.take_input().await;
             }
             let running = self.session.phase == Phase::Running;
@@ -147,8 +148,17 @@ impl Connection {
         }
     }
 
+    /// Gives back the memory of a load that is over.
+    fn release_buffers(&mut self) {
+        if self.input.is_empty() && self.input.capacity() > READ_BYTES_MIN {
+            self.input = BytesMut::new();
+            self.read_bytes = READ_BYTES_MIN;
+        }
+        self.session.out.release();
+    }
+
     fn can_read(&self) -> bool {
-        self.frames.is_empty() && self.session.takes_frames()
+        !self.stalled && self.session.takes_frames()
     }
 
     fn note_phase(&mut self) {
@@ -191,24 +201,12 @@ impl Connection {
             return;
         }
         loop {
-            let mut fault = None;
-            if self.frames.is_empty() {
-                let mut frames = Frames::new(&self.input, self.session.limits.frame_max);
-                fault = frames.by_ref().find_map(Result::err);
-                let whole = frames.consumed_bytes();
-                self.frames = self.input.split_to(whole).freeze();
-            }
-            if !self.frames.is_empty() {
-                let taken = self.session.take_frames(&self.frames).await;
-                if taken < self.frames.len() {
-                    self.frames.advance(taken);
-                    return;
-                }
-                self.frames.clear();
-            }
-            match fault {
-                None => return,
-                Some(fault) => {
+            let taken = self.session.take_frames(&self.input).await;
+            self.input.advance(taken.bytes);
+            self.stalled = matches!(taken.stop, Stop::Busy);
+            match taken.stop {
+                Stop::NoMore | Stop::Busy => return,
+                Stop::Fault(fault) => {
                     if !self.refuse(fault).await {
                         return;
                     }
@@ -270,6 +268,7 @@ impl Connection {
             return false;
         }
         self.session.unblock();
+        self.release_buffers();
         if self.session.has_timeouts {
             self.session.enforce_timeouts().await;
         }

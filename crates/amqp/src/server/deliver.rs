@@ -5,8 +5,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
-use nexo_broker::{Delivery, Headers, LeaseTerms, PropertyFormat, SettleMode, Terms};
+use nexo_broker::{
+    Durability, Handed, Headers, LeaseTerms, MessageView, Properties as StoredProperties, PropertyFormat,
+    SettleMode, Terms,
+};
+use nexo_types::QueueName;
 
 use super::arguments::{QueueKind, Traits};
 use super::channel::{Acks, Channel};
@@ -39,7 +44,7 @@ impl Session {
             News::Gone => {}
             News::Stopped => {
                 // What was handed out already stays with its consumer: if it acknowledges, it goes back from there.
-                while let Some(Some(messages)) = subscription.next().now_or_never() {
+                while let Some(Some(messages)) = subscription.next_handed().now_or_never() {
                     self.waiting.push_back(Batch { source: Arc::clone(&source), rest: messages.into_iter() });
                 }
             }
@@ -92,7 +97,7 @@ impl Session {
         let queue = self.queue(number, &get.queue)?;
         let settle = if get.no_ack { SettleMode::Automatic } else { SettleMode::Manual };
         let terms = Terms { lease: LeaseTerms::Session, settle, priority: 0 };
-        let Some((delivery, left)) = queue.get(terms).await? else {
+        let Some((handed, left)) = queue.get(terms).await? else {
             self.answer(number, &basic::GetEmpty { cluster_id: ShortStr::EMPTY });
             return Ok(());
         };
@@ -102,25 +107,19 @@ impl Session {
         let frame_max = self.limits.frame_max;
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let tag = channel.next_tag();
-        let count = (source.kind == QueueKind::Quorum).then(|| delivery.attempt.saturating_sub(1));
-        let head = Head::of(&delivery, count);
+        let count = (source.kind == QueueKind::Quorum).then(|| handed.attempts.saturating_sub(1));
+        let Some(view) = view(&source, &handed) else { return Ok(()) };
+        let head = Head::of(&view, source.queue.name(), count);
         let method = basic::GetOk {
             delivery_tag: tag,
-            redelivered: delivery.attempt > 1,
+            redelivered: handed.attempts > 1,
             exchange: ShortStr::clipped(head.exchange),
             routing_key: ShortStr::clipped(head.routing_key),
             message_count: clamp(left),
         };
-        encode_message(
-            &mut self.out.bytes,
-            number,
-            &method,
-            &head.properties,
-            &delivery.message.body,
-            frame_max,
-        );
+        encode_message(&mut self.out.bytes, number, &method, &head.properties, view.body, frame_max);
         if !get.no_ack {
-            channel.unacked.push(held(tag, &source, &delivery, Instant::now()));
+            channel.unacked.push(held(tag, &source, &handed, Instant::now()));
         }
         Ok(())
     }
@@ -155,25 +154,26 @@ fn write_some(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: F
     let now = Instant::now();
     let (before, mut count) = (out.bytes.len(), 0u32);
     while out.len() < room
-        && let Some(delivery) = batch.rest.next()
+        && let Some(handed) = batch.rest.next()
     {
+        let Some(view) = view(&batch.source, &handed) else { continue };
         channel.delivered += 1;
         let tag = channel.delivered;
-        let attempts_before = delivery.attempt.saturating_sub(1);
+        let attempts_before = handed.attempts.saturating_sub(1);
         let count_told =
             (batch.source.kind == QueueKind::Quorum && attempts_before > 0).then_some(attempts_before);
-        let head = Head::of(&delivery, count_told);
+        let head = Head::of(&view, batch.source.queue.name(), count_told);
         let method = basic::Deliver {
             consumer_tag: ShortStr::clipped(&consumer.tag),
             delivery_tag: tag,
-            redelivered: delivery.attempt > 1,
+            redelivered: attempts_before > 0,
             exchange: ShortStr::clipped(head.exchange),
             routing_key: ShortStr::clipped(head.routing_key),
         };
-        encode_message(&mut out.bytes, number, &method, &head.properties, &delivery.message.body, max);
+        encode_message(&mut out.bytes, number, &method, &head.properties, view.body, max);
         count += 1;
         if consumer.acks == Acks::Wanted {
-            channel.unacked.push(held(tag, &batch.source, &delivery, now));
+            channel.unacked.push(held(tag, &batch.source, &handed, now));
         }
     }
     if batch.source.prefetch == 0 && count > 0 {
@@ -186,8 +186,20 @@ fn write_some(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: F
     }
 }
 
-fn held(tag: u64, source: &Arc<Source>, delivery: &Delivery, since: Instant) -> Held {
-    Held { tag, source: Arc::clone(source), offset: delivery.offset, attempt: delivery.attempt, since }
+fn held(tag: u64, source: &Arc<Source>, handed: &Handed, since: Instant) -> Held {
+    Held { tag, source: Arc::clone(source), offset: handed.offset, attempt: handed.attempts, since }
+}
+
+/// The message itself. One that cannot be read stays with the connection.
+fn view<'a>(source: &Source, handed: &'a Handed) -> Option<MessageView<'a>> {
+    match MessageView::parse(handed.payload.as_deref()?) {
+        Ok(view) => Some(view),
+        Err(error) => {
+            let (queue, offset) = (source.queue.name(), handed.offset);
+            tracing::error!(%queue, %offset, %error, "a stored message cannot be read");
+            None
+        }
+    }
 }
 
 /// What stands before a message's body.
@@ -199,9 +211,8 @@ struct Head<'a> {
 
 impl<'a> Head<'a> {
     /// With `delivery_count` the message tells how often it came back.
-    fn of(delivery: &'a Delivery, delivery_count: Option<u32>) -> Self {
-        let stored = &delivery.message.properties;
-        let mut head = match (stored.format, Address::split(&stored.bytes)) {
+    fn of(message: &MessageView<'a>, queue: &'a QueueName, delivery_count: Option<u32>) -> Self {
+        let mut head = match (message.format, Address::split(message.properties)) {
             (PropertyFormat::Amqp, Some((address, raw))) => Self {
                 exchange: address.exchange,
                 routing_key: address.routing_key,
@@ -209,8 +220,8 @@ impl<'a> Head<'a> {
             },
             (PropertyFormat::Amqp, None) | (PropertyFormat::Native, _) => Self {
                 exchange: b"",
-                routing_key: delivery.queue_name.as_str().as_bytes(),
-                properties: Cow::Owned(native_properties(delivery)),
+                routing_key: queue.as_str().as_bytes(),
+                properties: Cow::Owned(native_properties(message)),
             },
         };
         if let Some(count) = delivery_count {
@@ -229,14 +240,15 @@ impl<'a> Head<'a> {
 }
 
 /// The properties of a message that came another way.
-fn native_properties(delivery: &Delivery) -> Vec<u8> {
-    let headers = Headers::from_properties(&delivery.message.properties).unwrap_or_default();
-    let mode = match delivery.message.durability {
-        nexo_broker::Durability::Durable => 2,
-        nexo_broker::Durability::Transient => 1,
+fn native_properties(message: &MessageView<'_>) -> Vec<u8> {
+    let bytes = Bytes::copy_from_slice(message.properties);
+    let headers = Headers::from_properties(&StoredProperties { format: message.format, bytes });
+    let mode = match message.durability {
+        Durability::Durable => 2,
+        Durability::Transient => 1,
     };
-    let table = native_table(&headers);
-    let mut builder = PropertiesBuilder::new().delivery_mode(mode).priority(delivery.message.priority.0);
+    let table = native_table(&headers.unwrap_or_default());
+    let mut builder = PropertiesBuilder::new().delivery_mode(mode).priority(message.priority.0);
     if !table.as_table().is_empty() {
         builder = builder.headers(table.as_table());
     }

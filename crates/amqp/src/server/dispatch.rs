@@ -1,7 +1,5 @@
 //! From frames to methods: what each means depends on the state of the connection and of its channel.
 
-use bytes::Bytes;
-
 use super::channel::Channel;
 use super::content::{self, Content, Publish, Whole};
 use super::erlang;
@@ -13,7 +11,25 @@ use crate::codec::method::{
     AccessMethod, BasicMethod, ChannelMethod, ConfirmMethod, ConnectionMethod, access, basic, channel,
     connection,
 };
-use crate::codec::{AmqpMethod, Frame, FrameKind, Frames, Method, PublishedMessage, ReplyCode};
+use crate::codec::{AmqpMethod, Frame, FrameError, FrameKind, Frames, Method, PublishedMessage, ReplyCode};
+
+/// How far the session came with what was read.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) bytes: usize,
+    pub(super) stop: Stop,
+}
+
+/// Why it came no further.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// There is no other whole frame.
+    NoMore,
+    /// What comes next is no frame.
+    Fault(FrameError),
+    /// The session takes no more now.
+    Busy,
+}
 
 impl Session {
     /// Whether frames are taken: a peer that does not listen is not listened to, and one that publishes waits while
@@ -26,10 +42,12 @@ impl Session {
         }
     }
 
-    /// Works through whole frames; says how many bytes of them it took.
-    pub(super) async fn take_frames(&mut self, chunk: &Bytes) -> usize {
+    /// Works through the whole frames at the head of `input`, until they end, or one is no frame, or the session takes
+    /// no more.
+    pub(super) async fn take_frames(&mut self, input: &[u8]) -> Taken {
         let max = self.limits.frame_max;
-        let mut frames = Frames::new(chunk, max);
+        let mut frames = Frames::new(input, max);
+        let mut stop = Stop::Busy;
         while self.takes_frames() {
             if let Some(found) = PublishedMessage::parse(frames.rest(), max)
                 && self.takes_publish(found.channel, found.body.len())
@@ -40,12 +58,12 @@ impl Session {
                     routing_key: found.publish.routing_key.as_bytes(),
                     mandatory: found.publish.mandatory,
                     immediate: found.publish.immediate,
-                    properties: chunk.slice_ref(found.properties),
-                    body: chunk.slice_ref(found.body),
+                    properties: found.properties,
+                    body: found.body,
                 };
-                let published = self.publish(found.channel, &incoming);
-                self.conclude(found.channel, published.map_err(|refusal| refusal.of(basic::Publish::ID)))
-                    .await;
+                if let Err(refusal) = self.publish(found.channel, &incoming) {
+                    self.conclude(found.channel, Err(refusal.of(basic::Publish::ID))).await;
+                }
                 if self.outbox.is_full() {
                     self.flush_publishes();
                 }
@@ -53,12 +71,18 @@ impl Session {
             }
             match frames.next() {
                 Some(Ok(frame)) => self.take_frame(&frame).await,
-                // They were found to be whole and sound before they came here.
-                Some(Err(_)) | None => break,
+                Some(Err(fault)) => {
+                    stop = Stop::Fault(fault);
+                    break;
+                }
+                None => {
+                    stop = Stop::NoMore;
+                    break;
+                }
             }
         }
         self.flush();
-        frames.consumed_bytes()
+        Taken { bytes: frames.consumed_bytes(), stop }
     }
 
     /// Hands to the broker what was collected.

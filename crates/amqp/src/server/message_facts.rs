@@ -21,6 +21,45 @@ pub(super) struct Facts<'a> {
     pub(super) has_blind_copies: bool,
 }
 
+/// What a message asks for by properties that say nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asks {
+    pub(super) durability: Durability,
+    pub(super) priority: u8,
+    pub(super) ttl: Option<Millis>,
+}
+
+/// What the last such message asked for: the messages of a publisher are mostly alike.
+#[derive(Debug, Default)]
+pub(super) struct LastAsks {
+    properties: Vec<u8>,
+    asks: Option<Asks>,
+}
+
+/// Longer ones are hardly ever the same twice.
+const PROPERTIES_REMEMBERED_MAX: usize = 128;
+
+impl LastAsks {
+    /// What a message with these properties asks for, if they are those of the last one.
+    #[inline]
+    pub(super) fn recall(&self, properties: &[u8]) -> Option<Asks> {
+        self.asks.filter(|_| self.properties == properties)
+    }
+
+    /// Notes what a message asked for, if it was nothing special.
+    pub(super) fn note(&mut self, properties: &[u8], facts: &Facts<'_>) {
+        let is_plain = facts.copies.is_empty()
+            && facts.dedup.is_none()
+            && facts.delay == Millis::ZERO
+            && properties.len() <= PROPERTIES_REMEMBERED_MAX;
+        self.asks = is_plain.then(|| {
+            self.properties.clear();
+            self.properties.extend_from_slice(properties);
+            Asks { durability: facts.durability, priority: facts.priority, ttl: facts.ttl }
+        });
+    }
+}
+
 impl<'a> Facts<'a> {
     /// Reads the properties of a message that `user` publishes.
     pub(super) fn of(properties: &Properties<'a>, user: &str) -> Result<Self, Refusal> {

@@ -1,9 +1,10 @@
 //! Publishes on their way to their queues: collected while a read is worked through, then pushed as one batch per queue.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use nexo_broker::{Broker, Health, NewMessage, PushError, QueueError, Written};
+use nexo_broker::{Broker, Bundle, Draft, Health, NewMessage, PushError, QueueError, Refused, Written};
 use nexo_types::{QueueId, limits};
 
 use super::routing::Target;
@@ -24,8 +25,42 @@ pub(super) struct Outbox {
 #[derive(Debug)]
 struct QueueBatch {
     target: Arc<Target>,
-    messages: Vec<NewMessage>,
+    bundles: VecDeque<Bundle>,
+    /// Of each message in them.
     publishers: Vec<Publisher>,
+    /// How large the last bundle was: the next one is likely to be like it.
+    bytes_expected: usize,
+    count_expected: usize,
+}
+
+impl QueueBatch {
+    fn new(target: Arc<Target>) -> Self {
+        Self {
+            target,
+            bundles: VecDeque::new(),
+            publishers: Vec::new(),
+            bytes_expected: 0,
+            count_expected: 0,
+        }
+    }
+
+    fn add(&mut self, message: &Draft<'_>) {
+        let bundle = match self.bundles.back_mut().filter(|bundle| bundle.has_room(message)) {
+            Some(bundle) => bundle,
+            None => {
+                let (bytes, count) = (self.bytes_expected, self.count_expected);
+                self.bundles.push_back(Bundle::new(message.durability, bytes, count));
+                self.bundles.back_mut().expect("one was just added")
+            }
+        };
+        bundle.push(message);
+    }
+
+    /// A little more than was needed last time, so that like loads fit.
+    fn expect_another(&mut self, bundle: &Bundle) {
+        self.bytes_expected = bundle.bytes() + bundle.bytes() / 8;
+        self.count_expected = bundle.len() + bundle.len() / 8;
+    }
 }
 
 /// Who published a message: the channel, and the publish's number there, 0 if it is not to be confirmed.
@@ -69,18 +104,17 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    pub(super) fn add(&mut self, target: &Arc<Target>, message: NewMessage, publisher: Publisher) {
+    pub(super) fn add(&mut self, target: &Arc<Target>, message: &Draft<'_>, publisher: Publisher) {
         let id = target.queue.id();
         let is_last = self.batches.get(self.last).is_some_and(|batch| batch.target.queue.id() == id);
         if !is_last {
             self.last = *self.places.entry(id).or_insert_with(|| {
-                let target = Arc::clone(target);
-                self.batches.push(QueueBatch { target, messages: Vec::new(), publishers: Vec::new() });
+                self.batches.push(QueueBatch::new(Arc::clone(target)));
                 self.batches.len() - 1
             });
         }
         let batch = &mut self.batches[self.last];
-        batch.messages.push(message);
+        batch.add(message);
         batch.publishers.push(publisher);
         self.messages += 1;
     }
@@ -106,32 +140,38 @@ impl Outbox {
     pub(super) fn flush(&mut self, broker: &Broker) -> Result<Flushed, String> {
         let mut dead = Vec::new();
         for batch in &mut self.batches {
-            if batch.messages.is_empty() {
-                continue;
-            }
-            match batch.target.queue.push(&batch.messages) {
-                Ok(pushed) => {
-                    self.written = self.written.and(pushed.written);
-                    for (at, error) in pushed.refused {
-                        let full = matches!(error, PushError::Full { .. });
-                        if full && batch.target.traits.buries_refused {
-                            dead.push((Arc::clone(&batch.target), batch.messages[at].clone()));
+            let mut done = 0;
+            while let Some(bundle) = batch.bundles.pop_front() {
+                batch.expect_another(&bundle);
+                let count = bundle.len();
+                let mut bundle = Some(bundle);
+                match batch.target.queue.push_bundle(&mut bundle) {
+                    Ok(pushed) => {
+                        self.written = self.written.and(pushed.written);
+                        for Refused { at, message, error } in pushed.refused {
+                            let full = matches!(error, PushError::Full { .. });
+                            if full && batch.target.traits.buries_refused {
+                                dead.push((Arc::clone(&batch.target), message));
+                            }
+                            self.refused.push(batch.publishers[done + at]);
                         }
-                        self.refused.push(batch.publishers[at]);
+                    }
+                    // The queue went while the message was on its way, as if it had gone before.
+                    Err(QueueError::NotFound { .. }) => {}
+                    Err(QueueError::Unavailable { reason }) => {
+                        if let Some(reason) = disk_is_full(broker) {
+                            batch.bundles.extend(bundle);
+                            batch.bundles.rotate_right(1);
+                            batch.publishers.drain(..done);
+                            return Err(reason);
+                        }
+                        tracing::warn!(queue = %batch.target.queue.name(), reason, "publishes are refused");
+                        self.refused.extend_from_slice(&batch.publishers[done..done + count]);
                     }
                 }
-                // The queue went while the message was on its way, as if it had gone before.
-                Err(QueueError::NotFound { .. }) => {}
-                Err(QueueError::Unavailable { reason }) => {
-                    if let Some(reason) = disk_is_full(broker) {
-                        return Err(reason);
-                    }
-                    tracing::warn!(queue = %batch.target.queue.name(), reason, "publishes are refused");
-                    self.refused.append(&mut batch.publishers);
-                }
+                done += count;
+                self.messages -= count;
             }
-            self.messages -= batch.messages.len();
-            batch.messages.clear();
             batch.publishers.clear();
         }
         // A few batches keep their room; a channel that publishes to thousands of queues does not.

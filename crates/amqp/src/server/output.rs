@@ -41,6 +41,13 @@ impl Output {
         &self.bytes[self.start..]
     }
 
+    /// Gives back the memory that is not needed just now.
+    pub(super) fn release(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+
     /// Notes that this much was written.
     pub(super) fn advance(&mut self, written: usize) {
         self.start += written;

@@ -1,7 +1,9 @@
 //! `basic.publish`: what a message asks for, where it goes, and what becomes of one that goes nowhere.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
-use nexo_broker::{Durability, NewMessage, Properties as StoredProperties, PropertyFormat, Written};
+use nexo_broker::{Draft, Durability, PropertyFormat, Written};
 use nexo_types::{DedupId, Millis, Priority};
 
 use super::arguments::QueueKind;
@@ -9,8 +11,9 @@ use super::channel::{Channel, Mode};
 use super::content::{Publish, Whole};
 use super::error::Refusal;
 use super::message_facts::Facts;
-use super::outbox::Publisher;
+use super::outbox::{Outbox, Publisher};
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
+use super::routing::Target;
 use super::session::{Session, Slot};
 use crate::codec::method::basic;
 use crate::codec::{Properties, PropertiesBuilder, ReplyCode, ShortStr, encode_message};
@@ -23,8 +26,8 @@ pub(super) struct Incoming<'a> {
     pub(super) routing_key: &'a [u8],
     pub(super) mandatory: bool,
     pub(super) immediate: bool,
-    pub(super) properties: Bytes,
-    pub(super) body: Bytes,
+    pub(super) properties: &'a [u8],
+    pub(super) body: &'a [u8],
 }
 
 impl Incoming<'_> {
@@ -38,8 +41,8 @@ impl Incoming<'_> {
                 mandatory: self.mandatory,
                 immediate: self.immediate,
             },
-            properties: own(&self.properties),
-            body: own(&self.body),
+            properties: own(self.properties),
+            body: own(self.body),
         }
     }
 }
@@ -51,8 +54,8 @@ impl Whole {
             routing_key: &self.publish.routing_key,
             mandatory: self.publish.mandatory,
             immediate: self.publish.immediate,
-            properties: self.properties.clone(),
-            body: self.body.clone(),
+            properties: &self.properties,
+            body: &self.body,
         }
     }
 }
@@ -68,7 +71,7 @@ impl Session {
             return self.publish_now(number, incoming);
         }
         // What is wrong with it is said now, not at the commit.
-        let properties = Properties::parse(&incoming.properties)?;
+        let properties = Properties::parse(incoming.properties)?;
         let facts = Facts::of(&properties, self.user);
         let copies = facts.as_ref().map(|facts| facts.copies.clone()).unwrap_or_default();
         let headers = MessageHeaders(properties);
@@ -82,7 +85,10 @@ impl Session {
     }
 
     pub(super) fn publish_now(&mut self, number: u16, incoming: &Incoming<'_>) -> Result<(), Refusal> {
-        let properties = Properties::parse(&incoming.properties)?;
+        if self.publish_like_the_last(number, incoming) {
+            return Ok(());
+        }
+        let properties = Properties::parse(incoming.properties)?;
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let facts = Facts::of(&properties, self.user);
         let copies: &[&[u8]] = facts.as_ref().map_or(&[], |facts| &facts.copies);
@@ -94,38 +100,33 @@ impl Session {
         let facts = facts?;
         let reply_address = reply_address?;
 
-        let mut stored = incoming.properties.clone();
+        let mut stored = Cow::Borrowed(incoming.properties);
         let delay = Some(facts.delay).filter(|delay| route.delayed && *delay > Millis::ZERO);
         if facts.has_blind_copies || delay.is_some() || reply_address.is_some() {
-            stored = rewritten(&properties, &facts, delay, reply_address.as_deref());
+            stored = Cow::Owned(rewritten(&properties, &facts, delay, reply_address.as_deref()));
         }
-        let publisher = match &mut channel.mode {
-            Mode::Confirm(last) => {
-                *last += 1;
-                self.outbox.confirm(number, channel.serial, *last);
-                Publisher { serial: channel.serial, tag: *last }
-            }
-            Mode::Plain | Mode::Transaction(_) => Publisher { serial: channel.serial, tag: 0 },
-        };
+        let publisher = number_publish(number, channel.serial, &mut channel.mode, &mut self.outbox);
         let mut is_routed = !route.targets.is_empty();
+        let draft = Draft {
+            body: incoming.body,
+            format: PropertyFormat::Amqp,
+            address: route.address,
+            properties: &stored,
+            priority: Priority(facts.priority),
+            delay: facts.delay,
+            ttl: facts.ttl,
+            dedup: facts.dedup.as_ref(),
+            durability: facts.durability,
+            ..Draft::default()
+        };
         for target in route.targets {
-            let durable = facts.durability == Durability::Durable || target.traits.kind == QueueKind::Quorum;
-            let message = NewMessage {
-                body: incoming.body.clone(),
-                properties: StoredProperties { format: PropertyFormat::Amqp, bytes: stored.clone() },
-                address: route.address.clone(),
-                priority: Priority(facts.priority.min(target.traits.priority_max)),
-                delay: facts.delay,
-                ttl: facts.ttl,
-                dedup: facts.dedup.clone(),
-                group: None,
-                durability: if durable { Durability::Durable } else { Durability::Transient },
-                origin: None,
-            };
-            self.outbox.add(target, message, publisher);
+            self.outbox.add(target, &for_target(draft, target), publisher);
+        }
+        if reply_address.is_none() {
+            self.last_asks.note(incoming.properties, &facts);
         }
         if exchange.is_empty() && key.starts_with(REPLY_TO_PREFIX.as_bytes()) {
-            is_routed |= self.shared.replies.send(key, &stored, &incoming.body);
+            is_routed |= self.shared.replies.send(key, &stored, incoming.body);
         }
         if !is_routed && incoming.mandatory {
             let returned = basic::Return {
@@ -134,17 +135,38 @@ impl Session {
                 exchange: ShortStr::clipped(exchange),
                 routing_key: ShortStr::clipped(key),
             };
-            let out = &mut self.out.bytes;
-            encode_message(
-                out,
-                number,
-                &returned,
-                &incoming.properties,
-                &incoming.body,
-                self.limits.frame_max,
-            );
+            let (out, max) = (&mut self.out.bytes, self.limits.frame_max);
+            encode_message(out, number, &returned, incoming.properties, incoming.body, max);
         }
         Ok(())
+    }
+
+    /// Takes a publish in if it goes where the channel's last one went and asks for what the last one asked for, as
+    /// nearly all do.
+    fn publish_like_the_last(&mut self, number: u16, incoming: &Incoming<'_>) -> bool {
+        let Some(asks) = self.last_asks.recall(incoming.properties) else { return false };
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return false };
+        let generation = self.shared.broker.routes_generation();
+        let (exchange, key) = (incoming.exchange, incoming.routing_key);
+        let Some(route) = channel.route.recall(generation, exchange, key) else { return false };
+        if route.targets.is_empty() {
+            return false;
+        }
+        let publisher = number_publish(number, channel.serial, &mut channel.mode, &mut self.outbox);
+        let draft = Draft {
+            body: incoming.body,
+            format: PropertyFormat::Amqp,
+            address: route.address,
+            properties: incoming.properties,
+            priority: Priority(asks.priority),
+            ttl: asks.ttl,
+            durability: asks.durability,
+            ..Draft::default()
+        };
+        for target in route.targets {
+            self.outbox.add(target, &for_target(draft, target), publisher);
+        }
+        true
     }
 
     /// Pushes what was published; gives back what to wait for, unless the disk is full: then it stays, and the
@@ -173,6 +195,29 @@ impl Session {
     }
 }
 
+/// Notes a publish that is to be confirmed, if the channel wants that.
+fn number_publish(channel: u16, serial: u64, mode: &mut Mode, outbox: &mut Outbox) -> Publisher {
+    match mode {
+        Mode::Confirm(last) => {
+            *last += 1;
+            outbox.confirm(channel, serial, *last);
+            Publisher { serial, tag: *last }
+        }
+        Mode::Plain | Mode::Transaction(_) => Publisher { serial, tag: 0 },
+    }
+}
+
+/// A message as this queue takes it.
+fn for_target<'a>(draft: Draft<'a>, target: &Target) -> Draft<'a> {
+    let durable = draft.durability == Durability::Durable && target.queue.durability() == Durability::Durable;
+    let durable = durable || target.traits.kind == QueueKind::Quorum;
+    Draft {
+        priority: draft.priority.min(Priority(target.traits.priority_max)),
+        durability: if durable { Durability::Durable } else { Durability::Transient },
+        ..draft
+    }
+}
+
 /// The client asks for direct replies: they come to the name that its channel was given.
 fn rewritten_reply_to(channel: &Channel, properties: &Properties<'_>) -> Result<Option<Bytes>, Refusal> {
     match properties.reply_to() {
@@ -191,7 +236,7 @@ fn rewritten(
     facts: &Facts<'_>,
     delay: Option<Millis>,
     reply_to: Option<&[u8]>,
-) -> Bytes {
+) -> Vec<u8> {
     let mut headers = properties.headers().map(crate::codec::TableBuf::from);
     if let Some(headers) = &mut headers {
         if facts.has_blind_copies {
@@ -209,7 +254,7 @@ fn rewritten(
     if let Some(name) = reply_to {
         builder = builder.reply_to(ShortStr::clipped(name));
     }
-    builder.to_vec().into()
+    builder.to_vec()
 }
 
 /// An id by which a message is recognised, if the header holds one.

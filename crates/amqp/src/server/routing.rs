@@ -110,6 +110,16 @@ impl RouteCache {
         Ok(self.route())
     }
 
+    /// The way of the last message, if this one goes the same.
+    #[inline]
+    pub(super) fn recall(&self, generation: u64, exchange: &[u8], routing_key: &[u8]) -> Option<Route<'_>> {
+        let is_same = self.generation == Some(generation)
+            && self.exchange == exchange
+            && self.routing_key == routing_key
+            && !self.address.is_empty();
+        is_same.then(|| self.route())
+    }
+
     fn route(&self) -> Route<'_> {
         Route { address: &self.address, targets: &self.targets, delayed: self.delayed }
     }

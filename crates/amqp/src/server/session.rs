@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use super::channel::Channel;
 use super::confirms::Confirms;
 use super::error::Refusal;
+use super::message_facts::LastAsks;
 use super::outbox::{self, Outbox};
 use super::output::Output;
 use super::reply_to::{REPLIES_MAX, Reply};
@@ -40,6 +41,7 @@ pub(super) struct Session {
     pub(super) outbox: Outbox,
     pub(super) confirms: Confirms,
     pub(super) targets: Targets,
+    pub(super) last_asks: LastAsks,
     pub(super) reply_sender: mpsc::Sender<Reply>,
     pub(super) replies: mpsc::Receiver<Reply>,
     pub(super) phase: Phase,
@@ -103,6 +105,7 @@ impl Session {
             outbox: Outbox::default(),
             confirms: Confirms::default(),
             targets: Targets::default(),
+            last_asks: LastAsks::default(),
             reply_sender,
             replies,
             phase: Phase::Running,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use nexo_broker::{Delivery, QueueHandle, Settle, Subscription};
+use nexo_broker::{Handed, QueueHandle, Settle, Subscription};
 use nexo_types::{ConsumerId, Offset};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -68,13 +68,13 @@ impl Source {
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) source: Arc<Source>,
-    pub(super) rest: std::vec::IntoIter<Delivery>,
+    pub(super) rest: std::vec::IntoIter<Handed>,
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
         let rest: Vec<(Offset, u32)> =
-            self.rest.as_slice().iter().map(|one| (one.offset, one.attempt)).collect();
+            self.rest.as_slice().iter().map(|one| (one.offset, one.attempts)).collect();
         if !rest.is_empty() {
             self.source.settle(&rest, Settle::Undelivered);
         }
@@ -109,7 +109,7 @@ pub(super) fn await_messages(
         let news = tokio::select! {
             biased;
             () = stop.notified() => News::Stopped,
-            next = subscription.next() => match next {
+            next = subscription.next_handed() => match next {
                 Some(messages) => {
                     News::Messages(Batch { source: Arc::clone(&source), rest: messages.into_iter() })
                 }

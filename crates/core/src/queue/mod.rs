@@ -47,7 +47,7 @@ pub use entry::Entry;
 pub use lane::PageRequest;
 pub use outline::{MessageState, Outline, Stage};
 pub use paging::Peeked;
-pub use push::{Admission, PushOutcome, PushPlan};
+pub use push::{Admission, BundlePlan, PushOutcome, PushPlan};
 pub use settle::{Death, Dying, LeaseError, ReturnCause, ReturnPlan, Verdict};
 pub use snapshot::SnapshotError;
 

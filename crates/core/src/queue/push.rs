@@ -8,6 +8,7 @@ use super::Queue;
 use super::entry::MESSAGE_OVERHEAD_BYTES;
 use crate::batch::{BatchBuilder, BatchKind, MessageBatch};
 use crate::config::{Fate, Overflow};
+use crate::draft::Bundle;
 use crate::message::{DeathReason, Durability, NewMessage};
 use crate::queue::settle::Death;
 use crate::record::{Leave, Pick, Record};
@@ -51,6 +52,15 @@ pub struct PushPlan {
     pub batches: Vec<(Durability, MessageBatch)>,
     /// For each message, in order.
     pub outcomes: Vec<PushOutcome>,
+}
+
+/// Where the messages of a bundle go.
+#[derive(Debug)]
+pub struct BundlePlan {
+    /// To be written down first, if the log must know that offsets are in use.
+    pub reserve: Option<Record>,
+    /// The offset of the first of them.
+    pub first: Offset,
 }
 
 impl Queue {
@@ -98,6 +108,20 @@ impl Queue {
             plan.reserve = Some(Record::Reserve { before: Offset(next.0 + RESERVE) });
         }
         plan
+    }
+
+    /// Decides where messages go that are packed already, if they can go as they are; `None` if each must be looked at.
+    #[must_use]
+    pub fn decide_bundle(&self, bundle: &Bundle) -> Option<BundlePlan> {
+        let may_refuse = self.config.overflow == Overflow::Reject
+            && (self.config.max_messages.is_some() || self.config.max_bytes.is_some());
+        if may_refuse || self.config.ttl.is_some() || bundle.has_dedup() {
+            return None;
+        }
+        let after = self.next_offset.0 + bundle.len() as u64;
+        let reserve = (bundle.durability() == Durability::Transient && after > self.reserved.0)
+            .then_some(Record::Reserve { before: Offset(after + RESERVE) });
+        Some(BundlePlan { reserve, first: self.next_offset })
     }
 
     /// Decides what a queue that is over its limit drops: see [`Overflow`].
@@ -165,7 +189,7 @@ fn into_batches(
     let mut batches = Vec::new();
     let mut open: Option<(Durability, BatchBuilder)> = None;
     for (at, (offset, message, lifetime)) in accepted.iter().enumerate() {
-        let len = message.encoded_len(*lifetime);
+        let len = message.as_draft().encoded_len(*lifetime);
         if open.as_ref().is_some_and(|(kind, batch)| *kind != message.durability || !batch.has_room(len)) {
             batches.extend(open.take());
         }

@@ -9,6 +9,7 @@ use super::naive::{Model, Naive, Where};
 use super::{Draft, Op, body, name, terms_of};
 use crate::batch::MessageBatch;
 use crate::config::Overflow;
+use crate::draft::Bundle;
 use crate::message::{Durability, NewMessage, StoredMessage};
 use crate::queue::*;
 use crate::record::{Leave, Record};
@@ -110,6 +111,7 @@ impl Rig {
                 place: Where::Waiting,
             });
         }
+        self.check_bundles(&messages, &plan);
         if let Some(reserve) = &plan.reserve {
             self.run(reserve, true);
         }
@@ -125,6 +127,30 @@ impl Rig {
         }
         self.settle_overflow();
         self.dispatch();
+    }
+
+    /// Messages that come packed make the same batches, where they may go as they are.
+    fn check_bundles(&self, messages: &[NewMessage], plan: &PushPlan) {
+        let mut bundles: Vec<Bundle> = Vec::new();
+        for message in messages {
+            let draft = message.as_draft();
+            if bundles.last().is_none_or(|bundle| !bundle.has_room(&draft)) {
+                bundles.push(Bundle::new(draft.durability, 0, 0));
+            }
+            bundles.last_mut().unwrap().push(&draft);
+        }
+        if bundles.iter().any(|bundle| self.queue.decide_bundle(bundle).is_none()) {
+            return;
+        }
+        assert!(plan.outcomes.iter().all(|outcome| matches!(outcome, PushOutcome::Accepted(_))));
+        let mut first = Offset(self.model.next - messages.len() as u64);
+        for (bundle, (durability, batch)) in bundles.into_iter().zip(&plan.batches) {
+            assert_eq!(bundle.durability(), *durability);
+            let next = Offset(first.0 + bundle.len() as u64);
+            assert_eq!(bundle.seal(first, self.now), *batch);
+            first = next;
+        }
+        assert_eq!(first, Offset(self.model.next), "all messages are in the bundles");
     }
 
     fn number(&self, messages: &mut [NewMessage]) {

@@ -1,0 +1,253 @@
+//! Messages on their way in: borrowed from wherever they came ([`Draft`]), and packed for one queue ([`Bundle`]).
+//!
+//! A bundle holds messages in their stored form already, made by whoever took them from a socket. All that is left
+//! to do under the queue's lock is to give them offsets, and its bytes are the ones that the log writes and that
+//! consumers are sent.
+
+use bytes::Bytes;
+use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, Timestamp, varint};
+
+use crate::batch::{BATCH_BYTES_MAX, HEAD_BYTES_MAX, MessageBatch};
+use crate::message::{
+    Durability, HAS_DEDUP, HAS_DELAY, HAS_GROUP, HAS_LIFETIME, HAS_ORIGIN, HAS_PROPERTIES, NewMessage,
+    Origin, PropertyFormat, StoredMessage, TRANSIENT,
+};
+use crate::wire::{WireError, Writer};
+
+/// A message whose bytes are somewhere else. [`NewMessage`] says what the fields mean.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(missing_docs, reason = "the fields are those of `NewMessage`")]
+pub struct Draft<'a> {
+    pub body: &'a [u8],
+    pub format: PropertyFormat,
+    pub address: &'a [u8],
+    pub properties: &'a [u8],
+    pub priority: Priority,
+    pub delay: Millis,
+    pub ttl: Option<Millis>,
+    pub dedup: Option<&'a DedupId>,
+    pub group: Option<&'a GroupId>,
+    pub durability: Durability,
+    pub origin: Option<&'a Origin>,
+}
+
+impl Draft<'_> {
+    /// How many bytes [`Self::encode`] writes.
+    pub(crate) fn encoded_len(&self, lifetime: Option<Millis>) -> usize {
+        let prefixed = |len: usize| varint::len(len as u64) + len;
+        let mut len = 2 + self.body.len();
+        if self.delay > Millis::ZERO {
+            len += varint::len(self.delay.0);
+        }
+        len += lifetime.map_or(0, |l| varint::len(l.0));
+        len += self.dedup.map_or(0, |d| prefixed(d.as_str().len()));
+        len += self.group.map_or(0, |g| prefixed(g.as_str().len()));
+        if let Some(origin) = self.origin {
+            let mut out = Writer::default();
+            origin.encode(&mut out);
+            len += out.len();
+        }
+        if self.has_properties() {
+            len += 1 + prefixed(self.address.len() + self.properties.len());
+        }
+        len
+    }
+
+    /// Writes the stored form; `lifetime` is the shorter of the message's and the queue's.
+    pub(crate) fn encode(&self, lifetime: Option<Millis>, out: &mut Writer) {
+        let flag = |set: bool, bit: u8| if set { bit } else { 0 };
+        out.u8(flag(self.durability == Durability::Transient, TRANSIENT)
+            | flag(self.delay > Millis::ZERO, HAS_DELAY)
+            | flag(lifetime.is_some(), HAS_LIFETIME)
+            | flag(self.dedup.is_some(), HAS_DEDUP)
+            | flag(self.group.is_some(), HAS_GROUP)
+            | flag(self.origin.is_some(), HAS_ORIGIN)
+            | flag(self.has_properties(), HAS_PROPERTIES));
+        out.u8(self.priority.0);
+        if self.delay > Millis::ZERO {
+            out.u64(self.delay.0);
+        }
+        if let Some(lifetime) = lifetime {
+            out.u64(lifetime.0);
+        }
+        if let Some(dedup) = self.dedup {
+            out.text(dedup.as_str());
+        }
+        if let Some(group) = self.group {
+            out.text(group.as_str());
+        }
+        if let Some(origin) = self.origin {
+            origin.encode(out);
+        }
+        if self.has_properties() {
+            out.u8(self.format.code());
+            out.u64((self.address.len() + self.properties.len()) as u64);
+            out.raw(self.address);
+            out.raw(self.properties);
+        }
+        out.raw(self.body);
+    }
+
+    const fn has_properties(&self) -> bool {
+        !self.address.is_empty() || !self.properties.is_empty()
+    }
+}
+
+/// Messages for one queue, alike in durability, in their stored form.
+#[derive(Debug)]
+pub struct Bundle {
+    /// Room for the head of a batch, then each message behind its length.
+    out: Writer,
+    /// Where each message begins, and its length.
+    places: Vec<(u32, u32)>,
+    durability: Durability,
+    has_dedup: bool,
+}
+
+impl Bundle {
+    /// An empty bundle that expects `count` messages of `bytes` bytes in all.
+    #[must_use]
+    pub fn new(durability: Durability, bytes: usize, count: usize) -> Self {
+        let mut out = Writer::with_capacity(HEAD_BYTES_MAX + bytes);
+        out.raw(&[0; HEAD_BYTES_MAX]);
+        Self { out, places: Vec::with_capacity(count), durability, has_dedup: false }
+    }
+
+    /// Whether the message may join. An empty bundle takes any of its durability.
+    #[must_use]
+    pub fn has_room(&self, message: &Draft<'_>) -> bool {
+        self.durability == message.durability
+            && (self.is_empty() || self.out.len() + message.body.len() <= BATCH_BYTES_MAX)
+    }
+
+    /// Adds a message for which there is room.
+    pub fn push(&mut self, message: &Draft<'_>) {
+        debug_assert!(self.has_room(message), "a bundle is of one durability and no larger than a batch");
+        let len = message.encoded_len(message.ttl);
+        self.out.reserve(varint::BYTES_MAX + len);
+        self.out.u64(len as u64);
+        self.places.push((self.out.len() as u32, len as u32));
+        message.encode(message.ttl, &mut self.out);
+        self.has_dedup |= message.dedup.is_some();
+    }
+
+    /// How many messages it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// How long its messages are in all.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.out.len() - HEAD_BYTES_MAX
+    }
+
+    /// Whether its messages survive a restart.
+    #[must_use]
+    pub const fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    pub(crate) const fn has_dedup(&self) -> bool {
+        self.has_dedup
+    }
+
+    /// The messages one by one, for a queue that must look at each.
+    ///
+    /// # Errors
+    /// Never, as they were packed here.
+    pub fn messages(&self) -> Result<Vec<NewMessage>, WireError> {
+        let bytes = Bytes::copy_from_slice(self.out.as_slice());
+        let message = |&(start, len): &(u32, u32)| {
+            let stored = bytes.slice(start as usize..(start + len) as usize);
+            StoredMessage::parse(&stored).map(StoredMessage::into_new)
+        };
+        self.places.iter().map(message).collect()
+    }
+
+    /// Takes the messages out as a batch that begins at `first`.
+    #[must_use]
+    pub fn seal(self, first: Offset, at: Timestamp) -> MessageBatch {
+        MessageBatch::seal(self.out.into_vec(), &self.places, first, at)
+    }
+
+    /// Makes a bundle of a batch that nobody took.
+    #[must_use]
+    pub fn reopen(batch: &MessageBatch, durability: Durability) -> Self {
+        let mut bundle = Self::new(durability, batch.bytes().len(), batch.items().len());
+        for item in batch.items() {
+            let stored = batch.payload(item);
+            bundle.has_dedup |= stored[0] & HAS_DEDUP != 0;
+            bundle.out.u64(stored.len() as u64);
+            bundle.places.push((bundle.out.len() as u32, stored.len() as u32));
+            bundle.out.raw(&stored);
+        }
+        bundle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drafts() -> Vec<NewMessage> {
+        let dedup = Some(DedupId::new("once").unwrap());
+        vec![
+            NewMessage::new("first"),
+            NewMessage { priority: Priority(7), ttl: Some(Millis(9)), ..NewMessage::new("second") },
+            NewMessage { dedup, delay: Millis(3), ..NewMessage::new(vec![1; 300]) },
+        ]
+    }
+
+    fn bundle(messages: &[NewMessage]) -> Bundle {
+        let mut bundle = Bundle::new(Durability::Durable, 0, 0);
+        for message in messages {
+            assert!(bundle.has_room(&message.as_draft()));
+            bundle.push(&message.as_draft());
+        }
+        bundle
+    }
+
+    #[test]
+    fn a_sealed_bundle_is_the_batch_that_its_messages_make() {
+        for (first, at) in [(0, 0), (5, 1_700_000_000_000), (u64::MAX >> 1, u64::MAX >> 1)] {
+            let (first, at) = (Offset(first), Timestamp(at));
+            let sealed = bundle(&drafts()).seal(first, at);
+            assert_eq!(MessageBatch::decode(sealed.bytes().clone()).unwrap(), sealed);
+            assert_eq!(sealed.items().len(), 3);
+            for (index, (item, message)) in sealed.items().iter().zip(drafts()).enumerate() {
+                assert_eq!((item.offset, item.enqueued_at), (Offset(first.0 + index as u64), at));
+                let stored = StoredMessage::parse(&sealed.payload(item)).unwrap();
+                assert_eq!(stored.into_new(), message);
+            }
+        }
+    }
+
+    #[test]
+    fn a_bundle_gives_its_messages_back() {
+        assert_eq!(bundle(&drafts()).messages().unwrap(), drafts());
+        let batch = bundle(&drafts()).seal(Offset(1), Timestamp(2));
+        let again = Bundle::reopen(&batch, Durability::Durable);
+        assert!(again.has_dedup());
+        assert_eq!(again.messages().unwrap(), drafts());
+        assert_eq!(again.seal(Offset(1), Timestamp(2)), batch);
+    }
+
+    #[test]
+    fn a_bundle_is_of_one_durability_and_of_limited_size() {
+        let mut bundle = bundle(&drafts());
+        let transient = NewMessage { durability: Durability::Transient, ..NewMessage::new("x") };
+        assert!(!bundle.has_room(&transient.as_draft()));
+        let large = NewMessage::new(vec![0; BATCH_BYTES_MAX]);
+        assert!(!bundle.has_room(&large.as_draft()));
+        bundle = Bundle::new(Durability::Durable, 0, 0);
+        assert!(bundle.has_room(&large.as_draft()), "any message fits into a bundle of its own");
+    }
+}
