@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_core::batch::MessageBatch;
+use nexo_core::batch::{BatchItem, MessageBatch};
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{Entry, Handed, PageRequest, ReturnCause};
 use nexo_core::record::{Leave, Pick, Record};
 use nexo_log::{EntryKind, Frame, FrameRef, Log, ReadError};
-use nexo_types::{Millis, Offset, Position, QueueId, Timestamp};
+use nexo_types::{Millis, Offset, Position, QueueId, SegmentId, Timestamp};
 
 use crate::mailbox::Mailbox;
 use crate::shared::{Confirm, Shared};
@@ -18,6 +18,8 @@ use crate::slot::{Slot, SlotState};
 
 /// A page ends when this much has been read, however few messages that is.
 const PAGE_BYTES: usize = 2 * 1024 * 1024;
+/// Where pages of several lanes are read together, they may be larger by this.
+const PAGES_BYTES_FACTOR: usize = 4;
 /// Frames read at first; twice as many each time until the page is full.
 const FRAMES_AT_FIRST: usize = 16;
 /// A message that was copied forward while it was looked for is looked for again, so often.
@@ -26,20 +28,24 @@ const FETCH_TRIES: usize = 5;
 const READ_AGAIN: Millis = Millis(500);
 
 impl Shared {
-    /// Reads a page and gives it to its queue.
-    pub(crate) fn load_page(self: &Arc<Self>, slot: &Arc<Slot>, request: &PageRequest) {
-        let read = self.read_page(slot.id, request);
-        if let Err(error) = &read {
-            tracing::error!(queue = %slot.name, %error, "messages cannot be read from the log; trying again");
-            // The queue goes on asking for nothing until the keeper says that it may.
-            self.keeper.note_stuck(slot);
-            return;
-        }
+    /// Reads pages and gives them to their queue.
+    pub(crate) fn load_pages(self: &Arc<Self>, slot: &Arc<Slot>, requests: &[PageRequest]) {
+        let read = match read_pages(&self.log, slot.id, requests) {
+            Ok(read) => read,
+            Err(error) => {
+                tracing::error!(queue = %slot.name, %error, "messages cannot be read from the log; trying again");
+                // The queue goes on asking for nothing until the keeper says that it may.
+                self.keeper.note_stuck(slot);
+                return;
+            }
+        };
         // A queue that was deleted meanwhile has no use for it.
         let _ = self.with(slot, |state, _| {
             state.paging = false;
             state.page_arrived = true;
-            self.take_page(state, request, read.unwrap_or_default());
+            for (request, entries) in requests.iter().zip(read) {
+                self.take_page(state, request, entries);
+            }
         });
     }
 
@@ -197,41 +203,81 @@ pub(crate) struct Fetched {
 /// # Errors
 /// If the log cannot be read now.
 pub(crate) fn read_page(log: &Log, queue: QueueId, request: &PageRequest) -> Result<Vec<Entry>, ReadError> {
-    let (Some(first), Some(last)) = (request.offsets.first(), request.offsets.last()) else {
-        return Ok(Vec::new());
-    };
-    let mut frames = log.frames_of(request.segment, queue, request.lane, first..=last, usize::MAX)?;
-    frames.sort_unstable_by_key(|frame| frame.first);
-    let mut found = BTreeMap::new();
-    let mut bytes = 0;
-    let mut read = 0;
-    let mut step = FRAMES_AT_FIRST;
-    while read < frames.len() && bytes < PAGE_BYTES {
-        let part = &frames[read..(read + step).min(frames.len())];
-        bytes += read_part(log, queue, request, part, &mut found)?;
-        read += part.len();
+    let pages = read_pages(log, queue, std::slice::from_ref(request))?;
+    Ok(pages.into_iter().flatten().collect())
+}
+
+/// As [`read_page`], for pages of several lanes of one segment. The first of them sets the pace; the others get what
+/// lies in the same frames, which may be nothing.
+fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<Vec<Vec<Entry>>, ReadError> {
+    let mut lanes: Vec<LanePage<'_>> = Vec::with_capacity(requests.len());
+    for request in requests {
+        lanes.push(LanePage::new(log, queue, request)?);
+    }
+    let Some(frames) = lanes.first().map(|lane| lane.frames.clone()) else { return Ok(Vec::new()) };
+    let segment = requests[0].segment;
+    let mut read: Vec<u32> = Vec::new();
+    let (mut bytes, mut step) = (0, FRAMES_AT_FIRST);
+    while read.len() < frames.len() && bytes < PAGE_BYTES * lanes.len().min(PAGES_BYTES_FACTOR) {
+        let part = &frames[read.len()..(read.len() + step).min(frames.len())];
+        let starts: Vec<u32> = part.iter().map(|frame| frame.byte).collect();
+        bytes += read_part(log, queue, segment, starts.clone(), &mut lanes)?;
+        read.extend(starts);
         step *= 2;
     }
-    // What lies in frames that were not read yet is for another page.
-    let complete = frames.get(read).map_or(Offset(u64::MAX), |frame| frame.first);
-    let lost_at = Position { segment: request.segment, byte: 0 };
-    let wanted = request.offsets.iter().take_while(|offset| *offset < complete);
-    let entry = |offset| found.remove(&offset).unwrap_or_else(|| Entry::lost(offset, request.lane, lost_at));
-    Ok(wanted.map(entry).collect())
+    read.sort_unstable();
+    Ok(lanes.into_iter().map(|lane| lane.into_entries(&read)).collect())
+}
+
+/// A page of one lane while it is read.
+struct LanePage<'a> {
+    request: &'a PageRequest,
+    /// Those that hold messages of it, by the first of them.
+    frames: Vec<FrameRef>,
+    found: Vec<Entry>,
+}
+
+impl<'a> LanePage<'a> {
+    fn new(log: &Log, queue: QueueId, request: &'a PageRequest) -> Result<Self, ReadError> {
+        let mut frames = Vec::new();
+        if let (Some(first), Some(last)) = (request.offsets.first(), request.offsets.last()) {
+            frames = log.frames_of(request.segment, queue, request.lane, first..=last, usize::MAX)?;
+            frames.sort_unstable_by_key(|frame| frame.first);
+        }
+        Ok(Self { request, frames, found: Vec::new() })
+    }
+
+    /// The messages of the frames that were read, up to the first that was not: what lies behind is for another page.
+    fn into_entries(mut self, read: &[u32]) -> Vec<Entry> {
+        let unread = self.frames.iter().find(|frame| read.binary_search(&frame.byte).is_err());
+        let complete = unread.map_or(Offset(u64::MAX), |frame| frame.first);
+        let lost_at = Position { segment: self.request.segment, byte: 0 };
+        // A message that was copied forward within its segment is found twice, and the later one is as good.
+        self.found.sort_by_key(|entry| entry.offset);
+        let mut found = self.found.into_iter().peekable();
+        let mut entries = Vec::with_capacity(found.len());
+        for offset in self.request.offsets.iter().take_while(|offset| *offset < complete) {
+            let mut entry = None;
+            while let Some(one) = found.next_if(|one| one.offset <= offset) {
+                entry = Some(one).filter(|one| one.offset == offset);
+            }
+            entries.push(entry.unwrap_or_else(|| Entry::lost(offset, self.request.lane, lost_at)));
+        }
+        entries
+    }
 }
 
 fn read_part(
     log: &Log,
     queue: QueueId,
-    request: &PageRequest,
-    frames: &[FrameRef],
-    found: &mut BTreeMap<Offset, Entry>,
+    segment: SegmentId,
+    mut starts: Vec<u32>,
+    lanes: &mut [LanePage<'_>],
 ) -> Result<usize, ReadError> {
-    let mut starts: Vec<u32> = frames.iter().map(|frame| frame.byte).collect();
     starts.sort_unstable();
     starts.dedup();
     let mut bytes = 0;
-    for frame in log.read_frames(request.segment, &starts) {
+    for frame in log.read_frames(segment, &starts) {
         let frame = match frame {
             Ok(frame) => frame,
             Err(error @ ReadError::Damaged { .. }) => {
@@ -242,14 +288,33 @@ fn read_part(
         };
         for batch in batches_of(&frame, queue) {
             bytes += batch.bytes().len();
-            for item in batch.items().iter().filter(|item| request.offsets.contains(item.offset)) {
-                if let Ok(entry) = Entry::from_batch(&batch, item, frame.at) {
-                    found.insert(item.offset, entry);
-                }
-            }
+            take_wanted(&batch, frame.at, lanes);
         }
     }
     Ok(bytes)
+}
+
+/// Takes the wanted messages out of a batch. If they are few, they are copied: a message must not keep many others in
+/// memory that nobody asked for.
+fn take_wanted(batch: &MessageBatch, at: Position, lanes: &mut [LanePage<'_>]) {
+    let mut wanted: Vec<(usize, &BatchItem)> = Vec::new();
+    for item in batch.items() {
+        // The lane is one byte to look at; the set of offsets is a search.
+        let priority = batch.priority(item);
+        if let Some(lane) = lanes.iter().position(|lane| lane.request.lane == priority)
+            && lanes[lane].request.offsets.contains(item.offset)
+        {
+            wanted.push((lane, item));
+        }
+    }
+    let is_sparse = wanted.len() < batch.items().len() / 2;
+    for (lane, item) in wanted {
+        let Ok(mut entry) = Entry::from_batch(batch, item, at) else { continue };
+        if is_sparse {
+            entry.payload = entry.payload.map(|payload| Bytes::copy_from_slice(&payload));
+        }
+        lanes[lane].found.push(entry);
+    }
 }
 
 fn pick_payloads(frame: &Frame, queue: QueueId, offsets: &[Offset], read: &mut BTreeMap<Offset, Bytes>) {

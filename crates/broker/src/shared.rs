@@ -63,7 +63,7 @@ pub(crate) struct Aftermath {
     /// Batches that wait in a mailbox for their messages to be read: the mailbox, the batch, the messages.
     cold: Vec<(Arc<Mailbox>, u64, Vec<Handed>)>,
     deaths: Vec<Death>,
-    page: Option<PageRequest>,
+    pages: Vec<PageRequest>,
     /// The queue has not been used for as long as it may live without.
     expired: bool,
 }
@@ -316,9 +316,12 @@ impl Shared {
             self.timer.set(slot, at);
         }
         if !state.paging {
-            let wanted = state.queue.wanted_page().or_else(|| state.queue.overflow_page());
-            aftermath.page = wanted.or_else(|| state.queue.expired_page(now));
-            state.paging = aftermath.page.is_some();
+            aftermath.pages = state.queue.wanted_pages();
+            if aftermath.pages.is_empty() {
+                let wanted = state.queue.overflow_page().or_else(|| state.queue.expired_page(now));
+                aftermath.pages.extend(wanted);
+            }
+            state.paging = !aftermath.pages.is_empty();
         }
         if std::mem::take(&mut state.page_arrived) {
             // Whoever waits for the log and not for a push must see that it was read.
@@ -403,9 +406,9 @@ impl Shared {
             self.workers.spawn(move || shared.read_delivery(&slot, &mailbox, number, messages));
         }
         self.bury_soon(slot, aftermath.deaths);
-        if let Some(request) = aftermath.page {
+        if !aftermath.pages.is_empty() {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || shared.load_page(&slot, &request));
+            self.workers.spawn(move || shared.load_pages(&slot, &aftermath.pages));
         }
         if aftermath.expired {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));

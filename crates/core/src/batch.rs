@@ -151,15 +151,24 @@ impl MessageBatch {
     #[must_use]
     pub fn spans(&self) -> Vec<LaneSpan> {
         let mut spans: Vec<LaneSpan> = Vec::new();
+        // Where the span of a priority is, once there are several.
+        let mut places = [u8::MAX; 256];
         for item in &self.items {
             let lane = self.priority(item);
-            // A batch has one priority nearly always, and at most 256.
-            match spans.iter_mut().rev().find(|span| span.lane == lane) {
+            let place = match spans.last() {
+                // A batch has one priority nearly always.
+                Some(span) if span.lane == lane => spans.len() - 1,
+                _ => usize::from(places[usize::from(lane.0)]),
+            };
+            match spans.get_mut(place).filter(|span| span.lane == lane) {
                 Some(span) => {
                     span.last = item.offset;
                     span.count += 1;
                 }
-                None => spans.push(LaneSpan { lane, first: item.offset, last: item.offset, count: 1 }),
+                None => {
+                    places[usize::from(lane.0)] = spans.len() as u8;
+                    spans.push(LaneSpan { lane, first: item.offset, last: item.offset, count: 1 });
+                }
             }
         }
         spans

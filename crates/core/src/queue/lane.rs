@@ -105,6 +105,21 @@ impl Lane {
         out
     }
 
+    /// The first messages that are not in memory, if few are before them.
+    pub(super) fn wanted_run(&self) -> Option<&Run> {
+        let mut resident = 0;
+        for stretch in &self.stretches {
+            match stretch {
+                Stretch::Resident(part) => resident += part.entries.len() as u64,
+                Stretch::Paged(run) => return Some(run),
+            }
+            if resident > PAGE_MESSAGES / 2 {
+                return None;
+            }
+        }
+        None
+    }
+
     pub(super) fn merge_with_previous(&mut self, at: usize) {
         let Some(before) = at.checked_sub(1) else { return };
         let mergeable = matches!(

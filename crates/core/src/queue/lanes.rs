@@ -6,10 +6,12 @@ use std::ops::Range;
 use nexo_types::{Millis, Offset, Priority, SegmentId, Timestamp};
 
 use super::entry::Entry;
-use super::lane::{Lane, PAGE_MESSAGES, PageRequest, PagedOut, Resident, Run, Stretch, resident_cost};
+use super::lane::{Lane, PageRequest, PagedOut, Resident, Run, Stretch, resident_cost};
 use crate::offsets::{OffsetSet, PackedOffsets};
 use crate::wire::{Reader, WireError, Writer};
 
+/// Lanes that are read back together.
+const LANES_AT_A_TIME: usize = 16;
 /// A run whose messages end their lives in no order is looked into again after this.
 const EXPIRY_RECHECK: Millis = Millis::from_secs(10);
 
@@ -255,21 +257,27 @@ impl Lanes {
     }
 
     /// What must come into memory before the next message of the foremost lane can be delivered, or soon
-    /// after: a page is asked for while the last one is still being delivered.
-    pub(crate) fn wanted_page(&self) -> Option<PageRequest> {
-        let index = self.top()?;
-        let lane = &self.lanes[index];
-        let mut resident = 0;
-        for stretch in &lane.stretches {
-            match stretch {
-                Stretch::Resident(part) => resident += part.entries.len() as u64,
-                Stretch::Paged(run) => return Some(run.request(lane.priority)),
+    /// after: a page is asked for while the last one is still being delivered. The lanes whose turn is next come with
+    /// it: messages of all priorities lie side by side in the log, and to read them once for each would take long.
+    pub(crate) fn wanted_pages(&self) -> Vec<PageRequest> {
+        let mut pages: Vec<PageRequest> = Vec::new();
+        let Some(top) = self.top() else { return pages };
+        for lane in self.lanes[top..].iter().filter(|lane| lane.count > 0) {
+            let run = lane.wanted_run();
+            match pages.first() {
+                None => match run {
+                    Some(run) => pages.push(run.request(lane.priority)),
+                    None => return pages,
+                },
+                Some(first) => pages.extend(
+                    run.filter(|run| run.segment == first.segment).map(|run| run.request(lane.priority)),
+                ),
             }
-            if resident > PAGE_MESSAGES / 2 {
-                return None;
+            if pages.len() >= LANES_AT_A_TIME {
+                break;
             }
         }
-        None
+        pages
     }
 
     /// The first page in the order of delivery.

@@ -22,13 +22,14 @@ pub struct Peeked {
 }
 
 impl Queue {
-    /// What should come into memory, because consumers wait for it or soon will.
+    /// What should come into memory, because consumers wait for it or soon will: all from one segment, the most urgent
+    /// first.
     #[must_use]
-    pub fn wanted_page(&self) -> Option<PageRequest> {
+    pub fn wanted_pages(&self) -> Vec<PageRequest> {
         if self.config.paused || !self.consumers.anyone_waiting() {
-            return None;
+            return Vec::new();
         }
-        self.lanes.wanted_page()
+        self.lanes.wanted_pages()
     }
 
     /// What must come into memory for messages at the head to be seen by others than consumers.

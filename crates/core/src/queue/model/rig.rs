@@ -235,14 +235,15 @@ impl Rig {
         loop {
             self.queue.check_invariants();
             let Some(dispatch) = self.queue.decide_dispatch(self.now, 5) else {
-                match self.queue.wanted_page() {
-                    // What comes in may have died while it was out.
-                    Some(page) => {
-                        self.page_in(&page);
-                        self.due();
-                    }
-                    None => break,
+                let pages = self.queue.wanted_pages();
+                if pages.is_empty() {
+                    break;
                 }
+                for page in pages {
+                    self.page_in(&page);
+                }
+                // What comes in may have died while it was out.
+                self.due();
                 continue;
             };
             // A dispatch that cannot be written down is undone, and the next one is the same but for whose turn it is;
