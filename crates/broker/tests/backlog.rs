@@ -77,6 +77,37 @@ async fn a_backlog_of_many_priorities_comes_back_most_urgent_first() {
 }
 
 #[tokio::test]
+async fn many_priorities_that_were_left_on_disk_are_read_back_together() {
+    let disk = MemoryDisk::new();
+    let broker = open_with(&disk, small_segments());
+    let q = name("q");
+    broker.create_queue(&q, QueueConfig::default()).await.unwrap();
+    let (count, lanes) = (20_000, 40);
+    let message = |n: u32| NewMessage {
+        priority: Priority((n * 7 % lanes) as u8),
+        ..NewMessage::new(format!("{n:06}"))
+    };
+    for start in (0..count).step_by(1000) {
+        broker.push(&q, (start..start + 1000).map(message).collect()).await.unwrap();
+    }
+    broker.shutdown().await;
+
+    let broker = open_with(&disk, small_segments());
+    let mut expected: Vec<u32> = (0..count).collect();
+    expected.sort_by_key(|n| (std::cmp::Reverse(n * 7 % lanes), *n));
+    let mut expected = expected.into_iter().map(|n| format!("{n:06}"));
+    let mut left = count as usize;
+    while left > 0 {
+        let part = pop(&broker, &q, 3000).await;
+        assert!(!part.is_empty(), "{left} messages are missing");
+        assert_eq!(bodies(&part), expected.by_ref().take(part.len()).collect::<Vec<_>>());
+        ack(&broker, &part).await;
+        left -= part.len();
+    }
+    broker.shutdown().await;
+}
+
+#[tokio::test]
 async fn space_is_given_back_although_one_old_message_stays() {
     let disk = MemoryDisk::new();
     let broker = open_with(&disk, small_segments());
