@@ -17,6 +17,9 @@ use crate::shared::{Confirm, Shared, Written, not_found};
 use crate::slot::{Slot, SlotState};
 use crate::subscription::{Kind, Subscription};
 
+/// With this much on its way to the disk, whoever can wait should: a quarter of what the log takes.
+const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
+
 /// A queue. Cheap to clone; if the queue is deleted, calls answer that it does not exist.
 #[derive(Clone, Debug)]
 pub struct QueueHandle {
@@ -95,6 +98,13 @@ impl Broker {
     /// If the log failed meanwhile.
     pub async fn wait_for(&self, written: Written) -> Result<(), QueueError> {
         self.shared.wait_for(written).await
+    }
+
+    /// What to wait for before more is pushed, if the disk is behind: an append that finds no room waits on its thread.
+    #[must_use]
+    pub fn disk_behind(&self) -> Option<Written> {
+        let (bytes, end) = self.shared.log.unwritten();
+        (bytes > UNWRITTEN_BYTES_MAX).then(|| Written::at(end, Urgency::Written))
     }
 
     /// Deletes all queues that belong to a connection, because it has ended.

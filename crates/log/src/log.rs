@@ -233,6 +233,14 @@ impl Log {
         }
     }
 
+    /// How many bytes are appended and not written, and where they end.
+    #[must_use]
+    pub fn unwritten(&self) -> (usize, Position) {
+        let state = self.shared().state.lock();
+        let flying = state.flying.as_ref().map_or(0, |group| group.len());
+        (state.pending.len() + flying, state.appended_end)
+    }
+
     /// Every segment that holds frames, oldest first. The last is the active one.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentUsage> {

@@ -134,6 +134,7 @@ impl Connection {
                     self.session.confirm_ready(Some(outcome));
                 }
                 Some(reply) = session.replies.recv(), if running && has_room => self.session.write_reply(&reply),
+                () = session.pace.caught_up(), if session.pace.is_behind() => {}
                 () = tick => {
                     if !self.has_ticked().await {
                         return;

@@ -36,7 +36,10 @@ impl Session {
     /// the disk is full.
     pub(super) fn takes_frames(&self) -> bool {
         match self.phase {
-            Phase::Running => !self.blocked && self.out.len() < HARD_BYTES && !self.confirms.is_full(),
+            Phase::Running => {
+                let waits_for_disk = self.blocked || self.pace.is_behind() || self.confirms.is_full();
+                !waits_for_disk && self.out.len() < HARD_BYTES
+            }
             Phase::Closing => true,
             Phase::Closed => false,
         }

@@ -28,6 +28,7 @@ mod login;
 mod message_facts;
 mod outbox;
 mod output;
+mod pace;
 mod publish;
 mod queues;
 mod reply_to;

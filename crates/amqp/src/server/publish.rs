@@ -191,6 +191,7 @@ impl Session {
             self.confirms.push(run, refused, flushed.written);
         }
         self.confirm_ready(None);
+        self.pace.check(&self.shared.broker);
         Some(flushed.written)
     }
 }

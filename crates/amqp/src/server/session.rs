@@ -16,6 +16,7 @@ use super::error::Refusal;
 use super::message_facts::LastAsks;
 use super::outbox::{self, Outbox};
 use super::output::Output;
+use super::pace::Pace;
 use super::reply_to::{REPLIES_MAX, Reply};
 use super::routing::Targets;
 use super::settle::Groups;
@@ -47,6 +48,7 @@ pub(super) struct Session {
     pub(super) phase: Phase,
     /// Whether publishes wait for room on the disk.
     pub(super) blocked: bool,
+    pub(super) pace: Pace,
     pub(super) owns_queues: bool,
     pub(super) has_timeouts: bool,
     next_serial: u64,
@@ -110,6 +112,7 @@ impl Session {
             replies,
             phase: Phase::Running,
             blocked: false,
+            pace: Pace::default(),
             owns_queues: false,
             has_timeouts: false,
             next_serial: 1,
