@@ -65,7 +65,6 @@ impl Broker {
             clock: Arc::new(Clock::default()),
             catalog: Catalog::default(),
             exchanges: Exchanges::new(restored.topology, restored.topology_snapshot),
-            scribe: std::sync::OnceLock::new(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
             keeper: Keeper::default(),
@@ -80,10 +79,13 @@ impl Broker {
         started
             .and_then(|()| shared.keeper.start(&shared))
             .map_err(|source| OpenError::Directory { path, source })?;
-        for slot in restored.slots {
-            let slot = Arc::new(slot);
-            shared.catalog.insert(&slot);
-            shared.end_sessions(&slot);
+        let slots: Vec<Arc<Slot>> = restored.slots.into_iter().map(Arc::new).collect();
+        for slot in &slots {
+            shared.catalog.insert(slot);
+        }
+        // Messages die in this, and are moved at once: all queues they may go to must be known by then.
+        for slot in &slots {
+            shared.end_sessions(slot);
         }
         Ok(Self { shared })
     }

@@ -25,7 +25,9 @@ impl Catalog {
 
     pub(crate) fn insert(&self, slot: &Arc<Slot>) {
         self.by_id.pin().insert(slot.id, Arc::clone(slot));
-        self.by_name.pin().insert(slot.name.clone(), Arc::clone(slot));
+        let names = self.by_name.pin();
+        let before = names.insert(slot.name.clone(), Arc::clone(slot));
+        debug_assert!(before.is_none(), "there is one queue of a name, not two of '{}'", slot.name);
     }
 
     pub(crate) fn remove(&self, slot: &Slot) {

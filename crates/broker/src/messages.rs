@@ -209,7 +209,7 @@ impl Broker {
         }
         let mut answers: Vec<Option<Result<T, SettleError>>> = receipts.iter().map(|_| None).collect();
         let mut written: Vec<Written> = Vec::new();
-        let mut dead: Vec<(Arc<Slot>, Vec<Death>)> = Vec::new();
+        let mut dead: Vec<(Arc<Slot>, Vec<Death>, Urgency)> = Vec::new();
         for (queue, indices) in by_queue {
             let part: Vec<Receipt> = indices.iter().map(|index| receipts[*index]).collect();
             let settled = self.settle_in_queue(queue, &part, confirm, &mut decide);
@@ -221,15 +221,17 @@ impl Broker {
         }
         // Whoever is told that a message failed for good finds it in the dead-letter queue.
         // All of it is begun before any of it is waited for: whoever asked may go away.
-        let burials = dead.into_iter().map(|(slot, deaths)| {
+        let burials = dead.into_iter().map(|(slot, deaths, urgency)| {
             slot.state.lock().pending_deaths.extend(deaths);
             let shared = Arc::clone(&self.shared);
-            self.shared.begin_on_worker(move || shared.bury_pending(&slot))
+            (self.shared.begin_on_worker(move || shared.bury_pending(&slot)), urgency)
         });
-        for burial in burials.collect::<Vec<_>>() {
+        for (burial, urgency) in burials.collect::<Vec<_>>() {
             if burial.await.is_err() {
                 tracing::debug!("dead letters are moved after the next start");
             }
+            // What moved them lies before this, in the log.
+            written.push(Written::at(self.shared.log.unwritten().1, urgency));
         }
         for written in written {
             if let Err(error) = self.shared.wait_for(written).await {
@@ -264,9 +266,9 @@ impl Broker {
             let part: Vec<(Offset, u32)> = receipts.iter().map(held).collect();
             let (verdict, deaths) = decide(state, now, &part);
             let written = self.shared.commit_verdict(state, &verdict.records, verdict.durable, confirm);
-            (verdict.answers, deaths, written)
+            (verdict.answers, deaths, written, self.shared.urgency(state, confirm))
         });
-        let Ok((answers, deaths, written)) = done else {
+        let Ok((answers, deaths, written, urgency)) = done else {
             return Settled::answers(receipts.iter().map(gone).collect());
         };
         let written = match written {
@@ -281,7 +283,8 @@ impl Broker {
         };
         let named = answers.into_iter().zip(receipts);
         let named = named.map(|(answer, receipt)| answer.map_err(|e| settle_error(&slot.name, receipt, e)));
-        Settled { answers: named.collect(), written, dead: (!deaths.is_empty()).then_some((slot, deaths)) }
+        let answers = named.collect();
+        Settled { answers, written, dead: (!deaths.is_empty()).then_some((slot, deaths, urgency)) }
     }
 
     /// Shows the next messages in the order of delivery. Changes nothing.
@@ -339,7 +342,7 @@ impl Broker {
 struct Settled<T> {
     answers: Vec<Result<T, SettleError>>,
     written: Option<Written>,
-    dead: Option<(Arc<Slot>, Vec<Death>)>,
+    dead: Option<(Arc<Slot>, Vec<Death>, Urgency)>,
 }
 
 impl<T> Settled<T> {
@@ -365,17 +368,22 @@ impl Shared {
             self.commit(state, &[reserve], Urgency::Lazy, Claim::Normal)?;
         }
         let mut refused = None;
+        let mut any_taken = false;
         for (durability, batch) in plan.batches {
             let first = batch.items().first().map_or(Offset(0), |item| item.offset);
             let record = Record::Messages(batch);
             match durability {
                 Durability::Transient => {
                     self.apply_unwritten(state, &record);
+                    any_taken = true;
                 }
                 Durability::Durable => match self.commit(state, &[record], urgency, Claim::Normal) {
-                    Ok((done, _)) => written = Some(done),
+                    Ok((done, _)) => {
+                        written = Some(done);
+                        any_taken = true;
+                    }
                     // Nothing of this push was taken: the caller is told so at once.
-                    Err(error) if written.is_none() => return Err(error),
+                    Err(error) if !any_taken => return Err(error),
                     Err(error) => {
                         refused = Some((first, error.to_string()));
                         break;

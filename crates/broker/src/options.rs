@@ -1,9 +1,12 @@
 //! What a broker is told when it starts.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_core::config::SyncMode;
+
+use crate::scribe::Scribe;
 
 /// Settings of one broker. Everything has a default but the place of the data.
 #[derive(Clone, Debug)]
@@ -18,6 +21,9 @@ pub struct BrokerOptions {
     pub segment_bytes: u32,
     /// Memory for messages; past it, bodies are left on disk and transient messages are written there.
     pub memory_bytes_max: u64,
+    /// Who knows the properties of messages that came by a protocol with exchanges. Messages may die while the broker
+    /// starts, so it is known from the beginning.
+    pub scribe: Option<Arc<dyn Scribe>>,
 }
 
 impl BrokerOptions {
@@ -30,6 +36,7 @@ impl BrokerOptions {
             sync_interval: Duration::from_millis(200),
             segment_bytes: 64 * 1024 * 1024,
             memory_bytes_max: 256 * 1024 * 1024,
+            scribe: None,
         }
     }
 }

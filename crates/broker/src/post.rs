@@ -45,7 +45,7 @@ impl Shared {
 
     /// The message as it will be, and the queues it goes to.
     fn address(&self, message: StoredMessage, note: &DeathNote<'_>) -> (Option<NewMessage>, Vec<Arc<Slot>>) {
-        let Letter { message, routing_keys } = match self.scribe.get() {
+        let Letter { message, routing_keys } = match &self.options.scribe {
             Some(scribe) => scribe.dead_letter(message, note),
             None => Letter {
                 message: message.into_moved(None),
@@ -56,7 +56,7 @@ impl Shared {
         let mut ids = Vec::new();
         let routes = self.exchanges.routes();
         let exchange: &ExchangeName = note.exchange;
-        let routed = match self.scribe.get() {
+        let routed = match &self.options.scribe {
             Some(scribe) => {
                 let headers = scribe.header_source(&message.properties);
                 routes.route(exchange.as_str(), &keys, &*headers, &mut ids)
@@ -68,7 +68,7 @@ impl Shared {
             tracing::debug!(queue = %note.queue, %error, "dead letters have nowhere to go");
         }
         let mut queues: Vec<Arc<Slot>> = ids.into_iter().filter_map(|id| self.catalog.get_id(id)).collect();
-        if let Some(scribe) = self.scribe.get() {
+        if let Some(scribe) = &self.options.scribe {
             queues.retain(|queue| !scribe.is_cycle(&message, &queue.name));
         }
         (Some(message), queues)

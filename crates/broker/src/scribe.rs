@@ -8,7 +8,6 @@ use nexo_core::message::{DeathReason, NewMessage, Properties, StoredMessage};
 use nexo_core::topology::HeaderSource;
 use nexo_types::{ExchangeName, QueueName, Timestamp};
 
-use crate::broker::Broker;
 use crate::headers::Headers;
 
 /// Reads and writes the properties of such messages.
@@ -48,12 +47,4 @@ pub struct Letter {
     pub message: NewMessage,
     /// The keys it is routed by.
     pub routing_keys: Vec<Bytes>,
-}
-
-impl Broker {
-    /// Teaches the broker about messages of a protocol with exchanges. Only the first call counts.
-    pub fn set_scribe(&self, scribe: std::sync::Arc<dyn Scribe>) {
-        // One crate speaks such a protocol; a second scribe would be a mistake in wiring, and harmless.
-        let _ = self.shared.scribe.set(scribe);
-    }
 }

@@ -20,7 +20,6 @@ use crate::exchanges::Exchanges;
 use crate::keeper::Keeper;
 use crate::mailbox::Mailbox;
 use crate::options::BrokerOptions;
-use crate::scribe::Scribe;
 use crate::slot::{Slot, SlotState};
 use crate::timer::Timer;
 use crate::workers::Workers;
@@ -40,8 +39,6 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
     pub(crate) exchanges: Exchanges,
-    /// Knows the properties of messages that came by a protocol with exchanges.
-    pub(crate) scribe: std::sync::OnceLock<Arc<dyn Scribe>>,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,
     pub(crate) keeper: Keeper,

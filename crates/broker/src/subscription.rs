@@ -204,7 +204,7 @@ pub(crate) fn delivery(shared: &Shared, slot: &Slot, handed: Handed) -> Option<D
         lease_until: handed.until,
         granted_at: handed.granted_at,
         scribe: (message.properties.format == PropertyFormat::Amqp)
-            .then(|| shared.scribe.get().cloned())
+            .then(|| shared.options.scribe.clone())
             .flatten(),
         message,
     })

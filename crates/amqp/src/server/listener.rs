@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection;
 use super::shared::Shared;
-use crate::scribe::AmqpScribe;
 
 /// After an error such as too many open files: the next attempt would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves AMQP 0-9-1 on `listener` until `shutdown` resolves; then tells every client, and returns when they have gone.
+/// The broker was opened with [`AmqpScribe`](crate::AmqpScribe).
 ///
 /// # Errors
 /// If the listener cannot be used at all.
@@ -25,7 +25,6 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    broker.set_scribe(Arc::new(AmqpScribe));
     listener.local_addr()?;
     let shared = Arc::new(Shared::new(broker));
     let stop = CancellationToken::new();

@@ -38,7 +38,11 @@ pub struct Served {
 impl Served {
     pub async fn start() -> Self {
         let disk = FaultyDisk::new();
-        let options = BrokerOptions { segment_bytes: 1 << 20, ..BrokerOptions::new("memory") };
+        let options = BrokerOptions {
+            segment_bytes: 1 << 20,
+            scribe: Some(Arc::new(nexo_amqp::AmqpScribe)),
+            ..BrokerOptions::new("memory")
+        };
         let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -3,10 +3,12 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nexo_broker::Broker;
+use nexo_amqp::AmqpScribe;
+use nexo_broker::{Broker, BrokerOptions, Scribe};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -79,7 +81,8 @@ impl Serving {
         let amqp = config.amqp.bind("AMQP").await?;
         let grpc = config.grpc.bind("the native API").await?;
         let http = config.http.bind("health and metrics").await?;
-        let options = config.broker.clone();
+        let scribe: Arc<dyn Scribe> = Arc::new(AmqpScribe);
+        let options = BrokerOptions { scribe: Some(scribe), ..config.broker.clone() };
         let broker = tokio::task::spawn_blocking(move || Broker::open(options))
             .await
             .context("the broker failed while it opened its data")??;
