@@ -13,13 +13,17 @@ pub(crate) fn root() -> PathBuf {
 
 /// Runs a program to its end, showing what it prints; an error if it fails.
 pub(crate) fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
-    eprintln!("$ {program} {}", args.join(" "));
-    let status = Command::new(program)
-        .args(args)
-        .current_dir(root())
-        .status()
-        .with_context(|| format!("cannot start '{program}'"))?;
-    ensure!(status.success(), "'{program} {}' failed: {status}", args.join(" "));
+    show(Command::new(program).args(args).current_dir(root()))
+}
+
+/// Runs a command to its end, showing what it prints; an error if it fails.
+pub(crate) fn show(command: &mut Command) -> anyhow::Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let line = format!("{program} {}", args.join(" "));
+    eprintln!("$ {line}");
+    let status = command.status().with_context(|| format!("cannot start '{program}'"))?;
+    ensure!(status.success(), "'{line}' failed: {status}");
     Ok(())
 }
 
