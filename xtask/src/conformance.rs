@@ -10,7 +10,7 @@ use crate::run::{root, show};
 /// On the broker that was just built. `rest` goes to pytest, for example `-k confirms`.
 pub(crate) fn nexo(rest: &[&str]) -> anyhow::Result<()> {
     let broker = Nexo::start()?;
-    all(&broker.variables(), rest)
+    all(&broker.variables()?, rest)
 }
 
 /// On Debian's RabbitMQ, which is what the tests were recorded from.

@@ -137,7 +137,7 @@ impl QueueHandle {
     /// # Errors
     /// If none was taken: the queue is gone, or the log takes no more.
     pub fn push(&self, messages: &[NewMessage]) -> Result<PushedBatch, QueueError> {
-        self.shared.refuse_if_stopping()?;
+        self.shared.refuse_pushes()?;
         let all_transient = messages.iter().all(|message| message.durability == Durability::Transient);
         let confirm =
             if all_transient || !self.slot.is_durable() { Confirm::Lazily } else { Confirm::AsQueue };

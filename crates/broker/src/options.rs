@@ -18,6 +18,8 @@ pub struct BrokerOptions {
     pub segment_bytes: u32,
     /// Memory for messages; past it, bodies are left on disk and transient messages are written there.
     pub memory_bytes_max: u64,
+    /// Bytes of the disk that must stay free; below it pushes are refused. 0 for no limit but the disk's end.
+    pub disk_free_min: u64,
 }
 
 impl BrokerOptions {
@@ -30,6 +32,7 @@ impl BrokerOptions {
             sync_interval: Duration::from_millis(200),
             segment_bytes: 64 * 1024 * 1024,
             memory_bytes_max: 256 * 1024 * 1024,
+            disk_free_min: 0,
         }
     }
 }

@@ -18,6 +18,7 @@ pub(super) struct Outbox {
     runs: Vec<Run>,
     written: Written,
     refused: Vec<Publisher>,
+    dead: Vec<(Arc<Target>, NewMessage)>,
     messages: usize,
 }
 
@@ -63,6 +64,7 @@ impl Default for Outbox {
             runs: Vec::new(),
             written: Written::NOTHING,
             refused: Vec::new(),
+            dead: Vec::new(),
             messages: 0,
         }
     }
@@ -103,36 +105,27 @@ impl Outbox {
     }
 
     /// Pushes everything. Answers why not, if the disk is full; what was not pushed then stays for the next attempt.
-    pub(super) fn flush(&mut self, broker: &Broker) -> Result<Flushed, String> {
-        let mut dead = Vec::new();
+    pub(super) fn flush(&mut self) -> Result<Flushed, String> {
         for batch in &mut self.batches {
-            if batch.messages.is_empty() {
-                continue;
-            }
-            match batch.target.queue.push(&batch.messages) {
-                Ok(pushed) => {
-                    self.written = self.written.and(pushed.written);
-                    for (at, error) in pushed.refused {
-                        let full = matches!(error, PushError::Full { .. });
-                        if full && batch.target.traits.buries_refused {
-                            dead.push((Arc::clone(&batch.target), batch.messages[at].clone()));
-                        }
-                        self.refused.push(batch.publishers[at]);
+            while !batch.messages.is_empty() {
+                let before = batch.messages.len();
+                match batch.target.queue.push(&batch.messages) {
+                    Ok(pushed) => {
+                        self.written = self.written.and(pushed.written);
+                        let late = batch.refuse(pushed.refused, &mut self.refused, &mut self.dead);
+                        batch.keep(&late);
+                    }
+                    // The queue went while the message was on its way, as if it had gone before.
+                    Err(QueueError::NotFound { .. }) => batch.keep(&[]),
+                    Err(QueueError::DiskFull { reason }) => return Err(reason),
+                    Err(QueueError::Unavailable { reason }) => {
+                        tracing::warn!(queue = %batch.target.queue.name(), reason, "publishes are refused");
+                        self.refused.extend_from_slice(&batch.publishers);
+                        batch.keep(&[]);
                     }
                 }
-                // The queue went while the message was on its way, as if it had gone before.
-                Err(QueueError::NotFound { .. }) => {}
-                Err(QueueError::Unavailable { reason }) => {
-                    if let Some(reason) = disk_is_full(broker) {
-                        return Err(reason);
-                    }
-                    tracing::warn!(queue = %batch.target.queue.name(), reason, "publishes are refused");
-                    self.refused.append(&mut batch.publishers);
-                }
+                self.messages -= before - batch.messages.len();
             }
-            self.messages -= batch.messages.len();
-            batch.messages.clear();
-            batch.publishers.clear();
         }
         // A few batches keep their room; a channel that publishes to thousands of queues does not.
         if self.batches.len() > 64 {
@@ -142,14 +135,51 @@ impl Outbox {
         }
         let written = std::mem::replace(&mut self.written, Written::NOTHING);
         let (runs, refused) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.refused));
-        Ok(Flushed { written, runs, refused, dead })
+        Ok(Flushed { written, runs, refused, dead: std::mem::take(&mut self.dead) })
+    }
+}
+
+impl QueueBatch {
+    /// Notes what a queue did not take. Answers which messages came when the log had run full in between: they are to
+    /// be tried by themselves, and then it is known what becomes of them.
+    fn refuse(
+        &self,
+        refused: Vec<(usize, PushError)>,
+        publishers: &mut Vec<Publisher>,
+        dead: &mut Vec<(Arc<Target>, NewMessage)>,
+    ) -> Vec<usize> {
+        let mut late = Vec::new();
+        for (at, error) in refused {
+            match error {
+                PushError::Unavailable { .. } => {
+                    late.push(at);
+                    continue;
+                }
+                PushError::Full { .. } if self.target.traits.buries_refused => {
+                    dead.push((Arc::clone(&self.target), self.messages[at].clone()));
+                }
+                PushError::Full { .. } | PushError::BodyTooLarge { .. } | PushError::TimeTooLong { .. } => {}
+            }
+            publishers.push(self.publishers[at]);
+        }
+        late
+    }
+
+    /// Leaves only the messages in these places, which ascend.
+    fn keep(&mut self, places: &[usize]) {
+        for (to, from) in places.iter().enumerate() {
+            self.messages.swap(to, *from);
+            self.publishers.swap(to, *from);
+        }
+        self.messages.truncate(places.len());
+        self.publishers.truncate(places.len());
     }
 }
 
 /// Why publishers must wait, if they must.
 pub(super) fn disk_is_full(broker: &Broker) -> Option<String> {
     match broker.health() {
-        Health::Ok => None,
-        Health::Unhealthy { reason } => reason.starts_with("the disk is full").then_some(reason),
+        Health::DiskFull { reason } => Some(reason),
+        Health::Ok | Health::Unhealthy { .. } => None,
     }
 }

@@ -39,6 +39,9 @@ pub(crate) struct Layer {
     /// Memory for messages; beyond it they are left on disk [default: 256MiB]
     #[arg(long, value_name = "BYTES", env = "NEXO_MEMORY_BYTES_MAX")]
     pub(crate) memory_bytes_max: Option<Size>,
+    /// Disk that must stay free: below it nothing is pushed; 0 for no limit. Read again on SIGHUP [default: 0]
+    #[arg(long, value_name = "BYTES", env = "NEXO_DISK_FREE_MIN")]
+    pub(crate) disk_free_min: Option<Size>,
     /// What to log: a level from error to trace, or a filter like warn,nexo_broker=debug [default: warn]
     #[arg(long, value_name = "FILTER", env = "NEXO_LOG")]
     pub(crate) log: Option<String>,
@@ -115,6 +118,7 @@ impl Layer {
             sync_interval_ms: self.sync_interval_ms.or(below.sync_interval_ms),
             segment_bytes: self.segment_bytes.or(below.segment_bytes),
             memory_bytes_max: self.memory_bytes_max.or(below.memory_bytes_max),
+            disk_free_min: self.disk_free_min.or(below.disk_free_min),
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
         }
@@ -135,6 +139,9 @@ impl Layer {
         }
         if let Some(Size(bytes)) = self.memory_bytes_max {
             broker.memory_bytes_max = bytes;
+        }
+        if let Some(Size(bytes)) = self.disk_free_min {
+            broker.disk_free_min = bytes;
         }
         let amqp = self.amqp.unwrap_or_else(|| Listen::At("127.0.0.1:5672".into()));
         let grpc = self.grpc.unwrap_or_else(|| Listen::At("127.0.0.1:7654".into()));
