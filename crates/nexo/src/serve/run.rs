@@ -109,7 +109,7 @@ impl Serving {
         if let Some(listener) = amqp {
             serving.note("amqp", &listener)?;
             let stop = serving.stop.clone().cancelled_owned();
-            let server = nexo_amqp::serve(serving.broker.clone(), listener, stop);
+            let server = nexo_amqp::serve(serving.broker.clone(), listener, config.amqp_options, stop);
             serving.servers.spawn(async move { server.await.context("the AMQP port failed") });
         }
         if let Some(listener) = grpc {
