@@ -189,7 +189,8 @@ impl QueueHandle {
         self.shared.refuse_if_stopping()?;
         let pull = Subscription::start(&self.shared, &self.slot, terms, 1, Kind::Pull)?;
         let mut taken = pull.take_with_log(1).await;
-        drop(pull);
+        // One that came after the look and before the leave is settled already if handing it out settles it.
+        taken.extend(pull.close().await);
         let left = self.counts().0;
         Ok(taken.pop().map(|delivery| (delivery, left)))
     }

@@ -349,6 +349,39 @@ async fn what_was_handed_to_a_consumer_that_leaves_is_given_to_it() {
     broker.shutdown().await;
 }
 
+/// Gets that find nothing, over and over, while messages come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_get_that_settles_at_once_loses_nothing() {
+    const MESSAGES: usize = 20_000;
+    let (broker, q) = with_queue(QueueConfig::default()).await;
+    let queue = broker.queue(&q).unwrap();
+    let pushing = std::thread::spawn({
+        let queue = queue.clone();
+        move || {
+            for number in 0..MESSAGES {
+                let message = NewMessage::new(number.to_string());
+                queue.push(&[NewMessage { durability: Durability::Transient, ..message }]).unwrap();
+                // The getter should mostly be faster.
+                std::thread::yield_now();
+            }
+        }
+    });
+    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, priority: 0 };
+    let mut seen = 0;
+    while seen < MESSAGES {
+        let finished = pushing.is_finished();
+        match queue.get(terms).await.unwrap() {
+            Some((delivery, _)) => {
+                assert_eq!(bodies(&[delivery]), [seen.to_string()]);
+                seen += 1;
+            }
+            None => assert!(!finished, "only {seen} came"),
+        }
+    }
+    pushing.join().unwrap();
+    broker.shutdown().await;
+}
+
 #[tokio::test]
 async fn a_consumer_that_leaves_gives_back_what_it_shared() {
     let (broker, q) = with_queue(QueueConfig::default()).await;
