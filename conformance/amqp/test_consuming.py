@@ -171,6 +171,67 @@ def test_global_prefetch_can_be_raised_and_lifted_on_the_way(channel, queue):
     inbox.wait(10)
 
 
+def test_global_prefetch_can_be_lowered_below_what_is_held(channel, queue):
+    fill(channel, queue, 20)
+    channel.basic_qos(prefetch_count=5, global_qos=True)
+    inbox = Inbox(channel, queue)
+    inbox.wait(5)
+    channel.basic_qos(prefetch_count=2, global_qos=True)
+    for tag in inbox.tags[:3]:
+        channel.basic_ack(tag)
+    inbox.stays(5, 0.2)
+    channel.basic_ack(inbox.tags[3])
+    inbox.wait(6)
+    inbox.stays(6, 0.2)
+
+
+def test_global_prefetch_can_be_lowered_before_it_is_used(channel, queue):
+    channel.basic_qos(prefetch_count=5, global_qos=True)
+    inbox = Inbox(channel, queue)
+    fill(channel, queue, 1)
+    inbox.wait(1)
+    channel.basic_qos(prefetch_count=2, global_qos=True)
+    fill(channel, queue, 10)
+    inbox.wait(2)
+    inbox.stays(2, 0.2)
+    channel.basic_qos(prefetch_count=0, global_qos=True)
+    inbox.wait(11)
+    # Lifted, and set again with more held than it allows.
+    channel.basic_qos(prefetch_count=3, global_qos=True)
+    fill(channel, queue, 5)
+    for tag in inbox.tags[:8]:
+        channel.basic_ack(tag)
+    inbox.stays(11, 0.2)
+    channel.basic_ack(inbox.tags[8])
+    inbox.wait(12)
+    inbox.stays(12, 0.2)
+
+
+@pytest.mark.parametrize("ending", ["cancelled", "its queue deleted"])
+def test_global_prefetch_comes_back_from_a_consumer_that_is_gone(channel, name, ending):
+    # Whatever was on its way to a consumer when that ended must not count for ever.
+    channel.basic_qos(prefetch_count=3, global_qos=True)
+    for _ in range(10):
+        queue = name()
+        channel.queue_declare(queue, durable=True)
+        for number in range(5):
+            publish(channel, queue, str(number))
+        inbox = Inbox(channel, queue)
+        if ending == "cancelled":
+            channel.basic_cancel(inbox.tag)
+        channel.queue_delete(queue)
+        pump(channel)
+        # A client gives back what reached it.
+        channel.basic_nack(0, multiple=True, requeue=True)
+    queue = name()
+    channel.queue_declare(queue, durable=True)
+    for number in range(5):
+        publish(channel, queue, str(number))
+    inbox = Inbox(channel, queue)
+    inbox.wait(3)
+    inbox.stays(3, 0.2)
+
+
 def test_both_prefetches_hold(channel, queue):
     fill(channel, queue, 20)
     channel.basic_qos(prefetch_count=3)

@@ -213,6 +213,18 @@ def test_a_dead_letter_exchange_may_come_later(channel, name):
     assert bodies(channel, dead, 1) == ["bad"]
 
 
+@pytest.mark.parametrize("source_max", [None, 10])
+def test_the_priority_is_that_of_the_property_as_far_as_the_new_queue_goes(channel, pair, source_max):
+    arguments = {"max_priority": source_max} if source_max else {}
+    queue, dead = pair(dead_arguments={"x-max-priority": 3}, **arguments)
+    # One by one, so that they die in this order whatever their queue makes of priorities.
+    for number, priority in enumerate([1, 7, 9, 2, 3]):
+        publish(channel, queue, f"{number}-{priority}", priority=priority)
+        reject(channel, queue)
+        eventually(lambda: depth(channel, dead) == number + 1)
+    assert bodies(channel, dead, 5) == ["1-7", "2-9", "4-3", "3-2", "0-1"]
+
+
 def test_order_is_kept(channel, pair):
     queue, dead = pair(message_ttl=150)
     for number in range(20):

@@ -39,6 +39,23 @@ def test_consumers_are_served_while_publishers_are_blocked(connect, channel, que
         command("AMQP_UNBLOCK_COMMAND")
 
 
+def test_a_commit_waits_while_publishers_are_blocked(url, channel, queue, command):
+    with Wire(url) as wire:
+        wire.open(capabilities={"connection.blocked": True}).open_channel()
+        wire.call(1, spec.Tx.Select(), spec.Tx.SelectOk)
+        command("AMQP_BLOCK_COMMAND")
+        try:
+            wire.send(wire.publish_bytes(1, "", queue, b"held back"))
+            wire.send_method(1, spec.Tx.Commit())
+            wire.expect(spec.Connection.Blocked, 10)
+        finally:
+            command("AMQP_UNBLOCK_COMMAND")
+        # In either order.
+        told = [wire.next_frame(10).method().NAME for _ in range(2)]
+        assert sorted(told) == ["Connection.Unblocked", "Tx.CommitOk"]
+    assert bodies(channel, queue, 1) == ["held back"]
+
+
 @pytest.mark.timeout(90)
 def test_what_survives_a_restart(connect, name, command):
     durable, transient, quorum, kept, lost = name("dq"), name("tq"), name("qq"), name("dx"), name("tx")

@@ -230,6 +230,35 @@ def test_rejected_publishes_are_dead_lettered_only_by_the_dlx_mode(channel, decl
     assert properties.headers["x-death"][0]["reason"] == "maxlen"
 
 
+def test_a_quorum_queue_drops_its_head_also_in_the_dlx_mode(connection, channel, declare):
+    dead = declare()
+    queue = declare(
+        queue_type="quorum",
+        max_length=2,
+        overflow="reject-publish-dlx",
+        dead_letter_exchange="",
+        dead_letter_routing_key=dead,
+    )
+    confirming = connection.channel()
+    confirming.confirm_delivery()
+    for number in range(4):
+        publish(confirming, queue, str(number))
+    eventually(lambda: depth(channel, dead) == 2)
+    assert bodies(channel, dead, 2) == ["0", "1"]
+    assert bodies(channel, queue, 2) == ["2", "3"]
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_delivery_limit_of_nothing_is_one_delivery(channel, declare, limit):
+    queue = declare(queue_type="quorum", delivery_limit=limit)
+    publish(channel, queue)
+    method, _, _ = fetch(channel, queue, auto_ack=False)
+    channel.basic_nack(method.delivery_tag, requeue=True)
+    round_trip(channel)
+    time.sleep(0.2)
+    assert_empty(channel, queue)
+
+
 # Priorities
 
 

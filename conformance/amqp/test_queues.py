@@ -76,6 +76,11 @@ def test_counts_are_of_ready_messages_and_of_consumers(channel, connection, queu
         | {"x-message-ttl": 60000, "x-expires": 60000, "x-max-length": 5, "x-overflow": "reject-publish"},
         QUORUM | {"x-single-active-consumer": True, "x-dead-letter-exchange": "amq.fanout"},
         QUORUM | {"x-quorum-initial-group-size": 1},
+        QUORUM | {"x-max-in-memory-length": 1, "x-max-in-memory-bytes": 1},
+        QUORUM | {"x-overflow": "reject-publish-dlx"},
+        QUORUM | {"x-delivery-limit": -1},
+        QUORUM | {"x-delivery-limit": "none"},
+        QUORUM | {"x-dead-letter-strategy": "at-least-once", "x-queue-leader-locator": "balanced"},
     ],
     ids=str,
 )
@@ -117,6 +122,9 @@ def test_accepted_arguments(channel, name, arguments):
         ({"x-queue-mode": "nope"}, "x-queue-mode", "\"unsupported queue mode 'nope'\""),
         ({"x-queue-mode": 5}, "x-queue-mode", "{unacceptable_type,signedint}"),
         ({"x-queue-version": 9}, "x-queue-version", "\"unsupported queue version '9'\""),
+        (QUORUM | {"x-overflow": "nope"}, "x-overflow", "invalid_overflow"),
+        (QUORUM | {"x-dead-letter-strategy": "nope"}, "x-dead-letter-strategy", "invalid_dlx_strategy"),
+        (QUORUM | {"x-queue-leader-locator": "nope"}, "x-queue-leader-locator", "invalid_queue_locator_arg"),
     ],
     ids=str,
 )
@@ -140,9 +148,31 @@ def test_dead_letter_exchange_of_another_type_is_406(channel, name):
 @pytest.mark.parametrize(
     ("arguments", "key", "kind"),
     [
-        ({"x-delivery-limit": 3}, "x-delivery-limit", "rabbit_classic_queue"),
-        (QUORUM | {"x-max-priority": 5}, "x-max-priority", "rabbit_quorum_queue"),
-        (QUORUM | {"x-queue-mode": "lazy"}, "x-queue-mode", "rabbit_quorum_queue"),
+        *[
+            ({key: value}, key, "rabbit_classic_queue")
+            for key, value in [
+                ("x-delivery-limit", 3),
+                ("x-delivery-limit", "any"),
+                ("x-quorum-initial-group-size", 1),
+                ("x-max-in-memory-length", 1),
+                ("x-max-in-memory-bytes", 1),
+                ("x-dead-letter-strategy", "at-least-once"),
+                ("x-queue-leader-locator", "balanced"),
+                ("x-max-age", "1h"),
+                ("x-stream-max-segment-size-bytes", 1),
+            ]
+        ],
+        *[
+            (QUORUM | {key: value}, key, "rabbit_quorum_queue")
+            for key, value in [
+                ("x-max-priority", 5),
+                ("x-queue-mode", "lazy"),
+                ("x-queue-version", 1),
+                ("x-queue-master-locator", "min-masters"),
+                ("x-max-age", "1h"),
+                ("x-stream-max-segment-size-bytes", 1),
+            ]
+        ],
     ],
     ids=str,
 )
@@ -161,6 +191,8 @@ def test_arguments_of_another_queue_type_are_406(channel, name, arguments, key, 
         ({"durable": False}, "non-durable"),
         ({"durable": True, "exclusive": True}, "exclusive-owner"),
         ({"durable": True, "auto_delete": True}, "auto-delete"),
+        ({"durable": False, "exclusive": True}, "exclusive-owner"),
+        ({"durable": False, "exclusive": True, "auto_delete": True}, "auto-delete"),
     ],
     ids=str,
 )
@@ -170,6 +202,12 @@ def test_a_quorum_queue_is_durable_and_shared(channel, name, properties, text):
         406, f"PRECONDITION_FAILED - invalid property '{text}' for queue '{queue}' in vhost '/'"
     ):
         channel.queue_declare(queue, arguments=QUORUM, **properties)
+
+
+def test_the_server_names_no_quorum_queue(channel):
+    text = "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_quorum_queue"
+    with channel_closes(406, text):
+        channel.queue_declare("", durable=True, arguments=QUORUM)
 
 
 @pytest.mark.parametrize(
@@ -405,6 +443,13 @@ def test_exclusive_does_not_match_shared(channel, name, first):
     channel.queue_declare(queue, exclusive=first)
     with channel_closes(405, LOCKED.format(queue)):
         channel.queue_declare(queue, exclusive=not first)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_durability_of_an_exclusive_queue_is_not_compared(channel, name, first):
+    queue = name()
+    channel.queue_declare(queue, exclusive=True, durable=first)
+    channel.queue_declare(queue, exclusive=True, durable=not first)
 
 
 def test_an_exclusive_queue_ends_with_its_connection(channel, connect, name):

@@ -1,19 +1,37 @@
 //! The broker that was just built, running for tests: on loopback, on free ports, with data that goes when it stops.
+//!
+//! Tests that need a hand on it (`conformance/amqp/test_operations.py`) call this program again: `xtask control ADDRESS
+//! WORD` hands one word to the thread here that looks after the process.
 
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
 use crate::python::Variable;
-use crate::run::{root, run};
+use crate::run::{free_ports, root, run, write};
+
+/// How long anything may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running broker, stopped when dropped.
 pub(crate) struct Nexo {
+    running: Arc<Mutex<Running>>,
+    control: SocketAddr,
+    amqp: SocketAddr,
+}
+
+/// The process, and what it takes to start it again.
+struct Running {
     process: Child,
-    data: PathBuf,
-    amqp: String,
+    program: PathBuf,
+    home: PathBuf,
+    http: SocketAddr,
 }
 
 impl Nexo {
@@ -22,34 +40,146 @@ impl Nexo {
         run("cargo", &["build", "--quiet", "-p", "nexo"])?;
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-        let data = target.join("conformance-data").join(std::process::id().to_string());
-        let mut process = Command::new(target.join("debug").join("nexo"))
-            .args(["serve", "--amqp", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--http", "off", "--data-dir"])
-            .arg(&data)
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the broker")?;
-        let stdout = process.stdout.take().context("the broker has an output")?;
-        let mut ready = String::new();
-        BufReader::new(stdout).read_line(&mut ready).context("the broker did not say that it is ready")?;
-        let amqp = ready.split_whitespace().find_map(|word| word.strip_prefix("amqp="));
-        let amqp = amqp.map(str::to_owned).unwrap_or_default();
-        let started = Self { process, data, amqp };
-        ensure!(!started.amqp.is_empty(), "the broker did not get ready; it said {ready:?}");
-        Ok(started)
+        let home = target.join("conformance-data").join(std::process::id().to_string());
+        fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
+        // Fixed, because clients come back to the same address after a restart.
+        let [amqp, grpc, http] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let data = home.join("data");
+        let settings =
+            format!("amqp = '{amqp}'\ngrpc = '{grpc}'\nhttp = '{http}'\ndata_dir = '{}'\n", data.display());
+        write(&home.join("nexo.toml"), &settings)?;
+        let program = target.join("debug").join("nexo");
+        let process = spawn(&program, &home)?;
+        let running = Arc::new(Mutex::new(Running { process, program, home, http }));
+        let control = answer_control(&running)?;
+        Ok(Self { running, control, amqp })
     }
 
     /// What the conformance tests need to know of it.
-    pub(crate) fn variables(&self) -> Vec<Variable> {
-        vec![("AMQP_URL".to_owned(), format!("amqp://guest:guest@{}/%2F", self.amqp))]
+    pub(crate) fn variables(&self) -> anyhow::Result<Vec<Variable>> {
+        let program = std::env::current_exe().context("cannot tell where xtask is")?;
+        let control = |word: &str| format!("'{}' control {} {word}", program.display(), self.control);
+        Ok(vec![
+            ("AMQP_URL".to_owned(), format!("amqp://guest:guest@{}/%2F", self.amqp)),
+            ("AMQP_BLOCK_COMMAND".to_owned(), control("block")),
+            ("AMQP_UNBLOCK_COMMAND".to_owned(), control("unblock")),
+            ("AMQP_RESTART_COMMAND".to_owned(), control("restart")),
+        ])
     }
 }
 
 impl Drop for Nexo {
     fn drop(&mut self) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.kill();
+        fs::remove_dir_all(&running.home).ok();
+    }
+}
+
+impl Running {
+    fn obey(&mut self, word: &str) -> anyhow::Result<()> {
+        match word {
+            // More than any disk has: as if it were nearly full.
+            "block" => self.set_disk_free_min(u64::from(u32::MAX) << 30, "503"),
+            "unblock" => self.set_disk_free_min(0, "200"),
+            "restart" => {
+                self.kill();
+                self.process = spawn(&self.program, &self.home)?;
+                Ok(())
+            }
+            other => bail!("'{other}' is none of block, unblock and restart"),
+        }
+    }
+
+    /// Changes the setting, has the broker read it, and waits until its health shows that it did.
+    fn set_disk_free_min(&self, bytes: u64, status: &str) -> anyhow::Result<()> {
+        let path = self.home.join("nexo.toml");
+        let text = fs::read_to_string(&path).context("cannot read the broker's settings")?;
+        let others: String = text.lines().filter(|line| !line.starts_with("disk_free_min")).fold(
+            String::new(),
+            |mut text, line| {
+                text.push_str(line);
+                text.push('\n');
+                text
+            },
+        );
+        write(&path, &format!("{others}disk_free_min = {bytes}\n"))?;
+        let asked = Command::new("kill").args(["-HUP", &self.process.id().to_string()]).status();
+        ensure!(
+            asked.is_ok_and(|status| status.success()),
+            "the broker cannot be asked to read its settings"
+        );
+        let end = Instant::now() + PATIENCE;
+        while !health(self.http)?.contains(&format!(" {status} ")) {
+            ensure!(Instant::now() < end, "the broker's health is not {status} after {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// As a power cut would: whatever was promised must be there already.
+    fn kill(&mut self) {
         // It may have ended by itself; then the tests have failed already.
         self.process.kill().ok();
         self.process.wait().ok();
-        std::fs::remove_dir_all(&self.data).ok();
     }
+}
+
+/// Hands one word to the program that runs the tests.
+pub(crate) fn control(address: &str, word: &str) -> anyhow::Result<()> {
+    let mut stream = TcpStream::connect(address).with_context(|| format!("nobody answers at {address}"))?;
+    writeln!(stream, "{word}").context("cannot ask")?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).context("there is no answer")?;
+    ensure!(answer.trim() == "done", "{}", answer.trim());
+    Ok(())
+}
+
+/// Answers [`control`] until the process ends.
+fn answer_control(running: &Arc<Mutex<Running>>) -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen for control")?;
+    let address = listener.local_addr().context("cannot tell the address of control")?;
+    let running = Arc::clone(running);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut word = String::new();
+            let asked = BufReader::new(&stream).read_line(&mut word);
+            let done = asked
+                .context("cannot read the word")
+                .and_then(|_| running.lock().unwrap_or_else(PoisonError::into_inner).obey(word.trim()));
+            let answer = done.map_or_else(|error| format!("{error:#}"), |()| "done".to_owned());
+            // Whoever asked may have given up.
+            writeln!(&stream, "{answer}").ok();
+        }
+    });
+    Ok(address)
+}
+
+/// Starts the broker and waits until it is ready.
+fn spawn(program: &Path, home: &Path) -> anyhow::Result<Child> {
+    let mut process = Command::new(program)
+        .args(["serve", "--config"])
+        .arg(home.join("nexo.toml"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the broker")?;
+    let stdout = process.stdout.take().context("the broker has an output")?;
+    let mut ready = String::new();
+    BufReader::new(stdout).read_line(&mut ready).context("the broker did not say that it is ready")?;
+    if !ready.starts_with("ready ") {
+        process.kill().ok();
+        process.wait().ok();
+        bail!("the broker did not get ready; it said {ready:?}");
+    }
+    Ok(process)
+}
+
+/// The first line of the answer to `GET /health`.
+fn health(address: SocketAddr) -> anyhow::Result<String> {
+    let mut stream = TcpStream::connect(address).context("the management port does not answer")?;
+    write!(stream, "GET /health HTTP/1.1\r\nHost: nexo\r\nConnection: close\r\n\r\n")
+        .context("cannot ask for health")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).context("cannot read the broker's health")?;
+    Ok(answer.lines().next().unwrap_or_default().to_owned())
 }

@@ -33,6 +33,8 @@ fn main() -> ExitCode {
         ["fix"] => check::fix(),
         ["conformance", "nexo", rest @ ..] => conformance::nexo(rest),
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
+        // For tests of a broker that this program runs.
+        ["control", address, word] => broker::control(address, word),
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
         [] | ["help" | "--help" | "-h"] => {

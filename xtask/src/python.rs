@@ -7,9 +7,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
-use crate::run::{answers, install, root};
+use crate::run::{answers, install, root, show};
 
 /// A variable of the environment that tests run in.
 pub(crate) type Variable = (String, String);
@@ -89,16 +89,5 @@ fn same(one: &Path, other: &Path) -> bool {
 /// Copies a file, naming both in the error.
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::copy(from, to).with_context(|| format!("cannot copy '{}' to '{}'", from.display(), to.display()))?;
-    Ok(())
-}
-
-/// Runs a command to its end, showing what it prints; an error if it fails.
-fn show(command: &mut Command) -> anyhow::Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let line = format!("{program} {}", args.join(" "));
-    eprintln!("$ {line}");
-    let status = command.status().with_context(|| format!("cannot start '{program}'"))?;
-    ensure!(status.success(), "'{line}' failed: {status}");
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! `target` that goes when it stops. It shares nothing with one that the machine may run as a service.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 
 use crate::python::Variable;
-use crate::run::{self, answers, root, run};
+use crate::run::{self, answers, free_ports, root, run, write};
 
 /// Where the package puts its programs; those of the search path insist on the service's user and folders.
 const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
@@ -176,22 +176,4 @@ fn settings(home: &Path, port: u16, distribution: u16, mapper: u16) -> Vec<Varia
 fn control_script(settings: &[Variable]) -> String {
     let exports: String = settings.iter().map(|(key, value)| format!("export {key}='{value}'\n")).collect();
     exports + &CONTROL.replace("CTL", &format!("{PROGRAMS}/rabbitmqctl"))
-}
-
-/// Ports that nobody listens on just now.
-fn free_ports<const COUNT: usize>() -> anyhow::Result<[u16; COUNT]> {
-    // All are held at once, so that no port is given twice.
-    let mut held = Vec::with_capacity(COUNT);
-    let mut ports = [0; COUNT];
-    for port in &mut ports {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
-        *port = listener.local_addr().context("cannot tell a free port")?.port();
-        held.push(listener);
-    }
-    Ok(ports)
-}
-
-/// Writes a file, naming it in the error.
-fn write(path: &Path, content: &str) -> anyhow::Result<()> {
-    fs::write(path, content).with_context(|| format!("cannot write '{}'", path.display()))
 }

@@ -1,5 +1,7 @@
-//! Running other programs, in the root of the repository.
+//! Running other programs, in the root of the repository, and what they need: packages, ports, files.
 
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -13,13 +15,17 @@ pub(crate) fn root() -> PathBuf {
 
 /// Runs a program to its end, showing what it prints; an error if it fails.
 pub(crate) fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
-    eprintln!("$ {program} {}", args.join(" "));
-    let status = Command::new(program)
-        .args(args)
-        .current_dir(root())
-        .status()
-        .with_context(|| format!("cannot start '{program}'"))?;
-    ensure!(status.success(), "'{program} {}' failed: {status}", args.join(" "));
+    show(Command::new(program).args(args).current_dir(root()))
+}
+
+/// Runs a command to its end, showing what it prints; an error if it fails.
+pub(crate) fn show(command: &mut Command) -> anyhow::Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let line = format!("{program} {}", args.join(" "));
+    eprintln!("$ {line}");
+    let status = command.status().with_context(|| format!("cannot start '{program}'"))?;
+    ensure!(status.success(), "'{line}' failed: {status}");
     Ok(())
 }
 
@@ -38,4 +44,22 @@ pub(crate) fn install(packages: &[&str]) -> anyhow::Result<()> {
 pub(crate) fn answers(program: &str, args: &[&str]) -> bool {
     let quiet = Command::new(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).status();
     quiet.is_ok_and(|status| status.success())
+}
+
+/// Ports that nobody listens on just now.
+pub(crate) fn free_ports<const COUNT: usize>() -> anyhow::Result<[u16; COUNT]> {
+    // All are held at once, so that no port is given twice.
+    let mut held = Vec::with_capacity(COUNT);
+    let mut ports = [0; COUNT];
+    for port in &mut ports {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
+        *port = listener.local_addr().context("cannot tell a free port")?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}
+
+/// Writes a file, naming it in the error.
+pub(crate) fn write(path: &Path, content: &str) -> anyhow::Result<()> {
+    fs::write(path, content).with_context(|| format!("cannot write '{}'", path.display()))
 }

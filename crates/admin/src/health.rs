@@ -17,7 +17,7 @@ struct Body<'a> {
 pub(crate) fn response(health: &Health) -> Response {
     match health {
         Health::Ok => (StatusCode::OK, Json(Body { status: "ok", reason: None })).into_response(),
-        Health::Unhealthy { reason } => {
+        Health::DiskFull { reason } | Health::Unhealthy { reason } => {
             let body = Body { status: "unhealthy", reason: Some(reason) };
             (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
         }

@@ -13,4 +13,4 @@ mod scribe;
 mod server;
 
 pub use scribe::AmqpScribe;
-pub use server::serve;
+pub use server::{Options, serve};

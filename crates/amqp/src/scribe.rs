@@ -4,14 +4,15 @@
 use bytes::Bytes;
 use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
-    DeathNote, DeathReason, HeaderValue, Headers, Letter, NewMessage, Properties, PropertyFormat, Scribe,
-    StoredMessage,
+    DeathNote, DeathReason, Durability, HeaderValue, Headers, Letter, NewMessage, Properties, PropertyFormat,
+    QueueConfig, Scribe, StoredMessage,
 };
-use nexo_types::QueueName;
+use nexo_types::{Priority, QueueName};
 
 use crate::address::Address;
 use crate::codec::{self, ArrayBuf, PropertiesBuilder, ShortStr, Table, TableBuf, Value};
 use crate::headers::{MessageHeaders, native_table};
+use crate::server::{QueueKind, Traits};
 
 const X_DEATH: ShortStr<'static> = ShortStr::from_static("x-death");
 const CC: ShortStr<'static> = ShortStr::from_static("CC");
@@ -30,6 +31,18 @@ impl Scribe for AmqpScribe {
 
     fn dead_letter(&self, message: StoredMessage, note: &DeathNote<'_>) -> Letter {
         dead_letter(message, note)
+    }
+
+    fn for_queue(&self, letter: &NewMessage, queue: &QueueConfig) -> NewMessage {
+        let mut letter = letter.clone();
+        let traits = Traits::of(queue);
+        if let Some(priority) = amqp(&letter.properties).and_then(|(_, properties)| properties.priority()) {
+            letter.priority = Priority(priority.min(traits.priority_max));
+        }
+        if traits.kind == QueueKind::Quorum {
+            letter.durability = Durability::Durable;
+        }
+        letter
     }
 
     fn is_cycle(&self, letter: &NewMessage, queue: &QueueName) -> bool {

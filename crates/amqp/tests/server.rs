@@ -3,7 +3,9 @@
 
 mod raw_client;
 
-use nexo_amqp::codec::method::{BasicMethod, basic, connection};
+use std::time::Duration;
+
+use nexo_amqp::codec::method::{BasicMethod, ChannelMethod, basic, channel, connection, tx};
 use nexo_amqp::codec::{FRAME_END, Method, ShortStr};
 use raw_client::{Client, PERSISTENT, Served, TRANSIENT, within};
 
@@ -236,6 +238,96 @@ async fn while_the_disk_is_full_publishers_wait_and_nothing_is_lost() {
     }
     let mut other = served.client().await;
     assert_eq!(u64::from(other.depth("q").await), published);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_disk_is_full_a_commit_waits() {
+    let served = Served::start().await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    client.send(1, &tx::Select {}).await;
+    client.expect("tx.select-ok").await;
+    served.disk.set_bytes_max(Some(served.disk.used_bytes()));
+    let body = vec![b'x'; 10_000];
+    let mut committed = 0u32;
+    loop {
+        client.publish("q", PERSISTENT, &body).await;
+        client.send(1, &tx::Commit {}).await;
+        let got = client.next().await.unwrap();
+        if got.name() == "connection.blocked" {
+            break;
+        }
+        assert_eq!(got.name(), "tx.commit-ok");
+        committed += 1;
+        assert!(committed < 2_000, "the disk never fills");
+    }
+    served.disk.set_bytes_max(None);
+    let mut told = [client.next().await.unwrap().name(), client.next().await.unwrap().name()];
+    told.sort_unstable();
+    assert_eq!(told, ["connection.unblocked", "tx.commit-ok"]);
+    assert_eq!(client.depth("q").await, committed + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_holds_a_message_for_too_long_loses_its_channel() {
+    let options = nexo_amqp::Options { consumer_timeout: Duration::from_millis(300) };
+    let served = Served::start_with(options).await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    client.publish("q", TRANSIENT, b"held").await;
+    client.consume("q", false).await;
+    assert_eq!(client.delivery().await.2, b"held");
+    let got = client.expect("channel.close").await;
+    let Method::Channel(ChannelMethod::Close(close)) = got.method() else { panic!("{got:?}") };
+    assert_eq!(close.reply_code, 406);
+    assert_eq!(
+        close.reply_text.to_string(),
+        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 300 ms. This timeout \
+         value can be configured, see consumers doc guide to learn more"
+    );
+    client.send(1, &channel::CloseOk {}).await;
+    client.open_channel(1).await;
+    // The one that it held is there for others; one without acknowledgements is held by nobody.
+    client.consume("q", true).await;
+    let (_, redelivered, body) = client.delivery().await;
+    assert_eq!((redelivered, body.as_slice()), (true, &b"held"[..]));
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert_eq!(client.depth("q").await, 0, "the channel is open");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_does_not_acknowledge_loses_nothing_when_it_is_cancelled() {
+    const MESSAGES: usize = 3_000;
+    let served = Served::start().await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    let mut publisher = served.client().await;
+    let publishing = tokio::spawn(async move {
+        for number in 0..MESSAGES {
+            publisher.publish("q", TRANSIENT, number.to_string().as_bytes()).await;
+        }
+        // Whatever it is: all was read before this was answered.
+        publisher.depth("q").await;
+    });
+    let mut seen: Vec<String> = Vec::new();
+    while seen.len() < MESSAGES {
+        client.consume("q", true).await;
+        client.send(1, &basic::Cancel { consumer_tag: ShortStr::from_static("tag"), nowait: false }).await;
+        loop {
+            let got = client.next().await.unwrap();
+            if got.name() == "basic.cancel-ok" {
+                break;
+            }
+            assert_eq!(got.name(), "basic.deliver");
+            seen.push(String::from_utf8(client.content().await).unwrap());
+        }
+        if publishing.is_finished() {
+            assert!(seen.len() == MESSAGES || client.depth("q").await > 0, "only {} came", seen.len());
+        }
+    }
+    let expected: Vec<String> = (0..MESSAGES).map(|number| number.to_string()).collect();
+    assert!(seen == expected, "every message came once and in order");
+    publishing.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

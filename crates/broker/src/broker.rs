@@ -14,6 +14,7 @@ use nexo_types::{QueueName, limits};
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::difference::first_difference;
+use crate::disk_room::DiskRoom;
 use crate::error::{CreateError, DeleteError, OpenError, QueueError};
 use crate::exchanges::Exchanges;
 use crate::keeper::Keeper;
@@ -59,8 +60,10 @@ impl Broker {
         };
         let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
         let restored = recovery::restore(&log, &recovered, &path)?;
+        let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);
         let shared = Arc::new(Shared {
             options,
+            room,
             log,
             clock: Arc::new(Clock::default()),
             catalog: Catalog::default(),
@@ -247,7 +250,7 @@ impl Broker {
             resident_bytes: system::resident_bytes(),
             message_memory_bytes: u64::try_from(self.shared.memory_bytes.load(Ordering::Relaxed))
                 .unwrap_or(0),
-            disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir),
+            disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir).unwrap_or(0),
             log: self.shared.log.stats(),
         }
     }
@@ -259,14 +262,22 @@ impl Broker {
             return Health::Unhealthy { reason: "the broker is stopping".into() };
         }
         match self.shared.log.health() {
-            nexo_log::Health::Ok => Health::Ok,
+            nexo_log::Health::Ok => match self.shared.room.shortage(self.shared.clock.now()) {
+                Some(reason) => Health::DiskFull { reason },
+                None => Health::Ok,
+            },
             nexo_log::Health::Full { reason } => {
-                Health::Unhealthy { reason: format!("the disk is full: {reason}") }
+                Health::DiskFull { reason: format!("the disk is full: {reason}") }
             }
             nexo_log::Health::Failed { reason } => {
                 Health::Unhealthy { reason: format!("the log has failed: {reason}") }
             }
         }
+    }
+
+    /// Changes how many bytes of the disk must stay free; see [`BrokerOptions::disk_free_min`].
+    pub fn set_disk_free_min(&self, bytes: u64) {
+        self.shared.room.set_free_min(bytes);
     }
 
     /// Stops: hands nothing out any more, ends subscriptions, writes a checkpoint, syncs and closes the log.

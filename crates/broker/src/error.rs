@@ -18,7 +18,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// The log could not be opened.
-    #[error("{source}")]
+    #[error(transparent)]
     Log {
         /// Why; it names the directory.
         source: nexo_log::OpenError,
@@ -41,6 +41,12 @@ pub enum QueueError {
     NotFound {
         /// The name that was asked for.
         name: QueueName,
+    },
+    /// There is no room on the disk now. Nothing was changed; it may be tried again.
+    #[error("{reason}")]
+    DiskFull {
+        /// In words for whoever has to make room.
+        reason: String,
     },
     /// The log takes no more records.
     #[error("{reason}")]

@@ -171,7 +171,7 @@ impl QueueHandle {
     /// # Errors
     /// If none was taken: the queue is gone, or the log takes no more.
     pub fn push_bundle(&self, bundle: &mut Option<Bundle>) -> Result<PushedBundle, QueueError> {
-        self.shared.refuse_if_stopping()?;
+        self.shared.refuse_pushes()?;
         let Some(packed) = bundle.take() else {
             return Ok(PushedBundle { written: Written::NOTHING, refused: Vec::new() });
         };
@@ -284,7 +284,8 @@ impl QueueHandle {
         let pull = Subscription::start(&self.shared, &self.slot, terms, 1, Kind::Pull)?;
         pull.wait_for_log(1).await;
         let mut taken = pull.take_handed();
-        drop(pull);
+        // One that came after the look and before the leave is settled already if handing it out settles it.
+        taken.extend(pull.close().await);
         let left = self.counts().0;
         Ok(taken.pop().map(|handed| (handed, left)))
     }

@@ -8,12 +8,14 @@
 //! - `mailbox.rs`, `subscription.rs`: consumers.
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters.
 //! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
+//!   `disk_room.rs`: how much of the disk is left to others.
 
 mod broker;
 mod catalog;
 mod clock;
 mod delivery;
 mod difference;
+mod disk_room;
 mod error;
 mod exchanges;
 mod handle;

@@ -91,8 +91,9 @@ impl Shared {
 
     fn forget(&self, state: &mut SlotState) {
         state.deleted = true;
-        for (_, mailbox) in state.mailboxes.drain() {
-            mailbox.drain();
+        for (id, mailbox) in state.mailboxes.drain() {
+            // Others may share a limit with this consumer.
+            state.queue.give_back_credit(id, mailbox.drain().len() as u32);
             mailbox.close();
         }
         let memory = std::mem::take(&mut state.memory_bytes);

@@ -36,7 +36,7 @@ impl Broker {
         name: &QueueName,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
-        self.shared.refuse_if_stopping()?;
+        self.shared.refuse_pushes()?;
         let slot = self.slot(name)?;
         let mut answers: Vec<Option<Result<Pushed, PushError>>> =
             messages.iter().map(|message| self.check(message).err().map(Err)).collect();
@@ -367,23 +367,22 @@ impl Shared {
         if let Some(reserve) = plan.reserve {
             self.commit(state, &[reserve], Urgency::Lazy, Claim::Normal)?;
         }
-        let mut refused = None;
-        let mut any_taken = false;
+        let (mut taken, mut refused) = (false, None);
         for (durability, batch) in plan.batches {
             let first = batch.items().first().map_or(Offset(0), |item| item.offset);
             let record = Record::Messages(batch);
             match durability {
                 Durability::Transient => {
                     self.apply_unwritten(state, &record);
-                    any_taken = true;
+                    taken = true;
                 }
                 Durability::Durable => match self.commit(state, &[record], urgency, Claim::Normal) {
                     Ok((done, _)) => {
                         written = Some(done);
-                        any_taken = true;
+                        taken = true;
                     }
                     // Nothing of this push was taken: the caller is told so at once.
-                    Err(error) if !any_taken => return Err(error),
+                    Err(error) if !taken => return Err(error),
                     Err(error) => {
                         refused = Some((first, error.to_string()));
                         break;

@@ -24,6 +24,8 @@ pub struct BrokerOptions {
     /// Who knows the properties of messages that came by a protocol with exchanges. Messages may die while the broker
     /// starts, so it is known from the beginning.
     pub scribe: Option<Arc<dyn Scribe>>,
+    /// Bytes of the disk that must stay free; below it pushes are refused. 0 for no limit but the disk's end.
+    pub disk_free_min: u64,
 }
 
 impl BrokerOptions {
@@ -37,6 +39,7 @@ impl BrokerOptions {
             segment_bytes: 64 * 1024 * 1024,
             memory_bytes_max: 256 * 1024 * 1024,
             scribe: None,
+            disk_free_min: 0,
         }
     }
 }

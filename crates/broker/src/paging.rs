@@ -101,7 +101,7 @@ impl Shared {
             let back: Vec<(Offset, u32)> =
                 read.unreadable.iter().filter_map(|offset| Some((*offset, *attempts.get(offset)?))).collect();
             let credit = back.len() + read.damaged.len();
-            state.queue.add_credit(mailbox.consumer(), credit as u32);
+            state.queue.give_back_credit(mailbox.consumer(), credit as u32);
             self.settle_damaged(state, now, read.damaged);
             let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(READ_AGAIN));
             if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily) {

@@ -139,8 +139,13 @@ impl Shared {
         let mut moves = Vec::new();
         for at in targets {
             let state = &states[*at];
-            let durability = if state.durable { letter.durability } else { Durability::Transient };
-            let message = NewMessage { durability, ..letter.clone() };
+            let mut message = match &self.options.scribe {
+                Some(scribe) => scribe.for_queue(letter, state.queue.config()),
+                None => letter.clone(),
+            };
+            if !state.durable {
+                message.durability = Durability::Transient;
+            }
             let plan = state.queue.decide_push(now, std::slice::from_ref(&message), Admission::Forced);
             moves.extend(plan.reserve.map(|record| (*at, record, Durability::Durable)));
             let batches = plan.batches.into_iter();

@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 
 use bytes::Bytes;
+use nexo_core::config::QueueConfig;
 use nexo_core::message::{DeathReason, NewMessage, Properties, StoredMessage};
 use nexo_core::topology::HeaderSource;
 use nexo_types::{ExchangeName, QueueName, Timestamp};
@@ -17,6 +18,9 @@ pub trait Scribe: Send + Sync + Debug {
 
     /// The message as it is published to a dead-letter exchange, and the keys it is routed by.
     fn dead_letter(&self, message: StoredMessage, note: &DeathNote<'_>) -> Letter;
+
+    /// The letter as one of its queues takes it, which may rank and keep messages in a way of its own.
+    fn for_queue(&self, letter: &NewMessage, queue: &QueueConfig) -> NewMessage;
 
     /// Whether sending this letter to `queue` would close a circle that nobody but the broker keeps going.
     fn is_cycle(&self, letter: &NewMessage, queue: &QueueName) -> bool;

@@ -15,6 +15,7 @@ use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Ti
 
 use crate::catalog::Catalog;
 use crate::clock::Clock;
+use crate::disk_room::DiskRoom;
 use crate::error::QueueError;
 use crate::exchanges::Exchanges;
 use crate::keeper::Keeper;
@@ -35,6 +36,7 @@ const RETRY: Millis = Millis(500);
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) options: BrokerOptions,
+    pub(crate) room: DiskRoom,
     pub(crate) log: Log,
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
@@ -255,7 +257,13 @@ impl Shared {
 
     /// The error for a record that the log did not take.
     pub(crate) fn unavailable(error: &AppendError) -> QueueError {
-        QueueError::Unavailable { reason: error.to_string() }
+        let reason = error.to_string();
+        match error {
+            AppendError::Full { .. } => QueueError::DiskFull { reason },
+            AppendError::Failed { .. } | AppendError::TooLarge { .. } | AppendError::Closed => {
+                QueueError::Unavailable { reason }
+            }
+        }
     }
 
     /// The same, and the keeper is told if it was for want of space.
@@ -271,6 +279,15 @@ impl Shared {
             return Err(QueueError::Unavailable { reason: "the broker is stopping".into() });
         }
         Ok(())
+    }
+
+    /// Whether messages are taken at all.
+    pub(crate) fn refuse_pushes(&self) -> Result<(), QueueError> {
+        self.refuse_if_stopping()?;
+        match self.room.shortage(self.clock.now()) {
+            Some(reason) => Err(QueueError::DiskFull { reason }),
+            None => Ok(()),
+        }
     }
 
     /// What time brings, what is too much, who gets what: until nothing is left to do now.

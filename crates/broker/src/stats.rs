@@ -95,11 +95,27 @@ impl QueueStats {
 pub enum Health {
     /// It can.
     Ok,
+    /// Not until there is room on the disk. Messages can be taken out, and that may make room.
+    DiskFull {
+        /// In words for whoever has to make room.
+        reason: String,
+    },
     /// It cannot, and this is why.
     Unhealthy {
         /// In words for whoever has to mend it.
         reason: String,
     },
+}
+
+impl Health {
+    /// Why it cannot.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Ok => None,
+            Self::DiskFull { reason } | Self::Unhealthy { reason } => Some(reason),
+        }
+    }
 }
 
 /// Figures of the whole broker.
@@ -113,7 +129,7 @@ pub struct BrokerStats {
     pub resident_bytes: u64,
     /// Bytes of messages held in memory.
     pub message_memory_bytes: u64,
-    /// Free bytes on the disk that holds the data.
+    /// Free bytes on the disk that holds the data, or 0 where the system does not say.
     pub disk_free_bytes: u64,
     /// The log's own figures.
     pub log: nexo_log::LogStats,

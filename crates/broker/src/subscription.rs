@@ -7,7 +7,7 @@ use nexo_core::message::{PropertyFormat, StoredMessage};
 use nexo_core::queue::{Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
-use nexo_types::{ConsumerId, Offset};
+use nexo_types::{ConsumerId, Offset, Timestamp};
 
 use crate::delivery::Delivery;
 use crate::error::QueueError;
@@ -136,6 +136,33 @@ impl Subscription {
         let _ = tokio::time::timeout(LOG_READ_MAX, read).await;
     }
 
+    /// Ends the subscription, and gives what had been handed to it by then; nothing is handed to it afterwards. What must
+    /// first be read from the log is waited for, within reason.
+    pub async fn close(mut self) -> Vec<Handed> {
+        let left = self.shared.with(&self.slot, |state, now| {
+            self.leave(state, now);
+            self.mailbox.close();
+        });
+        let mut rest = Vec::new();
+        // A queue that is gone has drained the mailbox.
+        if left.is_ok() {
+            let collect = async {
+                while let Some(handed) = self.next_handed().await {
+                    rest.extend(handed);
+                }
+            };
+            let _ = tokio::time::timeout(LOG_READ_MAX, collect).await;
+        }
+        rest
+    }
+
+    /// From now on the queue does not know this consumer. Called under its lock.
+    fn leave(&self, state: &mut SlotState, now: Timestamp) {
+        state.queue.remove_consumer(self.id);
+        state.mailboxes.remove(&self.id);
+        state.last_used = now;
+    }
+
     /// Asks for this many more messages.
     pub fn add_credit(&self, credit: u32) {
         // A queue that was deleted has no more to give.
@@ -213,13 +240,11 @@ pub(crate) fn delivery(shared: &Shared, slot: &Slot, handed: Handed) -> Option<D
 impl Drop for Subscription {
     fn drop(&mut self) {
         let ended = self.shared.with(&self.slot, |state, now| {
-            state.queue.remove_consumer(self.id);
-            state.mailboxes.remove(&self.id);
-            state.last_used = now;
             // What is in the mailbox never reached the consumer, so it does not count as an attempt.
-            let receipts =
-                |handed: Vec<Handed>| handed.iter().map(|h| (h.offset, h.attempts)).collect::<Vec<_>>();
-            let unseen: Vec<(Offset, u32)> = receipts(self.mailbox.drain());
+            let unseen: Vec<(Offset, u32)> =
+                self.mailbox.drain().iter().map(|handed| (handed.offset, handed.attempts)).collect();
+            state.queue.give_back_credit(self.id, unseen.len() as u32);
+            self.leave(state, now);
             let (_, plan) = state.queue.decide_return(now, &unseen, ReturnCause::Undelivered);
             self.give_back(state, &plan.records, plan.durable);
             if self.kind != Kind::Lasting {

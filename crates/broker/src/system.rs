@@ -10,7 +10,7 @@ pub(crate) fn resident_bytes() -> u64 {
     pages.map_or(0, |pages| pages * rustix::param::page_size() as u64)
 }
 
-/// Bytes that may still be written where `path` is, or 0 where the system does not say.
-pub(crate) fn disk_free_bytes(path: &Path) -> u64 {
-    rustix::fs::statvfs(path).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
+/// Bytes that may still be written where `path` is, if the system says so.
+pub(crate) fn disk_free_bytes(path: &Path) -> Option<u64> {
+    rustix::fs::statvfs(path).ok().map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use common::*;
 use gate::Gate;
 use nexo_broker::{
-    Broker, BrokerOptions, Durability, Fate, NewMessage, Overflow, PopRequest, QueueConfig, RateLimit,
-    SubscribeRequest, SyncMode,
+    Broker, BrokerOptions, Durability, Fate, Handed, LeaseTerms, MessageView, NewMessage, Overflow,
+    PopRequest, QueueConfig, RateLimit, SettleMode, SharedCredit, SubscribeRequest, SyncMode, Terms,
 };
 use nexo_log::disk::{CutMode, FaultyDisk, MemoryDisk};
 use nexo_types::{DedupId, Millis, Priority, QueueName};
@@ -24,6 +24,11 @@ fn options(segment_bytes: u32) -> BrokerOptions {
 
 fn open_gate(gate: &Gate, segment_bytes: u32) -> Broker {
     Broker::open_on(Arc::new(gate.clone()), options(segment_bytes)).unwrap()
+}
+
+fn handed_body(handed: &Handed) -> String {
+    let view = MessageView::parse(handed.payload.as_ref().unwrap()).unwrap();
+    String::from_utf8(view.body.to_vec()).unwrap()
 }
 
 fn total(broker: &Broker, queue: &QueueName) -> u64 {
@@ -316,5 +321,95 @@ async fn queues_created_while_checkpoints_are_written_survive() {
         assert_eq!(broker.queue_stats(queue).map(|stats| stats.ready), Ok(1), "{queue}");
     }
     assert!(created.len() > 5, "there was a race to win");
+    broker.shutdown().await;
+}
+
+/// Consumers that take without acknowledging, each for a moment, while messages come.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_handed_to_a_consumer_that_leaves_is_given_to_it() {
+    const MESSAGES: usize = 20_000;
+    let (broker, q) = with_queue(QueueConfig::default()).await;
+    let queue = broker.queue(&q).unwrap();
+    let pushing = std::thread::spawn({
+        let queue = queue.clone();
+        move || {
+            for number in 0..MESSAGES {
+                let message =
+                    NewMessage { durability: Durability::Transient, ..NewMessage::new(number.to_string()) };
+                queue.push(&message).unwrap();
+            }
+        }
+    });
+    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, priority: 0 };
+    let mut seen = Vec::new();
+    while seen.len() < MESSAGES {
+        assert!(!pushing.is_finished() || total(&broker, &q) > 0, "only {} came", seen.len());
+        let subscription = queue.subscribe(terms, 50, None).unwrap();
+        std::thread::yield_now();
+        seen.extend(subscription.close().await.iter().map(handed_body));
+    }
+    let expected: Vec<String> = (0..MESSAGES).map(|number| number.to_string()).collect();
+    assert!(seen == expected, "every message came once and in order");
+    pushing.join().unwrap();
+    broker.shutdown().await;
+}
+
+/// Gets that find nothing, over and over, while messages come.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_get_that_settles_at_once_loses_nothing() {
+    const MESSAGES: usize = 20_000;
+    let (broker, q) = with_queue(QueueConfig::default()).await;
+    let queue = broker.queue(&q).unwrap();
+    let pushing = std::thread::spawn({
+        let queue = queue.clone();
+        move || {
+            for number in 0..MESSAGES {
+                let message = NewMessage::new(number.to_string());
+                queue.push(&NewMessage { durability: Durability::Transient, ..message }).unwrap();
+                // The getter should mostly be faster.
+                std::thread::yield_now();
+            }
+        }
+    });
+    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, priority: 0 };
+    let mut seen = 0;
+    while seen < MESSAGES {
+        let finished = pushing.is_finished();
+        match queue.get(terms).await.unwrap() {
+            Some((delivery, _)) => {
+                assert_eq!(handed_body(&delivery), seen.to_string());
+                seen += 1;
+            }
+            None => assert!(!finished, "only {seen} came"),
+        }
+    }
+    pushing.join().unwrap();
+    broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_consumer_that_leaves_gives_back_what_it_shared() {
+    let (broker, q) = with_queue(QueueConfig::default()).await;
+    let (queue, terms) =
+        (broker.queue(&q).unwrap(), Terms { lease: LeaseTerms::Session, ..Terms::default() });
+    for number in 0..5 {
+        push(&broker, &q, &number.to_string()).await;
+    }
+    let limit = Arc::new(SharedCredit::new(3));
+    // Handed to it, and never taken from its mailbox.
+    drop(queue.subscribe(terms, 100, Some(Arc::clone(&limit))).unwrap());
+    let mut other = queue.subscribe(terms, 100, Some(Arc::clone(&limit))).unwrap();
+    assert_eq!(bodies(&other.next().await.unwrap()), ["0", "1", "2"]);
+    drop(other);
+
+    let limit = Arc::new(SharedCredit::new(3));
+    let deleted = queue.subscribe(terms, 100, Some(Arc::clone(&limit))).unwrap();
+    broker.delete_queue(&q).await.unwrap();
+    let r = name("r");
+    broker.create_queue(&r, QueueConfig::default()).await.unwrap();
+    push(&broker, &r, "elsewhere").await;
+    let mut other = broker.queue(&r).unwrap().subscribe(terms, 100, Some(limit)).unwrap();
+    assert_eq!(bodies(&other.next().await.unwrap()), ["elsewhere"]);
+    drop((deleted, other));
     broker.shutdown().await;
 }

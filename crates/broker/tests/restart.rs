@@ -80,6 +80,10 @@ impl Scribe for ByKey {
         }
     }
 
+    fn for_queue(&self, letter: &NewMessage, _: &QueueConfig) -> NewMessage {
+        letter.clone()
+    }
+
     fn is_cycle(&self, _: &NewMessage, _: &QueueName) -> bool {
         false
     }

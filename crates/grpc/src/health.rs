@@ -35,7 +35,7 @@ fn status(broker: &Broker, stop: &CancellationToken) -> ServingStatus {
     match broker.health() {
         _ if stop.is_cancelled() => ServingStatus::NotServing,
         BrokerHealth::Ok => ServingStatus::Serving,
-        BrokerHealth::Unhealthy { .. } => ServingStatus::NotServing,
+        BrokerHealth::DiskFull { .. } | BrokerHealth::Unhealthy { .. } => ServingStatus::NotServing,
     }
 }
 

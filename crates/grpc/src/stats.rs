@@ -1,6 +1,6 @@
 //! The service that tells how the broker is.
 
-use nexo_broker::{Broker, BrokerStats, Health};
+use nexo_broker::{Broker, BrokerStats};
 use tonic::{Request, Response, Status};
 
 use crate::proto::{self, stats_service_server::StatsService};
@@ -21,14 +21,11 @@ impl StatsService for Stats {
 }
 
 fn to_proto(stats: &BrokerStats) -> proto::GetStatsResponse {
-    let reason = match &stats.health {
-        Health::Ok => None,
-        Health::Unhealthy { reason } => Some(reason.clone()),
-    };
+    let reason = stats.health.reason();
     proto::GetStatsResponse {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         healthy: reason.is_none(),
-        unhealthy_reason: reason.unwrap_or_default(),
+        unhealthy_reason: reason.unwrap_or_default().to_owned(),
         queues: stats.queues,
         resident_bytes: stats.resident_bytes,
         message_memory_bytes: stats.message_memory_bytes,

@@ -1,4 +1,5 @@
-//! The two signals that ask a process to end. The first is a request, the second is not.
+//! The two signals that ask a process to end, of which the first is a request and the second is not; and the one that
+//! asks a broker to read its settings again.
 
 use std::io;
 
@@ -29,5 +30,19 @@ impl Signals {
             let (_, code) = self.next().await;
             std::process::exit(code);
         });
+    }
+}
+
+/// Waits for SIGHUP.
+pub(crate) struct Hangups(Signal);
+
+impl Hangups {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(signal(SignalKind::hangup())?))
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) {
+        self.0.recv().await;
     }
 }

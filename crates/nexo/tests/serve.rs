@@ -148,6 +148,31 @@ fn a_flag_goes_before_the_environment_and_that_before_the_file() {
 }
 
 #[test]
+fn the_free_space_that_must_stay_can_be_changed_while_it_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("nexo.toml");
+    let set = |text: &str| fs::write(&file, text).unwrap();
+    set("disk_free_min = '1KiB'");
+    let data = dir.path().join("data");
+    let server = Server::start_in(&data, &["--config", file.to_str().unwrap()]);
+    server.ok(&["queue", "create", "mail"]);
+    server.ok(&["push", "mail", "hello"]);
+    assert_eq!(server.get("/health").0, 200);
+
+    set("disk_free_min = '4000000000GiB'");
+    server.signal(Signal::HUP);
+    eventually("the new limit is known", || server.get("/health").0 == 503);
+    let error = server.run(&["push", "mail", "more"]).error();
+    assert!(error.contains("must stay free (disk_free_min)"), "{error}");
+    assert_eq!(server.ok(&["pop", "mail", "--ack"]), "hello\n");
+
+    set("");
+    server.signal(Signal::HUP);
+    eventually("there is no limit any more", || server.get("/health").0 == 200);
+    server.ok(&["push", "mail", "more"]);
+}
+
+#[test]
 fn settings_that_cannot_be_are_one_clear_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("nexo.toml");

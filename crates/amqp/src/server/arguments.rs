@@ -13,19 +13,34 @@ use crate::codec::{Table, Value};
 /// RabbitMQ's longest time to live, in milliseconds.
 pub(super) const EXPIRY_MAX_MS: i64 = 4_294_967_295;
 
+/// Arguments that a classic queue does not take.
+const NOT_CLASSIC: &[&str] = &[
+    "x-delivery-limit",
+    "x-quorum-initial-group-size",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-dead-letter-strategy",
+    "x-queue-leader-locator",
+];
+/// Arguments that a quorum queue does not take.
+const NOT_QUORUM: &[&str] = &["x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"];
+/// Arguments that neither takes.
+const STREAMS_ALONE: &[&str] = &["x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size"];
+
 /// What RabbitMQ calls the type of a queue. Both are the same queue here; they differ in which arguments they take, in
 /// what they count, and in what survives a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueueKind {
+pub(crate) enum QueueKind {
     Classic,
     Quorum,
 }
 
 /// What a connection must know of a queue beside its handle.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Traits {
-    pub(super) kind: QueueKind,
-    pub(super) priority_max: u8,
+pub(crate) struct Traits {
+    pub(crate) kind: QueueKind,
+    pub(crate) priority_max: u8,
+    /// How long a client may hold a message, if the queue says so; zero for any time.
     pub(super) consumer_timeout: Option<Duration>,
     /// Whether messages that the full queue refuses are dead letters.
     pub(super) buries_refused: bool,
@@ -33,21 +48,22 @@ pub(super) struct Traits {
 
 impl Traits {
     /// Reads them from the arguments that are kept with a queue.
-    pub(super) fn of(config: &QueueConfig) -> Self {
+    pub(crate) fn of(config: &QueueConfig) -> Self {
         let arguments = Table::parse(&config.arguments).unwrap_or(Table::EMPTY);
         let integer = |name| arguments.get(name).and_then(|value| value.as_integer());
         let timeout = integer("x-consumer-timeout").and_then(|ms| u64::try_from(ms).ok());
+        let kind = kind_of(arguments);
         Self {
-            kind: kind_of(arguments),
+            kind,
             priority_max: integer("x-max-priority").and_then(|max| u8::try_from(max).ok()).unwrap_or(0),
-            consumer_timeout: timeout.filter(|ms| *ms > 0).map(Duration::from_millis),
-            buries_refused: arguments.get("x-overflow").and_then(|how| how.as_bytes())
-                == Some(b"reject-publish-dlx"),
+            consumer_timeout: timeout.map(Duration::from_millis),
+            buries_refused: kind == QueueKind::Classic
+                && arguments.get("x-overflow").and_then(|how| how.as_bytes()) == Some(b"reject-publish-dlx"),
         }
     }
 }
 
-fn kind_of(arguments: Table<'_>) -> QueueKind {
+pub(super) fn kind_of(arguments: Table<'_>) -> QueueKind {
     match arguments.get("x-queue-type").and_then(|kind| kind.as_bytes()) {
         Some(b"quorum") => QueueKind::Quorum,
         Some(_) | None => QueueKind::Classic,
@@ -60,7 +76,6 @@ pub(super) fn queue_config(declare: &Declare<'_>, name: &str) -> Result<QueueCon
     let mut config = QueueConfig {
         max_attempts: None,
         dead_letters: DeadLetters::Nowhere,
-        overflow: Overflow::DropHead,
         auto_delete: declare.auto_delete,
         arguments: Bytes::copy_from_slice(declare.arguments.as_raw()),
         ..QueueConfig::default()
@@ -75,12 +90,12 @@ pub(super) fn queue_config(declare: &Declare<'_>, name: &str) -> Result<QueueCon
         _ => not_negative(number),
     })?;
     let overflows = ["drop-head", "reject-publish", "reject-publish-dlx"];
-    if read
-        .word("x-overflow", &overflows, |_| "invalid_overflow".into())?
-        .is_some_and(|how| how != "drop-head")
-    {
-        config.overflow = Overflow::Reject;
-    }
+    config.overflow = match read.word("x-overflow", &overflows, |_| "invalid_overflow".into())? {
+        Some("reject-publish") => Overflow::Reject,
+        // A quorum queue takes the word, and drops the head all the same.
+        Some("reject-publish-dlx") if kind_of(declare.arguments) == QueueKind::Classic => Overflow::Reject,
+        Some(_) | None => Overflow::DropHead,
+    };
     read.word("x-queue-mode", &["default", "lazy"], |mode| format!("\"unsupported queue mode '{mode}'\""))?;
     read.integer("x-queue-version", |version| {
         (!(1..=2).contains(&version)).then(|| format!("\"unsupported queue version '{version}'\""))
@@ -88,11 +103,16 @@ pub(super) fn queue_config(declare: &Declare<'_>, name: &str) -> Result<QueueCon
     config.single_active_consumer = read.truth("x-single-active-consumer")?;
     read.word("x-queue-type", &["classic", "quorum"], |kind| format!("\"unsupported queue type '{kind}'\""))?;
     read.time("x-consumer-timeout", 0)?;
-    if let Some(limit) = read.count("x-delivery-limit")? {
-        let most = u64::from(nexo_types::limits::MAX_ATTEMPTS_MAX) - 1;
-        config.max_attempts = u32::try_from(limit.min(most)).ok().map(|limit| limit + 1);
+    // RabbitMQ does not look at this one: below 0 is as 0, and what is no number is no limit.
+    if let Some(limit) = declare.arguments.get("x-delivery-limit").and_then(|limit| limit.as_integer()) {
+        let most = i64::from(nexo_types::limits::MAX_ATTEMPTS_MAX) - 1;
+        config.max_attempts = u32::try_from(limit.clamp(0, most)).ok().map(|limit| limit + 1);
     }
     read.keys_of_kind(declare)?;
+    let strategies = ["at-most-once", "at-least-once"];
+    read.word("x-dead-letter-strategy", &strategies, |_| "invalid_dlx_strategy".into())?;
+    let locators = ["client-local", "balanced", "random", "least-leaders"];
+    read.word("x-queue-leader-locator", &locators, |_| "invalid_queue_locator_arg".into())?;
     Ok(config)
 }
 
@@ -186,29 +206,23 @@ impl<'a> Arguments<'a> {
 
     /// Some arguments and properties are only for one type of queue.
     fn keys_of_kind(&self, declare: &Declare<'_>) -> Result<(), Refusal> {
-        let (kind, module, foreign) = match kind_of(self.table) {
-            QueueKind::Classic => (
-                QueueKind::Classic,
-                "rabbit_classic_queue",
-                &["x-delivery-limit", "x-quorum-initial-group-size"][..],
-            ),
-            QueueKind::Quorum => (
-                QueueKind::Quorum,
-                "rabbit_quorum_queue",
-                &["x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"][..],
-            ),
+        let kind = kind_of(self.table);
+        let (module, foreign) = match kind {
+            QueueKind::Classic => ("rabbit_classic_queue", NOT_CLASSIC),
+            QueueKind::Quorum => ("rabbit_quorum_queue", NOT_QUORUM),
         };
         let name = self.name;
-        if let Some(key) = foreign.iter().find(|key| self.table.get(key).is_some()) {
+        let mut foreign = foreign.iter().chain(STREAMS_ALONE);
+        if let Some(key) = foreign.find(|key| self.table.get(key).is_some()) {
             return Err(Refusal::precondition(format!(
                 "invalid arg '{key}' for queue '{name}' in vhost '/' of queue type {module}"
             )));
         }
         let property = match declare {
             _ if kind == QueueKind::Classic => None,
-            Declare { durable: false, .. } => Some("non-durable"),
-            Declare { exclusive: true, .. } => Some("exclusive-owner"),
             Declare { auto_delete: true, .. } => Some("auto-delete"),
+            Declare { exclusive: true, .. } => Some("exclusive-owner"),
+            Declare { durable: false, .. } => Some("non-durable"),
             _ => None,
         };
         match property {

@@ -31,9 +31,11 @@ impl Session {
         // RabbitMQ lets a message go whose dead-letter exchange is not there.
         let _ = broker.routes().route(exchange.as_str(), &keys, &*headers, &mut ids);
         for queue in ids.into_iter().filter_map(|id| broker.queue_by_id(id)) {
-            if !AmqpScribe.is_cycle(&letter.message, queue.name())
-                && let Err(error) = queue.push(&letter.message)
-            {
+            if AmqpScribe.is_cycle(&letter.message, queue.name()) {
+                continue;
+            }
+            let message = AmqpScribe.for_queue(&letter.message, &queue.config());
+            if let Err(error) = queue.push(&message) {
                 tracing::warn!(queue = %queue.name(), %error, "a dead letter is lost");
             }
         }

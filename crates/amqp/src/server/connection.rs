@@ -28,7 +28,9 @@ const CLOSE_MAX: Duration = Duration::from_secs(5);
 /// As above, if it cannot be understood any more.
 const DEAF_CLOSE_MAX: Duration = Duration::from_secs(1);
 const BLOCKED_TICK: Duration = Duration::from_millis(200);
-const TIMEOUT_TICK: Duration = Duration::from_secs(1);
+/// How often is looked for clients that hold messages too long: a tenth of that time, within these bounds.
+const TIMEOUT_TICK_MIN: Duration = Duration::from_secs(1);
+const TIMEOUT_TICK_MAX: Duration = Duration::from_secs(60);
 const IDLE_TICK: Duration = Duration::from_secs(3600);
 /// Room for a read: small while little comes, so that thousands of idle connections cost little.
 const READ_BYTES_MIN: usize = 8 << 10;
@@ -173,8 +175,8 @@ impl Connection {
     fn wind_up(&mut self) {
         let half_beat = Duration::from_millis(500) * u32::from(self.session.limits.heartbeat);
         let mut wait = if half_beat.is_zero() { IDLE_TICK } else { half_beat };
-        if self.session.has_timeouts {
-            wait = wait.min(TIMEOUT_TICK);
+        if let Some(timeout) = self.session.shortest_timeout {
+            wait = wait.min((timeout / 10).clamp(TIMEOUT_TICK_MIN, TIMEOUT_TICK_MAX));
         }
         if self.session.blocked || self.closing_until.is_some() {
             wait = wait.min(BLOCKED_TICK);
@@ -268,9 +270,9 @@ impl Connection {
         if self.closing_until.is_some_and(|until| now >= until) {
             return false;
         }
-        self.session.unblock();
+        self.session.unblock().await;
         self.release_buffers();
-        if self.session.has_timeouts {
+        if self.session.shortest_timeout.is_some() {
             self.session.enforce_timeouts().await;
         }
         let beat = Duration::from_secs(self.session.limits.heartbeat.into());

@@ -49,7 +49,10 @@ impl Session {
             return Err(Refusal::new(ReplyCode::AccessRefused, text));
         }
         let seat = SeatGuard::new(&shared, queue.id());
-        let source = Arc::new(Source::new(serial, number, queue, traits, prefetch));
+        let timeout = shared.consumer_timeout(traits).filter(|_| acks == Acks::Wanted);
+        let mut source = Source::new(serial, number, queue, traits.kind);
+        (source.prefetch, source.timeout) = (prefetch, timeout);
+        let source = Arc::new(source);
         let stop = Arc::new(Notify::new());
         let consumer =
             Consumer { tag: tag.clone(), source, stop, acks, priority, window: Window::new(), _seat: seat };
@@ -57,7 +60,7 @@ impl Session {
         let waiting = await_messages(Arc::clone(&consumer.source), subscription, Arc::clone(&consumer.stop));
         channel.tags.insert(tag.clone(), serial);
         channel.consumers.insert(serial, consumer);
-        self.has_timeouts |= traits.consumer_timeout.is_some();
+        self.note_timeout(timeout);
         self.answer_unless(
             consume.nowait,
             number,
@@ -150,6 +153,8 @@ impl Session {
             let cancel = basic::Cancel { consumer_tag: ShortStr::clipped(&consumer.tag), nowait: true };
             self.out.method(source.channel, &cancel);
         }
+        // What was on its way to it counts no more against a limit that it shared.
+        self.ease(&[source.channel]);
     }
 
     pub(super) async fn qos(&mut self, number: u16, qos: &basic::Qos) -> Result<(), Refusal> {
@@ -172,11 +177,12 @@ impl Session {
         let channel = self.channel(number)?;
         match &channel.limit {
             None if max == 0 => return Ok(()),
-            Some(limit) if limit.change(max) => {
+            None => {}
+            Some(limit) => {
+                limit.change(max);
                 self.ease(&[number]);
                 return Ok(());
             }
-            None | Some(_) => {}
         }
         // The consumers begin anew under the new limit; what was on its way to them goes back first.
         let bound = channel.consumers.values().filter(|consumer| consumer.acks == Acks::Wanted);

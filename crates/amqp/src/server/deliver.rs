@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::StreamExt;
 use nexo_broker::{
     Durability, Handed, Headers, LeaseTerms, MessageView, Properties as StoredProperties, PropertyFormat,
     SettleMode, Terms,
@@ -30,7 +30,7 @@ use crate::headers::native_table;
 impl Session {
     /// Takes in what a subscription brought, and has it wait for more.
     pub(super) fn take_arrival(&mut self, arrival: Arrival) {
-        let Arrival { source, mut subscription, stop, news } = arrival;
+        let Arrival { source, subscription, stop, news } = arrival;
         let alive = matches!(self.channels.get(&source.channel), Some(Slot::Open(channel))
             if channel.consumers.contains_key(&source.id));
         match news {
@@ -41,13 +41,8 @@ impl Session {
                 }
             }
             News::Gone if alive => self.consumer_gone(&source),
-            News::Gone => {}
-            News::Stopped => {
-                // What was handed out already stays with its consumer: if it acknowledges, it goes back from there.
-                while let Some(Some(messages)) = subscription.next_handed().now_or_never() {
-                    self.waiting.push_back(Batch { source: Arc::clone(&source), rest: messages.into_iter() });
-                }
-            }
+            // What was on its way to a consumer that was stopped goes back.
+            News::Gone | News::Stopped => {}
         }
     }
 
@@ -60,8 +55,22 @@ impl Session {
             if matches!(arrival.news, News::Stopped | News::Gone) {
                 ids.remove(&arrival.source.id);
             }
-            self.take_arrival(arrival);
+            match arrival {
+                // Without acknowledgements what was handed out is gone from its queue: it must reach the client.
+                Arrival { source, subscription, news: News::Stopped, .. }
+                    if self.acks_of(&source) == Some(Acks::None) =>
+                {
+                    let rest = subscription.close().await.into_iter();
+                    self.waiting.push_back(Batch { source, rest });
+                }
+                arrival => self.take_arrival(arrival),
+            }
         }
+    }
+
+    fn acks_of(&self, source: &Source) -> Option<Acks> {
+        let Some(Slot::Open(channel)) = self.channels.get(&source.channel) else { return None };
+        channel.consumers.get(&source.id).map(|consumer| consumer.acks)
     }
 
     /// Writes what waits, as long as the client reads.
@@ -102,8 +111,11 @@ impl Session {
             return Ok(());
         };
         let traits = Traits::of(&queue.config());
-        self.has_timeouts |= traits.consumer_timeout.is_some();
-        let source = Arc::new(Source::new(self.new_serial(), number, queue, traits, 0));
+        let timeout = self.shared.consumer_timeout(traits);
+        self.note_timeout(timeout);
+        let mut source = Source::new(self.new_serial(), number, queue, traits.kind);
+        source.timeout = timeout;
+        let source = Arc::new(source);
         let frame_max = self.limits.frame_max;
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let tag = channel.next_tag();

@@ -136,7 +136,9 @@ impl From<QueueError> for Refusal {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::NotFound { name } => Self::no_queue(name.as_str()),
-            QueueError::Unavailable { reason } => Self::new(ReplyCode::InternalError, reason),
+            QueueError::DiskFull { reason } | QueueError::Unavailable { reason } => {
+                Self::new(ReplyCode::InternalError, reason)
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::connection;
+use super::options::Options;
 use super::shared::Shared;
 
 /// After an error such as too many open files: the next attempt would fail as well.
@@ -23,10 +24,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub async fn serve(
     broker: Broker,
     listener: TcpListener,
+    options: Options,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     listener.local_addr()?;
-    let shared = Arc::new(Shared::new(broker));
+    let shared = Arc::new(Shared::new(broker, options));
     let stop = CancellationToken::new();
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);

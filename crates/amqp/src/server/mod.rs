@@ -26,6 +26,7 @@ mod limit;
 mod listener;
 mod login;
 mod message_facts;
+mod options;
 mod outbox;
 mod output;
 mod pace;
@@ -40,4 +41,6 @@ mod source;
 mod transactions;
 mod unacked;
 
+pub(crate) use arguments::{QueueKind, Traits};
 pub use listener::serve;
+pub use options::Options;

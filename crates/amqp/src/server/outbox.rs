@@ -19,6 +19,7 @@ pub(super) struct Outbox {
     runs: Vec<Run>,
     written: Written,
     refused: Vec<Publisher>,
+    dead: Vec<(Arc<Target>, NewMessage)>,
     messages: usize,
 }
 
@@ -54,6 +55,47 @@ impl QueueBatch {
             }
         };
         bundle.push(message);
+    }
+
+    /// Notes what the queue did not take of a bundle whose first publisher is at `first`. Answers which messages came
+    /// when the log had run full in between: they are to be tried by themselves, and then it is known what becomes of
+    /// them.
+    fn refuse(
+        &self,
+        first: usize,
+        refused: Vec<Refused>,
+        publishers: &mut Vec<Publisher>,
+        dead: &mut Vec<(Arc<Target>, NewMessage)>,
+    ) -> Vec<(Publisher, NewMessage)> {
+        let mut late = Vec::new();
+        for Refused { at, message, error } in refused {
+            let publisher = self.publishers[first + at];
+            match error {
+                PushError::Unavailable { .. } => {
+                    late.push((publisher, message));
+                    continue;
+                }
+                PushError::Full { .. } if self.target.traits.buries_refused => {
+                    dead.push((Arc::clone(&self.target), message));
+                }
+                PushError::Full { .. } | PushError::BodyTooLarge { .. } | PushError::TimeTooLong { .. } => {}
+            }
+            publishers.push(publisher);
+        }
+        late
+    }
+
+    /// Puts messages back before all others; of those, the publishers begin at `rest`.
+    fn try_again(&mut self, late: Vec<(Publisher, NewMessage)>, rest: usize) {
+        let later = std::mem::take(&mut self.bundles);
+        let mut publishers = Vec::with_capacity(self.publishers.len());
+        for (publisher, message) in late {
+            publishers.push(publisher);
+            self.add(&message.as_draft());
+        }
+        publishers.extend_from_slice(&self.publishers[rest..]);
+        self.publishers = publishers;
+        self.bundles.extend(later);
     }
 
     /// A little more than was needed last time, so that like loads fit.
@@ -98,6 +140,7 @@ impl Default for Outbox {
             runs: Vec::new(),
             written: Written::NOTHING,
             refused: Vec::new(),
+            dead: Vec::new(),
             messages: 0,
         }
     }
@@ -137,8 +180,7 @@ impl Outbox {
     }
 
     /// Pushes everything. Answers why not, if the disk is full; what was not pushed then stays for the next attempt.
-    pub(super) fn flush(&mut self, broker: &Broker) -> Result<Flushed, String> {
-        let mut dead = Vec::new();
+    pub(super) fn flush(&mut self) -> Result<Flushed, String> {
         for batch in &mut self.batches {
             let mut done = 0;
             while let Some(bundle) = batch.bundles.pop_front() {
@@ -148,23 +190,23 @@ impl Outbox {
                 match batch.target.queue.push_bundle(&mut bundle) {
                     Ok(pushed) => {
                         self.written = self.written.and(pushed.written);
-                        for Refused { at, message, error } in pushed.refused {
-                            let full = matches!(error, PushError::Full { .. });
-                            if full && batch.target.traits.buries_refused {
-                                dead.push((Arc::clone(&batch.target), message));
-                            }
-                            self.refused.push(batch.publishers[done + at]);
+                        let late = batch.refuse(done, pushed.refused, &mut self.refused, &mut self.dead);
+                        if !late.is_empty() {
+                            self.messages -= count - late.len();
+                            batch.try_again(late, done + count);
+                            done = 0;
+                            continue;
                         }
                     }
                     // The queue went while the message was on its way, as if it had gone before.
                     Err(QueueError::NotFound { .. }) => {}
+                    Err(QueueError::DiskFull { reason }) => {
+                        batch.bundles.extend(bundle);
+                        batch.bundles.rotate_right(1);
+                        batch.publishers.drain(..done);
+                        return Err(reason);
+                    }
                     Err(QueueError::Unavailable { reason }) => {
-                        if let Some(reason) = disk_is_full(broker) {
-                            batch.bundles.extend(bundle);
-                            batch.bundles.rotate_right(1);
-                            batch.publishers.drain(..done);
-                            return Err(reason);
-                        }
                         tracing::warn!(queue = %batch.target.queue.name(), reason, "publishes are refused");
                         self.refused.extend_from_slice(&batch.publishers[done..done + count]);
                     }
@@ -182,14 +224,14 @@ impl Outbox {
         }
         let written = std::mem::replace(&mut self.written, Written::NOTHING);
         let (runs, refused) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.refused));
-        Ok(Flushed { written, runs, refused, dead })
+        Ok(Flushed { written, runs, refused, dead: std::mem::take(&mut self.dead) })
     }
 }
 
 /// Why publishers must wait, if they must.
 pub(super) fn disk_is_full(broker: &Broker) -> Option<String> {
     match broker.health() {
-        Health::Ok => None,
-        Health::Unhealthy { reason } => reason.starts_with("the disk is full").then_some(reason),
+        Health::DiskFull { reason } => Some(reason),
+        Health::Ok | Health::Unhealthy { .. } => None,
     }
 }

@@ -175,7 +175,7 @@ impl Session {
         if self.outbox.is_empty() {
             return Some(Written::NOTHING);
         }
-        let flushed = match self.outbox.flush(&self.shared.broker) {
+        let flushed = match self.outbox.flush() {
             Ok(flushed) => flushed,
             Err(reason) => {
                 self.block(&reason);

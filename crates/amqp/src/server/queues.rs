@@ -5,7 +5,7 @@ use nexo_broker::topology::{Binding, Destination};
 use nexo_broker::{CreateError, Declaration, DeleteIf, Durability, QueueHandle};
 use nexo_types::QueueName;
 
-use super::arguments::queue_config;
+use super::arguments::{QueueKind, kind_of, queue_config};
 use super::equivalence;
 use super::error::{self, Refusal, exchange_name, queue_name};
 use super::exchanges::binding_arguments;
@@ -67,6 +67,10 @@ impl Session {
 
     async fn make_queue(&mut self, declare: &queue::Declare<'_>) -> Result<QueueHandle, Refusal> {
         let name = if declare.queue.is_empty() {
+            if kind_of(declare.arguments) == QueueKind::Quorum {
+                let text = "Cannot declare a server-named queue for type rabbit_quorum_queue";
+                return Err(Refusal::precondition(text));
+            }
             QueueName::new(&self.shared.new_name("amq.gen-"))?
         } else {
             let name = queue_name(&declare.queue)?;

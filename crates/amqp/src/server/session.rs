@@ -3,6 +3,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -22,7 +23,8 @@ use super::routing::Targets;
 use super::settle::Groups;
 use super::shared::Shared;
 use super::source::{Arrival, Batch};
-use crate::codec::method::{channel, connection};
+use super::transactions::Unfinished;
+use crate::codec::method::{channel, connection, tx};
 use crate::codec::{AmqpMethod, FrameMax, MethodId, ReplyCode, ShortStr};
 
 /// The state of a connection. The fields are dropped in this order: no consumer takes what is given back.
@@ -50,7 +52,10 @@ pub(super) struct Session {
     pub(super) blocked: bool,
     pub(super) pace: Pace,
     pub(super) owns_queues: bool,
-    pub(super) has_timeouts: bool,
+    /// The shortest time for which a client may hold a message, if it ever had one with an end.
+    pub(super) shortest_timeout: Option<Duration>,
+    /// A commit that waits for room on the disk, as everything on the connection does.
+    pub(super) unfinished: Option<Unfinished>,
     next_serial: u64,
 }
 
@@ -114,7 +119,8 @@ impl Session {
             blocked: false,
             pace: Pace::default(),
             owns_queues: false,
-            has_timeouts: false,
+            shortest_timeout: None,
+            unfinished: None,
             next_serial: 1,
         }
     }
@@ -201,17 +207,23 @@ impl Session {
     }
 
     /// Goes on if there is room again.
-    pub(super) fn unblock(&mut self) {
-        if !self.blocked
-            || outbox::disk_is_full(&self.shared.broker).is_some()
-            || self.flush_publishes().is_none()
-        {
+    pub(super) async fn unblock(&mut self) {
+        if !self.blocked || outbox::disk_is_full(&self.shared.broker).is_some() {
             return;
         }
+        let Some(written) = self.flush_publishes() else { return };
         self.blocked = false;
+        if let Some(Unfinished { channel, transaction }) = self.unfinished.take() {
+            let finished = self.finish_commit(channel, transaction, written).await;
+            self.conclude(channel, finished.map_err(|refusal| refusal.of(tx::Commit::ID))).await;
+        }
         if self.abilities.blocked {
             self.out.method(0, &connection::Unblocked {});
         }
+    }
+
+    pub(super) fn note_timeout(&mut self, timeout: Option<Duration>) {
+        self.shortest_timeout = self.shortest_timeout.into_iter().chain(timeout).min();
     }
 
     /// Closes channels whose client holds a message for longer than its queue allows.

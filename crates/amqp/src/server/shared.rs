@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,11 +11,14 @@ use nexo_broker::{Broker, SessionId};
 use nexo_types::QueueId;
 use parking_lot::Mutex;
 
+use super::arguments::Traits;
+use super::options::Options;
 use super::reply_to::ReplyDesk;
 
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) broker: Broker,
+    options: Options,
     pub(super) replies: ReplyDesk,
     /// How many consumers each queue has from here.
     seats: Mutex<HashMap<QueueId, Seats>>,
@@ -38,15 +42,22 @@ pub(super) enum Company {
 }
 
 impl Shared {
-    pub(super) fn new(broker: Broker) -> Self {
+    pub(super) fn new(broker: Broker, options: Options) -> Self {
         Self {
             broker,
+            options,
             replies: ReplyDesk::default(),
             seats: Mutex::default(),
             next_session: AtomicU64::new(1),
             secret: RandomState::new(),
             next_name: AtomicU64::new(1),
         }
+    }
+
+    /// How long a client may hold a message of such a queue, if there is an end to it.
+    pub(super) fn consumer_timeout(&self, traits: Traits) -> Option<Duration> {
+        let timeout = traits.consumer_timeout.unwrap_or(self.options.consumer_timeout);
+        (!timeout.is_zero()).then_some(timeout)
     }
 
     pub(super) fn new_session(&self) -> SessionId {

@@ -9,7 +9,7 @@ use nexo_types::{ConsumerId, Offset};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::arguments::{QueueKind, Traits};
+use super::arguments::QueueKind;
 use super::limit::Limit;
 
 /// What every delivery of one consumer has in common.
@@ -34,9 +34,8 @@ pub(super) struct Seat {
 }
 
 impl Source {
-    pub(super) fn new(id: u64, channel: u16, queue: QueueHandle, traits: Traits, prefetch: u32) -> Self {
-        let Traits { kind, consumer_timeout: timeout, .. } = traits;
-        Self { id, channel, queue, prefetch, kind, timeout, seat: Mutex::default() }
+    pub(super) fn new(id: u64, channel: u16, queue: QueueHandle, kind: QueueKind) -> Self {
+        Self { id, channel, queue, prefetch: 0, kind, timeout: None, seat: Mutex::default() }
     }
 
     pub(super) fn seat(&self) -> Seat {

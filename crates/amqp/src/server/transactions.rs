@@ -1,6 +1,6 @@
 //! `tx.*`: publishes and acknowledgements that wait for a commit.
 
-use nexo_broker::Settle;
+use nexo_broker::{Settle, Written};
 
 use super::channel::Mode;
 use super::content::Whole;
@@ -31,6 +31,13 @@ impl Transaction {
         self.publishes.push(message);
         Ok(())
     }
+}
+
+/// A commit whose publishes did not fit on the disk. Its client waits for the answer, as RabbitMQ's would.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    pub(super) channel: u16,
+    pub(super) transaction: Box<Transaction>,
 }
 
 impl Drop for Transaction {
@@ -93,9 +100,22 @@ impl Session {
         for message in std::mem::take(&mut done.publishes) {
             self.publish_now(number, &message.as_incoming())?;
         }
-        // On a full disk the client is told that nothing is certain, rather than that all is well.
-        let written = self.flush_publishes();
-        let written = written.ok_or_else(|| Refusal::new(ReplyCode::InternalError, "the disk is full"))?;
+        match self.flush_publishes() {
+            Some(written) => self.finish_commit(number, done, written).await,
+            None => {
+                self.unfinished = Some(Unfinished { channel: number, transaction: done });
+                Ok(())
+            }
+        }
+    }
+
+    /// Does what is left when all publishes of a commit are with the broker.
+    pub(super) async fn finish_commit(
+        &mut self,
+        number: u16,
+        mut done: Box<Transaction>,
+        written: Written,
+    ) -> Result<(), Refusal> {
         self.shared.broker.clone().wait_for(written).await?;
         for LaterSettle { held, what } in done.settles.drain(..) {
             self.settle_now(&held, what);

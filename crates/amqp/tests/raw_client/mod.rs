@@ -37,6 +37,10 @@ pub struct Served {
 
 impl Served {
     pub async fn start() -> Self {
+        Self::start_with(nexo_amqp::Options::default()).await
+    }
+
+    pub async fn start_with(amqp: nexo_amqp::Options) -> Self {
         let disk = FaultyDisk::new();
         let options = BrokerOptions {
             segment_bytes: 1 << 20,
@@ -50,7 +54,7 @@ impl Served {
         let shutdown = async {
             let _ = stopped.await;
         };
-        let server = tokio::spawn(nexo_amqp::serve(broker.clone(), listener, shutdown));
+        let server = tokio::spawn(nexo_amqp::serve(broker.clone(), listener, amqp, shutdown));
         Self { broker, disk, address, stop: Some(stop), server }
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -51,26 +51,32 @@ impl Default for Terms {
 
 /// A number of messages that several consumers, perhaps of several queues, may hold together.
 #[derive(Debug, Default)]
-pub struct SharedCredit(AtomicU32);
+pub struct SharedCredit(AtomicI64);
 
 impl SharedCredit {
     /// Room for this many.
     #[must_use]
-    pub const fn new(credit: u32) -> Self {
-        Self(AtomicU32::new(credit))
+    pub fn new(credit: u32) -> Self {
+        Self(AtomicI64::new(credit.into()))
     }
 
     /// Makes room for more. Whoever calls this then gives the consumers a credit of 0 each, so that they look again.
     pub fn add(&self, credit: u32) {
-        self.0.fetch_add(credit, Ordering::Relaxed);
+        self.0.fetch_add(credit.into(), Ordering::Relaxed);
+    }
+
+    /// Takes room away, also what is in use: as much must come back before there is room again.
+    pub fn remove(&self, credit: u32) {
+        self.0.fetch_sub(credit.into(), Ordering::Relaxed);
     }
 
     fn take_one(&self) -> bool {
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        let one_less = |left: i64| (left > 0).then_some(left - 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
     fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        self.0.load(Ordering::Relaxed) <= 0
     }
 }
 
@@ -223,7 +229,7 @@ impl Consumers {
         None
     }
 
-    /// Gives back what [`Self::next`] took.
+    /// Gives back what [`Self::next`] took, to a consumer and to those it shares a limit with.
     pub(crate) fn give_back(&mut self, id: ConsumerId, count: u32) {
         if let Some(shared) = self.all.get(&id).and_then(|consumer| consumer.shared.as_ref()) {
             shared.add(count);
@@ -362,5 +368,20 @@ mod tests {
         consumers.add_credit(ConsumerId(2), 0);
         assert_eq!(consumers.next().map(|(id, _)| id.0), Some(2));
         assert_eq!(consumers.next(), None);
+    }
+
+    #[test]
+    fn shared_credit_that_is_in_use_can_be_taken_away() {
+        let mut consumers = Consumers::default();
+        let shared = Arc::new(SharedCredit::new(3));
+        consumers.add(ConsumerId(1), Terms::default(), 100, Some(Arc::clone(&shared)));
+        assert!(consumers.next().is_some() && consumers.next().is_some());
+        shared.remove(2);
+        assert_eq!(consumers.next(), None, "two are held, and one is allowed");
+        for (returned, more) in [(1, false), (1, true)] {
+            shared.add(returned);
+            consumers.add_credit(ConsumerId(1), 0);
+            assert_eq!(consumers.next().is_some(), more);
+        }
     }
 }

@@ -250,6 +250,11 @@ impl Queue {
         self.consumers.set_credit(id, credit);
     }
 
+    /// Gives back the credit of messages that were handed to a consumer and never reached it.
+    pub fn give_back_credit(&mut self, id: nexo_types::ConsumerId, count: u32) {
+        self.consumers.give_back(id, count);
+    }
+
     /// Forgets a consumer. What it holds stays leased.
     pub fn remove_consumer(&mut self, id: nexo_types::ConsumerId) {
         self.consumers.remove(id);

@@ -39,6 +39,12 @@ pub(crate) struct Layer {
     /// Memory for messages; beyond it they are left on disk [default: 256MiB]
     #[arg(long, value_name = "BYTES", env = "NEXO_MEMORY_BYTES_MAX")]
     pub(crate) memory_bytes_max: Option<Size>,
+    /// How long an AMQP client may hold a message, in milliseconds; 0 for any time [default: 1800000]
+    #[arg(long, value_name = "MS", env = "NEXO_AMQP_CONSUMER_TIMEOUT_MS")]
+    pub(crate) amqp_consumer_timeout_ms: Option<u64>,
+    /// Disk that must stay free: below it nothing is pushed; 0 for no limit. Read again on SIGHUP [default: 0]
+    #[arg(long, value_name = "BYTES", env = "NEXO_DISK_FREE_MIN")]
+    pub(crate) disk_free_min: Option<Size>,
     /// What to log: a level from error to trace, or a filter like warn,nexo_broker=debug [default: warn]
     #[arg(long, value_name = "FILTER", env = "NEXO_LOG")]
     pub(crate) log: Option<String>,
@@ -72,6 +78,7 @@ pub(crate) struct Config {
     pub(crate) http: Listen,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
+    pub(crate) amqp_options: nexo_amqp::Options,
     pub(crate) broker: BrokerOptions,
 }
 
@@ -115,6 +122,8 @@ impl Layer {
             sync_interval_ms: self.sync_interval_ms.or(below.sync_interval_ms),
             segment_bytes: self.segment_bytes.or(below.segment_bytes),
             memory_bytes_max: self.memory_bytes_max.or(below.memory_bytes_max),
+            amqp_consumer_timeout_ms: self.amqp_consumer_timeout_ms.or(below.amqp_consumer_timeout_ms),
+            disk_free_min: self.disk_free_min.or(below.disk_free_min),
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
         }
@@ -136,6 +145,13 @@ impl Layer {
         if let Some(Size(bytes)) = self.memory_bytes_max {
             broker.memory_bytes_max = bytes;
         }
+        if let Some(Size(bytes)) = self.disk_free_min {
+            broker.disk_free_min = bytes;
+        }
+        let mut amqp_options = nexo_amqp::Options::default();
+        if let Some(timeout) = self.amqp_consumer_timeout_ms {
+            amqp_options.consumer_timeout = Duration::from_millis(timeout);
+        }
         let amqp = self.amqp.unwrap_or_else(|| Listen::At("127.0.0.1:5672".into()));
         let grpc = self.grpc.unwrap_or_else(|| Listen::At("127.0.0.1:7654".into()));
         let http = self.http.unwrap_or_else(|| Listen::At("127.0.0.1:15672".into()));
@@ -143,7 +159,8 @@ impl Layer {
             bail!("amqp, grpc and http are all off; at least one way in must be open");
         }
         let log = self.log.unwrap_or_else(|| "warn".into());
-        Ok(Config { amqp, grpc, http, log, log_format: self.log_format.unwrap_or(LogFormat::Text), broker })
+        let log_format = self.log_format.unwrap_or(LogFormat::Text);
+        Ok(Config { amqp, grpc, http, log, log_format, amqp_options, broker })
     }
 }
 

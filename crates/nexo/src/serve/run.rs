@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, Layer};
 use super::logging;
-use crate::signals::Signals;
+use crate::signals::{Hangups, Signals};
 
 /// How long calls that have begun may take to finish once the broker was asked to end.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -28,6 +28,7 @@ When the broker is ready it prints one line:
   ready amqp=127.0.0.1:5672 grpc=127.0.0.1:7654 http=127.0.0.1:15672 data=./nexo-data
 
 SIGTERM and SIGINT let it finish what is in flight, sync and exit with 0; a second one ends it.
+SIGHUP has it read disk_free_min again from the file; everything else needs a restart.
 
 Examples:
   nexo serve
@@ -48,22 +49,42 @@ pub(crate) struct ServeArgs {
 impl ServeArgs {
     /// Serves until a signal says otherwise.
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let file = self.config.as_deref().map(Layer::from_file).transpose()?.unwrap_or_default();
-        let config = self.layer.over(file).decide()?;
+        let config = self.settings()?;
         logging::start(&config)?;
         let mut signals = Signals::new().context("cannot listen for signals")?;
+        let mut hangups = Hangups::new().context("cannot listen for signals")?;
         let mut serving = Serving::start(&config).await?;
         serving.print_ready(&config);
-        let outcome = tokio::select! {
-            (name, _) = signals.next() => {
-                tracing::info!(signal = name, "ending");
-                Ok(ExitCode::SUCCESS)
+        let outcome = loop {
+            tokio::select! {
+                (name, _) = signals.next() => {
+                    tracing::info!(signal = name, "ending");
+                    break Ok(ExitCode::SUCCESS);
+                }
+                () = hangups.next() => self.read_again(&serving.broker),
+                failed = serving.failed() => break Err(failed),
             }
-            failed = serving.failed() => Err(failed),
         };
         signals.force_next();
         serving.end().await;
         outcome
+    }
+
+    fn settings(&self) -> anyhow::Result<Config> {
+        let file = self.config.as_deref().map(Layer::from_file).transpose()?.unwrap_or_default();
+        self.layer.clone().over(file).decide()
+    }
+
+    /// Takes over what can change while the broker runs.
+    fn read_again(&self, broker: &Broker) {
+        match self.settings() {
+            Ok(config) => {
+                let disk_free_min = config.broker.disk_free_min;
+                tracing::info!(disk_free_min, "the settings were read again");
+                broker.set_disk_free_min(disk_free_min);
+            }
+            Err(error) => tracing::error!("the settings stay as they are: {error:#}"),
+        }
     }
 }
 
@@ -91,7 +112,7 @@ impl Serving {
         if let Some(listener) = amqp {
             serving.note("amqp", &listener)?;
             let stop = serving.stop.clone().cancelled_owned();
-            let server = nexo_amqp::serve(serving.broker.clone(), listener, stop);
+            let server = nexo_amqp::serve(serving.broker.clone(), listener, config.amqp_options, stop);
             serving.servers.spawn(async move { server.await.context("the AMQP port failed") });
         }
         if let Some(listener) = grpc {

@@ -62,17 +62,17 @@ impl Server {
 
     /// A broker on free ports with the data in `data_dir`.
     pub fn start_in(data_dir: &Path, args: &[&str]) -> Self {
-        let mut command = serve_command(data_dir);
+        let mut command = nexo();
+        command.args(["serve", "--data-dir"]).arg(data_dir);
         command.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]).args(args);
+        if !args.contains(&"--amqp") {
+            command.args(["--amqp", "off"]);
+        }
         let mut process = Process::spawn(&mut command);
         let Some(ready) = process.first_line() else {
             panic!("the broker did not get ready: {:?}", process.finish());
         };
-        let address = |name: &str| {
-            let found = ready.split_whitespace().find_map(|word| word.strip_prefix(name));
-            found.unwrap_or_else(|| panic!("no {name} in {ready:?}")).to_owned()
-        };
-        let (grpc, http) = (address("grpc="), address("http="));
+        let (grpc, http) = (address(&ready, "grpc="), address(&ready, "http="));
         Self { process, dir: None, data_dir: data_dir.to_owned(), grpc, http, ready }
     }
 
@@ -123,6 +123,11 @@ impl Server {
     /// The address that `--server` takes.
     pub fn url(&self) -> String {
         format!("http://{}", self.grpc)
+    }
+
+    /// The address that RabbitMQ's clients take, if the broker was started with `--amqp`.
+    pub fn amqp_url(&self) -> String {
+        format!("amqp://guest:guest@{}/%2f", address(&self.ready, "amqp="))
     }
 
     /// A command against this broker, not yet started.
@@ -294,6 +299,12 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// What the ready line says after `name`.
+fn address(ready: &str, name: &str) -> String {
+    let found = ready.split_whitespace().find_map(|word| word.strip_prefix(name));
+    found.unwrap_or_else(|| panic!("no {name} in {ready:?}")).to_owned()
 }
 
 fn lines(from: impl Read + Send + 'static) -> mpsc::Receiver<String> {

@@ -1,0 +1,81 @@
+//! How much of the disk must stay free for others. Below it nothing is pushed; everything else goes on, so that
+//! consumers can make room.
+//!
+//! The log says by itself when it finds no room for another segment. This is the limit that an operator sets before that.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nexo_types::{Millis, Timestamp};
+
+use crate::system;
+
+/// How long an answer of the file system is good for: asking takes a microsecond, and pushes come by the thousand.
+const FRESH: Millis = Millis(200);
+/// The system does not say how much is free.
+const UNKNOWN: u64 = u64::MAX;
+
+/// The limit, and what is known of the disk.
+#[derive(Debug)]
+pub(crate) struct DiskRoom {
+    path: PathBuf,
+    free_min: AtomicU64,
+    free: AtomicU64,
+    asked_at: AtomicU64,
+}
+
+impl DiskRoom {
+    /// On the disk that holds `path`.
+    pub(crate) fn new(path: PathBuf, free_min: u64) -> Self {
+        Self { path, free_min: free_min.into(), free: UNKNOWN.into(), asked_at: AtomicU64::new(0) }
+    }
+
+    /// Sets another limit; 0 for none.
+    pub(crate) fn set_free_min(&self, bytes: u64) {
+        self.free_min.store(bytes, Ordering::Relaxed);
+        self.asked_at.store(0, Ordering::Relaxed);
+    }
+
+    /// Why nothing may be pushed, if so.
+    pub(crate) fn shortage(&self, now: Timestamp) -> Option<String> {
+        let min = self.free_min.load(Ordering::Relaxed);
+        if min == 0 {
+            return None;
+        }
+        let asked_at = Timestamp(self.asked_at.load(Ordering::Relaxed));
+        if asked_at.plus(FRESH) <= now {
+            self.asked_at.store(now.0, Ordering::Relaxed);
+            let free = system::disk_free_bytes(&self.path).unwrap_or(UNKNOWN);
+            self.free.store(free, Ordering::Relaxed);
+        }
+        let free = self.free.load(Ordering::Relaxed);
+        (free < min && free != UNKNOWN).then(|| {
+            format!(
+                "the disk of '{}' has {free} free bytes, and {min} must stay free (disk_free_min)",
+                self.path.display()
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_less_than_the_limit_is_a_shortage() {
+        let room = DiskRoom::new(std::env::temp_dir(), 0);
+        assert_eq!(room.shortage(Timestamp(1_000)), None);
+        room.set_free_min(u64::MAX);
+        let reason = room.shortage(Timestamp(1_001)).expect("no disk is that large");
+        assert!(reason.contains("must stay free (disk_free_min)"), "{reason}");
+        room.set_free_min(1);
+        assert_eq!(room.shortage(Timestamp(1_002)), None, "a new limit counts at once");
+    }
+
+    #[test]
+    fn a_disk_that_nobody_knows_is_never_short() {
+        let room = DiskRoom::new("/no/such/place".into(), 1 << 40);
+        assert_eq!(room.shortage(Timestamp(1_000)), None);
+    }
+}
