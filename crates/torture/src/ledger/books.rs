@@ -194,13 +194,9 @@ impl Ledger {
         }
         self.judge_order(delivery);
         let life = self.life;
-        let binding = |seen: &Seen| self.is_binding(seen);
-        let floor = self.records.get(&copy).and_then(|record| record.last).filter(binding);
         if let Some(record) = self.records.get_mut(&copy) {
-            record.floor = floor.or(record.floor);
-            record.last = Some(Seen { life, at, attempt, place });
+            record.saw(Seen { life, at, attempt, place });
             record.custody = Custody::Held { session, until };
-            record.deliveries += 1;
             self.totals.redelivered += u64::from(record.deliveries > 1);
             record.note(at, life, Event::Delivered { session, attempt, place });
         }
@@ -230,8 +226,8 @@ impl Ledger {
             }
             Custody::Held { .. } | Custody::Acked { .. } | Custody::Waiting => {}
         }
-        let last = record.last.filter(|last| self.is_binding(last));
-        for before in last.into_iter().chain(record.floor) {
+        // The latest that the broker must remember says most.
+        if let Some(before) = record.seen.iter().rev().find(|seen| self.is_binding(seen)) {
             if before.place == place && !attempt.can_follow(before.attempt) {
                 faults.push((What::AttemptReset, format!("{attempt} after {}", before.attempt)));
             }

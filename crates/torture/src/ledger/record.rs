@@ -1,5 +1,6 @@
 //! What is known of one copy of a message.
 
+use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 
 use super::books::SessionId;
@@ -89,9 +90,8 @@ pub(super) struct Record {
     pub(super) not_before: Micros,
     /// After a failure, its queue may not deliver it again before this.
     pub(super) back_at: Micros,
-    pub(super) last: Option<Seen>,
-    /// A delivery that no kill can take back.
-    pub(super) floor: Option<Seen>,
+    /// The latest deliveries. Which of them no kill can take back may be known only later.
+    pub(super) seen: VecDeque<Seen>,
     pub(super) deliveries: u32,
     events: Vec<(Micros, u32, Event)>,
 }
@@ -128,6 +128,8 @@ impl fmt::Display for Event {
 
 /// Events that are kept of one copy; of a message that comes again and again the middle is left out.
 const EVENTS_MAX: usize = 40;
+/// Deliveries that attempts are compared with.
+const SEEN_MAX: usize = 8;
 
 impl Record {
     pub(super) fn new(stamp: Stamp, not_before: Micros) -> Self {
@@ -137,11 +139,18 @@ impl Record {
             custody: Custody::Waiting,
             not_before,
             back_at: 0,
-            last: None,
-            floor: None,
+            seen: VecDeque::new(),
             deliveries: 0,
             events: Vec::with_capacity(4),
         }
+    }
+
+    pub(super) fn saw(&mut self, seen: Seen) {
+        if self.seen.len() == SEEN_MAX {
+            self.seen.pop_front();
+        }
+        self.seen.push_back(seen);
+        self.deliveries += 1;
     }
 
     pub(super) fn note(&mut self, at: Micros, life: u32, event: Event) {

@@ -266,6 +266,24 @@ fn a_kill_takes_back_an_attempt_only_if_nothing_after_it_was_confirmed() {
 }
 
 #[test]
+fn what_proves_an_attempt_may_come_after_the_next_one() {
+    let mut story = Story::new();
+    let one = story.confirmed(stamp(1));
+    let copy = one.copy_in(Family::WORK_A);
+    story.delivered(one, Place::WORK_A, 1);
+    story.ledger.returned(copy, story.session, story.now);
+    let sent_at = story.tick();
+    story.delivered(one, Place::WORK_A, 2);
+    story.ledger.reached(story.session, sent_at);
+    story.killed();
+    story.delivered(one, Place::WORK_A, 2);
+    assert_eq!(story.found(), [], "the second attempt was never proven");
+    story.killed();
+    story.delivered(one, Place::WORK_A, 1);
+    assert_eq!(story.found(), [What::AttemptReset], "the first was");
+}
+
+#[test]
 fn a_clean_stop_takes_back_no_attempt() {
     let mut story = Story::new();
     let one = story.confirmed(stamp(1));
