@@ -2,6 +2,7 @@
 
 use crate::conformance;
 use crate::run::{answers, run};
+use crate::torture;
 
 /// What a change must pass. Writes nothing.
 pub(crate) fn verify() -> anyhow::Result<()> {
@@ -22,6 +23,11 @@ pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
     let nextest = answers("cargo", &["nextest", "--version"]);
     let runner: &[&str] = if nextest { &["nextest", "run", "--workspace"] } else { &["test", "--workspace"] };
     run("cargo", &[runner, rest].concat())?;
-    // What real clients see; a part of a test's name is for Rust's tests.
-    if rest.is_empty() { conformance::nexo(&[]) } else { Ok(()) }
+    // A part of a test's name is for Rust's tests.
+    if !rest.is_empty() {
+        return Ok(());
+    }
+    torture::short()?;
+    // What real clients see.
+    conformance::nexo(&[])
 }

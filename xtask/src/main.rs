@@ -9,6 +9,7 @@ mod conformance;
 mod python;
 mod rabbitmq;
 mod run;
+mod torture;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,8 @@ Usage: cargo xtask COMMAND
   fix            formats, and mends what the lints can mend
   conformance nexo|rabbitmq
                  what RabbitMQ's clients see, with pika, Celery and amqplib, on either broker
+  torture        kills, freezes and starves the broker under load, and accounts for every message
+                 (--seconds 300, --kills one every 12 seconds, --seed any)
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
 ";
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
         // For tests of a broker that this program runs.
         ["control", address, word] => broker::control(address, word),
+        ["torture", rest @ ..] => torture::torture(rest),
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
         [] | ["help" | "--help" | "-h"] => {

@@ -1,0 +1,112 @@
+//! The cast: who publishes, who consumes, and over which protocol. Both are at work on every queue.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::amqp::{self, Role};
+use crate::native::{self, Pull};
+use crate::priorities;
+use crate::queues::Place;
+use crate::stats;
+use crate::workload::Workload;
+use crate::world::{Ear, Phase, World};
+
+/// Consumers publish a little: the confirms prove that their acknowledgements are durable.
+const AMQP: [Role; 4] = [
+    Role { publishes: 350, consumes: &[], prefetch: 0 },
+    Role { publishes: 350, consumes: &[Place::FAN_C], prefetch: 0 },
+    Role {
+        publishes: 60,
+        consumes: &[
+            Place::WORK_A,
+            Place::WORK_B,
+            Place::NATIVE,
+            Place::FAN_A,
+            Place::LIMITED,
+            Place::REJECTS,
+        ],
+        prefetch: 40,
+    },
+    Role {
+        publishes: 60,
+        consumes: &[Place::WORK_A, Place::FAN_B, Place::REJECTS, Place::REJECTS_DEAD, Place::EXPIRED],
+        prefetch: 150,
+    },
+];
+const SUBSCRIBED: [Place; 6] =
+    [Place::WORK_A, Place::WORK_B, Place::NATIVE, Place::LIMITED, Place::FAN_A, Place::FAN_C];
+const PULLED: [Pull; 2] = [
+    Pull { places: &[Place::WORK_B, Place::NATIVE, Place::REJECTS, Place::FAN_B], max: 20 },
+    Pull { places: &[Place::EXPIRED, Place::LIMITED_DEAD, Place::REJECTS_DEAD, Place::LIMITED], max: 60 },
+];
+const STREAM_RATES: [u32; 2] = [350, 350];
+/// Between a connection that ended and the next.
+const PAUSE: Duration = Duration::from_millis(40);
+
+/// What one client does.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Amqp(Role),
+    Transactions,
+    /// Pushes on a stream, this many a second.
+    Stream(u32),
+    /// Pushes that are repeated until they are answered.
+    Repeating,
+    Subscriber(Place),
+    Puller(Pull),
+    /// The only consumer of the ordered queue.
+    InOrder,
+    Priorities,
+}
+
+/// Starts everybody; they end with the run.
+pub(crate) fn start(world: &Arc<World>) -> JoinSet<()> {
+    let parts = AMQP.map(Part::Amqp).into_iter().chain([Part::Transactions, Part::Repeating]);
+    let parts = parts.chain(STREAM_RATES.map(Part::Stream)).chain(SUBSCRIBED.map(Part::Subscriber));
+    let parts = parts.chain(PULLED.map(Part::Puller)).chain([Part::InOrder, Part::Priorities]);
+    let mut tasks = JoinSet::new();
+    for (number, part) in parts.enumerate() {
+        let (workload, ear) = (Workload::new(world), world.ear(number));
+        tasks.spawn(play(part, Arc::clone(world), workload, ear));
+    }
+    tasks
+}
+
+/// Works in sessions, one after the other, until the run is over.
+async fn play(part: Part, world: Arc<World>, mut workload: Workload, mut ear: Ear) {
+    let mut owed = VecDeque::new();
+    let (world, workload, ear) = (&*world, &mut workload, &mut ear);
+    while ear.phase() != Phase::Over {
+        // Why a connection ended is the broker's business; what follows from it is in the books.
+        match part {
+            Part::Amqp(role) => drop(amqp::run(world, role, workload, ear, None).await),
+            Part::Transactions => drop(amqp::transact(world, workload, ear).await),
+            Part::Stream(rate) => native::push_stream(world, workload, ear, rate).await,
+            Part::Repeating => native::push(world, workload, ear, &mut owed).await,
+            Part::Subscriber(place) => native::subscribe(world, place, workload, ear, None).await,
+            Part::Puller(pull) => native::pop(world, pull, workload, ear).await,
+            Part::InOrder => consume_in_order(world, workload, ear).await,
+            Part::Priorities => priorities::fill_and_drain(world, workload, ear).await,
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Consumes over one protocol for a while; the next time, perhaps over the other.
+async fn consume_in_order(world: &World, workload: &mut Workload, ear: &mut Ear) {
+    if !stats::wait_until_free(world, Place::ORDERED, ear).await {
+        return;
+    }
+    let until = Some(Instant::now() + Duration::from_millis(workload.chances.u64(500..6_000)));
+    if workload.chances.bool() {
+        let prefetch = workload.chances.u16(1..100);
+        let role = Role { publishes: 20, consumes: &[Place::ORDERED], prefetch };
+        let _ = amqp::run(world, role, workload, ear, until).await;
+    } else {
+        native::subscribe(world, Place::ORDERED, workload, ear, until).await;
+    }
+}

@@ -1,0 +1,174 @@
+//! What is known of one copy of a message.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+
+use super::books::SessionId;
+use crate::clock::Micros;
+use crate::queues::Place;
+use crate::stamp::Stamp;
+
+/// How often a message has been delivered, this time included, as far as the protocol tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    least: u32,
+    most: u32,
+}
+
+impl Attempt {
+    /// The broker says the number.
+    pub(crate) const fn exact(number: u32) -> Self {
+        Self { least: number, most: number }
+    }
+
+    /// The broker says only whether it was delivered before.
+    pub(crate) const fn redelivered(redelivered: bool) -> Self {
+        if redelivered { Self { least: 2, most: u32::MAX } } else { Self::exact(1) }
+    }
+
+    /// Whether it can be a later one than `before`.
+    pub(crate) const fn can_follow(self, before: Self) -> bool {
+        self.most > before.least
+    }
+
+    /// Whether it was never delivered before, as far as the broker remembers.
+    pub(crate) const fn is_first(self) -> bool {
+        self.most == 1
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.most {
+            u32::MAX => write!(f, "attempt {} or later", self.least),
+            most => write!(f, "attempt {most}"),
+        }
+    }
+}
+
+/// What the broker has promised about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Promise {
+    /// No answer yet.
+    Pending,
+    /// It is in its queue; said in this life.
+    Confirmed { life: u32 },
+    /// There will be no answer: it may be there or not.
+    Uncertain,
+}
+
+/// Who has it, as far as clients know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Custody {
+    Waiting,
+    Held {
+        session: SessionId,
+        until: Option<Micros>,
+    },
+    /// Acknowledged, and whether the broker has written that down is not known.
+    Acked {
+        session: SessionId,
+    },
+}
+
+/// A delivery that was seen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) life: u32,
+    pub(super) at: Micros,
+    pub(super) attempt: Attempt,
+    pub(super) place: Place,
+}
+
+/// One copy.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) stamp: Stamp,
+    pub(super) promise: Promise,
+    pub(super) custody: Custody,
+    /// Nobody may see it before this.
+    pub(super) not_before: Micros,
+    /// After a failure, its queue may not deliver it again before this.
+    pub(super) back_at: Micros,
+    /// The latest deliveries. Which of them no kill can take back may be known only later.
+    pub(super) seen: VecDeque<Seen>,
+    pub(super) deliveries: u32,
+    events: Vec<(Micros, u32, Event)>,
+}
+
+/// Something that happened to it, to be told in the end.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    Sent,
+    Confirmed,
+    Uncertain,
+    Delivered { session: SessionId, attempt: Attempt, place: Place },
+    AckSent { session: SessionId },
+    Acked,
+    AckFailed,
+    Returned { session: SessionId },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sent => f.write_str("sent"),
+            Self::Confirmed => f.write_str("confirmed"),
+            Self::Uncertain => f.write_str("never answered, or refused"),
+            Self::Delivered { session, attempt, place } => {
+                write!(f, "delivered by '{}' to {session} as {attempt}", place.name())
+            }
+            Self::AckSent { session } => write!(f, "acknowledged by {session}"),
+            Self::Acked => f.write_str("the acknowledgement is durable"),
+            Self::AckFailed => f.write_str("the acknowledgement does not count, or perhaps not"),
+            Self::Returned { session } => write!(f, "given back by {session}"),
+        }
+    }
+}
+
+/// Events that are kept of one copy; of a message that comes again and again the middle is left out.
+const EVENTS_MAX: usize = 40;
+/// Deliveries that attempts are compared with.
+const SEEN_MAX: usize = 8;
+
+impl Record {
+    pub(super) fn new(stamp: Stamp, not_before: Micros) -> Self {
+        Self {
+            stamp,
+            promise: Promise::Pending,
+            custody: Custody::Waiting,
+            not_before,
+            back_at: 0,
+            seen: VecDeque::new(),
+            deliveries: 0,
+            events: Vec::with_capacity(4),
+        }
+    }
+
+    pub(super) fn saw(&mut self, seen: Seen) {
+        if self.seen.len() == SEEN_MAX {
+            self.seen.pop_front();
+        }
+        self.seen.push_back(seen);
+        self.deliveries += 1;
+    }
+
+    pub(super) fn note(&mut self, at: Micros, life: u32, event: Event) {
+        if self.events.len() == EVENTS_MAX {
+            self.events.remove(EVENTS_MAX / 2);
+        }
+        self.events.push((at, life, event));
+    }
+
+    /// All that happened, a line each.
+    pub(super) fn history(&self) -> String {
+        let mut text = format!("  {:?}", self.stamp);
+        let start = self.events.first().map_or(0, |(at, ..)| *at);
+        for (at, life, event) in &self.events {
+            let seconds = at.saturating_sub(start) as f64 / 1e6;
+            // Writing to a text cannot fail.
+            let _ = write!(text, "\n  {at} (+{seconds:.3} s) life {life}: {event}");
+        }
+        text
+    }
+}

@@ -1,0 +1,59 @@
+//! What must not happen.
+
+use std::fmt;
+
+/// A promise that was broken, with all that is known of the message.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    pub(crate) what: What,
+    /// The message, or whatever else it is about, and the facts.
+    pub(crate) fact: String,
+    /// What had happened to it before.
+    pub(crate) history: String,
+}
+
+/// Which promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum What {
+    /// Confirmed, never acknowledged, and not there in the end.
+    Lost,
+    /// Delivered and never sent, or not to this queue.
+    Invented,
+    /// Delivered with another body or stamp than it was sent with.
+    Altered,
+    /// Delivered although its acknowledgement was durable.
+    Resurrected,
+    /// Delivered while somebody else held it or had acknowledged it.
+    Doubled,
+    /// An attempt that is not later than one before.
+    AttemptReset,
+    /// Delivered before its delay was over, or dead before its life was.
+    Early,
+    /// Not in the order in which it was sent.
+    OutOfOrder,
+    /// Behind one of lower priority.
+    Priority,
+    /// A dead letter that had not failed often enough, or left its dead-letter queue again.
+    DeadLetter,
+    /// A message that no queue wanted was not given back before it was confirmed.
+    NotReturned,
+    /// A repetition that was not recognised.
+    NotRecognised,
+    /// The broker did not do in time what it should.
+    Stuck,
+    /// The broker complained, or ended by itself.
+    Broker,
+}
+
+impl Violation {
+    pub(crate) fn new(what: What, fact: impl Into<String>) -> Self {
+        Self { what, fact: fact.into(), history: String::new() }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.what, self.fact)?;
+        if self.history.is_empty() { Ok(()) } else { write!(f, "\n{}", self.history) }
+    }
+}

@@ -1,0 +1,134 @@
+//! What is done to the broker, and when: all of it follows from the seed.
+
+use std::time::Duration;
+
+/// A fault and the pause before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) pause: Duration,
+    pub(crate) fault: Fault,
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// SIGKILL, and then once more after each of these times since the start that follows, during recovery or not.
+    Kill { again_after: Vec<Duration> },
+    /// SIGSTOP, and SIGCONT after this.
+    Freeze(Duration),
+    /// SIGTERM: an end as it should be.
+    Stop,
+    /// Connections of these clients are reset in the middle of a frame.
+    Cut(Clients),
+    /// These clients do not read for a while.
+    Stall(Clients, Duration),
+    /// The disk is full for a while; if asked for, the broker is killed meanwhile.
+    FillDisk(Duration, Meanwhile),
+    /// The disk is busy for a while; as above.
+    SlowDisk(Duration, Meanwhile),
+}
+
+/// Whether the broker is killed while something else is wrong as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meanwhile {
+    Nothing,
+    Kill,
+}
+
+/// Some of the clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Clients(u64);
+
+impl Clients {
+    pub(crate) const fn contains(self, client: usize) -> bool {
+        self.0 >> (client % 64) & 1 == 1
+    }
+}
+
+/// Faults for about this long, with about this many kills among them.
+pub(crate) fn plan(seed: u64, span: Duration, kills: u32) -> Vec<Step> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    // Freezes, full disks and the time that a start takes are not in the pauses.
+    let pause = span.mul_f64(0.6) / kills.max(1);
+    let mut steps = Vec::new();
+    let mut killed = 0;
+    // The rare faults come early in turn, so that a short run meets each kind as well.
+    let mut turn = rng.u32(..);
+    while killed < kills {
+        let fault = kill(&mut rng);
+        killed += fault.kills();
+        steps.push(Step { pause: pause.mul_f64(0.2 + 0.6 * rng.f64()), fault });
+        turn = turn.wrapping_add(1);
+        let fault = other(&mut rng, turn);
+        killed += fault.kills();
+        steps.push(Step { pause: pause.mul_f64(0.1 + 0.4 * rng.f64()), fault });
+    }
+    steps
+}
+
+fn kill(rng: &mut fastrand::Rng) -> Fault {
+    let again = if rng.u8(..100) < 25 { rng.usize(1..=3) } else { 0 };
+    // Recovery of a few megabytes takes some tens of milliseconds.
+    Fault::Kill { again_after: (0..again).map(|_| millis(rng, 1, 120)).collect() }
+}
+
+fn other(rng: &mut fastrand::Rng, turn: u32) -> Fault {
+    let meanwhile = if rng.u8(..100) < 30 { Meanwhile::Kill } else { Meanwhile::Nothing };
+    match turn % 8 {
+        0 => Fault::Freeze(millis(rng, 50, 2_500)),
+        1 => Fault::FillDisk(millis(rng, 500, 4_000), meanwhile),
+        2 => Fault::Stop,
+        3 | 6 => Fault::Cut(some_clients(rng)),
+        4 => Fault::SlowDisk(millis(rng, 500, 4_000), meanwhile),
+        _ => Fault::Stall(some_clients(rng), millis(rng, 200, 3_000)),
+    }
+}
+
+fn millis(rng: &mut fastrand::Rng, least: u64, most: u64) -> Duration {
+    Duration::from_millis(rng.u64(least..=most))
+}
+
+fn some_clients(rng: &mut fastrand::Rng) -> Clients {
+    // Each with one chance in two, or all.
+    Clients(if rng.u8(..5) == 0 { u64::MAX } else { rng.u64(..) })
+}
+
+impl Fault {
+    /// How often the broker is killed by it.
+    pub(crate) fn kills(&self) -> u32 {
+        match self {
+            Self::Kill { again_after } => 1 + again_after.len() as u32,
+            Self::FillDisk(_, Meanwhile::Kill) | Self::SlowDisk(_, Meanwhile::Kill) => 1,
+            Self::Freeze(_)
+            | Self::Stop
+            | Self::Cut(_)
+            | Self::Stall(..)
+            | Self::FillDisk(_, Meanwhile::Nothing)
+            | Self::SlowDisk(_, Meanwhile::Nothing) => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_seed_gives_the_same_plan() {
+        let span = Duration::from_secs(3600);
+        assert_eq!(plan(7, span, 250), plan(7, span, 250));
+        assert_ne!(plan(7, span, 250), plan(8, span, 250));
+    }
+
+    #[test]
+    fn there_are_as_many_kills_as_were_asked_for_and_the_pauses_leave_time_for_faults() {
+        for seed in 0..50 {
+            let span = Duration::from_secs(300);
+            let steps = plan(seed, span, 25);
+            let kills: u32 = steps.iter().map(|step| step.fault.kills()).sum();
+            assert!((25..30).contains(&kills), "{kills}");
+            let pauses: Duration = steps.iter().map(|step| step.pause).sum();
+            assert!(pauses < span.mul_f64(0.7), "{pauses:?}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What came of a run, to be read by people.
+
+use std::time::Duration;
+
+use crate::ledger::Ledger;
+
+/// What was done to the broker.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) kills: u32,
+    pub(crate) stops: u32,
+    pub(crate) freezes: u32,
+    pub(crate) cuts: u32,
+    pub(crate) stalls: u32,
+    pub(crate) full_disks: u32,
+    /// Starts that were refused for want of room.
+    pub(crate) refused_starts: u32,
+    pub(crate) slow_disks: u32,
+    pub(crate) slowest_start: Duration,
+}
+
+/// Prints totals, and PASS or what is wrong.
+pub(crate) fn print(ledger: &Ledger, tally: &Tally, seed: u64) {
+    let totals = ledger.totals();
+    let rows = [
+        ("SIGKILL", u64::from(tally.kills)),
+        ("SIGTERM, clean", tally.stops.into()),
+        ("SIGSTOP", tally.freezes.into()),
+        ("connections cut", tally.cuts.into()),
+        ("readers stalled", tally.stalls.into()),
+        ("disk full", tally.full_disks.into()),
+        ("starts refused meanwhile", tally.refused_starts.into()),
+        ("disk slow", tally.slow_disks.into()),
+        ("slowest start, ms", u64::try_from(tally.slowest_start.as_millis()).unwrap_or(u64::MAX)),
+        ("copies published", totals.published),
+        ("confirmed", totals.confirmed),
+        ("never answered", totals.uncertain),
+        ("refused", totals.refused),
+        ("rolled back", totals.withdrawn),
+        ("delivered", totals.delivered),
+        ("delivered again", totals.redelivered),
+        ("delivered as dead letters", totals.dead),
+        ("acknowledged for certain", totals.acked),
+        ("acknowledged perhaps", totals.unsure_acks),
+        ("transient and gone with a restart", totals.vanished),
+        ("repetitions recognised", totals.repeated),
+        ("strays returned", totals.returned),
+    ];
+    println!();
+    for (name, number) in rows {
+        println!("{name:>34}  {number}");
+    }
+    println!();
+    if ledger.counts().is_empty() {
+        println!("PASS (seed {seed})");
+        return;
+    }
+    for violation in ledger.violations() {
+        println!("{violation}\n");
+    }
+    for (what, count) in ledger.counts() {
+        println!("{what:?}: {count}");
+    }
+    println!("FAIL (seed {seed})");
+}

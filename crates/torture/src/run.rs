@@ -1,0 +1,323 @@
+//! A run from beginning to end: load and faults, then quiet, then the accounting.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::process::Signal;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::clients;
+use crate::clock;
+use crate::disk::Disk;
+use crate::ledger::{Violation, What};
+use crate::plan::{Fault, Meanwhile, Step, plan};
+use crate::queues::Place;
+use crate::report::Tally;
+use crate::server::Server;
+use crate::setup::set_up;
+use crate::stats;
+use crate::world::{Order, Phase, World};
+
+const PROGRESS: Duration = Duration::from_secs(5);
+/// With nothing moving for this long, the broker is stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) nexo: PathBuf,
+    /// Everything goes here.
+    pub(crate) home: PathBuf,
+    pub(crate) seed: u64,
+    pub(crate) span: Duration,
+    pub(crate) kills: u32,
+}
+
+/// A run under way.
+struct Run {
+    world: Arc<World>,
+    server: Server,
+    disk: Disk,
+    tally: Tally,
+    journal: File,
+    started: Instant,
+    told: Instant,
+}
+
+/// Runs, and gives back the books.
+pub(crate) async fn run(settings: &Settings) -> anyhow::Result<(Arc<World>, Tally)> {
+    let disk = Disk::make(&settings.home)?;
+    println!("data on {}", disk.describe());
+    let log = settings.home.join("broker.log");
+    let mut server = Server::new(&settings.nexo, &disk.data_dir(), &log)?;
+    server.start().await?;
+    let world = World::new(server.amqp(), server.grpc(), settings.seed);
+    set_up(&world).await?;
+    let mut run = Run {
+        world: Arc::clone(&world),
+        server,
+        disk,
+        tally: Tally::default(),
+        journal: File::create(settings.home.join("faults.log")).context("cannot make 'faults.log'")?,
+        started: Instant::now(),
+        told: Instant::now(),
+    };
+    let mut tasks = clients::start(&world);
+    for step in plan(settings.seed, settings.span, settings.kills) {
+        run.step(&step).await?;
+    }
+    let rest = settings.span.saturating_sub(run.started.elapsed());
+    run.wait(rest).await?;
+    run.drain(&mut tasks).await?;
+    run.close().await?;
+    if world.ledger().counts().is_empty() {
+        return Ok((world, run.tally));
+    }
+    run.keep(settings)?;
+    Ok((world, run.tally))
+}
+
+impl Run {
+    async fn step(&mut self, step: &Step) -> anyhow::Result<()> {
+        self.wait(step.pause).await?;
+        self.note(&format!("{:?}", step.fault));
+        match &step.fault {
+            Fault::Kill { again_after } => {
+                self.kill().await?;
+                for span in again_after {
+                    self.server.launch()?;
+                    sleep(*span).await;
+                    self.kill().await?;
+                }
+                self.start().await?;
+            }
+            Fault::Freeze(span) => {
+                self.tally.freezes += 1;
+                self.server.signal(Signal::STOP);
+                sleep(*span).await;
+                self.server.signal(Signal::CONT);
+            }
+            Fault::Stop => {
+                self.stop().await?;
+                self.start().await?;
+            }
+            Fault::Cut(clients) => {
+                self.tally.cuts += 1;
+                self.world.order(Order::Cut(*clients));
+            }
+            Fault::Stall(clients, span) => {
+                self.tally.stalls += 1;
+                self.world.order(Order::Stall(*clients, *span));
+            }
+            Fault::FillDisk(span, meanwhile) => self.fill_disk(*span, *meanwhile).await?,
+            Fault::SlowDisk(span, meanwhile) => {
+                self.tally.slow_disks += 1;
+                let storm = self.disk.disturb().context("cannot keep the disk busy")?;
+                self.wait(*span / 2).await?;
+                if *meanwhile == Meanwhile::Kill {
+                    self.kill().await?;
+                    self.start().await?;
+                }
+                self.wait(*span / 2).await?;
+                tokio::task::spawn_blocking(move || drop(storm)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn fill_disk(&mut self, span: Duration, meanwhile: Meanwhile) -> anyhow::Result<()> {
+        let Some(filler) = self.disk.fill() else { return Ok(()) };
+        let filler = filler.context("cannot fill the disk")?;
+        self.tally.full_disks += 1;
+        let end = Instant::now() + span;
+        while Instant::now() < end {
+            self.wait(Duration::from_millis(50)).await?;
+            // What the broker gives back is taken as well, or it would never see a full disk.
+            filler.top_up().context("cannot fill the disk")?;
+        }
+        let mut is_down = false;
+        if meanwhile == Meanwhile::Kill {
+            self.kill().await?;
+            // It says so if there is not even room to begin.
+            self.server.launch()?;
+            is_down = self.server.ready().await.is_err();
+            self.tally.refused_starts += u32::from(is_down);
+        }
+        drop(filler);
+        if is_down {
+            self.start().await?;
+        }
+        self.goes_on().await
+    }
+
+    /// Once there is room again, publishes must be confirmed again.
+    async fn goes_on(&mut self) -> anyhow::Result<()> {
+        let before = self.world.ledger().totals().confirmed;
+        let begun = Instant::now();
+        while self.world.ledger().totals().confirmed < before + 100 {
+            if begun.elapsed() > STUCK {
+                let fact = format!("nothing was confirmed for {STUCK:?} after the disk had room again");
+                self.world.ledger().report(Violation::new(What::Stuck, fact));
+                return Ok(());
+            }
+            self.wait(Duration::from_millis(50)).await?;
+        }
+        Ok(())
+    }
+
+    async fn kill(&mut self) -> anyhow::Result<()> {
+        self.tally.kills += 1;
+        self.note("kill");
+        self.world.ledger().end_life();
+        self.server.signal(Signal::KILL);
+        self.server.ended().await.map(drop)
+    }
+
+    async fn stop(&mut self) -> anyhow::Result<()> {
+        self.tally.stops += 1;
+        self.note("stop");
+        self.world.ledger().end_life();
+        self.server.signal(Signal::TERM);
+        let status = self.server.ended().await?;
+        let mut ledger = self.world.ledger();
+        if status.success() {
+            ledger.ended_cleanly();
+        } else {
+            let fact = format!("after SIGTERM the broker ended with {status}");
+            ledger.report(Violation::new(What::Broker, fact));
+        }
+        Ok(())
+    }
+
+    async fn start(&mut self) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        self.server.start().await?;
+        self.note("ready");
+        self.tally.slowest_start = self.tally.slowest_start.max(begun.elapsed());
+        Ok(())
+    }
+
+    /// Lets time pass, tells how it goes, and sees whether the broker is still there.
+    async fn wait(&mut self, span: Duration) -> anyhow::Result<()> {
+        let end = Instant::now() + span;
+        loop {
+            if self.told.elapsed() >= PROGRESS {
+                self.told = Instant::now();
+                self.tell();
+            }
+            if let Some(status) = self.server.has_ended() {
+                self.report_end(status);
+                self.start().await?;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            sleep(left.min(Duration::from_millis(200))).await;
+        }
+    }
+
+    /// The broker has ended although nobody asked it to.
+    fn report_end(&self, status: ExitStatus) {
+        let fact = format!("the broker ended by itself with {status}; it said: {}", self.server.last_words());
+        let mut ledger = self.world.ledger();
+        ledger.end_life();
+        ledger.report(Violation::new(What::Broker, fact));
+    }
+
+    fn tell(&self) {
+        let ledger = self.world.ledger();
+        let totals = ledger.totals();
+        println!(
+            "{:>6.0} s  {} kills  {} published  {} confirmed  {} delivered  {} acked  {} outstanding  {} violations",
+            self.started.elapsed().as_secs_f64(),
+            self.tally.kills,
+            totals.published,
+            totals.confirmed,
+            totals.delivered,
+            totals.acked,
+            ledger.outstanding(),
+            ledger.counts().values().sum::<u64>(),
+        );
+    }
+
+    /// Writes down what is done to the broker, beside what it says about it.
+    fn note(&mut self, what: &str) {
+        // A line that cannot be written is no reason to end.
+        let _ = writeln!(self.journal, "{} {what}", clock::now());
+    }
+
+    /// Nothing new comes; after a last kill, everything that is owed must come.
+    async fn drain(&mut self, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
+        self.world.enter(Phase::Drain);
+        self.wait(Duration::from_millis(200)).await?;
+        self.kill().await?;
+        self.start().await?;
+        let (mut owed, mut moved) = (usize::MAX, Instant::now());
+        loop {
+            self.wait(Duration::from_millis(300)).await?;
+            let left = self.left().await;
+            let now_owed = self.world.ledger().owed();
+            if left == Some(0) {
+                break;
+            }
+            if now_owed != owed {
+                (owed, moved) = (now_owed, Instant::now());
+            }
+            if moved.elapsed() > STUCK {
+                let fact = format!("{owed} copies are owed, {left:?} are in queues, and nothing moves");
+                self.world.ledger().report(Violation::new(What::Stuck, fact));
+                break;
+            }
+        }
+        self.world.enter(Phase::Over);
+        let ended = timeout(STUCK, async { while tasks.join_next().await.is_some() {} }).await;
+        ended.context("clients do not end")
+    }
+
+    /// Messages in all queues; `None` if the broker does not say.
+    async fn left(&self) -> Option<u64> {
+        let mut left = 0;
+        for place in Place::all() {
+            let found = stats::of(&self.world, place).await;
+            if found.is_none() && place == Place::LIMITED_DEAD {
+                continue;
+            }
+            left += stats::all_messages(&found?);
+        }
+        Some(left)
+    }
+
+    /// An end as it should be, a start that brings nothing back, and the accounting.
+    async fn close(&mut self) -> anyhow::Result<()> {
+        self.stop().await?;
+        self.start().await?;
+        let back = self.left().await;
+        self.stop().await?;
+        let mut ledger = self.world.ledger();
+        if back != Some(0) {
+            let fact = format!("after a clean stop of empty queues {back:?} messages are there");
+            ledger.report(Violation::new(What::Resurrected, fact));
+        }
+        for line in self.server.complaints() {
+            ledger.report(Violation::new(What::Broker, line));
+        }
+        ledger.finish();
+        Ok(())
+    }
+
+    /// Keeps what may help to understand a failure.
+    fn keep(&self, settings: &Settings) -> anyhow::Result<()> {
+        let (from, to) = (self.disk.data_dir(), settings.home.join("data"));
+        let status = std::process::Command::new("cp").arg("-a").arg(&from).arg(&to).status();
+        status.context("cannot copy the data")?;
+        println!("the data is kept in '{}', with broker.log and faults.log beside it", to.display());
+        Ok(())
+    }
+}

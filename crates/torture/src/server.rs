@@ -1,0 +1,149 @@
+//! The broker's process: started again and again on the same ports and the same data.
+
+use std::fs::{File, OpenOptions};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+
+/// How long anything about the process may take: far more than it does.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The broker.
+#[derive(Debug)]
+pub(crate) struct Server {
+    nexo: PathBuf,
+    data_dir: PathBuf,
+    log: PathBuf,
+    amqp: SocketAddr,
+    grpc: SocketAddr,
+    child: Option<Child>,
+    stdout: Option<ChildStdout>,
+}
+
+impl Server {
+    /// A broker that is not started yet.
+    pub(crate) fn new(nexo: &Path, data_dir: &Path, log: &Path) -> anyhow::Result<Self> {
+        let [amqp, grpc] = free_addresses()?;
+        Ok(Self {
+            nexo: nexo.to_owned(),
+            data_dir: data_dir.to_owned(),
+            log: log.to_owned(),
+            amqp,
+            grpc,
+            child: None,
+            stdout: None,
+        })
+    }
+
+    pub(crate) const fn amqp(&self) -> SocketAddr {
+        self.amqp
+    }
+
+    pub(crate) const fn grpc(&self) -> SocketAddr {
+        self.grpc
+    }
+
+    /// Starts it and does not wait.
+    pub(crate) fn launch(&mut self) -> anyhow::Result<()> {
+        let mut child = Command::new(&self.nexo)
+            .args(["serve", "--http", "off", "--segment-bytes", "4MiB", "--memory-bytes-max", "32MiB"])
+            .args(["--amqp", &self.amqp.to_string(), "--grpc", &self.grpc.to_string()])
+            .arg("--data-dir")
+            .arg(&self.data_dir)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(self.open_log()?)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start '{}'", self.nexo.display()))?;
+        self.stdout = child.stdout.take();
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// Waits until it says that it is ready.
+    pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
+        let stdout = self.stdout.take().context("the broker is not started")?;
+        let mut line = String::new();
+        let mut stdout = BufReader::new(stdout);
+        timeout(PATIENCE, stdout.read_line(&mut line)).await.context("the broker does not get ready")??;
+        if !line.starts_with("ready") {
+            let status = self.ended().await?;
+            bail!("the broker did not get ready and ended with {status}; it said: {}", self.last_words());
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn start(&mut self) -> anyhow::Result<()> {
+        self.launch()?;
+        self.ready().await
+    }
+
+    /// Sends a signal, if it runs.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let id = self.child.as_ref().and_then(Child::id).and_then(|id| i32::try_from(id).ok());
+        if let Some(pid) = id.and_then(Pid::from_raw) {
+            // It may be gone already; then the next wait says how it ended.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&mut self) -> anyhow::Result<ExitStatus> {
+        let mut child = self.child.take().context("the broker is not started")?;
+        self.stdout = None;
+        timeout(PATIENCE, child.wait())
+            .await
+            .context("the broker does not end")?
+            .context("cannot wait for it")
+    }
+
+    /// How it ended by itself, if it has.
+    pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.try_wait().ok().flatten()
+    }
+
+    /// The end of what it said.
+    pub(crate) fn last_words(&self) -> String {
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = said.lines().rev().take(5).collect();
+        lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+    }
+
+    /// Whatever it said that a sound broker does not say.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let bad = |line: &&str| line.contains("panicked at") || line.contains(" ERROR ");
+        said.lines().filter(bad).map(str::to_owned).collect()
+    }
+
+    fn open_log(&self) -> anyhow::Result<File> {
+        let log = OpenOptions::new().create(true).append(true).open(&self.log);
+        log.with_context(|| format!("cannot open '{}'", self.log.display()))
+    }
+}
+
+/// Loopback addresses that nobody listens on, outside the range that systems pick outgoing ports from: nobody else
+/// must take them while the broker is down.
+fn free_addresses<const COUNT: usize>() -> anyhow::Result<[SocketAddr; COUNT]> {
+    let mut found = Vec::new();
+    let mut held = Vec::new();
+    for _ in 0..10_000 {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, fastrand::u16(15_000..32_000)));
+        if let Ok(listener) = TcpListener::bind(address) {
+            held.push(listener);
+            found.push(address);
+        }
+        if let Ok(found) = <[SocketAddr; COUNT]>::try_from(found.as_slice()) {
+            return Ok(found);
+        }
+    }
+    bail!("there are no free ports between 15000 and 32000");
+}

@@ -1,0 +1,94 @@
+//! Making the queues, some by AMQP and some by the native API.
+
+use anyhow::{Context, anyhow};
+use nexo_amqp::codec::method::{exchange, queue};
+use nexo_amqp::codec::{ShortStr, Table, TableBuf, Value};
+use nexo_grpc::client::Client;
+use nexo_grpc::proto;
+
+use crate::amqp::{Gone, Wire};
+use crate::queues::{ATTEMPTS_MAX, EXPIRY, FANOUT, Make, PRIORITY_MAX, Place};
+use crate::world::World;
+
+/// Makes all queues, the exchange and its bindings.
+pub(crate) async fn set_up(world: &World) -> anyhow::Result<()> {
+    let client = Client::connect(&format!("http://{}", world.grpc)).await?;
+    for place in Place::all().filter(|place| place.queue().make == Make::Native) {
+        let max_attempts = if place == Place::LIMITED { ATTEMPTS_MAX } else { 0 };
+        let config = proto::QueueConfig { max_attempts: Some(max_attempts), ..Default::default() };
+        let create = proto::CreateQueueRequest { queue: place.name().to_owned(), config: Some(config) };
+        client.queues().create_queue(create).await.with_context(|| format!("queue '{}'", place.name()))?;
+    }
+    declare_all(world).await.map_err(|Gone(reason)| anyhow!("the queues cannot be declared: {reason}"))
+}
+
+async fn declare_all(world: &World) -> Result<(), Gone> {
+    let mut wire = Wire::connect(world.amqp).await?;
+    for place in Place::all().filter(|place| matches!(place.queue().make, Make::Quorum | Make::Classic)) {
+        let arguments = arguments(place);
+        let declare = queue::Declare {
+            ticket: 0,
+            queue: ShortStr::from_static(place.name()),
+            passive: false,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            nowait: false,
+            arguments: arguments.as_table(),
+        };
+        wire.call(&declare, "queue.declare-ok").await?;
+    }
+    let declare = exchange::Declare {
+        ticket: 0,
+        exchange: ShortStr::from_static(FANOUT),
+        kind: ShortStr::from_static("fanout"),
+        passive: false,
+        durable: true,
+        auto_delete: false,
+        internal: false,
+        nowait: false,
+        arguments: Table::EMPTY,
+    };
+    wire.call(&declare, "exchange.declare-ok").await?;
+    for place in [Place::FAN_A, Place::FAN_B, Place::FAN_C] {
+        let bind = queue::Bind {
+            ticket: 0,
+            queue: ShortStr::from_static(place.name()),
+            exchange: ShortStr::from_static(FANOUT),
+            routing_key: ShortStr::EMPTY,
+            nowait: false,
+            arguments: Table::EMPTY,
+        };
+        wire.call(&bind, "queue.bind-ok").await?;
+    }
+    Ok(())
+}
+
+fn arguments(place: Place) -> TableBuf {
+    let mut table = TableBuf::new();
+    if place.queue().make == Make::Quorum {
+        table.put(ShortStr::from_static("x-queue-type"), "quorum");
+    }
+    let mut dead_letters_to = |place: Place| {
+        table.put(ShortStr::from_static("x-dead-letter-exchange"), "");
+        table.put(ShortStr::from_static("x-dead-letter-routing-key"), place.name());
+    };
+    match place {
+        Place::REJECTS => {
+            dead_letters_to(Place::REJECTS_DEAD);
+            // RabbitMQ counts those after the first.
+            let limit = Value::I32(i32::try_from(ATTEMPTS_MAX - 1).unwrap_or(i32::MAX));
+            table.put(ShortStr::from_static("x-delivery-limit"), limit);
+        }
+        Place::EXPIRING => {
+            dead_letters_to(Place::EXPIRED);
+            let ttl = Value::I32(i32::try_from(EXPIRY.as_millis()).unwrap_or(i32::MAX));
+            table.put(ShortStr::from_static("x-message-ttl"), ttl);
+        }
+        Place::PRIORITIES => {
+            table.put(ShortStr::from_static("x-max-priority"), Value::I32(PRIORITY_MAX.into()));
+        }
+        _ => {}
+    }
+    table
+}

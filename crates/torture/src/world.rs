@@ -1,0 +1,119 @@
+//! What all clients share: the books, where the broker is, and what they are told to do.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{broadcast, watch};
+
+use crate::ledger::Ledger;
+use crate::plan::Clients;
+
+/// Copies under way at which publishers wait for consumers.
+const BACKLOG_MAX: usize = 40_000;
+
+/// How far the run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Publishers publish, consumers consume.
+    Load,
+    /// Nothing new is published.
+    Drain,
+    /// Everybody goes home.
+    Over,
+}
+
+/// What clients are told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Order {
+    /// Reset the connection in the middle of a frame.
+    Cut(Clients),
+    /// Do not read for a while.
+    Stall(Clients, Duration),
+}
+
+/// What a client is to do with an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Cut,
+    Stall(Duration),
+}
+
+/// The shared world.
+#[derive(Debug)]
+pub(crate) struct World {
+    ledger: Mutex<Ledger>,
+    pub(crate) amqp: SocketAddr,
+    pub(crate) grpc: SocketAddr,
+    phase: watch::Sender<Phase>,
+    orders: broadcast::Sender<Order>,
+    next_publisher: AtomicU16,
+    seed: u64,
+}
+
+/// A client's ear for orders and for how far the run is.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    client: usize,
+    orders: broadcast::Receiver<Order>,
+    phase: watch::Receiver<Phase>,
+}
+
+impl World {
+    pub(crate) fn new(amqp: SocketAddr, grpc: SocketAddr, seed: u64) -> Arc<Self> {
+        let (phase, orders) = (watch::channel(Phase::Load).0, broadcast::channel(1024).0);
+        let next_publisher = AtomicU16::new(1);
+        Arc::new(Self { ledger: Mutex::default(), amqp, grpc, phase, orders, next_publisher, seed })
+    }
+
+    /// The books. Not to be held across a wait.
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock()
+    }
+
+    pub(crate) fn enter(&self, phase: Phase) {
+        self.phase.send_replace(phase);
+    }
+
+    pub(crate) fn order(&self, order: Order) {
+        // Between sessions nobody may listen.
+        let _ = self.orders.send(order);
+    }
+
+    pub(crate) fn ear(&self, client: usize) -> Ear {
+        Ear { client, orders: self.orders.subscribe(), phase: self.phase.subscribe() }
+    }
+
+    /// A number of one's own, and the chances that follow from it and the seed.
+    pub(crate) fn new_publisher(&self) -> (u16, fastrand::Rng) {
+        let number = self.next_publisher.fetch_add(1, Ordering::Relaxed);
+        (number, fastrand::Rng::with_seed(self.seed.wrapping_mul(1_000_003).wrapping_add(number.into())))
+    }
+
+    /// Whether publishers should wait.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.ledger().outstanding() > BACKLOG_MAX
+    }
+}
+
+impl Ear {
+    /// The next order for this client.
+    pub(crate) async fn told(&mut self) -> Told {
+        loop {
+            match self.orders.recv().await {
+                Ok(Order::Cut(clients)) if clients.contains(self.client) => return Told::Cut,
+                Ok(Order::Stall(clients, span)) if clients.contains(self.client) => {
+                    return Told::Stall(span);
+                }
+                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+}

@@ -1,0 +1,48 @@
+//! Breaking the real binary in every way there is, and accounting for every message afterwards.
+
+use anyhow::bail;
+
+use crate::run::{root, run};
+
+/// Which programs are broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Build {
+    /// What users run.
+    Release,
+    /// What the tests have built anyway.
+    Debug,
+}
+
+/// As long and as hard as `rest` says; see the help.
+pub(crate) fn torture(rest: &[&str]) -> anyhow::Result<()> {
+    let mut words = rest.iter();
+    while let Some(word) = words.next() {
+        let number = words.next().is_some_and(|number| number.parse::<u64>().is_ok());
+        if !matches!(*word, "--seconds" | "--seed" | "--kills") || !number {
+            bail!(
+                "torture takes --seconds, --seed and --kills, each with a number, not '{}'",
+                rest.join(" ")
+            );
+        }
+    }
+    let seconds: &[&str] = if rest.contains(&"--seconds") { &[] } else { &["--seconds", "300"] };
+    begin(Build::Release, "torture", &[seconds, rest].concat())
+}
+
+/// Half a minute with a fixed seed, as a part of the tests.
+pub(crate) fn short() -> anyhow::Result<()> {
+    begin(Build::Debug, "torture-short", &["--seconds", "25", "--seed", "1", "--kills", "8"])
+}
+
+fn begin(build: Build, home: &str, args: &[&str]) -> anyhow::Result<()> {
+    let (folder, flags): (_, &[&str]) = match build {
+        Build::Release => ("release", &["--release"]),
+        Build::Debug => ("debug", &[]),
+    };
+    run("cargo", &[&["build", "--quiet", "-p", "nexo", "-p", "nexo-torture"], flags].concat())?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+    let path = |name: &str| target.join(name).display().to_string();
+    let (nexo, home) = (path(&format!("{folder}/nexo")), path(home));
+    let program = path(&format!("{folder}/nexo-torture"));
+    run(&program, &[&["--nexo", &nexo, "--home", &home], args].concat())
+}
