@@ -1,0 +1,222 @@
+//! The queues of a load, and the exchange in front of them where there is one: declared before it, deleted after.
+
+use std::str::FromStr;
+
+use anyhow::Context;
+use nexo_amqp::codec::method::{ExchangeMethod, QueueMethod, exchange, queue};
+use nexo_amqp::codec::{Method, ShortStr, Table, TableBuf};
+
+use super::connection::{Connection, InputSize, short};
+use super::publisher::CHANNEL;
+use super::url::AmqpUrl;
+
+/// How queues are declared.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) durability: Durability,
+    pub(crate) arguments: Vec<QueueArgument>,
+}
+
+/// Whether queues are to survive a restart of the broker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Durability {
+    #[default]
+    Transient,
+    Durable,
+}
+
+/// An argument of a declaration: `x-max-length=1000`. What looks like a number or a truth value is one.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct QueueArgument {
+    name: String,
+    value: String,
+}
+
+impl QueueArgument {
+    pub(crate) fn new(name: &str, value: impl ToString) -> Self {
+        Self { name: name.to_owned(), value: value.to_string() }
+    }
+}
+
+impl FromStr for QueueArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() && name.len() <= 255 => Ok(Self::new(name, value)),
+            _ => Err(format!("'{text}' is not an argument; one looks like x-max-length=1000")),
+        }
+    }
+}
+
+/// What was declared. Deleted by [`Topology::delete`].
+#[derive(Debug)]
+pub(crate) struct Topology {
+    connection: Connection,
+    pub(crate) queues: Vec<String>,
+    exchange: Option<String>,
+}
+
+impl Topology {
+    /// Declares queues of these names.
+    pub(crate) fn declare(url: &AmqpUrl, queues: Vec<String>, settings: &Settings) -> anyhow::Result<Self> {
+        let mut connection = Connection::open(url, InputSize::Small)?;
+        connection.open_channel(CHANNEL)?;
+        let mut topology = Self { connection, queues: Vec::new(), exchange: None };
+        for queue in queues {
+            declare_queue(&mut topology.connection, &queue, settings)
+                .with_context(|| format!("cannot declare the queue '{queue}'"))?;
+            topology.queues.push(queue);
+        }
+        Ok(topology)
+    }
+
+    /// Declares an exchange of this kind and binds every queue to it.
+    pub(crate) fn exchange(&mut self, name: &str, kind: &str) -> anyhow::Result<()> {
+        declare_exchange(&mut self.connection, name, kind, Table::EMPTY)
+            .with_context(|| format!("cannot declare the exchange '{name}' of type {kind}"))?;
+        self.exchange = Some(name.to_owned());
+        for queue in &self.queues {
+            bind(&mut self.connection, queue, name)?;
+        }
+        Ok(())
+    }
+
+    /// How many messages wait in all queues together.
+    pub(crate) fn waiting(&mut self) -> anyhow::Result<u64> {
+        let mut waiting = 0;
+        for queue in &self.queues {
+            let passive = queue::Declare { passive: true, ..declaration(queue, Table::EMPTY)? };
+            self.connection.send(CHANNEL, &passive)?;
+            waiting += u64::from(wait_for_queue(&mut self.connection)?);
+        }
+        Ok(waiting)
+    }
+
+    /// Deletes everything, with whatever is left in the queues.
+    pub(crate) fn delete(mut self) -> anyhow::Result<()> {
+        for queue in std::mem::take(&mut self.queues) {
+            delete_queue(&mut self.connection, &queue)?;
+        }
+        if let Some(name) = self.exchange.take() {
+            let delete =
+                exchange::Delete { ticket: 0, exchange: short(&name)?, if_unused: false, nowait: false };
+            self.connection.send(CHANNEL, &delete)?;
+            self.connection.wait_for(CHANNEL, |method| match method {
+                Method::Exchange(ExchangeMethod::DeleteOk(_)) => Some(()),
+                _ => None,
+            })?;
+        }
+        self.connection.close()
+    }
+}
+
+/// Declares one queue on an open channel.
+pub(crate) fn declare_queue(
+    connection: &mut Connection,
+    name: &str,
+    settings: &Settings,
+) -> anyhow::Result<()> {
+    let mut arguments = TableBuf::new();
+    for argument in &settings.arguments {
+        let name = short(&argument.name)?;
+        match (argument.value.parse::<i64>(), argument.value.parse::<bool>()) {
+            (Ok(number), _) => arguments.put(name, number),
+            (_, Ok(truth)) => arguments.put(name, truth),
+            _ => arguments.put(name, argument.value.as_str()),
+        };
+    }
+    let declare = queue::Declare {
+        durable: settings.durability == Durability::Durable,
+        ..declaration(name, arguments.as_table())?
+    };
+    connection.send(CHANNEL, &declare)?;
+    wait_for_queue(connection)?;
+    Ok(())
+}
+
+/// Deletes one queue on an open channel.
+pub(crate) fn delete_queue(connection: &mut Connection, name: &str) -> anyhow::Result<()> {
+    let delete =
+        queue::Delete { ticket: 0, queue: short(name)?, if_unused: false, if_empty: false, nowait: false };
+    connection.send(CHANNEL, &delete)?;
+    connection.wait_for(CHANNEL, |method| match method {
+        Method::Queue(QueueMethod::DeleteOk(_)) => Some(()),
+        _ => None,
+    })
+}
+
+/// Binds a queue to an exchange by the queue's own name.
+pub(crate) fn bind(connection: &mut Connection, queue: &str, exchange: &str) -> anyhow::Result<()> {
+    let bind = queue::Bind {
+        ticket: 0,
+        queue: short(queue)?,
+        exchange: short(exchange)?,
+        routing_key: short(queue)?,
+        nowait: false,
+        arguments: Table::EMPTY,
+    };
+    connection.send(CHANNEL, &bind)?;
+    connection.wait_for(CHANNEL, |method| match method {
+        Method::Queue(QueueMethod::BindOk(_)) => Some(()),
+        _ => None,
+    })
+}
+
+fn declare_exchange(
+    connection: &mut Connection,
+    name: &str,
+    kind: &str,
+    arguments: Table<'_>,
+) -> anyhow::Result<()> {
+    let declare = exchange::Declare {
+        ticket: 0,
+        exchange: short(name)?,
+        kind: short(kind)?,
+        passive: false,
+        durable: false,
+        auto_delete: false,
+        internal: false,
+        nowait: false,
+        arguments,
+    };
+    connection.send(CHANNEL, &declare)?;
+    connection.wait_for(CHANNEL, |method| match method {
+        Method::Exchange(ExchangeMethod::DeclareOk(_)) => Some(()),
+        _ => None,
+    })
+}
+
+fn declaration<'a>(name: &'a str, arguments: Table<'a>) -> anyhow::Result<queue::Declare<'a>> {
+    let queue: ShortStr<'a> = short(name)?;
+    Ok(queue::Declare {
+        ticket: 0,
+        queue,
+        passive: false,
+        durable: false,
+        exclusive: false,
+        auto_delete: false,
+        nowait: false,
+        arguments,
+    })
+}
+
+fn wait_for_queue(connection: &mut Connection) -> anyhow::Result<u32> {
+    connection.wait_for(CHANNEL, |method| match method {
+        Method::Queue(QueueMethod::DeclareOk(ok)) => Some(ok.message_count),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_understood() {
+        assert_eq!("x-max-length=10".parse(), Ok(QueueArgument::new("x-max-length", 10)));
+        assert_eq!("x-overflow=a=b".parse(), Ok(QueueArgument::new("x-overflow", "a=b")));
+        assert!("=1".parse::<QueueArgument>().is_err());
+        assert!("x-max-length".parse::<QueueArgument>().is_err());
+    }
+}

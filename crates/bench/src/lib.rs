@@ -1,0 +1,31 @@
+//! Load for brokers, and what came of it.
+//!
+//! `nexo bench` runs one load against a broker that is already there: [`throughput`] and its siblings each take
+//! options, run, and give back a [`Report`] that can be printed, drawn and read by programs. The hot paths are in
+//! `amqp`: client and broker share the machine, so every nanosecond that the load takes is one the broker does not
+//! have. [`Sink`] is a server that only parses, to see what the load itself could reach at most.
+//!
+//! [`engine`] starts a broker of its own and measures what only Nexo promises; `nexo-bench` runs it.
+
+mod amqp;
+mod chart;
+pub mod engine;
+mod load;
+mod machine;
+mod options;
+mod page;
+mod percentiles;
+mod process;
+mod report;
+mod server;
+mod span;
+mod tally;
+pub mod throughput;
+
+pub use amqp::{Ack, AmqpUrl, QueueArgument, Sink};
+pub use chart::{Axis, Chart, Curve, Scale};
+pub use options::{LoadOptions, QueueType, Target};
+pub use page::Page;
+pub use percentiles::Percentiles;
+pub use report::{Figures, Report};
+pub use tally::Totals;
