@@ -8,18 +8,25 @@
 //! [`engine`] starts a broker of its own and measures what only Nexo promises; `nexo-bench` runs it.
 
 mod amqp;
+pub mod backlog;
 mod chart;
+pub mod churn;
+pub mod disk;
 pub mod engine;
+pub mod latency;
 mod load;
 mod machine;
 mod options;
 mod page;
 mod percentiles;
 mod process;
+mod progress;
 mod report;
+mod schedule;
 mod server;
 mod span;
 mod tally;
+mod threads;
 pub mod throughput;
 
 pub use amqp::{Ack, AmqpUrl, QueueArgument, Sink};
@@ -27,5 +34,7 @@ pub use chart::{Axis, Chart, Curve, Scale};
 pub use options::{LoadOptions, QueueType, Target};
 pub use page::Page;
 pub use percentiles::Percentiles;
+pub use process::Used;
+pub use progress::Progress;
 pub use report::{Figures, Report};
 pub use tally::Totals;

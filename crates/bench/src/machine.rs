@@ -1,7 +1,8 @@
 //! What the figures were measured on.
 
 use std::path::Path;
-use std::time::Instant;
+
+use crate::disk::sync_nanos;
 
 /// The machine in one line each: processor, memory, kernel, disk.
 pub(crate) fn describe(data_dir: &Path) -> Vec<String> {
@@ -24,19 +25,8 @@ pub(crate) fn describe(data_dir: &Path) -> Vec<String> {
     ]
 }
 
-/// What the disk itself takes: the median of a hundred small writes, each synced.
-fn sync_micros(dir: &Path) -> anyhow::Result<f64> {
-    use std::os::unix::fs::FileExt;
-    let file = tempfile::tempfile_in(dir)?;
-    file.write_all_at(&vec![0; 1 << 20], 0)?;
-    file.sync_data()?;
-    let mut times = Vec::new();
-    for n in 0..100u64 {
-        let started = Instant::now();
-        file.write_all_at(&[n as u8; 4096], n * 4096)?;
-        file.sync_data()?;
-        times.push(started.elapsed().as_secs_f64() * 1e6);
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+/// What the disk itself takes for a page, at the median.
+fn sync_micros(dir: &Path) -> Option<f64> {
+    let nanos = sync_nanos(dir, 4096, 200).ok()?;
+    Some(nanos.value_at_quantile(0.5) as f64 / 1000.0)
 }

@@ -1,6 +1,7 @@
 //! A distribution of times in the few numbers that people compare.
 
 use std::fmt;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
@@ -40,6 +41,37 @@ impl Percentiles {
     }
 }
 
+/// The longest time that is told apart from longer ones.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// An empty histogram for nanoseconds, to three digits.
+pub(crate) fn nanos() -> Histogram<u64> {
+    let longest =
+        u64::try_from(LONGEST.as_nanos()).expect("an hour has fewer nanoseconds than a u64 can count");
+    Histogram::new_with_bounds(1, longest, 3).expect("the bounds are constants that were tried")
+}
+
+/// Adds a time.
+pub(crate) fn note(nanos: &mut Histogram<u64>, time: Duration, count: u64) {
+    nanos.saturating_record_n(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), count);
+}
+
+/// Percentiles and their times in microseconds, dense towards the end, for a chart.
+pub(crate) fn curve(nanos: &Histogram<u64>) -> Vec<(f64, f64)> {
+    if nanos.is_empty() {
+        return Vec::new();
+    }
+    let mut points = Vec::new();
+    // Ten points for each further nine, as far as there are enough values to tell.
+    let mut left = 1.0_f64;
+    while left * nanos.len() as f64 >= 1.0 {
+        let quantile = 1.0 - left;
+        points.push((quantile * 100.0, nanos.value_at_quantile(quantile) as f64 / 1000.0));
+        left *= 0.1_f64.powf(0.1);
+    }
+    points
+}
+
 impl fmt::Display for Percentiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { p50_us, p90_us, p99_us, p999_us, max_us, .. } = *self;
@@ -75,9 +107,9 @@ mod tests {
 
     #[test]
     fn percentiles_are_those_of_the_histogram() {
-        let mut histogram = Histogram::new(3).unwrap();
+        let mut histogram = nanos();
         for micros in 1..=1000u64 {
-            histogram.record(micros * 1000).unwrap();
+            note(&mut histogram, Duration::from_micros(micros), 1);
         }
         let percentiles = Percentiles::of_nanos(&histogram).unwrap();
         assert_eq!(percentiles.count, 1000);
@@ -87,8 +119,20 @@ mod tests {
     }
 
     #[test]
+    fn a_curve_goes_as_far_as_the_values_tell() {
+        let mut histogram = nanos();
+        for micros in 1..=1000u64 {
+            note(&mut histogram, Duration::from_micros(micros), 1);
+        }
+        let points = curve(&histogram);
+        assert!(points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1));
+        let last = points.last().unwrap().0;
+        assert!((99.8..100.0).contains(&last), "{last}");
+    }
+
+    #[test]
     fn nothing_measured_has_no_percentiles() {
-        assert_eq!(Percentiles::of_nanos(&Histogram::new(3).unwrap()), None);
+        assert_eq!(Percentiles::of_nanos(&nanos()), None);
     }
 
     #[test]

@@ -31,6 +31,42 @@ pub(crate) fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
     Ok(kib * 1024)
 }
 
+/// Processor time of the load and of the broker, if its process is known, up to a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
+    broker_pid: Option<u32>,
+    load: Duration,
+    broker: Option<Duration>,
+}
+
+/// What a run took.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Used {
+    /// Processor time of this program while measuring, in seconds.
+    pub load_processor_seconds: f64,
+    /// Processor time of the broker while measuring, in seconds.
+    pub broker_processor_seconds: Option<f64>,
+    /// Memory of the broker when measuring ended.
+    pub broker_resident_bytes: Option<u64>,
+}
+
+impl Usage {
+    pub(crate) fn now(broker_pid: Option<u32>) -> anyhow::Result<Self> {
+        let broker = broker_pid.map(processor_time).transpose()?;
+        Ok(Self { broker_pid, load: own_processor_time()?, broker })
+    }
+
+    /// What was used from `before` up to this moment.
+    pub(crate) fn since(&self, before: &Self) -> anyhow::Result<Used> {
+        let broker = self.broker.zip(before.broker);
+        Ok(Used {
+            load_processor_seconds: self.load.saturating_sub(before.load).as_secs_f64(),
+            broker_processor_seconds: broker.map(|(to, from)| to.saturating_sub(from).as_secs_f64()),
+            broker_resident_bytes: self.broker_pid.map(resident_bytes).transpose()?,
+        })
+    }
+}
+
 /// What the files under a folder take on disk, in bytes.
 pub(crate) fn disk_bytes(dir: &Path) -> anyhow::Result<u64> {
     use std::os::unix::fs::MetadataExt;

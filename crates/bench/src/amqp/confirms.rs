@@ -9,6 +9,16 @@ use nexo_amqp::codec::method::BasicMethod;
 use nexo_amqp::codec::{FrameKind, FrameMax, Frames, Method};
 
 use super::connection::refuse_close;
+use crate::percentiles;
+
+/// From when on the time of a message counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Times {
+    /// From this moment.
+    From(Instant),
+    /// Not at all: the load is still warming up.
+    Ignored,
+}
 
 /// The messages that are not confirmed yet.
 #[derive(Debug)]
@@ -19,20 +29,25 @@ pub(crate) struct Confirms {
     /// Confirmed ones beyond it: a broker may confirm in another order than messages came.
     ahead: BTreeSet<u64>,
     /// When messages were due, for each run that was sent at once: its last and the moment.
-    sent: VecDeque<(u64, Instant)>,
+    sent: VecDeque<(u64, Times)>,
     /// Nanoseconds from sending to confirm. Those confirmed out of order count when all before them are.
     pub(crate) nanos: Histogram<u64>,
 }
 
 impl Confirms {
-    pub(crate) fn new(frame_max: FrameMax) -> anyhow::Result<Self> {
-        let nanos = Histogram::new(3)?;
-        Ok(Self { frame_max, through: 0, ahead: BTreeSet::new(), sent: VecDeque::new(), nanos })
+    pub(crate) fn new(frame_max: FrameMax) -> Self {
+        Self {
+            frame_max,
+            through: 0,
+            ahead: BTreeSet::new(),
+            sent: VecDeque::new(),
+            nanos: percentiles::nanos(),
+        }
     }
 
-    /// Notes that all up to number `last` were sent at `when`.
-    pub(crate) fn sent(&mut self, last: u64, when: Instant) {
-        self.sent.push_back((last, when));
+    /// Notes that all up to number `last` were sent.
+    pub(crate) fn sent(&mut self, last: u64, times: Times) {
+        self.sent.push_back((last, times));
     }
 
     /// How many are confirmed.
@@ -59,7 +74,7 @@ impl Confirms {
             }
         }
         if self.through > before {
-            self.note_times(before, now)?;
+            self.note_times(before, now);
         }
         Ok(frames.consumed_bytes())
     }
@@ -82,19 +97,19 @@ impl Confirms {
         }
     }
 
-    fn note_times(&mut self, mut from: u64, now: Instant) -> anyhow::Result<()> {
+    fn note_times(&mut self, mut from: u64, now: Instant) {
         while from < self.through
-            && let Some(&(last, when)) = self.sent.front()
+            && let Some(&(last, times)) = self.sent.front()
         {
             let to = last.min(self.through);
-            let nanos = now.saturating_duration_since(when).as_nanos().min(u128::from(u64::MAX)) as u64;
-            self.nanos.record_n(nanos, to - from)?;
+            if let Times::From(when) = times {
+                percentiles::note(&mut self.nanos, now.saturating_duration_since(when), to - from);
+            }
             if to == last {
                 self.sent.pop_front();
             }
             from = to;
         }
-        Ok(())
     }
 }
 
@@ -108,7 +123,7 @@ mod tests {
     use super::*;
 
     fn confirms() -> Confirms {
-        Confirms::new(FrameMax::BEFORE_TUNE).unwrap()
+        Confirms::new(FrameMax::BEFORE_TUNE)
     }
 
     fn ack(delivery_tag: u64, multiple: bool) -> Vec<u8> {
@@ -135,14 +150,22 @@ mod tests {
     fn every_message_has_a_time() {
         let mut confirms = confirms();
         let began = Instant::now();
-        confirms.sent(10, began);
-        confirms.sent(20, began + Duration::from_millis(5));
+        confirms.sent(10, Times::From(began));
+        confirms.sent(20, Times::From(began + Duration::from_millis(5)));
         confirms.scan(&ack(15, true), began + Duration::from_millis(10)).unwrap();
         assert_eq!(confirms.nanos.len(), 15);
         assert_eq!(confirms.nanos.count_between(9_900_000, 10_100_000), 10);
         confirms.scan(&ack(20, true), began + Duration::from_millis(20)).unwrap();
         assert_eq!(confirms.nanos.len(), 20);
         assert!(confirms.sent.is_empty());
+    }
+
+    #[test]
+    fn messages_of_the_warm_up_have_none() {
+        let mut confirms = confirms();
+        confirms.sent(10, Times::Ignored);
+        confirms.scan(&ack(10, true), Instant::now()).unwrap();
+        assert_eq!((confirms.confirmed(), confirms.nanos.len()), (10, 0));
     }
 
     #[test]

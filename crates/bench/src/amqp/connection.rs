@@ -158,6 +158,23 @@ impl Connection {
         self.write(&out)
     }
 
+    /// How many signs of life have come since the last call, without waiting for any; the socket must not block.
+    pub(crate) fn take_heartbeats(&mut self) -> anyhow::Result<u64> {
+        let mut count = 0;
+        while self.input.fill(&self.socket)? == Filled::More {
+            while let Some(frame) = Frame::parse(self.input.bytes(), self.frame_max)? {
+                match frame.kind {
+                    FrameKind::Heartbeat => count += 1,
+                    FrameKind::Method => refuse_close(&Method::decode(frame.payload)?)?,
+                    FrameKind::Header | FrameKind::Body => {}
+                }
+                let bytes = frame.bytes();
+                self.input.consume(bytes);
+            }
+        }
+        Ok(count)
+    }
+
     fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.socket.write_all(bytes).context("cannot send to the broker")
     }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use nexo_amqp::codec::method::{BasicMethod, basic};
@@ -108,18 +108,20 @@ impl Consumer {
         Ok(Self { connection, deliveries, ack: wants.ack, acknowledged: 0, acks: Vec::new() })
     }
 
-    /// Consumes until told to stop. Shows the beginning of each body to `seen`.
+    /// Consumes until told to stop. Shows the beginning of each body to `seen`, with the moment it came.
     pub(crate) fn run(
         mut self,
         stop: &AtomicBool,
         tally: &Tally,
-        mut seen: impl FnMut(&[u8]),
+        mut seen: impl FnMut(&[u8], Instant),
     ) -> anyhow::Result<Seen> {
         while !stop.load(Ordering::Relaxed) {
             let filled = self.connection.input.fill(&self.connection.socket);
             match filled.context("cannot read deliveries")? {
                 Filled::More => {
-                    let done = self.deliveries.scan(self.connection.input.bytes(), &mut seen)?;
+                    let now = Instant::now();
+                    let bytes = self.connection.input.bytes();
+                    let done = self.deliveries.scan(bytes, |body| seen(body, now))?;
                     self.connection.input.consume(done);
                     tally.consumed.set(self.deliveries.count);
                     self.acknowledge()?;

@@ -5,19 +5,24 @@
 mod confirms;
 mod connection;
 mod consumer;
+mod crew;
 mod deliveries;
 mod input;
+mod paced;
 mod publisher;
 mod sink;
 mod template;
 mod topology;
 mod url;
 
+pub(crate) use connection::{Connection, InputSize};
 pub use consumer::Ack;
 pub(crate) use consumer::{Consumer, Seen, Wants};
-pub(crate) use publisher::Publisher;
+pub(crate) use crew::Crew;
+pub(crate) use paced::{Paced, PacedPublisher};
+pub(crate) use publisher::{CHANNEL, Publisher};
 pub use sink::Sink;
 pub(crate) use template::{MessageShape, Persistence};
 pub use topology::QueueArgument;
-pub(crate) use topology::{Durability, Settings, Topology};
+pub(crate) use topology::{Durability, Settings, Topology, bind, declare_queue, delete_queue, unbind};
 pub use url::AmqpUrl;

@@ -2,8 +2,9 @@
 //! window, waits for whatever the broker confirms, and fills it again, which needs no second thread.
 
 use std::io::Write;
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
@@ -11,6 +12,7 @@ use nexo_amqp::codec::Method;
 use nexo_amqp::codec::method::{ConfirmMethod, confirm};
 
 use super::confirms::Confirms;
+pub(super) use super::confirms::Times;
 use super::connection::{Connection, InputSize, PATIENCE};
 use super::input::Filled;
 use super::template::{MessageShape, Template};
@@ -26,6 +28,8 @@ pub(crate) struct Publisher {
     template: Template,
     confirming: Option<Confirming>,
     published: u64,
+    /// Messages that are marked one by one, on their way into one write.
+    marked: Vec<u8>,
 }
 
 struct Confirming {
@@ -48,9 +52,9 @@ impl Publisher {
                 Method::Confirm(ConfirmMethod::SelectOk(_)) => Some(()),
                 _ => None,
             })?;
-            Some(Confirming { window: u64::from(window), confirms: Confirms::new(connection.frame_max)? })
+            Some(Confirming { window: u64::from(window), confirms: Confirms::new(connection.frame_max) })
         };
-        Ok(Self { connection, template, confirming, published: 0 })
+        Ok(Self { connection, template, confirming, published: 0, marked: Vec::new() })
     }
 
     /// Publishes until told to stop or `limit` is reached, then waits until the broker has seen everything. Gives back
@@ -73,9 +77,27 @@ impl Publisher {
         while self.unconfirmed() > 0 {
             self.await_confirms(tally)?;
         }
+        self.finish()
+    }
+
+    /// Publishes as many as the window has room for; all of them are on their way when this returns.
+    pub(super) fn fill_window(&mut self, tally: &Tally) -> anyhow::Result<()> {
+        while let room @ 1.. = self.room() {
+            self.publish(room, tally)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection once the broker has seen everything.
+    pub(super) fn finish(mut self) -> anyhow::Result<Option<Histogram<u64>>> {
         self.connection.close_channel(CHANNEL)?;
         self.connection.close()?;
         Ok(self.confirming.map(|confirming| confirming.confirms.nanos))
+    }
+
+    /// The socket, for whoever waits until there is something to read.
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.connection.socket
     }
 
     /// Writes at most this many messages.
@@ -88,14 +110,38 @@ impl Publisher {
         }
         self.published += self.template.count(bytes);
         if let Some(Confirming { confirms, .. }) = &mut self.confirming {
-            confirms.sent(self.published, began);
+            confirms.sent(self.published, Times::From(began));
+        }
+        tally.published.set(self.published);
+        Ok(())
+    }
+
+    /// Writes `count` messages at once that say in their bodies when they were due.
+    pub(super) fn publish_marked(
+        &mut self,
+        due: Duration,
+        count: u64,
+        times: Times,
+        tally: &Tally,
+    ) -> anyhow::Result<()> {
+        let mark = (due.as_nanos() as u64).to_be_bytes();
+        self.marked.clear();
+        for _ in 0..count {
+            self.marked.extend_from_slice(self.template.take_marked(mark));
+        }
+        if let Err(error) = (&self.connection.socket).write_all(&self.marked) {
+            return Err(self.why(error));
+        }
+        self.published += count;
+        if let Some(Confirming { confirms, .. }) = &mut self.confirming {
+            confirms.sent(self.published, times);
         }
         tally.published.set(self.published);
         Ok(())
     }
 
     /// Reads confirms, waiting until there are some.
-    fn await_confirms(&mut self, tally: &Tally) -> anyhow::Result<()> {
+    pub(super) fn await_confirms(&mut self, tally: &Tally) -> anyhow::Result<()> {
         let Some(Confirming { confirms, .. }) = &mut self.confirming else { return Ok(()) };
         let input = &mut self.connection.input;
         let filled = input.fill(&self.connection.socket).context("cannot read confirms")?;
@@ -107,11 +153,11 @@ impl Publisher {
     }
 
     /// How many may be sent now.
-    fn room(&self) -> u64 {
+    pub(super) fn room(&self) -> u64 {
         self.confirming.as_ref().map_or(u64::MAX, |confirming| confirming.window - self.unconfirmed())
     }
 
-    fn unconfirmed(&self) -> u64 {
+    pub(super) fn unconfirmed(&self) -> u64 {
         self.confirming.as_ref().map_or(0, |confirming| self.published - confirming.confirms.confirmed())
     }
 

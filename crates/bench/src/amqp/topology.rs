@@ -33,8 +33,8 @@ pub struct QueueArgument {
 }
 
 impl QueueArgument {
-    pub(crate) fn new(name: &str, value: impl ToString) -> Self {
-        Self { name: name.to_owned(), value: value.to_string() }
+    pub(crate) fn new(name: &str, value: impl Into<String>) -> Self {
+        Self { name: name.to_owned(), value: value.into() }
     }
 }
 
@@ -77,20 +77,9 @@ impl Topology {
             .with_context(|| format!("cannot declare the exchange '{name}' of type {kind}"))?;
         self.exchange = Some(name.to_owned());
         for queue in &self.queues {
-            bind(&mut self.connection, queue, name)?;
+            bind(&mut self.connection, queue, name, queue)?;
         }
         Ok(())
-    }
-
-    /// How many messages wait in all queues together.
-    pub(crate) fn waiting(&mut self) -> anyhow::Result<u64> {
-        let mut waiting = 0;
-        for queue in &self.queues {
-            let passive = queue::Declare { passive: true, ..declaration(queue, Table::EMPTY)? };
-            self.connection.send(CHANNEL, &passive)?;
-            waiting += u64::from(wait_for_queue(&mut self.connection)?);
-        }
-        Ok(waiting)
     }
 
     /// Deletes everything, with whatever is left in the queues.
@@ -146,19 +135,45 @@ pub(crate) fn delete_queue(connection: &mut Connection, name: &str) -> anyhow::R
     })
 }
 
-/// Binds a queue to an exchange by the queue's own name.
-pub(crate) fn bind(connection: &mut Connection, queue: &str, exchange: &str) -> anyhow::Result<()> {
+/// Binds a queue to an exchange.
+pub(crate) fn bind(
+    connection: &mut Connection,
+    queue: &str,
+    exchange: &str,
+    routing_key: &str,
+) -> anyhow::Result<()> {
     let bind = queue::Bind {
         ticket: 0,
         queue: short(queue)?,
         exchange: short(exchange)?,
-        routing_key: short(queue)?,
+        routing_key: short(routing_key)?,
         nowait: false,
         arguments: Table::EMPTY,
     };
     connection.send(CHANNEL, &bind)?;
     connection.wait_for(CHANNEL, |method| match method {
         Method::Queue(QueueMethod::BindOk(_)) => Some(()),
+        _ => None,
+    })
+}
+
+/// Ends a binding.
+pub(crate) fn unbind(
+    connection: &mut Connection,
+    queue: &str,
+    exchange: &str,
+    routing_key: &str,
+) -> anyhow::Result<()> {
+    let unbind = queue::Unbind {
+        ticket: 0,
+        queue: short(queue)?,
+        exchange: short(exchange)?,
+        routing_key: short(routing_key)?,
+        arguments: Table::EMPTY,
+    };
+    connection.send(CHANNEL, &unbind)?;
+    connection.wait_for(CHANNEL, |method| match method {
+        Method::Queue(QueueMethod::UnbindOk(_)) => Some(()),
         _ => None,
     })
 }
@@ -214,7 +229,7 @@ mod tests {
 
     #[test]
     fn arguments_are_understood() {
-        assert_eq!("x-max-length=10".parse(), Ok(QueueArgument::new("x-max-length", 10)));
+        assert_eq!("x-max-length=10".parse(), Ok(QueueArgument::new("x-max-length", "10")));
         assert_eq!("x-overflow=a=b".parse(), Ok(QueueArgument::new("x-overflow", "a=b")));
         assert!("=1".parse::<QueueArgument>().is_err());
         assert!("x-max-length".parse::<QueueArgument>().is_err());

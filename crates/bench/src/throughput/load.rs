@@ -5,30 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
 use hdrhistogram::Histogram;
 
 use super::options::ThroughputOptions;
 use super::plan::Plan;
 use super::report::Throughput;
-use crate::amqp::{AmqpUrl, Consumer, Publisher, Seen};
+use crate::amqp::{AmqpUrl, Consumer, Crew, Publisher, Seen};
 use crate::percentiles::Percentiles;
-use crate::process;
+use crate::process::Usage;
+use crate::progress::Progress;
 use crate::tally::{Tally, Totals};
+use crate::threads::joined;
 
 /// How often the counters are looked at.
 const TICK: Duration = Duration::from_millis(100);
-
-/// How far a run is.
-#[derive(Clone, Copy, Debug)]
-pub struct Progress {
-    /// Since it began.
-    pub elapsed: Duration,
-    /// How long it will take, without the end.
-    pub total: Duration,
-    /// What was done so far.
-    pub totals: Totals,
-}
+/// From this many on, publishers with confirms share a thread.
+const CREW_MIN: usize = 8;
 
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
@@ -64,21 +56,22 @@ impl Load {
         let publishers = plan.publishers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         for wants in &plan.consumers {
             let consumer = Consumer::open(url, wants)?;
-            let (tally, stop) = (load.tally(), Arc::clone(&load.stop_consumers));
-            load.consumers.push(std::thread::spawn(move || consumer.run(&stop, &tally, |_| ())));
+            let (tally, stop) = (tally(&mut load.tallies), Arc::clone(&load.stop_consumers));
+            load.consumers.push(std::thread::spawn(move || consumer.run(&stop, &tally, |_, _| ())));
         }
         load.began = Instant::now();
-        for publisher in publishers {
-            let (tally, stop) = (load.tally(), Arc::clone(&load.stop_publishers));
-            load.publishers.push(std::thread::spawn(move || publisher.run(None, &stop, &tally)));
+        let stop = || Arc::clone(&load.stop_publishers);
+        if options.load.confirm > 0 && publishers.len() >= CREW_MIN {
+            let members = publishers.into_iter().map(|publisher| (publisher, tally(&mut load.tallies)));
+            let (crew, stop) = (Crew::new(members.collect()), stop());
+            load.publishers.push(std::thread::spawn(move || crew.run(&stop)));
+        } else {
+            for publisher in publishers {
+                let (tally, stop) = (tally(&mut load.tallies), stop());
+                load.publishers.push(std::thread::spawn(move || publisher.run(None, &stop, &tally)));
+            }
         }
         Ok(load)
-    }
-
-    fn tally(&mut self) -> Arc<Tally> {
-        let tally = Arc::<Tally>::default();
-        self.tallies.push(Arc::clone(&tally));
-        tally
     }
 
     fn sample(&self) -> Sample {
@@ -98,7 +91,6 @@ impl Load {
         let (from, from_usage) = (self.sample(), Usage::now(options.load.broker_pid)?);
         self.watch(options.warmup + options.duration, options, &mut samples, watch);
         let (to, usage) = (self.sample(), Usage::now(options.load.broker_pid)?);
-        let resident = options.load.broker_pid.map(process::resident_bytes).transpose()?;
 
         let ended = self.end(options.drain, plan.copies)?;
         let seconds = to.seconds - from.seconds;
@@ -118,12 +110,7 @@ impl Load {
             left: backlog(&ended.totals),
             redelivered: ended.redelivered,
             confirm_time: ended.confirm_nanos.as_ref().and_then(Percentiles::of_nanos),
-            load_processor_seconds: (usage.load - from_usage.load).as_secs_f64(),
-            broker_processor_seconds: usage
-                .broker
-                .zip(from_usage.broker)
-                .map(|(to, from)| (to - from).as_secs_f64()),
-            broker_resident_bytes: resident,
+            used: usage.since(&from_usage)?,
             samples,
         })
     }
@@ -193,28 +180,15 @@ impl Load {
     }
 }
 
+/// Counters for one more thread.
+fn tally(tallies: &mut Vec<Arc<Tally>>) -> Arc<Tally> {
+    let tally = Arc::<Tally>::default();
+    tallies.push(Arc::clone(&tally));
+    tally
+}
+
 struct Ended {
     totals: Totals,
     redelivered: u64,
     confirm_nanos: Option<Histogram<u64>>,
-}
-
-/// Processor time so far.
-struct Usage {
-    load: Duration,
-    broker: Option<Duration>,
-}
-
-impl Usage {
-    fn now(broker: Option<u32>) -> anyhow::Result<Self> {
-        let broker = broker.map(process::processor_time).transpose()?;
-        Ok(Self { load: process::own_processor_time()?, broker })
-    }
-}
-
-fn joined<T>(thread: JoinHandle<anyhow::Result<T>>, who: &str) -> anyhow::Result<T> {
-    match thread.join() {
-        Ok(outcome) => outcome.with_context(|| format!("{who} failed")),
-        Err(_) => bail!("{who} panicked"),
-    }
 }

@@ -7,12 +7,13 @@ mod report;
 
 use anyhow::Context;
 
-pub use load::{Progress, Sample};
+pub use load::Sample;
 pub use options::ThroughputOptions;
 pub use report::Throughput;
 
 use crate::amqp::{QueueArgument, Topology};
 use crate::options::Target;
+use crate::progress::Progress;
 use load::Load;
 use plan::Plan;
 
@@ -26,7 +27,9 @@ pub fn run(options: &ThroughputOptions, watch: &mut dyn FnMut(&Progress)) -> any
     let mut settings = options.load.settings();
     if let Some(priorities) = options.priorities {
         // RabbitMQ takes at most 255, which with 0 makes 256 priorities.
-        settings.arguments.push(QueueArgument::new("x-max-priority", priorities.saturating_sub(1).max(1)));
+        settings
+            .arguments
+            .push(QueueArgument::new("x-max-priority", priorities.saturating_sub(1).max(1).to_string()));
     }
     let mut topology = Topology::declare(url, plan.queues.clone(), &settings)?;
     if let Some(exchange) = &plan.exchange {

@@ -36,3 +36,21 @@ pub struct ThroughputOptions {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span::parse)]
     pub drain: Duration,
 }
+
+impl ThroughputOptions {
+    /// One publisher, one queue, one consumer, for so long after a second of warm-up.
+    #[must_use]
+    pub fn new(load: LoadOptions, duration: Duration) -> Self {
+        Self {
+            load,
+            publishers: 1,
+            consumers: 1,
+            queues: 1,
+            fan_out: false,
+            priorities: None,
+            duration,
+            warmup: Duration::from_secs(1),
+            drain: Duration::from_secs(10),
+        }
+    }
+}

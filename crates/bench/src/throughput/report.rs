@@ -4,6 +4,7 @@ use super::load::Sample;
 use super::options::ThroughputOptions;
 use crate::chart::{Axis, Chart, Curve, Scale};
 use crate::percentiles::{Micros, Percentiles};
+use crate::process::Used;
 use crate::report::{Figures, Report, mib, rate, thousands};
 use crate::tally::Totals;
 
@@ -32,12 +33,8 @@ pub struct Throughput {
     pub redelivered: u64,
     /// From the write of a message to its confirm.
     pub confirm_time: Option<Percentiles>,
-    /// Processor time of this program while measuring, in seconds.
-    pub load_processor_seconds: f64,
-    /// Processor time of the broker while measuring, in seconds.
-    pub broker_processor_seconds: Option<f64>,
-    /// Memory of the broker when measuring ended.
-    pub broker_resident_bytes: Option<u64>,
+    /// Processor time and memory.
+    pub used: Used,
     /// The counters over time.
     pub samples: Vec<Sample>,
 }
@@ -113,9 +110,9 @@ impl Report for Throughput {
                 seconds * 1e9 / messages
             )
         };
-        figures.add("load's processor", usage(self.load_processor_seconds));
-        figures.add_some("broker's processor", self.broker_processor_seconds.map(usage));
-        figures.add_some("broker's memory", self.broker_resident_bytes.map(mib));
+        figures.add("load's processor", usage(self.used.load_processor_seconds));
+        figures.add_some("broker's processor", self.used.broker_processor_seconds.map(usage));
+        figures.add_some("broker's memory", self.used.broker_resident_bytes.map(mib));
         figures
     }
 

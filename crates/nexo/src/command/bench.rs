@@ -8,9 +8,12 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Subcommand;
 use comfy_table::CellAlignment;
-use indicatif::ProgressBar;
-use nexo_bench::throughput::{self, Progress, ThroughputOptions};
-use nexo_bench::{Report, Sink};
+use nexo_bench::backlog::{self, BacklogOptions};
+use nexo_bench::churn::{self, ChurnOptions};
+use nexo_bench::disk::{self, DiskOptions};
+use nexo_bench::latency::{self, LatencyOptions};
+use nexo_bench::throughput::{self, ThroughputOptions};
+use nexo_bench::{Progress, Report, Sink};
 
 use crate::cli::Shared;
 use crate::output::{Printer, note};
@@ -24,6 +27,10 @@ Examples:
   nexo bench throughput                                         transient, as fast as it goes
   nexo bench throughput --persistent --confirm 1000 --ack 100   safe, with 1000 on their way
   nexo bench throughput --publishers 4 --consumers 4 --queues 4
+  nexo bench latency --rate 2000 --persistent --confirm 1000
+  nexo bench backlog --count 10000000 --persistent
+  nexo bench churn --hold 60s --connections 1000
+  nexo bench disk --data-dir ./nexo-data                        what the disk itself takes
   nexo bench sink                                               a server that only parses, to load in its place";
 
 /// Put a broker under load and measure it
@@ -38,6 +45,14 @@ pub(crate) struct BenchArgs {
 enum What {
     /// Messages a second from publishers through queues to consumers
     Throughput(ThroughputOptions),
+    /// Time from publish to deliver and to confirm, at a fixed rate
+    Latency(LatencyOptions),
+    /// Fill a queue, look at what it costs, and drain it
+    Backlog(BacklogOptions),
+    /// Connections, channels, queues and bindings that come and go, or that are held
+    Churn(ChurnOptions),
+    /// The disk's own time for a small append with fdatasync, to compare with
+    Disk(DiskOptions),
     /// Be a server that only parses and counts: what the load could reach at most
     Sink(SinkArgs),
 }
@@ -57,11 +72,16 @@ impl BenchArgs {
             let mut out = Printer::new(format);
             match self.what {
                 What::Throughput(options) => {
-                    let bar = progress::bar(None, "throughput");
-                    let found = throughput::run(&options, &mut |progress| show(&bar, progress));
-                    bar.finish_and_clear();
-                    print(&mut out, &found?)
+                    print(&mut out, &watched("throughput", |watch| throughput::run(&options, watch))?)
                 }
+                What::Latency(options) => {
+                    print(&mut out, &watched("latency", |watch| latency::run(&options, watch))?)
+                }
+                What::Backlog(options) => {
+                    print(&mut out, &watched("backlog", |watch| backlog::run(&options, watch))?)
+                }
+                What::Churn(options) => print(&mut out, &churn::run(&options)?),
+                What::Disk(options) => print(&mut out, &disk::run(&options)?),
                 What::Sink(args) => args.run(&mut out),
             }
         });
@@ -70,8 +90,18 @@ impl BenchArgs {
     }
 }
 
-fn show(bar: &ProgressBar, progress: &Progress) {
-    bar.set_position(progress.totals.consumed.max(progress.totals.confirmed).max(progress.totals.published));
+/// Runs a load with a line that shows how far it is.
+fn watched<T>(
+    what: &'static str,
+    run: impl FnOnce(&mut dyn FnMut(&Progress)) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let bar = progress::bar(None, what);
+    let found = run(&mut |progress| {
+        let totals = progress.totals;
+        bar.set_position(totals.consumed.max(totals.confirmed).max(totals.published));
+    });
+    bar.finish_and_clear();
+    found
 }
 
 /// The figures as a table, or all of the report as JSON.
