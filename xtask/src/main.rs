@@ -6,8 +6,10 @@ mod bench;
 mod broker;
 mod check;
 mod conformance;
+mod nats;
 mod python;
 mod rabbitmq;
+mod rivals;
 mod run;
 
 use std::process::ExitCode;
@@ -22,6 +24,9 @@ Usage: cargo xtask COMMAND
                  what RabbitMQ's clients see, with pika, Celery and amqplib, on either broker
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
+  bench rivals   measures Nexo beside RabbitMQ and NATS, in turn, and writes docs/benchmarks.md
+                 (--reps N, --seconds S; --backlog: only a hundred million waiting messages, Nexo alone;
+                 --quick: one short repetition, and writes nothing)
 ";
 
 fn main() -> ExitCode {
@@ -35,6 +40,7 @@ fn main() -> ExitCode {
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
+        ["bench", "rivals", rest @ ..] => rivals::Options::parse(rest).and_then(rivals::rivals),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

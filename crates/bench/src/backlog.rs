@@ -4,15 +4,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use crate::amqp::{AmqpUrl, Consumer, MessageShape, Publisher, Topology, Wants};
-use crate::options::{LoadOptions, Target};
+use crate::options::LoadOptions;
 use crate::process;
 use crate::progress::Progress;
+use crate::protocol::Protocol;
 use crate::report::{Figures, Report, mib, rate, thousands};
 use crate::span;
 use crate::tally::{Tally, Totals};
@@ -72,12 +71,12 @@ pub struct Backlog {
 /// # Errors
 /// If the broker cannot be reached, refuses what it is asked, hangs or loses a message.
 pub fn run(options: &BacklogOptions, watch: &mut dyn FnMut(&Progress)) -> anyhow::Result<Backlog> {
-    let Target::Amqp(url) = &options.load.url;
+    let protocol = options.load.url.protocol();
     let short_queue_per_second = short_queue(options, watch)?;
     let queue = format!("b{}-backlog", std::process::id());
-    let topology = Topology::declare(url, vec![queue.clone()], &options.load.settings())?;
-    let outcome = fill_and_drain(url, &queue, options, watch);
-    let deleted = topology.delete().context("cannot delete what was declared for the load");
+    let declared = protocol.declare(std::slice::from_ref(&queue), None, &options.load.settings())?;
+    let outcome = fill_and_drain(protocol, &queue, options, watch);
+    let deleted = declared.delete().context("cannot delete what was declared for the load");
     let mut found = outcome?;
     deleted?;
     found.short_queue_per_second = short_queue_per_second;
@@ -94,7 +93,7 @@ fn short_queue(options: &BacklogOptions, watch: &mut dyn FnMut(&Progress)) -> an
 }
 
 fn fill_and_drain(
-    url: &AmqpUrl,
+    protocol: &dyn Protocol,
     queue: &str,
     options: &BacklogOptions,
     watch: &mut dyn FnMut(&Progress),
@@ -102,10 +101,10 @@ fn fill_and_drain(
     let resident = || options.load.broker_pid.map(process::resident_bytes).transpose();
     let on_disk = || options.broker_data.as_deref().map(process::disk_bytes).transpose();
     let (empty_resident_bytes, empty_disk) = (resident()?, on_disk()?);
-    let filled = fill(url, queue, options, watch)?;
+    let filled = fill(protocol, queue, options, watch)?;
     std::thread::sleep(options.rest);
     let (full_resident_bytes, full_disk) = (resident()?, on_disk()?);
-    let (consumed, drained) = drain(url, queue, options, watch)?;
+    let (consumed, drained) = drain(protocol, queue, options, watch)?;
     let per_message = |(empty, full): (u64, u64)| full.saturating_sub(empty) as f64 / options.count as f64;
     Ok(Backlog {
         options: options.clone(),
@@ -122,52 +121,47 @@ fn fill_and_drain(
 
 /// Publishes everything; gives back how long it took until the broker had seen the last.
 fn fill(
-    url: &AmqpUrl,
+    protocol: &dyn Protocol,
     queue: &str,
     options: &BacklogOptions,
     watch: &mut dyn FnMut(&Progress),
 ) -> anyhow::Result<Duration> {
-    let shape = MessageShape {
-        exchange: String::new(),
-        routing_keys: vec![queue.to_owned()],
-        body_bytes: options.load.size as usize,
-        persistence: options.load.persistence(),
-        priorities: None,
-    };
-    let publisher = Publisher::open(url, &shape, options.load.confirm)?;
-    let (tally, stop, count) = (Arc::<Tally>::default(), AtomicBool::new(false), options.count);
+    let (shapes, mut tallies) = ([options.load.shape(queue)], Vec::new());
+    let (window, limit) = (options.load.confirm, Some(options.count));
+    let publishers = protocol.publishers(&shapes, window, limit, &mut tallies)?;
     let began = Instant::now();
-    let filling = {
-        let tally = Arc::clone(&tally);
-        std::thread::spawn(move || publisher.run(Some(count), &stop, &tally))
-    };
-    wait_for(&filling, began, &tally, watch);
-    joined(filling, "the publisher")?;
+    for publisher in publishers {
+        let filling = std::thread::spawn(move || publisher.run(&AtomicBool::new(false)));
+        while !filling.is_finished() {
+            std::thread::sleep(TICK);
+            watch(&progress(began, &tallies));
+        }
+        joined(filling, "the publisher")?;
+    }
     Ok(began.elapsed())
 }
 
 /// Consumes everything; gives back how many that was and how long it took.
 fn drain(
-    url: &AmqpUrl,
+    protocol: &dyn Protocol,
     queue: &str,
     options: &BacklogOptions,
     watch: &mut dyn FnMut(&Progress),
 ) -> anyhow::Result<(u64, Duration)> {
-    let wants =
-        Wants { queues: vec![queue.to_owned()], ack: options.load.ack, prefetch: options.load.prefetch };
     let (tally, stop, count) = (Arc::<Tally>::default(), Arc::<AtomicBool>::default(), options.count);
+    let wants = options.load.wants(vec![queue.to_owned()]);
     let began = Instant::now();
-    let consumer = Consumer::open(url, &wants)?;
+    let consumer = protocol.consumer(&wants, Arc::clone(&tally))?;
     let draining = {
-        let (tally, stop) = (Arc::clone(&tally), Arc::clone(&stop));
-        std::thread::spawn(move || consumer.run(&stop, &tally, |_, _| ()))
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || consumer.run(&stop, None))
     };
     let mut seen = (0, Instant::now());
     while tally.consumed.get() < count && !draining.is_finished() && seen.1.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(2));
         if tally.consumed.get() > seen.0 {
             seen = (tally.consumed.get(), Instant::now());
-            watch(&progress(began, &tally));
+            watch(&progress(began, std::slice::from_ref(&tally)));
         }
     }
     // Before the connection is ended in order, which is no part of draining.
@@ -181,16 +175,8 @@ fn drain(
     Ok((consumed, took))
 }
 
-fn wait_for<T>(thread: &JoinHandle<T>, began: Instant, tally: &Arc<Tally>, watch: &mut dyn FnMut(&Progress)) {
-    while !thread.is_finished() {
-        std::thread::sleep(TICK);
-        watch(&progress(began, tally));
-    }
-}
-
-fn progress(began: Instant, tally: &Arc<Tally>) -> Progress {
-    let totals = Totals::of(std::slice::from_ref(tally));
-    Progress { elapsed: began.elapsed(), total: Duration::ZERO, totals }
+fn progress(began: Instant, tallies: &[Arc<Tally>]) -> Progress {
+    Progress { elapsed: began.elapsed(), total: Duration::ZERO, totals: Totals::of(tallies) }
 }
 
 impl Report for Backlog {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::Context;
 use hdrhistogram::Histogram;
 
+use crate::machine;
 use crate::percentiles::{self, Micros, Percentiles};
 use crate::report::{Figures, Report};
 
@@ -33,6 +34,8 @@ pub struct DiskOptions {
 pub struct Disk {
     /// What was asked for.
     pub options: DiskOptions,
+    /// What it was measured on, one line each.
+    pub machine: Vec<String>,
     /// A write and its `fdatasync`.
     pub sync_time: Option<Percentiles>,
 }
@@ -44,7 +47,8 @@ pub struct Disk {
 pub fn run(options: &DiskOptions) -> anyhow::Result<Disk> {
     let nanos = sync_nanos(&options.data_dir, options.size, options.count)
         .with_context(|| format!("cannot measure the disk of '{}'", options.data_dir.display()))?;
-    Ok(Disk { options: options.clone(), sync_time: Percentiles::of_nanos(&nanos) })
+    let machine = machine::describe_processor();
+    Ok(Disk { options: options.clone(), machine, sync_time: Percentiles::of_nanos(&nanos) })
 }
 
 /// Nanoseconds of `count` appends with a sync each, into a file that has been written before.

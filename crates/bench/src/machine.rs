@@ -6,6 +6,16 @@ use crate::disk::sync_nanos;
 
 /// The machine in one line each: processor, memory, kernel, disk.
 pub(crate) fn describe(data_dir: &Path) -> Vec<String> {
+    let mut lines = describe_processor();
+    lines.push(format!(
+        "fdatasync of 4 KiB into a written file: median {:.0} µs",
+        sync_micros(data_dir).unwrap_or(f64::NAN)
+    ));
+    lines
+}
+
+/// The same without the disk.
+pub(crate) fn describe_processor() -> Vec<String> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let find = |text: &str, key: &str| {
         let line = text.lines().find(|line| line.starts_with(key)).unwrap_or_default();
@@ -18,10 +28,6 @@ pub(crate) fn describe(data_dir: &Path) -> Vec<String> {
         format!("processor: {} ({cores} cores)", find(&read("/proc/cpuinfo"), "model name")),
         format!("memory: {mib} MiB"),
         format!("kernel: {}", read("/proc/sys/kernel/osrelease").trim()),
-        format!(
-            "fdatasync of 4 KiB into a written file: median {:.0} µs",
-            sync_micros(data_dir).unwrap_or(f64::NAN)
-        ),
     ]
 }
 

@@ -3,20 +3,35 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::amqp::{Ack, AmqpUrl, Durability, Persistence, QueueArgument, Settings};
+use crate::amqp::AmqpUrl;
+use crate::native::NativeUrl;
+use crate::protocol::Protocol;
+use crate::work::{Ack, Durability, MessageShape, Persistence, QueueArgument, Settings, Wants};
 
 /// The broker under load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Over AMQP 0-9-1.
     Amqp(AmqpUrl),
+    /// Over the native API.
+    Native(NativeUrl),
+}
+
+impl Target {
+    /// The way to talk to it.
+    pub(crate) fn protocol(&self) -> &dyn Protocol {
+        match self {
+            Self::Amqp(url) => url,
+            Self::Native(url) => url,
+        }
+    }
 }
 
 impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Self::Amqp)
+        if text.starts_with("http") { text.parse().map(Self::Native) } else { text.parse().map(Self::Amqp) }
     }
 }
 
@@ -24,6 +39,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Amqp(url) => url.fmt(f),
+            Self::Native(url) => url.fmt(f),
         }
     }
 }
@@ -37,7 +53,7 @@ impl serde::Serialize for Target {
 /// What messages look like and how they are taken care of.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct LoadOptions {
-    /// The broker: amqp://user:password@host:port/vhost for AMQP 0-9-1
+    /// The broker: amqp://user:password@host:port/vhost for AMQP 0-9-1, http://host:port for the native API
     #[arg(long, value_name = "URL", default_value = "amqp://guest:guest@127.0.0.1:5672/%2F")]
     pub url: Target,
     /// Bytes in the body of a message
@@ -58,6 +74,9 @@ pub struct LoadOptions {
     /// The kind of queue
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = QueueType::Classic)]
     pub queue_type: QueueType,
+    /// Declare queues with this many priorities and use them all
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub priorities: Option<u16>,
     /// An argument for the declaration of queues, such as x-max-length=1000; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub queue_argument: Vec<QueueArgument>,
@@ -86,8 +105,29 @@ impl fmt::Display for QueueType {
 }
 
 impl LoadOptions {
-    pub(crate) fn persistence(&self) -> Persistence {
+    fn persistence(&self) -> Persistence {
         if self.persistent { Persistence::Persistent } else { Persistence::Transient }
+    }
+
+    /// What messages to one queue look like.
+    pub(crate) fn shape(&self, queue: &str) -> MessageShape {
+        self.shape_for(String::new(), vec![queue.to_owned()])
+    }
+
+    /// What messages to an exchange look like, with these keys in turn.
+    pub(crate) fn shape_for(&self, exchange: String, routing_keys: Vec<String>) -> MessageShape {
+        MessageShape {
+            exchange,
+            routing_keys,
+            body_bytes: self.size as usize,
+            persistence: self.persistence(),
+            priorities: self.priorities,
+        }
+    }
+
+    /// What a consumer of these queues asks for.
+    pub(crate) fn wants(&self, queues: Vec<String>) -> Wants {
+        Wants { queues, ack: self.ack, prefetch: self.prefetch }
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -98,7 +138,45 @@ impl LoadOptions {
         if self.queue_type == QueueType::Quorum {
             settings.arguments.push(QueueArgument::new("x-queue-type", "quorum"));
         }
+        if let Some(priorities) = self.priorities {
+            // The argument is the highest priority, of which there is one less than priorities with 0 among them.
+            let highest = priorities.saturating_sub(1).max(1).to_string();
+            settings.arguments.push(QueueArgument::new("x-max-priority", highest));
+        }
         settings.arguments.extend(self.queue_argument.iter().cloned());
         settings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        load: LoadOptions,
+    }
+
+    fn load(args: &[&str]) -> LoadOptions {
+        Line::try_parse_from([&["bench"], args].concat()).unwrap().load
+    }
+
+    #[test]
+    fn quorum_queues_are_durable_whatever_the_messages_are() {
+        let settings = load(&["--queue-type", "quorum"]).settings();
+        assert_eq!(settings.durability, Durability::Durable);
+        assert_eq!(settings.arguments, [QueueArgument::new("x-queue-type", "quorum")]);
+        assert_eq!(load(&[]).settings().durability, Durability::Transient);
+        assert_eq!(load(&["--persistent"]).settings().durability, Durability::Durable);
+    }
+
+    #[test]
+    fn the_highest_of_256_priorities_is_255() {
+        let settings = load(&["--priorities", "256", "--queue-argument", "x-max-length=9"]).settings();
+        let expected = [QueueArgument::new("x-max-priority", "255"), QueueArgument::new("x-max-length", "9")];
+        assert_eq!(settings.arguments, expected);
     }
 }

@@ -1,10 +1,25 @@
 //! When messages are due. A load at a fixed rate sends by this plan however the broker fares, and a message that had to
 //! wait for another counts from the moment it was due: a stall is felt by all that it holds up.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bursts never come closer together than this: sleeping exactly for less would take a core of its own.
 const INTERVAL_MIN: Duration = Duration::from_micros(100);
+
+/// How long before a message is due sleeping ends and spinning begins, because a sleep is not that exact.
+pub(crate) const SPIN: Duration = Duration::from_micros(30);
+
+/// Sleeps, then spins, until the moment has come.
+pub(crate) fn sleep_until(due: Instant) {
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        match left {
+            Duration::ZERO => return,
+            _ if left > SPIN => std::thread::sleep(left - SPIN),
+            _ => std::hint::spin_loop(),
+        }
+    }
+}
 
 /// Bursts of equal size at equal distances; one message each where the rate allows it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -13,6 +13,13 @@ pub(crate) struct Tally {
     pub(crate) consumed: Counter,
 }
 
+/// Counters for one more thread.
+pub(crate) fn add_tally(tallies: &mut Vec<Arc<Tally>>) -> Arc<Tally> {
+    let tally = Arc::<Tally>::default();
+    tallies.push(Arc::clone(&tally));
+    tally
+}
+
 /// A number that one thread sets and others read now and then.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);

@@ -1,7 +1,6 @@
 //! A consumer: one connection, one thread, large reads that are scanned in place.
 
 use std::io::Write;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,41 +13,12 @@ use super::deliveries::Deliveries;
 use super::input::Filled;
 use super::publisher::CHANNEL;
 use super::url::AmqpUrl;
+use crate::protocol::Look;
 use crate::tally::Tally;
+use crate::work::{Ack, Seen, Wants};
 
 /// How often a consumer that gets nothing looks whether it should stop.
 const GLANCE: Duration = Duration::from_millis(50);
-
-/// How messages are acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Ack {
-    /// By being delivered.
-    Auto,
-    /// By the consumer, this many at once.
-    Every(u16),
-}
-
-impl FromStr for Ack {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse::<u16>() {
-            Ok(every) if every > 0 => Ok(Self::Every(every)),
-            _ if text == "auto" => Ok(Self::Auto),
-            _ => Err(format!("'{text}' must be 'auto', or how many messages one acknowledgement covers")),
-        }
-    }
-}
-
-/// What a consumer asks for.
-#[derive(Clone, Debug)]
-pub(crate) struct Wants {
-    pub(crate) queues: Vec<String>,
-    pub(crate) ack: Ack,
-    /// Most messages that are delivered and not acknowledged; 0 for no limit.
-    pub(crate) prefetch: u16,
-}
 
 /// A connection that consumes.
 pub(crate) struct Consumer {
@@ -57,13 +27,6 @@ pub(crate) struct Consumer {
     ack: Ack,
     acknowledged: u64,
     acks: Vec<u8>,
-}
-
-/// What a consumer has seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) consumed: u64,
-    pub(crate) redelivered: u64,
 }
 
 impl Consumer {
@@ -108,8 +71,16 @@ impl Consumer {
         Ok(Self { connection, deliveries, ack: wants.ack, acknowledged: 0, acks: Vec::new() })
     }
 
-    /// Consumes until told to stop. Shows the beginning of each body to `seen`, with the moment it came.
-    pub(crate) fn run(
+    /// Consumes until told to stop, and shows every message to whoever looks.
+    pub(crate) fn run(self, stop: &AtomicBool, tally: &Tally, look: Look<'_>) -> anyhow::Result<Seen> {
+        // Decided once, so that a load where nobody looks has nothing to call for each message.
+        match look {
+            Some(look) => self.run_with(stop, tally, look),
+            None => self.run_with(stop, tally, |_, _| ()),
+        }
+    }
+
+    fn run_with(
         mut self,
         stop: &AtomicBool,
         tally: &Tally,
@@ -162,19 +133,5 @@ impl Consumer {
             self.acks.clear();
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn acknowledgements_are_understood() {
-        assert_eq!("auto".parse(), Ok(Ack::Auto));
-        assert_eq!("100".parse(), Ok(Ack::Every(100)));
-        for text in ["", "0", "-1", "manual", "70000"] {
-            assert!(text.parse::<Ack>().is_err(), "{text}");
-        }
     }
 }

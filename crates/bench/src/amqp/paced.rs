@@ -8,29 +8,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::publisher::{Publisher, Times};
 use crate::percentiles;
-use crate::schedule::Schedule;
+use crate::schedule::{SPIN, Schedule};
 use crate::tally::Tally;
-
-/// How long before a message is due sleeping ends and spinning begins.
-const SPIN: Duration = Duration::from_micros(30);
+use crate::work::Paced;
 
 /// A publisher with a schedule.
 pub(crate) struct PacedPublisher {
     publisher: Publisher,
     schedule: Schedule,
-}
-
-/// What it found.
-pub(crate) struct Paced {
-    /// How late messages were sent, in nanoseconds: the jitter of the load itself, or the broker that pushes back.
-    pub(crate) late_nanos: Histogram<u64>,
-    /// From the moment a message was due to its confirm.
-    pub(crate) confirm_nanos: Option<Histogram<u64>>,
 }
 
 impl PacedPublisher {

@@ -15,9 +15,10 @@ use super::confirms::Confirms;
 pub(super) use super::confirms::Times;
 use super::connection::{Connection, InputSize, PATIENCE};
 use super::input::Filled;
-use super::template::{MessageShape, Template};
+use super::template::Template;
 use super::url::AmqpUrl;
 use crate::tally::Tally;
+use crate::work::MessageShape;
 
 /// The channel of all that a load publishes and consumes.
 pub(crate) const CHANNEL: u16 = 1;

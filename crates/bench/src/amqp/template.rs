@@ -7,30 +7,11 @@ use nexo_amqp::codec::method::basic;
 use nexo_amqp::codec::{FrameMax, PropertiesBuilder, encode_message};
 
 use super::connection::short;
-
-/// Whether messages are to survive a restart of the broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Persistence {
-    Transient,
-    Persistent,
-}
+use crate::work::{MessageShape, Persistence, mixed};
 
 /// About how many bytes go into one write: large enough that the system call does not matter, small enough to stay
 /// in the processor's cache beside what the broker does.
 const WRITE_BYTES: usize = 64 * 1024;
-
-/// What messages look like.
-#[derive(Clone, Debug)]
-pub(crate) struct MessageShape {
-    /// The exchange they are published to.
-    pub(crate) exchange: String,
-    /// The keys they are published with, in turn; at least one, all of the same length.
-    pub(crate) routing_keys: Vec<String>,
-    pub(crate) body_bytes: usize,
-    pub(crate) persistence: Persistence,
-    /// How many priorities are used, in a mixed order; `None` to publish without.
-    pub(crate) priorities: Option<u16>,
-}
 
 /// A ring of publishes.
 #[derive(Clone, Debug)]
@@ -116,14 +97,6 @@ fn encode_one(
     Ok(())
 }
 
-/// Every priority below `priorities` once before one comes again, neighbours far apart.
-fn mixed(index: usize, priorities: u16) -> u8 {
-    let priorities = usize::from(priorities.clamp(1, 256));
-    // A prime above all of them has no divisor in common with any, so that its steps reach every residue.
-    const STEP: usize = 1009;
-    u8::try_from(index * STEP % priorities).expect("a residue of at most 256 is an octet")
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -182,14 +155,6 @@ mod tests {
             })
             .collect();
         assert_eq!(seen.len(), 20);
-    }
-
-    #[test]
-    fn priorities_are_mixed_and_all_used() {
-        for priorities in [1, 2, 10, 157, 255, 256] {
-            let seen: BTreeSet<u8> = (0..usize::from(priorities)).map(|n| mixed(n, priorities)).collect();
-            assert_eq!(seen.len(), usize::from(priorities), "{priorities}");
-        }
     }
 
     #[test]

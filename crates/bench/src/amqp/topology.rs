@@ -1,7 +1,5 @@
 //! The queues of a load, and the exchange in front of them where there is one: declared before it, deleted after.
 
-use std::str::FromStr;
-
 use anyhow::Context;
 use nexo_amqp::codec::method::{ExchangeMethod, QueueMethod, exchange, queue};
 use nexo_amqp::codec::{Method, ShortStr, Table, TableBuf};
@@ -9,45 +7,8 @@ use nexo_amqp::codec::{Method, ShortStr, Table, TableBuf};
 use super::connection::{Connection, InputSize, short};
 use super::publisher::CHANNEL;
 use super::url::AmqpUrl;
-
-/// How queues are declared.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Settings {
-    pub(crate) durability: Durability,
-    pub(crate) arguments: Vec<QueueArgument>,
-}
-
-/// Whether queues are to survive a restart of the broker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Durability {
-    #[default]
-    Transient,
-    Durable,
-}
-
-/// An argument of a declaration: `x-max-length=1000`. What looks like a number or a truth value is one.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct QueueArgument {
-    name: String,
-    value: String,
-}
-
-impl QueueArgument {
-    pub(crate) fn new(name: &str, value: impl Into<String>) -> Self {
-        Self { name: name.to_owned(), value: value.into() }
-    }
-}
-
-impl FromStr for QueueArgument {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once('=') {
-            Some((name, value)) if !name.is_empty() && name.len() <= 255 => Ok(Self::new(name, value)),
-            _ => Err(format!("'{text}' is not an argument; one looks like x-max-length=1000")),
-        }
-    }
-}
+use crate::protocol::Declared;
+use crate::work::{Durability, Settings};
 
 /// What was declared. Deleted by [`Topology::delete`].
 #[derive(Debug)]
@@ -59,14 +20,14 @@ pub(crate) struct Topology {
 
 impl Topology {
     /// Declares queues of these names.
-    pub(crate) fn declare(url: &AmqpUrl, queues: Vec<String>, settings: &Settings) -> anyhow::Result<Self> {
+    pub(crate) fn declare(url: &AmqpUrl, queues: &[String], settings: &Settings) -> anyhow::Result<Self> {
         let mut connection = Connection::open(url, InputSize::Small)?;
         connection.open_channel(CHANNEL)?;
         let mut topology = Self { connection, queues: Vec::new(), exchange: None };
         for queue in queues {
-            declare_queue(&mut topology.connection, &queue, settings)
+            declare_queue(&mut topology.connection, queue, settings)
                 .with_context(|| format!("cannot declare the queue '{queue}'"))?;
-            topology.queues.push(queue);
+            topology.queues.push(queue.clone());
         }
         Ok(topology)
     }
@@ -81,9 +42,10 @@ impl Topology {
         }
         Ok(())
     }
+}
 
-    /// Deletes everything, with whatever is left in the queues.
-    pub(crate) fn delete(mut self) -> anyhow::Result<()> {
+impl Declared for Topology {
+    fn delete(mut self: Box<Self>) -> anyhow::Result<()> {
         for queue in std::mem::take(&mut self.queues) {
             delete_queue(&mut self.connection, &queue)?;
         }
@@ -221,17 +183,4 @@ fn wait_for_queue(connection: &mut Connection) -> anyhow::Result<u32> {
         Method::Queue(QueueMethod::DeclareOk(ok)) => Some(ok.message_count),
         _ => None,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_are_understood() {
-        assert_eq!("x-max-length=10".parse(), Ok(QueueArgument::new("x-max-length", "10")));
-        assert_eq!("x-overflow=a=b".parse(), Ok(QueueArgument::new("x-overflow", "a=b")));
-        assert!("=1".parse::<QueueArgument>().is_err());
-        assert!("x-max-length".parse::<QueueArgument>().is_err());
-    }
 }

@@ -60,6 +60,12 @@ impl fmt::Display for AmqpUrl {
     }
 }
 
+impl serde::Serialize for AmqpUrl {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::{AmqpUrl, Rates};
-use crate::amqp::{
-    CHANNEL, Connection, Durability, InputSize, Settings, bind, declare_queue, delete_queue, unbind,
-};
+use crate::amqp::{CHANNEL, Connection, InputSize, bind, declare_queue, delete_queue, unbind};
+use crate::work::{Durability, Settings};
 
 /// Every client finds this exchange.
 const EXCHANGE: &str = "amq.direct";

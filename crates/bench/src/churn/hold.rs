@@ -7,8 +7,9 @@ use anyhow::{Context, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{AmqpUrl, ChurnOptions, Held};
-use crate::amqp::{CHANNEL, Connection, Durability, InputSize, Settings, declare_queue, delete_queue};
+use crate::amqp::{CHANNEL, Connection, InputSize, declare_queue, delete_queue};
 use crate::process;
+use crate::work::{Durability, Settings};
 
 /// How often connections are looked at.
 const GLANCE: Duration = Duration::from_millis(250);

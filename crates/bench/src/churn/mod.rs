@@ -7,7 +7,6 @@ mod hold;
 use std::time::Duration;
 
 use crate::amqp::AmqpUrl;
-use crate::options::Target;
 use crate::report::{Figures, Report, mib, thousands};
 use crate::span;
 
@@ -16,7 +15,7 @@ use crate::span;
 pub struct ChurnOptions {
     /// The broker: amqp://user:password@host:port/vhost
     #[arg(long, value_name = "URL", default_value = "amqp://guest:guest@127.0.0.1:5672/%2F")]
-    pub url: Target,
+    pub url: AmqpUrl,
     /// The broker's process, for its memory
     #[arg(long, value_name = "PID")]
     pub broker_pid: Option<u32>,
@@ -97,7 +96,7 @@ pub struct Held {
 /// # Errors
 /// If the broker cannot be reached, refuses what it is asked, or loses a connection that is held.
 pub fn run(options: &ChurnOptions) -> anyhow::Result<Churn> {
-    let Target::Amqp(url) = &options.url;
+    let url = &options.url;
     let found = match options.hold {
         Some(time) => Found::Held(hold::run(url, time, options)?),
         None => Found::CameAndWent(come_and_go::run(url, options.duration)?),

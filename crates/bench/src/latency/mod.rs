@@ -11,15 +11,16 @@ use hdrhistogram::Histogram;
 
 pub use report::Latency;
 
-use crate::amqp::{AmqpUrl, Consumer, MessageShape, Paced, PacedPublisher, Publisher, Topology, Wants};
-use crate::options::{LoadOptions, Target};
+use crate::options::LoadOptions;
 use crate::percentiles;
 use crate::process::Usage;
 use crate::progress::Progress;
+use crate::protocol::Protocol;
 use crate::schedule::Schedule;
 use crate::span;
 use crate::tally::{Tally, Totals};
 use crate::threads::joined;
+use crate::work::Paced;
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -55,7 +56,7 @@ struct Measured {
 /// # Errors
 /// If the broker cannot be reached, refuses what it is asked, or hangs.
 pub fn run(options: &LatencyOptions, watch: &mut dyn FnMut(&Progress)) -> anyhow::Result<Latency> {
-    let Target::Amqp(url) = &options.load.url;
+    let protocol = options.load.url.protocol();
     let schedule = Schedule::new(options.rate);
     let window = u64::from(options.load.confirm);
     ensure!(
@@ -70,49 +71,42 @@ pub fn run(options: &LatencyOptions, watch: &mut dyn FnMut(&Progress)) -> anyhow
         schedule.burst
     );
     let queue = format!("b{}-latency", std::process::id());
-    let topology = Topology::declare(url, vec![queue.clone()], &options.load.settings())?;
+    let declared = protocol.declare(std::slice::from_ref(&queue), None, &options.load.settings())?;
     let before = Usage::now(options.load.broker_pid)?;
-    let measured = measure(url, &queue, schedule, options, watch);
+    let measured = measure(protocol, &queue, schedule, options, watch);
     let used = Usage::now(options.load.broker_pid)?.since(&before)?;
-    let deleted = topology.delete().context("cannot delete what was declared for the load");
+    let deleted = declared.delete().context("cannot delete what was declared for the load");
     let measured = measured?;
     deleted?;
     Ok(Latency::new(options, schedule, &measured, used))
 }
 
 fn measure(
-    url: &AmqpUrl,
+    protocol: &dyn Protocol,
     queue: &str,
     schedule: Schedule,
     options: &LatencyOptions,
     watch: &mut dyn FnMut(&Progress),
 ) -> anyhow::Result<Measured> {
-    let shape = MessageShape {
-        exchange: String::new(),
-        routing_keys: vec![queue.to_owned()],
-        body_bytes: options.load.size as usize,
-        persistence: options.load.persistence(),
-        priorities: None,
-    };
-    let wants =
-        Wants { queues: vec![queue.to_owned()], ack: options.load.ack, prefetch: options.load.prefetch };
-    let publisher = PacedPublisher::new(Publisher::open(url, &shape, options.load.confirm)?, schedule);
-    let consumer = Consumer::open(url, &wants)?;
     let tallies = [Arc::<Tally>::default(), Arc::<Tally>::default()];
+    let (shape, window) = (options.load.shape(queue), options.load.confirm);
+    let publisher = protocol.paced(&shape, window, schedule, Arc::clone(&tallies[0]))?;
+    let wants = options.load.wants(vec![queue.to_owned()]);
+    let consumer = protocol.consumer(&wants, Arc::clone(&tallies[1]))?;
     let stops = [Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default()];
     let (began, warmup) = (Instant::now(), options.warmup);
 
     let consuming = {
-        let (stop, tally) = (Arc::clone(&stops[1]), Arc::clone(&tallies[1]));
+        let stop = Arc::clone(&stops[1]);
         std::thread::spawn(move || {
             let mut times = DeliveryTimes { began, warmup, nanos: percentiles::nanos() };
-            consumer.run(&stop, &tally, |body, now| times.note(body, now))?;
+            consumer.run(&stop, Some(&mut |body, now| times.note(body, now)))?;
             anyhow::Ok(times.nanos)
         })
     };
     let publishing = {
-        let (stop, tally) = (Arc::clone(&stops[0]), Arc::clone(&tallies[0]));
-        std::thread::spawn(move || publisher.run(began, warmup, &stop, &tally))
+        let stop = Arc::clone(&stops[0]);
+        std::thread::spawn(move || publisher.run(began, warmup, &stop))
     };
     let total = options.warmup + options.duration;
     while began.elapsed() < total && !publishing.is_finished() && !consuming.is_finished() {

@@ -10,17 +10,16 @@ use hdrhistogram::Histogram;
 use super::options::ThroughputOptions;
 use super::plan::Plan;
 use super::report::Throughput;
-use crate::amqp::{AmqpUrl, Consumer, Crew, Publisher, Seen};
 use crate::percentiles::Percentiles;
 use crate::process::Usage;
 use crate::progress::Progress;
-use crate::tally::{Tally, Totals};
+use crate::protocol::Protocol;
+use crate::tally::{Tally, Totals, add_tally};
 use crate::threads::joined;
+use crate::work::Seen;
 
 /// How often the counters are looked at.
 const TICK: Duration = Duration::from_millis(100);
-/// From this many on, publishers with confirms share a thread.
-const CREW_MIN: usize = 8;
 
 /// The counters at one moment.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
@@ -43,7 +42,11 @@ pub(super) struct Load {
 
 impl Load {
     /// Connects everybody, then lets everybody begin.
-    pub(super) fn start(url: &AmqpUrl, plan: &Plan, options: &ThroughputOptions) -> anyhow::Result<Self> {
+    pub(super) fn start(
+        protocol: &dyn Protocol,
+        plan: &Plan,
+        options: &ThroughputOptions,
+    ) -> anyhow::Result<Self> {
         let mut load = Self {
             began: Instant::now(),
             tallies: Vec::new(),
@@ -52,24 +55,17 @@ impl Load {
             publishers: Vec::new(),
             consumers: Vec::new(),
         };
-        let open = |shape| Publisher::open(url, shape, options.load.confirm);
-        let publishers = plan.publishers.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let publishers =
+            protocol.publishers(&plan.publishers, options.load.confirm, None, &mut load.tallies)?;
         for wants in &plan.consumers {
-            let consumer = Consumer::open(url, wants)?;
-            let (tally, stop) = (tally(&mut load.tallies), Arc::clone(&load.stop_consumers));
-            load.consumers.push(std::thread::spawn(move || consumer.run(&stop, &tally, |_, _| ())));
+            let consumer = protocol.consumer(wants, add_tally(&mut load.tallies))?;
+            let stop = Arc::clone(&load.stop_consumers);
+            load.consumers.push(std::thread::spawn(move || consumer.run(&stop, None)));
         }
         load.began = Instant::now();
-        let stop = || Arc::clone(&load.stop_publishers);
-        if options.load.confirm > 0 && publishers.len() >= CREW_MIN {
-            let members = publishers.into_iter().map(|publisher| (publisher, tally(&mut load.tallies)));
-            let (crew, stop) = (Crew::new(members.collect()), stop());
-            load.publishers.push(std::thread::spawn(move || crew.run(&stop)));
-        } else {
-            for publisher in publishers {
-                let (tally, stop) = (tally(&mut load.tallies), stop());
-                load.publishers.push(std::thread::spawn(move || publisher.run(None, &stop, &tally)));
-            }
+        for publisher in publishers {
+            let stop = Arc::clone(&load.stop_publishers);
+            load.publishers.push(std::thread::spawn(move || publisher.run(&stop)));
         }
         Ok(load)
     }
@@ -178,13 +174,6 @@ impl Load {
             None => Ok(Ended { totals: Totals::of(&self.tallies), redelivered, confirm_nanos }),
         }
     }
-}
-
-/// Counters for one more thread.
-fn tally(tallies: &mut Vec<Arc<Tally>>) -> Arc<Tally> {
-    let tally = Arc::<Tally>::default();
-    tallies.push(Arc::clone(&tally));
-    tally
 }
 
 struct Ended {

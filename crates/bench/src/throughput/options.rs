@@ -23,9 +23,6 @@ pub struct ThroughputOptions {
     /// Publish to a fanout exchange, with a queue for each consumer
     #[arg(long, conflicts_with = "queues")]
     pub fan_out: bool,
-    /// Declare queues with this many priorities and use them all
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub priorities: Option<u16>,
     /// How long to measure
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span::parse)]
     pub duration: Duration,
@@ -47,7 +44,6 @@ impl ThroughputOptions {
             consumers: 1,
             queues: 1,
             fan_out: false,
-            priorities: None,
             duration,
             warmup: Duration::from_secs(1),
             drain: Duration::from_secs(10),

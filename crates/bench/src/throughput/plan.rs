@@ -1,7 +1,7 @@
 //! Who publishes and consumes where.
 
 use super::options::ThroughputOptions;
-use crate::amqp::{MessageShape, Wants};
+use crate::work::{MessageShape, Wants};
 
 /// Who publishes and consumes where.
 pub(super) struct Plan {
@@ -20,23 +20,12 @@ impl Plan {
         let count = if options.fan_out { options.consumers.max(1) } else { options.queues };
         let queues: Vec<String> = (0..count).map(|n| format!("b{run}-{n:05}")).collect();
         let exchange = options.fan_out.then(|| format!("b{run}"));
-        let shape = |keys: Vec<String>| MessageShape {
-            exchange: exchange.clone().unwrap_or_default(),
-            routing_keys: keys,
-            body_bytes: options.load.size as usize,
-            persistence: options.load.persistence(),
-            priorities: options.priorities,
-        };
         let publishers = (0..options.publishers).map(|n| {
             // Behind a fanout exchange the key means nothing.
             let keys = if options.fan_out { vec!["x".into()] } else { share(&queues, n, options.publishers) };
-            shape(keys)
+            options.load.shape_for(exchange.clone().unwrap_or_default(), keys)
         });
-        let wants = |n| Wants {
-            queues: share(&queues, n, options.consumers),
-            ack: options.load.ack,
-            prefetch: options.load.prefetch,
-        };
+        let wants = |n| options.load.wants(share(&queues, n, options.consumers));
         Self {
             publishers: publishers.collect(),
             consumers: (0..options.consumers).map(wants).collect(),
