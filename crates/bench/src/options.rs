@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::amqp::AmqpUrl;
 use crate::native::NativeUrl;
+use crate::nats::NatsUrl;
 use crate::protocol::Protocol;
 use crate::work::{Ack, Durability, MessageShape, Persistence, QueueArgument, Settings, Wants};
 
@@ -15,6 +16,8 @@ pub enum Target {
     Amqp(AmqpUrl),
     /// Over the native API.
     Native(NativeUrl),
+    /// NATS JetStream.
+    Nats(NatsUrl),
 }
 
 impl Target {
@@ -23,6 +26,7 @@ impl Target {
         match self {
             Self::Amqp(url) => url,
             Self::Native(url) => url,
+            Self::Nats(url) => url,
         }
     }
 }
@@ -31,7 +35,11 @@ impl FromStr for Target {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.starts_with("http") { text.parse().map(Self::Native) } else { text.parse().map(Self::Amqp) }
+        match text.split_once("://") {
+            Some(("http" | "https", _)) => text.parse().map(Self::Native),
+            Some(("nats", _)) => text.parse().map(Self::Nats),
+            _ => text.parse().map(Self::Amqp),
+        }
     }
 }
 
@@ -40,6 +48,7 @@ impl fmt::Display for Target {
         match self {
             Self::Amqp(url) => url.fmt(f),
             Self::Native(url) => url.fmt(f),
+            Self::Nats(url) => url.fmt(f),
         }
     }
 }
@@ -53,7 +62,7 @@ impl serde::Serialize for Target {
 /// What messages look like and how they are taken care of.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct LoadOptions {
-    /// The broker: amqp://user:password@host:port/vhost for AMQP 0-9-1, http://host:port for the native API
+    /// The broker: amqp://user:password@host:port/vhost for AMQP 0-9-1, http://host:port for Nexo's native API, nats://host:port for NATS JetStream
     #[arg(long, value_name = "URL", default_value = "amqp://guest:guest@127.0.0.1:5672/%2F")]
     pub url: Target,
     /// Bytes in the body of a message

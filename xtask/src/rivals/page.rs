@@ -13,6 +13,7 @@ pub(super) fn text(measuring: &Measuring) -> String {
     let mut out = String::new();
     settings(measuring, &mut out);
     table(measuring, &mut out);
+    disk(measuring, &mut out);
     idle(measuring, &mut out);
     syncs(measuring, &mut out);
     out
@@ -81,6 +82,21 @@ fn table(measuring: &Measuring, out: &mut String) {
         }
         let _ = writeln!(out, " {} |", scenario.goal);
     }
+}
+
+/// What a confirm takes compared with the disk itself.
+fn disk(measuring: &Measuring, out: &mut String) {
+    let Some(scenario) = SCENARIOS.iter().find(|scenario| scenario.figure == "/confirm_time/p50_us") else {
+        return;
+    };
+    let Some(disk) = measuring.figures.disk.median() else { return };
+    let ratios: Vec<String> = Contender::ALL
+        .into_iter()
+        .filter_map(|contender| Some((contender, measuring.figures.get(scenario, contender)?.median()?)))
+        .map(|(contender, micros)| format!("{contender} {:.1} ×", micros / disk))
+        .collect();
+    let _ =
+        writeln!(out, "\nOne message at a time, compared with the disk's own time: {}.", ratios.join(", "));
 }
 
 fn idle(measuring: &Measuring, out: &mut String) {

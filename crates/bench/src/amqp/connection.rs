@@ -12,8 +12,8 @@ use nexo_amqp::codec::{
     encode_method,
 };
 
-use super::input::{Filled, Input};
 use super::url::AmqpUrl;
+use crate::input::{Filled, Input};
 
 /// The largest frame we ask for: what RabbitMQ offers by default.
 pub(crate) const FRAME_BYTES_MAX: u32 = 131_072;

@@ -10,9 +10,9 @@ use nexo_amqp::codec::{Method, Table, encode_method};
 
 use super::connection::{Connection, InputSize, PATIENCE, short};
 use super::deliveries::Deliveries;
-use super::input::Filled;
 use super::publisher::CHANNEL;
 use super::url::AmqpUrl;
+use crate::input::Filled;
 use crate::protocol::Look;
 use crate::tally::Tally;
 use crate::work::{Ack, Seen, Wants};

@@ -1,9 +1,7 @@
 mod confirms;
 mod connection;
 mod consumer;
-mod crew;
 mod deliveries;
-mod input;
 mod paced;
 mod protocol;
 mod publisher;

@@ -1,5 +1,6 @@
 //! AMQP as a protocol for loads.
 
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -7,18 +8,15 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::consumer::Consumer;
-use super::crew::Crew;
 use super::paced::PacedPublisher;
 use super::publisher::Publisher;
 use super::topology::Topology;
 use super::url::AmqpUrl;
+use crate::crew::{CREW_MIN, Crew, Member};
 use crate::protocol::{Consume, Declared, Look, Protocol, Publish, PublishPaced};
 use crate::schedule::Schedule;
 use crate::tally::{Tally, add_tally};
 use crate::work::{MessageShape, Paced, Seen, Settings, Wants};
-
-/// From this many on, publishers with confirms share a thread.
-const CREW_MIN: usize = 8;
 
 impl Protocol for AmqpUrl {
     fn declare(
@@ -41,15 +39,15 @@ impl Protocol for AmqpUrl {
         limit: Option<u64>,
         tallies: &mut Vec<Arc<Tally>>,
     ) -> anyhow::Result<Vec<Box<dyn Publish>>> {
-        let mut members = Vec::new();
+        let mut alone = Vec::new();
         for shape in shapes {
-            members.push((Publisher::open(self, shape, window)?, add_tally(tallies)));
+            let publisher = Publisher::open(self, shape, window)?;
+            alone.push(Alone { publisher, tally: add_tally(tallies), limit });
         }
-        if window > 0 && limit.is_none() && members.len() >= CREW_MIN {
-            return Ok(vec![Box::new(Crew::new(members))]);
+        if window > 0 && limit.is_none() && alone.len() >= CREW_MIN {
+            return Ok(vec![Box::new(Crew::new(alone))]);
         }
-        let alone = |(publisher, tally)| Box::new(Alone { publisher, tally, limit }) as Box<dyn Publish>;
-        Ok(members.into_iter().map(alone).collect())
+        Ok(alone.into_iter().map(|alone| Box::new(alone) as Box<dyn Publish>).collect())
     }
 
     fn paced(
@@ -81,9 +79,25 @@ impl Publish for Alone {
     }
 }
 
-impl Publish for Crew {
-    fn run(self: Box<Self>, stop: &AtomicBool) -> anyhow::Result<Option<Histogram<u64>>> {
-        Crew::run(*self, stop)
+impl Member for Alone {
+    fn socket(&self) -> &TcpStream {
+        self.publisher.socket()
+    }
+
+    fn fill_window(&mut self) -> anyhow::Result<()> {
+        self.publisher.fill_window(&self.tally)
+    }
+
+    fn await_confirms(&mut self) -> anyhow::Result<()> {
+        self.publisher.await_confirms(&self.tally)
+    }
+
+    fn unconfirmed(&self) -> u64 {
+        self.publisher.unconfirmed()
+    }
+
+    fn finish(self) -> anyhow::Result<Option<Histogram<u64>>> {
+        self.publisher.finish()
     }
 }
 

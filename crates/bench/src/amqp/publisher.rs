@@ -14,9 +14,9 @@ use nexo_amqp::codec::method::{ConfirmMethod, confirm};
 use super::confirms::Confirms;
 pub(super) use super::confirms::Times;
 use super::connection::{Connection, InputSize, PATIENCE};
-use super::input::Filled;
 use super::template::Template;
 use super::url::AmqpUrl;
+use crate::input::Filled;
 use crate::tally::Tally;
 use crate::work::MessageShape;
 

@@ -17,7 +17,7 @@ use nexo_amqp::codec::{
 };
 
 use super::connection::FRAME_BYTES_MAX;
-use super::input::{Filled, Input};
+use crate::input::{Filled, Input};
 
 /// A listening sink.
 #[derive(Debug)]
