@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 
 use crate::schedule::Schedule;
 use crate::tally::Tally;
-use crate::work::{MessageShape, Paced, Seen, Settings, Wants};
+use crate::work::{Delayed, MessageShape, Paced, Seen, Settings, Wants};
 
 /// Whoever looks at each message: at the beginning of its body, and the moment it came.
 pub(crate) type Look<'a> = Option<&'a mut dyn FnMut(&[u8], Instant)>;
@@ -23,6 +23,13 @@ pub(crate) trait Protocol {
         fan_out: Option<&str>,
         settings: &Settings,
     ) -> anyhow::Result<Box<dyn Declared>>;
+
+    /// Makes a queue with 256 priorities that takes delayed messages.
+    fn declare_delayed(&self, queue: &str) -> anyhow::Result<Box<dyn Declared>>;
+
+    /// Publishes all messages to such a queue, and waits until they are confirmed.
+    fn publish_delayed(&self, queue: &str, messages: &mut dyn Iterator<Item = Delayed>)
+    -> anyhow::Result<()>;
 
     /// Connects publishers, who begin when they are run. `window` is how many messages of each may be unconfirmed, 0
     /// for no confirms; each ends by itself after `limit` messages. Several may share a thread; each has a tally.

@@ -1,6 +1,7 @@
 //! What a load asks for and gets back, whatever the protocol.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
@@ -22,6 +23,14 @@ pub(crate) struct MessageShape {
     pub(crate) persistence: Persistence,
     /// How many priorities are used, in a mixed order; `None` to publish without.
     pub(crate) priorities: Option<u16>,
+}
+
+/// A message that is not to be delivered before its time.
+#[derive(Clone, Debug)]
+pub(crate) struct Delayed {
+    pub(crate) delay: Duration,
+    pub(crate) priority: u8,
+    pub(crate) body: Vec<u8>,
 }
 
 /// How messages are acknowledged.

@@ -9,8 +9,8 @@ use serde_json::Value;
 /// A broker that speaks AMQP, and its address.
 fn amqp_server() -> (Server, String) {
     let server = Server::start_with(&["--amqp", "127.0.0.1:0"]);
-    let address = server.ready.split_whitespace().find_map(|word| word.strip_prefix("amqp=")).unwrap();
-    let url = format!("amqp://guest:guest@{address}/%2F");
+    let address = server.ready.split_whitespace().find_map(|word| word.strip_prefix("amqp="));
+    let url = format!("amqp://guest:guest@{}/%2F", address.expect("the broker tells its address"));
     (server, url)
 }
 
@@ -106,6 +106,31 @@ fn a_backlog_is_filled_and_comes_back_whole() {
     assert!(number(&report, "/disk_bytes_per_message") >= 0.0);
     let ratio = number(&report, "/drained_per_second") / number(&report, "/short_queue_per_second");
     assert!((number(&report, "/drain_ratio") - ratio).abs() < 1e-6);
+}
+
+#[test]
+fn urgent_messages_come_first_and_none_before_its_time() {
+    let (server, url) = amqp_server();
+    for url in [url, server.url()] {
+        let args = ["mixed", "--count", "1000", "--spread", "500ms", "--settle", "2s"];
+        let report = bench(&server, &url, &args);
+        assert_eq!(report["consumed"], serde_json::json!([1000, 1000]));
+        assert_eq!((number(&report, "/early"), number(&report, "/out_of_order")), (0.0, 0.0), "{report}");
+        assert_eq!(number(&report, "/late/count"), 1000.0);
+    }
+}
+
+#[test]
+fn a_page_is_written_beside_what_is_printed() {
+    let (server, url) = amqp_server();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("report.html").display().to_string();
+    let args = [&["bench", "throughput", "--url", &url, "--html", &path], &BRIEF[..]].concat();
+    let printed = server.ok(&args);
+    assert!(printed.contains("consumed") && printed.contains("msg/s"), "{printed}");
+    let page = std::fs::read_to_string(&path).unwrap();
+    assert!(page.contains("<svg ") && page.contains("consumed"), "{page}");
+    assert!(!page.contains("guest:guest"), "a report does not tell the password");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 mod confirms;
 mod connection;
 mod consumer;
+mod delayed;
 mod deliveries;
 mod paced;
 mod protocol;

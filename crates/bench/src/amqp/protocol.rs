@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::consumer::Consumer;
+use super::delayed;
 use super::paced::PacedPublisher;
 use super::publisher::Publisher;
 use super::topology::Topology;
@@ -16,7 +17,7 @@ use crate::crew::{CREW_MIN, Crew, Member};
 use crate::protocol::{Consume, Declared, Look, Protocol, Publish, PublishPaced};
 use crate::schedule::Schedule;
 use crate::tally::{Tally, add_tally};
-use crate::work::{MessageShape, Paced, Seen, Settings, Wants};
+use crate::work::{Delayed, MessageShape, Paced, Seen, Settings, Wants};
 
 impl Protocol for AmqpUrl {
     fn declare(
@@ -30,6 +31,18 @@ impl Protocol for AmqpUrl {
             topology.exchange(exchange, "fanout")?;
         }
         Ok(Box::new(topology))
+    }
+
+    fn declare_delayed(&self, queue: &str) -> anyhow::Result<Box<dyn Declared>> {
+        Ok(Box::new(delayed::declare(self, queue)?))
+    }
+
+    fn publish_delayed(
+        &self,
+        queue: &str,
+        messages: &mut dyn Iterator<Item = Delayed>,
+    ) -> anyhow::Result<()> {
+        delayed::publish(self, queue, messages)
     }
 
     fn publishers(

@@ -34,7 +34,17 @@ impl Topology {
 
     /// Declares an exchange of this kind and binds every queue to it.
     pub(crate) fn exchange(&mut self, name: &str, kind: &str) -> anyhow::Result<()> {
-        declare_exchange(&mut self.connection, name, kind, Table::EMPTY)
+        self.exchange_with(name, kind, Table::EMPTY)
+    }
+
+    /// The same with arguments for the exchange.
+    pub(crate) fn exchange_with(
+        &mut self,
+        name: &str,
+        kind: &str,
+        arguments: Table<'_>,
+    ) -> anyhow::Result<()> {
+        declare_exchange(&mut self.connection, name, kind, arguments)
             .with_context(|| format!("cannot declare the exchange '{name}' of type {kind}"))?;
         self.exchange = Some(name.to_owned());
         for queue in &self.queues {

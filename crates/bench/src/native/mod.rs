@@ -15,13 +15,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use nexo_grpc::client::Client;
-use nexo_grpc::proto::{CreateQueueRequest, DeleteQueueRequest, NewMessage, QueueConfig};
+use nexo_grpc::proto::{CreateQueueRequest, DeleteQueueRequest, NewMessage, PushRequest, QueueConfig};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::protocol::{Consume, Declared, Protocol, Publish, PublishPaced};
 use crate::schedule::Schedule;
 use crate::tally::{Tally, add_tally};
-use crate::work::{MessageShape, Persistence, Settings, Wants, mixed};
+use crate::work::{Delayed, MessageShape, Persistence, Settings, Wants, mixed};
+
+/// Delayed messages in one push.
+const DELAYED_BATCH: usize = 500;
 
 /// Where a broker's native API is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +85,35 @@ impl Protocol for NativeUrl {
                 .with_context(|| format!("cannot create the queue '{queue}'"))?;
         }
         Ok(Box::new(Queues { line, names: queues.to_vec() }))
+    }
+
+    fn declare_delayed(&self, queue: &str) -> anyhow::Result<Box<dyn Declared>> {
+        self.declare(&[queue.to_owned()], None, &Settings::default())
+    }
+
+    fn publish_delayed(
+        &self,
+        queue: &str,
+        messages: &mut dyn Iterator<Item = Delayed>,
+    ) -> anyhow::Result<()> {
+        let line = Line::open(self)?;
+        loop {
+            let batch: Vec<NewMessage> = (&mut *messages)
+                .take(DELAYED_BATCH)
+                .map(|message| NewMessage {
+                    body: message.body.into(),
+                    delay_ms: message.delay.as_millis() as u64,
+                    priority: u32::from(message.priority),
+                    ..NewMessage::default()
+                })
+                .collect();
+            if batch.is_empty() {
+                return Ok(());
+            }
+            let request = PushRequest { queue: queue.to_owned(), messages: batch };
+            let reply = line.block_on(line.client.messages().push(request))?.into_inner();
+            publisher::accepted(&reply.results)?;
+        }
     }
 
     fn publishers(

@@ -8,7 +8,8 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
-use nexo_grpc::proto::{PushStreamRequest, PushStreamResponse, push_result::Outcome};
+use nexo_grpc::proto::push_result::Outcome;
+use nexo_grpc::proto::{PushResult, PushStreamRequest, PushStreamResponse};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -137,13 +138,19 @@ pub(super) fn confirmed(reply: &PushStreamResponse) -> anyhow::Result<u64> {
         if let Some(error) = &confirm.error {
             bail!("the broker refused a push: {}", error.message);
         }
-        for result in &confirm.results {
-            match &result.outcome {
-                Some(Outcome::Pushed(_)) => count += 1,
-                Some(Outcome::Error(error)) => bail!("the broker refused a message: {}", error.message),
-                None => bail!("the broker sent no outcome"),
-            }
-        }
+        count += accepted(&confirm.results)?;
     }
     Ok(count)
+}
+
+/// How many messages these results are for; an error if one was refused.
+pub(super) fn accepted(results: &[PushResult]) -> anyhow::Result<u64> {
+    for result in results {
+        match &result.outcome {
+            Some(Outcome::Pushed(_)) => {}
+            Some(Outcome::Error(error)) => bail!("the broker refused a message: {}", error.message),
+            None => bail!("the broker sent no outcome"),
+        }
+    }
+    Ok(results.len() as u64)
 }

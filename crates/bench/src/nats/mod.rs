@@ -18,7 +18,7 @@ use crate::crew::{CREW_MIN, Crew};
 use crate::protocol::{Consume, Declared, Protocol, Publish, PublishPaced};
 use crate::schedule::Schedule;
 use crate::tally::{Tally, add_tally};
-use crate::work::{Durability, MessageShape, Settings, Wants};
+use crate::work::{Delayed, Durability, MessageShape, Settings, Wants};
 use connection::Connection;
 use consumer::Consumer;
 use publisher::Publisher;
@@ -71,6 +71,14 @@ impl Protocol for NatsUrl {
             connection.ask(&format!("$JS.API.STREAM.CREATE.{queue}"), &config)?;
         }
         Ok(Box::new(Streams { connection, names: queues.to_vec() }))
+    }
+
+    fn declare_delayed(&self, _: &str) -> anyhow::Result<Box<dyn Declared>> {
+        bail!("NATS has no priorities and no delays")
+    }
+
+    fn publish_delayed(&self, _: &str, _: &mut dyn Iterator<Item = Delayed>) -> anyhow::Result<()> {
+        bail!("NATS has no priorities and no delays")
     }
 
     fn publishers(
