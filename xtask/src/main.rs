@@ -6,8 +6,10 @@ mod bench;
 mod broker;
 mod check;
 mod conformance;
+mod nats;
 mod python;
 mod rabbitmq;
+mod rivals;
 mod run;
 mod torture;
 
@@ -25,6 +27,9 @@ Usage: cargo xtask COMMAND
                  (--seconds 300, --kills one every 12 seconds, --seed any)
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
+  bench rivals   measures Nexo beside RabbitMQ and NATS, in turn, and writes docs/benchmarks.md
+                 (--reps N, --seconds S; --backlog: only a hundred million waiting messages, Nexo alone;
+                 --quick: one short repetition, and writes nothing)
 ";
 
 fn main() -> ExitCode {
@@ -41,6 +46,7 @@ fn main() -> ExitCode {
         ["torture", rest @ ..] => torture::torture(rest),
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
+        ["bench", "rivals", rest @ ..] => rivals::Options::parse(rest).and_then(rivals::rivals),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

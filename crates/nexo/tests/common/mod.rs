@@ -287,7 +287,8 @@ pub fn nexo() -> Command {
 /// `nexo serve` on `data_dir`, not yet started.
 pub fn serve_command(data_dir: impl AsRef<OsStr>) -> Command {
     let mut command = nexo();
-    command.args(["serve", "--amqp", "off", "--data-dir"]).arg(data_dir);
+    // By the environment, so that a test that needs AMQP can say so with the flag.
+    command.env("NEXO_AMQP", "off").args(["serve", "--data-dir"]).arg(data_dir);
     command
 }
 
