@@ -109,7 +109,7 @@ impl Broker {
 
     /// Deletes all queues that belong to a connection, because it has ended.
     pub async fn end_session(&self, session: SessionId) {
-        for slot in self.shared.catalog.all().into_iter().filter(|slot| slot.owner == Some(session)) {
+        for slot in self.shared.catalog.owned_by(session) {
             // It may be gone already.
             let _ = self.delete_queue(&slot.name).await;
         }
