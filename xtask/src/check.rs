@@ -1,5 +1,6 @@
 //! Formatting, lints and tests.
 
+use crate::bench::Size;
 use crate::conformance;
 use crate::run::{answers, run};
 
@@ -23,5 +24,9 @@ pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
     let runner: &[&str] = if nextest { &["nextest", "run", "--workspace"] } else { &["test", "--workspace"] };
     run("cargo", &[runner, rest].concat())?;
     // What real clients see; a part of a test's name is for Rust's tests.
-    if rest.is_empty() { conformance::nexo(&[]) } else { Ok(()) }
+    if rest.is_empty() {
+        conformance::nexo(&[])?;
+        conformance::scale(Size::Quick)?;
+    }
+    Ok(())
 }

@@ -20,6 +20,11 @@ Usage: cargo xtask COMMAND
   fix            formats, and mends what the lints can mend
   conformance nexo|rabbitmq
                  what RabbitMQ's clients see, with pika, Celery and amqplib, on either broker
+  conformance compare [SEED...]
+                 random acts on both brokers, whose answers must be the same
+  conformance scale
+                 AMQP with thousands of connections, bindings and queues, and a consumer that does not read
+                 (--short: a small load, to see that it works)
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
 ";
@@ -33,6 +38,9 @@ fn main() -> ExitCode {
         ["fix"] => check::fix(),
         ["conformance", "nexo", rest @ ..] => conformance::nexo(rest),
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
+        ["conformance", "compare", seeds @ ..] => conformance::compare(seeds),
+        ["conformance", "scale"] => conformance::scale(bench::Size::Full),
+        ["conformance", "scale", "--short"] => conformance::scale(bench::Size::Quick),
         // For tests of a broker that this program runs.
         ["control", address, word] => broker::control(address, word),
         ["bench", "engine"] => bench::engine(bench::Size::Full),

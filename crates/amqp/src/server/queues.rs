@@ -142,7 +142,12 @@ impl Session {
         if source.is_default() {
             return Err(error::default_exchange());
         }
-        let queue = self.queue(number, &bind.queue)?;
+        let queue = self.queue(number, &bind.queue);
+        if matches!(&queue, Err(refusal) if refusal.code == ReplyCode::NotFound) {
+            // Of two that are missing RabbitMQ names the exchange.
+            self.shared.broker.check_exchange(&source)?;
+        }
+        let queue = queue?;
         // Neither queue nor key: the last declared queue, by its own name.
         let key = if bind.queue.is_empty() && bind.routing_key.is_empty() {
             Bytes::copy_from_slice(queue.name().as_str().as_bytes())
