@@ -23,6 +23,11 @@ Usage: cargo xtask COMMAND
   fix            formats, and mends what the lints can mend
   conformance nexo|rabbitmq
                  what RabbitMQ's clients see, with pika, Celery and amqplib, on either broker
+  conformance compare [SEED...]
+                 random acts on both brokers, whose answers must be the same
+  conformance scale
+                 AMQP with thousands of connections, bindings and queues, and a consumer that does not read
+                 (--short: a small load, to see that it works)
   torture        kills, freezes and starves the broker under load, and accounts for every message
                  (--seconds 300, --kills one every 12 seconds, --seed any)
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
@@ -41,6 +46,9 @@ fn main() -> ExitCode {
         ["fix"] => check::fix(),
         ["conformance", "nexo", rest @ ..] => conformance::nexo(rest),
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
+        ["conformance", "compare", seeds @ ..] => conformance::compare(seeds),
+        ["conformance", "scale"] => conformance::scale(bench::Size::Full),
+        ["conformance", "scale", "--short"] => conformance::scale(bench::Size::Quick),
         // For tests of a broker that this program runs.
         ["control", address, word] => broker::control(address, word),
         ["torture", rest @ ..] => torture::torture(rest),

@@ -185,7 +185,7 @@ fn tell_of_death(
         deaths.push(*death);
     }
     headers.set(X_DEATH, deaths.as_array());
-    if before.as_table().get("x-first-death-reason").is_none() {
+    if before.as_table().get("x-death").is_none() {
         headers.put(ShortStr::from_static("x-first-death-reason"), reason);
         headers.put(ShortStr::from_static("x-first-death-queue"), queue);
         headers.put(ShortStr::from_static("x-first-death-exchange"), Value::LongStr(address.exchange));

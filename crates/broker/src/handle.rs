@@ -76,7 +76,7 @@ impl Broker {
         self.shared.refuse_if_stopping()?;
         let _changing = self.shared.catalog_change.lock().await;
         if let Some(found) = self.queue(name) {
-            found.slot.state.lock().last_used = self.shared.clock.now();
+            found.touch();
             return Ok((found, false));
         }
         let max = nexo_types::limits::QUEUES_MAX;
@@ -153,6 +153,11 @@ impl QueueHandle {
         let state = self.slot.state.lock();
         let figures = state.queue.counts();
         (figures.0, figures.1)
+    }
+
+    /// Notes that somebody uses it, so that it does not go for want of that.
+    pub fn touch(&self) {
+        self.slot.state.lock().last_used = self.shared.clock.now();
     }
 
     /// Pushes one message; does not wait for the disk.
