@@ -37,9 +37,11 @@ pub struct BacklogOptions {
     pub broker_data: Option<PathBuf>,
     /// How long the broker is left alone between filling and draining, before its memory is looked at
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub rest: Duration,
     /// How long a short queue is measured to compare with; 0s for not at all
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub short: Duration,
 }
 

@@ -38,9 +38,11 @@ pub struct LatencyOptions {
     pub rate: u32,
     /// How long to measure
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub duration: Duration,
     /// How long to run before measuring begins
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub warmup: Duration,
 }
 
