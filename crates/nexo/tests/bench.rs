@@ -149,9 +149,9 @@ fn held_connections_stay_and_heartbeats_go_both_ways() {
     let hold = [
         "churn",
         "--hold",
-        "3s",
+        "4s",
         "--heartbeat",
-        "1",
+        "3",
         "--connections",
         "20",
         "--channels",

@@ -23,18 +23,19 @@ use crate::progress;
 use crate::view::columns;
 
 const EXAMPLES: &str = "\
-Client and broker share the machine; the load is made to cost as little as it can.
+The broker is named by --url; --server is for the other commands. Load and broker share the machine, so the
+load is made to cost as little as it can. What it declares, it deletes.
 
 Examples:
-  nexo bench throughput                                         transient, as fast as it goes
-  nexo bench throughput --persistent --confirm 1000 --ack 100   safe, with 1000 on their way
+  nexo bench throughput                                        transient, as fast as it goes
+  nexo bench throughput --persistent --confirm 1000 --ack 100  safe, with 1000 on their way
   nexo bench throughput --publishers 4 --consumers 4 --queues 4
   nexo bench latency --rate 2000 --persistent --confirm 1000 --html latency.html
   nexo bench backlog --count 10000000 --persistent
   nexo bench churn --hold 60s --connections 1000
-  nexo bench mixed --url http://127.0.0.1:7654                   over the native API
-  nexo bench disk --data-dir ./nexo-data                        what the disk itself takes
-  nexo bench sink                                               a server that only parses, to load in its place";
+  nexo bench mixed --url http://127.0.0.1:7654                 over the native API
+  nexo bench disk --data-dir ./nexo-data                       what the disk itself takes
+  nexo bench sink                                              a server that only parses";
 
 /// Put a broker under load and measure it
 #[derive(Debug, clap::Args)]
