@@ -43,7 +43,7 @@ pub use nats::NatsUrl;
 pub use options::{LoadOptions, QueueType, Target};
 pub use percentiles::Percentiles;
 pub use process::Used;
-pub use progress::Progress;
+pub use progress::{Progress, Verdict, Watch};
 pub use report::{Figures, Report};
 pub use tally::Totals;
 pub use work::{Ack, QueueArgument};
