@@ -74,13 +74,14 @@ pub struct Backlog {
 /// If the broker cannot be reached, refuses what it is asked, hangs or loses a message.
 pub fn run(options: &BacklogOptions, watch: Watch<'_>) -> anyhow::Result<Backlog> {
     let protocol = options.load.url.protocol();
-    let short_queue_per_second = short_queue(options, watch)?;
     let queue = format!("b{}-backlog", std::process::id());
     let declared = protocol.declare(std::slice::from_ref(&queue), None, &options.load.settings())?;
     let outcome = fill_and_drain(protocol, &queue, options, watch);
     let deleted = declared.delete().context("cannot delete what was declared for the load");
     let mut found = outcome?;
     deleted?;
+    // Only now, so that the broker was empty before.
+    let short_queue_per_second = short_queue(options, watch)?;
     found.short_queue_per_second = short_queue_per_second;
     found.drain_ratio = short_queue_per_second.map(|short| found.drained_per_second / short);
     Ok(found)
