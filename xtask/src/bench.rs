@@ -7,7 +7,7 @@ use crate::run::{root, run, target};
 pub(crate) enum Size {
     /// All of it; what was found is written down.
     Full,
-    /// A twentieth, to see that it works.
+    /// A small part, to see that it works.
     Quick,
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, ensure};
 
 use crate::options::LoadOptions;
 use crate::process;
-use crate::progress::Progress;
+use crate::progress::{Progress, Verdict, Watch};
 use crate::protocol::Protocol;
 use crate::report::{Figures, Report, mib, rate, thousands};
 use crate::span;
@@ -37,9 +37,11 @@ pub struct BacklogOptions {
     pub broker_data: Option<PathBuf>,
     /// How long the broker is left alone between filling and draining, before its memory is looked at
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub rest: Duration,
     /// How long a short queue is measured to compare with; 0s for not at all
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub short: Duration,
 }
 
@@ -70,21 +72,22 @@ pub struct Backlog {
 ///
 /// # Errors
 /// If the broker cannot be reached, refuses what it is asked, hangs or loses a message.
-pub fn run(options: &BacklogOptions, watch: &mut dyn FnMut(&Progress)) -> anyhow::Result<Backlog> {
+pub fn run(options: &BacklogOptions, watch: Watch<'_>) -> anyhow::Result<Backlog> {
     let protocol = options.load.url.protocol();
-    let short_queue_per_second = short_queue(options, watch)?;
     let queue = format!("b{}-backlog", std::process::id());
     let declared = protocol.declare(std::slice::from_ref(&queue), None, &options.load.settings())?;
     let outcome = fill_and_drain(protocol, &queue, options, watch);
     let deleted = declared.delete().context("cannot delete what was declared for the load");
     let mut found = outcome?;
     deleted?;
+    // Only now, so that the broker was empty before.
+    let short_queue_per_second = short_queue(options, watch)?;
     found.short_queue_per_second = short_queue_per_second;
     found.drain_ratio = short_queue_per_second.map(|short| found.drained_per_second / short);
     Ok(found)
 }
 
-fn short_queue(options: &BacklogOptions, watch: &mut dyn FnMut(&Progress)) -> anyhow::Result<Option<f64>> {
+fn short_queue(options: &BacklogOptions, watch: Watch<'_>) -> anyhow::Result<Option<f64>> {
     if options.short.is_zero() {
         return Ok(None);
     }
@@ -96,7 +99,7 @@ fn fill_and_drain(
     protocol: &dyn Protocol,
     queue: &str,
     options: &BacklogOptions,
-    watch: &mut dyn FnMut(&Progress),
+    watch: Watch<'_>,
 ) -> anyhow::Result<Backlog> {
     let resident = || options.load.broker_pid.map(process::resident_bytes).transpose();
     let on_disk = || options.broker_data.as_deref().map(process::disk_bytes).transpose();
@@ -124,19 +127,26 @@ fn fill(
     protocol: &dyn Protocol,
     queue: &str,
     options: &BacklogOptions,
-    watch: &mut dyn FnMut(&Progress),
+    watch: Watch<'_>,
 ) -> anyhow::Result<Duration> {
     let (shapes, mut tallies) = ([options.load.shape(queue)], Vec::new());
     let (window, limit) = (options.load.confirm, Some(options.count));
     let publishers = protocol.publishers(&shapes, window, limit, &mut tallies)?;
     let began = Instant::now();
     for publisher in publishers {
-        let filling = std::thread::spawn(move || publisher.run(&AtomicBool::new(false)));
+        let stop = Arc::<AtomicBool>::default();
+        let filling = {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || publisher.run(&stop))
+        };
         while !filling.is_finished() {
             std::thread::sleep(TICK);
-            watch(&progress(began, &tallies));
+            if watch(&progress(began, &tallies)) == Verdict::Enough {
+                stop.store(true, Ordering::Relaxed);
+            }
         }
         joined(filling, "the publisher")?;
+        ensure!(!stop.load(Ordering::Relaxed), "interrupted while the queue was filled");
     }
     Ok(began.elapsed())
 }
@@ -146,7 +156,7 @@ fn drain(
     protocol: &dyn Protocol,
     queue: &str,
     options: &BacklogOptions,
-    watch: &mut dyn FnMut(&Progress),
+    watch: Watch<'_>,
 ) -> anyhow::Result<(u64, Duration)> {
     let (tally, stop, count) = (Arc::<Tally>::default(), Arc::<AtomicBool>::default(), options.count);
     let wants = options.load.wants(vec![queue.to_owned()]);
@@ -157,17 +167,23 @@ fn drain(
         std::thread::spawn(move || consumer.run(&stop, None))
     };
     let mut seen = (0, Instant::now());
-    while tally.consumed.get() < count && !draining.is_finished() && seen.1.elapsed() < PATIENCE {
+    let mut verdict = Verdict::GoOn;
+    while tally.consumed.get() < count
+        && verdict == Verdict::GoOn
+        && !draining.is_finished()
+        && seen.1.elapsed() < PATIENCE
+    {
         std::thread::sleep(Duration::from_millis(2));
         if tally.consumed.get() > seen.0 {
             seen = (tally.consumed.get(), Instant::now());
-            watch(&progress(began, std::slice::from_ref(&tally)));
+            verdict = watch(&progress(began, std::slice::from_ref(&tally)));
         }
     }
     // Before the connection is ended in order, which is no part of draining.
     let took = began.elapsed();
     stop.store(true, Ordering::Relaxed);
     let consumed = joined(draining, "the consumer")?.consumed;
+    ensure!(verdict == Verdict::GoOn, "interrupted while the queue was drained");
     ensure!(
         consumed == count,
         "{consumed} of {count} messages came back; nothing more came for {PATIENCE:?}"

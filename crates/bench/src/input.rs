@@ -47,18 +47,60 @@ impl Input {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        match socket.read(&mut self.buffer[self.end..]) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the broker ended the connection")),
-            Ok(count) => {
-                self.end += count;
-                Ok(Filled::More)
-            }
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {
-                    Ok(Filled::Nothing)
+        loop {
+            return match socket.read(&mut self.buffer[self.end..]) {
+                Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the broker ended the connection")),
+                Ok(count) => {
+                    self.end += count;
+                    Ok(Filled::More)
                 }
-                _ => Err(error),
-            },
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => continue,
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Ok(Filled::Nothing),
+                    _ => Err(error),
+                },
+            };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn what_was_not_consumed_stays_at_the_head() {
+        let (mut from, to) = pair();
+        let mut input = Input::new(8);
+        from.write_all(b"abcdefgh").unwrap();
+        while input.bytes().len() < 8 {
+            input.fill(&to).unwrap();
+        }
+        input.consume(6);
+        from.write_all(b"ijklmn").unwrap();
+        while input.bytes().len() < 8 {
+            input.fill(&to).unwrap();
+        }
+        assert_eq!(input.bytes(), b"ghijklmn");
+    }
+
+    #[test]
+    fn silence_is_told_from_the_end() {
+        let (from, to) = pair();
+        to.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let mut input = Input::new(8);
+        assert_eq!(input.fill(&to).unwrap(), Filled::Nothing);
+        drop(from);
+        assert_eq!(input.fill(&to).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

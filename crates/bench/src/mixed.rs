@@ -37,9 +37,11 @@ pub struct MixedOptions {
     pub count: u64,
     /// Over which time their delays are spread
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub spread: Duration,
     /// How long after the last delay the order is looked at
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub settle: Duration,
 }
 

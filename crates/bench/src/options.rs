@@ -104,15 +104,6 @@ pub enum QueueType {
     Quorum,
 }
 
-impl fmt::Display for QueueType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Classic => "classic",
-            Self::Quorum => "quorum",
-        })
-    }
-}
-
 impl LoadOptions {
     fn persistence(&self) -> Persistence {
         if self.persistent { Persistence::Persistent } else { Persistence::Transient }

@@ -1,4 +1,4 @@
-//! How far a run is, for whoever watches.
+//! How far a run is, for whoever watches; who watches may end it before its time.
 
 use std::time::Duration;
 
@@ -14,3 +14,15 @@ pub struct Progress {
     /// What was done so far.
     pub totals: Totals,
 }
+
+/// What whoever watches says to how far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Go on.
+    GoOn,
+    /// Enough: end in order, delete what was declared, and tell what was found so far.
+    Enough,
+}
+
+/// Somebody who watches.
+pub type Watch<'a> = &'a mut dyn FnMut(&Progress) -> Verdict;

@@ -1,4 +1,4 @@
-//! A length of time as people type it: `500ms`, `10s`, `2m`.
+//! A length of time as people type it (`500ms`, `10s`, `2m`), and as reports have it: in seconds.
 
 use std::time::Duration;
 
@@ -18,6 +18,22 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         _ => None,
     };
     millis.map(Duration::from_millis).ok_or_else(malformed)
+}
+
+/// Writes a length of time into a report, as seconds.
+pub(crate) fn seconds<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(time.as_secs_f64())
+}
+
+/// The same for one that may be missing.
+pub(crate) fn some_seconds<S: serde::Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => serializer.serialize_some(&time.as_secs_f64()),
+        None => serializer.serialize_none(),
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::{Process, Server, nexo};
+use common::{Process, Server, eventually, nexo};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// A broker that speaks AMQP, and its address.
@@ -50,6 +51,19 @@ fn every_message_that_was_published_is_consumed() {
             assert_eq!(number(&report, "/confirm_time/count"), published, "{kind:?}");
         }
     }
+    assert_eq!(server.ok(&["queue", "list", "--output", "json"]), "", "what was declared is deleted");
+}
+
+#[test]
+fn a_signal_ends_a_run_in_order_and_with_a_report() {
+    let (server, url) = amqp_server();
+    let args =
+        ["bench", "throughput", "--url", &url, "--duration", "10m", "--confirm", "100", "--output", "json"];
+    let mut run = Process::spawn(&mut server.command(&args));
+    eventually("its queue is there", || !server.ok(&["queue", "list", "--output", "json"]).is_empty());
+    run.signal(Signal::INT);
+    let report: Value = serde_json::from_str(&run.finish().ok()).unwrap();
+    assert_eq!(number(&report, "/left"), 0.0);
     assert_eq!(server.ok(&["queue", "list", "--output", "json"]), "", "what was declared is deleted");
 }
 
@@ -149,9 +163,9 @@ fn held_connections_stay_and_heartbeats_go_both_ways() {
     let hold = [
         "churn",
         "--hold",
-        "3s",
+        "4s",
         "--heartbeat",
-        "1",
+        "3",
         "--connections",
         "20",
         "--channels",

@@ -41,8 +41,11 @@ impl Load {
         let mut args: Vec<&str> =
             scenario.args.iter().map(|arg| if *arg == "RATE" { rate.as_str() } else { arg }).collect();
         let seconds = format!("{}s", self.seconds);
-        if scenario.args.first() != Some(&"backlog") {
-            args.extend(["--duration", &seconds, "--warmup", "1s"]);
+        match scenario.args.first() {
+            // What is left over is deleted with its queue.
+            Some(&"throughput") => args.extend(["--duration", &seconds, "--warmup", "1s", "--drain", "1s"]),
+            Some(&"latency") => args.extend(["--duration", &seconds, "--warmup", "1s"]),
+            _ => {}
         }
         if contender == Contender::RabbitQuorum {
             args.extend(["--queue-type", "quorum"]);

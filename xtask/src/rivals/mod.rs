@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail, ensure};
 
+use crate::bench::Size;
 use crate::run::{root, run};
 pub(crate) use contender::first_line;
 use contender::{Contender, Running};
@@ -27,24 +28,23 @@ const RATE_WITHOUT_RIVAL: f64 = 20_000.0;
 pub(crate) struct Options {
     reps: u32,
     seconds: u32,
-    extent: Extent,
+    part: Part,
+    size: Size,
 }
 
 /// Which part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extent {
-    /// Everything but the large backlog; written down.
-    Full,
-    /// Only the large backlog of Nexo; written down.
+enum Part {
+    /// Everybody at everything but the large backlog.
+    Rivals,
+    /// Only the large backlog, of Nexo alone.
     Backlog,
-    /// As little as shows that it works; not written down.
-    Quick,
 }
 
 impl Options {
     /// Understands what stands after `bench rivals`.
     pub(crate) fn parse(args: &[&str]) -> anyhow::Result<Self> {
-        let mut options = Self { reps: 5, seconds: 4, extent: Extent::Full };
+        let mut options = Self { reps: 5, seconds: 4, part: Part::Rivals, size: Size::Full };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut number = || -> anyhow::Result<u32> {
@@ -56,8 +56,8 @@ impl Options {
             match *arg {
                 "--reps" => options.reps = number()?,
                 "--seconds" => options.seconds = number()?,
-                "--quick" => options = Self { reps: 1, seconds: 1, extent: Extent::Quick },
-                "--backlog" => options.extent = Extent::Backlog,
+                "--quick" => options = Self { reps: 1, seconds: 1, size: Size::Quick, ..options },
+                "--backlog" => options.part = Part::Backlog,
                 other => {
                     bail!("bench rivals takes --reps N, --seconds S, --quick and --backlog, not '{other}'")
                 }
@@ -89,23 +89,28 @@ pub(crate) fn rivals(options: Options) -> anyhow::Result<()> {
         versions: BTreeMap::new(),
         syncs: BTreeMap::new(),
     };
-    if options.extent == Extent::Backlog {
-        return measuring.backlog();
-    }
-    for rep in 1..=options.reps {
-        eprintln!("repetition {rep} of {}", options.reps);
-        measuring.repetition(rep)?;
-    }
-    measuring.once()?;
-    let text = page::text(&measuring);
+    let (section, text) = match options.part {
+        Part::Rivals => ("rivals", measuring.rivals()?),
+        Part::Backlog => ("backlog", measuring.backlog()?),
+    };
     println!("{text}");
-    match options.extent {
-        Extent::Full => page::write("rivals", &text),
-        Extent::Quick | Extent::Backlog => Ok(()),
+    match options.size {
+        Size::Full => page::write(section, &text),
+        Size::Quick => Ok(()),
     }
 }
 
 impl Measuring {
+    /// Everybody in turn.
+    fn rivals(&mut self) -> anyhow::Result<String> {
+        for rep in 1..=self.options.reps {
+            eprintln!("repetition {rep} of {}", self.options.reps);
+            self.repetition(rep)?;
+        }
+        self.idle()?;
+        Ok(page::text(self))
+    }
+
     /// Every broker once, and the disk beside them.
     fn repetition(&mut self, rep: u32) -> anyhow::Result<()> {
         // RabbitMQ is first at first, because half of its maximum is the rate of one of the scenarios; after that they
@@ -163,9 +168,11 @@ impl Measuring {
     }
 
     /// What does not change from one repetition to the next: memory of what is idle, on a fresh broker.
-    fn once(&mut self) -> anyhow::Result<()> {
-        let queues = if self.options.extent == Extent::Quick { 500 } else { 10_000 };
-        let connections = if self.options.extent == Extent::Quick { 100 } else { 1_000 };
+    fn idle(&mut self) -> anyhow::Result<()> {
+        let (connections, queues) = match self.options.size {
+            Size::Full => (1_000, 10_000),
+            Size::Quick => (100, 500),
+        };
         for contender in [Contender::Nexo, Contender::RabbitClassic] {
             if self.absent.contains_key(&contender) {
                 continue;
@@ -179,11 +186,13 @@ impl Measuring {
     }
 
     /// A hundred million waiting messages.
-    fn backlog(&mut self) -> anyhow::Result<()> {
+    fn backlog(&self) -> anyhow::Result<String> {
         let broker = Running::start(Contender::Nexo, self.load.nexo())?;
-        let text = self.load.backlog(&broker, 100_000_000)?;
-        println!("{text}");
-        page::write("backlog", &text)
+        let count = match self.options.size {
+            Size::Full => 100_000_000,
+            Size::Quick => 1_000_000,
+        };
+        self.load.backlog(&broker, count)
     }
 }
 
@@ -199,8 +208,9 @@ mod tests {
     #[test]
     fn options_are_understood() {
         let options = Options::parse(&["--reps", "3", "--seconds", "10"]).unwrap();
-        assert_eq!(options, Options { reps: 3, seconds: 10, extent: Extent::Full });
-        assert_eq!(Options::parse(&["--quick"]).unwrap().extent, Extent::Quick);
+        assert_eq!(options, Options { reps: 3, seconds: 10, part: Part::Rivals, size: Size::Full });
+        let quick = Options::parse(&["--quick", "--backlog"]).unwrap();
+        assert_eq!((quick.part, quick.size), (Part::Backlog, Size::Quick));
         for args in [&["--reps"][..], &["--reps", "x"], &["--reps", "0"], &["--fast"]] {
             assert!(Options::parse(args).is_err(), "{args:?}");
         }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use anyhow::Context;
 
 use super::contender::Contender;
-use super::scenario::{SCENARIOS, Unit};
+use super::scenario::{MIXED_BACKLOG, PLAIN_BACKLOG, SCENARIOS, Unit};
 use super::{Measuring, page_path};
 
 /// Everything as Markdown, which is readable as it is.
@@ -14,6 +14,7 @@ pub(super) fn text(measuring: &Measuring) -> String {
     settings(measuring, &mut out);
     table(measuring, &mut out);
     disk(measuring, &mut out);
+    priorities(measuring, &mut out);
     idle(measuring, &mut out);
     syncs(measuring, &mut out);
     out
@@ -97,6 +98,21 @@ fn disk(measuring: &Measuring, out: &mut String) {
         .collect();
     let _ =
         writeln!(out, "\nOne message at a time, compared with the disk's own time: {}.", ratios.join(", "));
+}
+
+/// What priorities cost.
+fn priorities(measuring: &Measuring, out: &mut String) {
+    let drained = |work: &str| {
+        let scenario = SCENARIOS.iter().find(|scenario| scenario.work == work)?;
+        measuring.figures.get(scenario, Contender::Nexo)?.median()
+    };
+    if let Some((plain, mixed)) = drained(PLAIN_BACKLOG).zip(drained(MIXED_BACKLOG)) {
+        let _ = writeln!(
+            out,
+            "A queue with all priorities takes {:.2} × the time of a plain one.",
+            plain / mixed
+        );
+    }
 }
 
 fn idle(measuring: &Measuring, out: &mut String) {

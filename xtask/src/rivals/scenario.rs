@@ -76,6 +76,11 @@ pub(super) fn thousands(number: f64) -> String {
     out
 }
 
+/// The line of a queue without priorities.
+pub(super) const PLAIN_BACKLOG: &str = "1 million waiting, plain: drained";
+/// The line of one with all of them.
+pub(super) const MIXED_BACKLOG: &str = "1 million waiting, priorities 0-255 all used: drained";
+
 /// Messages that are published, acknowledged and confirmed with care.
 const SAFE: &[&str] =
     &["throughput", "--persistent", "--confirm", "1000", "--ack", "100", "--prefetch", "1000"];
@@ -164,7 +169,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         half_of: Some(Contender::Nexo),
     },
     Scenario {
-        work: "1 million waiting, plain: drained",
+        work: PLAIN_BACKLOG,
         args: &[
             "backlog",
             "--count",
@@ -184,7 +189,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         half_of: None,
     },
     Scenario {
-        work: "1 million waiting, priorities 0-255 all used: drained",
+        work: MIXED_BACKLOG,
         args: &[
             "backlog",
             "--count",

@@ -39,8 +39,8 @@ impl Deliveries {
         Self { frame_max, count: 0, redelivered: 0, last_tag: 0, part: Part::Method }
     }
 
-    /// Scans the messages at the head of `bytes` and shows the beginning of each body to `seen`, with its tag. Gives
-    /// back how many bytes can be dropped.
+    /// Scans the messages at the head of `bytes` and shows the beginning of each body to `seen`. Gives back how
+    /// many bytes can be dropped.
     #[inline]
     pub(crate) fn scan(&mut self, bytes: &[u8], mut seen: impl FnMut(&[u8])) -> anyhow::Result<usize> {
         let mut at = 0;

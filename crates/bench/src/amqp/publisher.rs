@@ -164,6 +164,8 @@ impl Publisher {
 
     /// A write failed: the broker may have said why before it went.
     fn why(&mut self, error: std::io::Error) -> anyhow::Error {
+        // If it has said something, it is there already.
+        self.connection.socket.set_read_timeout(Some(Duration::from_secs(1))).ok();
         match self.connection.wait_for(CHANNEL, |_| None::<()>) {
             Err(reason) if reason.to_string().starts_with("the broker closed") => reason,
             _ => anyhow::Error::new(error).context("cannot publish"),

@@ -21,9 +21,11 @@ pub struct ChurnOptions {
     pub broker_pid: Option<u32>,
     /// How long each kind comes and goes
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub duration: Duration,
     /// Instead, hold connections and queues open for this long, with heartbeats both ways
     #[arg(long, value_name = "TIME", value_parser = span::parse)]
+    #[serde(serialize_with = "span::some_seconds")]
     pub hold: Option<Duration>,
     /// Connections to hold
     #[arg(long, value_name = "N", default_value_t = 1000)]

@@ -75,7 +75,7 @@ fn nines(percentile: f64) -> f64 {
 /// The next number that is easy to divide by four.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
-    let steps = [1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 6.0, 8.0, 10.0];
+    let steps = [1.0, 1.2, 1.6, 2.0, 2.4, 2.8, 3.2, 4.0, 4.8, 6.0, 8.0, 10.0];
     steps.iter().map(|step| step * power).find(|step| *step >= value).unwrap_or(10.0 * power)
 }
 

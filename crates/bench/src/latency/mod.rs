@@ -14,7 +14,7 @@ pub use report::Latency;
 use crate::options::LoadOptions;
 use crate::percentiles;
 use crate::process::Usage;
-use crate::progress::Progress;
+use crate::progress::{Progress, Verdict, Watch};
 use crate::protocol::Protocol;
 use crate::schedule::Schedule;
 use crate::span;
@@ -38,9 +38,11 @@ pub struct LatencyOptions {
     pub rate: u32,
     /// How long to measure
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub duration: Duration,
     /// How long to run before measuring begins
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub warmup: Duration,
 }
 
@@ -55,7 +57,7 @@ struct Measured {
 ///
 /// # Errors
 /// If the broker cannot be reached, refuses what it is asked, or hangs.
-pub fn run(options: &LatencyOptions, watch: &mut dyn FnMut(&Progress)) -> anyhow::Result<Latency> {
+pub fn run(options: &LatencyOptions, watch: Watch<'_>) -> anyhow::Result<Latency> {
     let protocol = options.load.url.protocol();
     let schedule = Schedule::new(options.rate);
     let window = u64::from(options.load.confirm);
@@ -86,7 +88,7 @@ fn measure(
     queue: &str,
     schedule: Schedule,
     options: &LatencyOptions,
-    watch: &mut dyn FnMut(&Progress),
+    watch: Watch<'_>,
 ) -> anyhow::Result<Measured> {
     let tallies = [Arc::<Tally>::default(), Arc::<Tally>::default()];
     let (shape, window) = (options.load.shape(queue), options.load.confirm);
@@ -111,7 +113,10 @@ fn measure(
     let total = options.warmup + options.duration;
     while began.elapsed() < total && !publishing.is_finished() && !consuming.is_finished() {
         std::thread::sleep(TICK.min(total.saturating_sub(began.elapsed())));
-        watch(&Progress { elapsed: began.elapsed(), total, totals: Totals::of(&tallies) });
+        let progress = Progress { elapsed: began.elapsed(), total, totals: Totals::of(&tallies) };
+        if watch(&progress) == Verdict::Enough {
+            break;
+        }
     }
     stops[0].store(true, Ordering::Relaxed);
     let paced = joined(publishing, "the publisher");

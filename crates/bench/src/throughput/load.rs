@@ -12,7 +12,7 @@ use super::plan::Plan;
 use super::report::Throughput;
 use crate::percentiles::Percentiles;
 use crate::process::Usage;
-use crate::progress::Progress;
+use crate::progress::{Progress, Verdict, Watch};
 use crate::protocol::Protocol;
 use crate::tally::{Tally, Totals, add_tally};
 use crate::threads::joined;
@@ -80,7 +80,7 @@ impl Load {
         self,
         options: &ThroughputOptions,
         plan: &Plan,
-        watch: &mut dyn FnMut(&Progress),
+        watch: Watch<'_>,
     ) -> anyhow::Result<Throughput> {
         let mut samples = vec![self.sample()];
         self.watch(options.warmup, options, &mut samples, watch);
@@ -111,13 +111,13 @@ impl Load {
         })
     }
 
-    /// Takes samples until so long after the beginning, or until a thread has failed.
+    /// Takes samples until so long after the beginning, until a thread has failed, or until it is enough.
     fn watch(
         &self,
         until: Duration,
         options: &ThroughputOptions,
         samples: &mut Vec<Sample>,
-        watch: &mut dyn FnMut(&Progress),
+        watch: Watch<'_>,
     ) {
         let total = options.warmup + options.duration;
         let over = |load: &Self| {
@@ -132,7 +132,10 @@ impl Load {
             std::thread::sleep(TICK.min(until - elapsed));
             let sample = self.sample();
             samples.push(sample);
-            watch(&Progress { elapsed: self.began.elapsed(), total, totals: sample.totals });
+            let progress = Progress { elapsed: self.began.elapsed(), total, totals: sample.totals };
+            if watch(&progress) == Verdict::Enough {
+                return;
+            }
         }
     }
 

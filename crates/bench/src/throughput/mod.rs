@@ -11,7 +11,7 @@ pub use load::Sample;
 pub use options::ThroughputOptions;
 pub use report::Throughput;
 
-use crate::progress::Progress;
+use crate::progress::Watch;
 use load::Load;
 use plan::Plan;
 
@@ -19,7 +19,7 @@ use plan::Plan;
 ///
 /// # Errors
 /// If the broker cannot be reached, refuses what it is asked, or hangs.
-pub fn run(options: &ThroughputOptions, watch: &mut dyn FnMut(&Progress)) -> anyhow::Result<Throughput> {
+pub fn run(options: &ThroughputOptions, watch: Watch<'_>) -> anyhow::Result<Throughput> {
     let protocol = options.load.url.protocol();
     let plan = Plan::new(options);
     let declared = protocol.declare(&plan.queues, plan.exchange.as_deref(), &options.load.settings())?;

@@ -25,12 +25,15 @@ pub struct ThroughputOptions {
     pub fan_out: bool,
     /// How long to measure
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub duration: Duration,
     /// How long to run before measuring begins
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub warmup: Duration,
     /// How long consumers may take for what is left when publishers have stopped
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
     pub drain: Duration,
 }
 

@@ -3,6 +3,7 @@
 use super::load::Sample;
 use super::options::ThroughputOptions;
 use crate::chart::{Axis, Chart, Curve, Scale};
+use crate::options::QueueType;
 use crate::percentiles::{Micros, Percentiles};
 use crate::process::Used;
 use crate::report::{Figures, Report, mib, rate, thousands};
@@ -65,14 +66,16 @@ impl Report for Throughput {
     fn title(&self) -> String {
         let options = &self.options;
         let kind = if options.load.persistent { "persistent" } else { "transient" };
-        let queues = if options.fan_out {
-            "a fanout exchange".to_owned()
-        } else {
-            format!("{} {} queues", options.queues, options.load.queue_type)
+        let queues = match (options.fan_out, options.load.queue_type) {
+            (true, _) => "a fanout exchange".to_owned(),
+            (false, QueueType::Classic) => counted(options.queues, "queue"),
+            (false, QueueType::Quorum) => counted(options.queues, "quorum queue"),
         };
         format!(
-            "{} publishers → {queues} → {} consumers, {} bytes, {kind}",
-            options.publishers, options.consumers, options.load.size
+            "{} → {queues} → {}, {} bytes, {kind}",
+            counted(options.publishers, "publisher"),
+            counted(options.consumers, "consumer"),
+            options.load.size
         )
     }
 
@@ -131,6 +134,11 @@ impl Report for Throughput {
             curves,
         }]
     }
+}
+
+/// So many of something.
+fn counted(count: u16, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 fn signed(number: i64) -> String {

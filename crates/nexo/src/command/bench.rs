@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,26 +16,28 @@ use nexo_bench::disk::{self, DiskOptions};
 use nexo_bench::latency::{self, LatencyOptions};
 use nexo_bench::mixed::{self, MixedOptions};
 use nexo_bench::throughput::{self, ThroughputOptions};
-use nexo_bench::{Progress, Report, Sink, html};
+use nexo_bench::{Report, Sink, Verdict, Watch, html};
 
 use crate::cli::Shared;
 use crate::output::{Printer, note};
 use crate::progress;
+use crate::signals::Signals;
 use crate::view::columns;
 
 const EXAMPLES: &str = "\
-Client and broker share the machine; the load is made to cost as little as it can.
+The broker is named by --url; --server is for the other commands. Load and broker share the machine, so the
+load is made to cost as little as it can. What it declares, it deletes; Ctrl-C ends a run early, with a report.
 
 Examples:
-  nexo bench throughput                                         transient, as fast as it goes
-  nexo bench throughput --persistent --confirm 1000 --ack 100   safe, with 1000 on their way
+  nexo bench throughput                                        transient, as fast as it goes
+  nexo bench throughput --persistent --confirm 1000 --ack 100  safe, with 1000 on their way
   nexo bench throughput --publishers 4 --consumers 4 --queues 4
   nexo bench latency --rate 2000 --persistent --confirm 1000 --html latency.html
   nexo bench backlog --count 10000000 --persistent
   nexo bench churn --hold 60s --connections 1000
-  nexo bench mixed --url http://127.0.0.1:7654                   over the native API
-  nexo bench disk --data-dir ./nexo-data                        what the disk itself takes
-  nexo bench sink                                               a server that only parses, to load in its place";
+  nexo bench mixed --url http://127.0.0.1:7654                 over the native API
+  nexo bench disk --data-dir ./nexo-data                       what the disk itself takes
+  nexo bench sink                                              a server that only parses";
 
 /// Put a broker under load and measure it
 #[derive(Debug, clap::Args)]
@@ -74,40 +77,63 @@ struct SinkArgs {
 
 impl BenchArgs {
     pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
-        // Loads use threads of their own with blocking sockets; the runtime only waits for them.
-        let format = shared.output;
-        let running = tokio::task::spawn_blocking(move || {
-            let mut shown = Shown { out: Printer::new(format), html: self.html };
-            match self.what {
-                What::Throughput(options) => {
-                    shown.show(&watched("throughput", |watch| throughput::run(&options, watch))?)
-                }
-                What::Latency(options) => {
-                    shown.show(&watched("latency", |watch| latency::run(&options, watch))?)
-                }
-                What::Backlog(options) => {
-                    shown.show(&watched("backlog", |watch| backlog::run(&options, watch))?)
-                }
-                What::Churn(options) => shown.show(&churn::run(&options)?),
-                What::Mixed(options) => shown.show(&mixed::run(&options)?),
-                What::Disk(options) => shown.show(&disk::run(&options)?),
-                What::Sink(args) => args.run(&mut shown.out),
-            }
-        });
+        let mut shown = Shown { out: Printer::new(shared.output), html: self.html };
+        let enough = Arc::<AtomicBool>::default();
+        if self.what.can_end_early() {
+            let mut signals = Signals::new().context("cannot wait for signals")?;
+            let enough = Arc::clone(&enough);
+            tokio::spawn(async move {
+                signals.next().await;
+                enough.store(true, Ordering::Relaxed);
+                signals.force_next();
+            });
+        }
+        // Loads use threads of their own with blocking sockets; the runtime only waits for them, and for signals.
+        let running = tokio::task::spawn_blocking(move || self.what.run(&mut shown, &enough));
         running.await.context("the load panicked")??;
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Runs a load with a line that shows how far it is.
+impl What {
+    /// Whether it can be asked to end and still has something to tell. The others end as any process does.
+    fn can_end_early(&self) -> bool {
+        match self {
+            Self::Throughput(_) | Self::Latency(_) | Self::Backlog(_) => true,
+            Self::Churn(_) | Self::Mixed(_) | Self::Disk(_) | Self::Sink(_) => false,
+        }
+    }
+
+    fn run(self, shown: &mut Shown, enough: &AtomicBool) -> anyhow::Result<()> {
+        match self {
+            Self::Throughput(options) => {
+                shown.show(&watched("throughput", enough, |watch| throughput::run(&options, watch))?)
+            }
+            Self::Latency(options) => {
+                shown.show(&watched("latency", enough, |watch| latency::run(&options, watch))?)
+            }
+            Self::Backlog(options) => {
+                shown.show(&watched("backlog", enough, |watch| backlog::run(&options, watch))?)
+            }
+            Self::Churn(options) => shown.show(&churn::run(&options)?),
+            Self::Mixed(options) => shown.show(&mixed::run(&options)?),
+            Self::Disk(options) => shown.show(&disk::run(&options)?),
+            Self::Sink(args) => args.run(&mut shown.out),
+        }
+    }
+}
+
+/// Runs a load with a line that shows how far it is, until somebody has had enough.
 fn watched<T>(
     what: &'static str,
-    run: impl FnOnce(&mut dyn FnMut(&Progress)) -> anyhow::Result<T>,
+    enough: &AtomicBool,
+    run: impl FnOnce(Watch<'_>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     let bar = progress::bar(None, what);
     let found = run(&mut |progress| {
         let totals = progress.totals;
         bar.set_position(totals.consumed.max(totals.confirmed).max(totals.published));
+        if enough.load(Ordering::Relaxed) { Verdict::Enough } else { Verdict::GoOn }
     });
     bar.finish_and_clear();
     found

@@ -8,16 +8,16 @@ use anyhow::Context;
 #[derive(Debug, Default)]
 pub struct Page {
     machine: Vec<String>,
-    pub(crate) settings: Vec<String>,
+    pub(super) settings: Vec<String>,
     rows: Vec<[String; 3]>,
 }
 
 impl Page {
-    pub(crate) fn new(machine: Vec<String>) -> Self {
+    pub(super) fn new(machine: Vec<String>) -> Self {
         Self { machine, ..Self::default() }
     }
 
-    pub(crate) fn row(
+    pub(super) fn row(
         &mut self,
         what: impl Into<String>,
         measured: impl Into<String>,

@@ -12,15 +12,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::process;
 
 /// A running broker. Killed when dropped.
-pub(crate) struct Server {
+pub(super) struct Server {
     child: Child,
     url: String,
     /// From the start of the process to its ready line.
-    pub(crate) ready_after: Duration,
+    pub(super) ready_after: Duration,
 }
 
 impl Server {
-    pub(crate) fn start(nexo: &Path, data_dir: &Path) -> anyhow::Result<Self> {
+    pub(super) fn start(nexo: &Path, data_dir: &Path) -> anyhow::Result<Self> {
         let started = Instant::now();
         let mut child = Command::new(nexo)
             .args(["serve", "--grpc", "127.0.0.1:0", "--http", "off", "--amqp", "off", "--data-dir"])
@@ -38,29 +38,29 @@ impl Server {
         Ok(Self { child, url: format!("http://{address}"), ready_after })
     }
 
-    pub(crate) async fn client(&self) -> anyhow::Result<Client> {
+    pub(super) async fn client(&self) -> anyhow::Result<Client> {
         Ok(Client::connect(&self.url).await?)
     }
 
     /// Resident memory in bytes.
-    pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
+    pub(super) fn resident_bytes(&self) -> anyhow::Result<u64> {
         process::resident_bytes(self.child.id())
     }
 
     /// Processor time used so far.
-    pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
+    pub(super) fn processor_time(&self) -> anyhow::Result<Duration> {
         process::processor_time(self.child.id())
     }
 
     /// Ends it at once, as a crash would.
-    pub(crate) fn kill(mut self) -> anyhow::Result<()> {
+    pub(super) fn kill(mut self) -> anyhow::Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
     /// Asks it to end, and waits.
-    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
+    pub(super) fn stop(mut self) -> anyhow::Result<()> {
         let pid =
             i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process has an id")?;
         kill_process(pid, Signal::TERM)?;

@@ -1,18 +1,22 @@
 //! What the engine promises: delays on time, idle queues for nothing, a purge that nobody notices, a restart that
 //! is quick however much waits, and a backlog that is on disk.
 
+mod load;
+mod page;
+mod server;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nexo_grpc::client::Client;
 use nexo_grpc::proto::{GetQueueRequest, NewMessage, PopRequest, PurgeQueueRequest, PushRequest};
 
-use crate::load::{self, Watch, at, percentiles};
 use crate::machine;
-use crate::page::Page;
 use crate::process::disk_bytes;
 use crate::report::mib;
-use crate::server::Server;
+use load::{Watch, at, percentiles};
+pub use page::Page;
+use server::Server;
 
 const DELAYED: u64 = 100_000;
 const IDLE_QUEUES: u64 = 10_000;
