@@ -4,6 +4,7 @@
 //! |---|---|
 //! | which promises are checked, and why that is fair | `ledger` |
 //! | what is done to the broker | `plan`, `run`, `disk` |
+//! | when all is accounted for | `stock` |
 //! | who publishes and consumes | `clients`, `workload`, `amqp`, `native`, `priorities` |
 //! | the queues | `queues`, `setup` |
 
@@ -23,6 +24,7 @@ mod server;
 mod setup;
 mod stamp;
 mod stats;
+mod stock;
 mod workload;
 mod world;
 

@@ -343,21 +343,26 @@ impl Ledger {
         self.totals.returned += 1;
     }
 
-    /// Everything that could come has come, and nothing is left in any queue.
-    pub(crate) fn finish(&mut self) {
+    /// Everything that could come has come, and nothing is left in any queue after a clean stop: what is not lost is
+    /// done, and must never come again.
+    pub(crate) fn close_books(&mut self) {
         let copies: Vec<Copy> = self.records.keys().copied().collect();
         for copy in copies {
             let Some(record) = self.records.get(&copy) else { continue };
-            let Promise::Confirmed { .. } = record.promise else { continue };
-            match record.custody {
+            match (record.promise, record.custody) {
+                (Promise::Pending | Promise::Uncertain, _) => {}
                 // It may well have counted.
-                Custody::Acked { session } if !self.is_current(session) => {}
+                (_, Custody::Acked { session }) if !self.is_current(session) => {}
                 _ if self.may_vanish(record) => self.totals.vanished += 1,
-                Custody::Waiting | Custody::Held { .. } | Custody::Acked { .. } => {
+                (_, Custody::Waiting | Custody::Held { .. } | Custody::Acked { .. }) => {
                     self.tell(What::Lost, format!("{copy} was confirmed and is gone"), copy);
                 }
             }
+            self.forget(copy);
         }
+        self.order = Order::default();
+        // No life before this one is asked about any more.
+        self.horizons.clear();
     }
 
     /// Reports something that is not about one message alone.
@@ -391,6 +396,11 @@ impl Ledger {
                 && !self.may_vanish(record)
         };
         self.records.values().filter(owed).count()
+    }
+
+    /// Copies whose publisher still waits for an answer.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.records.values().filter(|record| record.promise == Promise::Pending).count()
     }
 
     pub(crate) const fn totals(&self) -> &Totals {
