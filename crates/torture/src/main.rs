@@ -5,7 +5,7 @@
 //! | which promises are checked, and why that is fair | `ledger` |
 //! | what is done to the broker | `plan`, `run`, `disk` |
 //! | when all is accounted for | `stock` |
-//! | who publishes and consumes | `clients`, `workload`, `amqp`, `native`, `priorities` |
+//! | who publishes and consumes | `clients`, `workload`, `amqp`, `native`, `priorities`, `places` |
 //! | the queues | `queues`, `setup` |
 
 mod amqp;
@@ -15,6 +15,7 @@ mod disk;
 mod ledger;
 mod link;
 mod native;
+mod places;
 mod plan;
 mod priorities;
 mod queues;

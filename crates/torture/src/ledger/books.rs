@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 
+use super::cause::Cause;
 use super::order::Order;
 use super::record::{Attempt, Custody, Event, Promise, Record, Seen};
 use super::totals::Totals;
 use super::violation::{Violation, What};
 use crate::clock::Micros;
-use crate::queues::{ATTEMPTS_MAX, Family, Place};
+use crate::queues::{Family, Place};
 use crate::stamp::{Copy, Durability, Stamp};
 
 /// The broker's clock and ours round differently.
@@ -37,8 +38,8 @@ pub(crate) struct Delivery {
     pub(crate) attempt: Attempt,
     /// When the lease ends; `None` if it lasts as long as the connection.
     pub(crate) until: Option<Micros>,
-    /// Of a dead letter, how often it had been delivered before it died of that.
-    pub(crate) failed_attempts: Option<u32>,
+    /// Of a dead letter, why it died, if it says so.
+    pub(crate) cause: Option<Cause>,
     pub(crate) at: Micros,
 }
 
@@ -235,8 +236,10 @@ impl Ledger {
                 faults.push((What::DeadLetter, "it was a dead letter and is back".to_owned()));
             }
         }
-        if let Some(attempts) = delivery.failed_attempts.filter(|attempts| *attempts < ATTEMPTS_MAX) {
-            faults.push((What::DeadLetter, format!("it failed for good after {attempts} attempts")));
+        if let Some(cause) = delivery.cause
+            && !cause.can_be(place.family(), record.was_rejected)
+        {
+            faults.push((What::DeadLetter, format!("it cannot have died of this: {cause:?}")));
         }
         faults
     }
@@ -322,6 +325,14 @@ impl Ledger {
         record.custody = Custody::Waiting;
         record.note(at, life, Event::Returned { session });
         record.deliveries
+    }
+
+    /// A message is about to be given up: it becomes a dead letter.
+    pub(crate) fn rejected(&mut self, copy: Copy, session: SessionId, at: Micros) {
+        self.returned(copy, session, at);
+        if let Some(record) = self.records.get_mut(&copy) {
+            record.was_rejected = true;
+        }
     }
 
     /// The broker said that a message which had been delivered so often waits until this moment.

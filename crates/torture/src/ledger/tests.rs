@@ -38,7 +38,7 @@ impl Story {
     fn delivery(&mut self, stamp: Stamp, place: Place, attempt: u32) -> Delivery {
         let (session, at) = (self.session, self.tick());
         let attempt = Attempt::exact(attempt);
-        Delivery { session, stamp, place, attempt, until: None, failed_attempts: None, at }
+        Delivery { session, stamp, place, attempt, until: None, cause: None, at }
     }
 
     fn delivered(&mut self, stamp: Stamp, place: Place, attempt: u32) {
@@ -393,6 +393,33 @@ fn a_message_that_dies_before_its_last_attempt_is_seen() {
     let mut story = Story::new();
     let one = story.confirmed(Stamp { targets: Families::one(Family::LIMITED), ..stamp(1) });
     let delivery = story.delivery(one, Place::LIMITED_DEAD, 1);
-    story.ledger.delivered(&Delivery { failed_attempts: Some(2), ..delivery });
+    story.ledger.delivered(&Delivery { cause: Some(Cause::Failed { attempts: Some(2) }), ..delivery });
+    assert_eq!(story.found(), [What::DeadLetter]);
+}
+
+#[test]
+fn a_message_that_nobody_rejected_did_not_die_of_that() {
+    let mut story = Story::new();
+    for seq in [1, 2] {
+        let one = story.confirmed(Stamp { targets: Families::one(Family::REJECTS), ..stamp(seq) });
+        story.delivered(one, Place::REJECTS, 1);
+        if seq == 1 {
+            story.ledger.rejected(one.copy_in(Family::REJECTS), story.session, story.now);
+        } else {
+            story.ledger.returned(one.copy_in(Family::REJECTS), story.session, story.now);
+        }
+        let delivery = story.delivery(one, Place::REJECTS_DEAD, 1);
+        story.ledger.delivered(&Delivery { cause: Some(Cause::Rejected), ..delivery });
+        let expected: &[What] = if seq == 1 { &[] } else { &[What::DeadLetter] };
+        assert_eq!(story.found(), expected);
+    }
+}
+
+#[test]
+fn nothing_dies_of_age_where_nothing_ages() {
+    let mut story = Story::new();
+    let one = story.confirmed(Stamp { targets: Families::one(Family::REJECTS), ..stamp(1) });
+    let delivery = story.delivery(one, Place::REJECTS_DEAD, 1);
+    story.ledger.delivered(&Delivery { cause: Some(Cause::Expired), ..delivery });
     assert_eq!(story.found(), [What::DeadLetter]);
 }
