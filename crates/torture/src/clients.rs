@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::amqp::{self, Role};
 use crate::native::{self, Pull};
+use crate::places;
 use crate::priorities;
 use crate::queues::Place;
 use crate::stats;
@@ -56,18 +57,22 @@ enum Part {
     Stream(u32),
     /// Pushes that are repeated until they are answered.
     Repeating,
+    /// The same over AMQP.
+    RepeatingAmqp,
     Subscriber(Place),
     Puller(Pull),
     /// The only consumer of the ordered queue.
     InOrder,
     Priorities,
+    Places,
 }
 
 /// Starts everybody; they end with the run.
 pub(crate) fn start(world: &Arc<World>) -> JoinSet<()> {
-    let parts = AMQP.map(Part::Amqp).into_iter().chain([Part::Transactions, Part::Repeating]);
+    let parts =
+        AMQP.map(Part::Amqp).into_iter().chain([Part::Transactions, Part::Repeating, Part::RepeatingAmqp]);
     let parts = parts.chain(STREAM_RATES.map(Part::Stream)).chain(SUBSCRIBED.map(Part::Subscriber));
-    let parts = parts.chain(PULLED.map(Part::Puller)).chain([Part::InOrder, Part::Priorities]);
+    let parts = parts.chain(PULLED.map(Part::Puller)).chain([Part::InOrder, Part::Priorities, Part::Places]);
     let mut tasks = JoinSet::new();
     for (number, part) in parts.enumerate() {
         let (workload, ear) = (Workload::new(world), world.ear(number));
@@ -87,10 +92,14 @@ async fn play(part: Part, world: Arc<World>, mut workload: Workload, mut ear: Ea
             Part::Transactions => drop(amqp::transact(world, workload, ear).await),
             Part::Stream(rate) => native::push_stream(world, workload, ear, rate).await,
             Part::Repeating => native::push(world, workload, ear, &mut owed).await,
+            Part::RepeatingAmqp => {
+                drop(amqp::publish_until_confirmed(world, workload, ear, &mut owed).await);
+            }
             Part::Subscriber(place) => native::subscribe(world, place, workload, ear, None).await,
             Part::Puller(pull) => native::pop(world, pull, workload, ear).await,
             Part::InOrder => consume_in_order(world, workload, ear).await,
             Part::Priorities => priorities::fill_and_drain(world, workload, ear).await,
+            Part::Places => places::take_and_return(world, workload, ear).await,
         }
         sleep(PAUSE).await;
     }

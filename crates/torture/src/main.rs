@@ -4,7 +4,8 @@
 //! |---|---|
 //! | which promises are checked, and why that is fair | `ledger` |
 //! | what is done to the broker | `plan`, `run`, `disk` |
-//! | who publishes and consumes | `clients`, `workload`, `amqp`, `native`, `priorities` |
+//! | when all is accounted for | `stock` |
+//! | who publishes and consumes | `clients`, `workload`, `amqp`, `native`, `priorities`, `places` |
 //! | the queues | `queues`, `setup` |
 
 mod amqp;
@@ -14,6 +15,7 @@ mod disk;
 mod ledger;
 mod link;
 mod native;
+mod places;
 mod plan;
 mod priorities;
 mod queues;
@@ -23,6 +25,7 @@ mod server;
 mod setup;
 mod stamp;
 mod stats;
+mod stock;
 mod workload;
 mod world;
 

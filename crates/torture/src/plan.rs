@@ -26,7 +26,12 @@ pub(crate) enum Fault {
     FillDisk(Duration, Meanwhile),
     /// The disk is busy for a while; as above.
     SlowDisk(Duration, Meanwhile),
+    /// No fault: a quiet in which everything is accounted for.
+    TakeStock,
 }
+
+/// Kills between two stocks: each leaves some hundreds of messages of which nobody knows what became.
+const KILLS_PER_STOCK: u32 = 25;
 
 /// Whether the broker is killed while something else is wrong as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +56,7 @@ pub(crate) fn plan(seed: u64, span: Duration, kills: u32) -> Vec<Step> {
     // Freezes, full disks and the time that a start takes are not in the pauses.
     let pause = span.mul_f64(0.6) / kills.max(1);
     let mut steps = Vec::new();
-    let mut killed = 0;
+    let (mut killed, mut counted) = (0, 0);
     // The rare faults come early in turn, so that a short run meets each kind as well.
     let mut turn = rng.u32(..);
     while killed < kills {
@@ -62,6 +67,11 @@ pub(crate) fn plan(seed: u64, span: Duration, kills: u32) -> Vec<Step> {
         let fault = other(&mut rng, turn);
         killed += fault.kills();
         steps.push(Step { pause: pause.mul_f64(0.1 + 0.4 * rng.f64()), fault });
+        // The run ends with a stock of its own.
+        if killed >= counted + KILLS_PER_STOCK && killed < kills {
+            steps.push(Step { pause: Duration::ZERO, fault: Fault::TakeStock });
+            counted = killed;
+        }
     }
     steps
 }
@@ -104,7 +114,9 @@ impl Fault {
             | Self::Cut(_)
             | Self::Stall(..)
             | Self::FillDisk(_, Meanwhile::Nothing)
-            | Self::SlowDisk(_, Meanwhile::Nothing) => 0,
+            | Self::SlowDisk(_, Meanwhile::Nothing)
+            // It has one, which is not in the plan.
+            | Self::TakeStock => 0,
         }
     }
 }
@@ -112,6 +124,16 @@ impl Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_run_takes_stock_now_and_then_and_a_short_one_only_in_the_end() {
+        let stocks = |kills| {
+            let steps = plan(7, Duration::from_secs(60), kills);
+            steps.iter().filter(|step| step.fault == Fault::TakeStock).count()
+        };
+        assert_eq!(stocks(20), 0);
+        assert!((8..=10).contains(&stocks(260)), "{}", stocks(260));
+    }
 
     #[test]
     fn the_same_seed_gives_the_same_plan() {

@@ -4,13 +4,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use nexo_amqp::codec::ShortStr;
-use nexo_amqp::codec::method::{basic, confirm};
+use nexo_amqp::codec::method::basic;
 use tokio::time::{sleep, timeout};
 
-use crate::amqp::{Event, Gone, Wire, properties};
+use crate::amqp::{Event, Gone, Wire, judge, publish_all};
 use crate::clock;
-use crate::ledger::{Attempt, Delivery, Reception, What};
+use crate::ledger::{Reception, What};
 use crate::native::Connection;
 use crate::queues::{Family, PRIORITY_MAX, Place};
 use crate::stamp::Stamp;
@@ -61,7 +60,7 @@ async fn fill(world: &World, workload: &mut Workload) -> Check {
         (0..count).map(|_| one()).collect()
     };
     let first = messages(workload);
-    let by_amqp = publish_all(world, &first).await.is_ok();
+    let by_amqp = publish_all(world, PLACE, &first).await.is_ok();
     workload.begin_session();
     let second = messages(workload);
     let by_push = match Connection::open(world).await {
@@ -80,45 +79,6 @@ fn settle_unknown(world: &World, messages: &[Message]) {
     }
 }
 
-async fn publish_all(world: &World, messages: &[Message]) -> Result<(), Gone> {
-    let session = world.ledger().open_session();
-    let published = async {
-        let mut wire = Wire::connect_as(world, session).await?;
-        wire.call(&confirm::Select { nowait: false }, "confirm.select-ok").await?;
-        for message in messages {
-            let publish = basic::Publish {
-                ticket: 0,
-                exchange: ShortStr::EMPTY,
-                routing_key: ShortStr::from_static(PLACE.name()),
-                mandatory: false,
-                immediate: false,
-            };
-            wire.publish(&publish, &properties(&message.stamp, None, None), &message.stamp.body());
-        }
-        let mut confirmed = 0;
-        while confirmed < messages.len() as u64 {
-            match wire.event().await? {
-                Event::Confirmed { tag, multiple: true } => confirmed = tag,
-                Event::Confirmed { multiple: false, .. } => confirmed += 1,
-                Event::Refused { .. } => return Err(Gone("a publish was refused".into())),
-                Event::Delivered(_) | Event::Returned(_) | Event::Other(_) => {}
-            }
-        }
-        Ok(())
-    };
-    let published = published.await;
-    let now = clock::now();
-    let mut ledger = world.ledger();
-    for message in messages {
-        match &published {
-            Ok(()) => ledger.confirmed(&message.stamp, session, message.sent_at, now),
-            Err(_) => ledger.uncertain(&message.stamp, now),
-        }
-    }
-    ledger.close_session(session);
-    published
-}
-
 async fn drain_by_amqp(world: &World, check: Check) -> Result<(), Gone> {
     let session = world.ledger().open_session();
     let drained = async {
@@ -129,10 +89,8 @@ async fn drain_by_amqp(world: &World, check: Check) -> Result<(), Gone> {
         let mut descent = Descent::new(check);
         while let Ok(event) = timeout(QUIET, wire.event()).await {
             let Event::Delivered(delivered) = event? else { continue };
-            let Some(stamp) = delivered.stamp else { continue };
-            let attempt = Attempt::redelivered(delivered.redelivered);
-            let (until, failed_attempts, at) = (None, None, clock::now());
-            let delivery = Delivery { session, stamp, place: PLACE, attempt, until, failed_attempts, at };
+            let Some(delivery) = judge(world, session, &delivered, PLACE) else { continue };
+            let stamp = delivery.stamp;
             let Reception::Work(copy) = world.ledger().delivered(&delivery) else {
                 return Err(Gone("the life is over".into()));
             };

@@ -58,7 +58,7 @@ const fn queue(name: &'static str, family: Family, role: Role, make: Make) -> Qu
     Queue { name, family, role, make }
 }
 
-const QUEUES: [Queue; 14] = [
+const QUEUES: [Queue; 15] = [
     queue("work.a", Family::WORK_A, Role::Origin, Make::Quorum),
     queue("work.b", Family::WORK_B, Role::Origin, Make::Classic),
     queue("native", Family::NATIVE, Role::Origin, Make::Native),
@@ -70,6 +70,7 @@ const QUEUES: [Queue; 14] = [
     queue("fan.b", Family::FAN_B, Role::Origin, Make::Classic),
     queue("fan.c", Family::FAN_C, Role::Origin, Make::Quorum),
     queue("priorities", Family::PRIORITIES, Role::Origin, Make::Classic),
+    queue("places", Family::PLACES, Role::Origin, Make::Quorum),
     queue("limited_dlq", Family::LIMITED, Role::Dead, Make::ByItself),
     queue("rejects.dead", Family::REJECTS, Role::Dead, Make::Quorum),
     queue("expired", Family::EXPIRING, Role::Dead, Make::Quorum),
@@ -87,9 +88,10 @@ impl Place {
     pub(crate) const FAN_B: Self = Self(8);
     pub(crate) const FAN_C: Self = Self(9);
     pub(crate) const PRIORITIES: Self = Self(10);
-    pub(crate) const LIMITED_DEAD: Self = Self(11);
-    pub(crate) const REJECTS_DEAD: Self = Self(12);
-    pub(crate) const EXPIRED: Self = Self(13);
+    pub(crate) const PLACES: Self = Self(11);
+    pub(crate) const LIMITED_DEAD: Self = Self(12);
+    pub(crate) const REJECTS_DEAD: Self = Self(13);
+    pub(crate) const EXPIRED: Self = Self(14);
 
     /// All there are.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
@@ -130,7 +132,9 @@ impl Family {
     pub(crate) const FAN_B: Self = Self(8);
     pub(crate) const FAN_C: Self = Self(9);
     pub(crate) const PRIORITIES: Self = Self(10);
-    const COUNT: u8 = 11;
+    /// Messages are taken and given back, and must return to their places.
+    pub(crate) const PLACES: Self = Self(11);
+    const COUNT: u8 = 12;
 
     /// The name of the queue that messages are published to.
     pub(crate) const fn name(self) -> &'static str {
@@ -174,6 +178,6 @@ mod tests {
         assert_eq!(Place::LIMITED_DEAD.family(), Family::LIMITED);
         assert!(Place::REJECTS_DEAD.is_dead() && !Place::REJECTS.is_dead());
         assert_eq!(Families::FAN.iter().count(), 3);
-        assert!(Place::all().take(11).all(|place| place.name() == place.family().name()));
+        assert!(Place::all().take(12).all(|place| place.name() == place.family().name()));
     }
 }

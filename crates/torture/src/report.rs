@@ -16,6 +16,8 @@ pub(crate) struct Tally {
     /// Starts that were refused for want of room.
     pub(crate) refused_starts: u32,
     pub(crate) slow_disks: u32,
+    /// How often everything was accounted for.
+    pub(crate) stocks: u32,
     pub(crate) slowest_start: Duration,
 }
 
@@ -31,6 +33,7 @@ pub(crate) fn print(ledger: &Ledger, tally: &Tally, seed: u64) {
         ("disk full", tally.full_disks.into()),
         ("starts refused meanwhile", tally.refused_starts.into()),
         ("disk slow", tally.slow_disks.into()),
+        ("stock taken", tally.stocks.into()),
         ("slowest start, ms", u64::try_from(tally.slowest_start.as_millis()).unwrap_or(u64::MAX)),
         ("copies published", totals.published),
         ("confirmed", totals.confirmed),

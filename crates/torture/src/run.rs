@@ -1,4 +1,4 @@
-//! A run from beginning to end: load and faults, then quiet, then the accounting.
+//! A run from beginning to end: load and faults; `stock` has the quiet in which all is accounted for.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -9,24 +9,21 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::process::Signal;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use crate::clients;
 use crate::clock;
 use crate::disk::Disk;
 use crate::ledger::{Violation, What};
 use crate::plan::{Fault, Meanwhile, Step, plan};
-use crate::queues::Place;
 use crate::report::Tally;
 use crate::server::Server;
 use crate::setup::set_up;
-use crate::stats;
 use crate::world::{Order, Phase, World};
 
 const PROGRESS: Duration = Duration::from_secs(5);
 /// With nothing moving for this long, the broker is stuck.
-const STUCK: Duration = Duration::from_secs(60);
+pub(crate) const STUCK: Duration = Duration::from_secs(60);
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -40,11 +37,11 @@ pub(crate) struct Settings {
 }
 
 /// A run under way.
-struct Run {
-    world: Arc<World>,
-    server: Server,
+pub(crate) struct Run {
+    pub(crate) world: Arc<World>,
+    pub(crate) server: Server,
     disk: Disk,
-    tally: Tally,
+    pub(crate) tally: Tally,
     journal: File,
     started: Instant,
     told: Instant,
@@ -74,8 +71,8 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<(Arc<World>, Tall
     }
     let rest = settings.span.saturating_sub(run.started.elapsed());
     run.wait(rest).await?;
-    run.drain(&mut tasks).await?;
-    run.close().await?;
+    run.take_stock().await?;
+    run.close(&mut tasks).await?;
     if world.ledger().counts().is_empty() {
         return Ok((world, run.tally));
     }
@@ -114,6 +111,10 @@ impl Run {
             Fault::Stall(clients, span) => {
                 self.tally.stalls += 1;
                 self.world.order(Order::Stall(*clients, *span));
+            }
+            Fault::TakeStock => {
+                self.take_stock().await?;
+                self.world.enter(Phase::Load);
             }
             Fault::FillDisk(span, meanwhile) => self.fill_disk(*span, *meanwhile).await?,
             Fault::SlowDisk(span, meanwhile) => {
@@ -171,7 +172,7 @@ impl Run {
         Ok(())
     }
 
-    async fn kill(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
         self.tally.kills += 1;
         self.note("kill");
         self.world.ledger().end_life();
@@ -179,7 +180,7 @@ impl Run {
         self.server.ended().await.map(drop)
     }
 
-    async fn stop(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
         self.tally.stops += 1;
         self.note("stop");
         self.world.ledger().end_life();
@@ -195,7 +196,7 @@ impl Run {
         Ok(())
     }
 
-    async fn start(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn start(&mut self) -> anyhow::Result<()> {
         let begun = Instant::now();
         self.server.start().await?;
         self.note("ready");
@@ -204,7 +205,7 @@ impl Run {
     }
 
     /// Lets time pass, tells how it goes, and sees whether the broker is still there.
-    async fn wait(&mut self, span: Duration) -> anyhow::Result<()> {
+    pub(crate) async fn wait(&mut self, span: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + span;
         loop {
             if self.told.elapsed() >= PROGRESS {
@@ -251,65 +252,6 @@ impl Run {
     fn note(&mut self, what: &str) {
         // A line that cannot be written is no reason to end.
         let _ = writeln!(self.journal, "{} {what}", clock::now());
-    }
-
-    /// Nothing new comes; after a last kill, everything that is owed must come.
-    async fn drain(&mut self, tasks: &mut JoinSet<()>) -> anyhow::Result<()> {
-        self.world.enter(Phase::Drain);
-        self.wait(Duration::from_millis(200)).await?;
-        self.kill().await?;
-        self.start().await?;
-        let (mut owed, mut moved) = (usize::MAX, Instant::now());
-        loop {
-            self.wait(Duration::from_millis(300)).await?;
-            let left = self.left().await;
-            let now_owed = self.world.ledger().owed();
-            if left == Some(0) {
-                break;
-            }
-            if now_owed != owed {
-                (owed, moved) = (now_owed, Instant::now());
-            }
-            if moved.elapsed() > STUCK {
-                let fact = format!("{owed} copies are owed, {left:?} are in queues, and nothing moves");
-                self.world.ledger().report(Violation::new(What::Stuck, fact));
-                break;
-            }
-        }
-        self.world.enter(Phase::Over);
-        let ended = timeout(STUCK, async { while tasks.join_next().await.is_some() {} }).await;
-        ended.context("clients do not end")
-    }
-
-    /// Messages in all queues; `None` if the broker does not say.
-    async fn left(&self) -> Option<u64> {
-        let mut left = 0;
-        for place in Place::all() {
-            let found = stats::of(&self.world, place).await;
-            if found.is_none() && place == Place::LIMITED_DEAD {
-                continue;
-            }
-            left += stats::all_messages(&found?);
-        }
-        Some(left)
-    }
-
-    /// An end as it should be, a start that brings nothing back, and the accounting.
-    async fn close(&mut self) -> anyhow::Result<()> {
-        self.stop().await?;
-        self.start().await?;
-        let back = self.left().await;
-        self.stop().await?;
-        let mut ledger = self.world.ledger();
-        if back != Some(0) {
-            let fact = format!("after a clean stop of empty queues {back:?} messages are there");
-            ledger.report(Violation::new(What::Resurrected, fact));
-        }
-        for line in self.server.complaints() {
-            ledger.report(Violation::new(What::Broker, line));
-        }
-        ledger.finish();
-        Ok(())
     }
 
     /// Keeps what may help to understand a failure.

@@ -52,6 +52,11 @@ impl Workload {
         Self { world: Arc::clone(world), publisher, chances, session: 0 }
     }
 
+    /// Who publishes.
+    pub(crate) const fn publisher(&self) -> u16 {
+        self.publisher
+    }
+
     /// A new connection begins.
     pub(crate) const fn begin_session(&mut self) {
         self.session += 1;

@@ -7,11 +7,12 @@ use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{basic, confirm};
 use tokio::time::{Instant, interval, sleep};
 
+use super::judge::judge;
 use super::unconfirmed::Unconfirmed;
 use super::wire::{Delivered, Event, Gone, Wire, properties};
 use crate::clock;
-use crate::ledger::{Attempt, Delivery, Reception, SessionId, Violation, What};
-use crate::queues::{Make, Place};
+use crate::ledger::{Reception, SessionId, Violation, What};
+use crate::queues::Place;
 use crate::stamp::Copy;
 use crate::workload::{Decision, Way, Workload, check_body};
 use crate::world::{Ear, Phase, Told, World};
@@ -182,9 +183,10 @@ impl Session<'_> {
     }
 
     fn receive(&mut self, delivered: &Delivered, phase: Phase) {
-        let Some((delivery, place)) = judge(self.world, self.id, delivered, self.role.consumes) else {
-            return;
-        };
+        let place = self.role.consumes.iter().copied().find(|place| place.name() == delivered.consumer);
+        let delivery = place.and_then(|place| judge(self.world, self.id, delivered, place));
+        let Some(delivery) = delivery else { return };
+        let place = delivery.place;
         let copy = match self.world.ledger().delivered(&delivery) {
             Reception::Work(copy) => copy,
             Reception::Late => return,
@@ -197,7 +199,7 @@ impl Session<'_> {
                 self.wire.send(&basic::Nack { delivery_tag: tag, multiple: false, requeue: true });
             }
             Decision::Reject => {
-                self.world.ledger().returned(copy, self.id, now);
+                self.world.ledger().rejected(copy, self.id, now);
                 self.wire.send(&basic::Reject { delivery_tag: tag, requeue: false });
             }
             Decision::Hold => {
@@ -235,25 +237,4 @@ impl Session<'_> {
         self.world.ledger().ack_sent(copy, self.id, clock::now());
         self.unconfirmed.acked(copy);
     }
-}
-
-/// What a delivery is to the ledger; `None` if it carries no stamp of ours, which is told.
-fn judge(
-    world: &World,
-    session: SessionId,
-    delivered: &Delivered,
-    consumes: &[Place],
-) -> Option<(Delivery, Place)> {
-    let place = consumes.iter().copied().find(|place| place.name() == delivered.consumer);
-    let (Some(stamp), Some(place)) = (delivered.stamp, place) else {
-        let fact = format!("a message without a stamp came from '{}'", delivered.consumer);
-        world.ledger().report(Violation::new(What::Invented, fact));
-        return None;
-    };
-    let attempt = match (place.queue().make, delivered.count) {
-        (Make::Quorum, count) => Attempt::exact(count.unwrap_or(0) + 1),
-        (Make::Classic | Make::Native | Make::ByItself, _) => Attempt::redelivered(delivered.redelivered),
-    };
-    let at = clock::now();
-    Some((Delivery { session, stamp, place, attempt, until: None, failed_attempts: None, at }, place))
 }

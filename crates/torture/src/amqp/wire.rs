@@ -10,13 +10,15 @@ use bytes::{Buf, BytesMut};
 use nexo_amqp::codec::method::{BasicMethod, ChannelMethod, ConnectionMethod, basic, channel, connection};
 use nexo_amqp::codec::{
     AmqpMethod, ContentHeader, Frame, FrameKind, FrameMax, Method, PROTOCOL_HEADER, Properties,
-    PropertiesBuilder, ShortStr, TableBuf, Value, encode_message, encode_method,
+    PropertiesBuilder, ShortStr, Table, TableBuf, Value, encode_message, encode_method,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::judge::Death;
 use crate::ledger::SessionId;
+use crate::queues::Place;
 use crate::stamp::{Durability, HEADER, Stamp};
 use crate::world::World;
 
@@ -36,16 +38,28 @@ impl From<std::io::Error> for Gone {
     }
 }
 
-/// A delivered message.
+/// A delivered message, to a consumer or as the answer to a get.
 #[derive(Debug)]
 pub(crate) struct Delivered {
     pub(crate) tag: u64,
+    /// The consumer's tag; empty for what was got.
     pub(crate) consumer: String,
     pub(crate) redelivered: bool,
     pub(crate) stamp: Option<Stamp>,
     /// How often it had been delivered before, where the queue tells.
     pub(crate) count: Option<u32>,
+    /// What `x-death` says, if it is there.
+    pub(crate) deaths: Option<Vec<Death>>,
     pub(crate) body: Vec<u8>,
+}
+
+/// When a message that is got is done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settles {
+    /// When it is acknowledged.
+    Later,
+    /// When it is handed out.
+    AtOnce,
 }
 
 /// What the broker says.
@@ -154,8 +168,22 @@ impl Wire {
             no_ack: false,
             exclusive: false,
             nowait: true,
-            arguments: nexo_amqp::codec::Table::EMPTY,
+            arguments: Table::EMPTY,
         });
+    }
+
+    /// Takes one message, or hears that there is none.
+    pub(crate) async fn get(&mut self, place: Place, settles: Settles) -> Result<Option<Delivered>, Gone> {
+        let no_ack = settles == Settles::AtOnce;
+        self.send(&basic::Get { ticket: 0, queue: ShortStr::from_static(place.name()), no_ack });
+        match timeout(PATIENCE, self.event())
+            .await
+            .map_err(|_| Gone("no answer to a get in time".into()))??
+        {
+            Event::Delivered(delivered) => Ok(Some(delivered)),
+            Event::Other("basic.get-empty") => Ok(None),
+            other => Err(Gone(format!("a message was due, not {other:?}"))),
+        }
     }
 
     pub(crate) fn send<M: AmqpMethod>(&mut self, method: &M) {
@@ -232,6 +260,11 @@ impl Wire {
                 self.head = Some(Head::Deliver { tag, consumer, redelivered });
                 return Ok(None);
             }
+            Method::Basic(BasicMethod::GetOk(it)) => {
+                let (tag, redelivered) = (it.delivery_tag, it.redelivered);
+                self.head = Some(Head::Deliver { tag, consumer: String::new(), redelivered });
+                return Ok(None);
+            }
             Method::Basic(BasicMethod::Return(_)) => {
                 self.head = Some(Head::Return);
                 return Ok(None);
@@ -275,11 +308,24 @@ impl Wire {
         let count = count.and_then(|count| u32::try_from(count).ok());
         Some(match of {
             Head::Deliver { tag, consumer, redelivered } => {
-                Event::Delivered(Delivered { tag, consumer, redelivered, stamp, count, body })
+                let deaths = headers.and_then(deaths);
+                Event::Delivered(Delivered { tag, consumer, redelivered, stamp, count, deaths, body })
             }
             Head::Return => Event::Returned(stamp),
         })
     }
+}
+
+/// What `x-death` says; entries that do not say what they should are left out.
+fn deaths(headers: Table<'_>) -> Option<Vec<Death>> {
+    let entries = headers.get("x-death")?.as_array()?;
+    let death = |entry: Value<'_>| {
+        let entry = entry.as_table()?;
+        let text = |name| entry.get(name)?.as_str().map(str::to_owned);
+        let times = entry.get("count")?.as_integer()?;
+        Some(Death { queue: text("queue")?, reason: text("reason")?, times })
+    };
+    Some(entries.iter().filter_map(death).collect())
 }
 
 /// The properties of a message with this stamp.

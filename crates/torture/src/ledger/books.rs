@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 
+use super::cause::Cause;
 use super::order::Order;
 use super::record::{Attempt, Custody, Event, Promise, Record, Seen};
 use super::totals::Totals;
 use super::violation::{Violation, What};
 use crate::clock::Micros;
-use crate::queues::{ATTEMPTS_MAX, Family, Place};
+use crate::queues::{Family, Place};
 use crate::stamp::{Copy, Durability, Stamp};
 
 /// The broker's clock and ours round differently.
@@ -37,8 +38,8 @@ pub(crate) struct Delivery {
     pub(crate) attempt: Attempt,
     /// When the lease ends; `None` if it lasts as long as the connection.
     pub(crate) until: Option<Micros>,
-    /// Of a dead letter, how often it had been delivered before it died of that.
-    pub(crate) failed_attempts: Option<u32>,
+    /// Of a dead letter, why it died, if it says so.
+    pub(crate) cause: Option<Cause>,
     pub(crate) at: Micros,
 }
 
@@ -235,8 +236,10 @@ impl Ledger {
                 faults.push((What::DeadLetter, "it was a dead letter and is back".to_owned()));
             }
         }
-        if let Some(attempts) = delivery.failed_attempts.filter(|attempts| *attempts < ATTEMPTS_MAX) {
-            faults.push((What::DeadLetter, format!("it failed for good after {attempts} attempts")));
+        if let Some(cause) = delivery.cause
+            && !cause.can_be(place.family(), record.was_rejected)
+        {
+            faults.push((What::DeadLetter, format!("it cannot have died of this: {cause:?}")));
         }
         faults
     }
@@ -324,6 +327,14 @@ impl Ledger {
         record.deliveries
     }
 
+    /// A message is about to be given up: it becomes a dead letter.
+    pub(crate) fn rejected(&mut self, copy: Copy, session: SessionId, at: Micros) {
+        self.returned(copy, session, at);
+        if let Some(record) = self.records.get_mut(&copy) {
+            record.was_rejected = true;
+        }
+    }
+
     /// The broker said that a message which had been delivered so often waits until this moment.
     pub(crate) fn return_confirmed(&mut self, copy: Copy, deliveries: u32, back_at: Micros) {
         if let Some(record) = self.records.get_mut(&copy)
@@ -343,21 +354,26 @@ impl Ledger {
         self.totals.returned += 1;
     }
 
-    /// Everything that could come has come, and nothing is left in any queue.
-    pub(crate) fn finish(&mut self) {
+    /// Everything that could come has come, and nothing is left in any queue after a clean stop: what is not lost is
+    /// done, and must never come again.
+    pub(crate) fn close_books(&mut self) {
         let copies: Vec<Copy> = self.records.keys().copied().collect();
         for copy in copies {
             let Some(record) = self.records.get(&copy) else { continue };
-            let Promise::Confirmed { .. } = record.promise else { continue };
-            match record.custody {
+            match (record.promise, record.custody) {
+                (Promise::Pending | Promise::Uncertain, _) => {}
                 // It may well have counted.
-                Custody::Acked { session } if !self.is_current(session) => {}
+                (_, Custody::Acked { session }) if !self.is_current(session) => {}
                 _ if self.may_vanish(record) => self.totals.vanished += 1,
-                Custody::Waiting | Custody::Held { .. } | Custody::Acked { .. } => {
+                (_, Custody::Waiting | Custody::Held { .. } | Custody::Acked { .. }) => {
                     self.tell(What::Lost, format!("{copy} was confirmed and is gone"), copy);
                 }
             }
+            self.forget(copy);
         }
+        self.order = Order::default();
+        // No life before this one is asked about any more.
+        self.horizons.clear();
     }
 
     /// Reports something that is not about one message alone.
@@ -391,6 +407,11 @@ impl Ledger {
                 && !self.may_vanish(record)
         };
         self.records.values().filter(owed).count()
+    }
+
+    /// Copies whose publisher still waits for an answer.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.records.values().filter(|record| record.promise == Promise::Pending).count()
     }
 
     pub(crate) const fn totals(&self) -> &Totals {

@@ -17,6 +17,7 @@
 //!   without anybody waiting for them, so a kill may take back the last few.
 
 mod books;
+mod cause;
 mod order;
 mod record;
 #[cfg(test)]
@@ -25,5 +26,6 @@ mod totals;
 mod violation;
 
 pub(crate) use books::{Delivery, Ledger, Reception, SessionId};
+pub(crate) use cause::Cause;
 pub(crate) use record::Attempt;
 pub(crate) use violation::{Violation, What};

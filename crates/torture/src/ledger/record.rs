@@ -90,6 +90,8 @@ pub(super) struct Record {
     pub(super) not_before: Micros,
     /// After a failure, its queue may not deliver it again before this.
     pub(super) back_at: Micros,
+    /// Whether a consumer ever gave it up.
+    pub(super) was_rejected: bool,
     /// The latest deliveries. Which of them no kill can take back may be known only later.
     pub(super) seen: VecDeque<Seen>,
     pub(super) deliveries: u32,
@@ -139,6 +141,7 @@ impl Record {
             custody: Custody::Waiting,
             not_before,
             back_at: 0,
+            was_rejected: false,
             seen: VecDeque::new(),
             deliveries: 0,
             events: Vec::with_capacity(4),

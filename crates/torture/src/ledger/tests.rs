@@ -38,7 +38,7 @@ impl Story {
     fn delivery(&mut self, stamp: Stamp, place: Place, attempt: u32) -> Delivery {
         let (session, at) = (self.session, self.tick());
         let attempt = Attempt::exact(attempt);
-        Delivery { session, stamp, place, attempt, until: None, failed_attempts: None, at }
+        Delivery { session, stamp, place, attempt, until: None, cause: None, at }
     }
 
     fn delivered(&mut self, stamp: Stamp, place: Place, attempt: u32) {
@@ -80,7 +80,7 @@ fn a_life_without_incidents_is_in_order() {
     let one = story.confirmed(stamp(1));
     story.delivered(one, Place::WORK_A, 1);
     story.acked(one);
-    story.ledger.finish();
+    story.ledger.close_books();
     assert_eq!(story.found(), []);
     assert_eq!(story.ledger.outstanding(), 0, "what is done is forgotten");
 }
@@ -90,7 +90,7 @@ fn a_confirmed_message_that_never_comes_is_lost() {
     let mut story = Story::new();
     story.confirmed(stamp(1));
     story.killed();
-    story.ledger.finish();
+    story.ledger.close_books();
     assert_eq!(story.found(), [What::Lost]);
     assert!(story.ledger.violations()[0].history.contains("confirmed"), "its history is told");
 }
@@ -101,7 +101,7 @@ fn a_message_that_was_delivered_and_not_acknowledged_is_lost_if_it_does_not_come
     let one = story.confirmed(stamp(1));
     story.delivered(one, Place::WORK_A, 1);
     story.killed();
-    story.ledger.finish();
+    story.ledger.close_books();
     assert_eq!(story.found(), [What::Lost]);
 }
 
@@ -113,8 +113,26 @@ fn an_unconfirmed_message_may_be_there_or_not() {
         story.ledger.uncertain(&stamp(seq), 2);
     }
     story.delivered(stamp(1), Place::WORK_A, 1);
-    story.ledger.finish();
+    story.ledger.close_books();
     assert_eq!(story.found(), []);
+}
+
+#[test]
+fn what_was_left_open_is_done_once_all_queues_were_empty() {
+    let mut story = Story::new();
+    let one = story.confirmed(stamp(1));
+    story.delivered(one, Place::WORK_A, 1);
+    story.ledger.ack_sent(one.copy_in(Family::WORK_A), story.session, story.now);
+    story.ledger.sent(&stamp(2), 0, story.now);
+    story.ledger.uncertain(&stamp(2), story.now);
+    story.killed();
+    story.ledger.close_books();
+    assert_eq!((story.found(), story.ledger.outstanding()), (vec![], 0));
+    for stamp in [one, stamp(2)] {
+        story.delivered(stamp, Place::WORK_A, 2);
+        assert_eq!(story.found(), [What::Resurrected]);
+    }
+    assert_eq!(story.ledger.violations().len(), 2);
 }
 
 #[test]
@@ -125,7 +143,7 @@ fn one_missing_copy_of_a_fanout_is_lost() {
         story.delivered(one, place, 1);
         story.ledger.acked(one.copy_in(place.family()), story.now);
     }
-    story.ledger.finish();
+    story.ledger.close_books();
     assert_eq!(story.found(), [What::Lost]);
     assert!(story.ledger.violations()[0].fact.contains("fan.b"));
 }
@@ -353,7 +371,7 @@ fn a_transient_message_vanishes_with_a_kill_and_never_otherwise() {
 
     let mut story = Story::new();
     story.confirmed(transient(1));
-    story.ledger.finish();
+    story.ledger.close_books();
     assert_eq!(story.found(), [What::Lost]);
 }
 
@@ -375,6 +393,33 @@ fn a_message_that_dies_before_its_last_attempt_is_seen() {
     let mut story = Story::new();
     let one = story.confirmed(Stamp { targets: Families::one(Family::LIMITED), ..stamp(1) });
     let delivery = story.delivery(one, Place::LIMITED_DEAD, 1);
-    story.ledger.delivered(&Delivery { failed_attempts: Some(2), ..delivery });
+    story.ledger.delivered(&Delivery { cause: Some(Cause::Failed { attempts: Some(2) }), ..delivery });
+    assert_eq!(story.found(), [What::DeadLetter]);
+}
+
+#[test]
+fn a_message_that_nobody_rejected_did_not_die_of_that() {
+    let mut story = Story::new();
+    for seq in [1, 2] {
+        let one = story.confirmed(Stamp { targets: Families::one(Family::REJECTS), ..stamp(seq) });
+        story.delivered(one, Place::REJECTS, 1);
+        if seq == 1 {
+            story.ledger.rejected(one.copy_in(Family::REJECTS), story.session, story.now);
+        } else {
+            story.ledger.returned(one.copy_in(Family::REJECTS), story.session, story.now);
+        }
+        let delivery = story.delivery(one, Place::REJECTS_DEAD, 1);
+        story.ledger.delivered(&Delivery { cause: Some(Cause::Rejected), ..delivery });
+        let expected: &[What] = if seq == 1 { &[] } else { &[What::DeadLetter] };
+        assert_eq!(story.found(), expected);
+    }
+}
+
+#[test]
+fn nothing_dies_of_age_where_nothing_ages() {
+    let mut story = Story::new();
+    let one = story.confirmed(Stamp { targets: Families::one(Family::REJECTS), ..stamp(1) });
+    let delivery = story.delivery(one, Place::REJECTS_DEAD, 1);
+    story.ledger.delivered(&Delivery { cause: Some(Cause::Expired), ..delivery });
     assert_eq!(story.found(), [What::DeadLetter]);
 }

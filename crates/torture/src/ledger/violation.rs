@@ -31,9 +31,11 @@ pub(crate) enum What {
     Early,
     /// Not in the order in which it was sent.
     OutOfOrder,
+    /// Given back, and not at its place in the queue.
+    Misplaced,
     /// Behind one of lower priority.
     Priority,
-    /// A dead letter that had not failed often enough, or left its dead-letter queue again.
+    /// A dead letter that cannot have died as it says, or left its dead-letter queue again.
     DeadLetter,
     /// A message that no queue wanted was not given back before it was confirmed.
     NotReturned,

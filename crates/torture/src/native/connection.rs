@@ -10,7 +10,7 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use crate::clock;
-use crate::ledger::{Attempt, Delivery, Reception, SessionId, Violation, What};
+use crate::ledger::{Attempt, Cause, Delivery, Reception, SessionId, Violation, What};
 use crate::link::Link;
 use crate::queues::Place;
 use crate::stamp::{Durability, HEADER, Stamp};
@@ -111,15 +111,20 @@ impl<'a> Connection<'a> {
             self.world.ledger().report(Violation::new(What::Invented, fact));
             return None;
         };
-        let letter = message.dead_letter.as_ref();
-        let failed = letter.filter(|letter| letter.reason() == proto::DeathReason::MaxAttempts);
+        let cause = message.dead_letter.as_ref().and_then(cause);
+        // Dead letters of RabbitMQ's kind say it in a header; this is the one of the native kind.
+        if (place == Place::LIMITED_DEAD) != cause.is_some() {
+            let copy = stamp.copy_in(place.family());
+            let fact = format!("{copy} came from '{}': {:?}", place.name(), message.dead_letter);
+            self.world.ledger().tell(What::DeadLetter, fact, copy);
+        }
         Some(Delivery {
             session: self.session,
             stamp,
             place,
             attempt: Attempt::exact(message.attempt),
             until: message.lease_until_ms.map(|until| until * 1000),
-            failed_attempts: failed.map(|letter| letter.attempts),
+            cause,
             at: clock::now(),
         })
     }
@@ -134,6 +139,16 @@ impl Drop for Connection<'_> {
 /// Whether a receipt does not hold: nothing was done, for certain.
 pub(super) fn is_stale(code: Code) -> bool {
     matches!(code, Code::FailedPrecondition | Code::NotFound)
+}
+
+/// Why a message died, if it can have died of that here.
+fn cause(letter: &proto::DeadLetter) -> Option<Cause> {
+    match letter.reason() {
+        proto::DeathReason::MaxAttempts => Some(Cause::Failed { attempts: Some(letter.attempts) }),
+        proto::DeathReason::Rejected => Some(Cause::Rejected),
+        proto::DeathReason::Expired => Some(Cause::Expired),
+        proto::DeathReason::Overflow | proto::DeathReason::Unspecified => None,
+    }
 }
 
 fn text(header: &Header) -> Option<&str> {

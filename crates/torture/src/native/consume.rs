@@ -223,7 +223,7 @@ async fn receive(
             Kind::Nack { delay: Duration::from_millis(workload.chances.u64(0..300)), deliveries }
         }
         Decision::Reject => {
-            ledger.returned(copy, connection.session, said_at);
+            ledger.rejected(copy, connection.session, said_at);
             Kind::Reject
         }
     };

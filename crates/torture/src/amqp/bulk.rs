@@ -1,0 +1,50 @@
+//! Publishing some messages at once, on a connection of their own.
+
+use nexo_amqp::codec::ShortStr;
+use nexo_amqp::codec::method::{basic, confirm};
+
+use super::wire::{Event, Gone, Wire, properties};
+use crate::clock;
+use crate::queues::Place;
+use crate::workload::Message;
+use crate::world::World;
+
+/// Publishes messages to one queue and waits until all are confirmed; the ledger is told either way.
+pub(crate) async fn publish_all(world: &World, place: Place, messages: &[Message]) -> Result<(), Gone> {
+    let session = world.ledger().open_session();
+    let published = async {
+        let mut wire = Wire::connect_as(world, session).await?;
+        wire.call(&confirm::Select { nowait: false }, "confirm.select-ok").await?;
+        for message in messages {
+            let publish = basic::Publish {
+                ticket: 0,
+                exchange: ShortStr::EMPTY,
+                routing_key: ShortStr::from_static(place.name()),
+                mandatory: false,
+                immediate: false,
+            };
+            wire.publish(&publish, &properties(&message.stamp, None, None), &message.stamp.body());
+        }
+        let mut confirmed = 0;
+        while confirmed < messages.len() as u64 {
+            match wire.event().await? {
+                Event::Confirmed { tag, multiple: true } => confirmed = tag,
+                Event::Confirmed { multiple: false, .. } => confirmed += 1,
+                Event::Refused { .. } => return Err(Gone("a publish was refused".into())),
+                Event::Delivered(_) | Event::Returned(_) | Event::Other(_) => {}
+            }
+        }
+        Ok(())
+    };
+    let published = published.await;
+    let now = clock::now();
+    let mut ledger = world.ledger();
+    for message in messages {
+        match &published {
+            Ok(()) => ledger.confirmed(&message.stamp, session, message.sent_at, now),
+            Err(_) => ledger.uncertain(&message.stamp, now),
+        }
+    }
+    ledger.close_session(session);
+    published
+}

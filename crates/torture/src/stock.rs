@@ -1,0 +1,91 @@
+//! Taking stock: nothing new is published, everything that is owed must come, and then the books are closed.
+//!
+//! A long run does so now and then. What a kill left open, whether it was stored and whether it was acknowledged, is known
+//! when every queue is empty after a clean stop; so the books need no more room than what a few kills leave open, and a
+//! loss is told within minutes.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+
+use crate::ledger::{Violation, What};
+use crate::queues::Place;
+use crate::run::{Run, STUCK};
+use crate::stats;
+use crate::world::Phase;
+
+impl Run {
+    /// A kill, the rest of what is owed, an end as it should be, and a start that brings nothing back.
+    pub(crate) async fn take_stock(&mut self) -> anyhow::Result<()> {
+        self.tally.stocks += 1;
+        self.world.enter(Phase::Drain);
+        self.wait(Duration::from_millis(200)).await?;
+        self.kill().await?;
+        self.start().await?;
+        self.drain().await?;
+        self.stop().await?;
+        self.start().await?;
+        let back = self.left().await;
+        let mut ledger = self.world.ledger();
+        if back != Some(0) {
+            let fact = format!("after a clean stop of empty queues {back:?} messages are there");
+            ledger.report(Violation::new(What::Resurrected, fact));
+        }
+        ledger.close_books();
+        Ok(())
+    }
+
+    /// Waits until every queue is empty and every publish is answered, as long as anything moves.
+    async fn drain(&mut self) -> anyhow::Result<()> {
+        let (mut before, mut moved) = (None, Instant::now());
+        loop {
+            self.wait(Duration::from_millis(300)).await?;
+            let left = self.left().await;
+            let (owed, unanswered) = {
+                let ledger = self.world.ledger();
+                (ledger.owed(), ledger.unanswered())
+            };
+            if left == Some(0) && unanswered == 0 {
+                return Ok(());
+            }
+            if before != Some((left, owed, unanswered)) {
+                (before, moved) = (Some((left, owed, unanswered)), Instant::now());
+            }
+            if moved.elapsed() > STUCK {
+                let fact = format!(
+                    "{owed} copies are owed, {unanswered} are not answered for, {left:?} are in queues, and nothing moves"
+                );
+                self.world.ledger().report(Violation::new(What::Stuck, fact));
+                return Ok(());
+            }
+        }
+    }
+
+    /// Messages in all queues; `None` if the broker does not say.
+    async fn left(&self) -> Option<u64> {
+        let mut left = 0;
+        for place in Place::all() {
+            let found = stats::of(&self.world, place).await;
+            if found.is_none() && place == Place::LIMITED_DEAD {
+                continue;
+            }
+            left += stats::all_messages(&found?);
+        }
+        Some(left)
+    }
+
+    /// Everybody goes home, the broker too, and what it said is read.
+    pub(crate) async fn close(&mut self, clients: &mut JoinSet<()>) -> anyhow::Result<()> {
+        self.world.enter(Phase::Over);
+        let ended = timeout(STUCK, async { while clients.join_next().await.is_some() {} }).await;
+        ended.context("clients do not end")?;
+        self.stop().await?;
+        let mut ledger = self.world.ledger();
+        for line in self.server.complaints() {
+            ledger.report(Violation::new(What::Broker, line));
+        }
+        Ok(())
+    }
+}
