@@ -4,6 +4,9 @@ use nexo_broker::topology::{HeaderSource, HeaderValue, Property as RoutingProper
 
 use crate::codec::{Properties, ShortStr, Table, TableBuf, Value};
 
+/// Properties travel in one frame, and clients negotiate 128 KiB for one. Other ways in take larger headers.
+const NATIVE_TABLE_BYTES_MAX: usize = 100 * 1024;
+
 /// The headers and properties of one message.
 #[derive(Clone, Copy)]
 pub(crate) struct MessageHeaders<'a>(pub(crate) Properties<'a>);
@@ -82,15 +85,33 @@ pub(crate) fn owned_value(value: Value<'_>) -> HeaderValue {
     }
 }
 
-/// Native headers as an AMQP table.
+/// Native headers as an AMQP table, as far as they fit into one frame.
 pub(crate) fn native_table(headers: &nexo_broker::Headers) -> TableBuf {
+    use nexo_broker::HeaderValue as Native;
     let mut table = TableBuf::new();
+    let mut bytes = 0;
     for (name, value) in &headers.0 {
-        let value = match value {
-            nexo_broker::HeaderValue::Text(text) => Value::LongStr(text.as_bytes()),
-            nexo_broker::HeaderValue::Bytes(bytes) => Value::Bytes(bytes),
+        let (size, value) = match value {
+            Native::Text(text) => (text.len(), Value::LongStr(text.as_bytes())),
+            Native::Bytes(bytes) => (bytes.len(), Value::Bytes(bytes)),
+            Native::Number(digits) => (digits.len(), number(digits)),
         };
+        bytes += name.len() + size;
+        if bytes > NATIVE_TABLE_BYTES_MAX {
+            break;
+        }
         table.put(ShortStr::clipped(name.as_bytes()), value);
     }
     table
+}
+
+/// A number of the widest type that holds it exactly enough; text where none does.
+fn number(digits: &str) -> Value<'_> {
+    if let Ok(whole) = digits.parse::<i64>() {
+        return Value::I64(whole);
+    }
+    match digits.parse::<f64>() {
+        Ok(real) if real.is_finite() => Value::F64(real),
+        Ok(_) | Err(_) => Value::LongStr(digits.as_bytes()),
+    }
 }

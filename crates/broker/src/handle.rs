@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use nexo_core::config::QueueConfig;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{Death, ReturnCause, SharedCredit, Terms};
-use nexo_types::{ConsumerId, Offset, QueueId, QueueName};
+use nexo_types::{ConsumerId, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
 use crate::delivery::Delivery;
@@ -122,6 +123,24 @@ impl QueueHandle {
     #[must_use]
     pub fn config(&self) -> QueueConfig {
         self.slot.state.lock().queue.config().clone()
+    }
+
+    /// What the way in of this name keeps with the queue.
+    #[must_use]
+    pub fn annotation(&self, owner: &str) -> Option<Bytes> {
+        self.slot.state.lock().queue.config().annotations.get(owner).cloned()
+    }
+
+    /// When it was created.
+    #[must_use]
+    pub fn created_at(&self) -> Timestamp {
+        self.slot.state.lock().queue.created_at()
+    }
+
+    /// Messages that are with a consumer.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.slot.state.lock().queue.in_flight()
     }
 
     /// Messages that could be delivered, and consumers.
