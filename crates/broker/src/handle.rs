@@ -20,7 +20,7 @@ use crate::subscription::{Kind, Subscription};
 #[derive(Clone, Debug)]
 pub struct QueueHandle {
     shared: Arc<Shared>,
-    slot: Arc<Slot>,
+    pub(crate) slot: Arc<Slot>,
 }
 
 /// What came of pushing a batch.

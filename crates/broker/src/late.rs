@@ -7,6 +7,7 @@ use nexo_types::{Offset, QueueId, Timestamp};
 
 use crate::broker::Broker;
 use crate::error::SettleError;
+use crate::handle::QueueHandle;
 use crate::receipt::Receipt;
 use crate::shared::Confirm;
 
@@ -41,5 +42,15 @@ impl Broker {
             (verdict, Vec::new())
         })
         .await
+    }
+}
+
+impl QueueHandle {
+    /// Whether a message that was delivered waits to be delivered again, and has not been since.
+    #[must_use]
+    pub fn has_returned(&self, receipt: &Receipt) -> bool {
+        let past =
+            PastDelivery { offset: receipt.offset, attempt: receipt.attempt, granted_at: receipt.granted_at };
+        receipt.queue == self.id() && self.slot.state.lock().queue.has_returned(&past)
     }
 }

@@ -47,6 +47,12 @@ impl Queue {
         Verdict { answers, records, durable }
     }
 
+    /// Whether the message of a delivery that has ended waits to be delivered again, and has not been since.
+    #[must_use]
+    pub fn has_returned(&self, past: &PastDelivery) -> bool {
+        self.returned(past).is_some()
+    }
+
     /// The message of a delivery that has ended, if it waits to be delivered again.
     fn returned(&self, past: &PastDelivery) -> Option<&Entry> {
         let at = |priority| self.rejoined.get(&(Reverse(Priority(priority)), past.offset));

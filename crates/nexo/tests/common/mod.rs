@@ -282,7 +282,7 @@ pub fn nexo() -> Command {
 /// `nexo serve` on `data_dir`, not yet started.
 pub fn serve_command(data_dir: impl AsRef<OsStr>) -> Command {
     let mut command = nexo();
-    command.args(["serve", "--amqp", "off", "--data-dir"]).arg(data_dir);
+    command.args(["serve", "--amqp", "off", "--sqs", "off", "--data-dir"]).arg(data_dir);
     command
 }
 
