@@ -19,6 +19,7 @@ mod limits;
 mod listener;
 mod message;
 mod message_attributes;
+mod object;
 mod policy;
 mod protocol;
 mod queue_url;

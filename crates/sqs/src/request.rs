@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::object::{self, Object};
 use crate::text::Text;
 
 /// Names and values.
@@ -51,7 +52,7 @@ macro_rules! requests {
             /// Reads the request for it from JSON.
             pub(crate) fn parse_json(self, body: &[u8]) -> serde_json::Result<Request<'_>> {
                 match self {
-                    $(Self::$action => serde_json::from_slice(body).map(Request::$action),)+
+                    $(Self::$action => serde_json::from_slice(body).map(|Object(request)| Request::$action(request)),)+
                 }
             }
         }
@@ -73,7 +74,7 @@ requests! {
     }
     ChangeMessageVisibilityBatch {
         queue_url: Option<Text<'a>>,
-        entries: Option<Vec<ChangeVisibilityEntry<'a>>>,
+        #[serde(deserialize_with = "object::list")] entries: Option<Vec<ChangeVisibilityEntry<'a>>>,
     }
     CreateQueue {
         queue_name: Option<Text<'a>>,
@@ -81,7 +82,10 @@ requests! {
         #[serde(rename = "tags")] tags: Option<TextMap<'a>>,
     }
     DeleteMessage { queue_url: Option<Text<'a>>, receipt_handle: Option<Text<'a>> }
-    DeleteMessageBatch { queue_url: Option<Text<'a>>, entries: Option<Vec<DeleteEntry<'a>>> }
+    DeleteMessageBatch {
+        queue_url: Option<Text<'a>>,
+        #[serde(deserialize_with = "object::list")] entries: Option<Vec<DeleteEntry<'a>>>,
+    }
     DeleteQueue { queue_url: Option<Text<'a>> }
     GetQueueAttributes { queue_url: Option<Text<'a>>, attribute_names: Option<Vec<Text<'a>>> }
     GetQueueUrl {
@@ -116,12 +120,17 @@ requests! {
         queue_url: Option<Text<'a>>,
         message_body: Option<Text<'a>>,
         delay_seconds: Option<i64>,
+        #[serde(deserialize_with = "object::map")]
         message_attributes: Option<BTreeMap<Text<'a>, AttributeValue<'a>>>,
+        #[serde(deserialize_with = "object::map")]
         message_system_attributes: Option<BTreeMap<Text<'a>, AttributeValue<'a>>>,
         message_deduplication_id: Option<Text<'a>>,
         message_group_id: Option<Text<'a>>,
     }
-    SendMessageBatch { queue_url: Option<Text<'a>>, entries: Option<Vec<SendEntry<'a>>> }
+    SendMessageBatch {
+        queue_url: Option<Text<'a>>,
+        #[serde(deserialize_with = "object::list")] entries: Option<Vec<SendEntry<'a>>>,
+    }
     SetQueueAttributes { queue_url: Option<Text<'a>>, attributes: Option<TextMap<'a>> }
     StartMessageMoveTask {
         source_arn: Option<Text<'a>>,
@@ -139,7 +148,9 @@ pub(crate) struct SendEntry<'a> {
     pub(crate) id: Option<Text<'a>>,
     pub(crate) message_body: Option<Text<'a>>,
     pub(crate) delay_seconds: Option<i64>,
+    #[serde(deserialize_with = "object::map")]
     pub(crate) message_attributes: Option<BTreeMap<Text<'a>, AttributeValue<'a>>>,
+    #[serde(deserialize_with = "object::map")]
     pub(crate) message_system_attributes: Option<BTreeMap<Text<'a>, AttributeValue<'a>>>,
     pub(crate) message_deduplication_id: Option<Text<'a>>,
     pub(crate) message_group_id: Option<Text<'a>>,

@@ -77,6 +77,7 @@ mod tests {
             b"{\"DelaySeconds\":1e99}",
             b"{\"MessageAttributes\":[]}",
             b"{\"MessageAttributes\":{\"a\":\"b\"}}",
+            b"{\"MessageAttributes\":{\"a\":[\"String\",\"b\"]}}",
         ] {
             assert_eq!(code("AmazonSQS.SendMessage", body), FaultCode::Serialization, "{body:?}");
         }
