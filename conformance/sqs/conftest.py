@@ -154,16 +154,16 @@ class refused:
 class Nexo:
     """A broker of one's own, on free ports, with data that goes with it."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, host="127.0.0.1"):
         self.data = tempfile.mkdtemp(prefix="nexo-sqs-")
-        self.arguments = arguments
+        self.arguments, self.host = arguments, host
         self.start()
 
     def start(self):
         program = os.environ.get("NEXO_BIN")
         if not program:
             pytest.skip("NEXO_BIN is not set")
-        command = [program, "serve", "--sqs", "127.0.0.1:0", "--amqp", "127.0.0.1:0", "--grpc", "off", "--http", "off"]
+        command = [program, "serve", "--sqs", f"{self.host}:0", "--amqp", "127.0.0.1:0", "--grpc", "off", "--http", "off"]
         self.process = subprocess.Popen(
             [*command, "--data-dir", self.data, *self.arguments], stdout=subprocess.PIPE, text=True
         )

@@ -105,13 +105,36 @@ pub(crate) fn native_table(headers: &nexo_broker::Headers) -> TableBuf {
     table
 }
 
-/// A number of the widest type that holds it exactly enough; text where none does.
+/// A whole number as one; any other as its digits, which are exact, and which pika would read as a whole number otherwise.
 fn number(digits: &str) -> Value<'_> {
-    if let Ok(whole) = digits.parse::<i64>() {
-        return Value::I64(whole);
+    digits.parse::<i64>().map_or(Value::LongStr(digits.as_bytes()), Value::I64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nexo_broker::{HeaderValue as Native, Headers};
+
+    #[test]
+    fn native_headers_keep_their_kinds() {
+        let header = |name: &str, value| (name.to_owned(), value);
+        let table = native_table(&Headers(vec![
+            header("text", Native::Text("x".into())),
+            header("whole", Native::Number("-42".into())),
+            header("real", Native::Number("1.50".into())),
+            header("bytes", Native::Bytes(bytes::Bytes::from_static(&[0, 255]))),
+        ]));
+        let get = |name| table.as_table().get(name);
+        assert_eq!(get("text"), Some(Value::LongStr(b"x")));
+        assert_eq!(get("whole"), Some(Value::I64(-42)));
+        assert_eq!(get("real"), Some(Value::LongStr(b"1.50")));
+        assert_eq!(get("bytes"), Some(Value::Bytes(&[0, 255])));
     }
-    match digits.parse::<f64>() {
-        Ok(real) if real.is_finite() => Value::F64(real),
-        Ok(_) | Err(_) => Value::LongStr(digits.as_bytes()),
+
+    #[test]
+    fn headers_that_fill_no_frame_are_left_out() {
+        let large = |name: &str| (name.to_owned(), Native::Text("x".repeat(60 * 1024)));
+        let table = native_table(&Headers(vec![large("a"), large("b")]));
+        assert!(table.as_table().get("a").is_some() && table.as_table().get("b").is_none());
     }
 }
