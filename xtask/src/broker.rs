@@ -13,7 +13,9 @@ use crate::run::{root, run};
 pub(crate) struct Nexo {
     process: Child,
     data: PathBuf,
+    program: PathBuf,
     amqp: String,
+    sqs: String,
 }
 
 impl Nexo {
@@ -23,8 +25,10 @@ impl Nexo {
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
         let data = target.join("conformance-data").join(std::process::id().to_string());
-        let mut process = Command::new(target.join("debug").join("nexo"))
-            .args(["serve", "--amqp", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--http", "off", "--data-dir"])
+        let program = target.join("debug").join("nexo");
+        let mut process = Command::new(&program)
+            .args(["serve", "--amqp", "127.0.0.1:0", "--sqs", "127.0.0.1:0"])
+            .args(["--grpc", "127.0.0.1:0", "--http", "off", "--data-dir"])
             .arg(&data)
             .stdout(Stdio::piped())
             .spawn()
@@ -32,16 +36,26 @@ impl Nexo {
         let stdout = process.stdout.take().context("the broker has an output")?;
         let mut ready = String::new();
         BufReader::new(stdout).read_line(&mut ready).context("the broker did not say that it is ready")?;
-        let amqp = ready.split_whitespace().find_map(|word| word.strip_prefix("amqp="));
-        let amqp = amqp.map(str::to_owned).unwrap_or_default();
-        let started = Self { process, data, amqp };
-        ensure!(!started.amqp.is_empty(), "the broker did not get ready; it said {ready:?}");
+        let address = |name: &str| {
+            let word = ready.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            word.map(str::to_owned).unwrap_or_default()
+        };
+        let started = Self { process, data, program, amqp: address("amqp"), sqs: address("sqs") };
+        ensure!(
+            !started.amqp.is_empty() && !started.sqs.is_empty(),
+            "the broker did not get ready; it said {ready:?}"
+        );
         Ok(started)
     }
 
     /// What the conformance tests need to know of it.
     pub(crate) fn variables(&self) -> Vec<Variable> {
-        vec![("AMQP_URL".to_owned(), format!("amqp://guest:guest@{}/%2F", self.amqp))]
+        let variable = |name: &str, value: String| (name.to_owned(), value);
+        vec![
+            variable("AMQP_URL", format!("amqp://guest:guest@{}/%2F", self.amqp)),
+            variable("SQS_URL", format!("http://{}", self.sqs)),
+            variable("NEXO_BIN", self.program.display().to_string()),
+        ]
     }
 }
 

@@ -20,6 +20,8 @@ Usage: cargo xtask COMMAND
   fix            formats, and mends what the lints can mend
   conformance nexo|rabbitmq
                  what RabbitMQ's clients see, with pika, Celery and amqplib, on either broker
+  conformance sqs
+                 what AWS's clients see: boto3 in both protocols, Celery, the SDK for JavaScript
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
 ";
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         ["fix"] => check::fix(),
         ["conformance", "nexo", rest @ ..] => conformance::nexo(rest),
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
+        ["conformance", "sqs", rest @ ..] => conformance::sqs(rest),
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
         [] | ["help" | "--help" | "-h"] => {
