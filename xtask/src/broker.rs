@@ -41,8 +41,10 @@ impl Build {
 /// A running broker, stopped when dropped.
 pub(crate) struct Nexo {
     running: Arc<Mutex<Running>>,
+    program: PathBuf,
     control: SocketAddr,
     amqp: SocketAddr,
+    sqs: SocketAddr,
 }
 
 /// The process, and what it takes to start it again.
@@ -60,15 +62,17 @@ impl Nexo {
         let home = target().join("conformance-data").join(std::process::id().to_string());
         fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
         // Fixed, because clients come back to the same address after a restart.
-        let [amqp, grpc, http] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let [amqp, sqs, grpc, http] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let data = home.join("data");
-        let settings =
-            format!("amqp = '{amqp}'\ngrpc = '{grpc}'\nhttp = '{http}'\ndata_dir = '{}'\n", data.display());
+        let settings = format!(
+            "amqp = '{amqp}'\nsqs = '{sqs}'\ngrpc = '{grpc}'\nhttp = '{http}'\ndata_dir = '{}'\n",
+            data.display()
+        );
         write(&home.join("nexo.toml"), &settings)?;
         let process = spawn(&program, &home)?;
-        let running = Arc::new(Mutex::new(Running { process, program, home, http }));
+        let running = Arc::new(Mutex::new(Running { process, program: program.clone(), home, http }));
         let control = answer_control(&running)?;
-        Ok(Self { running, control, amqp })
+        Ok(Self { running, program, control, amqp, sqs })
     }
 
     /// Where it listens for AMQP.
@@ -90,6 +94,8 @@ impl Nexo {
             ("AMQP_BLOCK_COMMAND".to_owned(), control("block")),
             ("AMQP_UNBLOCK_COMMAND".to_owned(), control("unblock")),
             ("AMQP_RESTART_COMMAND".to_owned(), control("restart")),
+            ("SQS_URL".to_owned(), format!("http://{}", self.sqs)),
+            ("NEXO_BIN".to_owned(), self.program.display().to_string()),
         ])
     }
 }

@@ -1,4 +1,4 @@
-//! What RabbitMQ's clients see, judged on either broker.
+//! What real clients see: RabbitMQ's, judged on either broker, and those of AWS.
 
 use std::process::Command;
 
@@ -13,7 +13,26 @@ use crate::run::{root, show};
 /// On the broker that was just built. `rest` goes to pytest, for example `-k confirms`.
 pub(crate) fn nexo(rest: &[&str]) -> anyhow::Result<()> {
     let broker = Nexo::start(Build::Debug)?;
-    all(&broker.variables()?, rest)
+    let variables = broker.variables()?;
+    all(&variables, rest)?;
+    if rest.is_empty() { both_protocols(&variables, &[]) } else { Ok(()) }
+}
+
+/// What AWS's clients see of the broker that was just built. `rest` goes to pytest.
+pub(crate) fn sqs(rest: &[&str]) -> anyhow::Result<()> {
+    let broker = Nexo::start(Build::Debug)?;
+    let variables = broker.variables()?;
+    both_protocols(&variables, rest)?;
+    if rest.is_empty() { python::node(&variables) } else { Ok(()) }
+}
+
+/// Once with a botocore that speaks JSON, once with one that speaks the Query protocol.
+fn both_protocols(variables: &[Variable], rest: &[&str]) -> anyhow::Result<()> {
+    python::pytest("sqs", variables, rest)?;
+    let old = python::packages_of("sqs/query-requirements.txt", "venv-query")?;
+    let mut variables = variables.to_vec();
+    variables.push(("PYTHONPATH".to_owned(), old.display().to_string()));
+    python::pytest("sqs", &variables, rest)
 }
 
 /// On Debian's RabbitMQ, which is what the tests were recorded from.

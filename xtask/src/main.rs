@@ -23,6 +23,8 @@ Usage: cargo xtask COMMAND
   fix            formats, and mends what the lints can mend
   conformance nexo|rabbitmq
                  what RabbitMQ's clients see, with pika, Celery and amqplib, on either broker
+  conformance sqs
+                 what AWS's clients see: boto3 in both protocols, Celery, the SDK for JavaScript
   conformance compare [SEED...]
                  random acts on both brokers, whose answers must be the same
   conformance scale
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         ["fix"] => check::fix(),
         ["conformance", "nexo", rest @ ..] => conformance::nexo(rest),
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
+        ["conformance", "sqs", rest @ ..] => conformance::sqs(rest),
         ["conformance", "compare", seeds @ ..] => conformance::compare(seeds),
         ["conformance", "scale"] => conformance::scale(bench::Size::Full),
         ["conformance", "scale", "--short"] => conformance::scale(bench::Size::Quick),

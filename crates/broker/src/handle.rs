@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use nexo_core::config::QueueConfig;
 use nexo_core::draft::Bundle;
 use nexo_core::message::{Durability, NewMessage};
@@ -24,7 +25,7 @@ const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Debug)]
 pub struct QueueHandle {
     shared: Arc<Shared>,
-    slot: Arc<Slot>,
+    pub(crate) slot: Arc<Slot>,
 }
 
 /// What came of pushing a bundle.
@@ -145,6 +146,24 @@ impl QueueHandle {
     #[must_use]
     pub fn config(&self) -> QueueConfig {
         self.slot.state.lock().queue.config().clone()
+    }
+
+    /// What the way in of this name keeps with the queue.
+    #[must_use]
+    pub fn annotation(&self, owner: &str) -> Option<Bytes> {
+        self.slot.state.lock().queue.config().annotations.get(owner).cloned()
+    }
+
+    /// When it was created.
+    #[must_use]
+    pub fn created_at(&self) -> Timestamp {
+        self.slot.state.lock().queue.created_at()
+    }
+
+    /// Messages that are with a consumer.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.slot.state.lock().queue.in_flight()
     }
 
     /// Messages that could be delivered, and consumers.

@@ -106,7 +106,18 @@ impl Nexo {
     fn start(nexo: &Path) -> anyhow::Result<(Self, String)> {
         let data = target().join("rivals-data").join(std::process::id().to_string());
         let mut process = Command::new(nexo)
-            .args(["serve", "--amqp", "127.0.0.1:0", "--grpc", "off", "--http", "off", "--data-dir"])
+            .args([
+                "serve",
+                "--amqp",
+                "127.0.0.1:0",
+                "--grpc",
+                "off",
+                "--sqs",
+                "off",
+                "--http",
+                "off",
+                "--data-dir",
+            ])
             .arg(&data)
             .stdout(Stdio::piped())
             .spawn()

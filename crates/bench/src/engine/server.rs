@@ -23,7 +23,18 @@ impl Server {
     pub(super) fn start(nexo: &Path, data_dir: &Path) -> anyhow::Result<Self> {
         let started = Instant::now();
         let mut child = Command::new(nexo)
-            .args(["serve", "--grpc", "127.0.0.1:0", "--http", "off", "--amqp", "off", "--data-dir"])
+            .args([
+                "serve",
+                "--grpc",
+                "127.0.0.1:0",
+                "--http",
+                "off",
+                "--amqp",
+                "off",
+                "--sqs",
+                "off",
+                "--data-dir",
+            ])
             .arg(data_dir)
             .stdout(Stdio::piped())
             .spawn()
