@@ -32,7 +32,7 @@ pub struct Throughput {
     pub left: u64,
     /// Messages that came twice.
     pub redelivered: u64,
-    /// From the write of a message to its confirm.
+    /// From the write of a message to its confirm, warm-up and end included.
     pub confirm_time: Option<Percentiles>,
     /// Processor time and memory.
     pub used: Used,
