@@ -84,6 +84,10 @@ impl Run {
             bytes_max: None,
         };
         let held = self.broker.pop(&name(queue), request).await.map_err(|_| ())?;
+        // A log that has failed hands nothing out any more.
+        if held.len() < max && is_unhealthy(&self.broker) {
+            return Err(());
+        }
         for one in &held {
             let body = bodies(std::slice::from_ref(one)).remove(0);
             assert!(self.told.pushed.contains(&body));
