@@ -8,6 +8,7 @@ import pytest
 from pika import spec
 from pika.exceptions import ProbableAuthenticationError
 from wire import HEADER, HEARTBEAT, METHOD, Wire, longstr, shortstr, table
+from words import round_trip
 
 CAPABILITIES = [
     "publisher_confirms",
@@ -185,6 +186,7 @@ def test_a_closed_channel_makes_room(wire):
 
 def test_frames_sent_keep_to_frame_max(wire, channel, queue):
     channel.basic_publish("", queue, b"x" * 20_000)
+    round_trip(channel)
     wire.open(frame_max=4096).open_channel()
     wire.call(1, spec.Basic.Get(queue=queue, no_ack=True), spec.Basic.GetOk)
     _, body, frames = wire.read_content()

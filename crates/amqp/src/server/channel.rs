@@ -111,10 +111,10 @@ pub(super) struct Window {
     outstanding: u32,
 }
 
-/// Before anything is known of the messages.
-pub(super) const WINDOW_FIRST: u32 = 128;
+/// Before anything is known of the messages, which may be large. The first that is written widens it.
+pub(super) const WINDOW_FIRST: u32 = 4;
 const WINDOW_MAX: u32 = 4_000;
-const WINDOW_MIN: u32 = 8;
+const WINDOW_MIN: u32 = 2;
 const WINDOW_BYTES: usize = 4 << 20;
 
 impl Window {
@@ -168,10 +168,10 @@ mod tests {
     #[test]
     fn a_window_is_wide_for_small_messages_and_narrow_for_large_ones() {
         let mut window = Window::new();
-        assert_eq!(window.written(128, 128 * 16), WINDOW_MAX);
+        assert_eq!(window.written(1, 16), WINDOW_MAX - WINDOW_FIRST + 1);
         assert_eq!(window.written(10, 160), 0, "nothing is asked for until half is used");
         assert_eq!(window.written(2_000, 32_000), 2_010);
         let mut window = Window::new();
-        assert_eq!(window.written(128, 128 << 20), WINDOW_MIN);
+        assert_eq!(window.written(WINDOW_FIRST, 128 << 20), WINDOW_MIN);
     }
 }
