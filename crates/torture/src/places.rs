@@ -115,13 +115,17 @@ impl<'a> Taker<'a> {
                     // It was settled when it was handed out, and may be lost on its way.
                     self.world.ledger().ack_sent(copy, self.session, clock::now());
                 }
-                let Some(got) = got?.filter(|got| got.copy == copy) else {
+                let got = got?;
+                if let Some(got) = got.filter(|_| settles == Settles::AtOnce) {
+                    self.note_ack(got.copy);
+                }
+                let Some(got) = got.filter(|got| got.copy == copy) else {
                     self.misplaced(copy, "is the first of those that wait, and did not come");
                     return Err(Gone("the queue is not as it should be".into()));
                 };
                 ready.remove(&first);
                 match (settles, chance) {
-                    (Settles::AtOnce, _) => self.note_ack(got.copy),
+                    (Settles::AtOnce, _) => {}
                     (Settles::Later, ..45) => self.ack(got),
                     (Settles::Later, _) => drop(held.insert(first, got)),
                 }
