@@ -44,6 +44,12 @@ def test_bind_to_what_is_not_there_is_404(connection, queue, name):
         connection.channel().queue_bind(queue, missing, "key")
 
 
+def test_of_two_that_are_not_there_the_exchange_is_named(channel, name):
+    exchange = name("x")
+    with channel_closes(404, f"NOT_FOUND - no exchange '{exchange}' in vhost '/'"):
+        channel.queue_bind(name(), exchange, "key")
+
+
 def test_unbinding_what_is_not_there_is_fine(channel, queue, name):
     channel.queue_unbind(queue, "amq.direct", "never bound")
     channel.queue_unbind(queue, name("missing"), "key")

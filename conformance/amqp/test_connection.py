@@ -314,6 +314,38 @@ def test_after_a_channel_error_frames_are_ignored_until_close_ok(wire, name):
     assert wire.expect(spec.Channel.Close).reply_code == 404
 
 
+@pytest.mark.parametrize(
+    "method",
+    [
+        lambda one, two, queue: spec.Exchange.Declare(exchange=one, type="direct", nowait=True, arguments={}),
+        lambda one, two, queue: spec.Exchange.Bind(destination=one, source=two, nowait=True, arguments={}),
+        lambda one, two, queue: spec.Exchange.Unbind(destination=one, source=two, nowait=True, arguments={}),
+        lambda one, two, queue: spec.Exchange.Delete(exchange=one, nowait=True),
+        lambda one, two, queue: spec.Queue.Declare(queue=queue, durable=True, nowait=True, arguments={}),
+        lambda one, two, queue: spec.Queue.Bind(queue=queue, exchange=one, nowait=True, arguments={}),
+        lambda one, two, queue: spec.Queue.Purge(queue=queue, nowait=True),
+        lambda one, two, queue: spec.Queue.Delete(queue=queue, nowait=True),
+        lambda one, two, queue: spec.Basic.Consume(queue=queue, nowait=True, arguments={}),
+        lambda one, two, queue: spec.Confirm.Select(nowait=True),
+    ],
+    ids="x.declare x.bind x.unbind x.delete q.declare q.bind q.purge q.delete consume confirm".split(),
+)
+def test_what_is_asked_without_waiting_has_no_answer(wire, channel, name, queue, method):
+    one, two = name("x"), name("x")
+    channel.exchange_declare(one, "direct")
+    channel.exchange_declare(two, "direct")
+    wire.open().open_channel()
+    wire.send_method(1, method(one, two, queue))
+    wire.call(1, spec.Basic.Qos(), spec.Basic.QosOk)
+
+
+def test_a_text_that_is_too_long_ends_with_dots(wire):
+    wire.open().open_channel()
+    wire.send_method(1, spec.Queue.Declare(queue="y" * 255, passive=True, arguments={}))
+    text = wire.expect(spec.Channel.Close).reply_text
+    assert text == ("NOT_FOUND - no queue '" + "y" * 255)[:252] + "..."
+
+
 def test_a_channel_error_leaves_other_channels_alone(wire, name):
     wire.open().open_channel(1).open_channel(2)
     wire.send_method(1, spec.Queue.Declare(queue=name("missing"), passive=True))

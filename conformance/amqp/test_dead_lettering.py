@@ -320,6 +320,18 @@ def test_the_layout_of_x_death_on_the_wire(wire, channel, pair):
 # Cycles
 
 
+@pytest.mark.parametrize("told", ["text", [], [{"queue": "elsewhere", "reason": "rejected", "count": 5}]], ids=str)
+def test_a_history_that_the_publisher_wrote_is_continued(channel, pair, told):
+    queue, dead = pair()
+    publish(channel, queue, headers={"x-death": told})
+    reject(channel, queue)
+    headers = fetch(channel, dead)[1].headers
+    assert (headers["x-death"][0]["queue"], headers["x-death"][0]["count"]) == (queue, 1)
+    assert headers["x-death"][1:] == (told if isinstance(told, list) else [])
+    # The first death is told of only where nothing was known of any.
+    assert not any(name.startswith("x-first-death") for name in headers)
+
+
 def test_an_automatic_cycle_is_cut(channel, name):
     # Expired in a ring of queues without anyone rejecting it: dropped when it would enter a queue again.
     one, two = name("one"), name("two")

@@ -8,7 +8,18 @@ import struct
 
 import pytest
 from pika import spec
-from wire import BODY, CONTENT_HEADER, HEARTBEAT, METHOD, Wire, frame, longstr, method_payload, shortstr
+from wire import (
+    BODY,
+    CONTENT_HEADER,
+    HEARTBEAT,
+    METHOD,
+    Wire,
+    frame,
+    longstr,
+    method_payload,
+    shortstr,
+    table,
+)
 
 CLOSE = spec.Channel.Close(200, "bye", 0, 0)
 PUBLISH = spec.Basic.Publish(exchange="", routing_key="nowhere")
@@ -81,6 +92,21 @@ def test_a_method_with_too_many_bytes_is_501(opened):
 def test_a_method_frame_without_a_method_is_501(opened, payload):
     opened.send_frame(METHOD, 1, payload)
     ends(opened, 501)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        struct.pack(">HHH", 50, 10, 0) + b"\x01\xff" + b"\x04" + table(),
+        struct.pack(">HHH", 50, 40, 0) + b"\x01\xff" + b"\x00",
+        struct.pack(">HHH", 40, 10, 0) + b"\x01\xff" + shortstr("direct") + b"\x00" + table(),
+        struct.pack(">HHH", 40, 10, 0) + shortstr("conf.x") + b"\x01\xff" + b"\x00" + table(),
+    ],
+    ids=["queue.declare", "queue.delete", "exchange.declare", "exchange type"],
+)
+def test_a_name_that_is_not_utf8_is_501(opened, payload):
+    opened.send_frame(METHOD, 1, payload)
+    ends(opened, 501, "FRAME_ERROR - Malformed UTF-8 in shortstr")
 
 
 def test_a_heartbeat_with_a_payload_is_501(opened):
@@ -181,6 +207,16 @@ def test_a_content_header_of_another_class_is_505(opened):
         opened,
         505,
         "UNEXPECTED_FRAME - expected content header for class 60, got one for class 50 instead",
+    )
+
+
+def test_a_content_header_with_a_weight_is_505(opened):
+    opened.send_method(1, PUBLISH)
+    opened.send_frame(CONTENT_HEADER, 1, struct.pack(">HHQH", 60, 5, 3, 0))
+    ends(
+        opened,
+        505,
+        "UNEXPECTED_FRAME - expected content header for class 60, got non content header frame instead",
     )
 
 

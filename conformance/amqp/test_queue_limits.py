@@ -125,6 +125,8 @@ def test_get_and_redeclare_keep_a_queue_from_expiring(channel, name):
         channel.basic_get(queue, auto_ack=True)
         time.sleep(0.3)
         channel.queue_declare(queue, durable=True, arguments=arguments)
+        time.sleep(0.3)
+        channel.queue_declare(queue, passive=True)
 
 
 # Length

@@ -383,6 +383,15 @@ def test_the_empty_name_before_any_declare_is_404(channel, operation):
         operation(channel)
 
 
+def test_line_ends_are_taken_out_of_names(wire, channel, name):
+    queue = name()
+    wire.open().open_channel()
+    with_ends = f"{queue[:8]}\r\n{queue[8:]}"
+    answer = wire.call(1, spec.Queue.Declare(queue=with_ends, durable=True, arguments={}), spec.Queue.DeclareOk)
+    assert answer.queue == queue
+    channel.queue_declare(queue, passive=True)
+
+
 def test_reserved_name_is_403(channel):
     with channel_closes(403, "ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'"):
         channel.queue_declare("amq.mine", durable=True)
@@ -506,7 +515,9 @@ def test_basic_get_is_no_consumer_for_auto_delete(connection, name):
 def test_delete_answers_with_the_count_of_messages(channel, queue):
     for _ in range(3):
         publish(channel, queue)
-    assert channel.queue_delete(queue).method.message_count == 3
+    fetch(channel, queue, auto_ack=False)
+    eventually(lambda: depth(channel, queue) == 2)
+    assert channel.queue_delete(queue).method.message_count == 2
 
 
 def test_deleting_what_is_not_there_is_fine(channel, name):

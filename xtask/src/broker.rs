@@ -19,11 +19,32 @@ use crate::run::{free_ports, root, run, write};
 /// How long anything may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How the broker was built, and programs that drive it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Build {
+    Debug,
+    Release,
+}
+
+impl Build {
+    /// Builds the program of a package, and says where it is.
+    pub(crate) fn program(self, package: &str) -> anyhow::Result<PathBuf> {
+        let (folder, args): (_, &[&str]) = match self {
+            Self::Debug => ("debug", &["build", "--quiet", "-p", package]),
+            Self::Release => ("release", &["build", "--quiet", "--release", "-p", package]),
+        };
+        run("cargo", args)?;
+        Ok(target().join(folder).join(package))
+    }
+}
+
 /// A running broker, stopped when dropped.
 pub(crate) struct Nexo {
     running: Arc<Mutex<Running>>,
+    program: PathBuf,
     control: SocketAddr,
     amqp: SocketAddr,
+    sqs: SocketAddr,
 }
 
 /// The process, and what it takes to start it again.
@@ -36,23 +57,32 @@ struct Running {
 
 impl Nexo {
     /// Builds and starts one.
-    pub(crate) fn start() -> anyhow::Result<Self> {
-        run("cargo", &["build", "--quiet", "-p", "nexo"])?;
-        let target =
-            std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-        let home = target.join("conformance-data").join(std::process::id().to_string());
+    pub(crate) fn start(build: Build) -> anyhow::Result<Self> {
+        let program = build.program("nexo")?;
+        let home = target().join("conformance-data").join(std::process::id().to_string());
         fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
         // Fixed, because clients come back to the same address after a restart.
-        let [amqp, grpc, http] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let [amqp, sqs, grpc, http] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         let data = home.join("data");
-        let settings =
-            format!("amqp = '{amqp}'\ngrpc = '{grpc}'\nhttp = '{http}'\ndata_dir = '{}'\n", data.display());
+        let settings = format!(
+            "amqp = '{amqp}'\nsqs = '{sqs}'\ngrpc = '{grpc}'\nhttp = '{http}'\ndata_dir = '{}'\n",
+            data.display()
+        );
         write(&home.join("nexo.toml"), &settings)?;
-        let program = target.join("debug").join("nexo");
         let process = spawn(&program, &home)?;
-        let running = Arc::new(Mutex::new(Running { process, program, home, http }));
+        let running = Arc::new(Mutex::new(Running { process, program: program.clone(), home, http }));
         let control = answer_control(&running)?;
-        Ok(Self { running, control, amqp })
+        Ok(Self { running, program, control, amqp, sqs })
+    }
+
+    /// Where it listens for AMQP.
+    pub(crate) const fn amqp(&self) -> SocketAddr {
+        self.amqp
+    }
+
+    /// The number of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).process.id()
     }
 
     /// What the conformance tests need to know of it.
@@ -64,6 +94,8 @@ impl Nexo {
             ("AMQP_BLOCK_COMMAND".to_owned(), control("block")),
             ("AMQP_UNBLOCK_COMMAND".to_owned(), control("unblock")),
             ("AMQP_RESTART_COMMAND".to_owned(), control("restart")),
+            ("SQS_URL".to_owned(), format!("http://{}", self.sqs)),
+            ("NEXO_BIN".to_owned(), self.program.display().to_string()),
         ])
     }
 }
@@ -182,4 +214,9 @@ fn health(address: SocketAddr) -> anyhow::Result<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).context("cannot read the broker's health")?;
     Ok(answer.lines().next().unwrap_or_default().to_owned())
+}
+
+/// Where Cargo builds.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }

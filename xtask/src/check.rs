@@ -1,5 +1,6 @@
 //! Formatting, lints and tests.
 
+use crate::bench::Size;
 use crate::conformance;
 use crate::run::{answers, run};
 use crate::torture;
@@ -29,5 +30,6 @@ pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
     }
     torture::short()?;
     // What real clients see.
-    conformance::nexo(&[])
+    conformance::nexo(&[])?;
+    conformance::scale(Size::Quick)
 }

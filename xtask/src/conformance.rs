@@ -1,16 +1,38 @@
-//! What RabbitMQ's clients see, judged on either broker.
+//! What real clients see: RabbitMQ's, judged on either broker, and those of AWS.
 
 use std::process::Command;
 
-use crate::broker::Nexo;
+use anyhow::Context;
+
+use crate::bench::Size;
+use crate::broker::{Build, Nexo};
 use crate::python::{self, Variable};
 use crate::rabbitmq::RabbitMq;
 use crate::run::{root, show};
 
 /// On the broker that was just built. `rest` goes to pytest, for example `-k confirms`.
 pub(crate) fn nexo(rest: &[&str]) -> anyhow::Result<()> {
-    let broker = Nexo::start()?;
-    all(&broker.variables()?, rest)
+    let broker = Nexo::start(Build::Debug)?;
+    let variables = broker.variables()?;
+    all(&variables, rest)?;
+    if rest.is_empty() { both_protocols(&variables, &[]) } else { Ok(()) }
+}
+
+/// What AWS's clients see of the broker that was just built. `rest` goes to pytest.
+pub(crate) fn sqs(rest: &[&str]) -> anyhow::Result<()> {
+    let broker = Nexo::start(Build::Debug)?;
+    let variables = broker.variables()?;
+    both_protocols(&variables, rest)?;
+    if rest.is_empty() { python::node(&variables) } else { Ok(()) }
+}
+
+/// Once with a botocore that speaks JSON, once with one that speaks the Query protocol.
+fn both_protocols(variables: &[Variable], rest: &[&str]) -> anyhow::Result<()> {
+    python::pytest("sqs", variables, rest)?;
+    let old = python::packages_of("sqs/query-requirements.txt", "venv-query")?;
+    let mut variables = variables.to_vec();
+    variables.push(("PYTHONPATH".to_owned(), old.display().to_string()));
+    python::pytest("sqs", &variables, rest)
 }
 
 /// On Debian's RabbitMQ, which is what the tests were recorded from.
@@ -20,6 +42,36 @@ pub(crate) fn rabbitmq(rest: &[&str]) -> anyhow::Result<()> {
     all(&variables, rest)?;
     // On our own broker it is one of Rust's tests, which starts a broker of its own.
     if rest.is_empty() { rust(&variables) } else { Ok(()) }
+}
+
+/// Random acts on both brokers, whose answers must be the same. `rest` names seeds.
+pub(crate) fn compare(rest: &[&str]) -> anyhow::Result<()> {
+    let (reference, judged) = (RabbitMq::start()?, Nexo::start(Build::Debug)?);
+    let mut variables = judged.variables()?;
+    let url = reference.variables().into_iter().find(|(name, _)| name == "AMQP_URL");
+    let (_, url) = url.context("RabbitMQ has an address")?;
+    variables.push(("AMQP_REFERENCE_URL".to_owned(), url));
+    if !rest.is_empty() {
+        variables.push(("COMPARE_SEEDS".to_owned(), rest.join(" ")));
+    }
+    python::pytest("compare", &variables, &[])
+}
+
+/// AMQP at size, on the broker that was just built.
+pub(crate) fn scale(size: Size) -> anyhow::Result<()> {
+    // The small load is to see that everything works, which it does unoptimised as well.
+    let build = match size {
+        Size::Full => Build::Release,
+        Size::Quick => Build::Debug,
+    };
+    let program = build.program("nexo-scale")?;
+    let broker = Nexo::start(build)?;
+    let mut command = Command::new(program);
+    command.args(["--amqp", &broker.amqp().to_string(), "--pid", &broker.pid().to_string()]);
+    if size == Size::Quick {
+        command.arg("--short");
+    }
+    show(&mut command)
 }
 
 /// What lapin sees.

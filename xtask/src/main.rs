@@ -6,8 +6,10 @@ mod bench;
 mod broker;
 mod check;
 mod conformance;
+mod nats;
 mod python;
 mod rabbitmq;
+mod rivals;
 mod run;
 mod torture;
 
@@ -21,10 +23,20 @@ Usage: cargo xtask COMMAND
   fix            formats, and mends what the lints can mend
   conformance nexo|rabbitmq
                  what RabbitMQ's clients see, with pika, Celery and amqplib, on either broker
+  conformance sqs
+                 what AWS's clients see: boto3 in both protocols, Celery, the SDK for JavaScript
+  conformance compare [SEED...]
+                 random acts on both brokers, whose answers must be the same
+  conformance scale
+                 AMQP with thousands of connections, bindings and queues, and a consumer that does not read
+                 (--short: a small load, to see that it works)
   torture        kills, freezes and starves the broker under load, and accounts for every message
                  (--seconds 300, --kills one every 12 seconds, --seed any)
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
+  bench rivals   measures Nexo beside RabbitMQ and NATS, in turn, and writes docs/benchmarks.md
+                 (--reps N, --seconds S; --backlog: only a hundred million waiting messages, Nexo alone;
+                 --quick: one short repetition, and writes nothing)
 ";
 
 fn main() -> ExitCode {
@@ -36,11 +48,16 @@ fn main() -> ExitCode {
         ["fix"] => check::fix(),
         ["conformance", "nexo", rest @ ..] => conformance::nexo(rest),
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
+        ["conformance", "sqs", rest @ ..] => conformance::sqs(rest),
+        ["conformance", "compare", seeds @ ..] => conformance::compare(seeds),
+        ["conformance", "scale"] => conformance::scale(bench::Size::Full),
+        ["conformance", "scale", "--short"] => conformance::scale(bench::Size::Quick),
         // For tests of a broker that this program runs.
         ["control", address, word] => broker::control(address, word),
         ["torture", rest @ ..] => torture::torture(rest),
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
+        ["bench", "rivals", rest @ ..] => rivals::Options::parse(rest).and_then(rivals::rivals),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

@@ -52,6 +52,25 @@ pub(crate) fn environment() -> anyhow::Result<PathBuf> {
     Ok(python)
 }
 
+/// A folder under `target` with the packages of these requirements, to be put before those of the environment.
+pub(crate) fn packages_of(requirements: &str, name: &str) -> anyhow::Result<PathBuf> {
+    let python = environment()?;
+    let asked = root().join("conformance").join(requirements);
+    let place = root().join("target").join(name);
+    let have = place.join("requirements.txt");
+    if same(&asked, &have) {
+        return Ok(place);
+    }
+    if place.exists() {
+        fs::remove_dir_all(&place).with_context(|| format!("cannot remove '{}'", place.display()))?;
+    }
+    let mut install = Command::new(&python);
+    install.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]).arg(&place);
+    show(install.arg("--requirement").arg(&asked))?;
+    copy(&asked, &have)?;
+    Ok(place)
+}
+
 /// The folder under `target` with Node's tests and, beside them, the packages that the lock file names.
 fn packages() -> anyhow::Result<PathBuf> {
     if !(answers("node", &["--version"]) && answers("npm", &["--version"])) {

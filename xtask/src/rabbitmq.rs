@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 
 use crate::python::Variable;
+use crate::rivals::first_line;
 use crate::run::{self, answers, free_ports, root, run, write};
 
 /// Where the package puts its programs; those of the search path insist on the service's user and folders.
@@ -61,12 +62,30 @@ impl RabbitMq {
         Ok(started)
     }
 
+    /// Where clients find it.
+    pub(crate) fn url(&self) -> String {
+        format!("amqp://guest:guest@127.0.0.1:{}/%2F", self.port)
+    }
+
+    /// The process of the broker itself; the one we started is a script around it.
+    pub(crate) fn pid(&self) -> anyhow::Result<u32> {
+        let path = self.home.join("pid");
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read '{}'", path.display()))?;
+        text.trim().parse().with_context(|| format!("'{}' holds no number", path.display()))
+    }
+
+    /// Its version.
+    pub(crate) fn version(&self) -> anyhow::Result<String> {
+        let mut command = Command::new(format!("{PROGRAMS}/rabbitmqctl"));
+        first_line(command.args(["-q", "version"]).envs(self.settings.iter().cloned()))
+    }
+
     /// What the conformance tests need to know of it.
     pub(crate) fn variables(&self) -> Vec<Variable> {
         let script = self.home.join("control.sh");
         let control = |word: &str| format!("sh '{}' {word}", script.display());
         vec![
-            ("AMQP_URL".to_owned(), format!("amqp://guest:guest@127.0.0.1:{}/%2F", self.port)),
+            ("AMQP_URL".to_owned(), self.url()),
             ("AMQP_BLOCK_COMMAND".to_owned(), control("block")),
             ("AMQP_UNBLOCK_COMMAND".to_owned(), control("unblock")),
             ("AMQP_RESTART_COMMAND".to_owned(), control("restart")),

@@ -13,6 +13,11 @@ pub(crate) fn root() -> PathBuf {
     here.parent().map_or_else(|| here.to_owned(), Path::to_owned)
 }
 
+/// Where cargo puts what it builds.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// Runs a program to its end, showing what it prints; an error if it fails.
 pub(crate) fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
     show(Command::new(program).args(args).current_dir(root()))

@@ -4,6 +4,9 @@ use nexo_broker::topology::{HeaderSource, HeaderValue, Property as RoutingProper
 
 use crate::codec::{Properties, ShortStr, Table, TableBuf, Value};
 
+/// Properties travel in one frame, and clients negotiate 128 KiB for one. Other ways in take larger headers.
+const NATIVE_TABLE_BYTES_MAX: usize = 100 * 1024;
+
 /// The headers and properties of one message.
 #[derive(Clone, Copy)]
 pub(crate) struct MessageHeaders<'a>(pub(crate) Properties<'a>);
@@ -82,15 +85,56 @@ pub(crate) fn owned_value(value: Value<'_>) -> HeaderValue {
     }
 }
 
-/// Native headers as an AMQP table.
+/// Native headers as an AMQP table, as far as they fit into one frame.
 pub(crate) fn native_table(headers: &nexo_broker::Headers) -> TableBuf {
+    use nexo_broker::HeaderValue as Native;
     let mut table = TableBuf::new();
+    let mut bytes = 0;
     for (name, value) in &headers.0 {
-        let value = match value {
-            nexo_broker::HeaderValue::Text(text) => Value::LongStr(text.as_bytes()),
-            nexo_broker::HeaderValue::Bytes(bytes) => Value::Bytes(bytes),
+        let (size, value) = match value {
+            Native::Text(text) => (text.len(), Value::LongStr(text.as_bytes())),
+            Native::Bytes(bytes) => (bytes.len(), Value::Bytes(bytes)),
+            Native::Number(digits) => (digits.len(), number(digits)),
         };
+        bytes += name.len() + size;
+        if bytes > NATIVE_TABLE_BYTES_MAX {
+            break;
+        }
         table.put(ShortStr::clipped(name.as_bytes()), value);
     }
     table
+}
+
+/// A whole number as one; any other as its digits, which are exact, and which pika would read as a whole number otherwise.
+fn number(digits: &str) -> Value<'_> {
+    digits.parse::<i64>().map_or(Value::LongStr(digits.as_bytes()), Value::I64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nexo_broker::{HeaderValue as Native, Headers};
+
+    #[test]
+    fn native_headers_keep_their_kinds() {
+        let header = |name: &str, value| (name.to_owned(), value);
+        let table = native_table(&Headers(vec![
+            header("text", Native::Text("x".into())),
+            header("whole", Native::Number("-42".into())),
+            header("real", Native::Number("1.50".into())),
+            header("bytes", Native::Bytes(bytes::Bytes::from_static(&[0, 255]))),
+        ]));
+        let get = |name| table.as_table().get(name);
+        assert_eq!(get("text"), Some(Value::LongStr(b"x")));
+        assert_eq!(get("whole"), Some(Value::I64(-42)));
+        assert_eq!(get("real"), Some(Value::LongStr(b"1.50")));
+        assert_eq!(get("bytes"), Some(Value::Bytes(&[0, 255])));
+    }
+
+    #[test]
+    fn headers_that_fill_no_frame_are_left_out() {
+        let large = |name: &str| (name.to_owned(), Native::Text("x".repeat(60 * 1024)));
+        let table = native_table(&Headers(vec![large("a"), large("b")]));
+        assert!(table.as_table().get("a").is_some() && table.as_table().get("b").is_none());
+    }
 }

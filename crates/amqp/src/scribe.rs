@@ -185,16 +185,17 @@ fn tell_of_death(
         deaths.push(*death);
     }
     headers.set(X_DEATH, deaths.as_array());
-    if before.as_table().get("x-first-death-reason").is_none() {
+    if before.as_table().get("x-death").is_none() {
         headers.put(ShortStr::from_static("x-first-death-reason"), reason);
         headers.put(ShortStr::from_static("x-first-death-queue"), queue);
         headers.put(ShortStr::from_static("x-first-death-exchange"), Value::LongStr(address.exchange));
     }
 }
 
-/// A header's value as native clients have them: text, or the bytes of anything that is no text.
+/// A header's value as native clients have them: text, a number, or the bytes of anything else.
 fn native(value: Value<'_>) -> HeaderValue {
     let text = |text: String| HeaderValue::Text(text);
+    let number = |digits: String| HeaderValue::Number(digits);
     match value {
         Value::LongStr(bytes) => match std::str::from_utf8(bytes) {
             Ok(string) => text(string.to_owned()),
@@ -202,8 +203,10 @@ fn native(value: Value<'_>) -> HeaderValue {
         },
         Value::Bytes(bytes) => HeaderValue::Bytes(Bytes::copy_from_slice(bytes)),
         Value::Bool(truth) => text(truth.to_string()),
-        Value::F32(number) => text(number.to_string()),
-        Value::F64(number) => text(number.to_string()),
+        Value::F32(real) if real.is_finite() => number(real.to_string()),
+        Value::F64(real) if real.is_finite() => number(real.to_string()),
+        Value::F32(real) => text(real.to_string()),
+        Value::F64(real) => text(real.to_string()),
         Value::Timestamp(seconds) => text(seconds.to_string()),
         Value::Decimal { scale, digits } => text((f64::from(digits) / 10f64.powi(scale.into())).to_string()),
         Value::Void => text(String::new()),
@@ -215,7 +218,7 @@ fn native(value: Value<'_>) -> HeaderValue {
         | Value::U16(_)
         | Value::I32(_)
         | Value::U32(_)
-        | Value::I64(_) => text(value.as_integer().unwrap_or_default().to_string()),
+        | Value::I64(_) => number(value.as_integer().unwrap_or_default().to_string()),
     }
 }
 

@@ -1,15 +1,10 @@
-//! Measures the real binary and writes down what it found. Nothing here passes or fails: a figure is printed
+//! `nexo-bench`: starts the real binary, measures it and writes down what it found. Nothing here passes or fails: a figure is printed
 //! beside its goal, with the settings and the machine, and people judge.
-
-mod engine;
-mod load;
-mod machine;
-mod process;
-mod report;
 
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use nexo_bench::engine;
 
 /// Measure Nexo.
 #[derive(Debug, Parser)]

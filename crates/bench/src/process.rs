@@ -1,85 +1,108 @@
-//! The broker under measurement, as the operating system sees it.
+//! A process as the operating system sees it: the processor time it used, the memory it holds.
 
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
-use nexo_grpc::client::Client;
-use rustix::process::{Pid, Signal, kill_process};
+use anyhow::Context;
 
-/// A running broker. Killed when dropped.
-pub(crate) struct Server {
-    child: Child,
-    url: String,
-    /// From the start of the process to its ready line.
-    pub(crate) ready_after: Duration,
+/// Processor time that a process has used so far, in user and system mode.
+pub(crate) fn processor_time(pid: u32) -> anyhow::Result<Duration> {
+    let stat = read(pid, "stat")?;
+    // The name in parentheses may hold anything; fields are counted from behind it.
+    let after = stat.rsplit_once(')').context("the system tells a name")?.1;
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    let ticks = |index: usize| -> anyhow::Result<u64> {
+        Ok(fields.get(index).context("the system tells processor times")?.parse()?)
+    };
+    Ok(Duration::from_millis((ticks(11)? + ticks(12)?) * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
-impl Server {
-    pub(crate) fn start(nexo: &Path, data_dir: &Path) -> anyhow::Result<Self> {
-        let started = Instant::now();
-        let mut child = Command::new(nexo)
-            .args(["serve", "--grpc", "127.0.0.1:0", "--http", "off", "--amqp", "off", "--data-dir"])
-            .arg(data_dir)
-            .stdout(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("cannot start {}", nexo.display()))?;
-        let mut line = String::new();
-        let stdout = child.stdout.take().context("the broker has an output")?;
-        BufReader::new(stdout).read_line(&mut line)?;
-        let ready_after = started.elapsed();
-        let Some(address) = line.split_whitespace().find_map(|word| word.strip_prefix("grpc=")) else {
-            bail!("the broker did not get ready; it said {line:?}");
-        };
-        Ok(Self { child, url: format!("http://{address}"), ready_after })
+/// Processor time that this process has used so far.
+pub(crate) fn own_processor_time() -> anyhow::Result<Duration> {
+    processor_time(std::process::id())
+}
+
+/// Memory that a process holds, in bytes.
+pub(crate) fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
+    let status = read(pid, "status")?;
+    let line =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the system tells VmRSS")?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib * 1024)
+}
+
+/// Processor time of the load and of the broker, if its process is known, up to a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usage {
+    broker_pid: Option<u32>,
+    load: Duration,
+    broker: Option<Duration>,
+}
+
+/// What a run took.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Used {
+    /// Processor time of this program while measuring, in seconds.
+    pub load_processor_seconds: f64,
+    /// Processor time of the broker while measuring, in seconds.
+    pub broker_processor_seconds: Option<f64>,
+    /// Memory of the broker when measuring ended.
+    pub broker_resident_bytes: Option<u64>,
+}
+
+impl Usage {
+    pub(crate) fn now(broker_pid: Option<u32>) -> anyhow::Result<Self> {
+        let broker = broker_pid.map(processor_time).transpose()?;
+        Ok(Self { broker_pid, load: own_processor_time()?, broker })
     }
 
-    pub(crate) async fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::connect(&self.url).await?)
-    }
-
-    /// Resident memory in bytes.
-    pub(crate) fn resident_bytes(&self) -> anyhow::Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line =
-            status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the system tells VmRSS")?;
-        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
-        Ok(kib * 1024)
-    }
-
-    /// Processor time used so far.
-    pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        // The name in parentheses may hold anything; fields are counted from behind it.
-        let after = stat.rsplit_once(')').context("the system tells a name")?.1;
-        let fields: Vec<&str> = after.split_whitespace().collect();
-        let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
-        Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
-    }
-
-    /// Ends it at once, as a crash would.
-    pub(crate) fn kill(mut self) -> anyhow::Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
-    }
-
-    /// Asks it to end, and waits.
-    pub(crate) fn stop(mut self) -> anyhow::Result<()> {
-        let pid =
-            i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process has an id")?;
-        kill_process(pid, Signal::TERM)?;
-        self.child.wait()?;
-        Ok(())
+    /// What was used from `before` up to this moment.
+    pub(crate) fn since(&self, before: &Self) -> anyhow::Result<Used> {
+        let broker = self.broker.zip(before.broker);
+        Ok(Used {
+            load_processor_seconds: self.load.saturating_sub(before.load).as_secs_f64(),
+            broker_processor_seconds: broker.map(|(to, from)| to.saturating_sub(from).as_secs_f64()),
+            broker_resident_bytes: self.broker_pid.map(resident_bytes).transpose()?,
+        })
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+/// What the files under a folder take on disk, in bytes.
+pub(crate) fn disk_bytes(dir: &Path) -> anyhow::Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut sum = 0;
+    let entries = std::fs::read_dir(dir).with_context(|| format!("cannot look into '{}'", dir.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        // A broker may remove a file while we count.
+        let Ok(metadata) = entry.metadata() else { continue };
+        sum += if metadata.is_dir() { disk_bytes(&entry.path())? } else { metadata.blocks() * 512 };
+    }
+    Ok(sum)
+}
+
+fn read(pid: u32, what: &str) -> anyhow::Result<String> {
+    std::fs::read_to_string(format!("/proc/{pid}/{what}"))
+        .with_context(|| format!("there is no process {pid} to look at"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_can_be_looked_at() {
+        assert!(resident_bytes(std::process::id()).unwrap() > 100_000);
+        let began = own_processor_time().unwrap();
+        let mut sum = 0u64;
+        while own_processor_time().unwrap() == began {
+            sum = std::hint::black_box(sum + 1);
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_named() {
+        let error = resident_bytes(u32::MAX).unwrap_err();
+        assert_eq!(error.to_string(), "there is no process 4294967295 to look at");
     }
 }

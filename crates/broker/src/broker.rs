@@ -262,7 +262,7 @@ impl Broker {
             return Health::Unhealthy { reason: "the broker is stopping".into() };
         }
         match self.shared.log.health() {
-            nexo_log::Health::Ok => match self.shared.room.shortage(self.shared.clock.now()) {
+            nexo_log::Health::Ok => match self.shared.room.shortage(&self.shared.clock) {
                 Some(reason) => Health::DiskFull { reason },
                 None => Health::Ok,
             },

@@ -1,10 +1,13 @@
 //! Which queues there are. Looking one up takes no lock; creating and deleting are one at a time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
+use parking_lot::Mutex;
 
+use crate::request::SessionId;
 use crate::slot::Slot;
 
 /// All queues, by name and by id.
@@ -12,6 +15,8 @@ use crate::slot::Slot;
 pub(crate) struct Catalog {
     by_name: HashMap<QueueName, Arc<Slot>>,
     by_id: HashMap<QueueId, Arc<Slot>>,
+    /// Queues that belong to a connection, so that its end need not look at all there are.
+    by_owner: Mutex<BTreeMap<SessionId, Vec<Arc<Slot>>>>,
 }
 
 impl Catalog {
@@ -24,13 +29,30 @@ impl Catalog {
     }
 
     pub(crate) fn insert(&self, slot: &Arc<Slot>) {
+        if let Some(owner) = slot.owner {
+            self.by_owner.lock().entry(owner).or_default().push(Arc::clone(slot));
+        }
         self.by_id.pin().insert(slot.id, Arc::clone(slot));
         let names = self.by_name.pin();
         let before = names.insert(slot.name.clone(), Arc::clone(slot));
         debug_assert!(before.is_none(), "there is one queue of a name, not two of '{}'", slot.name);
     }
 
+    /// The queues that belong to a connection.
+    pub(crate) fn owned_by(&self, session: SessionId) -> Vec<Arc<Slot>> {
+        self.by_owner.lock().get(&session).cloned().unwrap_or_default()
+    }
+
     pub(crate) fn remove(&self, slot: &Slot) {
+        if let Some(owner) = slot.owner {
+            let mut owners = self.by_owner.lock();
+            if let Some(owned) = owners.get_mut(&owner) {
+                owned.retain(|one| one.id != slot.id);
+                if owned.is_empty() {
+                    owners.remove(&owner);
+                }
+            }
+        }
         self.by_name.pin().remove(&slot.name);
         self.by_id.pin().remove(&slot.id);
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nexo_types::{Millis, Timestamp};
 
+use crate::clock::Clock;
 use crate::system;
 
 /// How long an answer of the file system is good for: asking takes a microsecond, and pushes come by the thousand.
@@ -37,11 +38,12 @@ impl DiskRoom {
     }
 
     /// Why nothing may be pushed, if so.
-    pub(crate) fn shortage(&self, now: Timestamp) -> Option<String> {
+    pub(crate) fn shortage(&self, clock: &Clock) -> Option<String> {
         let min = self.free_min.load(Ordering::Relaxed);
         if min == 0 {
             return None;
         }
+        let now = clock.now();
         let asked_at = Timestamp(self.asked_at.load(Ordering::Relaxed));
         if asked_at.plus(FRESH) <= now {
             self.asked_at.store(now.0, Ordering::Relaxed);
@@ -64,18 +66,18 @@ mod tests {
 
     #[test]
     fn only_less_than_the_limit_is_a_shortage() {
-        let room = DiskRoom::new(std::env::temp_dir(), 0);
-        assert_eq!(room.shortage(Timestamp(1_000)), None);
+        let (room, clock) = (DiskRoom::new(std::env::temp_dir(), 0), Clock::default());
+        assert_eq!(room.shortage(&clock), None);
         room.set_free_min(u64::MAX);
-        let reason = room.shortage(Timestamp(1_001)).expect("no disk is that large");
+        let reason = room.shortage(&clock).expect("no disk is that large");
         assert!(reason.contains("must stay free (disk_free_min)"), "{reason}");
         room.set_free_min(1);
-        assert_eq!(room.shortage(Timestamp(1_002)), None, "a new limit counts at once");
+        assert_eq!(room.shortage(&clock), None, "a new limit counts at once");
     }
 
     #[test]
     fn a_disk_that_nobody_knows_is_never_short() {
         let room = DiskRoom::new("/no/such/place".into(), 1 << 40);
-        assert_eq!(room.shortage(Timestamp(1_000)), None);
+        assert_eq!(room.shortage(&Clock::default()), None);
     }
 }

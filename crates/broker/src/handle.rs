@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use nexo_core::config::QueueConfig;
 use nexo_core::draft::Bundle;
 use nexo_core::message::{Durability, NewMessage};
@@ -24,7 +25,7 @@ const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone, Debug)]
 pub struct QueueHandle {
     shared: Arc<Shared>,
-    slot: Arc<Slot>,
+    pub(crate) slot: Arc<Slot>,
 }
 
 /// What came of pushing a bundle.
@@ -76,7 +77,7 @@ impl Broker {
         self.shared.refuse_if_stopping()?;
         let _changing = self.shared.catalog_change.lock().await;
         if let Some(found) = self.queue(name) {
-            found.slot.state.lock().last_used = self.shared.clock.now();
+            found.touch();
             return Ok((found, false));
         }
         let max = nexo_types::limits::QUEUES_MAX;
@@ -109,7 +110,7 @@ impl Broker {
 
     /// Deletes all queues that belong to a connection, because it has ended.
     pub async fn end_session(&self, session: SessionId) {
-        for slot in self.shared.catalog.all().into_iter().filter(|slot| slot.owner == Some(session)) {
+        for slot in self.shared.catalog.owned_by(session) {
             // It may be gone already.
             let _ = self.delete_queue(&slot.name).await;
         }
@@ -147,12 +148,35 @@ impl QueueHandle {
         self.slot.state.lock().queue.config().clone()
     }
 
+    /// What the way in of this name keeps with the queue.
+    #[must_use]
+    pub fn annotation(&self, owner: &str) -> Option<Bytes> {
+        self.slot.state.lock().queue.config().annotations.get(owner).cloned()
+    }
+
+    /// When it was created.
+    #[must_use]
+    pub fn created_at(&self) -> Timestamp {
+        self.slot.state.lock().queue.created_at()
+    }
+
+    /// Messages that are with a consumer.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.slot.state.lock().queue.in_flight()
+    }
+
     /// Messages that could be delivered, and consumers.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         let state = self.slot.state.lock();
         let figures = state.queue.counts();
         (figures.0, figures.1)
+    }
+
+    /// Notes that somebody uses it, so that it does not go for want of that.
+    pub fn touch(&self) {
+        self.slot.state.lock().last_used = self.shared.clock.now();
     }
 
     /// Pushes one message; does not wait for the disk.

@@ -13,6 +13,8 @@ use thiserror::Error;
 pub enum HeaderValue {
     /// Text.
     Text(String),
+    /// A number as decimal digits, as exact as it was given.
+    Number(String),
     /// Anything else.
     Bytes(Bytes),
 }
@@ -75,6 +77,10 @@ impl Headers {
                     out.push(1);
                     put(&mut out, bytes);
                 }
+                HeaderValue::Number(digits) => {
+                    out.push(2);
+                    put(&mut out, digits.as_bytes());
+                }
             }
         }
         if out.len() > limits::PROPERTIES_BYTES_MAX {
@@ -104,6 +110,7 @@ impl Headers {
                 match kind {
                     0 => HeaderValue::Text(text(value).ok_or(HeadersError::Unreadable)?),
                     1 => HeaderValue::Bytes(properties.bytes.slice_ref(value)),
+                    2 => HeaderValue::Number(text(value).ok_or(HeadersError::Unreadable)?),
                     _ => return Err(HeadersError::Unreadable),
                 },
             ));
@@ -138,6 +145,7 @@ mod tests {
             ("b".into(), HeaderValue::Text("zwei".into())),
             ("a".into(), HeaderValue::Bytes(Bytes::from_static(&[0, 255]))),
             ("b".into(), HeaderValue::Text(String::new())),
+            ("c".into(), HeaderValue::Number("1.50".into())),
         ]);
         assert_eq!(Headers::from_properties(&headers.to_properties().unwrap()), Ok(headers));
     }
@@ -152,7 +160,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_headers_are_refused() {
-        for bytes in [&b"\x01"[..], b"\x01a", b"\x01a\x02\x00", b"\x01a\x00\x05x", b"\x01\xff\x00\x00"] {
+        for bytes in [&b"\x01"[..], b"\x01a", b"\x01a\x03\x00", b"\x01a\x00\x05x", b"\x01\xff\x00\x00"] {
             let block = Properties { format: PropertyFormat::Native, bytes: Bytes::copy_from_slice(bytes) };
             assert_eq!(Headers::from_properties(&block), Err(HeadersError::Unreadable));
         }

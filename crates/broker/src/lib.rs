@@ -21,6 +21,7 @@ mod exchanges;
 mod handle;
 mod headers;
 mod keeper;
+mod late;
 mod lifecycle;
 mod mailbox;
 mod manifest;

@@ -197,7 +197,7 @@ impl Broker {
     }
 
     /// Sorts receipts by queue, has each queue decide, and waits for what was written.
-    async fn settle<T>(
+    pub(crate) async fn settle<T>(
         &self,
         receipts: &[Receipt],
         confirm: Confirm,

@@ -284,7 +284,7 @@ impl Shared {
     /// Whether messages are taken at all.
     pub(crate) fn refuse_pushes(&self) -> Result<(), QueueError> {
         self.refuse_if_stopping()?;
-        match self.room.shortage(self.clock.now()) {
+        match self.room.shortage(&self.clock) {
             Some(reason) => Err(QueueError::DiskFull { reason }),
             None => Ok(()),
         }

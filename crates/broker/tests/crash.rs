@@ -112,6 +112,19 @@ impl Run {
         Ok(())
     }
 
+    /// Says that messages are done after they have come back.
+    async fn ack_late(&mut self, held: &[Delivery]) -> Result<(), Cut> {
+        for answer in self.broker.nack(&receipts(held), Some(Millis::ZERO)).await {
+            answer.map_err(|_| ())?;
+        }
+        self.told.maybe_gone.extend(bodies(held));
+        for answer in self.broker.ack_even_late(&receipts(held)).await {
+            answer.map_err(|_| ())?;
+        }
+        self.told.gone.extend(bodies(held));
+        Ok(())
+    }
+
     async fn script(&mut self) -> Result<(), Cut> {
         self.create("q", QueueConfig { max_attempts: Some(2), ..QueueConfig::default() }).await?;
         self.create("other", QueueConfig::default()).await?;
@@ -122,6 +135,8 @@ impl Run {
         let held = self.pop("q", 4).await?;
         self.ack(&held[..2]).await?;
         self.fail("q", &held[2..]).await?;
+        let late = self.pop("other", 1).await?;
+        self.ack_late(&late).await?;
         for _ in 0..6 {
             // Enough to fill segments, so that there are seals, checkpoints and retired segments.
             self.push("q", 4, 700).await?;

@@ -1,5 +1,7 @@
 //! What a queue is told to be. Part of the queue's durable state; changing it is a record like any other.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use nexo_types::{ExchangeName, Millis, QueueName, limits};
 use thiserror::Error;
@@ -49,6 +51,9 @@ pub struct QueueConfig {
     /// What else a protocol was told when the queue was declared, in that protocol's own bytes. The rules never look
     /// inside; a second declaration is compared with it.
     pub arguments: Bytes,
+    /// What ways in keep with the queue for themselves, by the name of each, in its own bytes. The rules never look
+    /// inside, and nothing is compared with it.
+    pub annotations: BTreeMap<String, Bytes>,
 }
 
 /// Where dead letters go.
@@ -155,6 +160,7 @@ impl Default for QueueConfig {
             auto_delete: false,
             single_active_consumer: false,
             arguments: Bytes::new(),
+            annotations: BTreeMap::new(),
         }
     }
 }
@@ -321,6 +327,11 @@ impl QueueConfig {
         out.u8(u8::from(self.auto_delete));
         out.u8(u8::from(self.single_active_consumer));
         out.bytes(&self.arguments);
+        out.u64(self.annotations.len() as u64);
+        for (owner, annotation) in &self.annotations {
+            out.text(owner);
+            out.bytes(annotation);
+        }
     }
 
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -384,6 +395,14 @@ impl QueueConfig {
             auto_delete: input.flag()?,
             single_active_consumer: input.flag()?,
             arguments: Bytes::copy_from_slice(input.bytes()?),
+            annotations: {
+                let mut annotations = BTreeMap::new();
+                for _ in 0..input.u64()? {
+                    let owner = input.text()?.to_owned();
+                    annotations.insert(owner, Bytes::copy_from_slice(input.bytes()?));
+                }
+                annotations
+            },
         })
     }
 }
@@ -485,6 +504,10 @@ mod tests {
             auto_delete: true,
             single_active_consumer: true,
             arguments: Bytes::from_static(b"table"),
+            annotations: BTreeMap::from([
+                ("sqs".to_owned(), Bytes::from_static(b"{}")),
+                ("web".to_owned(), Bytes::new()),
+            ]),
             ..QueueConfig::default()
         };
         for config in [config, other, QueueConfig::default()] {

@@ -135,7 +135,7 @@ fn headers_to_proto(headers: Headers) -> Vec<proto::Header> {
         .map(|(name, value)| proto::Header {
             name,
             value: Some(match value {
-                HeaderValue::Text(text) => proto::header::Value::Text(text),
+                HeaderValue::Text(text) | HeaderValue::Number(text) => proto::header::Value::Text(text),
                 HeaderValue::Bytes(bytes) => proto::header::Value::Bytes(bytes),
             }),
         })

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::command::{completions, consume, health, peek, pop, produce, push, queue, settle, stats};
+use crate::command::{bench, completions, consume, health, peek, pop, produce, push, queue, settle, stats};
 use crate::connect::Server;
 use crate::output::Format;
 use crate::serve::ServeArgs;
@@ -71,6 +71,8 @@ enum Command {
     Stats(stats::StatsArgs),
     /// Whether the broker can take and confirm messages; exit code 0 or 1
     Health,
+    /// Put a broker under load and measure it
+    Bench(bench::BenchArgs),
     /// Print the completions for a shell
     Completions(completions::CompletionsArgs),
 }
@@ -93,6 +95,7 @@ impl Cli {
             Command::Received(args) => args.run(shared).await,
             Command::Stats(args) => args.run(shared).await,
             Command::Health => health::run(shared).await,
+            Command::Bench(args) => args.run(shared).await,
             Command::Completions(args) => args.run(),
         }
     }

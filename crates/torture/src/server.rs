@@ -53,7 +53,17 @@ impl Server {
     /// Starts it and does not wait.
     pub(crate) fn launch(&mut self) -> anyhow::Result<()> {
         let mut child = Command::new(&self.nexo)
-            .args(["serve", "--http", "off", "--segment-bytes", "4MiB", "--memory-bytes-max", "32MiB"])
+            .args([
+                "serve",
+                "--http",
+                "off",
+                "--sqs",
+                "off",
+                "--segment-bytes",
+                "4MiB",
+                "--memory-bytes-max",
+                "32MiB",
+            ])
             .args(["--amqp", &self.amqp.to_string(), "--grpc", &self.grpc.to_string()])
             .arg("--data-dir")
             .arg(&self.data_dir)

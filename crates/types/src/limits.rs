@@ -13,8 +13,9 @@ pub const DEDUP_ID_BYTES_MAX: usize = 512;
 
 /// RabbitMQ's default maximum for one message.
 pub const BODY_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// Properties travel with every delivery and are kept in memory while a message is near the head.
-pub const PROPERTIES_BYTES_MAX: usize = 128 * 1024;
+/// Properties travel with every delivery and are kept in memory while a message is near the head. SQS allows a message of
+/// 1 MiB to be nothing but attributes; room for their types as well.
+pub const PROPERTIES_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Headers of one native message: enough for tracing and routing, too few to be a body.
 pub const HEADERS_MAX: usize = 256;
 

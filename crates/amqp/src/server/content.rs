@@ -84,6 +84,9 @@ impl Content {
         if header.class_id != CLASS_BASIC {
             return Err(no_header(&format!("got one for class {} instead", header.class_id)));
         }
+        if header.weight != 0 {
+            return Err(no_header("got non content header frame instead"));
+        }
         let max = limits::BODY_BYTES_MAX;
         let body_bytes = usize::try_from(header.body_bytes).unwrap_or(usize::MAX);
         if body_bytes > max {

@@ -1,5 +1,7 @@
 //! What ends a channel or a connection, with the code and the text that RabbitMQ would use.
 
+use std::borrow::Cow;
+
 use nexo_broker::topology::{
     BindError, DeclareError, DeleteError, KindError, PassiveError, RouteError, UnbindError,
 };
@@ -7,7 +9,9 @@ use nexo_broker::{ExchangeError, QueueError};
 use nexo_types::{ExchangeName, NameError, QueueName};
 
 use super::erlang;
-use crate::codec::{CodecError, FrameError, MethodError, MethodId, PropertiesError, ReplyCode, Table};
+use crate::codec::{
+    CodecError, FrameError, MethodError, MethodId, PropertiesError, ReplyCode, SHORT_STR_BYTES_MAX, Table,
+};
 
 /// A refusal. Whether it ends the channel or the connection is in the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub(super) struct Refusal {
     /// The method that was refused, if it was a method.
     pub(super) method: MethodId,
 }
+
+const DOTS: &str = "...";
 
 pub(super) const NO_METHOD: MethodId = MethodId { class_id: 0, method_id: 0 };
 
@@ -42,9 +48,16 @@ impl Refusal {
         Self::not_found(format!("no exchange '{name}' in vhost '/'"))
     }
 
-    /// The whole reply text.
+    /// The whole reply text. One that is too long ends with dots, as RabbitMQ's do.
     pub(super) fn reply_text(&self) -> String {
-        format!("{} - {}", self.code.name(), self.text)
+        let mut text = format!("{} - {}", self.code.name(), self.text);
+        if text.len() > SHORT_STR_BYTES_MAX {
+            let room = SHORT_STR_BYTES_MAX - DOTS.len();
+            let whole = (0..=room).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            text.truncate(whole);
+            text.push_str(DOTS);
+        }
+        text
     }
 
     pub(super) fn of(mut self, method: MethodId) -> Self {
@@ -248,15 +261,20 @@ pub(super) fn route_refusal(error: &RouteError, exchange: &str) -> Refusal {
 }
 
 pub(super) fn queue_name(bytes: &[u8]) -> Result<QueueName, Refusal> {
-    Ok(QueueName::new(text(bytes)?)?)
+    Ok(QueueName::new(&in_one_line(text(bytes)?))?)
 }
 
 pub(super) fn exchange_name(bytes: &[u8]) -> Result<ExchangeName, Refusal> {
-    Ok(ExchangeName::new(text(bytes)?)?)
+    Ok(ExchangeName::new(&in_one_line(text(bytes)?))?)
+}
+
+/// RabbitMQ takes line ends out of names without a word.
+fn in_one_line(name: &str) -> Cow<'_, str> {
+    if name.contains(['\r', '\n']) { name.replace(['\r', '\n'], "").into() } else { name.into() }
 }
 
 pub(super) fn text(bytes: &[u8]) -> Result<&str, Refusal> {
-    std::str::from_utf8(bytes).map_err(|_| Refusal::new(ReplyCode::FrameError, "a name is not UTF-8"))
+    std::str::from_utf8(bytes).map_err(|_| Refusal::new(ReplyCode::FrameError, "Malformed UTF-8 in shortstr"))
 }
 
 /// Names that only the broker may give.

@@ -55,7 +55,8 @@ impl Session {
         if declare.passive {
             self.shared.broker.check_exchange(&name)?;
         } else {
-            let kind = ExchangeKind::parse(&declare.kind, &ArgumentHeaders(declare.arguments))?;
+            let kind = error::text(&declare.kind)?.as_bytes();
+            let kind = ExchangeKind::parse(kind, &ArgumentHeaders(declare.arguments))?;
             let alternate = match declare.arguments.get("alternate-exchange") {
                 None => None,
                 Some(Value::LongStr(bytes)) => Some(exchange_name(bytes)?),

@@ -50,7 +50,9 @@ impl Session {
             return Ok(());
         }
         let queue = if declare.passive {
-            self.queue(number, &declare.queue)?
+            let queue = self.queue(number, &declare.queue)?;
+            queue.touch();
+            queue
         } else {
             self.make_queue(declare).await?
         };
@@ -123,10 +125,12 @@ impl Session {
         if let Some(queue) = broker.queue(&name) {
             self.check_owner(&queue)?;
             let only_if = DeleteIf { unused: delete.if_unused, empty: delete.if_empty };
+            // What clients hold is not counted.
+            let ready = queue.counts().0;
             count = match broker.delete_queue_if(&name, only_if).await {
                 // Somebody else was faster.
                 Err(nexo_broker::DeleteError::Queue(nexo_broker::QueueError::NotFound { .. })) => 0,
-                other => other?,
+                other => other.map(|_| ready)?,
             };
         }
         self.answer_unless(delete.nowait, number, &queue::DeleteOk { message_count: clamp(count) });
@@ -138,7 +142,12 @@ impl Session {
         if source.is_default() {
             return Err(error::default_exchange());
         }
-        let queue = self.queue(number, &bind.queue)?;
+        let queue = self.queue(number, &bind.queue);
+        if matches!(&queue, Err(refusal) if refusal.code == ReplyCode::NotFound) {
+            // Of two that are missing RabbitMQ names the exchange.
+            self.shared.broker.check_exchange(&source)?;
+        }
+        let queue = queue?;
         // Neither queue nor key: the last declared queue, by its own name.
         let key = if bind.queue.is_empty() && bind.routing_key.is_empty() {
             Bytes::copy_from_slice(queue.name().as_str().as_bytes())

@@ -21,6 +21,7 @@ mod due;
 mod entry;
 mod lane;
 mod lanes;
+mod late;
 mod meter;
 #[cfg(test)]
 mod model;
@@ -45,6 +46,7 @@ pub use dispatch::{Dispatch, Turn};
 pub use due::DuePlan;
 pub use entry::Entry;
 pub use lane::PageRequest;
+pub use late::PastDelivery;
 pub use outline::{MessageState, Outline, Stage};
 pub use paging::Peeked;
 pub use push::{Admission, BundlePlan, PushOutcome, PushPlan};
@@ -295,6 +297,12 @@ impl Queue {
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (self.lanes.len() + self.rejoined.len() as u64, self.consumers.len() as u64)
+    }
+
+    /// Messages that are with a consumer.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.leased.len()
     }
 
     /// When a leased message was handed out.

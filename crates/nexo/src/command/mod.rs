@@ -1,5 +1,6 @@
 //! The commands that talk to a broker, each in a file of its own.
 
+pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod consume;
 mod consumer;

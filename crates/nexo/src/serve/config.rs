@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use nexo_broker::{BrokerOptions, SyncMode};
+use nexo_sqs::{AccessKey, LimitMode, SqsOptions};
 use serde::Deserialize;
 
 use super::listen::Listen;
@@ -24,6 +25,22 @@ pub(crate) struct Layer {
     /// Address of the native API, or off [default: 127.0.0.1:7654]
     #[arg(long, value_name = "HOST:PORT", env = "NEXO_GRPC")]
     pub(crate) grpc: Option<Listen>,
+    /// Address of the SQS API, or off [default: 127.0.0.1:9324]
+    #[arg(long, value_name = "HOST:PORT", env = "NEXO_SQS")]
+    pub(crate) sqs: Option<Listen>,
+    /// Which limits the SQS API has: those of AWS, or those of the engine [default: relaxed]
+    #[arg(long, value_enum, value_name = "LIMITS", env = "NEXO_SQS_LIMITS")]
+    pub(crate) sqs_limits: Option<SqsLimits>,
+    /// Keys that may use the SQS API, as ID:SECRET with commas between them; without any, this machine may. Others can
+    /// read the command line: the file and the environment are the places for secrets
+    #[arg(
+        long,
+        value_name = "KEYS",
+        env = "NEXO_SQS_ACCESS_KEYS",
+        hide_env_values = true,
+        value_delimiter = ','
+    )]
+    pub(crate) sqs_access_keys: Option<Vec<String>>,
     /// Address of health and metrics, or off [default: 127.0.0.1:15672]
     #[arg(long, value_name = "HOST:PORT", env = "NEXO_HTTP")]
     pub(crate) http: Option<Listen>,
@@ -62,6 +79,14 @@ pub(crate) enum Sync {
     Os,
 }
 
+/// Which limits the SQS API has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum SqsLimits {
+    Strict,
+    Relaxed,
+}
+
 /// How to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -75,6 +100,8 @@ pub(crate) enum LogFormat {
 pub(crate) struct Config {
     pub(crate) amqp: Listen,
     pub(crate) grpc: Listen,
+    pub(crate) sqs: Listen,
+    pub(crate) sqs_options: SqsOptions,
     pub(crate) http: Listen,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
@@ -117,6 +144,9 @@ impl Layer {
             data_dir: self.data_dir.or(below.data_dir),
             amqp: self.amqp.or(below.amqp),
             grpc: self.grpc.or(below.grpc),
+            sqs: self.sqs.or(below.sqs),
+            sqs_limits: self.sqs_limits.or(below.sqs_limits),
+            sqs_access_keys: self.sqs_access_keys.or(below.sqs_access_keys),
             http: self.http.or(below.http),
             sync: self.sync.or(below.sync),
             sync_interval_ms: self.sync_interval_ms.or(below.sync_interval_ms),
@@ -154,14 +184,31 @@ impl Layer {
         }
         let amqp = self.amqp.unwrap_or_else(|| Listen::At("127.0.0.1:5672".into()));
         let grpc = self.grpc.unwrap_or_else(|| Listen::At("127.0.0.1:7654".into()));
+        let sqs = self.sqs.unwrap_or_else(|| Listen::At("127.0.0.1:9324".into()));
         let http = self.http.unwrap_or_else(|| Listen::At("127.0.0.1:15672".into()));
-        if [&amqp, &grpc, &http].into_iter().all(|listen| *listen == Listen::Off) {
-            bail!("amqp, grpc and http are all off; at least one way in must be open");
+        if [&amqp, &grpc, &sqs, &http].into_iter().all(|listen| *listen == Listen::Off) {
+            bail!("amqp, grpc, sqs and http are all off; at least one way in must be open");
         }
+        let sqs_options = SqsOptions {
+            limits: match self.sqs_limits {
+                Some(SqsLimits::Strict) => LimitMode::Strict,
+                Some(SqsLimits::Relaxed) | None => LimitMode::Relaxed,
+            },
+            access_keys: access_keys(&self.sqs_access_keys.unwrap_or_default())?,
+            ..SqsOptions::default()
+        };
         let log = self.log.unwrap_or_else(|| "warn".into());
         let log_format = self.log_format.unwrap_or(LogFormat::Text);
-        Ok(Config { amqp, grpc, http, log, log_format, amqp_options, broker })
+        Ok(Config { amqp, grpc, sqs, sqs_options, http, log, log_format, amqp_options, broker })
     }
+}
+
+/// The keys of these texts. An error names the place of the wrong one, but not its text, which may be a secret.
+fn access_keys(texts: &[String]) -> anyhow::Result<Vec<AccessKey>> {
+    let parse = |(index, text): (usize, &String)| {
+        text.parse().with_context(|| format!("sqs_access_keys cannot be used: key {} is wrong", index + 1))
+    };
+    texts.iter().enumerate().map(parse).collect()
 }
 
 impl From<Sync> for SyncMode {
@@ -214,9 +261,24 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_the_sqs_api_are_checked_and_never_shown() {
+        let decided = |keys: &str| {
+            Layer::from_toml(&format!("sqs_access_keys = [{keys}]\nsqs_limits = 'strict'")).unwrap().decide()
+        };
+        let config = decided("'one:secret', 'two:other'").unwrap();
+        assert_eq!(config.sqs_options.access_keys.len(), 2);
+        assert_eq!(config.sqs_options.limits, LimitMode::Strict);
+        assert!(!format!("{config:?}").contains("secret"));
+        let error = format!("{:#}", decided("'one:secret', 'hidden'").unwrap_err());
+        assert!(error.starts_with("sqs_access_keys cannot be used: key 2 is wrong"), "{error}");
+        assert!(!error.contains("hidden"), "{error}");
+    }
+
+    #[test]
     fn a_broker_without_a_way_in_is_refused() {
         let off = Some(Listen::Off);
-        let layer = Layer { amqp: off.clone(), grpc: off.clone(), http: off, ..Layer::default() };
+        let layer =
+            Layer { amqp: off.clone(), grpc: off.clone(), sqs: off.clone(), http: off, ..Layer::default() };
         assert!(layer.decide().unwrap_err().to_string().contains("all off"));
     }
 }

@@ -25,7 +25,7 @@ Each option is also an environment variable (--data-dir: NEXO_DATA_DIR) and a ke
 (data_dir). A flag goes before the environment, the environment before the file.
 
 When the broker is ready it prints one line:
-  ready amqp=127.0.0.1:5672 grpc=127.0.0.1:7654 http=127.0.0.1:15672 data=./nexo-data
+  ready amqp=127.0.0.1:5672 grpc=127.0.0.1:7654 sqs=127.0.0.1:9324 http=127.0.0.1:15672 data=./nexo-data
 
 SIGTERM and SIGINT let it finish what is in flight, sync and exit with 0; a second one ends it.
 SIGHUP has it read disk_free_min again from the file; everything else needs a restart.
@@ -101,6 +101,7 @@ impl Serving {
     async fn start(config: &Config) -> anyhow::Result<Self> {
         let amqp = config.amqp.bind("AMQP").await?;
         let grpc = config.grpc.bind("the native API").await?;
+        let sqs = config.sqs.bind("the SQS API").await?;
         let http = config.http.bind("health and metrics").await?;
         let scribe: Arc<dyn Scribe> = Arc::new(AmqpScribe);
         let options = BrokerOptions { scribe: Some(scribe), ..config.broker.clone() };
@@ -120,6 +121,13 @@ impl Serving {
             let stop = serving.stop.clone().cancelled_owned();
             let server = nexo_grpc::serve(serving.broker.clone(), listener, stop);
             serving.servers.spawn(async move { Ok(server.await?) });
+        }
+        if let Some(listener) = sqs {
+            serving.note("sqs", &listener)?;
+            let stop = serving.stop.clone().cancelled_owned();
+            let options = config.sqs_options.clone();
+            let server = nexo_sqs::serve(serving.broker.clone(), listener, options, stop);
+            serving.servers.spawn(async move { server.await.context("the SQS port failed") });
         }
         if let Some(listener) = http {
             serving.note("http", &listener)?;

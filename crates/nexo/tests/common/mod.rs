@@ -62,12 +62,8 @@ impl Server {
 
     /// A broker on free ports with the data in `data_dir`.
     pub fn start_in(data_dir: &Path, args: &[&str]) -> Self {
-        let mut command = nexo();
-        command.args(["serve", "--data-dir"]).arg(data_dir);
+        let mut command = serve_command(data_dir);
         command.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]).args(args);
-        if !args.contains(&"--amqp") {
-            command.args(["--amqp", "off"]);
-        }
         let mut process = Process::spawn(&mut command);
         let Some(ready) = process.first_line() else {
             panic!("the broker did not get ready: {:?}", process.finish());
@@ -287,7 +283,8 @@ pub fn nexo() -> Command {
 /// `nexo serve` on `data_dir`, not yet started.
 pub fn serve_command(data_dir: impl AsRef<OsStr>) -> Command {
     let mut command = nexo();
-    command.args(["serve", "--amqp", "off", "--data-dir"]).arg(data_dir);
+    // By the environment, so that a test that needs one of them can say so with the flag.
+    command.env("NEXO_AMQP", "off").env("NEXO_SQS", "off").args(["serve", "--data-dir"]).arg(data_dir);
     command
 }
 

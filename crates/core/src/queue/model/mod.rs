@@ -31,6 +31,10 @@ enum Op {
         pick: usize,
         stale: bool,
     },
+    /// The worker says that it is done, whether or not its lease has ended.
+    LateAck {
+        pick: usize,
+    },
     Nack {
         pick: usize,
         delay: Option<u64>,
@@ -142,6 +146,7 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
         6 => (consumer.clone(), 0u32..6).prop_map(|(consumer, credit)| Op::Credit { consumer, credit }),
         1 => consumer.prop_map(|consumer| Op::Leave { consumer }),
         8 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(pick, stale)| Op::Ack { pick, stale }),
+        3 => any::<usize>().prop_map(|pick| Op::LateAck { pick }),
         5 => (any::<usize>(), prop::option::of(0u64..100)).prop_map(|(pick, delay)| Op::Nack { pick, delay }),
         1 => any::<usize>().prop_map(|pick| Op::Undelivered { pick }),
         3 => any::<usize>().prop_map(|pick| Op::Received { pick }),

@@ -424,6 +424,25 @@ impl Rig {
         self.dispatch();
     }
 
+    fn late_ack(&mut self, pick: usize) {
+        let Some((offset, attempt)) = self.receipt(pick) else { return };
+        self.due();
+        let back =
+            self.model.ready(self.now).into_iter().any(|m| m.offset == offset && m.attempts == attempt);
+        let past = PastDelivery { offset, attempt, granted_at: self.now };
+        // The second of two equal ones in one call does not hold.
+        let verdict = self.queue.decide_late_ack(self.now, &[past, past]);
+        assert_eq!(verdict.answers[0].is_ok(), back, "{:?}", verdict.answers);
+        assert!(verdict.answers[1].is_err());
+        for record in &verdict.records {
+            self.run(record, verdict.durable);
+        }
+        if back {
+            self.model.remove(offset);
+        }
+        self.dispatch();
+    }
+
     fn give_back(&mut self, pick: usize, cause: ReturnCause) {
         let Some(receipt) = self.receipt(pick) else { return };
         let holds = self.holds(receipt);
@@ -671,6 +690,7 @@ impl Rig {
                 self.model.turn.retain(|id| id != consumer);
             }
             Op::Ack { pick, stale } => self.ack(*pick, *stale),
+            Op::LateAck { pick } => self.late_ack(*pick),
             Op::Nack { pick, delay } => self.give_back(*pick, ReturnCause::Nack(delay.map(Millis))),
             Op::Undelivered { pick } => self.give_back(*pick, ReturnCause::Undelivered),
             Op::Received { pick } => self.received(*pick),

@@ -19,14 +19,14 @@ const BATCH: u64 = 2_000;
 /// Pushes under way at once.
 const PIPES: u64 = 4;
 
-pub(crate) async fn create(client: &Client, queue: &str) -> anyhow::Result<()> {
+pub(super) async fn create(client: &Client, queue: &str) -> anyhow::Result<()> {
     let config = Some(QueueConfig::default());
     client.queues().create_queue(CreateQueueRequest { queue: queue.into(), config }).await?;
     Ok(())
 }
 
 /// Pushes `count` messages of `size` bytes, each confirmed; gives back messages a second.
-pub(crate) async fn fill(client: &Client, queue: &str, count: u64, size: usize) -> anyhow::Result<f64> {
+pub(super) async fn fill(client: &Client, queue: &str, count: u64, size: usize) -> anyhow::Result<f64> {
     let started = Instant::now();
     let next = Arc::new(AtomicU64::new(0));
     let mut pipes = Vec::new();
@@ -57,12 +57,12 @@ pub(crate) async fn fill(client: &Client, queue: &str, count: u64, size: usize) 
 }
 
 /// Milliseconds since the epoch, with fractions.
-pub(crate) fn now_ms() -> f64 {
+pub(super) fn now_ms() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64() * 1000.0)
 }
 
 /// Messages of a subscription, acknowledged as they come, with the moment each arrived.
-pub(crate) async fn consume(
+pub(super) async fn consume(
     client: &Client,
     queue: &str,
     credit: u32,
@@ -100,14 +100,14 @@ pub(crate) async fn consume(
 
 /// Sends messages at a steady rate and notes for each how long it took from the moment it should have been sent
 /// to its delivery, so that a stall counts for all that it held up.
-pub(crate) struct Watch {
+pub(super) struct Watch {
     stop: Arc<AtomicBool>,
     producer: tokio::task::JoinHandle<anyhow::Result<u64>>,
     consumer: tokio::task::JoinHandle<anyhow::Result<Vec<(f64, f64)>>>,
 }
 
 impl Watch {
-    pub(crate) async fn start(client: &Client, queue: &str, rate: f64) -> anyhow::Result<Self> {
+    pub(super) async fn start(client: &Client, queue: &str, rate: f64) -> anyhow::Result<Self> {
         create(client, queue).await?;
         let stop = Arc::new(AtomicBool::new(false));
         let sent = Arc::new(AtomicU64::new(u64::MAX));
@@ -156,7 +156,7 @@ impl Watch {
     }
 
     /// Ends the load; gives back for each message when it was due and how many milliseconds it took.
-    pub(crate) async fn finish(self) -> anyhow::Result<Vec<(f64, f64)>> {
+    pub(super) async fn finish(self) -> anyhow::Result<Vec<(f64, f64)>> {
         self.stop.store(true, Ordering::Relaxed);
         self.producer.await??;
         self.consumer.await?
@@ -164,7 +164,7 @@ impl Watch {
 }
 
 /// Percentiles of times in milliseconds.
-pub(crate) fn percentiles(times_ms: impl Iterator<Item = f64>) -> anyhow::Result<Histogram<u64>> {
+pub(super) fn percentiles(times_ms: impl Iterator<Item = f64>) -> anyhow::Result<Histogram<u64>> {
     let mut histogram = Histogram::<u64>::new(3)?;
     for time in times_ms {
         histogram.record((time.max(0.0) * 1000.0) as u64)?;
@@ -173,6 +173,6 @@ pub(crate) fn percentiles(times_ms: impl Iterator<Item = f64>) -> anyhow::Result
 }
 
 /// One percentile in milliseconds.
-pub(crate) fn at(histogram: &Histogram<u64>, quantile: f64) -> f64 {
+pub(super) fn at(histogram: &Histogram<u64>, quantile: f64) -> f64 {
     histogram.value_at_quantile(quantile) as f64 / 1000.0
 }

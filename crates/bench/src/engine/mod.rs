@@ -1,16 +1,22 @@
 //! What the engine promises: delays on time, idle queues for nothing, a purge that nobody notices, a restart that
 //! is quick however much waits, and a backlog that is on disk.
 
+mod load;
+mod page;
+mod server;
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nexo_grpc::client::Client;
 use nexo_grpc::proto::{GetQueueRequest, NewMessage, PopRequest, PurgeQueueRequest, PushRequest};
 
-use crate::load::{self, Watch, at, percentiles};
 use crate::machine;
-use crate::process::Server;
-use crate::report::Report;
+use crate::process::disk_bytes;
+use crate::report::mib;
+use load::{Watch, at, percentiles};
+pub use page::Page;
+use server::Server;
 
 const DELAYED: u64 = 100_000;
 const IDLE_QUEUES: u64 = 10_000;
@@ -18,10 +24,14 @@ const BACKLOG: u64 = 10_000_000;
 const BODY_BYTES: usize = 100;
 const WATCH_RATE: f64 = 1_000.0;
 
-pub(crate) async fn run(nexo: &Path, data_dir: &Path, divide: u64) -> anyhow::Result<Report> {
+/// Measures a binary with its data in a folder, which is emptied afterwards; `divide` makes all counts smaller.
+///
+/// # Errors
+/// If the broker does not start or does not do what it is asked.
+pub async fn run(nexo: &Path, data_dir: &Path, divide: u64) -> anyhow::Result<Page> {
     std::fs::create_dir_all(data_dir)?;
     let dir = tempfile::tempdir_in(data_dir)?;
-    let mut report = Report::new(machine::describe(data_dir));
+    let mut report = Page::new(machine::describe(data_dir));
     report
         .settings
         .push("one broker, default settings: synced before every confirm; client beside it".into());
@@ -32,7 +42,7 @@ pub(crate) async fn run(nexo: &Path, data_dir: &Path, divide: u64) -> anyhow::Re
 }
 
 /// Messages whose times are spread over ten seconds, received over one subscription.
-async fn delayed(nexo: &Path, data_dir: &Path, count: u64, report: &mut Report) -> anyhow::Result<()> {
+async fn delayed(nexo: &Path, data_dir: &Path, count: u64, report: &mut Page) -> anyhow::Result<()> {
     let server = Server::start(nexo, data_dir)?;
     let client = server.client().await?;
     load::create(&client, "delayed").await?;
@@ -76,7 +86,7 @@ async fn delayed(nexo: &Path, data_dir: &Path, count: u64, report: &mut Report) 
     server.stop()
 }
 
-async fn idle(nexo: &Path, data_dir: &Path, count: u64, report: &mut Report) -> anyhow::Result<()> {
+async fn idle(nexo: &Path, data_dir: &Path, count: u64, report: &mut Page) -> anyhow::Result<()> {
     let server = Server::start(nexo, data_dir)?;
     let client = server.client().await?;
     let empty = server.resident_bytes()?;
@@ -106,7 +116,7 @@ async fn idle(nexo: &Path, data_dir: &Path, count: u64, report: &mut Report) -> 
     server.stop()
 }
 
-async fn backlog(nexo: &Path, data_dir: &Path, count: u64, report: &mut Report) -> anyhow::Result<()> {
+async fn backlog(nexo: &Path, data_dir: &Path, count: u64, report: &mut Page) -> anyhow::Result<()> {
     let server = Server::start(nexo, data_dir)?;
     let client = server.client().await?;
     load::create(&client, "backlog").await?;
@@ -161,7 +171,7 @@ async fn backlog(nexo: &Path, data_dir: &Path, count: u64, report: &mut Report) 
     server.stop()
 }
 
-async fn restarted(server: &Server, count: u64, what: &str, report: &mut Report) -> anyhow::Result<()> {
+async fn restarted(server: &Server, count: u64, what: &str, report: &mut Page) -> anyhow::Result<()> {
     let client: Client = server.client().await?;
     let queue = client.queues().get_queue(GetQueueRequest { queue: "backlog".into() }).await?;
     let stats = queue.get_ref().queue.clone().and_then(|queue| queue.stats).unwrap_or_default();
@@ -181,18 +191,4 @@ async fn restarted(server: &Server, count: u64, what: &str, report: &mut Report)
         "ready in under 5 s",
     );
     Ok(())
-}
-
-fn disk_bytes(dir: &Path) -> anyhow::Result<u64> {
-    let mut sum = 0;
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let metadata = entry.metadata()?;
-        sum += if metadata.is_dir() { disk_bytes(&entry.path())? } else { metadata.len() };
-    }
-    Ok(sum)
-}
-
-fn mib(bytes: u64) -> String {
-    format!("{:.0} MiB", bytes as f64 / (1024.0 * 1024.0))
 }

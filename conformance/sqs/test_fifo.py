@@ -1,0 +1,132 @@
+"""FIFO queues: order, one at a time in each group, and no message twice."""
+
+import pytest
+from conftest import attributes_of, receive, receive_all, refused
+
+
+@pytest.fixture
+def fifo(queues):
+    return queues(fifo=True)
+
+
+def send(sqs, queue, body, group="g", dedup=None, **more):
+    if dedup:
+        more["MessageDeduplicationId"] = dedup
+    return sqs.send_message(QueueUrl=queue, MessageBody=body, MessageGroupId=group, **more)
+
+
+def test_groups_are_worked_on_in_order_one_message_at_a_time(sqs, fifo):
+    for number in range(3):
+        for group in "ab":
+            send(sqs, fifo, f"{group}{number}", group, f"{group}{number}")
+    seen = []
+    for _ in range(3):
+        got = receive(sqs, fifo)
+        assert {message["Body"][0] for message in got} == {"a", "b"}
+        assert receive(sqs, fifo, wait=0) == [], "each group has one in flight"
+        seen += [message["Body"] for message in got]
+        for message in got:
+            sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
+    assert seen == ["a0", "b0", "a1", "b1", "a2", "b2"]
+    assert receive(sqs, fifo, wait=0) == []
+
+
+def test_a_message_that_comes_back_is_still_the_first_of_its_group(sqs, fifo):
+    send(sqs, fifo, "1", dedup="1")
+    send(sqs, fifo, "2", dedup="2")
+    [got] = receive(sqs, fifo)
+    sqs.change_message_visibility(QueueUrl=fifo, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0)
+    [again] = receive(sqs, fifo)
+    assert (got["Body"], again["Body"]) == ("1", "1")
+
+
+def test_sequence_numbers_grow(sqs, fifo):
+    numbers = [send(sqs, fifo, str(i), dedup=str(i))["SequenceNumber"] for i in range(12)]
+    assert numbers == sorted(numbers) and len(set(numbers)) == 12
+    [got] = receive(sqs, fifo, AttributeNames=["SequenceNumber"])
+    assert got["Attributes"]["SequenceNumber"] == numbers[0]
+
+
+def test_a_repeated_send_is_answered_like_the_first_and_not_delivered(sqs, fifo):
+    first = send(sqs, fifo, "one", dedup="same")
+    again = send(sqs, fifo, "other", dedup="same")
+    assert again["MessageId"] == first["MessageId"] and again["SequenceNumber"] == first["SequenceNumber"]
+    [got] = receive(sqs, fifo)
+    assert got["Body"] == "one" and got["MessageId"] == first["MessageId"]
+    sqs.delete_message(QueueUrl=fifo, ReceiptHandle=got["ReceiptHandle"])
+    send(sqs, fifo, "late", dedup="same")
+    assert receive(sqs, fifo, wait=1) == [], "also after it was deleted"
+
+
+def test_repetitions_within_a_batch_are_recognised(sqs, fifo):
+    entries = [
+        {"Id": str(i), "MessageBody": str(i), "MessageGroupId": "g", "MessageDeduplicationId": "same"} for i in range(3)
+    ]
+    answer = sqs.send_message_batch(QueueUrl=fifo, Entries=entries)
+    assert len({entry["MessageId"] for entry in answer["Successful"]}) == 1
+    assert attributes_of(sqs, fifo)["ApproximateNumberOfMessages"] == "1"
+
+
+def test_content_can_be_its_own_deduplication_id(sqs, queues):
+    queue = queues(fifo=True, ContentBasedDeduplication="true")
+    first = send(sqs, queue, "same")
+    assert send(sqs, queue, "same")["MessageId"] == first["MessageId"]
+    assert send(sqs, queue, "other")["MessageId"] != first["MessageId"]
+    # An id that is given goes before the content.
+    assert send(sqs, queue, "same", dedup="own")["MessageId"] != first["MessageId"]
+    [got] = receive(sqs, queue, AttributeNames=["MessageDeduplicationId"])
+    import hashlib
+
+    assert got["Attributes"]["MessageDeduplicationId"] == hashlib.sha256(b"same").hexdigest()
+
+
+def test_the_scope_of_deduplication_is_the_queue_or_the_group(sqs, queues):
+    queue = queues(fifo=True)
+    assert send(sqs, queue, "x", "a", "id")["MessageId"] == send(sqs, queue, "x", "b", "id")["MessageId"]
+    queue = queues(fifo=True, DeduplicationScope="messageGroup", FifoThroughputLimit="perMessageGroupId")
+    one = send(sqs, queue, "x", "a", "id")
+    assert send(sqs, queue, "x", "b", "id")["MessageId"] != one["MessageId"]
+    assert send(sqs, queue, "x", "a", "id")["MessageId"] == one["MessageId"]
+    got = receive(sqs, queue, AttributeNames=["MessageDeduplicationId"])
+    assert [message["Attributes"]["MessageDeduplicationId"] for message in got] == ["id", "id"]
+
+
+def test_what_a_fifo_queue_needs_and_what_it_refuses(sqs, queues, fifo):
+    with refused("MissingParameter", "MessageGroupId", status=400):
+        sqs.send_message(QueueUrl=fifo, MessageBody="x", MessageDeduplicationId="d")
+    with refused("InvalidParameterValue", "ContentBasedDeduplication"):
+        send(sqs, fifo, "x")
+    for wrong in ("x" * 129, "a b", "ü"):
+        with refused("InvalidParameterValue", "MessageGroupId"):
+            send(sqs, fifo, "x", group=wrong, dedup="d")
+        with refused("InvalidParameterValue", "MessageDeduplicationId"):
+            send(sqs, fifo, "x", dedup=wrong)
+    with refused("InvalidParameterValue", "DelaySeconds"):
+        send(sqs, fifo, "x", dedup="d", DelaySeconds=5)
+    standard = queues()
+    with refused("InvalidParameterValue", "MessageDeduplicationId"):
+        sqs.send_message(QueueUrl=standard, MessageBody="x", MessageDeduplicationId="d")
+    with refused("InvalidParameterValue", "ReceiveRequestAttemptId"):
+        sqs.receive_message(QueueUrl=standard, ReceiveRequestAttemptId="a")
+
+
+def test_a_receive_that_is_tried_again_gets_the_same_messages(sqs, fifo):
+    for group in "abc":
+        send(sqs, fifo, group, group, group)
+    first = receive(sqs, fifo, most=2, ReceiveRequestAttemptId="try")
+    again = receive(sqs, fifo, most=2, ReceiveRequestAttemptId="try")
+    assert [message["MessageId"] for message in again] == [message["MessageId"] for message in first]
+    [third] = receive(sqs, fifo, ReceiveRequestAttemptId="other")
+    assert third["Body"] == "c"
+    for message in again:
+        sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
+    assert receive(sqs, fifo, wait=0, ReceiveRequestAttemptId="try") == []
+
+
+def test_a_standard_queue_takes_groups_and_does_not_order_by_them(sqs, queues):
+    queue = queues()
+    for number in range(3):
+        sqs.send_message(QueueUrl=queue, MessageBody=str(number), MessageGroupId="tenant")
+    got = receive_all(sqs, queue, 3, AttributeNames=["All"])
+    assert {message["Attributes"]["MessageGroupId"] for message in got} == {"tenant"}
+    assert all("SequenceNumber" not in message["Attributes"] for message in got)

@@ -1,0 +1,129 @@
+"""Strict limits: a broker that refuses what AWS refuses."""
+
+import pytest
+from conftest import Queues, receive, refused, sends
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def strict():
+    from conftest import Nexo
+
+    broker = Nexo("--sqs-limits", "strict")
+    yield broker.client()
+    broker.clean()
+
+
+@pytest.fixture
+def queue(strict, kind):
+    queues = Queues(strict)
+    yield queues(fifo=kind == "fifo")
+    queues.clean()
+
+
+def test_names_are_short_and_plain(strict):
+    for name in ("a.b", "x" * 81, "ü", "", "a/b"):
+        with refused("InvalidParameterValue", "QueueName"):
+            strict.create_queue(QueueName=name)
+    strict.create_queue(QueueName="x" * 80)
+
+
+@pytest.mark.parametrize(
+    "name, low, high",
+    [
+        ("VisibilityTimeout", 0, 43200),
+        ("MessageRetentionPeriod", 60, 1209600),
+        ("MaximumMessageSize", 1024, MIB),
+        ("DelaySeconds", 0, 900),
+        ("ReceiveMessageWaitTimeSeconds", 0, 20),
+        ("KmsDataKeyReusePeriodSeconds", 60, 86400),
+    ],
+)
+def test_attributes_have_their_ranges(strict, queue, name, low, high):
+    change = lambda value: strict.set_queue_attributes(QueueUrl=queue, Attributes={name: str(value)})
+    change(low)
+    change(high)
+    for wrong in (low - 1, high + 1):
+        with refused("InvalidAttributeValue", name):
+            change(wrong)
+
+
+def test_a_message_has_a_mebibyte_and_a_batch_too(strict, queue):
+    send = lambda body: strict.send_message(QueueUrl=queue, MessageBody=body, **sends(queue))
+    send("x" * MIB)
+    with refused("InvalidParameterValue", f"Message must be shorter than {MIB} bytes"):
+        send("x" * (MIB + 1))
+    entries = [{"Id": str(i), "MessageBody": "x" * (MIB // 3), **sends(queue)} for i in range(4)]
+    with refused("AWS.SimpleQueueService.BatchRequestTooLong", str(MIB)):
+        strict.send_message_batch(QueueUrl=queue, Entries=entries)
+    answer = strict.send_message_batch(QueueUrl=queue, Entries=entries[:3])
+    assert len(answer["Successful"]) == 3
+
+
+def test_a_message_has_ten_attributes(strict, queue):
+    attributes = lambda count: {f"a{i}": {"DataType": "String", "StringValue": "x"} for i in range(count)}
+    strict.send_message(QueueUrl=queue, MessageBody="x", MessageAttributes=attributes(10), **sends(queue))
+    with refused("InvalidParameterValue", "[11] exceeds the allowed maximum [10]"):
+        strict.send_message(QueueUrl=queue, MessageBody="x", MessageAttributes=attributes(11), **sends(queue))
+
+
+def test_times_have_their_limits(strict, queue, kind):
+    if kind == "standard":
+        with refused("InvalidParameterValue", "DelaySeconds"):
+            strict.send_message(QueueUrl=queue, MessageBody="x", DelaySeconds=901)
+    with refused("InvalidParameterValue", "WaitTimeSeconds"):
+        strict.receive_message(QueueUrl=queue, WaitTimeSeconds=21)
+    with refused("InvalidParameterValue", "VisibilityTimeout"):
+        strict.receive_message(QueueUrl=queue, VisibilityTimeout=43201)
+    strict.send_message(QueueUrl=queue, MessageBody="x", **sends(queue))
+    [got] = receive(strict, queue)
+    change = lambda seconds: strict.change_message_visibility(
+        QueueUrl=queue, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=seconds
+    )
+    change(43_000)
+    with refused("InvalidParameterValue", "VisibilityTimeout"):
+        change(43_201)
+    import time
+
+    time.sleep(0.05)
+    with refused("InvalidParameterValue", "beyond the limit [43200 seconds]"):
+        change(43_200)
+
+
+def test_some_things_may_be_done_once_a_minute(strict, kind):
+    queues = Queues(strict)
+    queue = queues(fifo=kind == "fifo")
+    strict.purge_queue(QueueUrl=queue)
+    with refused("AWS.SimpleQueueService.PurgeQueueInProgress", status=403):
+        strict.purge_queue(QueueUrl=queue)
+    strict.delete_queue(QueueUrl=queue)
+    with refused("AWS.SimpleQueueService.QueueDeletedRecently", "60 seconds"):
+        queues(fifo=kind == "fifo", name=queue.rsplit("/", 1)[1])
+
+
+def test_permissions_and_tags_are_few(strict, queue):
+    actions = ["SendMessage", "ReceiveMessage", "DeleteMessage", "PurgeQueue", "GetQueueUrl", "TagQueue", "UntagQueue", "DeleteQueue"]
+    with refused("OverLimit", "8 Actions were found, maximum allowed is 7.", status=403):
+        strict.add_permission(QueueUrl=queue, Label="x", AWSAccountIds=["1"], Actions=actions)
+    strict.tag_queue(QueueUrl=queue, Tags={str(i): "x" for i in range(50)})
+    with refused("InvalidParameterValue", "Too many tags"):
+        strict.tag_queue(QueueUrl=queue, Tags={"one more": "x"})
+
+
+def test_a_fifo_queue_has_twenty_thousand_in_flight(strict):
+    queues = Queues(strict)
+    queue = queues(fifo=True, VisibilityTimeout="3600")
+    for batch in range(2000):
+        entries = [
+            {"Id": str(i), "MessageBody": "x", "MessageGroupId": f"{batch}-{i}", "MessageDeduplicationId": f"{batch}-{i}"}
+            for i in range(10)
+        ]
+        strict.send_message_batch(QueueUrl=queue, Entries=entries)
+    count = 0
+    while count < 20_000:
+        count += len(receive(strict, queue, wait=1))
+    strict.send_message(QueueUrl=queue, MessageBody="x", MessageGroupId="more", MessageDeduplicationId="more")
+    with refused("OverLimit", "20000", status=403):
+        strict.receive_message(QueueUrl=queue)
+    queues.clean()

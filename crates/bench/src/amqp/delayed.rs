@@ -1,0 +1,81 @@
+//! Messages with a delay and a priority each, through an exchange of type `x-delayed-message`. What counts here is when
+//! they come, not how fast they go.
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use nexo_amqp::codec::method::{ConfirmMethod, basic, confirm};
+use nexo_amqp::codec::{Method, PropertiesBuilder, ShortStr, TableBuf, encode_message};
+
+use super::confirms::Confirms;
+use super::connection::{Connection, InputSize, PATIENCE, short};
+use super::publisher::CHANNEL;
+use super::topology::Topology;
+use super::url::AmqpUrl;
+use crate::input::Filled;
+use crate::work::{Delayed, Durability, QueueArgument, Settings};
+
+/// Messages that are sent before their confirms are waited for.
+const BATCH: usize = 500;
+
+/// Makes a queue with all priorities behind an exchange of the same name that delays.
+pub(super) fn declare(url: &AmqpUrl, name: &str) -> anyhow::Result<Topology> {
+    let arguments = vec![QueueArgument::new("x-max-priority", "255")];
+    let settings = Settings { durability: Durability::Durable, arguments };
+    let mut topology = Topology::declare(url, &[name.to_owned()], &settings)?;
+    let mut arguments = TableBuf::new();
+    arguments.put(ShortStr::from_static("x-delayed-type"), "direct");
+    topology.exchange_with(name, "x-delayed-message", arguments.as_table())?;
+    Ok(topology)
+}
+
+/// Publishes all messages, and waits until they are confirmed.
+pub(super) fn publish(
+    url: &AmqpUrl,
+    name: &str,
+    messages: &mut dyn Iterator<Item = Delayed>,
+) -> anyhow::Result<()> {
+    let mut connection = Connection::open(url, InputSize::Small)?;
+    connection.open_channel(CHANNEL)?;
+    connection.send(CHANNEL, &confirm::Select { nowait: false })?;
+    connection.wait_for(CHANNEL, |method| match method {
+        Method::Confirm(ConfirmMethod::SelectOk(_)) => Some(()),
+        _ => None,
+    })?;
+    let mut confirms = Confirms::new(connection.frame_max);
+    let mut published = 0;
+    loop {
+        let mut out = Vec::new();
+        for message in (&mut *messages).take(BATCH) {
+            encode(&mut out, name, &message, &connection)?;
+            published += 1;
+        }
+        if out.is_empty() {
+            return connection.close();
+        }
+        (&connection.socket).write_all(&out).context("cannot publish")?;
+        while confirms.confirmed() < published {
+            let filled = connection.input.fill(&connection.socket).context("cannot read confirms")?;
+            ensure!(filled == Filled::More, "nothing was confirmed for {PATIENCE:?}");
+            let done = confirms.scan(connection.input.bytes(), Instant::now())?;
+            connection.input.consume(done);
+        }
+    }
+}
+
+fn encode(out: &mut Vec<u8>, name: &str, message: &Delayed, connection: &Connection) -> anyhow::Result<()> {
+    let publish = basic::Publish {
+        ticket: 0,
+        exchange: short(name)?,
+        routing_key: short(name)?,
+        mandatory: false,
+        immediate: false,
+    };
+    let mut headers = TableBuf::new();
+    headers.put(ShortStr::from_static("x-delay"), i64::try_from(message.delay.as_millis())?);
+    let properties =
+        PropertiesBuilder::new().headers(headers.as_table()).delivery_mode(2).priority(message.priority);
+    encode_message(out, CHANNEL, &publish, &properties.to_vec(), &message.body, connection.frame_max);
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! Load for brokers, and what came of it.
+//!
+//! `nexo bench` runs one load against a broker that is already there: [`throughput`], [`latency`], [`backlog`], [`churn`],
+//! [`mixed`] and [`disk`] each take options, run, and give back a [`Report`] that can be printed, drawn and read by
+//! programs. What they need of a broker is in `protocol`; `amqp`, `native` and `nats` provide it. Client and broker share the
+//! machine, so every nanosecond that the load takes is one the broker does not have: the hot paths are in
+//! `amqp/publisher.rs` and `amqp/deliveries.rs`. [`Sink`] is a server that only parses, to see what the load itself could
+//! reach at most.
+//!
+//! [`engine`] starts a broker of its own and measures what only Nexo promises; `nexo-bench` runs it.
+
+mod amqp;
+pub mod backlog;
+mod chart;
+pub mod churn;
+mod crew;
+pub mod disk;
+pub mod engine;
+pub mod html;
+mod input;
+pub mod latency;
+mod machine;
+pub mod mixed;
+mod native;
+mod nats;
+mod options;
+mod percentiles;
+mod process;
+mod progress;
+mod protocol;
+mod report;
+mod schedule;
+mod span;
+mod tally;
+mod threads;
+pub mod throughput;
+mod work;
+
+pub use amqp::{AmqpUrl, Sink};
+pub use chart::{Axis, Chart, Curve, Scale};
+pub use native::NativeUrl;
+pub use nats::NatsUrl;
+pub use options::{LoadOptions, QueueType, Target};
+pub use percentiles::Percentiles;
+pub use process::Used;
+pub use progress::{Progress, Verdict, Watch};
+pub use report::{Figures, Report};
+pub use tally::Totals;
+pub use work::{Ack, QueueArgument};

@@ -1,0 +1,38 @@
+//! The SQS API: every AWS SDK works with Nexo by changing its endpoint.
+//!
+//! - `protocol`: AWS JSON 1.0 and the older Query protocol with XML answers, both into one model of requests and answers
+//!   (`request.rs`, `response.rs`). Pure.
+//! - `service`: one implementation of each action, in terms of the broker.
+//! - `settings.rs`, `attributes.rs`: what SQS keeps with a queue, and what clients call it.
+//! - `message.rs`, `message_attributes.rs`: messages between SQS and the broker. `docs/interop.md` has the table.
+//! - `signature`: AWS Signature V4.
+//! - `http.rs`, `listener.rs`: the port.
+//!
+//! `fault.rs` is the one table of errors.
+
+mod arn;
+mod attributes;
+mod fault;
+mod http;
+mod ids;
+mod limits;
+mod listener;
+mod message;
+mod message_attributes;
+mod object;
+mod policy;
+mod protocol;
+mod queue_url;
+mod receipt_handle;
+mod redrive;
+mod request;
+mod response;
+mod service;
+mod settings;
+mod signature;
+mod text;
+
+pub use limits::LimitMode;
+pub use listener::serve;
+pub use service::SqsOptions;
+pub use signature::{AccessKey, AccessKeyError};

@@ -1,0 +1,297 @@
+//! Attributes of messages: text, numbers and bytes with a type that may carry a label, as in `Number.price`.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use md5::{Digest, Md5};
+use nexo_broker::HeaderValue;
+
+use crate::fault::{Fault, FaultCode};
+use crate::ids::hex;
+use crate::limits::ATTRIBUTE_NAME_MAX;
+use crate::protocol::xml::is_forbidden;
+use crate::request::AttributeValue;
+use crate::response;
+use crate::text::Text;
+
+/// One attribute, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Attribute {
+    /// `String`, `Number` or `Binary`, perhaps with a label.
+    pub(crate) data_type: String,
+    pub(crate) data: Data,
+}
+
+/// What an attribute says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    Text(String),
+    Binary(Bytes),
+}
+
+/// Attributes by name, in the order in which their digest is made.
+pub(crate) type Attributes = BTreeMap<String, Attribute>;
+
+/// Checks the attributes of a message.
+pub(crate) fn parse(
+    given: Option<BTreeMap<Text<'_>, AttributeValue<'_>>>,
+    max: usize,
+) -> Result<Attributes, Fault> {
+    let given = given.unwrap_or_default();
+    if given.len() > max {
+        let count = given.len();
+        return Err(Fault::invalid(format!(
+            "Number of message attributes [{count}] exceeds the allowed maximum [{max}]."
+        )));
+    }
+    given
+        .into_iter()
+        .map(|(name, value)| {
+            check_name(&name)?;
+            Ok((name.to_string(), Attribute::parse(&name, &value)?))
+        })
+        .collect()
+}
+
+fn check_name(name: &str) -> Result<(), Fault> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let lower = name.to_ascii_lowercase();
+    let fault = if name.is_empty() {
+        "The message attribute name must not be empty."
+    } else if name.len() > ATTRIBUTE_NAME_MAX {
+        "Length of message attribute name must be less than 256 bytes."
+    } else if !name.chars().all(allowed) {
+        "Attribute name can contain A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters."
+    } else if name.starts_with('.') || name.ends_with('.') || name.contains("..") {
+        "Attribute name must not start or end with a period, nor have two of them in a row."
+    } else if lower.starts_with("aws.") || lower.starts_with("amazon.") {
+        "Attribute name must not start with AWS-reserved prefixes such as AWS. or Amazon."
+    } else {
+        return Ok(());
+    };
+    let name: String = name.chars().take(ATTRIBUTE_NAME_MAX).collect();
+    Err(Fault::invalid(format!("The message attribute name '{name}' is invalid. {fault}")))
+}
+
+impl Attribute {
+    /// Checks one attribute of a request.
+    pub(crate) fn parse(name: &str, value: &AttributeValue<'_>) -> Result<Self, Fault> {
+        let invalid = |fact: String| Fault::invalid(format!("The message attribute '{name}' {fact}"));
+        let lists = [&value.string_list_values, &value.binary_list_values];
+        if lists.into_iter().flatten().any(|list| !list.is_empty()) {
+            return Err(Fault::new(
+                FaultCode::UnsupportedOperation,
+                "Message attribute list values in SendMessage operation are not supported.",
+            ));
+        }
+        let data_type = value.data_type.as_deref().unwrap_or_default();
+        if data_type.is_empty() {
+            return Err(invalid("must contain non-empty message attribute type.".into()));
+        }
+        if data_type.len() > ATTRIBUTE_NAME_MAX {
+            return Err(invalid("has a message attribute type that is longer than 256 bytes.".into()));
+        }
+        let empty = || {
+            invalid(format!(
+                "must contain non-empty message attribute value for message attribute type '{data_type}'."
+            ))
+        };
+        let data = match base_type(data_type) {
+            Some(base @ (BaseType::Text | BaseType::Number)) => {
+                if value.binary_value.is_some() {
+                    return Err(empty());
+                }
+                let text = value.string_value.as_deref().filter(|text| !text.is_empty()).ok_or_else(empty)?;
+                if text.chars().any(is_forbidden) {
+                    return Err(invalid("contains characters that are not allowed.".into()));
+                }
+                if base == BaseType::Number && !is_number(text) {
+                    return Err(Fault::invalid(format!(
+                        "Can't cast the value of message attribute '{name}' to a number."
+                    )));
+                }
+                Data::Text(text.to_owned())
+            }
+            Some(BaseType::Binary) => {
+                let text = value.binary_value.as_deref().filter(|text| !text.is_empty()).ok_or_else(empty)?;
+                let bytes = BASE64_STANDARD
+                    .decode(text)
+                    .map_err(|_| invalid("has a binary value that is not base64.".into()))?;
+                Data::Binary(bytes.into())
+            }
+            None => {
+                return Err(invalid(
+                    "has an invalid message attribute type, the set of supported type prefixes is Binary, \
+                     Number, and String."
+                        .into(),
+                ));
+            }
+        };
+        Ok(Self { data_type: data_type.to_owned(), data })
+    }
+
+    /// What it counts for in the size of its message.
+    pub(crate) fn len(&self) -> usize {
+        self.data_type.len()
+            + match &self.data {
+                Data::Text(text) => text.len(),
+                Data::Binary(bytes) => bytes.len(),
+            }
+    }
+
+    /// The header that carries it, and what must be remembered of its type, if that does not follow from the header.
+    pub(crate) fn to_header(&self) -> (HeaderValue, Option<&str>) {
+        let (header, plain) = match (base_type(&self.data_type), &self.data) {
+            (Some(BaseType::Number), Data::Text(text)) => (HeaderValue::Number(text.clone()), "Number"),
+            (_, Data::Text(text)) => (HeaderValue::Text(text.clone()), "String"),
+            (_, Data::Binary(bytes)) => (HeaderValue::Bytes(bytes.clone()), "Binary"),
+        };
+        (header, (self.data_type != plain).then_some(&*self.data_type))
+    }
+
+    /// The attribute that a header carries.
+    pub(crate) fn from_header(value: HeaderValue, data_type: Option<String>) -> Self {
+        let (plain, data) = match value {
+            HeaderValue::Text(text) => ("String", Data::Text(text)),
+            HeaderValue::Number(digits) => ("Number", Data::Text(digits)),
+            HeaderValue::Bytes(bytes) => ("Binary", Data::Binary(bytes)),
+        };
+        Self { data_type: data_type.unwrap_or_else(|| plain.to_owned()), data }
+    }
+
+    /// The attribute as clients see it.
+    pub(crate) fn into_response(self) -> response::MessageAttribute {
+        let (string_value, binary_value) = match self.data {
+            Data::Text(text) => (Some(text), None),
+            Data::Binary(bytes) => (None, Some(BASE64_STANDARD.encode(bytes))),
+        };
+        response::MessageAttribute { string_value, binary_value, data_type: self.data_type }
+    }
+}
+
+/// The digest by which clients check that attributes arrived as they were sent; `None` if there are none.
+pub(crate) fn md5<'a>(attributes: impl IntoIterator<Item = (&'a String, &'a Attribute)>) -> Option<String> {
+    let mut hash = Md5::new();
+    let mut any = false;
+    for (name, attribute) in attributes {
+        any = true;
+        put(&mut hash, name.as_bytes());
+        put(&mut hash, attribute.data_type.as_bytes());
+        match &attribute.data {
+            Data::Text(text) => {
+                hash.update([1]);
+                put(&mut hash, text.as_bytes());
+            }
+            Data::Binary(bytes) => {
+                hash.update([2]);
+                put(&mut hash, bytes);
+            }
+        }
+    }
+    any.then(|| hex(&hash.finalize()))
+}
+
+/// The digest of a body.
+pub(crate) fn md5_of(bytes: &[u8]) -> String {
+    hex(&Md5::digest(bytes))
+}
+
+fn put(hash: &mut Md5, bytes: &[u8]) {
+    // Everything that is hashed has come in a request, which is shorter than that.
+    hash.update((bytes.len() as u32).to_be_bytes());
+    hash.update(bytes);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BaseType {
+    Text,
+    Number,
+    Binary,
+}
+
+fn base_type(data_type: &str) -> Option<BaseType> {
+    match data_type.split('.').next()? {
+        "String" => Some(BaseType::Text),
+        "Number" => Some(BaseType::Number),
+        "Binary" => Some(BaseType::Binary),
+        _ => None,
+    }
+}
+
+/// Digits with a sign, a point and an exponent, each or not.
+fn is_number(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.' | 'e' | 'E');
+    text.chars().all(plain) && text.parse::<f64>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(data_type: &'static str, value: &'static str) -> AttributeValue<'static> {
+        AttributeValue {
+            data_type: Some(data_type.into()),
+            string_value: Some(value.into()),
+            ..AttributeValue::default()
+        }
+    }
+
+    #[test]
+    fn the_digest_is_the_one_that_aws_documents_its_clients_to_make() {
+        let one = Attribute::parse("a", &text("String", "b")).unwrap();
+        // From the definition: lengths and bytes of name, type and value, with a byte for the kind of value.
+        let bytes = b"\0\0\0\x01a\0\0\0\x06String\x01\0\0\0\x01b";
+        assert_eq!(md5([(&"a".to_owned(), &one)]), Some(md5_of(bytes)));
+        assert_eq!(md5([]), None);
+    }
+
+    #[test]
+    fn an_attribute_survives_being_a_header() {
+        for value in [
+            text("String", "x"),
+            text("String.url", "x"),
+            text("Number", "1.50"),
+            text("Number.int", "-7"),
+            AttributeValue {
+                data_type: Some("Binary.png".into()),
+                binary_value: Some("AAH/".into()),
+                ..AttributeValue::default()
+            },
+        ] {
+            let attribute = Attribute::parse("a", &value).unwrap();
+            let (header, label) = attribute.to_header();
+            assert_eq!(Attribute::from_header(header, label.map(str::to_owned)), attribute);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let refused = |value: &AttributeValue<'_>| Attribute::parse("a", value).unwrap_err().code;
+        let invalid = FaultCode::InvalidParameterValue;
+        for value in [
+            AttributeValue::default(),
+            text("", "x"),
+            text("Strange", "x"),
+            text("String", ""),
+            text("Number", "x"),
+            text("Number", "inf"),
+            text("Binary", "x"),
+            text("String", "\u{1}"),
+            AttributeValue {
+                binary_value: Some("%".into()),
+                data_type: Some("Binary".into()),
+                ..Default::default()
+            },
+        ] {
+            assert_eq!(refused(&value), invalid, "{value:?}");
+        }
+        let list = AttributeValue { string_list_values: Some(vec!["x".into()]), ..text("String", "x") };
+        assert_eq!(refused(&list), FaultCode::UnsupportedOperation);
+        for name in ["", "a b", ".a", "a.", "a..b", "AWS.x", "amazon.x", "ü", &"x".repeat(257)] {
+            assert_eq!(check_name(name).unwrap_err().code, invalid, "{name}");
+        }
+        assert_eq!(check_name("Some_name-1.2"), Ok(()));
+    }
+}

@@ -1,0 +1,122 @@
+//! Attributes of queues: asked for and set.
+
+use std::collections::BTreeMap;
+
+use nexo_broker::DeadLetters;
+use nexo_types::QueueName;
+
+use super::queues::named_attributes;
+use super::{Context, Service, create_fault, now};
+use crate::attributes::{Kept, QueueAttribute};
+use crate::fault::Fault;
+use crate::redrive::RedriveAllowPolicy;
+use crate::request::{GetQueueAttributes, SetQueueAttributes};
+use crate::response::{QueueAttributes, Response};
+
+impl Service {
+    pub(super) fn get_queue_attributes(
+        &self,
+        context: &Context,
+        request: &GetQueueAttributes<'_>,
+    ) -> Result<Response, Fault> {
+        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let mut wanted = Vec::new();
+        for name in request.attribute_names.iter().flatten() {
+            match &**name {
+                "All" => wanted.extend_from_slice(QueueAttribute::ALL),
+                name => {
+                    wanted.push(QueueAttribute::named(name).ok_or_else(|| Fault::unknown_attribute(name))?);
+                }
+            }
+        }
+        let stats = self.broker.queue_stats(queue.name())?;
+        let kept = Kept { config: stats.config, settings: (*queue.settings).clone() };
+        let seen = self.seen(context, queue.name());
+        let created_s = stats.created_at.0 / 1000;
+        let value = |attribute| match attribute {
+            QueueAttribute::ApproximateNumberOfMessages => Some((stats.ready + stats.grouped).to_string()),
+            QueueAttribute::ApproximateNumberOfMessagesNotVisible => Some(stats.leased.to_string()),
+            QueueAttribute::ApproximateNumberOfMessagesDelayed => Some(stats.delayed.to_string()),
+            QueueAttribute::CreatedTimestamp => Some(created_s.to_string()),
+            QueueAttribute::LastModifiedTimestamp => {
+                Some(kept.settings.modified_s.max(created_s).to_string())
+            }
+            QueueAttribute::QueueArn => Some(self.arn_of(context, queue.name())),
+            settable => kept.get(settable, &seen),
+        };
+        let attributes: BTreeMap<&'static str, String> =
+            wanted.into_iter().filter_map(|attribute| Some((attribute.name(), value(attribute)?))).collect();
+        Ok(Response::QueueAttributes(QueueAttributes { attributes }))
+    }
+
+    pub(super) async fn set_queue_attributes(
+        &self,
+        context: &Context,
+        request: SetQueueAttributes<'_>,
+    ) -> Result<Response, Fault> {
+        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let attributes = request.attributes.ok_or_else(|| Fault::missing("Attributes"))?;
+        let attributes = named_attributes(&attributes)?;
+        let limits = self.limits();
+        let change = |kept: &mut Kept| {
+            for (attribute, value) in &attributes {
+                let was_fifo = kept.settings.fifo.is_some();
+                kept.set(*attribute, value, limits)?;
+                if kept.settings.fifo.is_some() != was_fifo {
+                    return Err(Fault::unknown_attribute(attribute.name()));
+                }
+            }
+            kept.check()
+        };
+        let mut kept = Kept::of(queue.handle.config());
+        change(&mut kept)?;
+        self.check_dead_letters(queue.name(), &kept)?;
+        self.change_kept(queue.name(), |kept| {
+            // It has worked on a copy; whatever else changed meanwhile, these attributes still make sense.
+            let _ = change(kept);
+        })
+        .await?;
+        Ok(Response::Done)
+    }
+
+    /// Changes what is kept with a queue, and notes when.
+    pub(super) async fn change_kept(
+        &self,
+        name: &QueueName,
+        change: impl FnOnce(&mut Kept),
+    ) -> Result<(), Fault> {
+        let update = |config: &nexo_broker::QueueConfig| {
+            let mut kept = Kept::of(config.clone());
+            change(&mut kept);
+            kept.settings.modified_s = now().0 / 1000;
+            kept.into_config()
+        };
+        self.broker.update_queue(name, update).await.map_err(create_fault)
+    }
+
+    /// Checks where the dead letters of a queue are to go: the queue must be there, of the same kind, and take them.
+    pub(super) fn check_dead_letters(&self, name: &QueueName, kept: &Kept) -> Result<(), Fault> {
+        let DeadLetters::Queue(target) = &kept.config.dead_letters else { return Ok(()) };
+        let wrong = |reason: &str| Fault::value("RedrivePolicy", target.as_str(), reason);
+        if target == name {
+            return Err(wrong("Dead letter queue cannot be the same as the source queue."));
+        }
+        let Ok(dead) = self.queue_named(target) else {
+            return Err(wrong("Dead letter target does not exist."));
+        };
+        if dead.is_fifo() != kept.settings.fifo.is_some() {
+            return Err(wrong("Dead-letter queue must be same type of queue as the source."));
+        }
+        let allows = dead
+            .settings
+            .redrive_allow_policy
+            .as_deref()
+            .is_none_or(|text| RedriveAllowPolicy::parse(text).is_ok_and(|policy| policy.allows(name)));
+        if !allows {
+            return Err(wrong(
+                "The dead-letter queue's redrive allow policy does not permit this source queue.",
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! Receiving: what is there, or the first that comes. Nobody asks again and again: a receive that waits is a consumer that
+//! the broker knows, and one whose client goes away takes nothing with it.
+
+use nexo_broker::{Delivery, PopError, PopRequest};
+use nexo_types::{Millis, QueueName};
+
+use super::{Context, Queue, Service};
+use crate::fault::{Fault, FaultCode};
+use crate::limits::{ANSWER_BYTES_MAX, BATCH_MAX};
+use crate::message::{self, Wanted};
+use crate::request::ReceiveMessage;
+use crate::response::{Message, Messages, Response};
+
+impl Service {
+    pub(super) async fn receive_message(
+        &self,
+        context: &Context,
+        request: ReceiveMessage<'_>,
+    ) -> Result<Response, Fault> {
+        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let limits = self.limits();
+        let max = in_range("MaxNumberOfMessages", request.max_number_of_messages, 1, BATCH_MAX as u64)?;
+        let wait_s = in_range("WaitTimeSeconds", request.wait_time_seconds, 0, limits.wait_s)?;
+        let visibility_s = in_range("VisibilityTimeout", request.visibility_timeout, 0, limits.visibility_s)?;
+        let system = request.attribute_names.iter().flatten();
+        let system = system.chain(request.message_system_attribute_names.iter().flatten());
+        let attributes = request.message_attribute_names.iter().flatten();
+        let wanted = Wanted::new(system.map(|name| &**name), attributes.map(|name| &**name))?;
+        let pop = PopRequest {
+            max: max.map_or(1, |max| max as usize),
+            wait: Millis::from_secs(wait_s.unwrap_or(queue.settings.wait_s)),
+            visibility: visibility_s.map(|seconds| Millis::from_secs(seconds).max(Millis(1))),
+            bytes_max: Some(ANSWER_BYTES_MAX),
+        };
+        let Some(attempt) = request.receive_request_attempt_id else {
+            let messages = self.receive(context, &queue, pop, &wanted).await?;
+            return Ok(Response::Messages(Messages { messages }));
+        };
+        if !queue.is_fifo() {
+            return Err(Fault::wrong_queue_type("ReceiveRequestAttemptId", &attempt));
+        }
+        let key = (queue.handle.id(), attempt.to_string());
+        let visibility = pop.visibility.unwrap_or_else(|| queue.handle.config().visibility);
+        let mut messages = self.repeated.again(&self.broker, &key, visibility).await;
+        if messages.is_empty() {
+            messages = self.receive(context, &queue, pop, &wanted).await?;
+            self.repeated.remember(key, &messages);
+        }
+        Ok(Response::Messages(Messages { messages }))
+    }
+
+    async fn receive(
+        &self,
+        context: &Context,
+        queue: &Queue,
+        pop: PopRequest,
+        wanted: &Wanted,
+    ) -> Result<Vec<Message>, Fault> {
+        self.check_in_flight(queue)?;
+        let popped = tokio::select! {
+            popped = self.broker.pop(queue.name(), pop) => popped,
+            // Whoever waits when the broker stops is told that nothing came, and asks again, here or elsewhere.
+            () = self.stop.cancelled() => Ok(Vec::new()),
+        };
+        let deliveries: Vec<Delivery> = popped.map_err(|error| match error {
+            PopError::Queue(error) => error.into(),
+            PopError::OutOfRange { .. } => Fault::invalid(error.to_string()),
+        })?;
+        let source = queue.source();
+        let place = (&*context.region, &*self.options.account);
+        let find = |name: &QueueName| self.queue_named(name).ok().map(|queue| queue.source());
+        let seen = |delivery: &Delivery| message::received(delivery, source, wanted, place, find);
+        Ok(deliveries.iter().map(seen).collect())
+    }
+
+    fn check_in_flight(&self, queue: &Queue) -> Result<(), Fault> {
+        let limits = self.limits();
+        let max = if queue.is_fifo() { limits.in_flight_fifo } else { limits.in_flight_standard };
+        if max == usize::MAX || queue.handle.in_flight() < max {
+            return Ok(());
+        }
+        let message =
+            format!("Too many messages are in flight: the queue has {max}, and no more are allowed.");
+        Err(Fault::new(FaultCode::OverLimit, message))
+    }
+}
+
+/// A number of a request, if it is there.
+fn in_range(parameter: &str, value: Option<i64>, min: u64, max: u64) -> Result<Option<u64>, Fault> {
+    let Some(value) = value else { return Ok(None) };
+    match u64::try_from(value) {
+        Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
+        Ok(_) | Err(_) => {
+            let reason = format!("Must be between {min} and {max}, if provided.");
+            Err(Fault::value(parameter, &value.to_string(), &reason))
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Whether a signature holds.
+
+use axum::http::{HeaderMap, Method, Uri};
+use hmac::{Hmac, KeyInit, Mac};
+use jiff::civil::DateTime;
+use nexo_types::{Millis, Timestamp};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::canonical;
+use super::claim::{Claim, Place};
+use super::keys::AccessKey;
+use crate::fault::{Fault, FaultCode};
+use crate::ids::hex;
+use crate::protocol::form::Form;
+
+/// How far the clocks of client and broker may be apart.
+const SKEW: Millis = Millis::from_secs(15 * 60);
+const DATE_FORMAT: &str = "%Y%m%dT%H%M%SZ";
+
+/// A request that may be signed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SignedRequest<'a> {
+    pub(crate) method: &'a Method,
+    pub(crate) uri: &'a Uri,
+    pub(crate) headers: &'a HeaderMap,
+    /// The parameters, in which a signature may stand.
+    pub(crate) form: &'a Form<'a>,
+    pub(crate) body: &'a [u8],
+}
+
+/// Checks that one of these keys has signed this request, lately and as it is.
+pub(crate) fn verify(request: SignedRequest<'_>, keys: &[AccessKey], now: Timestamp) -> Result<(), Fault> {
+    let claim = Claim::of(request.headers, request.form)?.ok_or_else(|| {
+        Fault::new(FaultCode::MissingAuthenticationToken, "Request is missing Authentication Token")
+    })?;
+    let key = keys.iter().find(|key| key.id == claim.key_id).ok_or_else(|| {
+        Fault::new(FaultCode::InvalidClientTokenId, "The security token included in the request is invalid.")
+    })?;
+    check_time(&claim, now)?;
+    let payload = payload_hash(&request)?;
+    let text = canonical::request(request.method, request.uri, request.headers, &claim.headers, &payload);
+    let expected = signature(&claim, key, &text);
+    if expected.as_bytes().ct_eq(claim.signature.as_bytes()).into() {
+        return Ok(());
+    }
+    Err(mismatch(
+        "The request signature we calculated does not match the signature you provided. Check your AWS Secret \
+         Access Key and signing method. Consult the service documentation for details.",
+    ))
+}
+
+/// The hash of the body. A client may have said it in a header, which then must be true.
+fn payload_hash(request: &SignedRequest<'_>) -> Result<String, Fault> {
+    let actual = hex(&Sha256::digest(request.body));
+    let said = request.headers.get("x-amz-content-sha256").and_then(|value| value.to_str().ok());
+    match said {
+        Some("UNSIGNED-PAYLOAD") => {
+            // A body that anybody may change would make the rest of the signature worth nothing.
+            Err(mismatch("UNSIGNED-PAYLOAD is not supported; the request must be signed with its body."))
+        }
+        Some(said) if !said.eq_ignore_ascii_case(&actual) => {
+            Err(mismatch("The provided 'x-amz-content-sha256' header does not match what was computed."))
+        }
+        Some(_) | None => Ok(actual),
+    }
+}
+
+fn check_time(claim: &Claim, now: Timestamp) -> Result<(), Fault> {
+    let incomplete = |message: &str| Fault::new(FaultCode::IncompleteSignature, message.to_owned());
+    let signed_at = parse_date(&claim.date)
+        .ok_or_else(|| incomplete("Date must be in ISO-8601 'basic format', as in 20150830T123600Z."))?;
+    if !claim.date.starts_with(&claim.scope.day) || claim.scope.day.len() != 8 {
+        return Err(mismatch(
+            "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP.",
+        ));
+    }
+    if claim.scope.service != "sqs" {
+        return Err(mismatch("Credential should be scoped to correct service: 'sqs'."));
+    }
+    let date = &claim.date;
+    let minutes = SKEW.0 / 60_000;
+    if signed_at > now.plus(SKEW) {
+        let (limit, now) = (format_date(now.plus(SKEW)), format_date(now));
+        return Err(mismatch(&format!(
+            "Signature not yet current: {date} is still later than {limit} ({now} + {minutes} min.)"
+        )));
+    }
+    match claim.place {
+        Place::Header if signed_at.plus(SKEW) < now => {
+            let (limit, now) = (format_date(Timestamp(now.0.saturating_sub(SKEW.0))), format_date(now));
+            Err(mismatch(&format!(
+                "Signature expired: {date} is now earlier than {limit} ({now} - {minutes} min.)"
+            )))
+        }
+        Place::Address { expires_s } if signed_at.plus(Millis::from_secs(expires_s)) < now => {
+            Err(Fault::new(FaultCode::RequestExpired, "Request has expired."))
+        }
+        Place::Header | Place::Address { .. } => Ok(()),
+    }
+}
+
+fn signature(claim: &Claim, key: &AccessKey, canonical: &str) -> String {
+    let hash = hex(&Sha256::digest(canonical.as_bytes()));
+    let text = format!("AWS4-HMAC-SHA256\n{}\n{}\n{hash}", claim.date, claim.scope.text());
+    let secret = format!("AWS4{}", key.secret);
+    let scope = &claim.scope;
+    let parts = [&*scope.day, &scope.region, &scope.service, "aws4_request"];
+    let signing = parts.iter().fold(secret.into_bytes(), |key, part| mac(&key, part));
+    hex(&mac(&signing, &text))
+}
+
+fn mac(key: &[u8], text: &str) -> Vec<u8> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("a key of HMAC may be of any length");
+    mac.update(text.as_bytes());
+    mac.finalize().into_bytes().to_vec()
+}
+
+fn parse_date(text: &str) -> Option<Timestamp> {
+    let date = DateTime::strptime(DATE_FORMAT, text).ok()?;
+    let zoned = date.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+    u64::try_from(zoned.timestamp().as_millisecond()).ok().map(Timestamp)
+}
+
+fn format_date(at: Timestamp) -> String {
+    let at = i64::try_from(at.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    at.map(|at| at.strftime(DATE_FORMAT).to_string()).unwrap_or_default()
+}
+
+fn mismatch(message: &str) -> Fault {
+    Fault::new(FaultCode::SignatureDoesNotMatch, message.to_owned())
+}

@@ -1,0 +1,125 @@
+//! What was measured, repetition by repetition, and what it comes to.
+
+use std::collections::BTreeMap;
+
+use super::contender::Contender;
+use super::scenario::{SCENARIOS, Scenario, Unit};
+
+/// Several measurements of one thing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Spread(Vec<f64>);
+
+impl Spread {
+    pub(super) fn add(&mut self, figure: f64) {
+        self.0.push(figure);
+        self.0.sort_by(f64::total_cmp);
+    }
+
+    /// The middle one, or the mean of the two in the middle.
+    pub(super) fn median(&self) -> Option<f64> {
+        let (len, half) = (self.0.len(), self.0.len() / 2);
+        match len {
+            0 => None,
+            _ if len % 2 == 1 => Some(self.0[half]),
+            _ => Some((self.0[half - 1] + self.0[half]) / 2.0),
+        }
+    }
+
+    /// `median (least–most)`.
+    pub(super) fn show(&self, unit: Unit) -> String {
+        match (self.median(), self.0.first(), self.0.last()) {
+            (Some(median), Some(least), Some(most)) if self.0.len() > 1 => {
+                format!("{} ({}–{})", unit.show(median), unit.show(*least), unit.show(*most))
+            }
+            (Some(median), ..) => unit.show(median),
+            _ => "–".to_owned(),
+        }
+    }
+}
+
+/// All measurements.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    found: BTreeMap<(&'static str, Contender), Spread>,
+    /// The disk's own time for a small append with a sync.
+    pub(super) disk: Spread,
+    /// Memory for what is idle.
+    pub(super) idle: BTreeMap<Contender, String>,
+}
+
+impl Figures {
+    pub(super) fn add(&mut self, scenario: &Scenario, contender: Contender, figure: f64) {
+        self.found.entry((scenario.work, contender)).or_default().add(figure);
+    }
+
+    pub(super) fn add_disk(&mut self, micros: f64) {
+        self.disk.add(micros);
+    }
+
+    pub(super) fn add_idle(&mut self, contender: Contender, text: String) {
+        self.idle.insert(contender, text);
+    }
+
+    pub(super) fn get(&self, scenario: &Scenario, contender: Contender) -> Option<&Spread> {
+        self.found.get(&(scenario.work, contender))
+    }
+
+    /// Half of what somebody reached at the first scenario, for a scenario whose rate is that.
+    pub(super) fn half_of_maximum(&self, scenario: &Scenario, otherwise: f64) -> f64 {
+        let maximum = scenario.half_of.and_then(|whose| self.get(&SCENARIOS[0], whose)?.median());
+        (maximum.unwrap_or(2.0 * otherwise) / 2.0).max(1.0)
+    }
+
+    /// How many times better Nexo is than another.
+    pub(super) fn ratio(&self, scenario: &Scenario, rival: Contender) -> Option<f64> {
+        let nexo = self.get(scenario, Contender::Nexo)?.median()?;
+        let other = self.get(scenario, rival)?.median()?;
+        Some(match scenario.unit {
+            Unit::PerSecond => nexo / other,
+            Unit::Micros => other / nexo,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spread(figures: &[f64]) -> Spread {
+        let mut spread = Spread::default();
+        figures.iter().for_each(|figure| spread.add(*figure));
+        spread
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(spread(&[]).median(), None);
+        assert_eq!(spread(&[3.0, 1.0, 2.0]).median(), Some(2.0));
+        assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]).median(), Some(2.5));
+        assert_eq!(spread(&[30.0, 10.0, 20.0]).show(Unit::Micros), "20 µs (10 µs–30 µs)");
+    }
+
+    #[test]
+    fn a_ratio_above_one_is_good_whatever_the_unit() {
+        let mut figures = Figures::default();
+        let rate = &SCENARIOS[0];
+        figures.add(rate, Contender::Nexo, 300.0);
+        figures.add(rate, Contender::RabbitClassic, 100.0);
+        assert_eq!(figures.ratio(rate, Contender::RabbitClassic), Some(3.0));
+        let time = SCENARIOS.iter().find(|scenario| scenario.unit == Unit::Micros).unwrap();
+        figures.add(time, Contender::Nexo, 100.0);
+        figures.add(time, Contender::RabbitQuorum, 300.0);
+        assert_eq!(figures.ratio(time, Contender::RabbitQuorum), Some(3.0));
+        assert_eq!(figures.ratio(time, Contender::RabbitClassic), None);
+    }
+
+    #[test]
+    fn a_rate_is_half_of_what_was_reached() {
+        let mut figures = Figures::default();
+        let half =
+            SCENARIOS.iter().find(|scenario| scenario.half_of == Some(Contender::RabbitClassic)).unwrap();
+        assert_eq!(figures.half_of_maximum(half, 500.0), 500.0);
+        figures.add(&SCENARIOS[0], Contender::RabbitClassic, 80_000.0);
+        assert_eq!(figures.half_of_maximum(half, 500.0), 40_000.0);
+    }
+}

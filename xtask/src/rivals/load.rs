@@ -1,0 +1,156 @@
+//! Runs `nexo bench` and reads its report.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+use serde_json::Value;
+
+use super::contender::{Contender, Running};
+use super::scenario::{Scenario, thousands};
+use crate::run::target;
+
+/// The load program that was just built.
+pub(super) struct Load {
+    nexo: PathBuf,
+    seconds: u32,
+    /// Where the data of all brokers is, and so the disk in question.
+    dir: PathBuf,
+}
+
+impl Load {
+    pub(super) fn new(seconds: u32) -> anyhow::Result<Self> {
+        let dir = target().join("rivals-data");
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot make '{}'", dir.display()))?;
+        Ok(Self { nexo: target().join("release").join("nexo"), seconds, dir })
+    }
+
+    pub(super) fn nexo(&self) -> &Path {
+        &self.nexo
+    }
+
+    /// The figure of one scenario.
+    pub(super) fn run(
+        &self,
+        scenario: &Scenario,
+        contender: Contender,
+        broker: &Running,
+        rate: f64,
+    ) -> anyhow::Result<f64> {
+        let rate = format!("{rate:.0}");
+        let mut args: Vec<&str> =
+            scenario.args.iter().map(|arg| if *arg == "RATE" { rate.as_str() } else { arg }).collect();
+        let seconds = format!("{}s", self.seconds);
+        match scenario.args.first() {
+            // What is left over is deleted with its queue.
+            Some(&"throughput") => args.extend(["--duration", &seconds, "--warmup", "1s", "--drain", "1s"]),
+            Some(&"latency") => args.extend(["--duration", &seconds, "--warmup", "1s"]),
+            _ => {}
+        }
+        if contender == Contender::RabbitQuorum {
+            args.extend(["--queue-type", "quorum"]);
+        }
+        let report = self.bench(&args, broker)?;
+        report
+            .pointer(scenario.figure)
+            .and_then(Value::as_f64)
+            .with_context(|| format!("the report has no {}: {report}", scenario.figure))
+    }
+
+    /// Runs a load against a broker and gives back its report.
+    pub(super) fn bench(&self, args: &[&str], broker: &Running) -> anyhow::Result<Value> {
+        let pid = broker.pid.to_string();
+        self.report(&[args, &["--url", &broker.url, "--broker-pid", &pid]].concat())
+    }
+
+    fn report(&self, args: &[&str]) -> anyhow::Result<Value> {
+        let output = Command::new(&self.nexo)
+            .arg("bench")
+            .args(args)
+            .args(["--output", "json"])
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot start nexo bench")?;
+        ensure!(
+            output.status.success(),
+            "nexo bench {} failed: {}",
+            args.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        serde_json::from_slice(&output.stdout).context("nexo bench does not print a report")
+    }
+
+    /// The disk's own time, and the machine.
+    fn disk(&self) -> anyhow::Result<Value> {
+        let dir = self.dir.display().to_string();
+        self.report(&["disk", "--data-dir", &dir])
+    }
+
+    /// The disk's own time for a small append with a sync, at the median.
+    pub(super) fn disk_micros(&self) -> anyhow::Result<f64> {
+        let report = self.disk()?;
+        report.pointer("/sync_time/p50_us").and_then(Value::as_f64).context("the disk has a time")
+    }
+
+    /// The machine, one line each.
+    pub(super) fn machine(&self) -> Vec<String> {
+        let report = self.disk().unwrap_or_default();
+        let lines = report.pointer("/machine").and_then(Value::as_array).cloned().unwrap_or_default();
+        lines.iter().filter_map(|line| line.as_str().map(str::to_owned)).collect()
+    }
+
+    /// Memory for connections and queues that do nothing.
+    pub(super) fn idle(&self, broker: &Running, connections: u32, queues: u32) -> anyhow::Result<String> {
+        let (connections_text, queues_text) = (connections.to_string(), queues.to_string());
+        let hold = ["churn", "--hold", "3s", "--connections", &connections_text, "--queues", &queues_text];
+        let report = self.bench(&hold, broker)?;
+        let megabytes = |pointer: &str| {
+            let bytes = report.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN);
+            format!("{:.1} MB", bytes / 1e6)
+        };
+        Ok(format!(
+            "{} for {} connections, {} for {} queues",
+            megabytes("/held/connections_bytes"),
+            thousands(f64::from(connections)),
+            megabytes("/held/queues_bytes"),
+            thousands(f64::from(queues))
+        ))
+    }
+
+    /// A backlog, as a table.
+    pub(super) fn backlog(&self, broker: &Running, count: u64) -> anyhow::Result<String> {
+        let count_text = count.to_string();
+        let data = broker.data().map(|dir| dir.display().to_string()).unwrap_or_default();
+        let report = self.bench(
+            &[
+                "backlog",
+                "--count",
+                &count_text,
+                "--persistent",
+                "--confirm",
+                "10000",
+                "--ack",
+                "100",
+                "--broker-data",
+                &data,
+            ],
+            broker,
+        )?;
+        let number = |pointer: &str| report.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN);
+        let machine: String = self.machine().iter().map(|line| format!("- {line}\n")).collect();
+        Ok(format!(
+            "{machine}\n| a backlog of {} persistent messages of 16 bytes | measured | goal |\n|---|---|---|\n\
+             | filled | {} msg/s | – |\n\
+             | memory with all of them waiting | {:.0} MB resident | under 256 MB |\n\
+             | on disk | {:.1} bytes a message | – |\n\
+             | drained | {} msg/s, {:.0} % of a short queue's {} msg/s | 80 % |\n",
+            thousands(count as f64),
+            thousands(number("/filled_per_second")),
+            number("/full_resident_bytes") / 1e6,
+            number("/disk_bytes_per_message"),
+            thousands(number("/drained_per_second")),
+            number("/drain_ratio") * 100.0,
+            thousands(number("/short_queue_per_second")),
+        ))
+    }
+}
