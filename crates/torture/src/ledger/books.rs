@@ -222,7 +222,9 @@ impl Ledger {
             {
                 faults.push((What::Doubled, format!("delivered while {session} holds it")));
             }
-            Custody::Acked { session } if self.is_current(session) => {
+            Custody::Acked { session, until }
+                if self.is_current(session) && until.is_none_or(|until| at + SLACK < until) =>
+            {
                 faults.push((What::Doubled, format!("delivered after {session} had acknowledged it")));
             }
             Custody::Held { .. } | Custody::Acked { .. } | Custody::Waiting => {}
@@ -274,7 +276,11 @@ impl Ledger {
     pub(crate) fn ack_sent(&mut self, copy: Copy, session: SessionId, at: Micros) {
         let life = self.life;
         if let Some(record) = self.records.get_mut(&copy) {
-            record.custody = Custody::Acked { session };
+            let until = match record.custody {
+                Custody::Held { until, .. } => until,
+                Custody::Waiting | Custody::Acked { .. } => None,
+            };
+            record.custody = Custody::Acked { session, until };
             record.note(at, life, Event::AckSent { session });
         }
     }
@@ -298,7 +304,7 @@ impl Ledger {
     pub(crate) fn ack_failed(&mut self, copy: Copy, session: SessionId, at: Micros) {
         let life = self.life;
         if let Some(record) = self.records.get_mut(&copy)
-            && record.custody == (Custody::Acked { session })
+            && matches!(record.custody, Custody::Acked { session: by, .. } if by == session)
         {
             record.custody = Custody::Waiting;
             record.note(at, life, Event::AckFailed);
@@ -313,7 +319,7 @@ impl Ledger {
             && let Custody::Acked { .. } = record.custody
         {
             // As if the connection had ended right after it was sent.
-            record.custody = Custody::Acked { session: SessionId(0) };
+            record.custody = Custody::Acked { session: SessionId(0), until: None };
             record.note(at, life, Event::AckFailed);
         }
     }
@@ -363,7 +369,7 @@ impl Ledger {
             match (record.promise, record.custody) {
                 (Promise::Pending | Promise::Uncertain, _) => {}
                 // It may well have counted.
-                (_, Custody::Acked { session }) if !self.is_current(session) => {}
+                (_, Custody::Acked { session, .. }) if !self.is_current(session) => {}
                 _ if self.may_vanish(record) => self.totals.vanished += 1,
                 (_, Custody::Waiting | Custody::Held { .. } | Custody::Acked { .. }) => {
                     self.tell(What::Lost, format!("{copy} was confirmed and is gone"), copy);

@@ -65,9 +65,10 @@ pub(super) enum Custody {
         session: SessionId,
         until: Option<Micros>,
     },
-    /// Acknowledged, and whether the broker has written that down is not known.
+    /// Acknowledged, and whether the broker has written that down is not known: it may come too late for the lease.
     Acked {
         session: SessionId,
+        until: Option<Micros>,
     },
 }
 
