@@ -14,6 +14,8 @@ use crate::stamp::{Copy, Durability, Stamp};
 
 /// The broker's clock and ours round differently.
 const SLACK: Micros = 3_000;
+/// No lease of the ordered queue is shorter.
+const LEASE_LEAST: Micros = 2_400_000;
 /// Violations that are told in full; the rest is counted.
 const TOLD_MAX: usize = 40;
 /// Copies that are done and still told of, in case one comes back.
@@ -265,7 +267,13 @@ impl Ledger {
         for seq in passed {
             let missing = Copy { seq, ..copy };
             let vanished = self.records.get(&missing).is_none_or(|record| self.may_vanish(record));
-            if !vanished {
+            // A consumer that did not read for so long lost it again before it was seen: it comes later, to its place.
+            let lease = delivery.until.map(|_| LEASE_LEAST);
+            let lost_its_lease = self
+                .records
+                .get(&missing)
+                .is_some_and(|record| lease.is_some_and(|lease| record.sent_at() + lease <= delivery.at));
+            if !vanished && !lost_its_lease {
                 let fact = format!("{missing} was confirmed and did not come before message {}", stamp.seq);
                 self.tell(What::OutOfOrder, fact, missing);
             }

@@ -164,6 +164,11 @@ impl Record {
         self.events.push((at, life, event));
     }
 
+    /// When it was sent.
+    pub(super) fn sent_at(&self) -> Micros {
+        self.events.first().map_or(0, |(at, ..)| *at)
+    }
+
     /// All that happened, a line each.
     pub(super) fn history(&self) -> String {
         let mut text = format!("  {:?}", self.stamp);

@@ -363,6 +363,19 @@ fn messages_of_one_publisher_that_change_places_are_seen() {
 }
 
 #[test]
+fn a_consumer_that_does_not_read_for_longer_than_its_leases_may_miss_some() {
+    for (seconds, expected) in [(1, &[What::OutOfOrder][..]), (4, &[])] {
+        let mut story = Story::new();
+        story.confirmed(ordered(1));
+        let two = story.confirmed(ordered(2));
+        let delivery = story.delivery(two, Place::ORDERED, 1);
+        let at = 2_000_000 + seconds * 1_000_000;
+        story.ledger.delivered(&Delivery { at, until: Some(at + 1_000_000), ..delivery });
+        assert_eq!(story.found(), expected, "{seconds} s after the first was sent");
+    }
+}
+
+#[test]
 fn a_message_that_comes_again_may_stand_anywhere() {
     let mut story = Story::new();
     let (one, two) = (story.confirmed(ordered(1)), story.confirmed(ordered(2)));
