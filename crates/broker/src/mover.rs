@@ -1,7 +1,7 @@
 //! Moving messages from one queue to another: dead letters out, and back again. A move is one frame in the log,
 //! so that a message is in one queue or in the other whenever the process dies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -57,7 +57,10 @@ impl Shared {
     /// Moves what has died in a queue, one job at a time, so that dead letters keep the order of their deaths.
     pub(crate) fn bury_pending(self: &Arc<Self>, slot: &Arc<Slot>) {
         let _one_at_a_time = slot.burial.lock();
-        let deaths = std::mem::take(&mut slot.state.lock().pending_deaths);
+        let mut deaths = std::mem::take(&mut slot.state.lock().pending_deaths);
+        // Between a death and its note here the keeper may have noted it too.
+        let mut seen = BTreeSet::new();
+        deaths.retain(|death| seen.insert(death.offset));
         self.bury(slot, &deaths);
     }
 

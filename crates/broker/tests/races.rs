@@ -13,7 +13,7 @@ use common::*;
 use gate::Gate;
 use nexo_broker::{
     Broker, BrokerOptions, Durability, Fate, Handed, LeaseTerms, MessageView, NewMessage, Overflow,
-    PopRequest, QueueConfig, RateLimit, SettleMode, SharedCredit, SubscribeRequest, SyncMode, Terms,
+    PopRequest, QueueConfig, RateLimit, Settle, SettleMode, SharedCredit, SubscribeRequest, SyncMode, Terms,
 };
 use nexo_log::disk::{CutMode, FaultyDisk, MemoryDisk};
 use nexo_types::{DedupId, Millis, Priority, QueueName};
@@ -153,6 +153,48 @@ async fn dead_letters_larger_than_a_segment_in_sum_are_moved() {
     assert_eq!((total(&broker, &q), total(&broker, &dlq)), (0, 100));
     let back = broker.redrive(&dlq, nexo_broker::Redrive::default(), &|_| {}).await.unwrap();
     assert_eq!((back.moved, total(&broker, &q)), (100, 100));
+    broker.shutdown().await;
+}
+
+/// The move of an earlier dead letter waits for the disk. Those behind it lose their consumer meanwhile: one that was
+/// rejected must not come back for that, and one that has no attempts left must not be moved twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_fails_for_good_and_loses_its_consumer_is_one_dead_letter() {
+    let gate = Gate::default();
+    let broker = open_gate(&gate, 256 * 1024);
+    let q = name("q");
+    broker.create_queue(&q, QueueConfig { max_attempts: Some(2), ..QueueConfig::default() }).await.unwrap();
+    push(&broker, &q, "earlier").await;
+    let held = pop(&broker, &q, 1).await;
+    broker.nack(&receipts(&held), None).await.remove(0).unwrap();
+    let earlier = pop_wait(&broker, &q).await;
+    push(&broker, &q, "used up").await;
+    let held = pop(&broker, &q, 1).await;
+    broker.nack(&receipts(&held), None).await.remove(0).unwrap();
+    push(&broker, &q, "rejected").await;
+    let request = SubscribeRequest { credit: 2, visibility: None, keep_leases: false };
+    let mut subscription = broker.subscribe(&q, request).unwrap();
+    let mut later = Vec::new();
+    while later.len() < 2 {
+        later.extend(subscription.next().await.unwrap());
+    }
+
+    gate.hold();
+    let rejecting = tokio::spawn({
+        let (broker, receipts) = (broker.clone(), receipts(&earlier));
+        async move { broker.reject(&receipts).await }
+    });
+    eventually("the first move waits for the disk", || gate.has_held()).await;
+    let handle = broker.queue(&q).unwrap();
+    let held: Vec<_> = later.iter().map(|delivery| (delivery.offset, delivery.attempt)).collect();
+    handle.settle(&held[..1], Settle::Requeue).unwrap();
+    handle.settle(&held[1..], Settle::Reject).unwrap();
+    drop(subscription);
+    gate.open();
+    assert_eq!(rejecting.await.unwrap(), [Ok(())]);
+    let dlq = name("q_dlq");
+    eventually("all are moved", || total(&broker, &q) == 0).await;
+    assert_eq!(bodies(&broker.peek(&dlq, 9).await.unwrap()), ["earlier", "used up", "rejected"]);
     broker.shutdown().await;
 }
 

@@ -63,6 +63,12 @@ impl Disk {
         Ok(Self { path, kind })
     }
 
+    /// Lets go of what a run that was killed has left mounted under `home`.
+    pub(crate) fn release(home: &Path) {
+        // Mostly there is nothing, or not the right to unmount what cannot be mounted either.
+        run("umount", &["--lazy".as_ref(), home.join("volume").as_os_str()]);
+    }
+
     /// What it is, for the reader.
     pub(crate) const fn describe(&self) -> &'static str {
         match self.kind {

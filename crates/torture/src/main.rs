@@ -63,8 +63,9 @@ fn main() -> anyhow::Result<ExitCode> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000_000));
     let kills = args.kills.unwrap_or_else(|| u32::try_from(args.seconds / 12).unwrap_or(u32::MAX).max(6));
     println!("seed {seed}: {} seconds, {kills} kills", args.seconds);
-    // What an earlier run left, unless it is still mounted; then it is in the way and says so.
+    // What an earlier run left.
     if args.home.exists() {
+        disk::Disk::release(&args.home);
         std::fs::remove_dir_all(&args.home)
             .with_context(|| format!("cannot remove '{}'", args.home.display()))?;
     }

@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{basic, confirm};
 use tokio::time::sleep;
 
-use crate::amqp::{Event, Gone, Settles, Wire, judge, properties, publish_all};
+use crate::amqp::{Gone, Settles, Wire, judge, prove, publish_all};
 use crate::clock;
 use crate::ledger::{Reception, SessionId, What};
 use crate::queues::{Family, Place};
@@ -40,13 +39,14 @@ pub(crate) async fn take_and_return(world: &World, workload: &mut Workload, ear:
 
 /// Takes what earlier rounds left, and begins with an empty queue.
 async fn round(world: &World, workload: &mut Workload) -> Result<(), Gone> {
-    empty(world).await?;
+    let mut taker = Taker::connect(world).await?;
+    taker.empty().await?;
     workload.begin_session();
     let count = workload.chances.usize(5..60);
     let messages: Vec<Message> = (0..count).map(|_| workload.one(FAMILY, 0)).collect();
     publish_all(world, PLACE, &messages).await?;
     let ready = messages.iter().map(|message| message.stamp.seq).collect();
-    Taker::connect(world).await?.walk(workload, ready).await
+    taker.walk(workload, ready).await
 }
 
 async fn empty(world: &World) -> Result<(), Gone> {
@@ -111,17 +111,21 @@ impl<'a> Taker<'a> {
                 let copy = Copy { publisher, seq: first, family: FAMILY };
                 let settles = if chance < 8 { Settles::AtOnce } else { Settles::Later };
                 let got = self.get(settles).await;
-                if settles == Settles::AtOnce && !matches!(got, Ok(Some(_))) {
+                if settles == Settles::AtOnce && got.is_err() {
                     // It was settled when it was handed out, and may be lost on its way.
                     self.world.ledger().ack_sent(copy, self.session, clock::now());
                 }
-                let Some(got) = got?.filter(|got| got.copy == copy) else {
+                let got = got?;
+                if let Some(got) = got.filter(|_| settles == Settles::AtOnce) {
+                    self.note_ack(got.copy);
+                }
+                let Some(got) = got.filter(|got| got.copy == copy) else {
                     self.misplaced(copy, "is the first of those that wait, and did not come");
                     return Err(Gone("the queue is not as it should be".into()));
                 };
                 ready.remove(&first);
                 match (settles, chance) {
-                    (Settles::AtOnce, _) => self.note_ack(got.copy),
+                    (Settles::AtOnce, _) => {}
                     (Settles::Later, ..45) => self.ack(got),
                     (Settles::Later, _) => drop(held.insert(first, got)),
                 }
@@ -131,7 +135,8 @@ impl<'a> Taker<'a> {
                 self.ack(got);
             }
         }
-        self.prove(workload).await
+        let last = workload.one(FAMILY, 0);
+        prove(self.world, self.session, &mut self.wire, PLACE, &last, &mut self.acked).await
     }
 
     /// Gives back one of those that are held, or all.
@@ -178,40 +183,6 @@ impl<'a> Taker<'a> {
     fn note_ack(&mut self, copy: Copy) {
         self.world.ledger().ack_sent(copy, self.session, clock::now());
         self.acked.push(copy);
-    }
-
-    /// Publishes one more: its confirm proves that all acknowledgements before it are durable.
-    async fn prove(&mut self, workload: &mut Workload) -> Result<(), Gone> {
-        let Message { stamp, sent_at, .. } = workload.one(FAMILY, 0);
-        let publish = basic::Publish {
-            ticket: 0,
-            exchange: ShortStr::EMPTY,
-            routing_key: ShortStr::from_static(PLACE.name()),
-            mandatory: false,
-            immediate: false,
-        };
-        self.wire.publish(&publish, &properties(&stamp, None, None), &stamp.body());
-        loop {
-            let event = self.wire.event().await;
-            let now = clock::now();
-            let mut ledger = self.world.ledger();
-            match event {
-                Ok(Event::Confirmed { .. }) => {
-                    ledger.confirmed(&stamp, self.session, sent_at, now);
-                    self.acked.drain(..).for_each(|copy| ledger.acked(copy, now));
-                    return Ok(());
-                }
-                Ok(Event::Refused { .. }) => {
-                    ledger.refused(&stamp, now);
-                    return Err(Gone("a publish was refused".into()));
-                }
-                Ok(Event::Delivered(_) | Event::Returned(_) | Event::Other(_)) => {}
-                Err(gone) => {
-                    ledger.uncertain(&stamp, now);
-                    return Err(gone);
-                }
-            }
-        }
     }
 
     fn misplaced(&self, copy: Copy, fact: &str) {

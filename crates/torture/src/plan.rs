@@ -52,9 +52,20 @@ impl Clients {
 
 /// Faults for about this long, with about this many kills among them.
 pub(crate) fn plan(seed: u64, span: Duration, kills: u32) -> Vec<Step> {
+    let mut steps = draw(seed, kills);
+    // The pauses so far are only in proportion to each other: they share what the faults leave of the time.
+    let faults: Duration = steps.iter().map(|step| step.fault.lasts()).sum();
+    let pauses: Duration = steps.iter().map(|step| step.pause).sum();
+    let left = span.saturating_sub(faults).max(span / 10);
+    for step in &mut steps {
+        step.pause = step.pause.mul_f64(left.as_secs_f64() / pauses.as_secs_f64());
+    }
+    steps
+}
+
+fn draw(seed: u64, kills: u32) -> Vec<Step> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    // Freezes, full disks and the time that a start takes are not in the pauses.
-    let pause = span.mul_f64(0.6) / kills.max(1);
+    let pause = Duration::from_secs(1);
     let mut steps = Vec::new();
     let (mut killed, mut counted) = (0, 0);
     // The rare faults come early in turn, so that a short run meets each kind as well.
@@ -104,6 +115,19 @@ fn some_clients(rng: &mut fastrand::Rng) -> Clients {
 }
 
 impl Fault {
+    /// About how long it takes, until the broker is ready again.
+    fn lasts(&self) -> Duration {
+        let start = Duration::from_millis(200);
+        start * self.kills()
+            + match self {
+                Self::Kill { again_after } => again_after.iter().sum(),
+                Self::Freeze(span) | Self::FillDisk(span, _) | Self::SlowDisk(span, _) => *span,
+                Self::Stop => start,
+                Self::Cut(_) | Self::Stall(..) => Duration::ZERO,
+                Self::TakeStock => Duration::from_secs(5),
+            }
+    }
+
     /// How often the broker is killed by it.
     pub(crate) fn kills(&self) -> u32 {
         match self {
@@ -143,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_kills_as_were_asked_for_and_the_pauses_leave_time_for_faults() {
+    fn there_are_as_many_kills_as_were_asked_for_and_they_take_the_whole_time() {
         for seed in 0..50 {
             let span = Duration::from_secs(300);
             let steps = plan(seed, span, 25);
             let kills: u32 = steps.iter().map(|step| step.fault.kills()).sum();
             assert!((25..30).contains(&kills), "{kills}");
-            let pauses: Duration = steps.iter().map(|step| step.pause).sum();
-            assert!(pauses < span.mul_f64(0.7), "{pauses:?}");
+            let planned: Duration = steps.iter().map(|step| step.pause + step.fault.lasts()).sum();
+            assert!(planned.abs_diff(span) < Duration::from_secs(1), "{planned:?}");
         }
     }
 }

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use nexo_amqp::codec::method::basic;
+use nexo_amqp::codec::method::{basic, confirm};
 use tokio::time::{sleep, timeout};
 
-use crate::amqp::{Event, Gone, Wire, judge, publish_all};
+use crate::amqp::{Event, Gone, Wire, judge, prove, publish_all};
 use crate::clock;
 use crate::ledger::{Reception, What};
 use crate::native::Connection;
@@ -40,7 +40,7 @@ pub(crate) async fn fill_and_drain(world: &World, workload: &mut Workload, ear: 
             return;
         }
         let drained = match workload.chances.bool() {
-            true => drain_by_amqp(world, check).await.ok(),
+            true => drain_by_amqp(world, workload, check, ear.phase()).await.ok(),
             false => drain_by_pop(world, check).await,
         };
         if drained.is_none() {
@@ -79,10 +79,17 @@ fn settle_unknown(world: &World, messages: &[Message]) {
     }
 }
 
-async fn drain_by_amqp(world: &World, check: Check) -> Result<(), Gone> {
+async fn drain_by_amqp(
+    world: &World,
+    workload: &mut Workload,
+    check: Check,
+    phase: Phase,
+) -> Result<(), Gone> {
     let session = world.ledger().open_session();
+    let mut acked = Vec::new();
     let drained = async {
         let mut wire = Wire::connect_as(world, session).await?;
+        wire.call(&confirm::Select { nowait: false }, "confirm.select-ok").await?;
         let qos = basic::Qos { prefetch_size: 0, prefetch_count: 30, global: false };
         wire.call(&qos, "basic.qos-ok").await?;
         wire.consume(PLACE.name());
@@ -97,12 +104,20 @@ async fn drain_by_amqp(world: &World, check: Check) -> Result<(), Gone> {
             check_body(world, session, &stamp, PLACE, &delivered.body);
             descent.next(world, &stamp);
             world.ledger().ack_sent(copy, session, clock::now());
+            acked.push(copy);
             wire.send(&basic::Ack { delivery_tag: delivered.tag, multiple: false });
         }
-        Ok(())
+        if phase != Phase::Load {
+            return Ok(());
+        }
+        workload.begin_session();
+        let last = workload.one(Family::PRIORITIES, 0);
+        prove(world, session, &mut wire, PLACE, &last, &mut acked).await
     };
     let drained = drained.await;
-    world.ledger().close_session(session);
+    let mut ledger = world.ledger();
+    acked.iter().for_each(|_| ledger.ack_unsure());
+    ledger.close_session(session);
     drained
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct Run {
     journal: File,
     started: Instant,
     told: Instant,
+    /// Violations that were told already.
+    violations_told: usize,
 }
 
 /// Runs, and gives back the books.
@@ -64,6 +66,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<(Arc<World>, Tall
         journal: File::create(settings.home.join("faults.log")).context("cannot make 'faults.log'")?,
         started: Instant::now(),
         told: Instant::now(),
+        violations_told: 0,
     };
     let mut tasks = clients::start(&world);
     for step in plan(settings.seed, settings.span, settings.kills) {
@@ -232,9 +235,14 @@ impl Run {
         ledger.report(Violation::new(What::Broker, fact));
     }
 
-    fn tell(&self) {
+    fn tell(&mut self) {
         let ledger = self.world.ledger();
         let totals = ledger.totals();
+        // A long run need not end before somebody looks into it.
+        for violation in ledger.violations().iter().skip(self.violations_told) {
+            println!("{violation}");
+        }
+        self.violations_told = ledger.violations().len();
         println!(
             "{:>6.0} s  {} kills  {} published  {} confirmed  {} delivered  {} acked  {} outstanding  {} violations",
             self.started.elapsed().as_secs_f64(),

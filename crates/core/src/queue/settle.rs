@@ -192,6 +192,10 @@ impl Queue {
         let max_attempts = self.config.max_attempts;
         for offset in held {
             let Some(lease) = self.leased.get_mut(&offset) else { continue };
+            // It is about to be moved, and nothing brings it back: it would be moved twice, or not at all.
+            if lease.dying.is_some() {
+                continue;
+            }
             let attempts = lease.entry.attempts;
             let used_up = attempt == AttemptCount::Keep && max_attempts.is_some_and(|max| attempts >= max);
             if used_up || cause == ReturnCause::Reject {

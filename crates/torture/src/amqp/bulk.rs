@@ -1,11 +1,13 @@
-//! Publishing some messages at once, on a connection of their own.
+//! Publishing some messages at once, on a connection of their own; and one more on another's, as a proof.
 
 use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{basic, confirm};
 
 use super::wire::{Event, Gone, Wire, properties};
 use crate::clock;
+use crate::ledger::SessionId;
 use crate::queues::Place;
+use crate::stamp::Copy;
 use crate::workload::Message;
 use crate::world::World;
 
@@ -16,14 +18,7 @@ pub(crate) async fn publish_all(world: &World, place: Place, messages: &[Message
         let mut wire = Wire::connect_as(world, session).await?;
         wire.call(&confirm::Select { nowait: false }, "confirm.select-ok").await?;
         for message in messages {
-            let publish = basic::Publish {
-                ticket: 0,
-                exchange: ShortStr::EMPTY,
-                routing_key: ShortStr::from_static(place.name()),
-                mandatory: false,
-                immediate: false,
-            };
-            wire.publish(&publish, &properties(&message.stamp, None, None), &message.stamp.body());
+            wire.publish(&to(place), &properties(&message.stamp, None, None), &message.stamp.body());
         }
         let mut confirmed = 0;
         while confirmed < messages.len() as u64 {
@@ -47,4 +42,49 @@ pub(crate) async fn publish_all(world: &World, place: Place, messages: &[Message
     }
     ledger.close_session(session);
     published
+}
+
+/// Publishes one more message on a connection that has acknowledged some: its confirm proves that they are durable, and
+/// then the ledger is told.
+pub(crate) async fn prove(
+    world: &World,
+    session: SessionId,
+    wire: &mut Wire,
+    place: Place,
+    last: &Message,
+    acked: &mut Vec<Copy>,
+) -> Result<(), Gone> {
+    wire.publish(&to(place), &properties(&last.stamp, None, None), &last.stamp.body());
+    loop {
+        let event = wire.event().await;
+        let now = clock::now();
+        let mut ledger = world.ledger();
+        match event {
+            Ok(Event::Confirmed { .. }) => {
+                ledger.confirmed(&last.stamp, session, last.sent_at, now);
+                acked.drain(..).for_each(|copy| ledger.acked(copy, now));
+                return Ok(());
+            }
+            Ok(Event::Refused { .. }) => {
+                ledger.refused(&last.stamp, now);
+                return Err(Gone("a publish was refused".into()));
+            }
+            Ok(Event::Delivered(_) | Event::Returned(_) | Event::Other(_)) => {}
+            Err(gone) => {
+                ledger.uncertain(&last.stamp, now);
+                return Err(gone);
+            }
+        }
+    }
+}
+
+/// A publish to one queue.
+fn to(place: Place) -> basic::Publish<'static> {
+    basic::Publish {
+        ticket: 0,
+        exchange: ShortStr::EMPTY,
+        routing_key: ShortStr::from_static(place.name()),
+        mandatory: false,
+        immediate: false,
+    }
 }

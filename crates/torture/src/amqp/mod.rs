@@ -8,9 +8,9 @@ mod transactions;
 mod unconfirmed;
 mod wire;
 
-pub(crate) use bulk::publish_all;
+pub(crate) use bulk::{prove, publish_all};
 pub(crate) use judge::judge;
 pub(crate) use repeating::publish_until_confirmed;
 pub(crate) use session::{Role, run};
 pub(crate) use transactions::transact;
-pub(crate) use wire::{Event, Gone, Settles, Wire, properties};
+pub(crate) use wire::{Event, Gone, Settles, Wire};

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::ledger::{Reception, SessionId, Violation, What};
 use crate::queues::Place;
 use crate::stamp::Copy;
-use crate::workload::{Decision, Way, Workload, check_body};
+use crate::workload::{Decision, Message, Way, Workload, check_body};
 use crate::world::{Ear, Phase, Told, World};
 
 /// Publishes that may wait for their confirms.
@@ -43,6 +43,8 @@ struct Session<'a> {
     unconfirmed: Unconfirmed,
     /// Messages to be acknowledged later, by tag.
     held: BTreeMap<u64, Copy>,
+    /// What it does no more once its time is over.
+    stage: Stage,
 }
 
 /// Connects and works until the connection ends, `until` has come or the run is over.
@@ -65,7 +67,16 @@ pub(crate) async fn run(
         }
     };
     let unconfirmed = Unconfirmed::default();
-    let mut session = Session { world, role, workload, wire, id, unconfirmed, held: BTreeMap::new() };
+    let mut session = Session {
+        world,
+        role,
+        workload,
+        wire,
+        id,
+        unconfirmed,
+        held: BTreeMap::new(),
+        stage: Stage::Working,
+    };
     let ended = session.serve(ear, until).await;
     world.ledger().close_session(id);
     session.unconfirmed.give_up(world);
@@ -77,6 +88,13 @@ pub(crate) async fn run(
         }
         Err(gone) => Err(gone),
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Working,
+    /// It has published its last message, whose confirm proves all acknowledgements; what still comes is left alone.
+    Leaving,
 }
 
 enum Leave {
@@ -107,14 +125,20 @@ impl Session<'_> {
                 event = self.wire.event() => self.take(event?, ear.phase()),
                 _ = tick.tick() => {
                     let is_over = until.is_some_and(|until| Instant::now() >= until);
-                    if ear.phase() == Phase::Over || (is_over && self.unconfirmed.len() == 0) {
-                        return Ok(Leave::Gently);
+                    let is_idle = self.unconfirmed.len() == 0;
+                    match ear.phase() {
+                        Phase::Over => return Ok(Leave::Gently),
+                        Phase::Load if is_over && self.stage == Stage::Working => self.publish_last(),
+                        Phase::Load | Phase::Drain if is_over && is_idle => return Ok(Leave::Gently),
+                        Phase::Load | Phase::Drain => {}
                     }
                     if ear.phase() == Phase::Load && !is_over {
                         credit = (credit + f64::from(self.role.publishes) * TICK.as_secs_f64()).min(100.0);
                         self.publish(&mut credit);
                     }
-                    self.ack_held();
+                    if self.stage == Stage::Working {
+                        self.ack_held();
+                    }
                 }
                 told = ear.told() => match told {
                     Told::Cut => {
@@ -138,18 +162,31 @@ impl Session<'_> {
                 self.publish_stray();
             }
             let message = self.workload.any(Way::Amqp);
-            let (exchange, routing_key) = message.address();
-            let publish = basic::Publish {
-                ticket: 0,
-                exchange: ShortStr::from_static(exchange),
-                routing_key: ShortStr::from_static(routing_key),
-                mandatory: self.workload.chances.bool(),
-                immediate: false,
-            };
-            let properties = properties(&message.stamp, message.delay, None);
-            self.wire.publish(&publish, &properties, &message.stamp.body());
-            self.unconfirmed.published(message.stamp, message.sent_at);
+            self.publish_message(&message);
         }
+    }
+
+    fn publish_message(&mut self, message: &Message) {
+        let (exchange, routing_key) = message.address();
+        let publish = basic::Publish {
+            ticket: 0,
+            exchange: ShortStr::from_static(exchange),
+            routing_key: ShortStr::from_static(routing_key),
+            mandatory: self.workload.chances.bool(),
+            immediate: false,
+        };
+        let properties = properties(&message.stamp, message.delay, None);
+        self.wire.publish(&publish, &properties, &message.stamp.body());
+        self.unconfirmed.published(message.stamp, message.sent_at);
+    }
+
+    fn publish_last(&mut self) {
+        if let Some((last, _)) = self.held.last_key_value() {
+            self.ack_up_to(*last);
+        }
+        self.stage = Stage::Leaving;
+        let message = self.workload.durable(Way::Amqp);
+        self.publish_message(&message);
     }
 
     /// A message for a queue that there is not.
@@ -167,7 +204,8 @@ impl Session<'_> {
 
     fn take(&mut self, event: Event, phase: Phase) {
         match event {
-            Event::Delivered(delivered) => self.receive(&delivered, phase),
+            Event::Delivered(delivered) if self.stage == Stage::Working => self.receive(&delivered, phase),
+            Event::Delivered(_) => {}
             Event::Returned(None) => self.unconfirmed.returned(),
             Event::Returned(Some(stamp)) => {
                 let fact = format!("{stamp:?} came back although its queue is there");

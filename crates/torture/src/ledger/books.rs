@@ -14,6 +14,8 @@ use crate::stamp::{Copy, Durability, Stamp};
 
 /// The broker's clock and ours round differently.
 const SLACK: Micros = 3_000;
+/// No lease of the ordered queue is shorter.
+const LEASE_LEAST: Micros = 2_400_000;
 /// Violations that are told in full; the rest is counted.
 const TOLD_MAX: usize = 40;
 /// Copies that are done and still told of, in case one comes back.
@@ -222,7 +224,9 @@ impl Ledger {
             {
                 faults.push((What::Doubled, format!("delivered while {session} holds it")));
             }
-            Custody::Acked { session } if self.is_current(session) => {
+            Custody::Acked { session, until }
+                if self.is_current(session) && until.is_none_or(|until| at + SLACK < until) =>
+            {
                 faults.push((What::Doubled, format!("delivered after {session} had acknowledged it")));
             }
             Custody::Held { .. } | Custody::Acked { .. } | Custody::Waiting => {}
@@ -263,7 +267,13 @@ impl Ledger {
         for seq in passed {
             let missing = Copy { seq, ..copy };
             let vanished = self.records.get(&missing).is_none_or(|record| self.may_vanish(record));
-            if !vanished {
+            // A consumer that did not read for so long lost it again before it was seen: it comes later, to its place.
+            let lease = delivery.until.map(|_| LEASE_LEAST);
+            let lost_its_lease = self
+                .records
+                .get(&missing)
+                .is_some_and(|record| lease.is_some_and(|lease| record.sent_at() + lease <= delivery.at));
+            if !vanished && !lost_its_lease {
                 let fact = format!("{missing} was confirmed and did not come before message {}", stamp.seq);
                 self.tell(What::OutOfOrder, fact, missing);
             }
@@ -274,7 +284,11 @@ impl Ledger {
     pub(crate) fn ack_sent(&mut self, copy: Copy, session: SessionId, at: Micros) {
         let life = self.life;
         if let Some(record) = self.records.get_mut(&copy) {
-            record.custody = Custody::Acked { session };
+            let until = match record.custody {
+                Custody::Held { until, .. } => until,
+                Custody::Waiting | Custody::Acked { .. } => None,
+            };
+            record.custody = Custody::Acked { session, until };
             record.note(at, life, Event::AckSent { session });
         }
     }
@@ -298,7 +312,7 @@ impl Ledger {
     pub(crate) fn ack_failed(&mut self, copy: Copy, session: SessionId, at: Micros) {
         let life = self.life;
         if let Some(record) = self.records.get_mut(&copy)
-            && record.custody == (Custody::Acked { session })
+            && matches!(record.custody, Custody::Acked { session: by, .. } if by == session)
         {
             record.custody = Custody::Waiting;
             record.note(at, life, Event::AckFailed);
@@ -313,7 +327,7 @@ impl Ledger {
             && let Custody::Acked { .. } = record.custody
         {
             // As if the connection had ended right after it was sent.
-            record.custody = Custody::Acked { session: SessionId(0) };
+            record.custody = Custody::Acked { session: SessionId(0), until: None };
             record.note(at, life, Event::AckFailed);
         }
     }
@@ -363,7 +377,7 @@ impl Ledger {
             match (record.promise, record.custody) {
                 (Promise::Pending | Promise::Uncertain, _) => {}
                 // It may well have counted.
-                (_, Custody::Acked { session }) if !self.is_current(session) => {}
+                (_, Custody::Acked { session, .. }) if !self.is_current(session) => {}
                 _ if self.may_vanish(record) => self.totals.vanished += 1,
                 (_, Custody::Waiting | Custody::Held { .. } | Custody::Acked { .. }) => {
                     self.tell(What::Lost, format!("{copy} was confirmed and is gone"), copy);

@@ -65,9 +65,10 @@ pub(super) enum Custody {
         session: SessionId,
         until: Option<Micros>,
     },
-    /// Acknowledged, and whether the broker has written that down is not known.
+    /// Acknowledged, and whether the broker has written that down is not known: it may come too late for the lease.
     Acked {
         session: SessionId,
+        until: Option<Micros>,
     },
 }
 
@@ -161,6 +162,11 @@ impl Record {
             self.events.remove(EVENTS_MAX / 2);
         }
         self.events.push((at, life, event));
+    }
+
+    /// When it was sent.
+    pub(super) fn sent_at(&self) -> Micros {
+        self.events.first().map_or(0, |(at, ..)| *at)
     }
 
     /// All that happened, a line each.

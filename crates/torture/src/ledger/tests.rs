@@ -199,6 +199,25 @@ fn an_acknowledgement_without_an_answer_may_be_forgotten_by_a_kill_and_by_nothin
 }
 
 #[test]
+fn an_acknowledgement_may_come_too_late_for_its_lease() {
+    let mut story = Story::new();
+    let one = story.confirmed(stamp(1));
+    let copy = one.copy_in(Family::WORK_A);
+    let leased = story.delivery(one, Place::WORK_A, 1);
+    story.ledger.delivered(&Delivery { until: Some(leased.at + 500_000), ..leased });
+    story.ledger.ack_sent(copy, story.session, leased.at + 499_000);
+    story.delivered(one, Place::WORK_A, 2);
+    assert_eq!(story.found(), []);
+
+    let leased = story.delivery(one, Place::WORK_A, 3);
+    story.ledger.returned(copy, story.session, leased.at);
+    story.ledger.delivered(&Delivery { until: Some(leased.at + 5_000_000), ..leased });
+    story.ledger.ack_sent(copy, story.session, leased.at);
+    story.delivered(one, Place::WORK_A, 4);
+    assert_eq!(story.found(), [What::Doubled], "the lease had not ended");
+}
+
+#[test]
 fn a_rolled_back_message_must_not_come() {
     let mut story = Story::new();
     story.ledger.sent(&stamp(1), 0, 1);
@@ -341,6 +360,19 @@ fn messages_of_one_publisher_that_change_places_are_seen() {
     story.delivered(one, Place::ORDERED, 1);
     assert_eq!(story.found(), [What::OutOfOrder]);
     assert!(story.ledger.violations()[0].fact.contains("did not come before"), "the gap shows at once");
+}
+
+#[test]
+fn a_consumer_that_does_not_read_for_longer_than_its_leases_may_miss_some() {
+    for (seconds, expected) in [(1, &[What::OutOfOrder][..]), (4, &[])] {
+        let mut story = Story::new();
+        story.confirmed(ordered(1));
+        let two = story.confirmed(ordered(2));
+        let delivery = story.delivery(two, Place::ORDERED, 1);
+        let at = 2_000_000 + seconds * 1_000_000;
+        story.ledger.delivered(&Delivery { at, until: Some(at + 1_000_000), ..delivery });
+        assert_eq!(story.found(), expected, "{seconds} s after the first was sent");
+    }
 }
 
 #[test]
