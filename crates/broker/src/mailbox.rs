@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use nexo_core::queue::Handed;
+use nexo_core::queue::{Handed, SettleMode};
 use nexo_types::ConsumerId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -15,6 +15,7 @@ use tokio::sync::futures::Notified;
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     consumer: ConsumerId,
+    settle: SettleMode,
     inner: Mutex<Inner>,
     wake: Notify,
 }
@@ -34,8 +35,13 @@ struct Batch {
 }
 
 impl Mailbox {
-    pub(crate) fn new(consumer: ConsumerId) -> Self {
-        Self { consumer, inner: Mutex::default(), wake: Notify::new() }
+    pub(crate) fn new(consumer: ConsumerId, settle: SettleMode) -> Self {
+        Self { consumer, settle, inner: Mutex::default(), wake: Notify::new() }
+    }
+
+    /// Whether what is put in has left its queue, or does when it has been read.
+    pub(crate) const fn settle(&self) -> SettleMode {
+        self.settle
     }
 
     /// Whose it is.
@@ -72,15 +78,18 @@ impl Mailbox {
         cold.map(|messages| (number, messages))
     }
 
-    /// Replaces a batch by the same messages with their bytes, less those that could not be read.
-    pub(crate) fn fill(&self, number: u64, messages: Vec<Handed>) {
+    /// Replaces a batch by the same messages with their bytes, less those that could not be read. `false` if the batch
+    /// was given back meanwhile.
+    pub(crate) fn fill(&self, number: u64, messages: Vec<Handed>) -> bool {
         let mut inner = self.inner.lock();
-        if let Some(batch) = inner.batches.iter_mut().find(|batch| batch.number == number) {
+        let batch = inner.batches.iter_mut().find(|batch| batch.number == number);
+        let found = batch.map(|batch| {
             batch.messages = messages;
             batch.whole = true;
-        }
+        });
         drop(inner);
         self.wake.notify_one();
+        found.is_some()
     }
 
     /// What is there now, in order.

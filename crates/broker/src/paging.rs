@@ -1,13 +1,13 @@
 //! Bringing messages back from the log: pages of a backlog, and single messages whose bytes were let go.
 //! Everything here may wait for the disk and runs on a worker thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use nexo_core::batch::{BatchItem, MessageBatch};
 use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{Entry, Handed, PageRequest, ReturnCause};
+use nexo_core::queue::{Entry, Handed, PageRequest, ReturnCause, SettleMode};
 use nexo_core::record::{Leave, Pick, Record};
 use nexo_log::{EntryKind, Frame, FrameRef, Log, ReadError};
 use nexo_types::{Millis, Offset, Position, QueueId, SegmentId, Timestamp};
@@ -88,16 +88,28 @@ impl Shared {
         let cold = messages.iter().filter(|message| message.payload.is_none());
         let cold: Vec<(Offset, Position)> = cold.map(|message| (message.offset, message.at)).collect();
         let mut read = self.fetch(slot, cold);
+        let read_now: BTreeSet<Offset> = read.found.keys().copied().collect();
         for message in messages.iter_mut().filter(|message| message.payload.is_none()) {
             message.payload = read.found.remove(&message.offset);
         }
         let attempts: BTreeMap<Offset, u32> = messages.iter().map(|m| (m.offset, m.attempts)).collect();
+        // Those that were in memory when they were handed out have left the queue already.
+        let cold = messages.iter().filter(|message| read_now.contains(&message.offset));
+        let cold: Vec<(Offset, u32)> = cold.map(|message| (message.offset, message.attempts)).collect();
         messages.retain(|message| message.payload.is_some());
-        mailbox.fill(number, messages);
-        if read.damaged.is_empty() && read.unreadable.is_empty() {
+        let settles = mailbox.settle() == SettleMode::Automatic;
+        if !settles && read.damaged.is_empty() && read.unreadable.is_empty() {
+            mailbox.fill(number, messages);
             return;
         }
+        // Under the lock, so that what is settled here has not been given back, and is not.
         let _ = self.with(slot, |state, now| {
+            if mailbox.fill(number, messages) && settles {
+                let verdict = state.queue.decide_ack(now, &cold);
+                if let Err(error) = self.commit_verdict(state, &verdict.records, verdict.durable, Confirm::Lazily) {
+                    tracing::warn!(queue = %slot.name, %error, "messages that were delivered may be delivered again");
+                }
+            }
             let back: Vec<(Offset, u32)> =
                 read.unreadable.iter().filter_map(|offset| Some((*offset, *attempts.get(offset)?))).collect();
             let credit = back.len() + read.damaged.len();

@@ -62,7 +62,7 @@ impl Subscription {
         kind: Kind,
     ) -> Result<Self, QueueError> {
         let id = shared.new_consumer_id();
-        let mailbox = Arc::new(Mailbox::new(id));
+        let mailbox = Arc::new(Mailbox::new(id, terms.settle));
         shared.with(slot, |state, _| {
             state.mailboxes.insert(id, Arc::clone(&mailbox));
             match limit {

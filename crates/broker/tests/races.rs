@@ -47,6 +47,26 @@ async fn with_returned_message(broker: &Broker) -> QueueName {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_settles_when_it_is_taken_stays_until_it_is_read() {
+    let gate = Gate::default();
+    let broker = open_gate(&gate, 256 * 1024);
+    let q = with_returned_message(&broker).await;
+    let queue = broker.queue(&q).unwrap();
+    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, priority: 0 };
+    gate.fail();
+    assert!(queue.get(terms).await.unwrap().is_none(), "it cannot be read now");
+    assert_eq!(total(&broker, &q), 1, "the message is still there");
+    gate.open();
+    let mut got = None;
+    while got.is_none() {
+        got = queue.get(terms).await.unwrap();
+    }
+    assert_eq!(handed_body(&got.unwrap().0), "precious");
+    assert_eq!(total(&broker, &q), 0, "what was read is gone");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_read_that_fails_loses_nothing() {
     let gate = Gate::default();
     let broker = open_gate(&gate, 256 * 1024);

@@ -120,7 +120,10 @@ impl Session {
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let tag = channel.next_tag();
         let count = (source.kind == QueueKind::Quorum).then(|| handed.attempts.saturating_sub(1));
-        let Some(view) = view(&source, &handed) else { return Ok(()) };
+        let Some(view) = view(&source, &handed) else {
+            self.answer(number, &basic::GetEmpty { cluster_id: ShortStr::EMPTY });
+            return Ok(());
+        };
         let head = Head::of(&view, source.queue.name(), count);
         let method = basic::GetOk {
             delivery_tag: tag,

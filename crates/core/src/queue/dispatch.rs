@@ -71,7 +71,11 @@ impl Queue {
             }
             let Some((consumer, terms, left)) = turn else { break };
             turn = (left > 1).then_some((consumer, terms, left - 1));
-            let (until, phase) = terms.grant(now, self.config.visibility, self.config.receipt_timeout);
+            let (until, phase) = match terms.grant(now, self.config.visibility, self.config.receipt_timeout) {
+                // It does not leave before its bytes have been read: whoever reads them settles it.
+                (_, Phase::Taken) if entry.payload.is_none() => (None, Phase::Done),
+                granted => granted,
+            };
             add_grant(&mut grants, entry, until, phase);
             match turns.last_mut() {
                 Some(turn) if turn.consumer == consumer => turn.count += 1,

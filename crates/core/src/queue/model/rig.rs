@@ -24,6 +24,8 @@ pub(super) struct Rig {
     /// Where each message was last written.
     store: BTreeMap<Offset, (Position, MessageBatch)>,
     held: Vec<(Offset, u32)>,
+    /// Handed to a consumer without acknowledgements, and not in memory.
+    read: Vec<(Offset, u32)>,
     dead: Vec<Death>,
     /// Consumers that have left: their ids are not used again.
     left: Vec<u64>,
@@ -44,6 +46,7 @@ impl Rig {
             log: vec![(Position::default(), create)],
             store: BTreeMap::new(),
             held: Vec::new(),
+            read: Vec::new(),
             dead: Vec::new(),
             left: Vec::new(),
             late: None,
@@ -267,6 +270,7 @@ impl Rig {
                 self.check_delivery(one, consumer);
             }
             assert!(turns.next().is_none());
+            self.settle_read();
         }
         let someone = !self.model.turn.is_empty();
         let paused = self.queue.config().paused;
@@ -299,7 +303,7 @@ impl Rig {
         assert_eq!(StoredMessage::parse(&payload).unwrap().body, body(handed.offset.0));
         self.model.delivered_at.push(now);
         let config = self.queue.config().clone();
-        if terms.settle == SettleMode::Automatic {
+        if terms.settle == SettleMode::Automatic && handed.payload.is_some() {
             self.model.remove(handed.offset);
             return;
         }
@@ -309,6 +313,7 @@ impl Rig {
         };
         let (until, phase) = match (terms.lease, config.receipt_timeout) {
             (LeaseTerms::Session, _) => (None, Phase::Done),
+            _ if terms.settle == SettleMode::Automatic => (None, Phase::Done),
             (_, Some(timeout)) => (Some(now.plus(timeout)), Phase::Receipt),
             (_, None) => (Some(now.plus(visibility)), Phase::Done),
         };
@@ -316,7 +321,23 @@ impl Rig {
         let message = self.model.get(handed.offset).unwrap();
         message.attempts += 1;
         message.place = Where::Leased { until, phase, visibility };
-        self.held.push((handed.offset, handed.attempts));
+        match terms.settle {
+            SettleMode::Manual => self.held.push((handed.offset, handed.attempts)),
+            SettleMode::Automatic => self.read.push((handed.offset, handed.attempts)),
+        }
+    }
+
+    /// What had to be read before a consumer without acknowledgements could have it is settled then.
+    fn settle_read(&mut self) {
+        let read = std::mem::take(&mut self.read);
+        let verdict = self.queue.decide_ack(self.now, &read);
+        assert!(verdict.answers.iter().all(Result::is_ok));
+        for record in &verdict.records {
+            self.run(record, verdict.durable);
+        }
+        for (offset, _) in read {
+            self.model.remove(offset);
+        }
     }
 
     fn wait(&mut self, ms: u64) {
