@@ -1,6 +1,7 @@
 //! Taking frames in: the hot path. One short lock, one copy into the pending buffer, no IO.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use nexo_types::Position;
@@ -196,6 +197,7 @@ impl Shared {
                 if std::mem::replace(&mut state.write_wanted, true) {
                     return;
                 }
+                self.calls.fetch_add(1, Ordering::Release);
             }
         }
         self.writer_wake.notify_one();

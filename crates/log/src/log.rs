@@ -3,6 +3,7 @@
 use std::ops::{ControlFlow, RangeInclusive};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::{self, JoinHandle};
 
 use nexo_types::{Offset, Position, Priority, QueueId, SegmentId};
@@ -77,6 +78,7 @@ impl Log {
             options,
             state: Mutex::new(State::new(active, next_id, last_manifest)),
             writer_wake: Condvar::new(),
+            calls: AtomicU64::new(0),
             keeper_wake: Condvar::new(),
             room: Condvar::new(),
             synced: Mark::new(start),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use nexo_types::{Position, SegmentId};
@@ -29,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
     /// The writer sleeps on this.
     pub(crate) writer_wake: Condvar,
+    /// How often somebody who waits has called the writer, for one that has not gone to sleep yet.
+    pub(crate) calls: AtomicU64,
     /// The keeper sleeps on this.
     pub(crate) keeper_wake: Condvar,
     /// Appends that must wait for room in the buffer or for a segment sleep on this.

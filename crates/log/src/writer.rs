@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nexo_types::SegmentId;
@@ -28,8 +29,9 @@ struct Job {
 pub(crate) fn run(shared: &Shared) {
     // When the oldest written byte that is not synced was written.
     let mut unsynced_since: Option<Instant> = None;
+    let mut vigil = Vigil::default();
     loop {
-        let Some(job) = next_job(shared, unsynced_since) else { return };
+        let Some(job) = next_job(shared, unsynced_since, &mut vigil) else { return };
         if let Some(group) = job.group {
             if let Err((action, error)) = write_group(shared, &group) {
                 shared.fail(action, &error);
@@ -45,6 +47,7 @@ pub(crate) fn run(shared: &Shared) {
                 return;
             }
             unsynced_since = None;
+            vigil.done();
         }
         if job.last {
             return;
@@ -53,8 +56,9 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 /// Sleeps until there is something to do; `None` if the log has failed.
-fn next_job(shared: &Shared, unsynced_since: Option<Instant>) -> Option<Job> {
+fn next_job(shared: &Shared, unsynced_since: Option<Instant>, vigil: &mut Vigil) -> Option<Job> {
     let mut state = shared.state.lock();
+    let mut may_watch = vigil.is_worth_it();
     loop {
         if state.failed.is_some() {
             return None;
@@ -66,16 +70,65 @@ fn next_job(shared: &Shared, unsynced_since: Option<Instant>) -> Option<Job> {
         let sync_at = unsynced_since.zip(shared.options.background_sync).map(|(since, every)| since + every);
         let write_now = state.write_wanted || write_at.is_some_and(is_past);
         if last || sync || write_now {
+            if sync {
+                vigil.called();
+            }
             return Some(Job { group: take_group(shared, &mut state), sync, last });
         }
         if sync_at.is_some_and(is_past) {
             return Some(Job { group: None, sync: true, last });
+        }
+        if std::mem::take(&mut may_watch) {
+            let before = shared.calls.load(Ordering::Acquire);
+            MutexGuard::unlocked(&mut state, || {
+                vigil.watch(|| shared.calls.load(Ordering::Acquire) != before)
+            });
+            continue;
         }
         match write_at.into_iter().chain(sync_at).min() {
             Some(wake_at) => {
                 shared.writer_wake.wait_until(&mut state, wake_at);
             }
             None => shared.writer_wake.wait(&mut state),
+        }
+    }
+}
+
+/// Whether the writer stays awake for a moment after a sync. Somebody who waits for one message at a time comes back
+/// within microseconds, and to be woken takes as long again; but staying awake takes a core.
+#[derive(Debug, Default)]
+struct Vigil {
+    /// When the last sync ended.
+    done_at: Option<Instant>,
+    /// How long it took until the next call, of late.
+    usual: Option<Duration>,
+}
+
+/// Longer than this, sleep costs nothing that matters.
+const VIGIL_MAX: Duration = Duration::from_micros(200);
+
+impl Vigil {
+    fn done(&mut self) {
+        self.done_at = Some(Instant::now());
+    }
+
+    /// Notes that somebody waits for a sync.
+    fn called(&mut self) {
+        if let Some(done_at) = self.done_at.take() {
+            let pause = done_at.elapsed().min(VIGIL_MAX * 10);
+            self.usual = Some(self.usual.map_or(pause, |usual| (usual * 7 + pause) / 8));
+        }
+    }
+
+    fn is_worth_it(&self) -> bool {
+        self.done_at.is_some() && self.usual.is_some_and(|usual| usual < VIGIL_MAX)
+    }
+
+    /// Looks out for a call, for a moment.
+    fn watch(&self, called: impl Fn() -> bool) {
+        let until = Instant::now() + VIGIL_MAX;
+        while !called() && Instant::now() < until {
+            std::hint::spin_loop();
         }
     }
 }
