@@ -22,10 +22,24 @@ impl Nexo {
     /// Builds and starts one.
     pub(crate) fn start() -> anyhow::Result<Self> {
         run("cargo", &["build", "--quiet", "-p", "nexo"])?;
+        Self::start_program("debug")
+    }
+
+    /// Starts one that was built for speed.
+    pub(crate) fn start_release() -> anyhow::Result<Self> {
+        Self::start_program("release")
+    }
+
+    /// Where its SQS API is.
+    pub(crate) fn sqs(&self) -> &str {
+        &self.sqs
+    }
+
+    fn start_program(profile: &str) -> anyhow::Result<Self> {
         let target =
             std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
         let data = target.join("conformance-data").join(std::process::id().to_string());
-        let program = target.join("debug").join("nexo");
+        let program = target.join(profile).join("nexo");
         let mut process = Command::new(&program)
             .args(["serve", "--amqp", "127.0.0.1:0", "--sqs", "127.0.0.1:0"])
             .args(["--grpc", "127.0.0.1:0", "--http", "off", "--data-dir"])

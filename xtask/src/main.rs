@@ -3,6 +3,7 @@
 //! Kept free of heavy dependencies, so that the first of them starts at once.
 
 mod bench;
+mod bench_sqs;
 mod broker;
 mod check;
 mod conformance;
@@ -24,6 +25,7 @@ Usage: cargo xtask COMMAND
                  what AWS's clients see: boto3 in both protocols, Celery, the SDK for JavaScript
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
+  bench sqs      measures the SQS API beside moto's
 ";
 
 fn main() -> ExitCode {
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         ["conformance", "sqs", rest @ ..] => conformance::sqs(rest),
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
+        ["bench", "sqs"] => bench_sqs::sqs(),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())
