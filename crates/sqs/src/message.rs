@@ -17,7 +17,7 @@ use crate::fault::{Fault, FaultCode};
 use crate::ids::{hex, message_id, sequence_number};
 use crate::limits::Limits;
 use crate::message_attributes::{self, Attribute, Attributes, Data};
-use crate::protocol::xml::is_forbidden;
+use crate::protocol::xml::has_forbidden;
 use crate::receipt_handle;
 use crate::request::SendEntry;
 use crate::response;
@@ -51,7 +51,7 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
     if body.is_empty() {
         return Err(Fault::missing("MessageBody"));
     }
-    if body.chars().any(is_forbidden) {
+    if has_forbidden(&body) {
         return Err(Fault::new(
             FaultCode::InvalidMessageContents,
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to \
@@ -385,5 +385,5 @@ impl Known {
 
 /// Whether a body can be said in either protocol as it is.
 fn is_text(body: &[u8]) -> bool {
-    std::str::from_utf8(body).is_ok_and(|text| !text.chars().any(is_forbidden))
+    std::str::from_utf8(body).is_ok_and(|text| !has_forbidden(text))
 }

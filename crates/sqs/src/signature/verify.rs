@@ -130,3 +130,49 @@ fn format_date(at: Timestamp) -> String {
 fn mismatch(message: &str) -> Fault {
     Fault::new(FaultCode::SignatureDoesNotMatch, message.to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of AWS's documentation of Signature V4, whose service is another one.
+    #[test]
+    fn the_documented_example_has_its_documented_signature() {
+        let key: AccessKey = "AKIDEXAMPLE:wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY".parse().unwrap();
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("content-type", "application/x-www-form-urlencoded; charset=utf-8"),
+            ("host", "iam.amazonaws.com"),
+            ("x-amz-date", "20150830T123600Z"),
+            (
+                "authorization",
+                "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/iam/aws4_request, \
+                 SignedHeaders=content-type;host;x-amz-date, Signature=x",
+            ),
+        ] {
+            headers.insert(name, value.parse().unwrap());
+        }
+        let uri: Uri = "/?Action=ListUsers&Version=2010-05-08".parse().unwrap();
+        let claim = Claim::of(&headers, &Form::default()).unwrap().unwrap();
+        let payload = hex(&Sha256::digest(b""));
+        let text = canonical::request(&Method::GET, &uri, &headers, &claim.headers, &payload);
+        assert_eq!(
+            hex(&Sha256::digest(text.as_bytes())),
+            "f536975d06c0309214f805bb90ccff089219ecd68b2577efef23edd43b7e1a59"
+        );
+        assert_eq!(
+            signature(&claim, &key, &text),
+            "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7"
+        );
+    }
+
+    #[test]
+    fn dates_are_read_and_written_in_the_basic_format() {
+        let at = parse_date("20150830T123600Z").unwrap();
+        assert_eq!(at, Timestamp(1_440_938_160_000));
+        assert_eq!(format_date(at), "20150830T123600Z");
+        for text in ["", "2015-08-30T12:36:00Z", "20150830", "20151330T123600Z"] {
+            assert_eq!(parse_date(text), None, "{text}");
+        }
+    }
+}
