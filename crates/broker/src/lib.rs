@@ -48,7 +48,7 @@ pub use error::{
 pub use handle::{PushedBatch, QueueHandle};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use nexo_core::config::{
-    Backoff, ConfigError, DeadLetters, Fate, Overflow, QueueConfig, RateLimit, SyncMode,
+    Backoff, ConfigError, DeadLetters, Fate, GroupMode, Overflow, QueueConfig, RateLimit, SyncMode,
 };
 pub use nexo_core::message::{
     DeathReason, Durability, NewMessage, Origin, Properties, PropertyFormat, StoredMessage,

@@ -1,6 +1,6 @@
 //! Attributes of queues: what clients call them, what they may be, and where each is kept.
 
-use nexo_broker::{DeadLetters, QueueConfig};
+use nexo_broker::{DeadLetters, GroupMode, QueueConfig};
 use nexo_types::{Millis, QueueName};
 
 use crate::fault::{Fault, FaultCode};
@@ -66,9 +66,10 @@ impl Kept {
             max_attempts: None,
             dead_letters: DeadLetters::Nowhere,
             ttl: Some(RETENTION_DEFAULT),
+            groups: GroupMode::Fair,
             ..QueueConfig::default()
         };
-        Self { config, settings: Settings::default() }
+        Self { config, settings: Settings { fair_groups: true, ..Settings::default() } }
     }
 
     /// What a queue has.
@@ -140,7 +141,11 @@ impl Kept {
             }
             A::SqsManagedSseEnabled => settings.sqs_managed_sse = Some(truth(attribute, value)?),
             A::FifoQueue => match (truth(attribute, value)?, &settings.fifo) {
-                (true, None) => settings.fifo = Some(Fifo::default()),
+                (true, None) => {
+                    settings.fifo = Some(Fifo::default());
+                    settings.fair_groups = false;
+                    self.config.groups = GroupMode::Ordered;
+                }
                 (true, Some(_)) => {}
                 // AWS does not know the attribute unless it is true.
                 (false, _) => return Err(Fault::unknown_attribute(attribute.name())),

@@ -57,6 +57,8 @@ impl Queue {
     /// Decides what of a push is taken.
     #[must_use]
     pub fn decide_push(&self, now: Timestamp, messages: &[NewMessage], admission: Admission) -> PushPlan {
+        let levelled = self.levelled(messages);
+        let messages = levelled.as_deref().unwrap_or(messages);
         let mut plan = PushPlan { outcomes: Vec::with_capacity(messages.len()), ..PushPlan::default() };
         let mut next = self.next_offset;
         let (mut count, mut bytes) = self.load();
