@@ -6,7 +6,7 @@ use bytes::Bytes;
 use nexo_core::config::QueueConfig;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{Death, ReturnCause, SharedCredit, Terms};
-use nexo_types::{ConsumerId, Offset, QueueId, QueueName, Timestamp};
+use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
 use crate::delivery::Delivery;
@@ -129,6 +129,12 @@ impl QueueHandle {
     #[must_use]
     pub fn annotation(&self, owner: &str) -> Option<Bytes> {
         self.slot.state.lock().queue.config().annotations.get(owner).cloned()
+    }
+
+    /// How long a consumer may hold a message that does not ask for another time.
+    #[must_use]
+    pub fn visibility(&self) -> Millis {
+        self.slot.state.lock().queue.config().visibility
     }
 
     /// When it was created.

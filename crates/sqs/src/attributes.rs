@@ -14,6 +14,9 @@ const RETENTION_DEFAULT: Millis = Millis::from_secs(4 * 24 * 3600);
 /// What a queue without an end for its messages says when it is asked in SQS's words: the longest that AWS knows.
 const RETENTION_SHOWN_S: u64 = 1_209_600;
 
+/// How the broker keeps a visibility of no time at all, which it does not know.
+pub(crate) const NO_VISIBILITY: Millis = Millis(1);
+
 macro_rules! attributes {
     ($($name:ident),+ $(,)?) => {
         /// An attribute of a queue.
@@ -101,9 +104,8 @@ impl Kept {
         };
         match attribute {
             A::VisibilityTimeout => {
-                // A lease of no time at all is one that ends at once.
                 let seconds = number(0, limits.visibility_s)?;
-                self.config.visibility = Millis::from_secs(seconds).max(Millis(1));
+                self.config.visibility = Millis::from_secs(seconds).max(NO_VISIBILITY);
             }
             A::MessageRetentionPeriod => {
                 let seconds = number(limits.retention_s_min, limits.retention_s)?;

@@ -18,42 +18,58 @@ use crate::protocol::form::Form;
 const SKEW: Millis = Millis::from_secs(15 * 60);
 const DATE_FORMAT: &str = "%Y%m%dT%H%M%SZ";
 
-/// A request that may be signed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SignedRequest<'a> {
-    pub(crate) method: &'a Method,
-    pub(crate) uri: &'a Uri,
-    pub(crate) headers: &'a HeaderMap,
-    /// The parameters, in which a signature may stand.
-    pub(crate) form: &'a Form<'a>,
-    pub(crate) body: &'a [u8],
+/// A request whose head may be true: it names a key that we know, and a moment that is near. Whether the key signed it
+/// shows once its body is there.
+#[derive(Debug)]
+pub(crate) struct Signed<'k> {
+    claim: Claim,
+    key: &'k AccessKey,
 }
 
-/// Checks that one of these keys has signed this request, lately and as it is.
-pub(crate) fn verify(request: SignedRequest<'_>, keys: &[AccessKey], now: Timestamp) -> Result<(), Fault> {
-    let claim = Claim::of(request.headers, request.form)?.ok_or_else(|| {
-        Fault::new(FaultCode::MissingAuthenticationToken, "Request is missing Authentication Token")
-    })?;
-    let key = keys.iter().find(|key| key.id == claim.key_id).ok_or_else(|| {
-        Fault::new(FaultCode::InvalidClientTokenId, "The security token included in the request is invalid.")
-    })?;
-    check_time(&claim, now)?;
-    let payload = payload_hash(&request)?;
-    let text = canonical::request(request.method, request.uri, request.headers, &claim.headers, &payload);
-    let expected = signature(&claim, key, &text);
-    if expected.as_bytes().ct_eq(claim.signature.as_bytes()).into() {
-        return Ok(());
+impl<'k> Signed<'k> {
+    /// Reads what the head of a request says. `query` are the parameters of its address, in which a signature may stand.
+    pub(crate) fn read(
+        headers: &HeaderMap,
+        query: &Form<'_>,
+        keys: &'k [AccessKey],
+        now: Timestamp,
+    ) -> Result<Self, Fault> {
+        let claim = Claim::of(headers, query)?.ok_or_else(|| {
+            Fault::new(FaultCode::MissingAuthenticationToken, "Request is missing Authentication Token")
+        })?;
+        let key = keys.iter().find(|key| key.id == claim.key_id).ok_or_else(|| {
+            let message = "The security token included in the request is invalid.";
+            Fault::new(FaultCode::InvalidClientTokenId, message)
+        })?;
+        check_time(&claim, now)?;
+        Ok(Self { claim, key })
     }
-    Err(mismatch(
-        "The request signature we calculated does not match the signature you provided. Check your AWS Secret \
-         Access Key and signing method. Consult the service documentation for details.",
-    ))
+
+    /// Checks that the key has signed the request as it is.
+    pub(crate) fn verify(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<(), Fault> {
+        let payload = payload_hash(headers, body)?;
+        let text = canonical::request(method, uri, headers, &self.claim.headers, &payload);
+        let expected = signature(&self.claim, self.key, &text);
+        if expected.as_bytes().ct_eq(self.claim.signature.as_bytes()).into() {
+            return Ok(());
+        }
+        Err(mismatch(
+            "The request signature we calculated does not match the signature you provided. Check your AWS Secret \
+             Access Key and signing method. Consult the service documentation for details.",
+        ))
+    }
 }
 
 /// The hash of the body. A client may have said it in a header, which then must be true.
-fn payload_hash(request: &SignedRequest<'_>) -> Result<String, Fault> {
-    let actual = hex(&Sha256::digest(request.body));
-    let said = request.headers.get("x-amz-content-sha256").and_then(|value| value.to_str().ok());
+fn payload_hash(headers: &HeaderMap, body: &[u8]) -> Result<String, Fault> {
+    let actual = hex(&Sha256::digest(body));
+    let said = headers.get("x-amz-content-sha256").and_then(|value| value.to_str().ok());
     match said {
         Some("UNSIGNED-PAYLOAD") => {
             // A body that anybody may change would make the rest of the signature worth nothing.
