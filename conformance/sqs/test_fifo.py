@@ -130,3 +130,15 @@ def test_a_standard_queue_takes_groups_and_does_not_order_by_them(sqs, queues):
     got = receive_all(sqs, queue, 3, AttributeNames=["All"])
     assert {message["Attributes"]["MessageGroupId"] for message in got} == {"tenant"}
     assert all("SequenceNumber" not in message["Attributes"] for message in got)
+
+
+def test_a_tenant_with_many_messages_does_not_make_the_others_wait(sqs, queues):
+    queue = queues()
+    for batch in range(20):
+        entries = [{"Id": str(i), "MessageBody": "noisy", "MessageGroupId": "noisy"} for i in range(10)]
+        sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+    for number in range(3):
+        sqs.send_message(QueueUrl=queue, MessageBody=f"quiet {number}", MessageGroupId="quiet")
+    bodies = [message["Body"] for message in receive(sqs, queue, AttributeNames=["MessageGroupId"])]
+    assert len(bodies) == 10 and [body for body in bodies if body != "noisy"] == ["quiet 0", "quiet 1", "quiet 2"]
+    assert len(receive_all(sqs, queue, 193)) == 193

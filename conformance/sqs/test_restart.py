@@ -41,3 +41,56 @@ def test_what_was_answered_survives_a_kill(nexo):
     # What was with a client before is with it still.
     client.delete_message(QueueUrl=standard, ReceiptHandle=held[9]["ReceiptHandle"])
     assert attributes_of(client, standard)["ApproximateNumberOfMessagesNotVisible"] == str(40 + 4)
+
+
+def test_a_kill_under_load_loses_nothing_that_was_answered(nexo):
+    import threading
+
+    broker = nexo()
+    client = broker.client()
+    queues = [Queues(client)(name="load", VisibilityTimeout="2"), Queues(client)(name="load.fifo", fifo=True, VisibilityTimeout="2")]
+    answered, deleted, doubtful = {url: set() for url in queues}, set(), set()
+
+    def send(url, sender):
+        try:
+            for batch in range(100_000):
+                bodies = [f"{url.rsplit('/', 1)[1]}-{sender}-{batch}-{i}" for i in range(10)]
+                entries = [{"Id": str(i), "MessageBody": body, **sends(url, group=body)} for i, body in enumerate(bodies)]
+                answer = broker_client.send_message_batch(QueueUrl=url, Entries=entries)
+                answered[url].update(bodies[int(entry["Id"])] for entry in answer["Successful"])
+        except Exception:
+            pass
+
+    def work(url):
+        try:
+            while True:
+                for message in receive(broker_client, url):
+                    doubtful.add(message["Body"])
+                    broker_client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+                    deleted.add(message["Body"])
+        except Exception:
+            pass
+
+    for life in range(3):
+        broker_client = broker.client()
+        here = {url: broker.url + "/" + url.split("/", 3)[3] for url in queues}
+        answered = {here[url]: answered[url] for url in queues}
+        queues = list(here.values())
+        threads = [threading.Thread(target=send, args=(url, f"{life}{n}")) for url in queues for n in range(2)]
+        threads += [threading.Thread(target=work, args=(url,)) for url in queues]
+        for thread in threads:
+            thread.start()
+        threading.Event().wait(2)
+        broker.kill()
+        for thread in threads:
+            thread.join()
+        broker.start()
+    client = broker.client()
+    for url in queues:
+        there, here = set(), broker.url + "/" + url.split("/", 3)[3]
+        while messages := receive(client, here, wait=5, VisibilityTimeout=600):
+            there.update(message["Body"] for message in messages)
+        assert len(answered[url]) > 100, "the test puts load on the broker"
+        # A delete whose answer did not come may have been done.
+        assert not answered[url] - there - doubtful, "an answered message is lost"
+        assert not there & deleted, "a message whose delete was answered is back"

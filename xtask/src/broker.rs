@@ -80,6 +80,11 @@ impl Nexo {
         self.amqp
     }
 
+    /// Where its SQS API is.
+    pub(crate) const fn sqs(&self) -> SocketAddr {
+        self.sqs
+    }
+
     /// The number of its process.
     pub(crate) fn pid(&self) -> u32 {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).process.id()

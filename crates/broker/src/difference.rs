@@ -34,6 +34,7 @@ pub(crate) fn first_difference(one: &QueueConfig, other: &QueueConfig) -> Option
         auto_delete,
         single_active_consumer,
         arguments,
+        groups,
     );
     None
 }

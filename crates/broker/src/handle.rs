@@ -9,7 +9,7 @@ use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{BundlePlan, Death, Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_log::{AppendError, Claim, Urgency};
-use nexo_types::{ConsumerId, Offset, QueueId, QueueName, Timestamp};
+use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
 use crate::error::{CreateError, PushError, QueueError};
@@ -152,6 +152,12 @@ impl QueueHandle {
     #[must_use]
     pub fn annotation(&self, owner: &str) -> Option<Bytes> {
         self.slot.state.lock().queue.config().annotations.get(owner).cloned()
+    }
+
+    /// How long a consumer may hold a message that does not ask for another time.
+    #[must_use]
+    pub fn visibility(&self) -> Millis {
+        self.slot.state.lock().queue.config().visibility
     }
 
     /// When it was created.

@@ -50,7 +50,7 @@ pub use error::{
 pub use handle::{PushedBundle, QueueHandle, Refused};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use nexo_core::config::{
-    Backoff, ConfigError, DeadLetters, Fate, Overflow, QueueConfig, RateLimit, SyncMode,
+    Backoff, ConfigError, DeadLetters, Fate, GroupMode, Overflow, QueueConfig, RateLimit, SyncMode,
 };
 pub use nexo_core::draft::{Bundle, Draft};
 pub use nexo_core::message::{

@@ -54,6 +54,18 @@ pub struct QueueConfig {
     /// What ways in keep with the queue for themselves, by the name of each, in its own bytes. The rules never look
     /// inside, and nothing is compared with it.
     pub annotations: BTreeMap<String, Bytes>,
+    /// What the group of a message means.
+    pub groups: GroupMode,
+}
+
+/// What the group of a message means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupMode {
+    /// Messages of one group are worked on one at a time and in order.
+    #[default]
+    Ordered,
+    /// Groups share the queue fairly: the more a group has in it, the more of the others goes before its next message.
+    Fair,
 }
 
 /// Where dead letters go.
@@ -161,6 +173,7 @@ impl Default for QueueConfig {
             single_active_consumer: false,
             arguments: Bytes::new(),
             annotations: BTreeMap::new(),
+            groups: GroupMode::Ordered,
         }
     }
 }
@@ -332,6 +345,10 @@ impl QueueConfig {
             out.text(owner);
             out.bytes(annotation);
         }
+        out.u8(match self.groups {
+            GroupMode::Ordered => 0,
+            GroupMode::Fair => 1,
+        });
     }
 
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -402,6 +419,11 @@ impl QueueConfig {
                     annotations.insert(owner, Bytes::copy_from_slice(input.bytes()?));
                 }
                 annotations
+            },
+            groups: match input.u8()? {
+                0 => GroupMode::Ordered,
+                1 => GroupMode::Fair,
+                other => return Err(WireError::Unknown { what: "meaning of groups", value: other }),
             },
         })
     }
@@ -508,6 +530,7 @@ mod tests {
                 ("sqs".to_owned(), Bytes::from_static(b"{}")),
                 ("web".to_owned(), Bytes::new()),
             ]),
+            groups: GroupMode::Fair,
             ..QueueConfig::default()
         };
         for config in [config, other, QueueConfig::default()] {

@@ -1,6 +1,6 @@
 //! Attributes of queues: what clients call them, what they may be, and where each is kept.
 
-use nexo_broker::{DeadLetters, QueueConfig};
+use nexo_broker::{DeadLetters, GroupMode, QueueConfig};
 use nexo_types::{Millis, QueueName};
 
 use crate::fault::{Fault, FaultCode};
@@ -13,6 +13,9 @@ use crate::settings::{DeduplicationScope, Fifo, Settings, ThroughputLimit};
 const RETENTION_DEFAULT: Millis = Millis::from_secs(4 * 24 * 3600);
 /// What a queue without an end for its messages says when it is asked in SQS's words: the longest that AWS knows.
 const RETENTION_SHOWN_S: u64 = 1_209_600;
+
+/// How the broker keeps a visibility of no time at all, which it does not know.
+pub(crate) const NO_VISIBILITY: Millis = Millis(1);
 
 macro_rules! attributes {
     ($($name:ident),+ $(,)?) => {
@@ -66,9 +69,10 @@ impl Kept {
             max_attempts: None,
             dead_letters: DeadLetters::Nowhere,
             ttl: Some(RETENTION_DEFAULT),
+            groups: GroupMode::Fair,
             ..QueueConfig::default()
         };
-        Self { config, settings: Settings::default() }
+        Self { config, settings: Settings { fair_groups: true, ..Settings::default() } }
     }
 
     /// What a queue has.
@@ -100,9 +104,8 @@ impl Kept {
         };
         match attribute {
             A::VisibilityTimeout => {
-                // A lease of no time at all is one that ends at once.
                 let seconds = number(0, limits.visibility_s)?;
-                self.config.visibility = Millis::from_secs(seconds).max(Millis(1));
+                self.config.visibility = Millis::from_secs(seconds).max(NO_VISIBILITY);
             }
             A::MessageRetentionPeriod => {
                 let seconds = number(limits.retention_s_min, limits.retention_s)?;
@@ -140,7 +143,11 @@ impl Kept {
             }
             A::SqsManagedSseEnabled => settings.sqs_managed_sse = Some(truth(attribute, value)?),
             A::FifoQueue => match (truth(attribute, value)?, &settings.fifo) {
-                (true, None) => settings.fifo = Some(Fifo::default()),
+                (true, None) => {
+                    settings.fifo = Some(Fifo::default());
+                    settings.fair_groups = false;
+                    self.config.groups = GroupMode::Ordered;
+                }
                 (true, Some(_)) => {}
                 // AWS does not know the attribute unless it is true.
                 (false, _) => return Err(Fault::unknown_attribute(attribute.name())),

@@ -11,8 +11,8 @@ use axum::response::Response as HttpResponse;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
-use nexo_types::Timestamp;
 
+use crate::clock::now;
 use crate::fault::{Fault, FaultCode};
 use crate::ids;
 use crate::protocol::form::Form;
@@ -20,7 +20,7 @@ use crate::protocol::{Protocol, json, query, xml};
 use crate::request::Action;
 use crate::response::Response;
 use crate::service::{Context, Service};
-use crate::signature::{SignedRequest, region, verify};
+use crate::signature::{Signed, region};
 
 /// How long a client may be silent in the middle of a request.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -67,43 +67,47 @@ async fn answer(
     request: Request,
 ) -> Result<(Action, Response), Fault> {
     let (head, body) = request.into_parts();
+    let address = Form::parse(head.uri.query().unwrap_or_default(), b"")?;
+    // Who is not let in has no body read: it may be long.
+    let signed = let_in(service, peer, &head.headers, &address)?;
     let body = read(body, service.limits().request_bytes).await?;
-    let form = match protocol {
-        Protocol::Json => Form::parse(head.uri.query().unwrap_or_default(), b"")?,
-        Protocol::Query => Form::parse(head.uri.query().unwrap_or_default(), &body)?,
-    };
-    let signed = SignedRequest {
-        method: &head.method,
-        uri: &head.uri,
-        headers: &head.headers,
-        form: &form,
-        body: &body,
-    };
-    let_in(service, peer, signed)?;
+    if let Some(signed) = signed {
+        signed.verify(&head.method, &head.uri, &head.headers, &body)?;
+    }
     let context = Context {
         base_url: base_url(&head.headers),
         path: head.uri.path().to_owned(),
-        region: region(&head.headers, &form).unwrap_or_else(|| service.options.region.clone()),
+        region: region(&head.headers, &address).unwrap_or_else(|| service.options.region.clone()),
     };
+    let form;
     let (action, request) = match protocol {
         Protocol::Json => {
             let target = head.headers.get("x-amz-target").and_then(|target| target.to_str().ok());
             json::parse(target.unwrap_or_default(), &body)?
         }
-        Protocol::Query => query::parse(&form)?,
+        Protocol::Query => {
+            form = Form::parse(head.uri.query().unwrap_or_default(), &body)?;
+            query::parse(&form)?
+        }
     };
     let response = service.call(&context, request).await?;
     Ok((action, response))
 }
 
-/// Whether whoever asks may. Without keys nobody can be told from anybody else, so only this machine is let in.
-fn let_in(service: &Service, peer: SocketAddr, request: SignedRequest<'_>) -> Result<(), Fault> {
+/// Whether whoever asks may, as far as the head of a request tells. Without keys nobody can be told from anybody else, so only
+/// this machine is let in.
+fn let_in<'s>(
+    service: &'s Service,
+    peer: SocketAddr,
+    headers: &HeaderMap,
+    address: &Form<'_>,
+) -> Result<Option<Signed<'s>>, Fault> {
     let keys = &service.options.access_keys;
     if !keys.is_empty() {
-        return verify(request, keys, now());
+        return Signed::read(headers, address, keys, now()).map(Some);
     }
     if peer.ip().to_canonical().is_loopback() {
-        return Ok(());
+        return Ok(None);
     }
     Err(Fault::new(
         FaultCode::AccessDenied,
@@ -170,9 +174,4 @@ fn http_response(protocol: Protocol, status: StatusCode, request_id: &str, body:
         headers.insert("x-amzn-requestid", id);
     }
     response
-}
-
-fn now() -> Timestamp {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -12,6 +12,7 @@
 
 mod arn;
 mod attributes;
+mod clock;
 mod fault;
 mod http;
 mod ids;

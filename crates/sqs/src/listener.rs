@@ -20,8 +20,8 @@ use crate::service::{Service, SqsOptions};
 
 /// How long to wait after an accept failed, for example for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a connection may take for the head of a request, once it has begun one.
-const HEAD_MAX: Duration = Duration::from_secs(30);
+/// How long a connection may take for the head of its next request. Clients keep connections for later, so it is long.
+const HEAD_MAX: Duration = Duration::from_secs(300);
 
 /// Serves the SQS API of `broker` on `listener` until `shutdown` is done. Then no connection is accepted any more, receives
 /// that wait are answered, and this returns when the requests that have begun are done.

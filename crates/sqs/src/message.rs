@@ -17,13 +17,13 @@ use crate::fault::{Fault, FaultCode};
 use crate::ids::{hex, message_id, sequence_number};
 use crate::limits::Limits;
 use crate::message_attributes::{self, Attribute, Attributes, Data};
-use crate::protocol::xml::is_forbidden;
+use crate::protocol::xml::has_forbidden;
 use crate::receipt_handle;
 use crate::request::SendEntry;
 use crate::response;
 use crate::settings::{DeduplicationScope, Fifo, Settings};
 
-/// The header of the group of a message in a queue that keeps no order.
+/// The header of the group of a message in a queue that was not made by SQS and would keep it in order.
 const GROUP_ID: &str = "AWS.MessageGroupId";
 /// The header of the deduplication id that the sender chose.
 const DEDUPLICATION_ID: &str = "AWS.MessageDeduplicationId";
@@ -51,7 +51,7 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
     if body.is_empty() {
         return Err(Fault::missing("MessageBody"));
     }
-    if body.chars().any(is_forbidden) {
+    if has_forbidden(&body) {
         return Err(Fault::new(
             FaultCode::InvalidMessageContents,
             "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to \
@@ -93,8 +93,7 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
                 // The length tells where the group ends, so that no two pairs look alike.
                 DeduplicationScope::MessageGroup => format!("{}:{group}{dedup}", group.len()),
             };
-            let group = GroupId::new(&group)
-                .map_err(|error| Fault::value("MessageGroupId", &group, &error.to_string()))?;
+            let group = group_id(&group)?;
             let key = DedupId::new(&key)
                 .map_err(|error| Fault::value("MessageDeduplicationId", &key, &error.to_string()))?;
             (Some(group), Some(key))
@@ -103,10 +102,14 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
             if let Some(dedup) = dedup {
                 return Err(Fault::wrong_queue_type("MessageDeduplicationId", &dedup));
             }
-            if let Some(group) = group {
-                headers.0.push((GROUP_ID.to_owned(), HeaderValue::Text(group)));
+            match group {
+                Some(group) if queue.fair_groups => (Some(group_id(&group)?), None),
+                Some(group) => {
+                    headers.0.push((GROUP_ID.to_owned(), HeaderValue::Text(group)));
+                    (None, None)
+                }
+                None => (None, None),
             }
-            (None, None)
         }
     };
     let md5_of_attributes = message_attributes::md5(&attributes);
@@ -131,6 +134,10 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
         md5_of_system_attributes: message_attributes::md5(&system),
         bytes,
     })
+}
+
+fn group_id(text: &str) -> Result<GroupId, Fault> {
+    GroupId::new(text).map_err(|error| Fault::value("MessageGroupId", text, &error.to_string()))
 }
 
 fn size(body: &str, attributes: &Attributes) -> u64 {
@@ -385,5 +392,5 @@ impl Known {
 
 /// Whether a body can be said in either protocol as it is.
 fn is_text(body: &[u8]) -> bool {
-    std::str::from_utf8(body).is_ok_and(|text| !text.chars().any(is_forbidden))
+    std::str::from_utf8(body).is_ok_and(|text| !has_forbidden(text))
 }

@@ -11,7 +11,7 @@ use nexo_broker::HeaderValue;
 use crate::fault::{Fault, FaultCode};
 use crate::ids::hex;
 use crate::limits::ATTRIBUTE_NAME_MAX;
-use crate::protocol::xml::is_forbidden;
+use crate::protocol::xml::has_forbidden;
 use crate::request::AttributeValue;
 use crate::response;
 use crate::text::Text;
@@ -104,7 +104,7 @@ impl Attribute {
                     return Err(empty());
                 }
                 let text = value.string_value.as_deref().filter(|text| !text.is_empty()).ok_or_else(empty)?;
-                if text.chars().any(is_forbidden) {
+                if has_forbidden(text) {
                     return Err(invalid("contains characters that are not allowed.".into()));
                 }
                 if base == BaseType::Number && !is_number(text) {

@@ -23,6 +23,8 @@ pub(crate) struct Settings {
     /// Set for FIFO queues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fifo: Option<Fifo>,
+    /// Whether groups are tenants that share the queue fairly. A queue that was made another way keeps them in order.
+    pub(crate) fair_groups: bool,
     /// Stored and shown; nothing follows from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) policy: Option<String>,

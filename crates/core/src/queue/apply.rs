@@ -15,6 +15,7 @@ use nexo_types::{GroupId, Offset, Position, Priority, SegmentId, Timestamp};
 use thiserror::Error;
 
 use super::entry::{Entry, MESSAGE_OVERHEAD_BYTES};
+use super::fair::Tenants;
 use super::lane::PageRequest;
 use super::lanes::Lanes;
 use super::{Lease, Queue};
@@ -135,13 +136,17 @@ impl Queue {
         for item in batch.items() {
             // The batch was made by us or has passed a checksum; what cannot be read was not made by this
             // version, and the format version has been checked.
-            let Ok((entry, dedup)) = Entry::with_dedup(batch, item, at) else {
+            let Ok((mut entry, dedup)) = Entry::with_dedup(batch, item, at) else {
                 debug_assert!(false, "a batch holds readable messages");
                 continue;
             };
             if let Some(id) = dedup {
                 self.dedup.forget(item.enqueued_at);
                 self.dedup.insert(id, item.offset, item.enqueued_at.plus(self.config.dedup_window));
+            }
+            self.note_tenant(&mut entry);
+            if let Some(tenant) = &entry.tenant {
+                self.tenants.add(tenant);
             }
             self.next_offset = self.next_offset.max(item.offset.next());
             self.totals.pushed += 1;
@@ -298,6 +303,7 @@ impl Queue {
         self.loose_cached_bytes =
             held().filter_map(|entry| entry.payload.as_ref()).map(|p| p.len() as u64).sum();
         self.groups = held().filter_map(|entry| Some((entry.group.clone()?, VecDeque::new()))).collect();
+        self.tenants = Tenants::of(held().filter_map(|entry| entry.tenant.as_ref()));
         self.totals.purged += removed.count;
         removed
     }
@@ -408,6 +414,9 @@ impl Queue {
             Leave::Overflow => self.totals.overflowed += 1,
             Leave::DeadLettered => self.totals.dead_lettered += 1,
             Leave::Moved | Leave::Damaged => {}
+        }
+        if let Some(tenant) = &entry.tenant {
+            self.tenants.remove(tenant);
         }
         if let Some(group) = &entry.group {
             self.release_group(group, at);

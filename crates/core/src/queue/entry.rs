@@ -32,8 +32,10 @@ pub struct Entry {
     pub priority: Priority,
     /// Whether it survives a restart.
     pub durability: Durability,
-    /// Its group.
+    /// The group in which it has its place.
     pub group: Option<GroupId>,
+    /// The group that it counts for, where groups share the queue fairly. Not durable.
+    pub tenant: Option<GroupId>,
     /// Its stored form, if it is in memory. A transient message always has it.
     pub payload: Option<Bytes>,
 }
@@ -67,6 +69,7 @@ impl Entry {
             priority: head.priority,
             durability: head.durability,
             group: head.group.map(GroupId::new).transpose().map_err(|_| WireError::BadName)?,
+            tenant: None,
             payload: Some(payload),
         };
         Ok((entry, dedup))
@@ -86,6 +89,7 @@ impl Entry {
             priority,
             durability: Durability::Durable,
             group: None,
+            tenant: None,
             payload: None,
         }
     }

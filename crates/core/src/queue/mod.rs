@@ -19,6 +19,7 @@ mod dedup;
 mod dispatch;
 mod due;
 mod entry;
+mod fair;
 mod lane;
 mod lanes;
 mod late;
@@ -59,6 +60,7 @@ use crate::record::Phase;
 use consumers::Consumers;
 use dedup::Dedup;
 use entry::MESSAGE_OVERHEAD_BYTES;
+use fair::Tenants;
 use lanes::Lanes;
 use meter::{Average, Meter};
 use tokens::Tokens;
@@ -87,6 +89,8 @@ pub struct Queue {
     /// For each group with a message in the queue: those behind its head.
     groups: BTreeMap<GroupId, VecDeque<Entry>>,
     grouped: u64,
+    /// Where groups share the queue fairly: what each has in it.
+    tenants: Tenants,
     /// Found dead while they waited. Not durable: they die again after a restart.
     dying: HashMap<Offset, (Entry, DeathReason), FixedState>,
     /// Ends of life of ready messages in memory. May name some that have left.
@@ -211,6 +215,7 @@ impl Queue {
             lease_ends: BinaryHeap::new(),
             groups: BTreeMap::new(),
             grouped: 0,
+            tenants: Tenants::default(),
             dying: HashMap::default(),
             expiries: BinaryHeap::new(),
             fleeting: Vec::new(),

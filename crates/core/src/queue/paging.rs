@@ -46,7 +46,10 @@ impl Queue {
 
     /// Takes in messages that were paged out: the first ones of the request, without a gap. An answer to a
     /// question that is no longer asked is ignored, and `false` comes back.
-    pub fn page_in(&mut self, request: &PageRequest, entries: Vec<Entry>, now: Timestamp) -> bool {
+    pub fn page_in(&mut self, request: &PageRequest, mut entries: Vec<Entry>, now: Timestamp) -> bool {
+        for entry in &mut entries {
+            self.note_tenant(entry);
+        }
         let expiring: Vec<Entry> = entries
             .iter()
             .filter(|entry| entry.expires_at != Timestamp::MAX)

@@ -7,7 +7,7 @@ use nexo_types::{DedupId, Millis, Offset, Timestamp};
 use super::Queue;
 use super::entry::MESSAGE_OVERHEAD_BYTES;
 use crate::batch::{BatchBuilder, BatchKind, MessageBatch};
-use crate::config::{Fate, Overflow};
+use crate::config::{Fate, GroupMode, Overflow};
 use crate::draft::Bundle;
 use crate::message::{DeathReason, Durability, NewMessage};
 use crate::queue::settle::Death;
@@ -67,6 +67,8 @@ impl Queue {
     /// Decides what of a push is taken.
     #[must_use]
     pub fn decide_push(&self, now: Timestamp, messages: &[NewMessage], admission: Admission) -> PushPlan {
+        let levelled = self.levelled(messages);
+        let messages = levelled.as_deref().unwrap_or(messages);
         let mut plan = PushPlan { outcomes: Vec::with_capacity(messages.len()), ..PushPlan::default() };
         let mut next = self.next_offset;
         let (mut count, mut bytes) = self.load();
@@ -115,7 +117,8 @@ impl Queue {
     pub fn decide_bundle(&self, bundle: &Bundle) -> Option<BundlePlan> {
         let may_refuse = self.config.overflow == Overflow::Reject
             && (self.config.max_messages.is_some() || self.config.max_bytes.is_some());
-        if may_refuse || self.config.ttl.is_some() || bundle.has_dedup() {
+        let gives_priorities = self.config.groups == GroupMode::Fair;
+        if may_refuse || gives_priorities || self.config.ttl.is_some() || bundle.has_dedup() {
             return None;
         }
         let after = self.next_offset.0 + bundle.len() as u64;

@@ -197,6 +197,7 @@ impl Entry {
                     Some(groups.get(index).ok_or(WireError::Range)?.clone())
                 }
             },
+            tenant: None,
             durability: Durability::Durable,
             payload: None,
         })

@@ -197,8 +197,18 @@ impl Xml {
     }
 }
 
+/// Whether a text has any character that cannot be in XML. Looked at for every body, so most of it is done by bytes.
+pub(crate) fn has_forbidden(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    // Without a way out in the middle the loop takes many bytes at once.
+    let control = |byte: u8| byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r');
+    let any_control = |chunk: &[u8]| chunk.iter().fold(false, |found, byte| found | control(*byte));
+    // The two that are no control characters begin with this byte.
+    bytes.chunks(256).any(any_control) || (bytes.contains(&0xef) && text.chars().any(is_forbidden))
+}
+
 /// Characters that cannot be in XML, nor in a body of SQS.
-pub(crate) const fn is_forbidden(c: char) -> bool {
+const fn is_forbidden(c: char) -> bool {
     matches!(c, '\0'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' | '\u{fffe}' | '\u{ffff}')
 }
 
@@ -217,6 +227,17 @@ mod tests {
         );
         assert!(text.contains("<Message>a &lt; b &amp; &quot;c&quot;&#xD;\n\u{fffd}</Message>"), "{text}");
         assert!(text.ends_with("<RequestId>id</RequestId></ErrorResponse>"), "{text}");
+    }
+
+    #[test]
+    fn forbidden_characters_are_found_wherever_they_are() {
+        for code in 0..=0x11_0000 {
+            let Some(c) = char::from_u32(code) else { continue };
+            assert_eq!(has_forbidden(c.encode_utf8(&mut [0; 4])), is_forbidden(c), "{code:x}");
+        }
+        let long = "x".repeat(1000);
+        assert!(!has_forbidden(&long));
+        assert!(has_forbidden(&format!("{long}\u{1}")) && has_forbidden(&format!("{long}\u{ffff}{long}")));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nexo_broker::{Broker, CreateError, QueueHandle};
-use nexo_types::{QueueId, QueueName, Timestamp};
+use nexo_types::{QueueId, QueueName};
 use tokio_util::sync::CancellationToken;
 
 use crate::arn;
@@ -199,11 +199,6 @@ fn create_fault(error: CreateError) -> Fault {
         CreateError::TooMany { .. } => Fault::new(FaultCode::OverLimit, error.to_string()),
         CreateError::Config(_) | CreateError::Differs { .. } => Fault::invalid(error.to_string()),
     }
-}
-
-fn now() -> Timestamp {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// What SQS keeps with queues, read once for each change of it.

@@ -13,7 +13,8 @@ use nexo_types::QueueName;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{Context, Service, now};
+use super::{Context, Service};
+use crate::clock::now;
 use crate::fault::{Fault, FaultCode};
 use crate::ids;
 use crate::request::{CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask};

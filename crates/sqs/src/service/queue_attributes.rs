@@ -6,8 +6,9 @@ use nexo_broker::DeadLetters;
 use nexo_types::QueueName;
 
 use super::queues::named_attributes;
-use super::{Context, Service, create_fault, now};
+use super::{Context, Service, create_fault};
 use crate::attributes::{Kept, QueueAttribute};
+use crate::clock::now;
 use crate::fault::Fault;
 use crate::redrive::RedriveAllowPolicy;
 use crate::request::{GetQueueAttributes, SetQueueAttributes};

@@ -4,8 +4,9 @@ use nexo_broker::{Declaration, Durability, ListRequest};
 use nexo_types::QueueName;
 
 use super::listing::Page;
-use super::{Context, Service, create_fault, now, required};
+use super::{Context, Service, create_fault, required};
 use crate::attributes::{Kept, QueueAttribute};
+use crate::clock::now;
 use crate::fault::{Fault, FaultCode};
 use crate::request::*;
 use crate::response::{DeadLetterSources, QueueUrl, Queues, Response};

@@ -1,15 +1,19 @@
 //! Receiving: what is there, or the first that comes. Nobody asks again and again: a receive that waits is a consumer that
 //! the broker knows, and one whose client goes away takes nothing with it.
 
-use nexo_broker::{Delivery, PopError, PopRequest};
+use nexo_broker::{Delivery, PopError, PopRequest, Receipt};
 use nexo_types::{Millis, QueueName};
 
 use super::{Context, Queue, Service};
+use crate::attributes::NO_VISIBILITY;
 use crate::fault::{Fault, FaultCode};
 use crate::limits::{ANSWER_BYTES_MAX, BATCH_MAX};
 use crate::message::{self, Wanted};
 use crate::request::ReceiveMessage;
 use crate::response::{Message, Messages, Response};
+
+/// How long messages are held that go back at once.
+const LOOK_MAX: Millis = Millis::from_secs(30);
 
 impl Service {
     pub(super) async fn receive_message(
@@ -29,7 +33,7 @@ impl Service {
         let pop = PopRequest {
             max: max.map_or(1, |max| max as usize),
             wait: Millis::from_secs(wait_s.unwrap_or(queue.settings.wait_s)),
-            visibility: visibility_s.map(|seconds| Millis::from_secs(seconds).max(Millis(1))),
+            visibility: visibility_s.map(Millis::from_secs),
             bytes_max: Some(ANSWER_BYTES_MAX),
         };
         let Some(attempt) = request.receive_request_attempt_id else {
@@ -40,7 +44,7 @@ impl Service {
             return Err(Fault::wrong_queue_type("ReceiveRequestAttemptId", &attempt));
         }
         let key = (queue.handle.id(), attempt.to_string());
-        let visibility = pop.visibility.unwrap_or_else(|| queue.handle.config().visibility);
+        let visibility = pop.visibility.unwrap_or_else(|| queue.handle.visibility());
         let mut messages = self.repeated.again(&self.broker, &key, visibility).await;
         if messages.is_empty() {
             messages = self.receive(context, &queue, pop, &wanted).await?;
@@ -57,20 +61,37 @@ impl Service {
         wanted: &Wanted,
     ) -> Result<Vec<Message>, Fault> {
         self.check_in_flight(queue)?;
-        let popped = tokio::select! {
-            popped = self.broker.pop(queue.name(), pop) => popped,
-            // Whoever waits when the broker stops is told that nothing came, and asks again, here or elsewhere.
-            () = self.stop.cancelled() => Ok(Vec::new()),
+        let deliveries = match pop.visibility.unwrap_or_else(|| queue.handle.visibility()) {
+            Millis::ZERO | NO_VISIBILITY => self.look(queue, pop).await?,
+            _ => self.pop(queue, pop).await?,
         };
-        let deliveries: Vec<Delivery> = popped.map_err(|error| match error {
-            PopError::Queue(error) => error.into(),
-            PopError::OutOfRange { .. } => Fault::invalid(error.to_string()),
-        })?;
         let source = queue.source();
         let place = (&*context.region, &*self.options.account);
         let find = |name: &QueueName| self.queue_named(name).ok().map(|queue| queue.source());
         let seen = |delivery: &Delivery| message::received(delivery, source, wanted, place, find);
         Ok(deliveries.iter().map(seen).collect())
+    }
+
+    async fn pop(&self, queue: &Queue, pop: PopRequest) -> Result<Vec<Delivery>, Fault> {
+        let popped = tokio::select! {
+            popped = self.broker.pop(queue.name(), pop) => popped,
+            // Whoever waits when the broker stops is told that nothing came, and asks again, here or elsewhere.
+            () = self.stop.cancelled() => Ok(Vec::new()),
+        };
+        popped.map_err(|error| match error {
+            PopError::Queue(error) => error.into(),
+            PopError::OutOfRange { .. } => Fault::invalid(error.to_string()),
+        })
+    }
+
+    /// Receives with a visibility of no time at all: the messages are handed out and are back at once. A lease that is as
+    /// short could end before the messages are on their way.
+    async fn look(&self, queue: &Queue, pop: PopRequest) -> Result<Vec<Delivery>, Fault> {
+        let deliveries = self.pop(queue, PopRequest { visibility: Some(LOOK_MAX), ..pop }).await?;
+        let receipts: Vec<Receipt> = deliveries.iter().map(Delivery::receipt).collect();
+        // What does not go back now does so when its lease ends.
+        self.broker.nack(&receipts, Some(Millis::ZERO)).await;
+        Ok(deliveries)
     }
 
     fn check_in_flight(&self, queue: &Queue) -> Result<(), Fault> {

@@ -6,7 +6,8 @@ use futures_util::future::join_all;
 use nexo_broker::{Receipt, SettleError};
 use nexo_types::Millis;
 
-use super::{Context, Queue, Service, batch, now, required};
+use super::{Context, Queue, Service, batch, required};
+use crate::clock::now;
 use crate::fault::{Fault, FaultCode};
 use crate::receipt_handle;
 use crate::request::*;

@@ -14,7 +14,7 @@ pub struct AccessKey {
 
 /// A text that is no access key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("an access key must be ID:SECRET, both without spaces, commas and slashes in the id")]
+#[error("an access key must be ID:SECRET, both without spaces, and the id without commas and slashes")]
 pub struct AccessKeyError;
 
 impl FromStr for AccessKey {

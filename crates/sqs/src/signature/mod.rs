@@ -12,4 +12,4 @@ mod verify;
 
 pub(crate) use claim::region;
 pub use keys::{AccessKey, AccessKeyError};
-pub(crate) use verify::{SignedRequest, verify};
+pub(crate) use verify::Signed;

@@ -18,42 +18,58 @@ use crate::protocol::form::Form;
 const SKEW: Millis = Millis::from_secs(15 * 60);
 const DATE_FORMAT: &str = "%Y%m%dT%H%M%SZ";
 
-/// A request that may be signed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SignedRequest<'a> {
-    pub(crate) method: &'a Method,
-    pub(crate) uri: &'a Uri,
-    pub(crate) headers: &'a HeaderMap,
-    /// The parameters, in which a signature may stand.
-    pub(crate) form: &'a Form<'a>,
-    pub(crate) body: &'a [u8],
+/// A request whose head may be true: it names a key that we know, and a moment that is near. Whether the key signed it
+/// shows once its body is there.
+#[derive(Debug)]
+pub(crate) struct Signed<'k> {
+    claim: Claim,
+    key: &'k AccessKey,
 }
 
-/// Checks that one of these keys has signed this request, lately and as it is.
-pub(crate) fn verify(request: SignedRequest<'_>, keys: &[AccessKey], now: Timestamp) -> Result<(), Fault> {
-    let claim = Claim::of(request.headers, request.form)?.ok_or_else(|| {
-        Fault::new(FaultCode::MissingAuthenticationToken, "Request is missing Authentication Token")
-    })?;
-    let key = keys.iter().find(|key| key.id == claim.key_id).ok_or_else(|| {
-        Fault::new(FaultCode::InvalidClientTokenId, "The security token included in the request is invalid.")
-    })?;
-    check_time(&claim, now)?;
-    let payload = payload_hash(&request)?;
-    let text = canonical::request(request.method, request.uri, request.headers, &claim.headers, &payload);
-    let expected = signature(&claim, key, &text);
-    if expected.as_bytes().ct_eq(claim.signature.as_bytes()).into() {
-        return Ok(());
+impl<'k> Signed<'k> {
+    /// Reads what the head of a request says. `query` are the parameters of its address, in which a signature may stand.
+    pub(crate) fn read(
+        headers: &HeaderMap,
+        query: &Form<'_>,
+        keys: &'k [AccessKey],
+        now: Timestamp,
+    ) -> Result<Self, Fault> {
+        let claim = Claim::of(headers, query)?.ok_or_else(|| {
+            Fault::new(FaultCode::MissingAuthenticationToken, "Request is missing Authentication Token")
+        })?;
+        let key = keys.iter().find(|key| key.id == claim.key_id).ok_or_else(|| {
+            let message = "The security token included in the request is invalid.";
+            Fault::new(FaultCode::InvalidClientTokenId, message)
+        })?;
+        check_time(&claim, now)?;
+        Ok(Self { claim, key })
     }
-    Err(mismatch(
-        "The request signature we calculated does not match the signature you provided. Check your AWS Secret \
-         Access Key and signing method. Consult the service documentation for details.",
-    ))
+
+    /// Checks that the key has signed the request as it is.
+    pub(crate) fn verify(
+        &self,
+        method: &Method,
+        uri: &Uri,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<(), Fault> {
+        let payload = payload_hash(headers, body)?;
+        let text = canonical::request(method, uri, headers, &self.claim.headers, &payload);
+        let expected = signature(&self.claim, self.key, &text);
+        if expected.as_bytes().ct_eq(self.claim.signature.as_bytes()).into() {
+            return Ok(());
+        }
+        Err(mismatch(
+            "The request signature we calculated does not match the signature you provided. Check your AWS Secret \
+             Access Key and signing method. Consult the service documentation for details.",
+        ))
+    }
 }
 
 /// The hash of the body. A client may have said it in a header, which then must be true.
-fn payload_hash(request: &SignedRequest<'_>) -> Result<String, Fault> {
-    let actual = hex(&Sha256::digest(request.body));
-    let said = request.headers.get("x-amz-content-sha256").and_then(|value| value.to_str().ok());
+fn payload_hash(headers: &HeaderMap, body: &[u8]) -> Result<String, Fault> {
+    let actual = hex(&Sha256::digest(body));
+    let said = headers.get("x-amz-content-sha256").and_then(|value| value.to_str().ok());
     match said {
         Some("UNSIGNED-PAYLOAD") => {
             // A body that anybody may change would make the rest of the signature worth nothing.
@@ -129,4 +145,50 @@ fn format_date(at: Timestamp) -> String {
 
 fn mismatch(message: &str) -> Fault {
     Fault::new(FaultCode::SignatureDoesNotMatch, message.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of AWS's documentation of Signature V4, whose service is another one.
+    #[test]
+    fn the_documented_example_has_its_documented_signature() {
+        let key: AccessKey = "AKIDEXAMPLE:wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY".parse().unwrap();
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("content-type", "application/x-www-form-urlencoded; charset=utf-8"),
+            ("host", "iam.amazonaws.com"),
+            ("x-amz-date", "20150830T123600Z"),
+            (
+                "authorization",
+                "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/iam/aws4_request, \
+                 SignedHeaders=content-type;host;x-amz-date, Signature=x",
+            ),
+        ] {
+            headers.insert(name, value.parse().unwrap());
+        }
+        let uri: Uri = "/?Action=ListUsers&Version=2010-05-08".parse().unwrap();
+        let claim = Claim::of(&headers, &Form::default()).unwrap().unwrap();
+        let payload = hex(&Sha256::digest(b""));
+        let text = canonical::request(&Method::GET, &uri, &headers, &claim.headers, &payload);
+        assert_eq!(
+            hex(&Sha256::digest(text.as_bytes())),
+            "f536975d06c0309214f805bb90ccff089219ecd68b2577efef23edd43b7e1a59"
+        );
+        assert_eq!(
+            signature(&claim, &key, &text),
+            "5d672d79c15b13162d9279b0855cfba6789a8edb4c82c400e06b5924a6f2b5d7"
+        );
+    }
+
+    #[test]
+    fn dates_are_read_and_written_in_the_basic_format() {
+        let at = parse_date("20150830T123600Z").unwrap();
+        assert_eq!(at, Timestamp(1_440_938_160_000));
+        assert_eq!(format_date(at), "20150830T123600Z");
+        for text in ["", "2015-08-30T12:36:00Z", "20150830", "20151330T123600Z"] {
+            assert_eq!(parse_date(text), None, "{text}");
+        }
+    }
 }
