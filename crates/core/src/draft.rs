@@ -108,7 +108,7 @@ impl Bundle {
     /// An empty bundle that expects `count` messages of `bytes` bytes in all.
     #[must_use]
     pub fn new(durability: Durability, bytes: usize, count: usize) -> Self {
-        let mut out = Writer::with_capacity(HEAD_BYTES_MAX + bytes);
+        let mut out = Writer::with_capacity(HEAD_BYTES_MAX + bytes.min(BATCH_BYTES_MAX));
         out.raw(&[0; HEAD_BYTES_MAX]);
         Self { out, places: Vec::with_capacity(count), durability, has_dedup: false }
     }
@@ -116,8 +116,8 @@ impl Bundle {
     /// Whether the message may join. An empty bundle takes any of its durability.
     #[must_use]
     pub fn has_room(&self, message: &Draft<'_>) -> bool {
-        self.durability == message.durability
-            && (self.is_empty() || self.out.len() + message.body.len() <= BATCH_BYTES_MAX)
+        let len = message.address.len() + message.properties.len() + message.body.len();
+        self.durability == message.durability && (self.is_empty() || self.out.len() + len <= BATCH_BYTES_MAX)
     }
 
     /// Adds a message for which there is room.
@@ -175,7 +175,12 @@ impl Bundle {
     /// Takes the messages out as a batch that begins at `first`.
     #[must_use]
     pub fn seal(self, first: Offset, at: Timestamp) -> MessageBatch {
-        MessageBatch::seal(self.out.into_vec(), &self.places, first, at)
+        let mut bytes = self.out.into_vec();
+        // One message may wait for long, and must not keep room for a thousand.
+        if bytes.capacity() / 2 > bytes.len() {
+            bytes.shrink_to_fit();
+        }
+        MessageBatch::seal(bytes, &self.places, first, at)
     }
 
     /// Makes a bundle of a batch that nobody took.
@@ -241,12 +246,23 @@ mod tests {
     }
 
     #[test]
+    fn a_bundle_expects_no_more_than_a_batch_and_keeps_no_more_than_it_needs() {
+        let mut bundle = Bundle::new(Durability::Durable, 1 << 30, 0);
+        assert!(bundle.out.capacity() <= BATCH_BYTES_MAX + 2 * HEAD_BYTES_MAX);
+        bundle.push(&NewMessage::new("alone").as_draft());
+        let bytes = Vec::from(bundle.seal(Offset(1), Timestamp(2)).bytes().clone());
+        assert!(bytes.capacity() < 1024, "{} bytes are kept for one message", bytes.capacity());
+    }
+
+    #[test]
     fn a_bundle_is_of_one_durability_and_of_limited_size() {
         let mut bundle = bundle(&drafts());
         let transient = NewMessage { durability: Durability::Transient, ..NewMessage::new("x") };
         assert!(!bundle.has_room(&transient.as_draft()));
         let large = NewMessage::new(vec![0; BATCH_BYTES_MAX]);
         assert!(!bundle.has_room(&large.as_draft()));
+        let described = NewMessage { address: vec![0; BATCH_BYTES_MAX].into(), ..NewMessage::new("x") };
+        assert!(!bundle.has_room(&described.as_draft()), "properties take room as well");
         bundle = Bundle::new(Durability::Durable, 0, 0);
         assert!(bundle.has_room(&large.as_draft()), "any message fits into a bundle of its own");
     }

@@ -82,6 +82,11 @@ impl Writer {
         self.out.reserve(bytes);
     }
 
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.out.capacity()
+    }
+
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.out
     }

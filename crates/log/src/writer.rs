@@ -29,7 +29,7 @@ struct Job {
 pub(crate) fn run(shared: &Shared) {
     // When the oldest written byte that is not synced was written.
     let mut unsynced_since: Option<Instant> = None;
-    let mut vigil = Vigil::default();
+    let mut vigil = Vigil::new();
     loop {
         let Some(job) = next_job(shared, unsynced_since, &mut vigil) else { return };
         if let Some(group) = job.group {
@@ -96,8 +96,10 @@ fn next_job(shared: &Shared, unsynced_since: Option<Instant>, vigil: &mut Vigil)
 
 /// Whether the writer stays awake for a moment after a sync. Somebody who waits for one message at a time comes back
 /// within microseconds, and to be woken takes as long again; but staying awake takes a core.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Vigil {
+    /// On a machine with one core, nobody could call while the writer looks out for it.
+    has_company: bool,
     /// When the last sync ended.
     done_at: Option<Instant>,
     /// How long it took until the next call, of late.
@@ -108,6 +110,11 @@ struct Vigil {
 const VIGIL_MAX: Duration = Duration::from_micros(200);
 
 impl Vigil {
+    fn new() -> Self {
+        let has_company = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
+        Self { has_company, done_at: None, usual: None }
+    }
+
     fn done(&mut self) {
         self.done_at = Some(Instant::now());
     }
@@ -121,7 +128,7 @@ impl Vigil {
     }
 
     fn is_worth_it(&self) -> bool {
-        self.done_at.is_some() && self.usual.is_some_and(|usual| usual < VIGIL_MAX)
+        self.has_company && self.done_at.is_some() && self.usual.is_some_and(|usual| usual < VIGIL_MAX)
     }
 
     /// Looks out for a call, for a moment.

@@ -118,12 +118,12 @@ impl Session {
         let source = Arc::new(source);
         let frame_max = self.limits.frame_max;
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
-        let tag = channel.next_tag();
-        let count = (source.kind == QueueKind::Quorum).then(|| handed.attempts.saturating_sub(1));
         let Some(view) = view(&source, &handed) else {
             self.answer(number, &basic::GetEmpty { cluster_id: ShortStr::EMPTY });
             return Ok(());
         };
+        let tag = channel.next_tag();
+        let count = (source.kind == QueueKind::Quorum).then(|| handed.attempts.saturating_sub(1));
         let head = Head::of(&view, source.queue.name(), count);
         let method = basic::GetOk {
             delivery_tag: tag,
