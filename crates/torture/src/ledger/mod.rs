@@ -18,6 +18,7 @@
 
 mod books;
 mod cause;
+mod groups;
 mod order;
 mod record;
 #[cfg(test)]
@@ -28,4 +29,5 @@ mod violation;
 pub(crate) use books::{Delivery, Ledger, Reception, SessionId};
 pub(crate) use cause::Cause;
 pub(crate) use record::Attempt;
+pub(crate) use totals::Share;
 pub(crate) use violation::{Violation, What};
