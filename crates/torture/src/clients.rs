@@ -54,7 +54,7 @@ const PULLED: [Pull; 2] = [
     Pull { places: &[Place::EXPIRED, Place::LIMITED_DEAD, Place::REJECTS_DEAD, Place::LIMITED], max: 60 },
 ];
 const STREAM_RATES: [u32; 2] = [350, 350];
-const SENDER_RATES: [u32; 2] = [300, 300];
+const SENDER_RATES: [u32; 5] = [150; 5];
 const RECEIVED: [Place; 16] = [
     Place::WORK_A,
     Place::WORK_A,
