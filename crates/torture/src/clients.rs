@@ -55,23 +55,21 @@ const PULLED: [Pull; 2] = [
 ];
 const STREAM_RATES: [u32; 2] = [350, 350];
 const SENDER_RATES: [u32; 5] = [150; 5];
-const RECEIVED: [Place; 16] = [
-    Place::WORK_A,
-    Place::WORK_A,
-    Place::WORK_B,
-    Place::NATIVE,
-    Place::WORK_B,
-    Place::NATIVE,
-    Place::LIMITED,
-    Place::REJECTS,
-    Place::FAN_A,
-    Place::TASKS,
-    Place::TASKS,
-    Place::GROUPS,
-    Place::GROUPS,
-    Place::LIMITED_DEAD,
-    Place::REJECTS_DEAD,
-    Place::EXPIRED,
+/// How many receive from each queue: who waits longest is served first, so a few have a fair part of the messages.
+const RECEIVED: [(Place, usize); 13] = [
+    (Place::WORK_A, 3),
+    (Place::WORK_B, 3),
+    (Place::NATIVE, 2),
+    (Place::TASKS, 3),
+    (Place::GROUPS, 2),
+    (Place::LIMITED, 2),
+    (Place::REJECTS, 2),
+    (Place::FAN_A, 1),
+    (Place::FAN_B, 1),
+    (Place::FAN_C, 1),
+    (Place::LIMITED_DEAD, 1),
+    (Place::REJECTS_DEAD, 1),
+    (Place::EXPIRED, 1),
 ];
 /// Between a connection that ended and the next.
 const PAUSE: Duration = Duration::from_millis(40);
@@ -107,7 +105,9 @@ pub(crate) fn start(world: &Arc<World>) -> JoinSet<()> {
     let parts = parts.chain(STREAM_RATES.map(Part::Stream)).chain(SUBSCRIBED.map(Part::Subscriber));
     let parts = parts.chain(PULLED.map(Part::Puller)).chain([Part::InOrder, Part::Priorities, Part::Places]);
     let parts = parts.chain(SENDER_RATES.map(Part::Sender)).chain([Part::GroupSender; 2]);
-    let parts = parts.chain(RECEIVED.map(Part::Receiver));
+    let receivers =
+        RECEIVED.iter().flat_map(|(place, count)| std::iter::repeat_n(Part::Receiver(*place), *count));
+    let parts = parts.chain(receivers);
     let mut tasks = JoinSet::new();
     for (number, part) in parts.enumerate() {
         let (workload, ear) = (Workload::new(world), world.ear(number));
