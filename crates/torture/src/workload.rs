@@ -61,7 +61,7 @@ impl Workload {
         let targets = self.targets(way);
         let may_be_transient = [Family::WORK_B, Family::ORDERED].map(Families::one).contains(&targets);
         let durability = match self.chances.u8(..100) {
-            ..15 if may_be_transient && way != Way::Sqs => Durability::Transient,
+            ..15 if may_be_transient => Durability::Transient,
             _ => Durability::Durable,
         };
         self.to(targets, durability, form(way))

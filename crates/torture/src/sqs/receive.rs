@@ -12,7 +12,7 @@ use super::wire::{Gone, Refusal, Wire};
 use crate::clock::{self, Micros};
 use crate::ledger::{Reception, SessionId};
 use crate::queues::Place;
-use crate::stamp::Copy;
+use crate::stamp::{Copy, Stamp};
 use crate::way::Way;
 use crate::workload::{Decision, Workload, check_body};
 use crate::world::{Ear, Phase, Told, World};
@@ -33,11 +33,14 @@ struct Receiver<'a> {
     wire: Wire,
     /// What it has asked to delete and was not answered for.
     open: Vec<Held>,
+    /// Names the latest receive from a FIFO queue that was not answered: asked again, it brings the same messages.
+    unanswered: Option<u64>,
 }
 
 /// A message that it holds.
 #[derive(Clone, Debug)]
 struct Held {
+    stamp: Stamp,
     copy: Copy,
     until: Micros,
     handle: String,
@@ -53,7 +56,7 @@ pub(crate) async fn receive(
 ) {
     let session = world.ledger().open_session(Way::Sqs);
     if let Ok(wire) = connect(world, session).await {
-        let mut receiver = Receiver { world, session, place, wire, open: Vec::new() };
+        let mut receiver = Receiver { world, session, place, wire, open: Vec::new(), unanswered: None };
         // Whatever ended it, the next connection is made.
         let _ = receiver.serve(workload, ear, until).await;
         receiver.give_up();
@@ -96,11 +99,14 @@ impl Receiver<'_> {
         let visibility = if is_short { VISIBILITY_SHORT } else { VISIBILITY };
         let (max, wait_s) = (chances.u32(1..=10), chances.u32(0..=2));
         let (mut done, mut failed) = (Vec::new(), Vec::new());
-        for Received { delivery, body, handle } in self.take(max, wait_s, visibility).await? {
-            let Reception::Work(copy) = self.world.ledger().delivered(&delivery) else { continue };
-            check_body(self.world, self.session, &delivery.stamp, self.place, &body);
-            let held = Held { copy, until: delivery.until.unwrap_or(0), handle };
-            match workload.decide(&delivery.stamp, self.place) {
+        if self.place == Place::GROUPS {
+            self.unanswered.get_or_insert_with(|| chances.u64(..));
+        }
+        let received = self.take(max, wait_s, visibility).await?;
+        // The books know of all before anything is done about one.
+        let held: Vec<Held> = received.into_iter().filter_map(|received| self.hold(received)).collect();
+        for held in held {
+            match workload.decide(&held.stamp, self.place) {
                 Decision::Ack => done.push(held),
                 // It comes back when its lease has ended.
                 Decision::Hold if is_short => {}
@@ -126,9 +132,17 @@ impl Receiver<'_> {
         Ok(())
     }
 
+    /// `None` if nothing that is said about it would count.
+    fn hold(&self, received: Received) -> Option<Held> {
+        let Received { delivery, body, handle } = received;
+        let Reception::Work(copy) = self.world.ledger().delivered(&delivery) else { return None };
+        check_body(self.world, self.session, &delivery.stamp, self.place, &body);
+        Some(Held { stamp: delivery.stamp, copy, until: delivery.until.unwrap_or(0), handle })
+    }
+
     async fn take(&mut self, max: u32, wait_s: u32, visibility: Duration) -> Result<Vec<Received>, Gone> {
         let (session, place) = (self.session, self.place);
-        let request = json!({
+        let mut request = json!({
             "QueueUrl": url(place),
             "MaxNumberOfMessages": max,
             "WaitTimeSeconds": wait_s,
@@ -136,8 +150,13 @@ impl Receiver<'_> {
             "MessageSystemAttributeNames": ["All"],
             "MessageAttributeNames": ["All"],
         });
+        if let Some(attempt) = self.unanswered {
+            request["ReceiveRequestAttemptId"] = attempt.to_string().into();
+        }
         let asked = Asked { session, place, at: clock::now(), visibility: clock::micros(visibility) };
-        match self.wire.call("ReceiveMessage", &request).await? {
+        let answer = self.wire.call("ReceiveMessage", &request).await?;
+        self.unanswered = None;
+        match answer {
             Ok(said) => {
                 let messages = said["Messages"].as_array().into_iter().flatten();
                 Ok(messages.filter_map(|message| read(self.world, asked, message)).collect())
