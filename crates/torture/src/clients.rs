@@ -152,13 +152,13 @@ async fn consume_in_order(world: &World, workload: &mut Workload, ear: &mut Ear)
         return;
     }
     let until = Some(Instant::now() + Duration::from_millis(workload.chances.u64(500..6_000)));
-    match workload.chances.u8(..3) {
-        0 => {
+    match workload.chances.u8(..5) {
+        0..2 => {
             let prefetch = workload.chances.u16(1..100);
             let role = Role { publishes: 20, consumes: &[Place::ORDERED], prefetch };
             let _ = amqp::run(world, role, workload, ear, until).await;
         }
-        1 => native::subscribe(world, Place::ORDERED, workload, ear, until).await,
+        2..4 => native::subscribe(world, Place::ORDERED, workload, ear, until).await,
         _ => sqs::receive(world, Place::ORDERED, workload, ear, until).await,
     }
 }

@@ -97,7 +97,9 @@ impl Receiver<'_> {
         // Who looks at order must not let go of anything unseen.
         let is_short = self.place != Place::ORDERED && chances.u8(..10) == 0;
         let visibility = if is_short { VISIBILITY_SHORT } else { VISIBILITY };
-        let (max, wait_s) = (chances.u32(1..=10), chances.u32(0..=2));
+        // It is the only one there, and each round waits for the disk.
+        let max = if self.place == Place::ORDERED { 10 } else { chances.u32(1..=10) };
+        let wait_s = chances.u32(0..=2);
         let (mut done, mut failed) = (Vec::new(), Vec::new());
         if self.place == Place::GROUPS {
             self.unanswered.get_or_insert_with(|| chances.u64(..));
@@ -122,7 +124,7 @@ impl Receiver<'_> {
             let back_after_s = u64::from(workload.chances.u8(..4) == 0);
             self.give_back(&held, Duration::from_secs(back_after_s)).await?;
         }
-        // Each delete of its own waits for the disk, and others wait for who keeps order.
+        // For the same reason: a delete of its own is a wait of its own.
         if self.place == Place::ORDERED || workload.chances.u8(..4) > 0 {
             return self.delete_all(done).await;
         }
