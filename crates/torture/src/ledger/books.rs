@@ -15,7 +15,7 @@ use crate::stamp::{Copy, Durability, Stamp};
 use crate::way::Way;
 
 /// The broker's clock and ours round differently.
-pub(super) const SLACK: Micros = 3_000;
+pub(crate) const SLACK: Micros = 3_000;
 /// No lease of the ordered queue is shorter.
 const LEASE_LEAST: Micros = 2_400_000;
 /// Violations that are told in full; the rest is counted.

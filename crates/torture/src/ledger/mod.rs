@@ -28,7 +28,7 @@ mod tests;
 mod totals;
 mod violation;
 
-pub(crate) use books::{Delivery, Ledger, Reception, SessionId};
+pub(crate) use books::{Delivery, Ledger, Reception, SLACK, SessionId};
 pub(crate) use cause::Cause;
 pub(crate) use record::Attempt;
 pub(crate) use totals::Share;

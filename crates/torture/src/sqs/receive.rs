@@ -10,7 +10,7 @@ use super::message::{Asked, Received, read, url};
 use super::send::{complaint, connect, refusal};
 use super::wire::{Gone, Refusal, Wire};
 use crate::clock::{self, Micros};
-use crate::ledger::{Reception, SessionId};
+use crate::ledger::{Reception, SLACK, SessionId};
 use crate::queues::Place;
 use crate::stamp::{Copy, Stamp};
 use crate::way::Way;
@@ -277,7 +277,8 @@ impl Receiver<'_> {
 }
 
 impl Held {
-    fn has_ended(&self, at: Micros) -> bool {
-        at >= self.until
+    /// Whether its lease may be over.
+    const fn has_ended(&self, at: Micros) -> bool {
+        at + SLACK >= self.until
     }
 }
