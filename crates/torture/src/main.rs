@@ -5,7 +5,7 @@
 //! | which promises are checked, and why that is fair | `ledger` |
 //! | what is done to the broker | `plan`, `run`, `disk` |
 //! | when all is accounted for | `stock` |
-//! | who publishes and consumes | `clients`, `workload`, `amqp`, `native`, `priorities`, `places` |
+//! | who publishes and consumes | `clients`, `workload`, `amqp`, `native`, `sqs`, `priorities`, `places` |
 //! | the queues | `queues`, `setup` |
 
 mod amqp;
@@ -23,9 +23,11 @@ mod report;
 mod run;
 mod server;
 mod setup;
+mod sqs;
 mod stamp;
 mod stats;
 mod stock;
+mod way;
 mod workload;
 mod world;
 

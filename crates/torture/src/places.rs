@@ -13,6 +13,7 @@ use crate::ledger::{Reception, SessionId, What};
 use crate::queues::{Family, Place};
 use crate::stamp::{Copy, Stamp};
 use crate::stats;
+use crate::way::Way;
 use crate::workload::{Message, Workload, check_body};
 use crate::world::{Ear, Phase, World};
 
@@ -72,7 +73,7 @@ struct Got {
 
 impl<'a> Taker<'a> {
     async fn connect(world: &'a World) -> Result<Self, Gone> {
-        let session = world.ledger().open_session();
+        let session = world.ledger().open_session(Way::Amqp);
         let connected = async {
             let mut wire = Wire::connect_as(world, session).await?;
             wire.call(&confirm::Select { nowait: false }, "confirm.select-ok").await?;

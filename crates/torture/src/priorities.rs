@@ -14,6 +14,7 @@ use crate::native::Connection;
 use crate::queues::{Family, PRIORITY_MAX, Place};
 use crate::stamp::Stamp;
 use crate::stats;
+use crate::way::Way;
 use crate::workload::{Message, Workload, check_body};
 use crate::world::{Ear, Phase, World};
 
@@ -85,7 +86,7 @@ async fn drain_by_amqp(
     check: Check,
     phase: Phase,
 ) -> Result<(), Gone> {
-    let session = world.ledger().open_session();
+    let session = world.ledger().open_session(Way::Amqp);
     let mut acked = Vec::new();
     let drained = async {
         let mut wire = Wire::connect_as(world, session).await?;

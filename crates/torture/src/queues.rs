@@ -32,6 +32,8 @@ pub(crate) enum Make {
     Classic,
     /// Created by the native API.
     Native,
+    /// Created by the SQS API.
+    Sqs,
     /// Made by the broker when the first dead letter comes.
     ByItself,
 }
@@ -58,7 +60,7 @@ const fn queue(name: &'static str, family: Family, role: Role, make: Make) -> Qu
     Queue { name, family, role, make }
 }
 
-const QUEUES: [Queue; 15] = [
+const QUEUES: [Queue; 17] = [
     queue("work.a", Family::WORK_A, Role::Origin, Make::Quorum),
     queue("work.b", Family::WORK_B, Role::Origin, Make::Classic),
     queue("native", Family::NATIVE, Role::Origin, Make::Native),
@@ -71,6 +73,8 @@ const QUEUES: [Queue; 15] = [
     queue("fan.c", Family::FAN_C, Role::Origin, Make::Quorum),
     queue("priorities", Family::PRIORITIES, Role::Origin, Make::Classic),
     queue("places", Family::PLACES, Role::Origin, Make::Quorum),
+    queue("tasks", Family::TASKS, Role::Origin, Make::Sqs),
+    queue("groups.fifo", Family::GROUPS, Role::Origin, Make::Sqs),
     queue("limited_dlq", Family::LIMITED, Role::Dead, Make::ByItself),
     queue("rejects.dead", Family::REJECTS, Role::Dead, Make::Quorum),
     queue("expired", Family::EXPIRING, Role::Dead, Make::Quorum),
@@ -89,9 +93,11 @@ impl Place {
     pub(crate) const FAN_C: Self = Self(9);
     pub(crate) const PRIORITIES: Self = Self(10);
     pub(crate) const PLACES: Self = Self(11);
-    pub(crate) const LIMITED_DEAD: Self = Self(12);
-    pub(crate) const REJECTS_DEAD: Self = Self(13);
-    pub(crate) const EXPIRED: Self = Self(14);
+    pub(crate) const TASKS: Self = Self(12);
+    pub(crate) const GROUPS: Self = Self(13);
+    pub(crate) const LIMITED_DEAD: Self = Self(14);
+    pub(crate) const REJECTS_DEAD: Self = Self(15);
+    pub(crate) const EXPIRED: Self = Self(16);
 
     /// All there are.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
@@ -134,7 +140,11 @@ impl Family {
     pub(crate) const PRIORITIES: Self = Self(10);
     /// Messages are taken and given back, and must return to their places.
     pub(crate) const PLACES: Self = Self(11);
-    const COUNT: u8 = 12;
+    /// A standard queue that SQS made.
+    pub(crate) const TASKS: Self = Self(12);
+    /// A FIFO queue: each group is in order, whoever consumes it.
+    pub(crate) const GROUPS: Self = Self(13);
+    const COUNT: u8 = 14;
 
     /// The name of the queue that messages are published to.
     pub(crate) const fn name(self) -> &'static str {
@@ -178,6 +188,6 @@ mod tests {
         assert_eq!(Place::LIMITED_DEAD.family(), Family::LIMITED);
         assert!(Place::REJECTS_DEAD.is_dead() && !Place::REJECTS.is_dead());
         assert_eq!(Families::FAN.iter().count(), 3);
-        assert!(Place::all().take(12).all(|place| place.name() == place.family().name()));
+        assert!(Place::all().take(14).all(|place| place.name() == place.family().name()));
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Share};
+use crate::way::Way;
 
 /// What was done to the broker.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,6 +53,11 @@ pub(crate) fn print(ledger: &Ledger, tally: &Tally, seed: u64) {
     println!();
     for (name, number) in rows {
         println!("{name:>34}  {number}");
+    }
+    println!("\n{:>34}  {:>9}  {:>9}  {:>9}", "of these", "confirmed", "delivered", "acked");
+    for way in Way::ALL {
+        let Share { confirmed, delivered, acked } = totals.share(way);
+        println!("{:>34}  {confirmed:>9}  {delivered:>9}  {acked:>9}", format!("over {way}"));
     }
     println!();
     if ledger.counts().is_empty() {

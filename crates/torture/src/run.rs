@@ -56,7 +56,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<(Arc<World>, Tall
     let log = settings.home.join("broker.log");
     let mut server = Server::new(&settings.nexo, &disk.data_dir(), &log)?;
     server.start().await?;
-    let world = World::new(server.amqp(), server.grpc(), settings.seed);
+    let world = World::new(server.amqp(), server.grpc(), server.sqs(), settings.seed);
     set_up(&world).await?;
     let mut run = Run {
         world: Arc::clone(&world),

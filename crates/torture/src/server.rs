@@ -23,6 +23,7 @@ pub(crate) struct Server {
     log: PathBuf,
     amqp: SocketAddr,
     grpc: SocketAddr,
+    sqs: SocketAddr,
     child: Option<Child>,
     stdout: Option<ChildStdout>,
 }
@@ -30,13 +31,14 @@ pub(crate) struct Server {
 impl Server {
     /// A broker that is not started yet.
     pub(crate) fn new(nexo: &Path, data_dir: &Path, log: &Path) -> anyhow::Result<Self> {
-        let [amqp, grpc] = free_addresses()?;
+        let [amqp, grpc, sqs] = free_addresses()?;
         Ok(Self {
             nexo: nexo.to_owned(),
             data_dir: data_dir.to_owned(),
             log: log.to_owned(),
             amqp,
             grpc,
+            sqs,
             child: None,
             stdout: None,
         })
@@ -50,21 +52,16 @@ impl Server {
         self.grpc
     }
 
+    pub(crate) const fn sqs(&self) -> SocketAddr {
+        self.sqs
+    }
+
     /// Starts it and does not wait.
     pub(crate) fn launch(&mut self) -> anyhow::Result<()> {
         let mut child = Command::new(&self.nexo)
-            .args([
-                "serve",
-                "--http",
-                "off",
-                "--sqs",
-                "off",
-                "--segment-bytes",
-                "4MiB",
-                "--memory-bytes-max",
-                "32MiB",
-            ])
+            .args(["serve", "--http", "off", "--segment-bytes", "4MiB", "--memory-bytes-max", "32MiB"])
             .args(["--amqp", &self.amqp.to_string(), "--grpc", &self.grpc.to_string()])
+            .args(["--sqs", &self.sqs.to_string()])
             .arg("--data-dir")
             .arg(&self.data_dir)
             .stdin(Stdio::null())

@@ -1,4 +1,4 @@
-//! Making the queues, some by AMQP and some by the native API.
+//! Making the queues, some by AMQP, some by the native API and some by SQS.
 
 use anyhow::{Context, anyhow};
 use nexo_amqp::codec::method::{exchange, queue};
@@ -8,6 +8,7 @@ use nexo_grpc::proto;
 
 use crate::amqp::{Gone, Wire};
 use crate::queues::{ATTEMPTS_MAX, EXPIRY, FANOUT, Make, PRIORITY_MAX, Place};
+use crate::sqs;
 use crate::world::World;
 
 /// Makes all queues, the exchange and its bindings.
@@ -19,6 +20,7 @@ pub(crate) async fn set_up(world: &World) -> anyhow::Result<()> {
         let create = proto::CreateQueueRequest { queue: place.name().to_owned(), config: Some(config) };
         client.queues().create_queue(create).await.with_context(|| format!("queue '{}'", place.name()))?;
     }
+    sqs::create_queues(world).await?;
     declare_all(world).await.map_err(|Gone(reason)| anyhow!("the queues cannot be declared: {reason}"))
 }
 

@@ -9,6 +9,8 @@ use crate::queues::{Families, Family};
 
 /// The header that carries a stamp, over either protocol.
 pub(crate) const HEADER: &str = "torture";
+/// Groups of the FIFO queue.
+const GROUPS: u64 = 12;
 
 /// Who sent a message, when, where to and what it is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +25,16 @@ pub(crate) struct Stamp {
     pub(crate) durability: Durability,
     pub(crate) nature: Nature,
     pub(crate) priority: u8,
+    pub(crate) form: Form,
     pub(crate) body_bytes: u32,
+}
+
+/// What a body is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Bytes,
+    /// What SQS takes.
+    Text,
 }
 
 /// Whether a message survives a restart.
@@ -55,7 +66,8 @@ impl Stamp {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let fields: Vec<u64> =
             text.split('.').map(|part| u64::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
-        let &[publisher, session, seq, targets, durability, nature, priority, body_bytes] = fields.as_slice()
+        let &[publisher, session, seq, targets, durability, nature, priority, form, body_bytes] =
+            fields.as_slice()
         else {
             return None;
         };
@@ -75,6 +87,11 @@ impl Stamp {
                 _ => return None,
             },
             priority: priority.try_into().ok()?,
+            form: match form {
+                0 => Form::Bytes,
+                1 => Form::Text,
+                _ => return None,
+            },
             body_bytes: body_bytes.try_into().ok()?,
         })
     }
@@ -83,7 +100,15 @@ impl Stamp {
     pub(crate) fn body(&self) -> Vec<u8> {
         let mut body = vec![0; self.body_bytes as usize];
         fastrand::Rng::with_seed(u64::from(self.publisher) << 48 ^ self.seq).fill(&mut body);
-        body
+        match self.form {
+            Form::Bytes => body,
+            Form::Text => text(&body).into_bytes(),
+        }
+    }
+
+    /// The group of a message to a FIFO queue.
+    pub(crate) const fn group(&self) -> u64 {
+        self.seq % GROUPS
     }
 
     /// Its copy in one family of queues.
@@ -102,10 +127,10 @@ impl fmt::Display for Stamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { publisher, session, seq, priority, body_bytes, .. } = self;
         let targets = self.targets.bits();
-        let (durability, nature) = (self.durability as u8, self.nature as u8);
+        let (durability, nature, form) = (self.durability as u8, self.nature as u8, self.form as u8);
         write!(
             f,
-            "{publisher:x}.{session:x}.{seq:x}.{targets:x}.{durability:x}.{nature:x}.{priority:x}.{body_bytes:x}"
+            "{publisher:x}.{session:x}.{seq:x}.{targets:x}.{durability:x}.{nature:x}.{priority:x}.{form:x}.{body_bytes:x}"
         )
     }
 }
@@ -114,6 +139,24 @@ impl fmt::Display for Copy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "message {} of publisher {} in '{}'", self.seq, self.publisher, self.family.name())
     }
+}
+
+/// A text of as many bytes, with letters of all lengths and with what protocols must escape.
+fn text(bytes: &[u8]) -> String {
+    const RARE: [char; 8] = ['ä', '€', '😀', '\n', '\t', '\r', '"', '\\'];
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
+        let letter = match *byte {
+            byte @ 0x20..=0xf0 => char::from(0x20 + byte % 0x5f),
+            byte => RARE[usize::from(byte) % RARE.len()],
+        };
+        let room = bytes.len() - text.len();
+        if room == 0 {
+            break;
+        }
+        text.push(if letter.len_utf8() > room { '.' } else { letter });
+    }
+    text
 }
 
 #[cfg(test)]
@@ -129,6 +172,7 @@ pub(crate) mod tests {
             durability: Durability::Durable,
             nature: Nature::Sound,
             priority: 0,
+            form: Form::Bytes,
             body_bytes: 100,
         }
     }
@@ -141,7 +185,7 @@ pub(crate) mod tests {
 
     #[test]
     fn other_texts_are_no_stamps() {
-        for text in ["", "1.2.3", "1.1.1.1.2.0.0.0", "1.1.1.1.0.0.0.0.0", "x.1.1.1.0.0.0.0"] {
+        for text in ["", "1.2.3", "1.1.1.1.2.0.0.0.0", "1.1.1.1.0.0.0.0.0.0", "x.1.1.1.0.0.0.0.0"] {
             assert_eq!(Stamp::parse(text), None, "{text}");
         }
     }
@@ -151,5 +195,14 @@ pub(crate) mod tests {
         assert_eq!(stamp(1).body(), stamp(1).body());
         assert_ne!(stamp(1).body(), stamp(2).body());
         assert_eq!(Stamp { body_bytes: 0, ..stamp(1) }.body(), b"");
+    }
+
+    #[test]
+    fn a_body_of_text_is_text_of_the_length_that_was_asked_for() {
+        for body_bytes in [1, 2, 3, 1000] {
+            let body = Stamp { form: Form::Text, body_bytes, ..stamp(1) }.body();
+            assert_eq!(body.len(), body_bytes as usize);
+            String::from_utf8(body).unwrap();
+        }
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::clock::{self, Micros};
 use crate::ledger::SessionId;
 use crate::queues::{EXPIRY, FANOUT, Families, Family, Place};
-use crate::stamp::{Durability, Nature, Stamp};
+use crate::stamp::{Durability, Form, Nature, Stamp};
+use crate::way::Way;
 use crate::world::World;
 
 /// A publisher's chances and numbers.
@@ -17,13 +18,6 @@ pub(crate) struct Workload {
     pub(crate) chances: fastrand::Rng,
     /// Counts its connections.
     session: u32,
-}
-
-/// The way a message takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    Amqp,
-    Native,
 }
 
 /// A message to be sent; the ledger knows of it.
@@ -70,38 +64,46 @@ impl Workload {
             ..15 if may_be_transient => Durability::Transient,
             _ => Durability::Durable,
         };
-        self.to(targets, durability)
+        self.to(targets, durability, form(way))
     }
 
     /// A message like any other that survives a restart.
     pub(crate) fn durable(&mut self, way: Way) -> Message {
         let targets = self.targets(way);
-        self.to(targets, Durability::Durable)
+        self.to(targets, Durability::Durable, form(way))
     }
 
     /// A message to the same queues.
     pub(crate) fn like(&mut self, other: &Message) -> Message {
-        self.to(other.stamp.targets, other.stamp.durability)
+        self.to(other.stamp.targets, other.stamp.durability, other.stamp.form)
     }
 
-    fn to(&mut self, targets: Families, durability: Durability) -> Message {
+    /// A message to the FIFO queue.
+    pub(crate) fn grouped(&mut self) -> Message {
+        self.to(Families::one(Family::GROUPS), Durability::Durable, Form::Text)
+    }
+
+    fn to(&mut self, targets: Families, durability: Durability, form: Form) -> Message {
         let only = |family| targets == Families::one(family);
         let may_be_poison = only(Family::LIMITED) || only(Family::REJECTS);
         let nature = match self.chances.u8(..100) {
             ..20 if may_be_poison => Nature::Poison,
             _ => Nature::Sound,
         };
-        let may_wait = only(Family::WORK_A) || only(Family::WORK_B) || only(Family::NATIVE);
-        let delay = match self.chances.u8(..100) {
-            ..8 if may_wait => Some(Duration::from_millis(self.chances.u64(1..800))),
+        let may_wait = [Family::WORK_A, Family::WORK_B, Family::NATIVE, Family::TASKS].into_iter().any(only);
+        let delay = match (self.chances.u8(..100), form) {
+            (..8, Form::Bytes) if may_wait => Some(Duration::from_millis(self.chances.u64(1..800))),
+            // SQS knows only whole seconds.
+            (..8, Form::Text) if may_wait => Some(Duration::from_secs(self.chances.u64(1..=2))),
             _ => None,
         };
-        self.send(targets, durability, nature, 0, delay)
+        self.send(targets, durability, nature, 0, form, delay)
     }
 
     /// A durable message to one queue.
     pub(crate) fn one(&mut self, family: Family, priority: u8) -> Message {
-        self.send(Families::one(family), Durability::Durable, Nature::Sound, priority, None)
+        let targets = Families::one(family);
+        self.send(targets, Durability::Durable, Nature::Sound, priority, Form::Bytes, None)
     }
 
     fn send(
@@ -110,9 +112,12 @@ impl Workload {
         durability: Durability,
         nature: Nature,
         priority: u8,
+        form: Form,
         delay: Option<Duration>,
     ) -> Message {
-        let body_bytes = self.body_bytes();
+        // SQS has no empty bodies.
+        let least = u32::from(form == Form::Text);
+        let body_bytes = self.body_bytes().max(least);
         let sent_at = clock::now();
         let mut wait = delay.unwrap_or_default();
         if targets.contains(Family::EXPIRING) {
@@ -122,7 +127,8 @@ impl Workload {
         let mut ledger = self.world.ledger();
         let seq = ledger.next_seq(self.publisher);
         let (publisher, session) = (self.publisher, self.session);
-        let stamp = Stamp { publisher, session, seq, targets, durability, nature, priority, body_bytes };
+        let stamp =
+            Stamp { publisher, session, seq, targets, durability, nature, priority, form, body_bytes };
         ledger.sent(&stamp, sent_at + clock::micros(wait), sent_at);
         Message { stamp, delay, sent_at }
     }
@@ -131,13 +137,17 @@ impl Workload {
         let family = match self.chances.u8(..100) {
             0..20 => Family::WORK_A,
             20..38 => Family::WORK_B,
-            38..52 => Family::NATIVE,
+            38..45 => Family::NATIVE,
+            45..52 => Family::TASKS,
             52..74 => Family::ORDERED,
             74..82 => Family::LIMITED,
             82..89 => Family::REJECTS,
             89..94 => Family::EXPIRING,
-            _ if way == Way::Amqp => return Families::FAN,
-            _ => Family::NATIVE,
+            _ => match way {
+                Way::Amqp => return Families::FAN,
+                Way::Native => Family::NATIVE,
+                Way::Sqs => Family::TASKS,
+            },
         };
         Families::one(family)
     }
@@ -183,6 +193,14 @@ impl Message {
     /// The queue it goes to by the native API.
     pub(crate) fn queue(&self) -> &'static str {
         self.address().1
+    }
+}
+
+/// What bodies are made of that go this way.
+const fn form(way: Way) -> Form {
+    match way {
+        Way::Amqp | Way::Native => Form::Bytes,
+        Way::Sqs => Form::Text,
     }
 }
 

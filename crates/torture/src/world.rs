@@ -47,6 +47,7 @@ pub(crate) struct World {
     ledger: Mutex<Ledger>,
     pub(crate) amqp: SocketAddr,
     pub(crate) grpc: SocketAddr,
+    pub(crate) sqs: SocketAddr,
     phase: watch::Sender<Phase>,
     orders: broadcast::Sender<Order>,
     next_publisher: AtomicU16,
@@ -62,10 +63,10 @@ pub(crate) struct Ear {
 }
 
 impl World {
-    pub(crate) fn new(amqp: SocketAddr, grpc: SocketAddr, seed: u64) -> Arc<Self> {
+    pub(crate) fn new(amqp: SocketAddr, grpc: SocketAddr, sqs: SocketAddr, seed: u64) -> Arc<Self> {
         let (phase, orders) = (watch::channel(Phase::Load).0, broadcast::channel(1024).0);
         let next_publisher = AtomicU16::new(1);
-        Arc::new(Self { ledger: Mutex::default(), amqp, grpc, phase, orders, next_publisher, seed })
+        Arc::new(Self { ledger: Mutex::default(), amqp, grpc, sqs, phase, orders, next_publisher, seed })
     }
 
     /// The books. Not to be held across a wait.

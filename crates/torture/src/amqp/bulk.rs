@@ -8,12 +8,13 @@ use crate::clock;
 use crate::ledger::SessionId;
 use crate::queues::Place;
 use crate::stamp::Copy;
+use crate::way::Way;
 use crate::workload::Message;
 use crate::world::World;
 
 /// Publishes messages to one queue and waits until all are confirmed; the ledger is told either way.
 pub(crate) async fn publish_all(world: &World, place: Place, messages: &[Message]) -> Result<(), Gone> {
-    let session = world.ledger().open_session();
+    let session = world.ledger().open_session(Way::Amqp);
     let published = async {
         let mut wire = Wire::connect_as(world, session).await?;
         wire.call(&confirm::Select { nowait: false }, "confirm.select-ok").await?;

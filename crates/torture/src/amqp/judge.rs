@@ -29,7 +29,9 @@ pub(crate) fn judge(
     };
     let attempt = match (place.queue().make, delivered.count) {
         (Make::Quorum, count) => Attempt::exact(count.unwrap_or(0) + 1),
-        (Make::Classic | Make::Native | Make::ByItself, _) => Attempt::redelivered(delivered.redelivered),
+        (Make::Classic | Make::Native | Make::Sqs | Make::ByItself, _) => {
+            Attempt::redelivered(delivered.redelivered)
+        }
     };
     let cause = cause(world, &stamp, place, delivered.deaths.as_deref());
     Some(Delivery { session, stamp, place, attempt, until: None, cause, at: clock::now() })

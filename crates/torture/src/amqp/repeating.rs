@@ -10,7 +10,8 @@ use tokio::time::sleep;
 use super::wire::{Event, Gone, Wire, properties};
 use crate::clock;
 use crate::ledger::SessionId;
-use crate::workload::{Message, Way, Workload};
+use crate::way::Way;
+use crate::workload::{Message, Workload};
 use crate::world::{Ear, Phase, Told, World};
 
 /// Connects and publishes until the connection ends or nothing more is to be published. What is not confirmed stays in
@@ -22,7 +23,7 @@ pub(crate) async fn publish_until_confirmed(
     owed: &mut VecDeque<Message>,
 ) -> Result<(), Gone> {
     workload.begin_session();
-    let session = world.ledger().open_session();
+    let session = world.ledger().open_session(Way::Amqp);
     let ended = serve(world, workload, ear, session, owed).await;
     world.ledger().close_session(session);
     for message in owed {

@@ -14,7 +14,8 @@ use crate::clock;
 use crate::ledger::{Reception, SessionId, Violation, What};
 use crate::queues::Place;
 use crate::stamp::Copy;
-use crate::workload::{Decision, Message, Way, Workload, check_body};
+use crate::way::Way;
+use crate::workload::{Decision, Message, Workload, check_body};
 use crate::world::{Ear, Phase, Told, World};
 
 /// Publishes that may wait for their confirms.
@@ -57,7 +58,7 @@ pub(crate) async fn run(
 ) -> Result<(), Gone> {
     workload.begin_session();
     // The session must be of the life that the connection is of: if the life has ended meanwhile, nobody can say.
-    let id = world.ledger().open_session();
+    let id = world.ledger().open_session(Way::Amqp);
     let connected = begin(world, role, id).await;
     let wire = match connected {
         Ok(wire) => wire,

@@ -8,13 +8,14 @@ use tokio::time::sleep;
 use super::wire::{Gone, Wire, properties};
 use crate::clock;
 use crate::ledger::SessionId;
-use crate::workload::{Message, Way, Workload};
+use crate::way::Way;
+use crate::workload::{Message, Workload};
 use crate::world::{Ear, Phase, Told, World};
 
 /// Connects and publishes until the connection ends or nothing more is to be published.
 pub(crate) async fn transact(world: &World, workload: &mut Workload, ear: &mut Ear) -> Result<(), Gone> {
     workload.begin_session();
-    let session = world.ledger().open_session();
+    let session = world.ledger().open_session(Way::Amqp);
     let mut open = Vec::new();
     let ended = serve(world, workload, ear, session, &mut open).await;
     let mut ledger = world.ledger();

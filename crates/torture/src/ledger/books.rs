@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 
 use super::cause::Cause;
+use super::groups::Groups;
 use super::order::Order;
 use super::record::{Attempt, Custody, Event, Promise, Record, Seen};
 use super::totals::Totals;
@@ -11,9 +12,10 @@ use super::violation::{Violation, What};
 use crate::clock::Micros;
 use crate::queues::{Family, Place};
 use crate::stamp::{Copy, Durability, Stamp};
+use crate::way::Way;
 
 /// The broker's clock and ours round differently.
-const SLACK: Micros = 3_000;
+pub(crate) const SLACK: Micros = 3_000;
 /// No lease of the ordered queue is shorter.
 const LEASE_LEAST: Micros = 2_400_000;
 /// Violations that are told in full; the rest is counted.
@@ -23,11 +25,14 @@ const REMEMBERED: usize = 50_000;
 
 /// A connection, or a stream of one, that holds messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct SessionId(u64);
+pub(crate) struct SessionId {
+    way: Way,
+    number: u64,
+}
 
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "session {}", self.0)
+        write!(f, "{} session {}", self.way, self.number)
     }
 }
 
@@ -57,15 +62,16 @@ pub(crate) enum Reception {
 /// The books.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    records: HashMap<Copy, Record>,
+    pub(super) records: HashMap<Copy, Record>,
     done: VecDeque<(Copy, Record)>,
     next_seq: HashMap<u16, u64>,
-    life: u32,
+    pub(super) life: u32,
     /// For each life, the latest moment before which all is durable.
     horizons: BTreeMap<u32, Micros>,
     sessions: HashMap<SessionId, u32>,
     next_session: u64,
     order: Order,
+    pub(super) groups: Groups,
     violations: Vec<Violation>,
     counts: BTreeMap<What, u64>,
     totals: Totals,
@@ -85,9 +91,9 @@ impl Ledger {
     }
 
     /// A connection that will hold messages.
-    pub(crate) fn open_session(&mut self) -> SessionId {
+    pub(crate) fn open_session(&mut self, way: Way) -> SessionId {
         self.next_session += 1;
-        let id = SessionId(self.next_session);
+        let id = SessionId { way, number: self.next_session };
         self.sessions.insert(id, self.life);
         id
     }
@@ -124,11 +130,15 @@ impl Ledger {
         let life = self.sessions.get(&session).copied().unwrap_or(self.life);
         for copy in stamp.copies() {
             self.totals.confirmed += 1;
+            self.totals.of(session.way).confirmed += 1;
             let Some(record) = self.records.get_mut(&copy) else { continue };
             record.promise = Promise::Confirmed { life };
             record.note(at, self.life, Event::Confirmed);
             if copy.family == Family::ORDERED && record.deliveries == 0 {
                 self.order.confirmed(stamp);
+            }
+            if copy.family == Family::GROUPS {
+                self.groups.confirmed(stamp);
             }
         }
         if stamp.durability == Durability::Durable {
@@ -180,6 +190,7 @@ impl Ledger {
         }
         let copy = stamp.copy_in(place.family());
         self.totals.delivered += 1;
+        self.totals.of(session.way).delivered += 1;
         self.totals.dead += u64::from(place.is_dead());
         let known = stamp.seq < self.next_seq.get(&stamp.publisher).copied().unwrap_or(0);
         if !known || !stamp.targets.contains(place.family()) {
@@ -196,6 +207,7 @@ impl Ledger {
             self.tell(what, format!("{copy}: {fact}"), copy);
         }
         self.judge_order(delivery);
+        self.judge_group(delivery);
         let life = self.life;
         if let Some(record) = self.records.get_mut(&copy) {
             record.saw(Seen { life, at, attempt, place });
@@ -299,6 +311,13 @@ impl Ledger {
         self.totals.acked += 1;
         if let Some(record) = self.records.get_mut(&copy) {
             record.note(at, life, Event::Acked);
+            if let Custody::Acked { session, .. } = record.custody {
+                self.totals.of(session.way).acked += 1;
+            }
+            if copy.family == Family::GROUPS {
+                let stamp = record.stamp;
+                self.settle_group(&stamp, at);
+            }
         }
         self.forget(copy);
     }
@@ -324,10 +343,11 @@ impl Ledger {
         let life = self.life;
         self.totals.unsure_acks += 1;
         if let Some(record) = self.records.get_mut(&copy)
-            && let Custody::Acked { .. } = record.custody
+            && let Custody::Acked { session, .. } = record.custody
         {
             // As if the connection had ended right after it was sent.
-            record.custody = Custody::Acked { session: SessionId(0), until: None };
+            let session = SessionId { number: 0, ..session };
+            record.custody = Custody::Acked { session, until: None };
             record.note(at, life, Event::AckFailed);
         }
     }
@@ -386,6 +406,7 @@ impl Ledger {
             self.forget(copy);
         }
         self.order = Order::default();
+        self.groups = Groups::default();
         // No life before this one is asked about any more.
         self.horizons.clear();
     }
@@ -452,10 +473,13 @@ impl Ledger {
         seen.life == self.life || self.horizons.get(&seen.life).is_some_and(|horizon| *horizon > seen.at)
     }
 
-    fn forget(&mut self, copy: Copy) {
+    pub(super) fn forget(&mut self, copy: Copy) {
         let Some(record) = self.records.remove(&copy) else { return };
         if copy.family == Family::ORDERED {
             self.order.forget(&record.stamp);
+        }
+        if copy.family == Family::GROUPS {
+            self.groups.forget(&record.stamp);
         }
         if self.done.len() == REMEMBERED {
             self.done.pop_front();

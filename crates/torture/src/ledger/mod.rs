@@ -13,11 +13,14 @@
 //!   acknowledgement that the same connection had sent before.
 //! - *Custody.* While a connection holds a message, and after it has acknowledged it, nobody gets the message, unless
 //!   the connection, its lease or the broker's life ended in between.
+//! - *Groups.* In a FIFO queue a message comes when all before it in its group are done. So one that is done for certain
+//!   proves that those before it are.
 //! - *Attempts* count up: always within a life, and across lives from what lies before the horizon. Leases are written
 //!   without anybody waiting for them, so a kill may take back the last few.
 
 mod books;
 mod cause;
+mod groups;
 mod order;
 mod record;
 #[cfg(test)]
@@ -25,7 +28,8 @@ mod tests;
 mod totals;
 mod violation;
 
-pub(crate) use books::{Delivery, Ledger, Reception, SessionId};
+pub(crate) use books::{Delivery, Ledger, Reception, SLACK, SessionId};
 pub(crate) use cause::Cause;
 pub(crate) use record::Attempt;
+pub(crate) use totals::Share;
 pub(crate) use violation::{Violation, What};

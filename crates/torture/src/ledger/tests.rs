@@ -1,9 +1,12 @@
 //! The books are shown every kind of broken promise, and must find each; and kept ones, and must find none.
 
+mod groups;
+
 use super::*;
 use crate::queues::{Families, Family, Place};
 use crate::stamp::tests::stamp;
 use crate::stamp::{Durability, Stamp};
+use crate::way::Way;
 
 /// A ledger with one session, and a clock that moves by a second with every event.
 struct Story {
@@ -18,7 +21,7 @@ impl Story {
         for _ in 0..100 {
             ledger.next_seq(3);
         }
-        let session = ledger.open_session();
+        let session = ledger.open_session(Way::Amqp);
         Self { ledger, session, now: 1_000_000 }
     }
 
@@ -58,7 +61,7 @@ impl Story {
     fn killed(&mut self) {
         self.ledger.end_life();
         self.ledger.close_session(self.session);
-        self.session = self.ledger.open_session();
+        self.session = self.ledger.open_session(Way::Amqp);
     }
 
     fn found(&self) -> Vec<What> {
@@ -231,7 +234,7 @@ fn two_consumers_do_not_hold_a_message_at_once() {
     let mut story = Story::new();
     let one = story.confirmed(stamp(1));
     story.delivered(one, Place::WORK_A, 1);
-    story.session = story.ledger.open_session();
+    story.session = story.ledger.open_session(Way::Amqp);
     story.delivered(one, Place::WORK_A, 2);
     assert_eq!(story.found(), [What::Doubled]);
 }
@@ -246,7 +249,7 @@ fn a_message_comes_again_after_its_lease_its_connection_or_a_word_of_its_consume
     story.ledger.returned(one.copy_in(Family::WORK_A), story.session, story.now);
     story.delivered(one, Place::WORK_A, 3);
     story.ledger.close_session(story.session);
-    story.session = story.ledger.open_session();
+    story.session = story.ledger.open_session(Way::Amqp);
     story.delivered(one, Place::WORK_A, 4);
     assert_eq!(story.found(), []);
 }

@@ -1,5 +1,7 @@
 //! How much was done.
 
+use crate::way::Way;
+
 /// Figures of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
@@ -27,4 +29,27 @@ pub(crate) struct Totals {
     pub(crate) repeated: u64,
     /// Messages that no queue wanted and that were given back.
     pub(crate) returned: u64,
+    /// What of it each way did.
+    ways: [Share; Way::ALL.len()],
+}
+
+/// What one way did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Share {
+    pub(crate) confirmed: u64,
+    pub(crate) delivered: u64,
+    /// Acknowledgements that are known to be durable.
+    pub(crate) acked: u64,
+}
+
+impl Totals {
+    /// What a way did, to be added to.
+    pub(super) const fn of(&mut self, way: Way) -> &mut Share {
+        &mut self.ways[way as usize]
+    }
+
+    /// What a way did.
+    pub(crate) const fn share(&self, way: Way) -> Share {
+        self.ways[way as usize]
+    }
 }

@@ -14,6 +14,7 @@ use crate::ledger::{Attempt, Cause, Delivery, Reception, SessionId, Violation, W
 use crate::link::Link;
 use crate::queues::Place;
 use crate::stamp::{Durability, HEADER, Stamp};
+use crate::way::Way;
 use crate::workload::{Message, check_body};
 use crate::world::World;
 
@@ -34,7 +35,7 @@ impl<'a> Connection<'a> {
     /// `None` if the broker cannot be reached now.
     pub(crate) async fn open(world: &'a World) -> Option<Self> {
         // The session must be of the life that the connection is of: if the life has ended meanwhile, nobody can say.
-        let session = world.ledger().open_session();
+        let session = world.ledger().open_session(Way::Native);
         let connected = async {
             let link = Link::to(world.grpc).await.ok().filter(|_| world.ledger().is_current(session))?;
             let client = timeout(PATIENCE, Client::connect(&link.url)).await.ok()?.ok()?;

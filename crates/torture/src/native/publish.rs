@@ -11,7 +11,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use super::connection::{Connection, PATIENCE, new_message};
 use crate::clock;
 use crate::ledger::{Violation, What};
-use crate::workload::{Message, Way, Workload};
+use crate::way::Way;
+use crate::workload::{Message, Workload};
 use crate::world::{Ear, Phase, Told, World};
 
 /// Requests of one stream that may wait for their confirms.
