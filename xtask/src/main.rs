@@ -7,11 +7,14 @@ mod bench_sqs;
 mod broker;
 mod check;
 mod conformance;
+mod load;
 mod nats;
+mod page;
 mod python;
 mod rabbitmq;
 mod rivals;
 mod run;
+mod spread;
 mod torture;
 
 use std::process::ExitCode;
