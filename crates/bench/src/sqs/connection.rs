@@ -144,3 +144,86 @@ fn connect(url: &SqsUrl) -> anyhow::Result<TcpStream> {
     socket.set_write_timeout(Some(PATIENCE))?;
     Ok(socket)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read};
+    use std::net::TcpListener;
+    use std::thread::JoinHandle;
+
+    use super::*;
+
+    /// An endpoint that gives these answers, one to each request; it gives back on how many connections they came.
+    fn endpoint(answers: &'static [&'static str]) -> (SqsUrl, JoinHandle<usize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("sqs://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let serving = std::thread::spawn(move || {
+            let (mut answers, mut connections) = (answers.iter().peekable(), 0);
+            while answers.peek().is_some() {
+                let mut stream = BufReader::new(listener.accept().unwrap().0);
+                connections += 1;
+                while answers.peek().is_some() && take_request(&mut stream) {
+                    let answer = answers.next().unwrap();
+                    stream.get_mut().write_all(answer.as_bytes()).unwrap();
+                    if answer.contains("close") {
+                        break;
+                    }
+                }
+            }
+            connections
+        });
+        (url, serving)
+    }
+
+    /// Reads one request; no if there is none any more.
+    fn take_request(stream: &mut BufReader<TcpStream>) -> bool {
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if stream.read_line(&mut line).unwrap() == 0 {
+                return false;
+            }
+            if let Some(value) = line.strip_prefix("Content-Length: ") {
+                length = value.trim().parse().unwrap();
+            }
+            if line == "\r\n" {
+                stream.read_exact(&mut vec![0; length]).unwrap();
+                return true;
+            }
+        }
+    }
+
+    fn call(connection: &mut Connection) -> anyhow::Result<String> {
+        let request = Request::send(&connection.url, "http://h/q", "hello");
+        Ok(String::from_utf8_lossy(&connection.call(&request)?).into_owned())
+    }
+
+    #[test]
+    fn a_connection_that_the_endpoint_ends_is_opened_anew() {
+        let (url, serving) = endpoint(&[
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nb\r\n1\r\nc\r\n0\r\n\r\n",
+            "HTTP/1.0 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\nd",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\ne",
+        ]);
+        let mut connection = Connection::open(&url, AnswerSize::Small).unwrap();
+        let answers: Vec<String> = (0..4).map(|_| call(&mut connection).unwrap()).collect();
+        assert_eq!(answers, ["a", "bc", "d", "e"]);
+        drop(connection);
+        assert_eq!(serving.join().unwrap(), 3);
+    }
+
+    #[test]
+    fn a_refusal_is_an_error_and_the_next_request_is_answered() {
+        let (url, serving) = endpoint(&[
+            "HTTP/1.1 400 Bad Request\r\nContent-Length: 31\r\n\r\n{\"__type\":\"x#No\",\"message\":\"y\"}",
+            "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        ]);
+        let mut connection = Connection::open(&url, AnswerSize::Small).unwrap();
+        let error = call(&mut connection).unwrap_err();
+        assert_eq!(error.to_string(), format!("{url} refuses SendMessage with status 400, No: y"));
+        assert_eq!(call(&mut connection).unwrap(), "");
+        drop(connection);
+        serving.join().unwrap();
+    }
+}

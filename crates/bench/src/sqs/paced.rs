@@ -89,11 +89,15 @@ impl PacedPublisher {
 
     /// Waits until the moment has come and a connection is free, taking answers on the way; gives back which.
     fn free_at(&mut self, due: Instant) -> anyhow::Result<usize> {
+        let end = due.max(Instant::now()) + PATIENCE;
         loop {
             let free = self.lines.iter().position(|line| line.state == State::Free);
             let left = due.saturating_duration_since(Instant::now());
             match free {
-                None => self.take_answers(PATIENCE)?,
+                None => {
+                    ensure!(Instant::now() < end, "nothing was confirmed for {PATIENCE:?}");
+                    self.take_answers(PATIENCE)?;
+                }
                 Some(free) if left.is_zero() => return Ok(free),
                 Some(_) if left > SPIN => self.take_answers(left - SPIN)?,
                 Some(_) => std::hint::spin_loop(),
