@@ -107,7 +107,6 @@ impl Row {
 struct Measuring {
     options: Options,
     bench: Bench,
-    nexo: Nexo,
     nexo_version: String,
     /// Why there is none, if there is none.
     moto: anyhow::Result<Moto>,
@@ -123,7 +122,6 @@ pub(crate) fn sqs(options: Options) -> anyhow::Result<()> {
     let nexo_version = first_line(std::process::Command::new(bench.nexo()).arg("--version"))?;
     let mut measuring = Measuring {
         options,
-        nexo: Nexo::start(Build::Release)?,
         nexo_version,
         moto: Moto::start(),
         bench,
@@ -159,17 +157,19 @@ pub(crate) fn sqs(options: Options) -> anyhow::Result<()> {
 
 impl Measuring {
     fn repetition(&mut self, rep: u32) -> anyhow::Result<()> {
+        let nexo = Nexo::start(Build::Release)?;
         let mut order = [Endpoint::Nexo, Endpoint::Moto];
         if rep.is_multiple_of(2) {
             order.reverse();
         }
         for endpoint in order {
-            let Some(report) = self.load(endpoint, &THROUGHPUT)? else { continue };
+            let Some(report) = self.load(endpoint, &nexo, &THROUGHPUT)? else { continue };
             self.throughput.iter_mut().try_for_each(|row| row.add(endpoint, &report))?;
         }
-        if let Some(report) = self.load(Endpoint::Nexo, &LATENCY)? {
+        if let Some(report) = self.load(Endpoint::Nexo, &nexo, &LATENCY)? {
             self.latency.iter_mut().try_for_each(|row| row.add(Endpoint::Nexo, &report))?;
         }
+        drop(nexo);
         // They take longest and change least.
         if !rep.is_multiple_of(2) {
             self.wait()?;
@@ -179,9 +179,9 @@ impl Measuring {
     }
 
     /// Runs a load for some seconds; `None` if there is nobody to run it against.
-    fn load(&self, endpoint: Endpoint, args: &[&str]) -> anyhow::Result<Option<Value>> {
+    fn load(&self, endpoint: Endpoint, nexo: &Nexo, args: &[&str]) -> anyhow::Result<Option<Value>> {
         let (url, pid) = match (endpoint, &self.moto) {
-            (Endpoint::Nexo, _) => (format!("sqs://{}", self.nexo.sqs()), self.nexo.pid()),
+            (Endpoint::Nexo, _) => (format!("sqs://{}", nexo.sqs()), nexo.pid()),
             (Endpoint::Moto, Ok(moto)) => (moto.url(), moto.pid()),
             (Endpoint::Moto, Err(_)) => return Ok(None),
         };
@@ -191,9 +191,11 @@ impl Measuring {
     }
 
     fn wait(&mut self) -> anyhow::Result<()> {
-        let (url, pid) = (format!("sqs://{}", self.nexo.sqs()), self.nexo.pid().to_string());
         let receivers = self.options.receivers().to_string();
         for waits in &mut self.waits {
+            // A fresh one each time, for its memory.
+            let nexo = Nexo::start(Build::Release)?;
+            let (url, pid) = (format!("sqs://{}", nexo.sqs()), nexo.pid().to_string());
             let queues = waits.queues.to_string();
             let report = self.bench.report(&[
                 "waiting",

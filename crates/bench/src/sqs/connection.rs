@@ -51,7 +51,7 @@ pub(crate) enum SentOn {
 impl AnswerSize {
     const fn bytes(self) -> usize {
         match self {
-            Self::Small => 64 * 1024,
+            Self::Small => 32 * 1024,
             Self::Large => 16 << 20,
         }
     }
@@ -101,7 +101,8 @@ impl Connection {
         let parsed = Answer::parse(self.input.bytes());
         let parsed = parsed.with_context(|| format!("cannot understand the answer of {}", self.url))?;
         let Some(answer) = parsed else {
-            ensure!(!self.input.is_full(), "{} answers {action} with more than fits", self.url);
+            let room = self.input.bytes().len();
+            ensure!(!self.input.is_full(), "{} answers {action} with more than {room} bytes", self.url);
             return Ok(None);
         };
         self.taken = answer.bytes;
@@ -154,7 +155,8 @@ mod tests {
     use super::*;
 
     /// An endpoint that gives these answers, one to each request; it gives back on how many connections they came.
-    fn endpoint(answers: &'static [&'static str]) -> (SqsUrl, JoinHandle<usize>) {
+    fn endpoint(answers: &[&str]) -> (SqsUrl, JoinHandle<usize>) {
+        let answers: Vec<String> = answers.iter().map(|answer| (*answer).to_owned()).collect();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("sqs://{}", listener.local_addr().unwrap()).parse().unwrap();
         let serving = std::thread::spawn(move || {
@@ -224,6 +226,16 @@ mod tests {
         assert_eq!(error.to_string(), format!("{url} refuses SendMessage with status 400, No: y"));
         assert_eq!(call(&mut connection).unwrap(), "");
         drop(connection);
+        serving.join().unwrap();
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_an_error() {
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n{}", "x".repeat(99_999));
+        let (url, serving) = endpoint(&[&answer]);
+        let mut connection = Connection::open(&url, AnswerSize::Small).unwrap();
+        let error = call(&mut connection).unwrap_err();
+        assert_eq!(error.to_string(), format!("{url} answers SendMessage with more than 32768 bytes"));
         serving.join().unwrap();
     }
 }

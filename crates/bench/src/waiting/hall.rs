@@ -91,9 +91,10 @@ impl Hall {
         Ok(hall)
     }
 
-    /// From now on moments count.
-    pub(super) fn begin(&mut self) {
+    /// Moments count from now on; gives back when that is.
+    pub(super) fn begin(&mut self) -> Instant {
         self.began = Instant::now();
+        self.began
     }
 
     /// Sends a message that is due so long after the beginning, when the one before is confirmed.

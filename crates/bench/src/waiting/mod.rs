@@ -98,8 +98,8 @@ fn measure(mut hall: Hall, options: &WaitingOptions, watch: Watch<'_>) -> anyhow
     let rested = Rested { time: began.elapsed(), used };
 
     let schedule = Schedule::new(options.rate);
-    let (began, before) = (Instant::now(), Usage::now(options.broker_pid)?);
-    hall.begin();
+    let before = Usage::now(options.broker_pid)?;
+    let began = hall.begin();
     for index in 0..u64::from(options.count) {
         let due = schedule.due(index);
         watched.run(&mut hall, began + due)?;
