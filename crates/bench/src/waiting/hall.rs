@@ -1,4 +1,4 @@
-//! Very many receivers that wait, and one who sends, all on one thread, so that no other thread of the load stands between
+//! Very many receivers that wait, and a few who send, all on one thread, so that no other thread of the load stands between
 //! a message that has arrived and the moment that is noted for it.
 
 use std::num::NonZeroU64;
@@ -15,8 +15,8 @@ use super::ledger::Ledger;
 use crate::percentiles;
 use crate::sqs::{AnswerSize, Connection, PATIENCE, Received, Request, SentOn, SqsUrl, all_taken};
 
-/// The sender's number among those who may have something to read.
-const SENDER: u64 = u64::MAX;
+/// Connections that send. One alone would have to wait for the disk before it could send the next message when that is due.
+const SENDERS: usize = 16;
 /// Events that are taken at once.
 const EVENTS: usize = 256;
 /// An answer with nothing in it that comes earlier than this before its time was a false alarm.
@@ -31,9 +31,7 @@ pub(super) struct Hall {
     /// The address of each queue, and what asks for a message of it.
     queues: Vec<(String, Request)>,
     wait: Duration,
-    sender: Connection,
-    /// When the message that is on its way was due.
-    sending: Option<Instant>,
+    senders: Vec<Sender>,
     began: Instant,
     pub(super) ledger: Ledger,
     pub(super) send_nanos: Histogram<u64>,
@@ -47,6 +45,12 @@ struct Receiver {
     connection: Connection,
     queue: usize,
     state: State,
+}
+
+struct Sender {
+    connection: Connection,
+    /// When the message that is on its way was due.
+    sending: Option<Instant>,
 }
 
 /// What a receiver does.
@@ -72,20 +76,23 @@ impl Hall {
             receivers: Vec::new(),
             queues: addresses.iter().map(receive).collect(),
             wait: Duration::from_secs(u64::from(options.wait)),
-            sender: Connection::open(url, AnswerSize::Small)?,
-            sending: None,
+            senders: Vec::new(),
             began: Instant::now(),
             ledger: Ledger::new(addresses.len()),
             send_nanos: percentiles::nanos(),
             renewed: 0,
             false_alarms: 0,
         };
+        for _ in 0..SENDERS {
+            let connection = Connection::open(url, AnswerSize::Small)?;
+            hall.senders.push(Sender { connection, sending: None });
+        }
         for index in 0..options.receivers as usize {
             let queue = index % addresses.len();
             let mut connection = Connection::open(url, AnswerSize::Small)
                 .with_context(|| format!("receiver {} cannot connect", index + 1))?;
             connection.send(&hall.queues[queue].1)?;
-            watch_for_input(&hall.poll, &connection, index as u64)?;
+            watch_for_input(&hall.poll, &connection, index)?;
             hall.receivers.push(Receiver { connection, queue, state: State::Waiting(Instant::now()) });
         }
         Ok(hall)
@@ -97,19 +104,22 @@ impl Hall {
         self.began
     }
 
-    /// Sends a message that is due so long after the beginning, when the one before is confirmed.
+    /// Sends a message that is due so long after the beginning, as soon as one of the senders is free.
     pub(super) fn send(&mut self, due: Duration) -> anyhow::Result<()> {
         let end = Instant::now() + PATIENCE;
-        while self.sending.is_some() {
+        let free = loop {
+            if let Some(free) = self.senders.iter().position(|sender| sender.sending.is_none()) {
+                break free;
+            }
             ensure!(Instant::now() < end, "{} has not answered SendMessage for {PATIENCE:?}", self.url);
             self.turn(PATIENCE)?;
-        }
+        };
         let (number, queue) = self.ledger.send(due);
-        self.sender.send(&Request::send(&self.url, &self.queues[queue].0, &number.to_string()))?;
+        let sender = &mut self.senders[free];
+        sender.connection.send(&Request::send(&self.url, &self.queues[queue].0, &number.to_string()))?;
+        sender.sending = Some(self.began + due);
         // Only while something is to come: an endpoint may end the connection after its answer.
-        watch_for_input(&self.poll, &self.sender, SENDER)?;
-        self.sending = Some(self.began + due);
-        Ok(())
+        watch_for_input(&self.poll, &sender.connection, self.receivers.len() + free)
     }
 
     /// Takes whatever comes until that moment.
@@ -135,19 +145,22 @@ impl Hall {
         let mut events = std::mem::take(&mut self.events);
         epoll::wait(&self.poll, spare_capacity(&mut events), Some(&Timespec::default()))?;
         for event in events.drain(..) {
-            match event.data.u64() {
-                SENDER => self.take_confirm()?,
-                index => self.take_answer(usize::try_from(index)?)?,
+            // Receivers have the first numbers, senders those after.
+            let number = usize::try_from(event.data.u64())?;
+            match number.checked_sub(self.receivers.len()) {
+                None => self.take_answer(number)?,
+                Some(sender) => self.take_confirm(sender)?,
             }
         }
         self.events = events;
         Ok(())
     }
 
-    fn take_confirm(&mut self) -> anyhow::Result<()> {
-        if self.sender.read("SendMessage")?.is_some() {
-            epoll::delete(&self.poll, self.sender.socket())?;
-            if let Some(due) = self.sending.take() {
+    fn take_confirm(&mut self, index: usize) -> anyhow::Result<()> {
+        let sender = &mut self.senders[index];
+        if sender.connection.read("SendMessage")?.is_some() {
+            epoll::delete(&self.poll, sender.connection.socket())?;
+            if let Some(due) = sender.sending.take() {
                 percentiles::note(&mut self.send_nanos, due.elapsed(), 1);
             }
         }
@@ -187,7 +200,7 @@ impl Hall {
         };
         match sent_on {
             SentOn::TheSame => Ok(()),
-            SentOn::Another => watch_for_input(&self.poll, &self.receivers[index].connection, index as u64),
+            SentOn::Another => watch_for_input(&self.poll, &self.receivers[index].connection, index),
         }
     }
 }
@@ -199,7 +212,7 @@ impl Receiver {
     }
 }
 
-fn watch_for_input(poll: &OwnedFd, connection: &Connection, number: u64) -> anyhow::Result<()> {
-    let data = epoll::EventData::new_u64(number);
+fn watch_for_input(poll: &OwnedFd, connection: &Connection, number: usize) -> anyhow::Result<()> {
+    let data = epoll::EventData::new_u64(number as u64);
     epoll::add(poll, connection.socket(), data, epoll::EventFlags::IN).context("cannot watch a connection")
 }
