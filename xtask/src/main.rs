@@ -7,11 +7,14 @@ mod bench_sqs;
 mod broker;
 mod check;
 mod conformance;
+mod load;
 mod nats;
+mod page;
 mod python;
 mod rabbitmq;
 mod rivals;
 mod run;
+mod spread;
 mod torture;
 
 use std::process::ExitCode;
@@ -35,7 +38,8 @@ Usage: cargo xtask COMMAND
                  (--seconds 300, --kills one every 12 seconds, --seed any)
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
-  bench sqs      measures the SQS API beside moto's
+  bench sqs      measures the SQS API beside moto's, in turn, and writes docs/benchmarks.md
+                 (--reps N, --seconds S; --quick: one short repetition, and writes nothing)
   bench rivals   measures Nexo beside RabbitMQ and NATS, in turn, and writes docs/benchmarks.md
                  (--reps N, --seconds S; --backlog: only a hundred million waiting messages, Nexo alone;
                  --quick: one short repetition, and writes nothing)
@@ -59,7 +63,7 @@ fn main() -> ExitCode {
         ["torture", rest @ ..] => torture::torture(rest),
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
-        ["bench", "sqs"] => bench_sqs::sqs(),
+        ["bench", "sqs", rest @ ..] => bench_sqs::Options::parse(rest).and_then(bench_sqs::sqs),
         ["bench", "rivals", rest @ ..] => rivals::Options::parse(rest).and_then(rivals::rivals),
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");

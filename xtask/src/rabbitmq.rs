@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 
 use crate::python::Variable;
-use crate::rivals::first_line;
-use crate::run::{self, answers, free_ports, root, run, write};
+use crate::run::{self, answers, first_line, free_ports, root, run, write};
 
 /// Where the package puts its programs; those of the search path insist on the service's user and folders.
 const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";

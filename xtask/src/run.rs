@@ -51,6 +51,13 @@ pub(crate) fn answers(program: &str, args: &[&str]) -> bool {
     quiet.is_ok_and(|status| status.success())
 }
 
+/// The first line that a program prints.
+pub(crate) fn first_line(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stderr(Stdio::null()).output().context("cannot ask for a version")?;
+    ensure!(output.status.success(), "a program does not tell its version");
+    Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().trim().to_owned())
+}
+
 /// Ports that nobody listens on just now.
 pub(crate) fn free_ports<const COUNT: usize>() -> anyhow::Result<[u16; COUNT]> {
     // All are held at once, so that no port is given twice.

@@ -197,7 +197,7 @@ fn progress(began: Instant, tallies: &[Arc<Tally>]) -> Progress {
 
 impl Report for Backlog {
     fn title(&self) -> String {
-        let kind = if self.options.load.persistent { "persistent" } else { "transient" };
+        let kind = self.options.load.kind();
         let count = thousands(self.options.count as f64);
         format!("a backlog of {count} messages of {} bytes, {kind}", self.options.load.size)
     }

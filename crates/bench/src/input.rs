@@ -31,6 +31,11 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
+    /// Whether nothing more can come before something is consumed.
+    pub(crate) fn is_full(&self) -> bool {
+        self.end - self.start == self.buffer.len()
+    }
+
     /// Steps over bytes that were looked at.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.start += bytes;
@@ -92,6 +97,7 @@ mod tests {
             input.fill(&to).unwrap();
         }
         assert_eq!(input.bytes(), b"ghijklmn");
+        assert!(input.is_full());
     }
 
     #[test]

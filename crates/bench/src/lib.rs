@@ -1,8 +1,8 @@
 //! Load for brokers, and what came of it.
 //!
 //! `nexo bench` runs one load against a broker that is already there: [`throughput`], [`latency`], [`backlog`], [`churn`],
-//! [`mixed`] and [`disk`] each take options, run, and give back a [`Report`] that can be printed, drawn and read by
-//! programs. What they need of a broker is in `protocol`; `amqp`, `native` and `nats` provide it. Client and broker share the
+//! [`mixed`], [`waiting`] and [`disk`] each take options, run, and give back a [`Report`] that can be printed, drawn and read
+//! by programs. What they need of a broker is in `protocol`; `amqp`, `native`, `nats` and `sqs` provide it. Client and broker share the
 //! machine, so every nanosecond that the load takes is one the broker does not have: the hot paths are in
 //! `amqp/publisher.rs` and `amqp/deliveries.rs`. [`Sink`] is a server that only parses, to see what the load itself could
 //! reach at most.
@@ -31,9 +31,11 @@ mod protocol;
 mod report;
 mod schedule;
 mod span;
+mod sqs;
 mod tally;
 mod threads;
 pub mod throughput;
+pub mod waiting;
 mod work;
 
 pub use amqp::{AmqpUrl, Sink};
@@ -45,5 +47,6 @@ pub use percentiles::Percentiles;
 pub use process::Used;
 pub use progress::{Progress, Verdict, Watch};
 pub use report::{Figures, Report};
+pub use sqs::SqsUrl;
 pub use tally::Totals;
 pub use work::{Ack, QueueArgument};

@@ -7,6 +7,7 @@ use crate::amqp::AmqpUrl;
 use crate::native::NativeUrl;
 use crate::nats::NatsUrl;
 use crate::protocol::Protocol;
+use crate::sqs::{BATCH_MAX, SqsUrl};
 use crate::work::{Ack, Durability, MessageShape, Persistence, QueueArgument, Settings, Wants};
 
 /// The broker under load.
@@ -18,6 +19,8 @@ pub enum Target {
     Native(NativeUrl),
     /// NATS JetStream.
     Nats(NatsUrl),
+    /// Over the SQS API.
+    Sqs(SqsUrl),
 }
 
 impl Target {
@@ -27,6 +30,7 @@ impl Target {
             Self::Amqp(url) => url,
             Self::Native(url) => url,
             Self::Nats(url) => url,
+            Self::Sqs(url) => url,
         }
     }
 }
@@ -38,6 +42,7 @@ impl FromStr for Target {
         match text.split_once("://") {
             Some(("http" | "https", _)) => text.parse().map(Self::Native),
             Some(("nats", _)) => text.parse().map(Self::Nats),
+            Some(("sqs", _)) => text.parse().map(Self::Sqs),
             _ => text.parse().map(Self::Amqp),
         }
     }
@@ -49,6 +54,7 @@ impl fmt::Display for Target {
             Self::Amqp(url) => url.fmt(f),
             Self::Native(url) => url.fmt(f),
             Self::Nats(url) => url.fmt(f),
+            Self::Sqs(url) => url.fmt(f),
         }
     }
 }
@@ -62,7 +68,7 @@ impl serde::Serialize for Target {
 /// What messages look like and how they are taken care of.
 #[derive(Clone, Debug, clap::Args, serde::Serialize)]
 pub struct LoadOptions {
-    /// The broker: amqp://user:password@host:port/vhost for AMQP 0-9-1, http://host:port for Nexo's native API, nats://host:port for NATS JetStream
+    /// The broker: amqp://user:password@host:port/vhost for AMQP 0-9-1, http://host:port for Nexo's native API, nats://host:port for NATS JetStream, sqs://host:port for an SQS API
     #[arg(long, value_name = "URL", default_value = "amqp://guest:guest@127.0.0.1:5672/%2F")]
     pub url: Target,
     /// Bytes in the body of a message
@@ -89,6 +95,9 @@ pub struct LoadOptions {
     /// An argument for the declaration of queues, such as x-max-length=1000; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub queue_argument: Vec<QueueArgument>,
+    /// Over SQS, messages in one request: 1 to 10
+    #[arg(long, value_name = "N", default_value_t = BATCH_MAX, value_parser = clap::value_parser!(u16).range(1..=i64::from(BATCH_MAX)))]
+    pub batch: u16,
     /// The broker's process, for its processor time and memory
     #[arg(long, value_name = "PID")]
     pub broker_pid: Option<u32>,
@@ -109,6 +118,20 @@ impl LoadOptions {
         if self.persistent { Persistence::Persistent } else { Persistence::Transient }
     }
 
+    /// Whether messages survive a restart of the broker, in a word or two. Over SQS that is for the endpoint to say.
+    pub(crate) fn kind(&self) -> &'static str {
+        match (&self.url, self.persistence()) {
+            (Target::Sqs(_), _) => "over SQS",
+            (_, Persistence::Persistent) => "persistent",
+            (_, Persistence::Transient) => "transient",
+        }
+    }
+
+    /// Whether there are confirms to report: asked for, or because every request has an answer.
+    pub(crate) fn has_confirms(&self) -> bool {
+        self.confirm > 0 || matches!(self.url, Target::Sqs(_))
+    }
+
     /// What messages to one queue look like.
     pub(crate) fn shape(&self, queue: &str) -> MessageShape {
         self.shape_for(String::new(), vec![queue.to_owned()])
@@ -122,12 +145,13 @@ impl LoadOptions {
             body_bytes: self.size as usize,
             persistence: self.persistence(),
             priorities: self.priorities,
+            batch: self.batch,
         }
     }
 
     /// What a consumer of these queues asks for.
     pub(crate) fn wants(&self, queues: Vec<String>) -> Wants {
-        Wants { queues, ack: self.ack, prefetch: self.prefetch }
+        Wants { queues, ack: self.ack, prefetch: self.prefetch, batch: self.batch }
     }
 
     pub(crate) fn settings(&self) -> Settings {

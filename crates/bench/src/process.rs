@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Processor time that a process has used so far, in user and system mode.
 pub(crate) fn processor_time(pid: u32) -> anyhow::Result<Duration> {
@@ -79,6 +80,13 @@ pub(crate) fn disk_bytes(dir: &Path) -> anyhow::Result<u64> {
         sum += if metadata.is_dir() { disk_bytes(&entry.path())? } else { metadata.blocks() * 512 };
     }
     Ok(sum)
+}
+
+/// Lets this process have as many files open as it may: a thousand connections are more than it can by default.
+pub(crate) fn allow_many_files() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // If it is not allowed, opening will fail and say so.
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok();
 }
 
 fn read(pid: u32, what: &str) -> anyhow::Result<String> {

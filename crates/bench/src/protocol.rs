@@ -1,4 +1,4 @@
-//! What a load needs of a protocol. One implementation each: [`crate::amqp`] over raw frames, [`crate::native`] with
+//! What a load needs of a protocol. One implementation each: [`crate::amqp`], [`crate::nats`] and [`crate::sqs`] over raw bytes, [`crate::native`] with
 //! the gRPC client.
 
 use std::sync::Arc;

@@ -23,6 +23,8 @@ pub(crate) struct MessageShape {
     pub(crate) persistence: Persistence,
     /// How many priorities are used, in a mixed order; `None` to publish without.
     pub(crate) priorities: Option<u16>,
+    /// Messages in one request, where a protocol has requests.
+    pub(crate) batch: u16,
 }
 
 /// A message that is not to be delivered before its time.
@@ -62,6 +64,8 @@ pub(crate) struct Wants {
     pub(crate) ack: Ack,
     /// Most messages that are delivered and not acknowledged; 0 for no limit.
     pub(crate) prefetch: u16,
+    /// Most messages in one answer, where a protocol has answers.
+    pub(crate) batch: u16,
 }
 
 /// How queues are declared.

@@ -15,6 +15,14 @@ fn amqp_server() -> (Server, String) {
     (server, url)
 }
 
+/// A broker that speaks SQS, and its address.
+fn sqs_server() -> (Server, String) {
+    let server = Server::start_with(&["--sqs", "127.0.0.1:0"]);
+    let address = server.ready.split_whitespace().find_map(|word| word.strip_prefix("sqs="));
+    let url = format!("sqs://{}", address.expect("the broker tells its address"));
+    (server, url)
+}
+
 /// Runs a load and gives back its report.
 fn bench(server: &Server, url: &str, args: &[&str]) -> Value {
     let report = server.ok(&[&["bench"], args, &["--url", url, "--output", "json"]].concat());
@@ -94,9 +102,64 @@ fn the_native_api_takes_the_same_load() {
 }
 
 #[test]
+fn sqs_takes_the_same_load() {
+    let (server, url) = sqs_server();
+    for kind in [
+        &[][..],
+        &["--size", "1024", "--publishers", "3", "--consumers", "2"],
+        &["--batch", "3", "--ack", "2"],
+        &["--queues", "3", "--consumers", "3", "--size", "100000"],
+    ] {
+        let args = [&["throughput", "--drain", "60s"], &BRIEF[..], kind].concat();
+        let report = bench(&server, &url, &args);
+        let published = number(&report, "/totals/published");
+        assert!(published > 0.0, "{kind:?}");
+        assert_eq!(number(&report, "/totals/consumed"), published, "{kind:?}");
+        assert_eq!((number(&report, "/left"), number(&report, "/redelivered")), (0.0, 0.0), "{kind:?}");
+        assert_eq!(number(&report, "/totals/confirmed"), published, "{kind:?}");
+        assert_eq!(number(&report, "/confirm_time/count"), published, "{kind:?}");
+    }
+    assert_eq!(server.ok(&["queue", "list", "--output", "json"]), "", "what was declared is deleted");
+}
+
+#[test]
+fn a_backlog_of_sqs_need_not_be_a_multiple_of_a_batch() {
+    let (server, url) = sqs_server();
+    let report = bench(&server, &url, &["backlog", "--count", "1003", "--rest", "0s", "--short", "0s"]);
+    assert_eq!(number(&report, "/consumed"), 1003.0);
+}
+
+#[test]
+fn each_message_wakes_one_of_those_who_wait() {
+    let (server, url) = sqs_server();
+    let pid = server.pid().to_string();
+    for queues in ["1", "20"] {
+        let args = ["waiting", "--receivers", "40", "--queues", queues, "--count", "100", "--rest", "200ms"];
+        let report = bench(&server, &url, &[&args[..], &["--broker-pid", &pid]].concat());
+        let woken = ["/woken/one", "/woken/none", "/woken/several"].map(|what| number(&report, what));
+        assert_eq!(woken, [100.0, 0.0, 0.0], "{report}");
+        assert_eq!((number(&report, "/strayed"), number(&report, "/false_alarms")), (0.0, 0.0));
+        assert_eq!(number(&report, "/wake_time/count"), 100.0);
+        assert_eq!(number(&report, "/send_time/count"), 100.0);
+        assert!(number(&report, "/rest_used/broker_resident_bytes") > 0.0);
+    }
+    assert_eq!(server.ok(&["queue", "list", "--output", "json"]), "", "what was declared is deleted");
+}
+
+#[test]
+fn a_wait_of_sqs_that_ends_begins_anew() {
+    let (server, url) = sqs_server();
+    let args = ["waiting", "--receivers", "5", "--wait", "1", "--count", "5", "--rest", "1500ms"];
+    let report = bench(&server, &url, &args);
+    assert!(number(&report, "/renewed") >= 5.0, "{report}");
+    assert_eq!(number(&report, "/woken/one"), 5.0);
+}
+
+#[test]
 fn latency_is_measured_for_every_message_after_the_warm_up() {
     let (server, url) = amqp_server();
-    for url in [url, server.url()] {
+    let (_sqs, sqs_url) = sqs_server();
+    for url in [url, server.url(), sqs_url] {
         let args = [&["latency", "--rate", "1000", "--persistent", "--confirm", "500"], &BRIEF[..]].concat();
         let report = bench(&server, &url, &args);
         assert_eq!(number(&report, "/totals/consumed"), number(&report, "/totals/published"));
@@ -211,6 +274,7 @@ fn the_sink_confirms_what_it_counts() {
 #[test]
 fn what_cannot_be_measured_is_said_in_one_line() {
     let (server, url) = amqp_server();
+    let (_sqs, sqs) = sqs_server();
     for (args, reason) in [
         (
             &["throughput", "--url", "amqp://127.0.0.1:1"][..],
@@ -222,6 +286,17 @@ fn what_cannot_be_measured_is_said_in_one_line() {
         ),
         (&["latency", "--url", &url, "--size", "4"], "a message of 4 bytes cannot tell its time"),
         (&["throughput", "--url", &server.url(), "--fan-out"], "--fan-out needs AMQP"),
+        (&["throughput", "--url", &sqs, "--size", "0"], "the first other failed with MissingParameter: "),
+        (&["throughput", "--url", &sqs, "--queues", "2"], "--consumers must be at least --queues"),
+        (&["throughput", "--url", &sqs, "--ack", "11"], "one request deletes at most 10 messages"),
+        (&["latency", "--url", &sqs, "--size", "8"], "--size must be at least 16"),
+        (&["latency", "--url", &sqs, "--rate", "200000"], "20 messages are due at once"),
+        (&["mixed", "--url", &sqs], "SQS has no priorities"),
+        (
+            &["waiting", "--url", "sqs://127.0.0.1:1"],
+            "cannot connect to sqs://127.0.0.1:1; is the broker running?",
+        ),
+        (&["waiting", "--url", &sqs, "--receivers", "2", "--queues", "3"], "3 queues have no receiver each"),
         (&["throughput", "--url", &url.replace("guest:guest", "guest:wrong")], "cannot log in to"),
     ] {
         let finished = server.run(&[&["bench"], args].concat());

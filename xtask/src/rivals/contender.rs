@@ -5,11 +5,11 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 use crate::nats::Nats;
 use crate::rabbitmq::RabbitMq;
-use crate::run::target;
+use crate::run::{first_line, target};
 
 /// Who takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -138,11 +138,4 @@ impl Drop for Nexo {
         self.process.wait().ok();
         std::fs::remove_dir_all(&self.data).ok();
     }
-}
-
-/// The first line that a program prints.
-pub(crate) fn first_line(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.stderr(Stdio::null()).output().context("cannot ask for a version")?;
-    ensure!(output.status.success(), "a program does not tell its version");
-    Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().trim().to_owned())
 }

@@ -3,39 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::contender::Contender;
-use super::scenario::{SCENARIOS, Scenario, Unit};
-
-/// Several measurements of one thing.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Spread(Vec<f64>);
-
-impl Spread {
-    pub(super) fn add(&mut self, figure: f64) {
-        self.0.push(figure);
-        self.0.sort_by(f64::total_cmp);
-    }
-
-    /// The middle one, or the mean of the two in the middle.
-    pub(super) fn median(&self) -> Option<f64> {
-        let (len, half) = (self.0.len(), self.0.len() / 2);
-        match len {
-            0 => None,
-            _ if len % 2 == 1 => Some(self.0[half]),
-            _ => Some((self.0[half - 1] + self.0[half]) / 2.0),
-        }
-    }
-
-    /// `median (least–most)`.
-    pub(super) fn show(&self, unit: Unit) -> String {
-        match (self.median(), self.0.first(), self.0.last()) {
-            (Some(median), Some(least), Some(most)) if self.0.len() > 1 => {
-                format!("{} ({}–{})", unit.show(median), unit.show(*least), unit.show(*most))
-            }
-            (Some(median), ..) => unit.show(median),
-            _ => "–".to_owned(),
-        }
-    }
-}
+use super::scenario::{SCENARIOS, Scenario};
+use crate::spread::{Spread, Unit};
 
 /// All measurements.
 #[derive(Debug, Default)]
@@ -84,20 +53,6 @@ impl Figures {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn spread(figures: &[f64]) -> Spread {
-        let mut spread = Spread::default();
-        figures.iter().for_each(|figure| spread.add(*figure));
-        spread
-    }
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(spread(&[]).median(), None);
-        assert_eq!(spread(&[3.0, 1.0, 2.0]).median(), Some(2.0));
-        assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]).median(), Some(2.5));
-        assert_eq!(spread(&[30.0, 10.0, 20.0]).show(Unit::Micros), "20 µs (10 µs–30 µs)");
-    }
 
     #[test]
     fn a_ratio_above_one_is_good_whatever_the_unit() {

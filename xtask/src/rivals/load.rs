@@ -1,32 +1,28 @@
-//! Runs `nexo bench` and reads its report.
+//! What is asked of `nexo bench` for each scenario, and the figure in its report.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use serde_json::Value;
 
 use super::contender::{Contender, Running};
-use super::scenario::{Scenario, thousands};
-use crate::run::target;
+use super::scenario::Scenario;
+use crate::load::Bench;
+use crate::spread::thousands;
 
-/// The load program that was just built.
+/// The load, for so long each time.
 pub(super) struct Load {
-    nexo: PathBuf,
+    bench: Bench,
     seconds: u32,
-    /// Where the data of all brokers is, and so the disk in question.
-    dir: PathBuf,
 }
 
 impl Load {
-    pub(super) fn new(seconds: u32) -> anyhow::Result<Self> {
-        let dir = target().join("rivals-data");
-        std::fs::create_dir_all(&dir).with_context(|| format!("cannot make '{}'", dir.display()))?;
-        Ok(Self { nexo: target().join("release").join("nexo"), seconds, dir })
+    pub(super) const fn new(bench: Bench, seconds: u32) -> Self {
+        Self { bench, seconds }
     }
 
     pub(super) fn nexo(&self) -> &Path {
-        &self.nexo
+        self.bench.nexo()
     }
 
     /// The figure of one scenario.
@@ -60,43 +56,17 @@ impl Load {
     /// Runs a load against a broker and gives back its report.
     pub(super) fn bench(&self, args: &[&str], broker: &Running) -> anyhow::Result<Value> {
         let pid = broker.pid.to_string();
-        self.report(&[args, &["--url", &broker.url, "--broker-pid", &pid]].concat())
-    }
-
-    fn report(&self, args: &[&str]) -> anyhow::Result<Value> {
-        let output = Command::new(&self.nexo)
-            .arg("bench")
-            .args(args)
-            .args(["--output", "json"])
-            .stdin(Stdio::null())
-            .output()
-            .context("cannot start nexo bench")?;
-        ensure!(
-            output.status.success(),
-            "nexo bench {} failed: {}",
-            args.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
-        serde_json::from_slice(&output.stdout).context("nexo bench does not print a report")
-    }
-
-    /// The disk's own time, and the machine.
-    fn disk(&self) -> anyhow::Result<Value> {
-        let dir = self.dir.display().to_string();
-        self.report(&["disk", "--data-dir", &dir])
+        self.bench.report(&[args, &["--url", &broker.url, "--broker-pid", &pid]].concat())
     }
 
     /// The disk's own time for a small append with a sync, at the median.
     pub(super) fn disk_micros(&self) -> anyhow::Result<f64> {
-        let report = self.disk()?;
-        report.pointer("/sync_time/p50_us").and_then(Value::as_f64).context("the disk has a time")
+        self.bench.disk_micros()
     }
 
     /// The machine, one line each.
     pub(super) fn machine(&self) -> Vec<String> {
-        let report = self.disk().unwrap_or_default();
-        let lines = report.pointer("/machine").and_then(Value::as_array).cloned().unwrap_or_default();
-        lines.iter().filter_map(|line| line.as_str().map(str::to_owned)).collect()
+        self.bench.machine()
     }
 
     /// Memory for connections and queues that do nothing.

@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail, ensure};
 
 use crate::bench::Size;
-use crate::run::{root, run};
-pub(crate) use contender::first_line;
+use crate::load::Bench;
 use contender::{Contender, Running};
 use figures::Figures;
 use load::Load;
@@ -80,10 +79,9 @@ struct Measuring {
 
 /// Measures all brokers that are to be had.
 pub(crate) fn rivals(options: Options) -> anyhow::Result<()> {
-    run("cargo", &["build", "--release", "-p", "nexo"])?;
     let mut measuring = Measuring {
         options,
-        load: Load::new(options.seconds)?,
+        load: Load::new(Bench::build()?, options.seconds),
         figures: Figures::default(),
         absent: BTreeMap::new(),
         versions: BTreeMap::new(),
@@ -95,7 +93,7 @@ pub(crate) fn rivals(options: Options) -> anyhow::Result<()> {
     };
     println!("{text}");
     match options.size {
-        Size::Full => page::write(section, &text),
+        Size::Full => crate::page::write(section, &text),
         Size::Quick => Ok(()),
     }
 }
@@ -194,11 +192,6 @@ impl Measuring {
         };
         self.load.backlog(&broker, count)
     }
-}
-
-/// Where the page is.
-fn page_path() -> std::path::PathBuf {
-    root().join("docs/benchmarks.md")
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
-//! The section of docs/benchmarks.md.
+//! The section on rivals of docs/benchmarks.md.
 
 use std::fmt::Write;
 
-use anyhow::Context;
-
+use super::Measuring;
 use super::contender::Contender;
-use super::scenario::{MIXED_BACKLOG, PLAIN_BACKLOG, SCENARIOS, Unit};
-use super::{Measuring, page_path};
+use super::scenario::{MIXED_BACKLOG, PLAIN_BACKLOG, SCENARIOS};
+use crate::spread::Unit;
 
 /// Everything as Markdown, which is readable as it is.
 pub(super) fn text(measuring: &Measuring) -> String {
@@ -18,22 +17,6 @@ pub(super) fn text(measuring: &Measuring) -> String {
     idle(measuring, &mut out);
     syncs(measuring, &mut out);
     out
-}
-
-/// Replaces the part of the page between `<!-- name -->` and `<!-- /name -->`.
-pub(super) fn write(name: &str, text: &str) -> anyhow::Result<()> {
-    let path = page_path();
-    let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read '{}'", path.display()))?;
-    let replaced =
-        replace(&page, name, text).with_context(|| format!("'{}' has no part '{name}'", path.display()))?;
-    std::fs::write(&path, replaced).with_context(|| format!("cannot write '{}'", path.display()))
-}
-
-fn replace(page: &str, name: &str, text: &str) -> Option<String> {
-    let (open, close) = (format!("<!-- {name} -->"), format!("<!-- /{name} -->"));
-    let start = page.find(&open)? + open.len();
-    let end = page.find(&close)?;
-    Some(format!("{}\n{text}{}", &page[..start], &page[end..]))
 }
 
 fn settings(measuring: &Measuring, out: &mut String) {
@@ -130,18 +113,5 @@ fn syncs(measuring: &Measuring, out: &mut String) {
     );
     for (contender, text) in &measuring.syncs {
         let _ = writeln!(out, "| {contender} | {text} |");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_named_part_is_replaced() {
-        let page = "a\n<!-- one -->\nold\n<!-- /one -->\nb\n<!-- two -->\nkept\n<!-- /two -->\n";
-        let replaced = replace(page, "one", "new\n").unwrap();
-        assert_eq!(replaced, "a\n<!-- one -->\nnew\n<!-- /one -->\nb\n<!-- two -->\nkept\n<!-- /two -->\n");
-        assert_eq!(replace(page, "three", ""), None);
     }
 }

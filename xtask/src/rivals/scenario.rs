@@ -1,6 +1,7 @@
 //! The work that is compared, and what Nexo is to reach at it.
 
 use super::contender::Contender;
+use crate::spread::Unit;
 
 /// One line of the table.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,15 +20,6 @@ pub(super) struct Scenario {
     pub(super) half_of: Option<Contender>,
 }
 
-/// What a figure counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unit {
-    /// More is better.
-    PerSecond,
-    /// Less is better.
-    Micros,
-}
-
 /// Who takes part in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entrants {
@@ -41,17 +33,6 @@ pub(super) enum Entrants {
     Nexo,
 }
 
-impl Unit {
-    /// A figure with its unit.
-    pub(super) fn show(self, figure: f64) -> String {
-        match self {
-            Self::PerSecond => format!("{} msg/s", thousands(figure)),
-            Self::Micros if figure < 1000.0 => format!("{figure:.0} µs"),
-            Self::Micros => format!("{:.2} ms", figure / 1000.0),
-        }
-    }
-}
-
 impl Scenario {
     pub(super) fn is_for(&self, contender: Contender) -> bool {
         match self.entrants {
@@ -61,19 +42,6 @@ impl Scenario {
             Entrants::Nexo => contender == Contender::Nexo,
         }
     }
-}
-
-/// A number with its thousands apart.
-pub(super) fn thousands(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// The line of a queue without priorities.
@@ -222,12 +190,5 @@ mod tests {
             assert_eq!(scenario.args.contains(&"RATE"), scenario.half_of.is_some(), "{}", scenario.work);
             assert!(scenario.is_for(Contender::Nexo), "{}", scenario.work);
         }
-    }
-
-    #[test]
-    fn figures_are_shown_with_their_unit() {
-        assert_eq!(Unit::PerSecond.show(1_234_567.8), "1,234,568 msg/s");
-        assert_eq!(Unit::Micros.show(99.6), "100 µs");
-        assert_eq!(Unit::Micros.show(1234.0), "1.23 ms");
     }
 }

@@ -114,6 +114,7 @@ mod tests {
             body_bytes: 16,
             persistence: Persistence::Persistent,
             priorities: Some(10),
+            batch: 1,
         }
     }
 

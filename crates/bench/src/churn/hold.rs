@@ -4,7 +4,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{AmqpUrl, ChurnOptions, Held};
 use crate::amqp::{CHANNEL, Connection, InputSize, declare_queue, delete_queue};
@@ -24,7 +23,7 @@ struct Line {
 
 /// Opens everything, holds it for so long, and ends it in order.
 pub(super) fn run(url: &AmqpUrl, time: Duration, options: &ChurnOptions) -> anyhow::Result<Held> {
-    allow_many_files();
+    process::allow_many_files();
     let resident = || -> anyhow::Result<Option<i64>> {
         if options.broker_pid.is_some() {
             std::thread::sleep(REST);
@@ -119,11 +118,4 @@ impl Line {
         }
         Ok(())
     }
-}
-
-/// A thousand connections are more files than a process may have open by default.
-fn allow_many_files() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // If it is not allowed, opening will fail and say so.
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).ok();
 }

@@ -53,7 +53,7 @@ impl Latency {
 
 impl Report for Latency {
     fn title(&self) -> String {
-        let kind = if self.options.load.persistent { "persistent" } else { "transient" };
+        let kind = self.options.load.kind();
         let rate = thousands(f64::from(self.options.rate));
         format!("{rate} messages a second of {} bytes, {kind}", self.options.load.size)
     }

@@ -98,7 +98,7 @@ impl Load {
             options: options.clone(),
             seconds,
             published_per_second: per_second(|totals| totals.published),
-            confirmed_per_second: (options.load.confirm > 0).then(|| per_second(|totals| totals.confirmed)),
+            confirmed_per_second: options.load.has_confirms().then(|| per_second(|totals| totals.confirmed)),
             consumed_per_second: per_second(|totals| totals.consumed),
             backlog: backlog(&to.totals),
             backlog_grown: backlog(&to.totals) as i64 - backlog(&from.totals) as i64,

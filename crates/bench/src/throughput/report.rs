@@ -65,7 +65,7 @@ impl Throughput {
 impl Report for Throughput {
     fn title(&self) -> String {
         let options = &self.options;
-        let kind = if options.load.persistent { "persistent" } else { "transient" };
+        let kind = options.load.kind();
         let queues = match (options.fan_out, options.load.queue_type) {
             (true, _) => "a fanout exchange".to_owned(),
             (false, QueueType::Classic) => counted(options.queues, "queue"),
@@ -121,7 +121,7 @@ impl Report for Throughput {
 
     fn charts(&self) -> Vec<Chart> {
         let mut curves = vec![self.curve("published", |totals| totals.published)];
-        if self.options.load.confirm > 0 {
+        if self.options.load.has_confirms() {
             curves.push(self.curve("confirmed", |totals| totals.confirmed));
         }
         if self.options.consumers > 0 {

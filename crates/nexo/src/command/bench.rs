@@ -16,6 +16,7 @@ use nexo_bench::disk::{self, DiskOptions};
 use nexo_bench::latency::{self, LatencyOptions};
 use nexo_bench::mixed::{self, MixedOptions};
 use nexo_bench::throughput::{self, ThroughputOptions};
+use nexo_bench::waiting::{self, WaitingOptions};
 use nexo_bench::{Report, Sink, Verdict, Watch, html};
 
 use crate::cli::Shared;
@@ -36,6 +37,8 @@ Examples:
   nexo bench backlog --count 10000000 --persistent
   nexo bench churn --hold 60s --connections 1000
   nexo bench mixed --url http://127.0.0.1:7654                 over the native API
+  nexo bench throughput --url sqs://127.0.0.1:9324 --size 1024 --publishers 8 --consumers 8
+  nexo bench waiting --url sqs://127.0.0.1:9324                2000 receives of SQS that wait
   nexo bench disk --data-dir ./nexo-data                       what the disk itself takes
   nexo bench sink                                              a server that only parses";
 
@@ -62,6 +65,8 @@ enum What {
     Churn(ChurnOptions),
     /// Priorities and delays together: how late, and in which order
     Mixed(MixedOptions),
+    /// Receives of SQS that wait: what they cost, and how soon a message wakes one
+    Waiting(WaitingOptions),
     /// The disk's own time for a small append with fdatasync, to compare with
     Disk(DiskOptions),
     /// Be a server that only parses and counts: what the load could reach at most
@@ -99,7 +104,7 @@ impl What {
     /// Whether it can be asked to end and still has something to tell. The others end as any process does.
     fn can_end_early(&self) -> bool {
         match self {
-            Self::Throughput(_) | Self::Latency(_) | Self::Backlog(_) => true,
+            Self::Throughput(_) | Self::Latency(_) | Self::Backlog(_) | Self::Waiting(_) => true,
             Self::Churn(_) | Self::Mixed(_) | Self::Disk(_) | Self::Sink(_) => false,
         }
     }
@@ -117,6 +122,9 @@ impl What {
             }
             Self::Churn(options) => shown.show(&churn::run(&options)?),
             Self::Mixed(options) => shown.show(&mixed::run(&options)?),
+            Self::Waiting(options) => {
+                shown.show(&watched("waiting", enough, |watch| waiting::run(&options, watch))?)
+            }
             Self::Disk(options) => shown.show(&disk::run(&options)?),
             Self::Sink(args) => args.run(&mut shown.out),
         }

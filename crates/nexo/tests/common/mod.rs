@@ -95,6 +95,11 @@ impl Server {
         self.process.signal(signal);
     }
 
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
     /// Waits for the end.
     pub fn wait(&mut self) -> ExitStatus {
         self.process.wait()
