@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response as HttpResponse;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -67,6 +67,7 @@ async fn answer(
     request: Request,
 ) -> Result<(Action, Response), Fault> {
     let (head, body) = request.into_parts();
+    check_method(protocol, &head.method)?;
     let address = Form::parse(head.uri.query().unwrap_or_default(), b"")?;
     // Who is not let in has no body read: it may be long.
     let signed = let_in(service, peer, &head.headers, &address)?;
@@ -92,6 +93,15 @@ async fn answer(
     };
     let response = service.call(&context, request).await?;
     Ok((action, response))
+}
+
+/// Requests are posted; those of the older protocol may be in an address, too.
+fn check_method(protocol: Protocol, method: &Method) -> Result<(), Fault> {
+    if method == Method::POST || (protocol == Protocol::Query && method == Method::GET) {
+        return Ok(());
+    }
+    let message = format!("The method {method} is not supported by this endpoint.");
+    Err(Fault::new(FaultCode::UnsupportedOperation, message))
 }
 
 /// Whether whoever asks may, as far as the head of a request tells. Without keys nobody can be told from anybody else, so only

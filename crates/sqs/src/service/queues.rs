@@ -32,13 +32,13 @@ impl Service {
         for (attribute, value) in fifo.into_iter().chain(others) {
             kept.set(attribute, value, self.limits())?;
         }
-        kept.check()?;
         let name = self.check_name(&name, &kept.settings)?;
         self.check_dead_letters(&name, &kept)?;
         let tags = request.tags.unwrap_or_default();
         self.check_tags(&tags, 0)?;
         kept.settings.tags = tags.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
         kept.settings.modified_s = now().0 / 1000;
+        kept.check()?;
         if self.limits().is_strict() {
             self.recent.create(&name)?;
         }
@@ -165,7 +165,9 @@ impl Service {
     ) -> Result<Response, Fault> {
         let queue = self.queue(context, request.queue_url.as_ref())?;
         self.broker.delete_queue(queue.name()).await?;
-        self.recent.deleted(queue.name());
+        if self.limits().is_strict() {
+            self.recent.deleted(queue.name());
+        }
         Ok(Response::Done)
     }
 }

@@ -55,6 +55,18 @@ impl Claim {
         Ok(None)
     }
 
+    /// Checks that what makes the request is signed. Nobody who comes by a signed address may change the action.
+    pub(super) fn check_headers(&self, headers: &HeaderMap) -> Result<(), Fault> {
+        let is_signed = |header: &str| self.headers.iter().any(|name| name == header);
+        if !is_signed("host") {
+            return Err(incomplete("'Host' must be a 'SignedHeader' in the AWS Authorization."));
+        }
+        if headers.contains_key("x-amz-target") && !is_signed("x-amz-target") {
+            return Err(incomplete("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization."));
+        }
+        Ok(())
+    }
+
     fn from_header(text: &str, headers: &HeaderMap) -> Result<Self, Fault> {
         let rest = text
             .strip_prefix(ALGORITHM)
@@ -108,9 +120,6 @@ impl Claim {
             incomplete("Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term.")
         })?;
         let headers: Vec<String> = headers.split(';').map(str::to_ascii_lowercase).collect();
-        if !headers.iter().any(|name| name == "host") {
-            return Err(incomplete("'Host' must be a 'SignedHeader' in the AWS Authorization."));
-        }
         Ok(Self {
             key_id: key_id.to_owned(),
             scope,
