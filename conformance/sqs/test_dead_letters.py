@@ -74,8 +74,12 @@ def test_a_policy_must_name_a_queue_of_the_same_kind_that_takes_the_letters(sqs,
     dead, fifo = queues(), queues(fifo=True)
     policy = lambda arn: {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})}
     source = queues()
-    with refused("InvalidParameterValue", "Dead letter target does not exist"):
-        queues(**policy("arn:aws:sqs:eu-west-1:000000000000:never"))
+    nowhere = "arn:aws:sqs:eu-west-1:000000000000:never"
+    with refused("InvalidParameterValue", "Reason: Dead letter target does not exist.") as said:
+        queues(**policy(nowhere))
+    assert said.message.startswith(f'Value {{"deadLetterTargetArn":"{nowhere}","maxReceiveCount":3}} for parameter RedrivePolicy')
+    with refused("InvalidParameterValue", "Reason: Invalid value for deadLetterTargetArn."):
+        queues(**policy("dummy"))
     with refused("InvalidParameterValue", "same type"):
         sqs.set_queue_attributes(QueueUrl=source, Attributes=policy(queues.arn(fifo)))
     with refused("InvalidParameterValue", "cannot be the same"):

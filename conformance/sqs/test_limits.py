@@ -1,5 +1,6 @@
 """Strict limits: a broker that refuses what AWS refuses."""
 
+import json
 import time
 
 import pika
@@ -27,8 +28,9 @@ def queue(strict, kind):
 
 def test_names_are_short_and_plain(strict):
     for name in ("a.b", "x" * 81, "ü", "", "a/b"):
-        with refused("InvalidParameterValue", "QueueName"):
+        with refused("InvalidParameterValue") as said:
             strict.create_queue(QueueName=name)
+        assert said.message == "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
     strict.create_queue(QueueName="x" * 80)
 
 
@@ -64,6 +66,14 @@ def test_a_message_has_a_mebibyte_and_a_batch_too(strict, queue):
     assert len(answer["Successful"]) == 3
 
 
+def test_messages_die_after_a_thousand_receives_at_most(strict, queue, kind):
+    target = queue.replace(":", "").rsplit("/", 1)[1]
+    for count in ("0", "1001", "many", "-1"):
+        policy = {"deadLetterTargetArn": f"arn:aws:sqs:eu-west-1:000000000000:{target}", "maxReceiveCount": count}
+        with refused("InvalidParameterValue", f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to 1000"):
+            strict.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": json.dumps(policy)})
+
+
 def test_a_message_has_ten_attributes(strict, queue):
     attributes = lambda count: {f"a{i}": {"DataType": "String", "StringValue": "x"} for i in range(count)}
     strict.send_message(QueueUrl=queue, MessageBody="x", MessageAttributes=attributes(10), **sends(queue))
@@ -75,8 +85,9 @@ def test_times_have_their_limits(strict, queue, kind):
     if kind == "standard":
         with refused("InvalidParameterValue", "DelaySeconds"):
             strict.send_message(QueueUrl=queue, MessageBody="x", DelaySeconds=901)
-    with refused("InvalidParameterValue", "WaitTimeSeconds"):
+    with refused("InvalidParameterValue") as said:
         strict.receive_message(QueueUrl=queue, WaitTimeSeconds=21)
+    assert said.message == "Value 21 for parameter WaitTimeSeconds is invalid. Reason: Must be >= 0 and <= 20, if provided."
     with refused("InvalidParameterValue", "VisibilityTimeout"):
         strict.receive_message(QueueUrl=queue, VisibilityTimeout=43201)
     strict.send_message(QueueUrl=queue, MessageBody="x", **sends(queue))

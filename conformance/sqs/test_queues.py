@@ -236,6 +236,11 @@ def test_a_limit_for_each_group_needs_deduplication_in_each_group(sqs, queues):
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"DeduplicationScope": "queue", "FifoThroughputLimit": "perQueue"})
 
 
+def test_nothing_to_set_is_not_enough(sqs, queue):
+    with refused("MissingParameter", "The request must contain the parameter Attribute.Name."):
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes={})
+
+
 def test_a_queue_is_encrypted_in_one_way(sqs, queues, queue):
     def change(**attributes):
         sqs.set_queue_attributes(QueueUrl=queue, Attributes=attributes)

@@ -24,6 +24,8 @@ use crate::signature::{Signed, region};
 
 /// How long a client may be silent in the middle of a request.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How long a request may take to come, however steadily it does.
+const BODY_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// Answers one request.
 pub(crate) async fn handle(
@@ -71,7 +73,8 @@ async fn answer(
     let address = Form::parse(head.uri.query().unwrap_or_default(), b"")?;
     // Who is not let in has no body read: it may be long.
     let signed = let_in(service, peer, &head.headers, &address)?;
-    let body = read(body, service.limits().request_bytes).await?;
+    let body = tokio::time::timeout(BODY_MAX, read(body, service.limits().request_bytes));
+    let body = body.await.unwrap_or_else(|_| Err(too_slow()))?;
     if let Some(signed) = signed {
         signed.verify(&head.method, &head.uri, &head.headers, &body)?;
     }
@@ -137,9 +140,7 @@ async fn read(mut body: Body, max: usize) -> Result<Bytes, Fault> {
     let mut whole = BytesMut::new();
     let mut first = Bytes::new();
     loop {
-        let frame = tokio::time::timeout(BODY_PAUSE_MAX, body.frame()).await.map_err(|_| {
-            Fault::new(FaultCode::RequestTimeout, "The rest of the request did not come in time.")
-        })?;
+        let frame = tokio::time::timeout(BODY_PAUSE_MAX, body.frame()).await.map_err(|_| too_slow())?;
         let Some(frame) = frame else { break };
         let cut = |_| Fault::new(FaultCode::MalformedQueryString, "The request ended before its body did.");
         let Ok(data) = frame.map_err(cut)?.into_data() else { continue };
@@ -157,6 +158,10 @@ async fn read(mut body: Body, max: usize) -> Result<Bytes, Fault> {
         }
     }
     Ok(if whole.is_empty() { first } else { whole.freeze() })
+}
+
+fn too_slow() -> Fault {
+    Fault::new(FaultCode::RequestTimeout, "The rest of the request did not come in time.")
 }
 
 fn protocol_of(headers: &HeaderMap) -> Protocol {
