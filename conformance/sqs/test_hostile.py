@@ -163,6 +163,21 @@ def test_requests_come_in_all_ways_that_http_has():
         assert answer.count(b" 200 OK\r\n") == count, (request, answer)
 
 
+def test_the_path_of_a_request_can_name_its_queue(sqs, queues):
+    """As clients did before they said `QueueUrl`."""
+    queue = queues()
+    path = queue.split(f":{PORT}")[1]
+    head = f"POST {path} HTTP/1.1\r\nHost: {HOST}:{PORT}\r\nConnection: close\r\n"
+    for headers, body in (
+        ("", "Action=SendMessage&MessageBody=form"),
+        ("Content-Type: application/x-amz-json-1.0\r\nX-Amz-Target: AmazonSQS.SendMessage\r\n", '{"MessageBody":"json"}'),
+    ):
+        answer = exchange(f"{head}{headers}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        assert status_of(answer) == 200, answer
+    bodies = {message["Body"] for message in sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10)["Messages"]}
+    assert bodies == {"form", "json"}
+
+
 def test_bodies_that_are_packed_are_not_unpacked():
     import gzip
 

@@ -244,6 +244,19 @@ def test_without_keys_any_signature_does_from_this_machine(sqs, nexo):
     assert fetch(broker.url + "/?Action=ListQueues", "GET")[0] == 200
 
 
+def test_without_keys_no_web_page_is_let_in(nexo, broker):
+    open_to_all = nexo()
+    address, form = open_to_all.url + "/?Action=ListQueues", b"Action=ListQueues"
+    page = {"Origin": "https://example.org", "Sec-Fetch-Site": "cross-site"}
+    assert refusal(fetch(address, "GET", headers={"Sec-Fetch-Site": "cross-site"}))[:2] == (403, "AccessDenied")
+    assert refusal(fetch(open_to_all.url, body=form, headers={**page, "Content-Type": "text/plain"}))[:2] == (403, "AccessDenied")
+    assert refusal(fetch(open_to_all.url, body=form, headers={"Origin": "null"}))[:2] == (403, "AccessDenied")
+    # Somebody who types the address in means it.
+    assert fetch(address, "GET", headers={"Sec-Fetch-Site": "none"})[0] == 200
+    # With keys a page needs one like everybody else.
+    assert send(signed(broker.url + "/", "Action=ListQueues", page))[0] == 200
+
+
 def test_without_keys_nobody_else_is_let_in():
     import subprocess
 

@@ -119,13 +119,26 @@ fn let_in<'s>(
     if !keys.is_empty() {
         return Signed::read(headers, address, keys, now()).map(Some);
     }
-    if peer.ip().to_canonical().is_loopback() {
-        return Ok(None);
+    let denied = |whom: &str| {
+        let message =
+            format!("Access is denied: the broker has no access keys, and without them it serves {whom}.");
+        Err(Fault::new(FaultCode::AccessDenied, message))
+    };
+    if !peer.ip().to_canonical().is_loopback() {
+        return denied("its own machine only");
     }
-    Err(Fault::new(
-        FaultCode::AccessDenied,
-        "Access is denied: the broker has no access keys, and without them it serves its own machine only.",
-    ))
+    if is_from_page(headers) {
+        return denied("no web pages");
+    }
+    Ok(None)
+}
+
+/// Whether a browser sends this for a page that somebody looks at. Such a page comes from anywhere, and must not reach the
+/// queues of whoever looks at it only because both are on the same machine.
+fn is_from_page(headers: &HeaderMap) -> bool {
+    let is_asked_for = |site: &HeaderValue| site.as_bytes() == b"none";
+    headers.contains_key(header::ORIGIN)
+        || headers.get("sec-fetch-site").is_some_and(|site| !is_asked_for(site))
 }
 
 /// The body of a request, as long as it is not too long and keeps coming.
