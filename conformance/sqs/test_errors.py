@@ -297,6 +297,10 @@ def test_a_policy_that_permits_too_much(client, queue, action):
             client.add_permission(**request_for(action, queue, Actions=[*actions, "ListDeadLetterSourceQueues"]))
         assert said.message == "8 Actions were found, maximum allowed is 7."
         client.add_permission(**request_for(action, queue, Actions=actions))
+        accounts = [f"{number:012}" for number in range(300)]
+        with expected("OverLimit") as said:
+            client.add_permission(**request_for(action, queue, Label="many", AWSAccountIds=accounts))
+        assert said.message == "Submitted policy is over max allowed size."
         return
     policy = lambda actions: json.dumps({"Statement": {"Effect": "Allow", "Action": actions}})
     with expected("OverLimit") as said:

@@ -53,16 +53,16 @@ pub(crate) fn without_statement(policy: Option<&str>, label: &str) -> Result<Opt
 
 /// Checks that a text can be a policy, and one that is not too large.
 pub(crate) fn check(text: &str, limits: &Limits) -> Result<(), Fault> {
-    let Ok(mut policy @ Value::Object(_)) = serde_json::from_str::<Value>(text) else {
-        return Err(Fault::attribute_value("Policy"));
-    };
     let over = |message: String| Err(Fault::new(FaultCode::OverLimit, message));
     if text.len() > limits.policy_bytes {
         return over("Submitted policy is over max allowed size.".into());
     }
+    let Ok(mut policy @ Value::Object(_)) = serde_json::from_str::<Value>(text) else {
+        return Err(Fault::attribute_value("Policy"));
+    };
+    let max = limits.permission_actions;
     let actions = |statement: &Value| statement["Action"].as_array().map_or(1, Vec::len);
-    let (count, max) =
-        (statements(&mut policy).iter().map(actions).max().unwrap_or(0), limits.permission_actions);
+    let count = statements(&mut policy).iter().map(actions).max().unwrap_or(0);
     if count > max {
         return over(format!(
             "{count} actions were found in a statement from the submitted policy, max allowed is {max}"
@@ -91,6 +91,23 @@ fn statements(policy: &mut Value) -> &mut Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::LimitMode;
+
+    #[test]
+    fn a_policy_is_an_object_of_some_length_with_few_actions_in_each_statement() {
+        let code = |text: &str| check(text, LimitMode::Strict.limits()).map_err(|fault| fault.code);
+        let actions = |count| format!("{{\"Statement\":[1,{{}},{{\"Action\":{:?}}}]}}", vec!["a"; count]);
+        for text in ["{}", "{\"Statement\":null}", "{\"Statement\":{\"Action\":\"a\"}}", &actions(7)] {
+            assert_eq!(code(text), Ok(()), "{text}");
+        }
+        for text in ["", "[]", "x", "null"] {
+            assert_eq!(code(text), Err(FaultCode::InvalidAttributeValue), "{text}");
+        }
+        for text in [&actions(8), &format!("{{\"Id\":\"{}\"}}", "x".repeat(8192))] {
+            assert_eq!(code(text), Err(FaultCode::OverLimit), "{text}");
+            assert_eq!(check(text, LimitMode::Relaxed.limits()), Ok(()), "{text}");
+        }
+    }
 
     #[test]
     fn statements_come_and_go_by_their_labels() {

@@ -46,7 +46,9 @@ impl Service {
         let actions: Vec<&str> = actions.iter().map(|action| &**action).collect();
         let add = |policy: Option<&str>| policy::with_statement(policy, &arn, &label, &accounts, &actions);
         let mut settings = (*queue.settings).clone();
-        settings.policy = Some(add(settings.policy.as_deref())?);
+        let policy = add(settings.policy.as_deref())?;
+        policy::check(&policy, self.limits())?;
+        settings.policy = Some(policy);
         settings.check_size()?;
         self.change_kept(queue.name(), |kept| {
             // If another has just added the same label, that one stays.
