@@ -167,6 +167,15 @@ def test_a_task_that_was_cancelled_can_be_started_again(sqs, queues, pair, kind)
     assert len(listed) == 2 and listed[1]["Status"] == "CANCELLED", "the newest comes first"
 
 
+def test_a_task_is_shown_with_the_names_that_its_queues_have(sqs, queues, pair, kind):
+    queue, dead = pair
+    other = queues(fifo=kind == "fifo")
+    named = lambda url: "arn:aws:sqs:" + "mars-" * 1000 + "1:000000000000:" + url.rsplit("/", 1)[1]
+    sqs.start_message_move_task(SourceArn=named(dead), DestinationArn=named(other))
+    [task] = sqs.list_message_move_tasks(SourceArn=queues.arn(dead))["Results"]
+    assert (task["SourceArn"], task["DestinationArn"]) == (queues.arn(dead), queues.arn(other))
+
+
 def test_an_allow_policy_names_at_most_ten_queues(sqs, queues, queue):
     policy = lambda **said: {"RedriveAllowPolicy": json.dumps(said)}
     arns = [f"arn:aws:sqs:eu-west-1:000000000000:q{number}" for number in range(11)]

@@ -73,7 +73,7 @@ impl Service {
                         "It must be of the same type as the source.",
                     ));
                 }
-                Some((queue.name().clone(), arn.to_string()))
+                Some((queue.name().clone(), self.arn_of(context, queue.name())))
             }
         };
         let max = self.limits().move_rate;
@@ -91,11 +91,13 @@ impl Service {
         }
         let stats = self.broker.queue_stats(source.name())?;
         let id = ids::random();
-        let handle = serde_json::json!({ "taskId": id, "sourceArn": self.arn_of(context, source.name()) });
+        // Not the one that was given: region and account in it may be of any length, and a task is kept for long.
+        let source_arn = self.arn_of(context, source.name());
+        let handle = serde_json::json!({ "taskId": id, "sourceArn": source_arn });
         let task = Arc::new(Task {
             handle: BASE64_STANDARD.encode(handle.to_string()),
             source: source.name().clone(),
-            source_arn: source_arn.to_string(),
+            source_arn,
             destination,
             rate,
             started_ms: now().0,

@@ -6,6 +6,8 @@ use crate::fault::{Fault, FaultCode};
 use crate::protocol::form::Form;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+/// Characters of a region that is shown again, in ARNs.
+const REGION_MAX: usize = 64;
 
 /// What a request says about its own signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +148,8 @@ pub(crate) fn region(headers: &HeaderMap, form: &Form<'_>) -> Option<String> {
         .or_else(|| form.get("X-Amz-Credential"))?;
     let (_, scope) = split_credential(credential)?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    (!scope.region.is_empty() && scope.region.bytes().all(plain)).then_some(scope.region)
+    ((1..=REGION_MAX).contains(&scope.region.len()) && scope.region.bytes().all(plain))
+        .then_some(scope.region)
 }
 
 fn split_credential(credential: &str) -> Option<(&str, Scope)> {
