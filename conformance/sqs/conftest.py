@@ -164,15 +164,21 @@ class Nexo:
         if not program:
             pytest.skip("NEXO_BIN is not set")
         command = [program, "serve", "--sqs", f"{self.host}:0", "--amqp", "127.0.0.1:0", "--grpc", "off", "--http", "off"]
-        self.process = subprocess.Popen(
-            [*command, "--data-dir", self.data, *self.arguments], stdout=subprocess.PIPE, text=True
-        )
+        with open(f"{self.data}.log", "a") as log:
+            self.process = subprocess.Popen(
+                [*command, "--data-dir", self.data, *self.arguments], stdout=subprocess.PIPE, stderr=log, text=True
+            )
         ready = self.process.stdout.readline()
         self.url = "http://" + re.search(r"sqs=(\S+)", ready).group(1)
         self.amqp = re.search(r"amqp=(\S+)", ready).group(1)
 
     def client(self, **more):
         return make_client(self.url, **more)
+
+    def log(self):
+        """What it has written for whoever runs it."""
+        with open(f"{self.data}.log") as log:
+            return log.read()
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
@@ -188,6 +194,7 @@ class Nexo:
             self.kill()
         self.process.stdout.close()
         shutil.rmtree(self.data, ignore_errors=True)
+        os.remove(f"{self.data}.log")
 
 
 @pytest.fixture

@@ -74,8 +74,12 @@ def test_a_policy_must_name_a_queue_of_the_same_kind_that_takes_the_letters(sqs,
     dead, fifo = queues(), queues(fifo=True)
     policy = lambda arn: {"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})}
     source = queues()
-    with refused("InvalidParameterValue", "Dead letter target does not exist"):
-        queues(**policy("arn:aws:sqs:eu-west-1:000000000000:never"))
+    nowhere = "arn:aws:sqs:eu-west-1:000000000000:never"
+    with refused("InvalidParameterValue", "Reason: Dead letter target does not exist.") as said:
+        queues(**policy(nowhere))
+    assert said.message.startswith(f'Value {{"deadLetterTargetArn":"{nowhere}","maxReceiveCount":3}} for parameter RedrivePolicy')
+    with refused("InvalidParameterValue", "Reason: Invalid value for deadLetterTargetArn."):
+        queues(**policy("dummy"))
     with refused("InvalidParameterValue", "same type"):
         sqs.set_queue_attributes(QueueUrl=source, Attributes=policy(queues.arn(fifo)))
     with refused("InvalidParameterValue", "cannot be the same"):
@@ -133,6 +137,62 @@ def test_a_task_can_go_elsewhere_slowly_and_be_cancelled(sqs, queues, pair, kind
     assert left + there == 6 and left > 0
 
 
+def test_a_task_fails_when_the_queue_that_it_moves_to_is_deleted(sqs, queues, pair, kind):
+    queue, dead = pair
+    other = queues(fifo=kind == "fifo")
+    for number in range(6):
+        sqs.send_message(QueueUrl=dead, MessageBody=str(number), **sends(queue, group=str(number)))
+    arn = queues.arn(dead)
+    sqs.start_message_move_task(SourceArn=arn, DestinationArn=queues.arn(other), MaxNumberOfMessagesPerSecond=1)
+    until(lambda: int(attributes_of(sqs, other)["ApproximateNumberOfMessages"]) >= 1, "nothing was moved")
+    sqs.delete_queue(QueueUrl=other)
+    task = lambda: sqs.list_message_move_tasks(SourceArn=arn)["Results"][0]
+    until(lambda: task()["Status"] != "RUNNING", "the task goes on")
+    assert (task()["Status"], task()["FailureReason"]) == ("FAILED", "AWS.SimpleQueueService.NonExistentQueue")
+    moved = task()["ApproximateNumberOfMessagesMoved"]
+    assert int(attributes_of(sqs, dead)["ApproximateNumberOfMessages"]) == 6 - moved
+
+
+def test_a_task_that_was_cancelled_can_be_started_again(sqs, queues, pair, kind):
+    queue, dead = pair
+    other = queues(fifo=kind == "fifo")
+    for number in range(4):
+        sqs.send_message(QueueUrl=dead, MessageBody=str(number), **sends(queue, group=str(number)))
+    where = dict(SourceArn=queues.arn(dead), DestinationArn=queues.arn(other))
+    handle = sqs.start_message_move_task(**where, MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
+    sqs.cancel_message_move_task(TaskHandle=handle)
+    sqs.start_message_move_task(**where, MaxNumberOfMessagesPerSecond=500)
+    until(lambda: attributes_of(sqs, other)["ApproximateNumberOfMessages"] == "4", "not all were moved")
+    listed = sqs.list_message_move_tasks(SourceArn=where["SourceArn"], MaxResults=10)["Results"]
+    assert len(listed) == 2 and listed[1]["Status"] == "CANCELLED", "the newest comes first"
+
+
+def test_a_task_is_shown_with_the_names_that_its_queues_have(sqs, queues, pair, kind):
+    queue, dead = pair
+    other = queues(fifo=kind == "fifo")
+    named = lambda url: "arn:aws:sqs:" + "mars-" * 1000 + "1:000000000000:" + url.rsplit("/", 1)[1]
+    sqs.start_message_move_task(SourceArn=named(dead), DestinationArn=named(other))
+    [task] = sqs.list_message_move_tasks(SourceArn=queues.arn(dead))["Results"]
+    assert (task["SourceArn"], task["DestinationArn"]) == (queues.arn(dead), queues.arn(other))
+
+
+def test_an_allow_policy_names_at_most_ten_queues(sqs, queues, queue):
+    policy = lambda **said: {"RedriveAllowPolicy": json.dumps(said)}
+    arns = [f"arn:aws:sqs:eu-west-1:000000000000:q{number}" for number in range(11)]
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes=policy(redrivePermission="byQueue", sourceQueueArns=arns[:10]))
+    for wrong in (
+        policy(redrivePermission="byQueue", sourceQueueArns=arns),
+        policy(redrivePermission="byQueue", sourceQueueArns=[]),
+        policy(redrivePermission="byQueue"),
+        policy(redrivePermission="denyAll", sourceQueueArns=arns[:1]),
+        policy(redrivePermission="byQueue", sourceQueueArns=["nonsense"]),
+        policy(redrivePermission="perhaps"),
+        policy(redrivePermission="allowAll", more="x"),
+    ):
+        with refused("InvalidParameterValue", "RedriveAllowPolicy"):
+            sqs.set_queue_attributes(QueueUrl=queue, Attributes=wrong)
+
+
 def test_tasks_that_cannot_be_are_refused(sqs, queues):
     nowhere = "arn:aws:sqs:eu-west-1:000000000000:never"
     plain = queues.arn(queues())
@@ -140,7 +200,7 @@ def test_tasks_that_cannot_be_are_refused(sqs, queues):
         sqs.start_message_move_task(SourceArn=nowhere)
     with refused("ResourceNotFoundException", status=404):
         sqs.list_message_move_tasks(SourceArn="nonsense")
-    with refused("ResourceNotFoundException", status=404):
+    with refused("InvalidParameterValue", "TaskHandle", status=400):
         sqs.cancel_message_move_task(TaskHandle="nonsense")
     with refused("InvalidParameterValue", "Dead Letter Queue"):
         sqs.start_message_move_task(SourceArn=plain)

@@ -110,6 +110,43 @@ def test_what_a_fifo_queue_needs_and_what_it_refuses(sqs, queues, fifo):
         sqs.receive_message(QueueUrl=standard, ReceiveRequestAttemptId="a")
 
 
+def test_a_batch_is_refused_as_a_whole_where_an_entry_cannot_be_told_apart(sqs, queues, fifo):
+    good = {"Id": "good", "MessageBody": "x", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    missing = lambda name: {key: value for key, value in {**good, "Id": "bad"}.items() if key != name}
+    with refused("InvalidParameterValue", "The request must contain the parameter MessageGroupId."):
+        sqs.send_message_batch(QueueUrl=fifo, Entries=[good, missing("MessageGroupId")])
+    with refused("InvalidParameterValue", "ContentBasedDeduplication enabled or MessageDeduplicationId provided"):
+        sqs.send_message_batch(QueueUrl=fifo, Entries=[good, missing("MessageDeduplicationId")])
+    assert receive(sqs, fifo, wait=0) == []
+    content = queues(fifo=True, ContentBasedDeduplication="true")
+    assert len(sqs.send_message_batch(QueueUrl=content, Entries=[missing("MessageDeduplicationId")])["Successful"]) == 1
+
+
+def test_an_entry_with_a_delay_or_wrong_ids_fails_alone(sqs, queues, fifo):
+    entry = lambda name, **more: {"Id": name, "MessageBody": "x", "MessageGroupId": "g", "MessageDeduplicationId": name, **more}
+    entries = [entry("good"), entry("late", DelaySeconds=5), entry("group", MessageGroupId="a b"), entry("zero", DelaySeconds=0)]
+    answer = sqs.send_message_batch(QueueUrl=fifo, Entries=entries)
+    assert [one["Id"] for one in answer["Successful"]] == ["good", "zero"]
+    failed = {one["Id"]: one["Message"] for one in answer["Failed"]}
+    late = "Value 5 for parameter DelaySeconds is invalid. Reason: The request include parameter that is not valid for this queue type."
+    assert failed.keys() == {"late", "group"} and failed["late"] == late and "MessageGroupId" in failed["group"]
+
+
+def test_a_receive_is_tried_again_by_an_id_like_others(sqs, fifo):
+    for wrong in ("", "x" * 129, "a b"):
+        with refused("InvalidParameterValue", "ReceiveRequestAttemptId"):
+            sqs.receive_message(QueueUrl=fifo, ReceiveRequestAttemptId=wrong)
+
+
+def test_a_receive_that_is_tried_again_later_gets_what_is_there_then(sqs, fifo):
+    send(sqs, fifo, "1", dedup="1")
+    [first] = receive(sqs, fifo, VisibilityTimeout=600, ReceiveRequestAttemptId="try")
+    change = dict(QueueUrl=fifo, ReceiptHandle=first["ReceiptHandle"], VisibilityTimeout=0)
+    sqs.change_message_visibility(**change)
+    [again] = receive(sqs, fifo, ReceiveRequestAttemptId="try")
+    assert again["MessageId"] == first["MessageId"] and again["ReceiptHandle"] != first["ReceiptHandle"]
+
+
 def test_a_receive_that_is_tried_again_gets_the_same_messages(sqs, fifo):
     for group in "abc":
         send(sqs, fifo, group, group, group)

@@ -143,6 +143,37 @@ def test_a_message_that_came_back_is_not_in_flight(sqs, queue):
         sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=5)
 
 
+def test_a_lease_that_has_ended_cannot_be_extended(sqs, queue):
+    sqs.send_message(QueueUrl=queue, MessageBody="x", **sends(queue))
+    [old] = receive(sqs, queue, VisibilityTimeout=1)
+    extend = lambda got: sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=60)
+    while attributes_of(sqs, queue)["ApproximateNumberOfMessages"] == "0":
+        time.sleep(0.1)
+    with refused("AWS.SimpleQueueService.MessageNotInflight", "isn't in flight", status=400):
+        extend(old)
+    [new] = receive(sqs, queue)
+    with refused("InvalidParameterValue", "Message does not exist or is not available for visibility timeout change.") as said:
+        extend(old)
+    assert said.message.startswith(f"Value {old['ReceiptHandle']} for parameter ReceiptHandle is invalid.")
+    extend(new)
+    entries = [{"Id": name, "ReceiptHandle": got["ReceiptHandle"], "VisibilityTimeout": 60} for name, got in (("old", old), ("new", new))]
+    answer = sqs.change_message_visibility_batch(QueueUrl=queue, Entries=entries)
+    assert [entry["Id"] for entry in answer["Successful"]] == ["new"]
+    assert [(entry["Id"], entry["Code"]) for entry in answer["Failed"]] == [("old", "InvalidParameterValue")]
+
+
+def test_an_old_receipt_of_a_fifo_queue_has_expired(sqs, queues):
+    queue = queues(fifo=True)
+    sqs.send_message(QueueUrl=queue, MessageBody="x", **sends(queue))
+    [old] = receive(sqs, queue, VisibilityTimeout=1)
+    [new] = receive(sqs, queue, wait=20)
+    with refused("InvalidParameterValue", "The receipt handle has expired.") as said:
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle=old["ReceiptHandle"])
+    assert said.message.startswith(f"Value {old['ReceiptHandle']} for parameter ReceiptHandle is invalid.")
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=new["ReceiptHandle"])
+    assert attributes_of(sqs, queue)["ApproximateNumberOfMessagesNotVisible"] == "0"
+
+
 def test_who_was_late_deletes_what_came_back_unless_order_matters(sqs, queue, kind):
     sqs.send_message(QueueUrl=queue, MessageBody="x", **sends(queue))
     [got] = receive(sqs, queue)
@@ -282,6 +313,19 @@ def test_a_receive_that_cannot_be_is_refused(sqs, queue, arguments, parameter):
         sqs.receive_message(QueueUrl=queue, **arguments)
 
 
+def test_system_attributes_are_asked_for_by_either_name(sqs, queue):
+    [*names] = sqs.meta.service_model.operation_model("ReceiveMessage").input_shape.members
+    for parameter in ("AttributeNames", "MessageSystemAttributeNames"):
+        if parameter not in names:
+            continue
+        for wanted in (["SenderId"], ["All"], ["SenderId", "SentTimestamp"]):
+            sqs.send_message(QueueUrl=queue, MessageBody="x", **sends(queue))
+            [got] = receive(sqs, queue, most=1, **{parameter: wanted})
+            assert wanted == ["All"] or got["Attributes"].keys() == set(wanted)
+            assert "SentTimestamp" in got["Attributes"] or wanted == ["SenderId"]
+            sqs.delete_message(QueueUrl=queue, ReceiptHandle=got["ReceiptHandle"])
+
+
 def test_unknown_system_attributes_are_refused(sqs, queue):
     with refused("InvalidAttributeName"):
         sqs.receive_message(QueueUrl=queue, AttributeNames=["Strange"])
@@ -294,17 +338,54 @@ def test_unknown_system_attributes_are_refused(sqs, queue):
         ({"MessageBody": "a\u0000"}, "InvalidMessageContents"),
         ({"MessageBody": "\ufffe"}, "InvalidMessageContents"),
         ({"DelaySeconds": -1}, "InvalidParameterValue"),
-        ({"MessageAttributes": {"a b": {"DataType": "String", "StringValue": "x"}}}, "InvalidParameterValue"),
-        ({"MessageAttributes": {"AWS.x": {"DataType": "String", "StringValue": "x"}}}, "InvalidParameterValue"),
-        ({"MessageAttributes": {"a": {"DataType": "Strange", "StringValue": "x"}}}, "InvalidParameterValue"),
-        ({"MessageAttributes": {"a": {"DataType": "String", "StringValue": ""}}}, "InvalidParameterValue"),
-        ({"MessageAttributes": {"a": {"DataType": "String"}}}, "InvalidParameterValue"),
         ({"MessageSystemAttributes": {"Strange": {"DataType": "String", "StringValue": "x"}}}, "InvalidParameterValue"),
+        ({"MessageSystemAttributes": {"AWSTraceHeader": {"DataType": "Binary", "BinaryValue": b"x"}}}, "InvalidParameterValue"),
     ],
 )
 def test_a_send_that_cannot_be_is_refused(sqs, queue, arguments, code):
     with refused(code, status=400):
         sqs.send_message(**({"QueueUrl": queue, "MessageBody": "x", **sends(queue)} | arguments))
+    assert receive(sqs, queue, wait=0) == []
+
+
+NAMES = "Message (user) attributes name can only contain"
+RESERVED = "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'."
+
+
+@pytest.mark.parametrize(
+    "name, value, text",
+    [
+        ("", {"DataType": "String", "StringValue": "x"}, "non-empty message (user) attribute names."),
+        ("a b", {"DataType": "String", "StringValue": "x"}, NAMES),
+        ("ü", {"DataType": "String", "StringValue": "x"}, NAMES),
+        ("AWS.x", {"DataType": "String", "StringValue": "x"}, RESERVED),
+        ("amazon.x", {"DataType": "String", "StringValue": "x"}, RESERVED),
+        (".x", {"DataType": "String", "StringValue": "x"}, "they cannot start or end with '.'."),
+        ("x" * 257, {"DataType": "String", "StringValue": "x"}, "Message (user) attribute names must be shorter than 256 Bytes"),
+        ("a", {"DataType": "String." + "x" * 250, "StringValue": "x"}, "types must be shorter than 256 Bytes"),
+        ("a", {"DataType": "", "StringValue": "x"}, "Message (user) attribute 'a' must contain a non-empty attribute type."),
+        (
+            "a",
+            {"DataType": "Strange", "StringValue": "x"},
+            "The type of message (user) attribute 'a' is invalid. You must use only the following supported type prefixes: "
+            "Binary, Number, String.",
+        ),
+        ("a", {"DataType": "String", "StringValue": ""}, "Message (user) attribute 'a' must contain a non-empty value of type 'String'."),
+        ("a", {"DataType": "String"}, "must contain a non-empty value of type 'String'."),
+        ("a", {"DataType": "String", "BinaryValue": b"x"}, "must contain a non-empty value of type 'String'."),
+        ("a", {"DataType": "Binary", "StringValue": "x"}, "must contain a non-empty value of type 'Binary'."),
+        ("a", {"DataType": "Binary", "BinaryValue": b""}, "must contain a non-empty value of type 'Binary'."),
+        ("a", {"DataType": "Number", "StringValue": "many"}, "Can't cast the value of message (user) attribute 'a' to a number."),
+        ("a", {"DataType": "Number", "StringValue": "NaN"}, "Can't cast the value"),
+        ("a", {"DataType": "String", "StringValue": "\u0001"}, "Message (user) attribute 'a'"),
+    ],
+)
+def test_an_attribute_that_cannot_be_is_refused(sqs, queue, name, value, text):
+    with refused("InvalidParameterValue", text, status=400):
+        sqs.send_message(QueueUrl=queue, MessageBody="x", MessageAttributes={name: value}, **sends(queue))
+    entry = {"Id": "a", "MessageBody": "x", "MessageAttributes": {name: value}, **sends(queue)}
+    [failed] = sqs.send_message_batch(QueueUrl=queue, Entries=[entry])["Failed"]
+    assert failed["Code"] == "InvalidParameterValue" and text in failed["Message"] and failed["SenderFault"]
     assert receive(sqs, queue, wait=0) == []
 
 

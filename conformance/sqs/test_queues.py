@@ -108,6 +108,11 @@ def test_tags_come_and_go(sqs, queues):
     assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "b", "new": ""}
     sqs.untag_queue(QueueUrl=url, TagKeys=["team", "new"])
     assert not sqs.list_queue_tags(QueueUrl=url).get("Tags")
+    with refused("MissingParameter", "Tags"):
+        sqs.tag_queue(QueueUrl=url, Tags={})
+    for tags in ({"": "x"}, {"x" * 129: "x"}, {"x": "y" * 257}):
+        with refused("InvalidParameterValue", "tag"):
+            sqs.tag_queue(QueueUrl=url, Tags=tags)
 
 
 def test_permissions_are_statements_of_the_policy(sqs, queues, queue):
@@ -115,16 +120,28 @@ def test_permissions_are_statements_of_the_policy(sqs, queues, queue):
     sqs.add_permission(QueueUrl=queue, Label="all", AWSAccountIds=["1", "2"], Actions=["*"])
     statements = json.loads(attributes_of(sqs, queue, "Policy")["Policy"])["Statement"]
     assert [statement["Sid"] for statement in statements] == ["one", "all"]
-    assert statements[0]["Action"] in ("SQS:SendMessage", ["SQS:SendMessage"])
+    # One of a kind stands for itself, several are a list.
+    assert statements[0]["Action"] == "SQS:SendMessage"
+    assert statements[0]["Principal"] == {"AWS": "arn:aws:iam::111122223333:root"}
+    assert statements[1]["Principal"] == {"AWS": ["arn:aws:iam::1:root", "arn:aws:iam::2:root"]}
     with refused("InvalidParameterValue", "Already exists"):
         sqs.add_permission(QueueUrl=queue, Label="one", AWSAccountIds=["1"], Actions=["*"])
-    with refused("InvalidParameterValue", "SQS:Dance"):
-        sqs.add_permission(QueueUrl=queue, Label="two", AWSAccountIds=["1"], Actions=["Dance"])
+    for action, reason in (("Dance", "valid actions"), ("DeleteQueue", "Only the queue owner is allowed to invoke this action.")):
+        with refused("InvalidParameterValue", reason) as said:
+            sqs.add_permission(QueueUrl=queue, Label="two", AWSAccountIds=["1"], Actions=[action])
+        assert said.message.startswith(f"Value SQS:{action} for parameter ActionName is invalid.")
+    for label in ("", "a b", "x" * 81):
+        with refused("InvalidParameterValue", "Label"):
+            sqs.add_permission(QueueUrl=queue, Label=label, AWSAccountIds=["1"], Actions=["*"])
+    with refused("MissingParameter", "Actions"):
+        sqs.add_permission(QueueUrl=queue, Label="two", AWSAccountIds=["1"], Actions=[])
     sqs.remove_permission(QueueUrl=queue, Label="one")
-    with refused("InvalidParameterValue", "can't find label"):
+    with refused("InvalidParameterValue", "can't find label on existing policy."):
         sqs.remove_permission(QueueUrl=queue, Label="one")
     sqs.remove_permission(QueueUrl=queue, Label="all")
     assert "Policy" not in attributes_of(sqs, queue)
+    with refused("InvalidParameterValue", "Value all for parameter Label is invalid. Reason: can't find label."):
+        sqs.remove_permission(QueueUrl=queue, Label="all")
 
 
 def test_a_purged_queue_is_empty(sqs, queue):
@@ -149,7 +166,7 @@ def test_a_deleted_queue_is_gone_and_may_come_back(sqs, queues, queue, kind):
         lambda: sqs.list_queue_tags(QueueUrl=queue),
         lambda: sqs.get_queue_url(QueueName=queue.rsplit("/", 1)[1]),
     ):
-        with refused("AWS.SimpleQueueService.NonExistentQueue", "The specified queue does not exist.", status=400):
+        with refused("AWS.SimpleQueueService.NonExistentQueue", "The specified queue does not exist", status=400):
             call()
     assert queues(fifo=kind == "fifo", name=queue.rsplit("/", 1)[1]) == queue
     assert receive(sqs, queue, wait=0) == []
@@ -197,10 +214,56 @@ def test_a_fifo_queue_is_named_so(sqs, queues):
     with refused("InvalidParameterValue", "Can only include"):
         sqs.create_queue(QueueName=queues.name(".fifo"))
     url = queues(fifo=True)
-    with refused("InvalidAttributeName"):
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"FifoQueue": "true"})
+    with refused("InvalidAttributeValue", "Reason: Modifying queue type is not supported."):
         sqs.set_queue_attributes(QueueUrl=url, Attributes={"FifoQueue": "false"})
+    for value in ("true", "false"):
+        with refused("InvalidAttributeName", "Unknown Attribute FifoQueue."):
+            sqs.set_queue_attributes(QueueUrl=queues(), Attributes={"FifoQueue": value})
+
+
+def test_a_limit_for_each_group_needs_deduplication_in_each_group(sqs, queues):
+    high = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
+    with refused("InvalidAttributeValue", "perMessageGroupId"):
+        queues(fifo=True, FifoThroughputLimit="perMessageGroupId")
+    url = queues(fifo=True)
     with refused("InvalidAttributeValue", "perMessageGroupId"):
         sqs.set_queue_attributes(QueueUrl=url, Attributes={"FifoThroughputLimit": "perMessageGroupId"})
+    sqs.set_queue_attributes(QueueUrl=url, Attributes=high)
+    with refused("InvalidAttributeValue", "perMessageGroupId"):
+        sqs.set_queue_attributes(QueueUrl=url, Attributes={"DeduplicationScope": "queue"})
+    assert high.items() <= attributes_of(sqs, url).items()
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DeduplicationScope": "queue", "FifoThroughputLimit": "perQueue"})
+
+
+def test_nothing_to_set_is_not_enough(sqs, queue):
+    with refused("MissingParameter", "The request must contain the parameter Attribute.Name."):
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes={})
+
+
+def test_a_queue_is_encrypted_in_one_way(sqs, queues, queue):
+    def change(**attributes):
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes=attributes)
+        return attributes_of(sqs, queue)
+
+    assert change(SqsManagedSseEnabled="true")["SqsManagedSseEnabled"] == "true"
+    assert change(KmsMasterKeyId="key")["SqsManagedSseEnabled"] == "false", "one's own key takes its place"
+    with refused("InvalidAttributeName", "You can use one type of server-side encryption (SSE) at one time."):
+        change(SqsManagedSseEnabled="true")
+    with refused("InvalidAttributeName", "one type of server-side encryption"):
+        queues(KmsMasterKeyId="key", SqsManagedSseEnabled="true")
+    seen = change(KmsMasterKeyId="", SqsManagedSseEnabled="true")
+    assert seen["SqsManagedSseEnabled"] == "true" and "KmsMasterKeyId" not in seen
+
+
+def test_a_queue_does_not_carry_more_than_it_can(sqs, queue):
+    megabyte = "x" * (1024 * 1024 + 1)
+    for attributes in ({"Policy": json.dumps({"a": megabyte})}, {"KmsMasterKeyId": megabyte}):
+        with refused("OverLimit", status=403):
+            sqs.set_queue_attributes(QueueUrl=queue, Attributes=attributes)
+    with refused("OverLimit", status=403):
+        sqs.tag_queue(QueueUrl=queue, Tags={f"{number:0128}": "x" * 256 for number in range(3000)})
+    assert not sqs.list_queue_tags(QueueUrl=queue).get("Tags")
 
 
 def test_wrong_pages_are_refused(sqs, queue):

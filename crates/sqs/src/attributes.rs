@@ -132,12 +132,18 @@ impl Kept {
                 settings.redrive_allow_policy = unless_empty(value);
             }
             A::Policy => {
-                if !value.is_empty() && !policy::is_policy(value) {
-                    return Err(Fault::attribute_value(attribute.name()));
+                if !value.is_empty() {
+                    policy::check(value, limits)?;
                 }
                 settings.policy = unless_empty(value);
             }
-            A::KmsMasterKeyId => settings.kms_master_key_id = unless_empty(value),
+            A::KmsMasterKeyId => {
+                settings.kms_master_key_id = unless_empty(value);
+                // A key of one's own takes the place of the one that SQS has, unless the same request asks for both.
+                if settings.sqs_managed_sse == Some(true) {
+                    settings.sqs_managed_sse = None;
+                }
+            }
             A::KmsDataKeyReusePeriodSeconds => {
                 settings.kms_data_key_reuse_period_s = Some(number(60, 86_400)?);
             }
@@ -150,7 +156,13 @@ impl Kept {
                 }
                 (true, Some(_)) => {}
                 // AWS does not know the attribute unless it is true.
-                (false, _) => return Err(Fault::unknown_attribute(attribute.name())),
+                (false, None) => return Err(Fault::unknown_attribute(attribute.name())),
+                (false, Some(_)) => {
+                    return Err(Fault::new(
+                        FaultCode::InvalidAttributeValue,
+                        "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
+                    ));
+                }
             },
             A::ContentBasedDeduplication => {
                 fifo(settings, attribute)?.content_based_deduplication = truth(attribute, value)?;
@@ -181,6 +193,14 @@ impl Kept {
 
     /// Checks what attributes must be to each other.
     pub(crate) fn check(&self) -> Result<(), Fault> {
+        if self.settings.kms_master_key_id.is_some() && self.settings.sqs_managed_sse == Some(true) {
+            return Err(Fault::new(
+                FaultCode::InvalidAttributeName,
+                "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or \
+                 SQS SSE.",
+            ));
+        }
+        self.settings.check_size()?;
         let Some(fifo) = &self.settings.fifo else { return Ok(()) };
         let per_group = fifo.throughput_limit == ThroughputLimit::PerMessageGroupId;
         if per_group && fifo.deduplication_scope != DeduplicationScope::MessageGroup {

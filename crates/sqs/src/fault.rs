@@ -143,6 +143,14 @@ impl Fault {
         Self::new(FaultCode::QueueDoesNotExist, "The specified queue does not exist.")
     }
 
+    /// What the Query protocol says. AWS has the same words for both but here.
+    pub(crate) fn query_message(&self) -> &str {
+        match self.code {
+            FaultCode::QueueDoesNotExist => "The specified queue does not exist for this wsdl version.",
+            _ => &self.message,
+        }
+    }
+
     /// A parameter that queues of this type do not have.
     pub(crate) fn wrong_queue_type(parameter: &str, value: &str) -> Self {
         let reason = "The request include parameter that is not valid for this queue type.";

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response as HttpResponse;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -24,6 +24,8 @@ use crate::signature::{Signed, region};
 
 /// How long a client may be silent in the middle of a request.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How long a request may take to come, however steadily it does.
+const BODY_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// Answers one request.
 pub(crate) async fn handle(
@@ -67,10 +69,12 @@ async fn answer(
     request: Request,
 ) -> Result<(Action, Response), Fault> {
     let (head, body) = request.into_parts();
+    check_method(protocol, &head.method)?;
     let address = Form::parse(head.uri.query().unwrap_or_default(), b"")?;
     // Who is not let in has no body read: it may be long.
     let signed = let_in(service, peer, &head.headers, &address)?;
-    let body = read(body, service.limits().request_bytes).await?;
+    let body = tokio::time::timeout(BODY_MAX, read(body, service.limits().request_bytes));
+    let body = body.await.unwrap_or_else(|_| Err(too_slow()))?;
     if let Some(signed) = signed {
         signed.verify(&head.method, &head.uri, &head.headers, &body)?;
     }
@@ -94,6 +98,15 @@ async fn answer(
     Ok((action, response))
 }
 
+/// Requests are posted; those of the older protocol may be in an address, too.
+fn check_method(protocol: Protocol, method: &Method) -> Result<(), Fault> {
+    if method == Method::POST || (protocol == Protocol::Query && method == Method::GET) {
+        return Ok(());
+    }
+    let message = format!("The method {method} is not supported by this endpoint.");
+    Err(Fault::new(FaultCode::UnsupportedOperation, message))
+}
+
 /// Whether whoever asks may, as far as the head of a request tells. Without keys nobody can be told from anybody else, so only
 /// this machine is let in.
 fn let_in<'s>(
@@ -106,13 +119,26 @@ fn let_in<'s>(
     if !keys.is_empty() {
         return Signed::read(headers, address, keys, now()).map(Some);
     }
-    if peer.ip().to_canonical().is_loopback() {
-        return Ok(None);
+    let denied = |whom: &str| {
+        let message =
+            format!("Access is denied: the broker has no access keys, and without them it serves {whom}.");
+        Err(Fault::new(FaultCode::AccessDenied, message))
+    };
+    if !peer.ip().to_canonical().is_loopback() {
+        return denied("its own machine only");
     }
-    Err(Fault::new(
-        FaultCode::AccessDenied,
-        "Access is denied: the broker has no access keys, and without them it serves its own machine only.",
-    ))
+    if is_from_page(headers) {
+        return denied("no web pages");
+    }
+    Ok(None)
+}
+
+/// Whether a browser sends this for a page that somebody looks at. Such a page comes from anywhere, and must not reach the
+/// queues of whoever looks at it only because both are on the same machine.
+fn is_from_page(headers: &HeaderMap) -> bool {
+    let is_asked_for = |site: &HeaderValue| site.as_bytes() == b"none";
+    headers.contains_key(header::ORIGIN)
+        || headers.get("sec-fetch-site").is_some_and(|site| !is_asked_for(site))
 }
 
 /// The body of a request, as long as it is not too long and keeps coming.
@@ -127,9 +153,7 @@ async fn read(mut body: Body, max: usize) -> Result<Bytes, Fault> {
     let mut whole = BytesMut::new();
     let mut first = Bytes::new();
     loop {
-        let frame = tokio::time::timeout(BODY_PAUSE_MAX, body.frame()).await.map_err(|_| {
-            Fault::new(FaultCode::RequestTimeout, "The rest of the request did not come in time.")
-        })?;
+        let frame = tokio::time::timeout(BODY_PAUSE_MAX, body.frame()).await.map_err(|_| too_slow())?;
         let Some(frame) = frame else { break };
         let cut = |_| Fault::new(FaultCode::MalformedQueryString, "The request ended before its body did.");
         let Ok(data) = frame.map_err(cut)?.into_data() else { continue };
@@ -147,6 +171,10 @@ async fn read(mut body: Body, max: usize) -> Result<Bytes, Fault> {
         }
     }
     Ok(if whole.is_empty() { first } else { whole.freeze() })
+}
+
+fn too_slow() -> Fault {
+    Fault::new(FaultCode::RequestTimeout, "The rest of the request did not come in time.")
 }
 
 fn protocol_of(headers: &HeaderMap) -> Protocol {

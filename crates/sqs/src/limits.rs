@@ -13,6 +13,11 @@ pub(crate) const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Characters of an attribute's name or of its type.
 pub(crate) const ATTRIBUTE_NAME_MAX: usize = 256;
 
+/// Bytes of policies and tags of one queue: it carries them along with every change of it.
+pub(crate) const SETTINGS_BYTES_MAX: usize = 1024 * 1024;
+/// Values in a body of JSON, and parameters of a form. Each may be two bytes there and takes some hundred in memory.
+pub(crate) const VALUES_MAX: usize = 100_000;
+
 /// Which limits hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LimitMode {
@@ -43,7 +48,9 @@ pub(crate) struct Limits {
     pub(crate) tags: usize,
     /// Characters of message group and deduplication ids.
     pub(crate) id_chars: usize,
+    /// Actions in one statement of a policy.
     pub(crate) permission_actions: usize,
+    pub(crate) policy_bytes: usize,
     pub(crate) move_rate: u64,
     /// Bytes of one request. JSON may escape each byte of a body with six, forms with three.
     pub(crate) request_bytes: usize,
@@ -65,6 +72,7 @@ const STRICT: Limits = Limits {
     tags: 50,
     id_chars: 128,
     permission_actions: 7,
+    policy_bytes: 8192,
     move_rate: 500,
     request_bytes: 8 * 1024 * 1024,
 };
@@ -86,6 +94,7 @@ const RELAXED: Limits = Limits {
     tags: usize::MAX,
     id_chars: 128,
     permission_actions: usize::MAX,
+    policy_bytes: SETTINGS_BYTES_MAX,
     move_rate: 1_000_000,
     request_bytes: limits::BODY_BYTES_MAX + limits::BODY_BYTES_MAX / 2,
 };

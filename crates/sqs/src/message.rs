@@ -41,8 +41,6 @@ pub(crate) struct Outgoing {
     pub(crate) md5_of_body: String,
     pub(crate) md5_of_attributes: Option<String>,
     pub(crate) md5_of_system_attributes: Option<String>,
-    /// Body and attributes, as SQS counts them.
-    pub(crate) bytes: u64,
 }
 
 /// Checks a message that is to be sent to a queue of these settings.
@@ -58,9 +56,9 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
              #xFFFD | #x10000 to #x10FFFF.",
         ));
     }
-    let attributes = message_attributes::parse(entry.message_attributes, limits.message_attributes)?;
-    let bytes = size(&body, &attributes);
     let max = queue.message_bytes_max.unwrap_or(limits.message_bytes).min(limits.message_bytes);
+    let bytes = body.len() as u64 + message_attributes::bytes_of(entry.message_attributes.as_ref());
+    let attributes = message_attributes::parse(entry.message_attributes, limits.message_attributes)?;
     if bytes > max {
         return Err(Fault::invalid(format!(
             "One or more parameters are invalid. Reason: Message must be shorter than {max} bytes."
@@ -71,7 +69,8 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
     let mut system = Attributes::new();
     for (name, value) in entry.message_system_attributes.unwrap_or_default() {
         if &*name != "AWSTraceHeader" {
-            return Err(Fault::value("MessageSystemAttributes", &name, "Only AWSTraceHeader can be set."));
+            let name: String = name.chars().take(256).collect();
+            return Err(Fault::invalid(format!("Message system attribute name '{name}' is invalid.")));
         }
         let attribute = Attribute::parse(&name, &value)?;
         let Data::Text(trace) = &attribute.data else {
@@ -132,7 +131,6 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
         md5_of_body,
         md5_of_attributes,
         md5_of_system_attributes: message_attributes::md5(&system),
-        bytes,
     })
 }
 
@@ -140,9 +138,10 @@ fn group_id(text: &str) -> Result<GroupId, Fault> {
     GroupId::new(text).map_err(|error| Fault::value("MessageGroupId", text, &error.to_string()))
 }
 
-fn size(body: &str, attributes: &Attributes) -> u64 {
-    let attributes = attributes.iter().map(|(name, attribute)| name.len() + attribute.len());
-    (body.len() + attributes.sum::<usize>()) as u64
+/// What a message counts for in the size of its batch: body and attributes, whether or not they are right.
+pub(crate) fn bytes_of(entry: &SendEntry<'_>) -> u64 {
+    let body = entry.message_body.as_ref().map_or(0, |body| body.len());
+    body as u64 + message_attributes::bytes_of(entry.message_attributes.as_ref())
 }
 
 fn delay(asked: Option<i64>, queue: &Settings, limits: &Limits) -> Result<Millis, Fault> {
@@ -161,7 +160,7 @@ fn delay(asked: Option<i64>, queue: &Settings, limits: &Limits) -> Result<Millis
 }
 
 /// Letters, digits and punctuation, as AWS has it.
-fn check_id(parameter: &str, id: Option<&str>, limits: &Limits) -> Result<(), Fault> {
+pub(crate) fn check_id(parameter: &str, id: Option<&str>, limits: &Limits) -> Result<(), Fault> {
     let Some(id) = id else { return Ok(()) };
     let max = limits.id_chars;
     if (1..=max).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -183,14 +182,29 @@ fn fifo_ids(
     let dedup = match dedup {
         Some(dedup) => dedup,
         None if fifo.content_based_deduplication => hex(&Sha256::digest(body.as_bytes())),
-        None => {
-            return Err(Fault::invalid(
-                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId \
-                 provided explicitly",
-            ));
-        }
+        None => return Err(no_deduplication_id()),
     };
     Ok((group, dedup))
+}
+
+/// Checks what AWS refuses a whole batch for although it is the fault of one entry, and with another code than that of a
+/// single send.
+pub(crate) fn check_fifo_batch(entries: &[SendEntry<'_>], fifo: &Fifo) -> Result<(), Fault> {
+    for entry in entries {
+        if entry.message_group_id.is_none() {
+            return Err(Fault::invalid(Fault::missing("MessageGroupId").message));
+        }
+        if entry.message_deduplication_id.is_none() && !fifo.content_based_deduplication {
+            return Err(no_deduplication_id());
+        }
+    }
+    Ok(())
+}
+
+fn no_deduplication_id() -> Fault {
+    Fault::invalid(
+        "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+    )
 }
 
 /// The queue that a message is received from.

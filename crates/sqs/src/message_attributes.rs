@@ -55,30 +55,46 @@ pub(crate) fn parse(
         .collect()
 }
 
+/// What attributes count for in the size of a message: names, types and values.
+pub(crate) fn bytes_of(given: Option<&BTreeMap<Text<'_>, AttributeValue<'_>>>) -> u64 {
+    let text = |text: &Option<Text<'_>>| text.as_ref().map_or(0, |text| text.len());
+    // Four characters of base64 are three bytes, less those that only fill up.
+    let binary = |text: &str| {
+        (text.len() / 4 * 3)
+            .saturating_sub(text.bytes().rev().take_while(|byte| *byte == b'=').take(2).count())
+    };
+    let bytes = given.into_iter().flatten().map(|(name, value)| {
+        let value_bytes = text(&value.string_value) + value.binary_value.as_deref().map_or(0, binary);
+        name.len() + text(&value.data_type) + value_bytes
+    });
+    bytes.sum::<usize>() as u64
+}
+
 fn check_name(name: &str) -> Result<(), Fault> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let lower = name.to_ascii_lowercase();
+    let dots = name.starts_with('.') || name.ends_with('.') || name.contains("..");
     let fault = if name.is_empty() {
-        "The message attribute name must not be empty."
+        "The request must contain non-empty message (user) attribute names."
     } else if name.len() > ATTRIBUTE_NAME_MAX {
-        "Length of message attribute name must be less than 256 bytes."
+        "Message (user) attribute names must be shorter than 256 Bytes"
     } else if !name.chars().all(allowed) {
-        "Attribute name can contain A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters."
-    } else if name.starts_with('.') || name.ends_with('.') || name.contains("..") {
-        "Attribute name must not start or end with a period, nor have two of them in a row."
-    } else if lower.starts_with("aws.") || lower.starts_with("amazon.") {
-        "Attribute name must not start with AWS-reserved prefixes such as AWS. or Amazon."
+        // The words, and the space at the end, are AWS's.
+        "Message (user) attributes name can only contain upper and lower score characters, digits, periods, hyphens \
+         and underscores. "
+    } else if dots || lower.starts_with("aws.") || lower.starts_with("amazon.") {
+        "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. These strings are reserved for \
+         internal use. Additionally, they cannot start or end with '.'."
     } else {
         return Ok(());
     };
-    let name: String = name.chars().take(ATTRIBUTE_NAME_MAX).collect();
-    Err(Fault::invalid(format!("The message attribute name '{name}' is invalid. {fault}")))
+    Err(Fault::invalid(fault))
 }
 
 impl Attribute {
     /// Checks one attribute of a request.
     pub(crate) fn parse(name: &str, value: &AttributeValue<'_>) -> Result<Self, Fault> {
-        let invalid = |fact: String| Fault::invalid(format!("The message attribute '{name}' {fact}"));
+        let invalid = |fact: String| Fault::invalid(format!("Message (user) attribute '{name}' {fact}"));
         let lists = [&value.string_list_values, &value.binary_list_values];
         if lists.into_iter().flatten().any(|list| !list.is_empty()) {
             return Err(Fault::new(
@@ -88,16 +104,12 @@ impl Attribute {
         }
         let data_type = value.data_type.as_deref().unwrap_or_default();
         if data_type.is_empty() {
-            return Err(invalid("must contain non-empty message attribute type.".into()));
+            return Err(invalid("must contain a non-empty attribute type.".into()));
         }
         if data_type.len() > ATTRIBUTE_NAME_MAX {
-            return Err(invalid("has a message attribute type that is longer than 256 bytes.".into()));
+            return Err(Fault::invalid("Message (user) attribute types must be shorter than 256 Bytes"));
         }
-        let empty = || {
-            invalid(format!(
-                "must contain non-empty message attribute value for message attribute type '{data_type}'."
-            ))
-        };
+        let empty = || invalid(format!("must contain a non-empty value of type '{data_type}'."));
         let data = match base_type(data_type) {
             Some(base @ (BaseType::Text | BaseType::Number)) => {
                 if value.binary_value.is_some() {
@@ -109,7 +121,7 @@ impl Attribute {
                 }
                 if base == BaseType::Number && !is_number(text) {
                     return Err(Fault::invalid(format!(
-                        "Can't cast the value of message attribute '{name}' to a number."
+                        "Can't cast the value of message (user) attribute '{name}' to a number."
                     )));
                 }
                 Data::Text(text.to_owned())
@@ -122,23 +134,13 @@ impl Attribute {
                 Data::Binary(bytes.into())
             }
             None => {
-                return Err(invalid(
-                    "has an invalid message attribute type, the set of supported type prefixes is Binary, \
-                     Number, and String."
-                        .into(),
-                ));
+                return Err(Fault::invalid(format!(
+                    "The type of message (user) attribute '{name}' is invalid. You must use only the following \
+                     supported type prefixes: Binary, Number, String."
+                )));
             }
         };
         Ok(Self { data_type: data_type.to_owned(), data })
-    }
-
-    /// What it counts for in the size of its message.
-    pub(crate) fn len(&self) -> usize {
-        self.data_type.len()
-            + match &self.data {
-                Data::Text(text) => text.len(),
-                Data::Binary(bytes) => bytes.len(),
-            }
     }
 
     /// The header that carries it, and what must be remembered of its type, if that does not follow from the header.
@@ -245,6 +247,21 @@ mod tests {
         let bytes = b"\0\0\0\x01a\0\0\0\x06String\x01\0\0\0\x01b";
         assert_eq!(md5([(&"a".to_owned(), &one)]), Some(md5_of(bytes)));
         assert_eq!(md5([]), None);
+    }
+
+    #[test]
+    fn attributes_count_with_their_names_and_types_and_the_bytes_that_they_stand_for() {
+        let binary = |value: &'static str| AttributeValue {
+            data_type: Some("Binary".into()),
+            binary_value: Some(value.into()),
+            ..AttributeValue::default()
+        };
+        let count = |value| bytes_of(Some(&BTreeMap::from([(Text::from("name"), value)])));
+        assert_eq!(count(text("String", "value")), 4 + 6 + 5);
+        for (value, bytes) in [("AAAA", 3), ("AAA=", 2), ("AA==", 1), ("", 0), ("====", 1), ("=", 0)] {
+            assert_eq!(count(binary(value)), 4 + 6 + bytes, "{value}");
+        }
+        assert_eq!(bytes_of(None), 0);
     }
 
     #[test]

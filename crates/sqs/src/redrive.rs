@@ -39,13 +39,16 @@ impl RedrivePolicy {
             .get("maxReceiveCount")
             .ok_or_else(|| wrong("Redrive policy does not contain mandatory attribute: maxReceiveCount."))?;
         // Clients have always sent it either way.
-        let count = count.as_u64().or_else(|| count.as_str()?.parse().ok());
-        let count = count.filter(|count| (1..=limits.receive_count).contains(count));
-        let count = count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| {
-            let max = limits.receive_count;
-            wrong(&format!("Invalid value for maxReceiveCount: must be between 1 and {max}."))
+        let number = count.as_u64().or_else(|| count.as_str()?.parse().ok());
+        let number = number.filter(|number| (1..=limits.receive_count).contains(number));
+        let number = number.and_then(|number| u32::try_from(number).ok()).ok_or_else(|| {
+            let (given, max) =
+                (count.as_str().map_or_else(|| count.to_string(), str::to_owned), limits.receive_count);
+            wrong(&format!(
+                "Invalid value for maxReceiveCount: {given}, valid values are from 1 to {max} both inclusive."
+            ))
         })?;
-        Ok(Self { target, max_receive_count: count })
+        Ok(Self { target, max_receive_count: number })
     }
 
     /// The attribute as clients see it.

@@ -6,6 +6,9 @@ use bytes::Bytes;
 use nexo_broker::QueueConfig;
 use serde::{Deserialize, Serialize};
 
+use crate::fault::{Fault, FaultCode};
+use crate::limits::SETTINGS_BYTES_MAX;
+
 /// The name under which it is kept.
 pub(crate) const ANNOTATION: &str = "sqs";
 
@@ -86,6 +89,23 @@ impl Settings {
             tracing::error!(%error, "what SQS keeps with a queue cannot be read; taking the defaults");
             Self::default()
         })
+    }
+
+    /// Checks that it is not more than a queue can be asked to carry along: it is copied with every change.
+    pub(crate) fn check_size(&self) -> Result<(), Fault> {
+        let texts = [&self.policy, &self.redrive_allow_policy, &self.kms_master_key_id];
+        let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+        let tags: usize = self.tags.iter().map(|(key, value)| key.len() + value.len()).sum();
+        let bytes = texts + tags;
+        if bytes > SETTINGS_BYTES_MAX {
+            return Err(Fault::new(
+                FaultCode::OverLimit,
+                format!(
+                    "Attributes and tags of a queue have at most {SETTINGS_BYTES_MAX} bytes. These have {bytes}."
+                ),
+            ));
+        }
+        Ok(())
     }
 
     /// Keeps it with a queue.

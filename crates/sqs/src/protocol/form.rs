@@ -8,6 +8,7 @@ use std::ops::Bound;
 use percent_encoding::percent_decode;
 
 use crate::fault::{Fault, FaultCode};
+use crate::limits::VALUES_MAX;
 use crate::request::TextMap;
 use crate::text::Text;
 
@@ -27,7 +28,11 @@ impl<'a> Form<'a> {
     pub(crate) fn parse(query: &'a str, body: &'a [u8]) -> Result<Self, Fault> {
         let pairs = query.as_bytes().split(|byte| *byte == b'&').chain(body.split(|byte| *byte == b'&'));
         let mut form = Self::default();
-        for pair in pairs.filter(|pair| !pair.is_empty()) {
+        for (index, pair) in pairs.filter(|pair| !pair.is_empty()).enumerate() {
+            if index == VALUES_MAX {
+                let message = format!("A request has at most {VALUES_MAX} parameters.");
+                return Err(Fault::new(FaultCode::MalformedQueryString, message));
+            }
             let equals = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
             let (name, value) = (&pair[..equals], pair.get(equals + 1..).unwrap_or_default());
             form.0.insert(decoded(name)?, decoded(value)?);
@@ -129,6 +134,12 @@ mod tests {
         assert_eq!(whole.integer("N"), Ok(Some(5)));
         assert!(whole.integer("Action").is_err());
         assert_eq!(whole.list("Z"), None);
+    }
+
+    #[test]
+    fn more_parameters_than_anybody_needs_are_refused() {
+        assert!(Form::parse("", "a&".repeat(VALUES_MAX).as_bytes()).is_ok());
+        assert!(Form::parse("b", "a&".repeat(VALUES_MAX).as_bytes()).is_err());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use crate::fault::{Fault, FaultCode};
+use crate::limits::VALUES_MAX;
 use crate::request::{Action, Request};
 use crate::response::Response;
 
@@ -19,10 +20,33 @@ pub(crate) fn parse<'a>(target: &str, body: &'a [u8]) -> Result<(Action, Request
     })?;
     // A client that has nothing to say may say it with no body at all.
     let body = if body.is_empty() { b"{}" } else { body };
-    let request = action.parse_json(body).map_err(|error| {
-        Fault::new(FaultCode::Serialization, format!("The request body cannot be read: {error}"))
-    })?;
+    let unreadable = |reason: String| {
+        Fault::new(FaultCode::Serialization, format!("The request body cannot be read: {reason}"))
+    };
+    if has_too_many_values(body) {
+        return Err(unreadable(format!("it has more than {VALUES_MAX} values")));
+    }
+    let request = action.parse_json(body).map_err(|error| unreadable(error.to_string()))?;
     Ok((action, request))
+}
+
+/// Whether a body has more values than are read. It need not be JSON.
+fn has_too_many_values(body: &[u8]) -> bool {
+    // A value takes at least one byte and another to part it from the next.
+    if body.len() / 2 < VALUES_MAX {
+        return false;
+    }
+    let (mut commas, mut in_text, mut escaped) = (0, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_text,
+            b'"' => in_text = !in_text,
+            b',' if !in_text => commas += 1,
+            _ => {}
+        }
+    }
+    commas >= VALUES_MAX
 }
 
 /// An answer as JSON; nothing where there is nothing to say.
@@ -81,6 +105,17 @@ mod tests {
         ] {
             assert_eq!(code("AmazonSQS.SendMessage", body), FaultCode::Serialization, "{body:?}");
         }
+    }
+
+    #[test]
+    fn more_values_than_anybody_needs_are_refused_but_not_in_texts() {
+        let list = |count| format!("{{\"AttributeNames\":[{}\"\"]}}", "\"\",".repeat(count - 1));
+        assert!(parse("AmazonSQS.ReceiveMessage", list(VALUES_MAX).as_bytes()).is_ok());
+        let fault = parse("AmazonSQS.ReceiveMessage", list(VALUES_MAX + 1).as_bytes()).unwrap_err();
+        assert_eq!(fault.code, FaultCode::Serialization);
+        let text = format!("{{\"MessageBody\":\"{}\"}}", ",\\\"\\\\".repeat(VALUES_MAX));
+        let (_, request) = parse("AmazonSQS.SendMessage", text.as_bytes()).unwrap();
+        assert!(matches!(request, Request::SendMessage(send) if send.message_body.is_some()));
     }
 
     #[test]

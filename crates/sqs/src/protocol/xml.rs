@@ -28,7 +28,7 @@ pub(crate) fn fault(fault: &Fault, request_id: &str) -> Bytes {
     xml.inside("Error", |xml| {
         xml.text("Type", fault.code.side());
         xml.text("Code", fault.code.query());
-        xml.text("Message", &fault.message);
+        xml.text("Message", fault.query_message());
         xml.0.push_str("<Detail/>");
     });
     xml.text("RequestId", request_id);
@@ -219,10 +219,10 @@ mod tests {
 
     #[test]
     fn an_error_names_its_side_code_and_text() {
-        let xml = fault(&Fault::new(FaultCode::QueueDoesNotExist, "a < b & \"c\"\r\n\u{1}"), "id");
+        let xml = fault(&Fault::new(FaultCode::EmptyBatchRequest, "a < b & \"c\"\r\n\u{1}"), "id");
         let text = std::str::from_utf8(&xml).unwrap();
         assert!(
-            text.contains("<Type>Sender</Type><Code>AWS.SimpleQueueService.NonExistentQueue</Code>"),
+            text.contains("<Type>Sender</Type><Code>AWS.SimpleQueueService.EmptyBatchRequest</Code>"),
             "{text}"
         );
         assert!(text.contains("<Message>a &lt; b &amp; &quot;c&quot;&#xD;\n\u{fffd}</Message>"), "{text}");

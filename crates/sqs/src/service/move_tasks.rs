@@ -73,7 +73,7 @@ impl Service {
                         "It must be of the same type as the source.",
                     ));
                 }
-                Some((queue.name().clone(), arn.to_string()))
+                Some((queue.name().clone(), self.arn_of(context, queue.name())))
             }
         };
         let max = self.limits().move_rate;
@@ -91,11 +91,13 @@ impl Service {
         }
         let stats = self.broker.queue_stats(source.name())?;
         let id = ids::random();
-        let handle = serde_json::json!({ "taskId": id, "sourceArn": self.arn_of(context, source.name()) });
+        // Not the one that was given: region and account in it may be of any length, and a task is kept for long.
+        let source_arn = self.arn_of(context, source.name());
+        let handle = serde_json::json!({ "taskId": id, "sourceArn": source_arn });
         let task = Arc::new(Task {
             handle: BASE64_STANDARD.encode(handle.to_string()),
             source: source.name().clone(),
-            source_arn: source_arn.to_string(),
+            source_arn,
             destination,
             rate,
             started_ms: now().0,
@@ -115,6 +117,9 @@ impl Service {
         request: &CancelMessageMoveTask<'_>,
     ) -> Result<Response, Fault> {
         let handle = request.task_handle.as_ref().ok_or_else(|| Fault::missing("TaskHandle"))?;
+        let source =
+            source_of(handle).ok_or_else(|| Fault::invalid("Value for parameter TaskHandle is invalid."))?;
+        self.queue_of_arn(&source).ok_or_else(|| no_resource("SourceArn"))?;
         let tasks = self.tasks.0.lock();
         let task = tasks
             .iter()
@@ -213,9 +218,13 @@ async fn run(broker: Broker, task: Arc<Task>) {
     };
     task.end(match moved {
         Ok(Redriven { skipped: 0, .. }) => State::Completed,
-        // They have no queue to go back to.
-        Ok(_) => State::Failed("AWS.SimpleQueueService.NonExistentQueue".into()),
-        Err(error) => State::Failed(error.to_string()),
+        // They have no queue to go back to, or the one that they should go to has been deleted.
+        Ok(_) | Err(QueueError::NotFound { .. }) => {
+            State::Failed(FaultCode::QueueDoesNotExist.query().into())
+        }
+        Err(error @ (QueueError::DiskFull { .. } | QueueError::Unavailable { .. })) => {
+            State::Failed(error.to_string())
+        }
     });
 }
 
@@ -238,6 +247,14 @@ async fn move_all(broker: &Broker, task: &Task) -> Result<Redriven, QueueError> 
             return Ok(done);
         }
     }
+}
+
+/// The ARN of the queue whose task a handle names.
+fn source_of(handle: &str) -> Option<String> {
+    let bytes = BASE64_STANDARD.decode(handle).ok()?;
+    let fields: serde_json::Value = serde_json::from_slice(&bytes).ok()?;
+    fields.get("taskId")?.as_str()?;
+    fields.get("sourceArn")?.as_str().map(str::to_owned)
 }
 
 fn no_resource(parameter: &str) -> Fault {

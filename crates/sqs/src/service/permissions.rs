@@ -6,6 +6,7 @@ use crate::limits::ENTRY_ID_MAX;
 use crate::policy;
 use crate::request::{Action, AddPermission, RemovePermission};
 use crate::response::Response;
+use crate::text::Text;
 
 impl Service {
     pub(super) async fn add_permission(
@@ -15,13 +16,11 @@ impl Service {
     ) -> Result<Response, Fault> {
         let queue = self.queue(context, request.queue_url.as_ref())?;
         let label = required(request.label, "Label")?;
-        let accounts = request.aws_account_ids.unwrap_or_default();
-        let actions = request.actions.unwrap_or_default();
+        let accounts = request.aws_account_ids.ok_or_else(|| Fault::missing("AWSAccountIds"))?;
+        let actions = request.actions.filter(|actions| !actions.is_empty());
+        let actions = actions.ok_or_else(|| Fault::missing("Actions"))?;
         if accounts.is_empty() {
-            return Err(Fault::missing("AWSAccountIds"));
-        }
-        if actions.is_empty() {
-            return Err(Fault::missing("Actions"));
+            return Err(Fault::value("PrincipalId", "[]", "Unable to verify."));
         }
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if label.is_empty() || label.len() > ENTRY_ID_MAX || !label.bytes().all(allowed) {
@@ -37,11 +36,20 @@ impl Service {
             let reason = "Please refer to the appropriate WSDL for a list of valid actions.";
             return Err(Fault::value("ActionName", &format!("SQS:{action}"), reason));
         }
+        let is_owners = |name: &&Text<'_>| Action::named(name).is_some_and(is_owners);
+        if let Some(action) = actions.iter().find(is_owners) {
+            let reason = "Only the queue owner is allowed to invoke this action.";
+            return Err(Fault::value("ActionName", &format!("SQS:{action}"), reason));
+        }
         let arn = self.arn_of(context, queue.name());
         let accounts: Vec<&str> = accounts.iter().map(|account| &**account).collect();
         let actions: Vec<&str> = actions.iter().map(|action| &**action).collect();
         let add = |policy: Option<&str>| policy::with_statement(policy, &arn, &label, &accounts, &actions);
-        add(queue.settings.policy.as_deref())?;
+        let mut settings = (*queue.settings).clone();
+        let policy = add(settings.policy.as_deref())?;
+        policy::check(&policy, self.limits())?;
+        settings.policy = Some(policy);
+        settings.check_size()?;
         self.change_kept(queue.name(), |kept| {
             // If another has just added the same label, that one stays.
             if let Ok(policy) = add(kept.settings.policy.as_deref()) {
@@ -67,5 +75,34 @@ impl Service {
         })
         .await?;
         Ok(Response::Done)
+    }
+}
+
+/// Whether nobody but the owner of a queue can be permitted to do it.
+const fn is_owners(action: Action) -> bool {
+    match action {
+        Action::AddPermission
+        | Action::CancelMessageMoveTask
+        | Action::CreateQueue
+        | Action::DeleteQueue
+        | Action::ListMessageMoveTasks
+        | Action::ListQueueTags
+        | Action::ListQueues
+        | Action::RemovePermission
+        | Action::SetQueueAttributes
+        | Action::StartMessageMoveTask
+        | Action::TagQueue
+        | Action::UntagQueue => true,
+        Action::ChangeMessageVisibility
+        | Action::ChangeMessageVisibilityBatch
+        | Action::DeleteMessage
+        | Action::DeleteMessageBatch
+        | Action::GetQueueAttributes
+        | Action::GetQueueUrl
+        | Action::ListDeadLetterSourceQueues
+        | Action::PurgeQueue
+        | Action::ReceiveMessage
+        | Action::SendMessage
+        | Action::SendMessageBatch => false,
     }
 }

@@ -56,7 +56,8 @@ impl Service {
         request: SetQueueAttributes<'_>,
     ) -> Result<Response, Fault> {
         let queue = self.queue(context, request.queue_url.as_ref())?;
-        let attributes = request.attributes.ok_or_else(|| Fault::missing("Attributes"))?;
+        let attributes = request.attributes.filter(|attributes| !attributes.is_empty());
+        let attributes = attributes.ok_or_else(|| Fault::missing("Attribute.Name"))?;
         let attributes = named_attributes(&attributes)?;
         let limits = self.limits();
         let change = |kept: &mut Kept| {
@@ -71,7 +72,7 @@ impl Service {
         };
         let mut kept = Kept::of(queue.handle.config());
         change(&mut kept)?;
-        self.check_dead_letters(queue.name(), &kept)?;
+        self.check_dead_letters(context, queue.name(), &kept)?;
         self.change_kept(queue.name(), |kept| {
             // It has worked on a copy; whatever else changed meanwhile, these attributes still make sense.
             let _ = change(kept);
@@ -96,9 +97,17 @@ impl Service {
     }
 
     /// Checks where the dead letters of a queue are to go: the queue must be there, of the same kind, and take them.
-    pub(super) fn check_dead_letters(&self, name: &QueueName, kept: &Kept) -> Result<(), Fault> {
+    pub(super) fn check_dead_letters(
+        &self,
+        context: &Context,
+        name: &QueueName,
+        kept: &Kept,
+    ) -> Result<(), Fault> {
         let DeadLetters::Queue(target) = &kept.config.dead_letters else { return Ok(()) };
-        let wrong = |reason: &str| Fault::value("RedrivePolicy", target.as_str(), reason);
+        let wrong = |reason: &str| {
+            let policy = kept.get(QueueAttribute::RedrivePolicy, &self.seen(context, name));
+            Fault::value("RedrivePolicy", policy.as_deref().unwrap_or(target.as_str()), reason)
+        };
         if target == name {
             return Err(wrong("Dead letter queue cannot be the same as the source queue."));
         }

@@ -32,13 +32,13 @@ impl Service {
         for (attribute, value) in fifo.into_iter().chain(others) {
             kept.set(attribute, value, self.limits())?;
         }
-        kept.check()?;
         let name = self.check_name(&name, &kept.settings)?;
-        self.check_dead_letters(&name, &kept)?;
+        self.check_dead_letters(context, &name, &kept)?;
         let tags = request.tags.unwrap_or_default();
         self.check_tags(&tags, 0)?;
         kept.settings.tags = tags.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
         kept.settings.modified_s = now().0 / 1000;
+        kept.check()?;
         if self.limits().is_strict() {
             self.recent.create(&name)?;
         }
@@ -78,14 +78,14 @@ impl Service {
             (None, false) => !long && !text.is_empty() && (!strict || plain(text)),
             (Some(_), false) | (None, true) => false,
         };
-        let reason = if is_fifo {
-            "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end \
-             with .fifo suffix and be 1 to 80 in length."
-        } else {
-            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
-        };
         if !fits {
-            return Err(Fault::value("QueueName", text, reason));
+            // The words are AWS's, as is the full stop that only one of them has.
+            return Err(Fault::invalid(if is_fifo {
+                "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end \
+                 with .fifo suffix and be 1 to 80 in length."
+            } else {
+                "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
+            }));
         }
         QueueName::new(text).map_err(|error| Fault::value("QueueName", text, &error.to_string()))
     }
@@ -165,7 +165,9 @@ impl Service {
     ) -> Result<Response, Fault> {
         let queue = self.queue(context, request.queue_url.as_ref())?;
         self.broker.delete_queue(queue.name()).await?;
-        self.recent.deleted(queue.name());
+        if self.limits().is_strict() {
+            self.recent.deleted(queue.name());
+        }
         Ok(Response::Done)
     }
 }

@@ -24,7 +24,7 @@ impl Service {
         let queue = self.queue(context, request.queue_url.as_ref())?;
         let limits = self.limits();
         let max = in_range("MaxNumberOfMessages", request.max_number_of_messages, 1, BATCH_MAX as u64)?;
-        let wait_s = in_range("WaitTimeSeconds", request.wait_time_seconds, 0, limits.wait_s)?;
+        let wait_s = wait(request.wait_time_seconds, limits.wait_s)?;
         let visibility_s = in_range("VisibilityTimeout", request.visibility_timeout, 0, limits.visibility_s)?;
         let system = request.attribute_names.iter().flatten();
         let system = system.chain(request.message_system_attribute_names.iter().flatten());
@@ -43,6 +43,7 @@ impl Service {
         if !queue.is_fifo() {
             return Err(Fault::wrong_queue_type("ReceiveRequestAttemptId", &attempt));
         }
+        message::check_id("ReceiveRequestAttemptId", Some(&attempt), limits)?;
         let key = (queue.handle.id(), attempt.to_string());
         let visibility = pop.visibility.unwrap_or_else(|| queue.handle.visibility());
         let mut messages = self.repeated.again(&self.broker, &key, visibility).await;
@@ -60,7 +61,10 @@ impl Service {
         pop: PopRequest,
         wanted: &Wanted,
     ) -> Result<Vec<Message>, Fault> {
-        self.check_in_flight(queue)?;
+        if self.is_full(queue) {
+            self.receive_nothing(queue, pop.wait).await?;
+            return Ok(Vec::new());
+        }
         let deliveries = match pop.visibility.unwrap_or_else(|| queue.handle.visibility()) {
             Millis::ZERO | NO_VISIBILITY => self.look(queue, pop).await?,
             _ => self.pop(queue, pop).await?,
@@ -94,16 +98,43 @@ impl Service {
         Ok(deliveries)
     }
 
-    fn check_in_flight(&self, queue: &Queue) -> Result<(), Fault> {
-        let limits = self.limits();
-        let max = if queue.is_fifo() { limits.in_flight_fifo } else { limits.in_flight_standard };
-        if max == usize::MAX || queue.handle.in_flight() < max {
-            return Ok(());
-        }
-        let message =
-            format!("Too many messages are in flight: the queue has {max}, and no more are allowed.");
-        Err(Fault::new(FaultCode::OverLimit, message))
+    /// Whether as many messages are in flight as may be.
+    fn is_full(&self, queue: &Queue) -> bool {
+        let max = self.in_flight_max(queue);
+        max != usize::MAX && queue.handle.in_flight() >= max
     }
+
+    fn in_flight_max(&self, queue: &Queue) -> usize {
+        let limits = self.limits();
+        if queue.is_fifo() { limits.in_flight_fifo } else { limits.in_flight_standard }
+    }
+
+    /// Ends a receive for which too many messages are in flight. AWS refuses one that does not wait; one that waits, or is
+    /// for a FIFO queue, ends with nothing.
+    async fn receive_nothing(&self, queue: &Queue, wait: Millis) -> Result<(), Fault> {
+        if wait == Millis::ZERO && !queue.is_fifo() {
+            let max = self.in_flight_max(queue);
+            let message =
+                format!("Too many messages are in flight: the queue has {max}, and no more are allowed.");
+            return Err(Fault::new(FaultCode::OverLimit, message));
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait.as_duration()) => {}
+            () = self.stop.cancelled() => {}
+        }
+        Ok(())
+    }
+}
+
+/// How long a request wants to wait, if it says.
+fn wait(asked: Option<i64>, max: u64) -> Result<Option<u64>, Fault> {
+    let Some(asked) = asked else { return Ok(None) };
+    let seconds = u64::try_from(asked).ok().filter(|seconds| *seconds <= max);
+    let wrong = || {
+        let reason = format!("Must be >= 0 and <= {max}, if provided.");
+        Fault::value("WaitTimeSeconds", &asked.to_string(), &reason)
+    };
+    seconds.map(Some).ok_or_else(wrong)
 }
 
 /// A number of a request, if it is there.

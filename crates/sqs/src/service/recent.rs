@@ -32,7 +32,9 @@ impl Recent {
 
     /// A queue was deleted.
     pub(super) fn deleted(&self, name: &QueueName) {
-        self.deleted.lock().insert(name.clone(), Instant::now());
+        let mut deleted = self.deleted.lock();
+        deleted.retain(|_, at| at.elapsed() < PAUSE);
+        deleted.insert(name.clone(), Instant::now());
     }
 
     /// A queue is to be created, unless one of its name has just been deleted.

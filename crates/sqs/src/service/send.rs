@@ -30,10 +30,11 @@ impl Service {
         let queue = self.queue(context, request.queue_url.as_ref())?;
         let entries = request.entries.ok_or_else(|| Fault::missing("Entries"))?;
         let ids = batch::check_ids(&entries, "SendMessageBatchRequestEntry", |entry| entry.id.as_ref())?;
+        if let Some(fifo) = &queue.settings.fifo {
+            message::check_fifo_batch(&entries, fifo)?;
+        }
         let limits = self.limits();
-        let checked = |entry: SendEntry<'_>| message::outgoing(entry, &queue.settings, limits);
-        let outgoing: Vec<Result<Outgoing, Fault>> = entries.into_iter().map(checked).collect();
-        let bytes: u64 = outgoing.iter().flatten().map(|one| one.bytes).sum();
+        let bytes: u64 = entries.iter().map(message::bytes_of).sum();
         if bytes > limits.message_bytes {
             let max = limits.message_bytes;
             return Err(Fault::new(
@@ -41,6 +42,8 @@ impl Service {
                 format!("Batch requests cannot be longer than {max} bytes. You have sent {bytes} bytes."),
             ));
         }
+        let checked = |entry: SendEntry<'_>| message::outgoing(entry, &queue.settings, limits);
+        let outgoing: Vec<Result<Outgoing, Fault>> = entries.into_iter().map(checked).collect();
         let sent = self.send(&queue, outgoing).await?;
         Ok(Response::SentBatch(batch::sort(ids, sent, |id, sent| SentEntry { id, sent })))
     }

@@ -4,6 +4,7 @@ use super::{Context, Service};
 use crate::fault::Fault;
 use crate::request::{ListQueueTags, TagQueue, TextMap, UntagQueue};
 use crate::response::{QueueTags, Response};
+use crate::settings::Settings;
 
 /// Characters of a key and of a value, as AWS has it.
 const KEY_MAX: usize = 128;
@@ -16,14 +17,16 @@ impl Service {
         request: TagQueue<'_>,
     ) -> Result<Response, Fault> {
         let queue = self.queue(context, request.queue_url.as_ref())?;
-        let tags = request.tags.ok_or_else(|| Fault::missing("Tags"))?;
+        let tags = request.tags.filter(|tags| !tags.is_empty()).ok_or_else(|| Fault::missing("Tags"))?;
         let others = queue.settings.tags.keys().filter(|key| !tags.keys().any(|new| **new == ***key)).count();
         self.check_tags(&tags, others)?;
-        self.change_kept(queue.name(), |kept| {
-            let tags = tags.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-            kept.settings.tags.extend(tags);
-        })
-        .await?;
+        let add = |settings: &mut Settings| {
+            settings.tags.extend(tags.iter().map(|(key, value)| (key.to_string(), value.to_string())));
+        };
+        let mut settings = (*queue.settings).clone();
+        add(&mut settings);
+        settings.check_size()?;
+        self.change_kept(queue.name(), |kept| add(&mut kept.settings)).await?;
         Ok(Response::Done)
     }
 
@@ -34,6 +37,9 @@ impl Service {
     ) -> Result<Response, Fault> {
         let queue = self.queue(context, request.queue_url.as_ref())?;
         let keys = request.tag_keys.ok_or_else(|| Fault::missing("TagKeys"))?;
+        if keys.is_empty() {
+            return Err(Fault::invalid("Tag keys must be between 1 and 128 characters in length."));
+        }
         self.change_kept(queue.name(), |kept| {
             for key in &keys {
                 kept.settings.tags.remove(&**key);

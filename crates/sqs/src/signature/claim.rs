@@ -6,6 +6,8 @@ use crate::fault::{Fault, FaultCode};
 use crate::protocol::form::Form;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
+/// Characters of a region that is shown again, in ARNs.
+const REGION_MAX: usize = 64;
 
 /// What a request says about its own signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +55,18 @@ impl Claim {
             return Self::from_address(form).map(Some);
         }
         Ok(None)
+    }
+
+    /// Checks that what makes the request is signed. Nobody who comes by a signed address may change the action.
+    pub(super) fn check_headers(&self, headers: &HeaderMap) -> Result<(), Fault> {
+        let is_signed = |header: &str| self.headers.iter().any(|name| name == header);
+        if !is_signed("host") {
+            return Err(incomplete("'Host' must be a 'SignedHeader' in the AWS Authorization."));
+        }
+        if headers.contains_key("x-amz-target") && !is_signed("x-amz-target") {
+            return Err(incomplete("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization."));
+        }
+        Ok(())
     }
 
     fn from_header(text: &str, headers: &HeaderMap) -> Result<Self, Fault> {
@@ -108,9 +122,6 @@ impl Claim {
             incomplete("Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term.")
         })?;
         let headers: Vec<String> = headers.split(';').map(str::to_ascii_lowercase).collect();
-        if !headers.iter().any(|name| name == "host") {
-            return Err(incomplete("'Host' must be a 'SignedHeader' in the AWS Authorization."));
-        }
         Ok(Self {
             key_id: key_id.to_owned(),
             scope,
@@ -137,7 +148,8 @@ pub(crate) fn region(headers: &HeaderMap, form: &Form<'_>) -> Option<String> {
         .or_else(|| form.get("X-Amz-Credential"))?;
     let (_, scope) = split_credential(credential)?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    (!scope.region.is_empty() && scope.region.bytes().all(plain)).then_some(scope.region)
+    ((1..=REGION_MAX).contains(&scope.region.len()) && scope.region.bytes().all(plain))
+        .then_some(scope.region)
 }
 
 fn split_credential(credential: &str) -> Option<(&str, Scope)> {

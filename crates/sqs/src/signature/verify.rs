@@ -37,6 +37,7 @@ impl<'k> Signed<'k> {
         let claim = Claim::of(headers, query)?.ok_or_else(|| {
             Fault::new(FaultCode::MissingAuthenticationToken, "Request is missing Authentication Token")
         })?;
+        claim.check_headers(headers)?;
         let key = keys.iter().find(|key| key.id == claim.key_id).ok_or_else(|| {
             let message = "The security token included in the request is invalid.";
             Fault::new(FaultCode::InvalidClientTokenId, message)
