@@ -211,6 +211,26 @@ async fn when_the_broker_stops_clients_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn messages_that_come_at_once_are_dealt_out_evenly() {
+    let served = Served::start().await;
+    let mut publisher = served.client().await;
+    publisher.declare("q").await;
+    let mut consumers = [served.client().await, served.client().await, served.client().await];
+    for consumer in &mut consumers {
+        consumer.consume("q", true).await;
+    }
+    let bodies: Vec<[u8; 2]> = (0..300u16).map(u16::to_be_bytes).collect();
+    let bodies: Vec<&[u8]> = bodies.iter().map(<[u8; 2]>::as_slice).collect();
+    publisher.publish_at_once("q", TRANSIENT, &bodies).await;
+    for (at, consumer) in consumers.iter_mut().enumerate() {
+        for round in 0..100 {
+            let (_, _, body) = consumer.delivery().await;
+            assert_eq!(body, bodies[round * 3 + at], "message {round} of consumer {at}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn while_the_disk_is_full_publishers_wait_and_nothing_is_lost() {
     let served = Served::start().await;
     let mut client = served.client().await;

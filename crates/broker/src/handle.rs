@@ -180,6 +180,13 @@ impl QueueHandle {
         (figures.0, figures.1)
     }
 
+    /// What a message that is there takes on the average, if there is any.
+    #[must_use]
+    pub fn mean_bytes(&self) -> Option<u64> {
+        let state = self.slot.state.lock();
+        state.queue.body_bytes().checked_div(state.queue.len())
+    }
+
     /// Notes that somebody uses it, so that it does not go for want of that.
     pub fn touch(&self) {
         self.slot.state.lock().last_used = self.shared.clock.now();

@@ -106,27 +106,40 @@ impl Drop for ReplyConsumer {
 }
 
 /// How much a consumer without a limit of its own gets ahead of what is written: many small messages, few large ones.
+///
+/// Consumers of one queue take turns as long as each has room in its window. So it does not begin small: messages that
+/// come at once would go to whoever is the first to widen its own.
 #[derive(Debug)]
 pub(super) struct Window {
     outstanding: u32,
+    /// How wide it is meant to be.
+    width: u32,
 }
 
-/// Before anything is known of the messages, which may be large. The first that is written widens it.
-pub(super) const WINDOW_FIRST: u32 = 4;
 const WINDOW_MAX: u32 = 4_000;
 const WINDOW_MIN: u32 = 2;
-const WINDOW_BYTES: usize = 4 << 20;
+const WINDOW_BYTES: u64 = 4 << 20;
+/// What messages are taken for before any is known: few are larger.
+const MESSAGE_BYTES_EXPECTED: u64 = 16 << 10;
 
 impl Window {
-    pub(super) const fn new() -> Self {
-        Self { outstanding: WINDOW_FIRST }
+    /// A window for messages that take so many bytes on the average, if that is known.
+    pub(super) fn new(average: Option<u64>) -> Self {
+        let width = width_for(average.unwrap_or(MESSAGE_BYTES_EXPECTED));
+        Self { outstanding: width, width }
+    }
+
+    /// How many messages may come before one is written.
+    pub(super) const fn first(&self) -> u32 {
+        self.width
     }
 
     /// Notes that messages were written, and says how many more may come.
     pub(super) fn written(&mut self, count: u32, bytes: usize) -> u32 {
         self.outstanding = self.outstanding.saturating_sub(count);
-        let average = (bytes / (count.max(1) as usize)).max(1);
-        let target = u32::try_from(WINDOW_BYTES / average).unwrap_or(u32::MAX).clamp(WINDOW_MIN, WINDOW_MAX);
+        // Nobody gets far ahead of others at once.
+        let target = width_for(bytes as u64 / u64::from(count.max(1))).min(self.width.saturating_mul(2));
+        self.width = target;
         // Asking takes the queue's lock, so it is done for many at once.
         if self.outstanding > target / 2 {
             return 0;
@@ -135,6 +148,10 @@ impl Window {
         self.outstanding = target;
         more
     }
+}
+
+fn width_for(average: u64) -> u32 {
+    u32::try_from(WINDOW_BYTES / average.max(1)).unwrap_or(u32::MAX).clamp(WINDOW_MIN, WINDOW_MAX)
 }
 
 impl Channel {
@@ -167,11 +184,21 @@ mod tests {
 
     #[test]
     fn a_window_is_wide_for_small_messages_and_narrow_for_large_ones() {
-        let mut window = Window::new();
-        assert_eq!(window.written(1, 16), WINDOW_MAX - WINDOW_FIRST + 1);
+        let mut window = Window::new(Some(16));
+        assert_eq!(window.first(), WINDOW_MAX);
         assert_eq!(window.written(10, 160), 0, "nothing is asked for until half is used");
         assert_eq!(window.written(2_000, 32_000), 2_010);
-        let mut window = Window::new();
-        assert_eq!(window.written(WINDOW_FIRST, 128 << 20), WINDOW_MIN);
+        let mut window = Window::new(Some(1 << 20));
+        assert_eq!(window.first(), 4);
+        assert_eq!(window.written(4, 4 << 27), WINDOW_MIN);
+    }
+
+    #[test]
+    fn a_window_widens_step_by_step() {
+        let mut window = Window::new(None);
+        let first = window.first();
+        assert_eq!(first, 256);
+        assert_eq!(window.written(first, first as usize * 16), first * 2);
+        assert_eq!(window.written(first * 2, first as usize * 32), first * 4);
     }
 }

@@ -8,7 +8,7 @@ use nexo_broker::{LeaseTerms, QueueHandle, SettleMode, Terms};
 use tokio::sync::Notify;
 
 use super::arguments::{QueueKind, Traits};
-use super::channel::{Acks, Consumer, ReplyConsumer, SeatGuard, WINDOW_FIRST, Window};
+use super::channel::{Acks, Consumer, ReplyConsumer, SeatGuard, Window};
 use super::error::Refusal;
 use super::limit::Limit;
 use super::reply_to::{Place, REPLY_TO, REPLY_TO_PREFIX};
@@ -54,8 +54,8 @@ impl Session {
         (source.prefetch, source.timeout) = (prefetch, timeout);
         let source = Arc::new(source);
         let stop = Arc::new(Notify::new());
-        let consumer =
-            Consumer { tag: tag.clone(), source, stop, acks, priority, window: Window::new(), _seat: seat };
+        let window = Window::new(source.queue.mean_bytes());
+        let consumer = Consumer { tag: tag.clone(), source, stop, acks, priority, window, _seat: seat };
         let subscription = subscribe(&consumer, limit, 0)?;
         let waiting = await_messages(Arc::clone(&consumer.source), subscription, Arc::clone(&consumer.stop));
         channel.tags.insert(tag.clone(), serial);
@@ -204,7 +204,7 @@ impl Session {
         for consumer in channel.consumers.values_mut().filter(|consumer| ids.contains(&consumer.source.id)) {
             let of_consumer = channel.unacked.iter().filter(|held| held.source.id == consumer.source.id);
             let held = u32::try_from(of_consumer.count()).unwrap_or(u32::MAX);
-            consumer.window = Window::new();
+            consumer.window = Window::new(consumer.source.queue.mean_bytes());
             let (source, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
             match subscribe(consumer, Some(Arc::clone(&limit)), held) {
                 Ok(subscription) => self.consumers.push(await_messages(source, subscription, stop)),
@@ -230,7 +230,8 @@ fn subscribe(
         Acks::None => SettleMode::Automatic,
     };
     let terms = Terms { lease: LeaseTerms::Session, settle, priority: consumer.priority };
-    let credit = if source.prefetch > 0 { source.prefetch.saturating_sub(held) } else { WINDOW_FIRST };
+    let credit =
+        if source.prefetch > 0 { source.prefetch.saturating_sub(held) } else { consumer.window.first() };
     let shared_credit = limit.as_ref().map(|limit| Arc::clone(&limit.credit));
     let subscription = source.queue.subscribe(terms, credit, shared_credit)?;
     source.sit(Seat { consumer: Some(subscription.id()), limit });

@@ -247,6 +247,11 @@ impl Client {
     }
 
     pub async fn publish(&mut self, name: &'static str, properties: &[u8], body: &[u8]) {
+        self.publish_at_once(name, properties, &[body]).await;
+    }
+
+    /// Publishes messages in one write.
+    pub async fn publish_at_once(&mut self, name: &'static str, properties: &[u8], bodies: &[&[u8]]) {
         let publish = basic::Publish {
             ticket: 0,
             exchange: ShortStr::EMPTY,
@@ -255,7 +260,9 @@ impl Client {
             immediate: false,
         };
         let mut out = Vec::new();
-        encode_message(&mut out, 1, &publish, properties, body, MAX);
+        for body in bodies {
+            encode_message(&mut out, 1, &publish, properties, body, MAX);
+        }
         self.raw(&out).await;
     }
 
