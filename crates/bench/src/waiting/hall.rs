@@ -15,8 +15,10 @@ use super::ledger::Ledger;
 use crate::percentiles;
 use crate::sqs::{AnswerSize, Connection, PATIENCE, Received, Request, SentOn, SqsUrl, all_taken};
 
-/// Connections that send. One alone would have to wait for the disk before it could send the next message when that is due.
+/// Connections that send, at first and at most. One alone would have to wait for the disk before it could send the next
+/// message when that is due; a disk that pauses for a second keeps as many busy as messages are due in it.
 const SENDERS: usize = 16;
+const SENDERS_MAX: usize = 2_000;
 /// Events that are taken at once.
 const EVENTS: usize = 256;
 /// An answer with nothing in it that comes earlier than this before its time was a false alarm.
@@ -84,8 +86,7 @@ impl Hall {
             false_alarms: 0,
         };
         for _ in 0..SENDERS {
-            let connection = Connection::open(url, AnswerSize::Small)?;
-            hall.senders.push(Sender { connection, sending: None });
+            hall.add_sender()?;
         }
         for index in 0..options.receivers as usize {
             let queue = index % addresses.len();
@@ -96,6 +97,12 @@ impl Hall {
             hall.receivers.push(Receiver { connection, queue, state: State::Waiting(Instant::now()) });
         }
         Ok(hall)
+    }
+
+    fn add_sender(&mut self) -> anyhow::Result<()> {
+        let connection = Connection::open(&self.url, AnswerSize::Small)?;
+        self.senders.push(Sender { connection, sending: None });
+        Ok(())
     }
 
     /// Moments count from now on; gives back when that is.
@@ -110,6 +117,10 @@ impl Hall {
         let free = loop {
             if let Some(free) = self.senders.iter().position(|sender| sender.sending.is_none()) {
                 break free;
+            }
+            if self.senders.len() < SENDERS_MAX {
+                self.add_sender()?;
+                continue;
             }
             ensure!(Instant::now() < end, "{} has not answered SendMessage for {PATIENCE:?}", self.url);
             self.turn(PATIENCE)?;
