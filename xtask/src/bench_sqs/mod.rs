@@ -17,7 +17,7 @@ use moto::Moto;
 use waits::Waits;
 
 /// The load for both.
-const THROUGHPUT: [&str; 7] = ["throughput", "--size", "1024", "--publishers", "8", "--consumers", "8"];
+const THROUGHPUT: [&str; 7] = ["throughput", "--size", "1024", "--publishers", "6", "--consumers", "5"];
 /// A load that only Nexo can carry.
 const LATENCY: [&str; 5] = ["latency", "--size", "1024", "--rate", "2000"];
 
@@ -127,7 +127,7 @@ pub(crate) fn sqs(options: Options) -> anyhow::Result<()> {
         bench,
         throughput: [
             Row::new(
-                "8 publishers, 8 consumers, batches of 10: sent, received and deleted",
+                "16 connections (6 publishers, 5 consumers), batches of 10: sent, received and deleted",
                 "/consumed_per_second",
                 Unit::PerSecond,
             ),
