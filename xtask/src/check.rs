@@ -5,11 +5,13 @@ use crate::conformance;
 use crate::run::{answers, run};
 use crate::torture;
 
-/// What a change must pass. Writes nothing.
+/// What to run after every change: all that takes seconds, and a short torture of the real program. What real clients see
+/// is left to [`test`]. Writes nothing.
 pub(crate) fn verify() -> anyhow::Result<()> {
     run("cargo", &["fmt", "--all", "--check"])?;
     run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
-    test(&[])
+    rust_tests(&[])?;
+    torture::short()
 }
 
 /// Mends what can be mended by a program.
@@ -20,10 +22,7 @@ pub(crate) fn fix() -> anyhow::Result<()> {
 
 /// Every test there is. `rest` goes to the runner, for example a part of a test's name.
 pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
-    // nextest runs tests of all programs side by side; without it they run one program after the other.
-    let nextest = answers("cargo", &["nextest", "--version"]);
-    let runner: &[&str] = if nextest { &["nextest", "run", "--workspace"] } else { &["test", "--workspace"] };
-    run("cargo", &[runner, rest].concat())?;
+    rust_tests(rest)?;
     // A part of a test's name is for Rust's tests.
     if !rest.is_empty() {
         return Ok(());
@@ -32,4 +31,11 @@ pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
     // What real clients see.
     conformance::nexo(&[])?;
     conformance::scale(Size::Quick)
+}
+
+fn rust_tests(rest: &[&str]) -> anyhow::Result<()> {
+    // nextest runs tests of all programs side by side; without it they run one program after the other.
+    let nextest = answers("cargo", &["nextest", "--version"]);
+    let runner: &[&str] = if nextest { &["nextest", "run", "--workspace"] } else { &["test", "--workspace"] };
+    run("cargo", &[runner, rest].concat())
 }

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Usage: cargo xtask COMMAND
 
-  verify         formatting, lints and all tests; writes nothing
+  verify         formatting, lints, Rust tests and a short torture: for after every change; writes nothing
   test           everything that is tested, setting up what it needs
   fix            formats, and mends what the lints can mend
   conformance nexo|rabbitmq
