@@ -13,6 +13,17 @@ pub(crate) fn write(name: &str, text: &str) -> anyhow::Result<()> {
     std::fs::write(&path, replaced).with_context(|| format!("cannot write '{}'", path.display()))
 }
 
+/// How something was measured, as the beginning of a section.
+pub(crate) fn put_settings(out: &mut String, machine: &[String], reps: u32, seconds: u32) {
+    for line in machine {
+        out.push_str(&format!("- {line}\n"));
+    }
+    out.push_str(&format!(
+        "- {reps} repetitions in turn, {seconds} s each after 1 s of warm-up; load and broker on the same machine; \
+         default settings\n"
+    ));
+}
+
 fn replace(page: &str, name: &str, text: &str) -> Option<String> {
     let (open, close) = (format!("<!-- {name} -->"), format!("<!-- /{name} -->"));
     let start = page.find(&open)? + open.len();

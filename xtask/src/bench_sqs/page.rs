@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::waits::Waits;
 use super::{Measuring, Row};
+use crate::page::put_settings;
 use crate::spread::{Unit, thousands};
 
 /// Everything as Markdown, which is readable as it is.
@@ -16,15 +17,8 @@ pub(super) fn text(measuring: &Measuring) -> String {
 }
 
 fn settings(measuring: &Measuring, out: &mut String) {
-    for line in measuring.bench.machine() {
-        let _ = writeln!(out, "- {line}");
-    }
     let options = measuring.options;
-    let _ = writeln!(
-        out,
-        "- {} repetitions in turn, {} s each after 1 s of warm-up; load and broker on the same machine; default settings",
-        options.reps, options.seconds
-    );
+    put_settings(out, &measuring.bench.machine(), options.reps, options.seconds);
     let _ = writeln!(
         out,
         "- Nexo: {}; whatever it has answered to a send or a delete is on disk and synced",

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::Measuring;
 use super::contender::Contender;
 use super::scenario::{MIXED_BACKLOG, PLAIN_BACKLOG, SCENARIOS};
+use crate::page::put_settings;
 use crate::spread::Unit;
 
 /// Everything as Markdown, which is readable as it is.
@@ -20,15 +21,8 @@ pub(super) fn text(measuring: &Measuring) -> String {
 }
 
 fn settings(measuring: &Measuring, out: &mut String) {
-    for line in measuring.load.machine() {
-        let _ = writeln!(out, "- {line}");
-    }
     let options = measuring.options;
-    let _ = writeln!(
-        out,
-        "- {} repetitions in turn, {} s each after 1 s of warm-up; load and broker on the same machine; default settings",
-        options.reps, options.seconds
-    );
+    put_settings(out, &measuring.load.machine(), options.reps, options.seconds);
     for contender in Contender::ALL {
         if let Some(reason) = measuring.absent.get(&contender) {
             let _ = writeln!(out, "- without {contender}: {}", reason.replace('\n', " "));
