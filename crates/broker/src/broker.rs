@@ -17,6 +17,7 @@ use crate::difference::first_difference;
 use crate::disk_room::DiskRoom;
 use crate::error::{CreateError, DeleteError, OpenError, QueueError};
 use crate::exchanges::Exchanges;
+use crate::intake::Intake;
 use crate::keeper::Keeper;
 use crate::options::BrokerOptions;
 use crate::recovery;
@@ -27,6 +28,9 @@ use crate::stats::{BrokerStats, Health, QueueStats};
 use crate::system;
 use crate::timer::Timer;
 use crate::workers::Workers;
+
+/// The part of the memory for messages that those on their way in may take: one in four.
+const INTAKE_SHARE: u64 = 4;
 
 /// A broker. A clone is the same broker.
 #[derive(Clone, Debug)]
@@ -61,9 +65,11 @@ impl Broker {
         let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
         let restored = recovery::restore(&log, &recovered, &path)?;
         let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);
+        let intake = Intake::new(options.memory_bytes_max / INTAKE_SHARE);
         let shared = Arc::new(Shared {
             options,
             room,
+            intake,
             log,
             clock: Arc::new(Clock::default()),
             catalog: Catalog::default(),
@@ -91,6 +97,12 @@ impl Broker {
             shared.end_sessions(slot);
         }
         Ok(Self { shared })
+    }
+
+    /// Memory for messages that have not come whole.
+    #[must_use]
+    pub fn intake(&self) -> &Intake {
+        &self.shared.intake
     }
 
     /// Creates a queue. `true` if it is new, `false` if it was there with the same settings.

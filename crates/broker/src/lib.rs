@@ -8,7 +8,7 @@
 //! - `mailbox.rs`, `subscription.rs`: consumers.
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters.
 //! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
-//!   `disk_room.rs`: how much of the disk is left to others.
+//!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in.
 
 mod broker;
 mod catalog;
@@ -20,6 +20,7 @@ mod error;
 mod exchanges;
 mod handle;
 mod headers;
+mod intake;
 mod keeper;
 mod late;
 mod lifecycle;
@@ -49,6 +50,7 @@ pub use error::{
 };
 pub use handle::{PushedBundle, QueueHandle, Refused};
 pub use headers::{HeaderValue, Headers, HeadersError};
+pub use intake::{Intake, IntakeHold};
 pub use nexo_core::config::{
     Backoff, ConfigError, DeadLetters, Fate, GroupMode, Overflow, QueueConfig, RateLimit, SyncMode,
 };

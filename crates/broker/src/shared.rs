@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::disk_room::DiskRoom;
 use crate::error::QueueError;
 use crate::exchanges::Exchanges;
+use crate::intake::Intake;
 use crate::keeper::Keeper;
 use crate::mailbox::Mailbox;
 use crate::options::BrokerOptions;
@@ -37,6 +38,7 @@ const RETRY: Millis = Millis(500);
 pub(crate) struct Shared {
     pub(crate) options: BrokerOptions,
     pub(crate) room: DiskRoom,
+    pub(crate) intake: Intake,
     pub(crate) log: Log,
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
