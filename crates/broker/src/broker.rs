@@ -82,6 +82,7 @@ impl Broker {
             next_queue: AtomicU64::new(restored.next_queue),
             next_consumer: AtomicU64::new(1),
             memory_bytes: AtomicI64::new(0),
+            delivered: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
         });
         let started = shared.workers.start().and_then(|()| shared.timer.start(&shared));

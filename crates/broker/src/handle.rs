@@ -13,6 +13,7 @@ use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
 use crate::error::{CreateError, PushError, QueueError};
+use crate::flow::{Evenness, Peer};
 use crate::request::{Declaration, SessionId, Settle};
 use crate::shared::{Confirm, Shared, Written, not_found};
 use crate::slot::{Slot, SlotState};
@@ -35,6 +36,8 @@ pub struct PushedBundle {
     pub written: Written,
     /// Messages that were not taken.
     pub refused: Vec<Refused>,
+    /// Whether its consumers are served, or the publisher should wait for [`QueueHandle::until_even`].
+    pub evenness: Evenness,
 }
 
 /// A message that a queue did not take.
@@ -210,8 +213,13 @@ impl QueueHandle {
     pub fn push_bundle(&self, bundle: &mut Option<Bundle>) -> Result<PushedBundle, QueueError> {
         self.shared.refuse_pushes()?;
         let Some(packed) = bundle.take() else {
-            return Ok(PushedBundle { written: Written::NOTHING, refused: Vec::new() });
+            return Ok(PushedBundle {
+                written: Written::NOTHING,
+                refused: Vec::new(),
+                evenness: Evenness::Even,
+            });
         };
+        let count = packed.len() as u64;
         // Messages of a queue that does not survive a restart do not either; when memory is short they go to the log.
         let durability = match (self.shared.under_pressure(), self.slot.durability) {
             (true, _) => Durability::Durable,
@@ -223,7 +231,9 @@ impl QueueHandle {
         } else {
             Confirm::AsQueue
         };
+        let mut evenness = Evenness::Even;
         let pushed = self.shared.with(&self.slot, |state, now| {
+            evenness = state.pushed(&self.shared.delivered, count);
             if durability == packed.durability()
                 && let Some(plan) = state.queue.decide_bundle(&packed)
             {
@@ -231,10 +241,18 @@ impl QueueHandle {
             }
             self.push_one_by_one(state, now, packed, durability, confirm)
         })?;
-        pushed.map_err(|(error, untaken)| {
-            *bundle = Some(untaken);
-            self.shared.refused(&error)
-        })
+        match pushed {
+            Ok(pushed) => Ok(PushedBundle { evenness, ..pushed }),
+            Err((error, untaken)) => {
+                *bundle = Some(untaken);
+                Err(self.shared.refused(&error))
+            }
+        }
+    }
+
+    /// Waits while consumers of this queue wait for the broker and not the other way round.
+    pub async fn until_even(&self) {
+        self.shared.until_even(&self.slot).await;
     }
 
     fn push_as_it_is(
@@ -254,13 +272,17 @@ impl QueueHandle {
         let record = Record::Messages(bundle.seal(plan.first, now));
         if durability == Durability::Transient {
             self.shared.apply_unwritten(state, &record);
-            return Ok(PushedBundle { written: Written::NOTHING, refused: Vec::new() });
+            return Ok(PushedBundle {
+                written: Written::NOTHING,
+                refused: Vec::new(),
+                evenness: Evenness::Even,
+            });
         }
         let urgency = self.shared.urgency(state, confirm);
         match self.shared.commit(state, std::slice::from_ref(&record), urgency, Claim::Normal) {
             Ok((written, _)) => {
                 state.last_push = written;
-                Ok(PushedBundle { written, refused: Vec::new() })
+                Ok(PushedBundle { written, refused: Vec::new(), evenness: Evenness::Even })
             }
             Err(error) => match record {
                 Record::Messages(batch) => Err((error, Bundle::reopen(&batch, durability))),
@@ -288,7 +310,8 @@ impl QueueHandle {
         let refused = outcomes.into_iter().enumerate().filter_map(|(at, outcome)| {
             Some(Refused { at, message: messages[at].clone(), error: outcome.err()? })
         });
-        Ok(PushedBundle { written: written.unwrap_or(Written::NOTHING), refused: refused.collect() })
+        let written = written.unwrap_or(Written::NOTHING);
+        Ok(PushedBundle { written, refused: refused.collect(), evenness: Evenness::Even })
     }
 
     /// Adds a consumer that stays until the subscription is dropped. What it holds then stays with its connection, which
@@ -301,9 +324,11 @@ impl QueueHandle {
         terms: Terms,
         credit: u32,
         limit: Option<Arc<SharedCredit>>,
+        peer: Arc<Peer>,
     ) -> Result<Subscription, QueueError> {
         self.shared.refuse_if_stopping()?;
-        Subscription::start_sharing(&self.shared, &self.slot, terms, credit, limit, Kind::KeepingLeases)
+        let kind = Kind::KeepingLeases;
+        Subscription::start_sharing(&self.shared, &self.slot, terms, credit, limit, peer, kind)
     }
 
     /// Lets a consumer have more messages. With 0 it looks again, after a limit it shares has grown.

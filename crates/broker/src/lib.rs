@@ -5,7 +5,7 @@
 //!
 //! - [`Broker`] (`broker.rs`, `messages.rs`): the calls.
 //! - `shared.rs`: the way every change takes: lock, decide, write down, apply, see what follows, hand out.
-//! - `mailbox.rs`, `subscription.rs`: consumers.
+//! - `mailbox.rs`, `subscription.rs`: consumers. `flow.rs`: publishers that would starve them are slowed.
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters.
 //! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in.
@@ -18,6 +18,7 @@ mod difference;
 mod disk_room;
 mod error;
 mod exchanges;
+mod flow;
 mod handle;
 mod headers;
 mod intake;
@@ -48,6 +49,7 @@ pub use delivery::Delivery;
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
 };
+pub use flow::{Evenness, Peer};
 pub use handle::{PushedBundle, QueueHandle, Refused};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};

@@ -4,6 +4,8 @@
 //! the order in which they were handed to it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nexo_core::queue::{Handed, SettleMode};
 use nexo_types::ConsumerId;
@@ -11,11 +13,14 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use crate::flow::{OwedClock, Peer};
+
 /// Messages handed to one consumer and not yet taken by it.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     consumer: ConsumerId,
     settle: SettleMode,
+    peer: Arc<Peer>,
     inner: Mutex<Inner>,
     wake: Notify,
 }
@@ -25,6 +30,7 @@ struct Inner {
     batches: VecDeque<Batch>,
     next: u64,
     closed: bool,
+    owed: OwedClock,
 }
 
 #[derive(Debug)]
@@ -35,8 +41,8 @@ struct Batch {
 }
 
 impl Mailbox {
-    pub(crate) fn new(consumer: ConsumerId, settle: SettleMode) -> Self {
-        Self { consumer, settle, inner: Mutex::default(), wake: Notify::new() }
+    pub(crate) fn new(consumer: ConsumerId, settle: SettleMode, peer: Arc<Peer>) -> Self {
+        Self { consumer, settle, peer, inner: Mutex::default(), wake: Notify::new() }
     }
 
     /// Whether what is put in has left its queue, or does when it has been read.
@@ -69,6 +75,9 @@ impl Mailbox {
             let mut inner = self.inner.lock();
             let number = inner.next;
             inner.next += 1;
+            if inner.batches.is_empty() {
+                inner.owed.start(&self.peer);
+            }
             inner.batches.push_back(Batch { number, whole, messages });
             number
         };
@@ -104,6 +113,9 @@ impl Mailbox {
             } else {
                 taken.append(&mut batch.messages);
             }
+        }
+        if inner.batches.is_empty() && !taken.is_empty() {
+            inner.owed.stop(&self.peer);
         }
         taken
     }
@@ -144,6 +156,11 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         inner.closed = true;
         inner.batches.drain(..).flat_map(|batch| batch.messages).collect()
+    }
+
+    /// For how long, since `then`, messages lay here that the consumer could have taken.
+    pub(crate) fn owed_since(&self, then: Instant) -> Duration {
+        self.inner.lock().owed.since(then, &self.peer)
     }
 
     /// Whether messages are on their way from the log.

@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) next_consumer: AtomicU64,
     /// Memory of all queues, near enough.
     pub(crate) memory_bytes: AtomicI64,
+    /// Messages handed out by all queues.
+    pub(crate) delivered: AtomicU64,
     pub(crate) stopping: AtomicBool,
 }
 
@@ -307,6 +309,11 @@ impl Shared {
             if !matches!(outcome, Ok(true)) {
                 break;
             }
+        }
+        let delivered: usize = deliveries.batches.iter().map(|(_, messages)| messages.len()).sum();
+        if delivered > 0 {
+            self.delivered.fetch_add(delivered as u64, Ordering::Relaxed);
+            state.delivered(&slot.gate, delivered as u64);
         }
         // Under the lock, so that a consumer gets its messages in the order in which they were handed out.
         for (mailbox, messages) in deliveries.batches {

@@ -9,6 +9,7 @@ use nexo_core::queue::{Death, Queue};
 use nexo_types::{ConsumerId, Offset, Position, QueueId, QueueName, Timestamp};
 use parking_lot::Mutex;
 
+use crate::flow::{Flow, FlowGate};
 use crate::mailbox::Mailbox;
 use crate::request::SessionId;
 use crate::shared::Written;
@@ -24,6 +25,8 @@ pub(crate) struct Slot {
     pub(crate) owner: Option<SessionId>,
     /// Held while dead letters are moved, so that they stay in order.
     pub(crate) burial: Mutex<()>,
+    /// Publishers that wait for consumers to be served.
+    pub(crate) gate: FlowGate,
     pub(crate) state: Mutex<SlotState>,
 }
 
@@ -32,6 +35,7 @@ pub(crate) struct Slot {
 pub(crate) struct SlotState {
     pub(crate) queue: Queue,
     pub(crate) mailboxes: HashMap<ConsumerId, Arc<Mailbox>, RandomState>,
+    pub(crate) flow: Flow,
     /// As in the slot: records are written down.
     pub(crate) durable: bool,
     /// It has been deleted; whoever still holds the slot must leave it alone.
@@ -67,6 +71,7 @@ impl Slot {
         let state = SlotState {
             queue,
             mailboxes: HashMap::default(),
+            flow: Flow::default(),
             durable: durability == Durability::Durable,
             deleted: false,
             paging: false,
@@ -81,7 +86,15 @@ impl Slot {
             last_used: Timestamp(0),
         };
         let (id, name) = (state.queue.id(), state.queue.name().clone());
-        Self { id, name, durability, owner, burial: Mutex::new(()), state: Mutex::new(state) }
+        Self {
+            id,
+            name,
+            durability,
+            owner,
+            burial: Mutex::new(()),
+            gate: FlowGate::default(),
+            state: Mutex::new(state),
+        }
     }
 
     /// Whether records of this queue are written down.

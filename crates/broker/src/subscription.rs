@@ -11,6 +11,7 @@ use nexo_types::{ConsumerId, Offset, Timestamp};
 
 use crate::delivery::Delivery;
 use crate::error::QueueError;
+use crate::flow::Peer;
 use crate::mailbox::Mailbox;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
@@ -49,20 +50,21 @@ impl Subscription {
         credit: u32,
         kind: Kind,
     ) -> Result<Self, QueueError> {
-        Self::start_sharing(shared, slot, terms, credit, None, kind)
+        Self::start_sharing(shared, slot, terms, credit, None, Arc::default(), kind)
     }
 
-    /// As [`Self::start`], with a limit that other consumers share.
+    /// As [`Self::start`], with a limit that other consumers share, and a peer that tells whether it takes more.
     pub(crate) fn start_sharing(
         shared: &Arc<Shared>,
         slot: &Arc<Slot>,
         terms: Terms,
         credit: u32,
         limit: Option<Arc<SharedCredit>>,
+        peer: Arc<Peer>,
         kind: Kind,
     ) -> Result<Self, QueueError> {
         let id = shared.new_consumer_id();
-        let mailbox = Arc::new(Mailbox::new(id, terms.settle));
+        let mailbox = Arc::new(Mailbox::new(id, terms.settle, peer));
         shared.with(slot, |state, _| {
             state.mailboxes.insert(id, Arc::clone(&mailbox));
             match limit {

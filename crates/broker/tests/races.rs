@@ -406,7 +406,7 @@ async fn what_was_handed_to_a_consumer_that_leaves_is_given_to_it() {
     let mut seen = Vec::new();
     while seen.len() < MESSAGES {
         assert!(!pushing.is_finished() || total(&broker, &q) > 0, "only {} came", seen.len());
-        let subscription = queue.subscribe(terms, 50, None).unwrap();
+        let subscription = queue.subscribe(terms, 50, None, Arc::default()).unwrap();
         std::thread::yield_now();
         seen.extend(subscription.close().await.iter().map(handed_body));
     }
@@ -459,18 +459,18 @@ async fn a_consumer_that_leaves_gives_back_what_it_shared() {
     }
     let limit = Arc::new(SharedCredit::new(3));
     // Handed to it, and never taken from its mailbox.
-    drop(queue.subscribe(terms, 100, Some(Arc::clone(&limit))).unwrap());
-    let mut other = queue.subscribe(terms, 100, Some(Arc::clone(&limit))).unwrap();
+    drop(queue.subscribe(terms, 100, Some(Arc::clone(&limit)), Arc::default()).unwrap());
+    let mut other = queue.subscribe(terms, 100, Some(Arc::clone(&limit)), Arc::default()).unwrap();
     assert_eq!(bodies(&other.next().await.unwrap()), ["0", "1", "2"]);
     drop(other);
 
     let limit = Arc::new(SharedCredit::new(3));
-    let deleted = queue.subscribe(terms, 100, Some(Arc::clone(&limit))).unwrap();
+    let deleted = queue.subscribe(terms, 100, Some(Arc::clone(&limit)), Arc::default()).unwrap();
     broker.delete_queue(&q).await.unwrap();
     let r = name("r");
     broker.create_queue(&r, QueueConfig::default()).await.unwrap();
     push(&broker, &r, "elsewhere").await;
-    let mut other = broker.queue(&r).unwrap().subscribe(terms, 100, Some(limit)).unwrap();
+    let mut other = broker.queue(&r).unwrap().subscribe(terms, 100, Some(limit), Arc::default()).unwrap();
     assert_eq!(bodies(&other.next().await.unwrap()), ["elsewhere"]);
     drop((deleted, other));
     broker.shutdown().await;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use nexo_broker::Peer;
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -17,6 +18,7 @@ use super::dispatch::Stop;
 use super::erlang;
 use super::error::{Refusal, frame_refusal};
 use super::handshake::Handshake;
+use super::output::Output;
 use super::session::{Phase, Session};
 use super::shared::Shared;
 use crate::codec::{FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES, FrameError, ReplyCode};
@@ -59,6 +61,7 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
         read_bytes: READ_BYTES_MIN,
         stop,
         tick: Box::pin(sleep(IDLE_TICK)),
+        worked: Duration::ZERO,
         heard: Instant::now(),
         told: Instant::now(),
         closing_until: None,
@@ -89,6 +92,8 @@ struct Connection {
     read_bytes: usize,
     stop: CancellationToken,
     tick: Pin<Box<Sleep>>,
+    /// How long it has worked since others had their turn.
+    worked: Duration,
     /// When the peer was last heard of.
     heard: Instant,
     /// When the peer last heard of us.
@@ -124,7 +129,7 @@ impl Connection {
                     Ok(count) if count > 0 => self.has_read(count).await,
                     Ok(_) | Err(_) => return,
                 },
-                written = writer.write(session.out.unwritten()), if !session.out.is_empty() => match written {
+                written = write_some(writer, &session.out, &session.peer), if !session.out.is_empty() => match written {
                     Ok(count) => {
                         self.session.out.advance(count);
                         self.told = Instant::now();
@@ -195,6 +200,12 @@ impl Connection {
             self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
         }
         self.take_input().await;
+        self.worked += self.heard.elapsed();
+        if self.worked >= self.session.pace.turn() {
+            // One that always has more to read would keep its thread from the others.
+            tokio::task::yield_now().await;
+            self.worked = Duration::ZERO;
+        }
     }
 
     /// Works through the whole frames that have come, and refuses what is no frame.
@@ -293,4 +304,14 @@ impl Connection {
         }
         true
     }
+}
+
+/// Writes what the socket takes, and notes whether it takes anything.
+async fn write_some(writer: &mut OwnedWriteHalf, out: &Output, peer: &Peer) -> std::io::Result<usize> {
+    let written = std::future::poll_fn(|context| {
+        let polled = Pin::new(&mut *writer).poll_write(context, out.unwritten());
+        peer.set_stalled(polled.is_pending());
+        polled
+    });
+    written.await
 }

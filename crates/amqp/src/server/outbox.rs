@@ -4,10 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use nexo_broker::{Broker, Bundle, Draft, Health, NewMessage, PushError, QueueError, Refused, Written};
+use nexo_broker::{
+    Broker, Bundle, Draft, Evenness, Health, NewMessage, PushError, QueueError, Refused, Written,
+};
 use nexo_types::{QueueId, limits};
 
+use super::pace::Pushed;
 use super::routing::Target;
+
+/// Queues that are waited for after one flush: each wait is short, and there may be thousands of queues.
+const UNEVEN_MAX: usize = 4;
 
 /// Publishes that wait.
 #[derive(Debug)]
@@ -21,6 +27,7 @@ pub(super) struct Outbox {
     refused: Vec<Publisher>,
     dead: Vec<(Arc<Target>, NewMessage)>,
     messages: usize,
+    pushed: Pushed,
 }
 
 #[derive(Debug)]
@@ -129,6 +136,7 @@ pub(super) struct Flushed {
     pub(super) refused: Vec<Publisher>,
     /// Messages that a full queue refused and that are dead letters now.
     pub(super) dead: Vec<(Arc<Target>, NewMessage)>,
+    pub(super) pushed: Pushed,
 }
 
 impl Default for Outbox {
@@ -142,6 +150,7 @@ impl Default for Outbox {
             refused: Vec::new(),
             dead: Vec::new(),
             messages: 0,
+            pushed: Pushed::default(),
         }
     }
 }
@@ -185,10 +194,16 @@ impl Outbox {
             let mut done = 0;
             while let Some(bundle) = batch.bundles.pop_front() {
                 batch.expect_another(&bundle);
-                let count = bundle.len();
+                let (count, bytes) = (bundle.len(), bundle.bytes());
                 let mut bundle = Some(bundle);
                 match batch.target.queue.push_bundle(&mut bundle) {
                     Ok(pushed) => {
+                        self.pushed.messages += count;
+                        self.pushed.bytes += bytes;
+                        self.pushed.uneven |= pushed.evenness != Evenness::Even;
+                        if pushed.evenness == Evenness::Pause && self.pushed.pauses.len() < UNEVEN_MAX {
+                            self.pushed.pauses.push(batch.target.queue.clone());
+                        }
                         self.written = self.written.and(pushed.written);
                         let late = batch.refuse(done, pushed.refused, &mut self.refused, &mut self.dead);
                         if !late.is_empty() {
@@ -224,7 +239,8 @@ impl Outbox {
         }
         let written = std::mem::replace(&mut self.written, Written::NOTHING);
         let (runs, refused) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.refused));
-        Ok(Flushed { written, runs, refused, dead: std::mem::take(&mut self.dead) })
+        let (dead, pushed) = (std::mem::take(&mut self.dead), std::mem::take(&mut self.pushed));
+        Ok(Flushed { written, runs, refused, dead, pushed })
     }
 }
 

@@ -19,6 +19,9 @@ use crate::codec::method::basic;
 use crate::codec::{Properties, PropertiesBuilder, ReplyCode, ShortStr, encode_message};
 use crate::headers::MessageHeaders;
 
+/// After a push of this many messages, work on them goes on in parallel. With fewer, waking a thread takes longer.
+const HANDOVER_MESSAGES: usize = 64;
+
 /// A publish with its content.
 #[derive(Debug)]
 pub(super) struct Incoming<'a> {
@@ -191,9 +194,19 @@ impl Session {
             self.confirms.push(run, refused, flushed.written);
         }
         self.confirm_ready(None);
-        self.pace.check(&self.shared.broker);
+        if flushed.pushed.messages >= HANDOVER_MESSAGES {
+            hand_over();
+        }
+        self.pace.check(&self.shared.broker, flushed.pushed);
         Some(flushed.written)
     }
+}
+
+/// Lets another thread of the runtime have the consumers that were just woken. The runtime keeps the task that was woken
+/// last for the thread that woke it, which goes on with this connection for a while; a task woken after it takes that
+/// place, and this one has nothing to do.
+fn hand_over() {
+    drop(tokio::spawn(std::future::ready(())));
 }
 
 /// Notes a publish that is to be confirmed, if the channel wants that.

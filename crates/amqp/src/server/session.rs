@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
-use nexo_broker::{QueueError, SessionId};
+use nexo_broker::{Peer, QueueError, SessionId};
 use tokio::sync::mpsc;
 
 use super::channel::Channel;
@@ -41,6 +41,8 @@ pub(super) struct Session {
     pub(super) limits: Limits,
     pub(super) abilities: Abilities,
     pub(super) out: Output,
+    /// Whether the client takes what is written.
+    pub(super) peer: Arc<Peer>,
     pub(super) outbox: Outbox,
     pub(super) confirms: Confirms,
     pub(super) targets: Targets,
@@ -109,6 +111,7 @@ impl Session {
             limits,
             abilities,
             out: Output::default(),
+            peer: Arc::default(),
             outbox: Outbox::default(),
             confirms: Confirms::default(),
             targets: Targets::default(),

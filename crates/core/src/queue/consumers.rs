@@ -89,6 +89,9 @@ struct Consumer {
     in_turn: bool,
 }
 
+/// Messages in a row for one consumer, if many wait and others are waiting for them too.
+const TURN_MAX: u32 = 64;
+
 /// All consumers of one queue.
 #[derive(Debug, Default)]
 pub(crate) struct Consumers {
@@ -178,8 +181,9 @@ impl Consumers {
         self.active.filter(|_| self.single_active)
     }
 
-    /// Whose turn it is, and how many messages it may have now, at most `max`: one, unless nobody else waits.
-    pub(crate) fn next_turn(&mut self, max: u32) -> Option<(ConsumerId, Terms, u32)> {
+    /// Whose turn it is, and how many messages it may have now, at most `max`: one, unless nobody else waits, or so
+    /// many messages are `waiting` that everybody gets as much in longer turns.
+    pub(crate) fn next_turn(&mut self, max: u32, waiting: u64) -> Option<(ConsumerId, Terms, u32)> {
         let alone = match self.turns.as_slice() {
             [(_, turn)] if turn.len() == 1 && !self.single_active => turn.front().copied(),
             _ => None,
@@ -194,7 +198,19 @@ impl Consumers {
             consumer.credit -= count;
             return Some((id, consumer.terms, count));
         }
-        self.next().map(|(id, terms)| (id, terms, 1))
+        let (id, terms) = self.next()?;
+        let others = self.with_credit.max(1) as u64;
+        let long = if waiting >= others * u64::from(TURN_MAX) * 2 { TURN_MAX.min(max) } else { 1 };
+        let count = match self.all.get_mut(&id) {
+            Some(consumer) if consumer.shared.is_none() && consumer.credit > 1 && long > 1 => {
+                // One credit is left, as above.
+                let more = (long - 1).min(consumer.credit - 1);
+                consumer.credit -= more;
+                1 + more
+            }
+            Some(_) | None => 1,
+        };
+        Some((id, terms, count))
     }
 
     /// Whose turn it is: of those with credit the one of highest priority that has waited longest. It is given one
@@ -383,5 +399,25 @@ mod tests {
             consumers.add_credit(ConsumerId(1), 0);
             assert_eq!(consumers.next().is_some(), more);
         }
+    }
+
+    #[test]
+    fn turns_are_long_where_much_waits_and_short_where_little_does() {
+        let mut consumers = Consumers::default();
+        for id in [1, 2] {
+            consumers.add(ConsumerId(id), Terms::default(), 1000, None);
+        }
+        let turn = |consumers: &mut Consumers, waiting| {
+            consumers.next_turn(1000, waiting).map(|(id, _, count)| (id.0, count))
+        };
+        assert_eq!(turn(&mut consumers, 10_000), Some((1, TURN_MAX)));
+        assert_eq!(turn(&mut consumers, 10_000), Some((2, TURN_MAX)));
+        assert_eq!(turn(&mut consumers, 255), Some((1, 1)));
+        assert_eq!(turn(&mut consumers, 3), Some((2, 1)));
+        let mut left = 0;
+        while let Some((_, count)) = turn(&mut consumers, 10_000) {
+            left += count;
+        }
+        assert_eq!(left, 2000 - 2 * TURN_MAX - 2, "credit is used up, and no more than that");
     }
 }

@@ -57,6 +57,7 @@ impl Queue {
         let mut turns: Vec<Turn> = Vec::new();
         let mut durable = false;
         let mut taken = 0;
+        let waiting = self.lanes.len();
         let mut ready = ReadyWalk::new(&self.rejoined, &self.lanes);
         // Whose turn it is, on which terms, and how many more messages it gets in this turn.
         let mut turn: Option<(ConsumerId, Terms, u32)> = None;
@@ -67,7 +68,7 @@ impl Queue {
                 continue;
             }
             if turn.is_none() {
-                turn = self.consumers.next_turn((max - taken) as u32);
+                turn = self.consumers.next_turn((max - taken) as u32, waiting.saturating_sub(taken as u64));
             }
             let Some((consumer, terms, left)) = turn else { break };
             turn = (left > 1).then_some((consumer, terms, left - 1));

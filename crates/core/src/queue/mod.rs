@@ -359,6 +359,12 @@ impl Queue {
         (self.lanes.bytes() + self.loose_bytes).saturating_sub(overhead)
     }
 
+    /// Stored bytes of the messages that wait in order for a consumer.
+    #[must_use]
+    pub const fn ready_bytes(&self) -> u64 {
+        self.lanes.bytes()
+    }
+
     /// What limits are about: messages that wait, and the bytes of their bodies. What is with a consumer, or about to be
     /// moved, does not count.
     fn load(&self) -> (u64, u64) {

@@ -1,0 +1,522 @@
+//! Keeping publishers and consumers of a queue even.
+//!
+//! Whoever publishes as fast as it can takes the machine's time from those who consume. So publishers are slowed while
+//! the *broker* is behind: while messages are ready for consumers that would take more. A consumer that is slow by
+//! itself (it works, its credit is used up, its socket is full) slows nobody: to absorb peaks is what a queue is for.
+//!
+//! The two cannot be told apart by looking at one moment, because a busy machine makes every client look slow. So it is
+//! tried out. When more is ready than [`SLACK_MESSAGES`], publishers that push much are stopped for a short
+//! [`WATCH`]. If messages are handed out faster meanwhile, or lie in the mailboxes of consumers that could take
+//! them, it was the publishers that held them up: then publishers go on only as fast as messages are handed out. If not,
+//! publishers are left alone for a while, longer each time.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::shared::Shared;
+use crate::slot::{Slot, SlotState};
+
+/// Ready messages that are nobody's concern: they keep consumers busy while publishers are paused.
+const SLACK_MESSAGES: u64 = 65_536;
+/// As above, for large messages.
+const SLACK_BYTES: u64 = 16 << 20;
+/// How long publishers are stopped to see what consumers do then. Timers are late on a busy machine, and consumers come in
+/// bursts: shorter would tell little.
+const WATCH: Duration = Duration::from_millis(25);
+/// How long it may take until all publishers have stopped: each finishes what it has read.
+const STOPPING_MAX: Duration = Duration::from_millis(200);
+/// How long publishers are left alone before that, at first: to see what consumers do otherwise …
+const FREE_MIN: Duration = Duration::from_millis(100);
+/// … and at most, if consumers turn out to be slow by themselves again and again. Then one part in 128 is lost.
+const FREE_MAX: Duration = Duration::from_millis(3_200);
+/// How long publishers are paced before it is tried out again.
+const PACED: Duration = Duration::from_millis(3_200);
+/// What paced consumers take is looked at again after this.
+const PACED_WINDOW: Duration = Duration::from_millis(100);
+/// Consumers are held up if without publishers they get so many times as much, in eighths.
+const HELD_UP_EIGHTHS: u64 = 10;
+/// Consumers that take fewer messages a second than this have work to do, whatever else they wait for.
+const WORKING_PER_SECOND: u64 = 20_000;
+/// Consumers that take more messages a second than this do no more than pass them on: what limits them is the way there,
+/// which they share with publishers.
+const PASSING_ON_PER_SECOND: u64 = 200_000;
+/// Consumers are held up if messages lay ready for one of them for one part in so many of the time.
+const OWED_PART: u32 = 8;
+/// Paced publishers are set free when consumers take less than one part in so many of what they took before.
+const SLOWER_PART: u64 = 4;
+/// What paced publishers may push beyond what was handed out before they pause: many short pauses cost more than few
+/// long ones.
+const DEBT_MESSAGES: i64 = 32_768;
+/// Consumers that are asked how long messages lay ready for them; of more than these, some are.
+const CONSUMERS_ASKED_MAX: usize = 64;
+
+/// Queues are watched at the same moments, counted from here: stopping the publishers of one tells nothing while those
+/// of others go on.
+static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// What paused publishers of one queue wait for. All else is behind the queue's lock.
+#[derive(Debug, Default)]
+pub(crate) struct FlowGate {
+    wake: Notify,
+}
+
+/// What is known about one queue's publishers and consumers.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    phase: Option<Phase>,
+    /// Messages handed out, ever.
+    delivered: u64,
+    /// Messages that paced publishers may push; below zero, what they pushed beyond it.
+    allowance: i64,
+    /// How long publishers were last left alone.
+    free_for: Duration,
+    /// What consumers took while publishers were left alone.
+    free: Rates,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Publishers are left alone.
+    Free { from: Mark, until: Instant },
+    /// Publishers are stopped, and consumers are watched from when the last of them has.
+    Watch { from: Mark, until: Instant },
+    /// Publishers go as fast as consumers do. `rate` is what those took when they were watched.
+    Paced { from: Mark, until: Instant, rate: u64 },
+}
+
+/// The next moment that all queues share, half an interval away at least.
+fn common_moment(now: Instant, every: Duration) -> Instant {
+    let elapsed = now.saturating_duration_since(*EPOCH) + every / 2;
+    let passed = elapsed.as_nanos() / every.as_nanos().max(1);
+    *EPOCH + every * u32::try_from(passed + 1).unwrap_or(u32::MAX)
+}
+
+/// A moment, and how many messages had been handed out by then.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    at: Instant,
+    delivered: u64,
+    /// Of all queues.
+    delivered_by_all: u64,
+}
+
+/// Messages a second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rates {
+    own: u64,
+    /// Of all queues.
+    all: u64,
+}
+
+impl Rates {
+    /// Whether consumers get more than they did before, so that it is not chance.
+    fn exceed(self, before: Self) -> bool {
+        let more = |now: u64, before: u64| now / HELD_UP_EIGHTHS > before / 8;
+        // Of one queue among many, too few messages come in a short time to tell; all of them together do.
+        more(self.own, before.own) || (more(self.all, before.all) && self.own >= before.own / 2)
+    }
+}
+
+impl Mark {
+    fn rates(self, now: Mark) -> Rates {
+        let nanos = now.at.saturating_duration_since(self.at).as_nanos().max(1);
+        let rate = |now: u64, then: u64| {
+            let count = u128::from(now.saturating_sub(then));
+            u64::try_from(count * 1_000_000_000 / nanos).unwrap_or(u64::MAX)
+        };
+        Rates {
+            own: rate(now.delivered, self.delivered),
+            all: rate(now.delivered_by_all, self.delivered_by_all),
+        }
+    }
+
+    fn age(self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.at)
+    }
+}
+
+/// How a queue stands after a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evenness {
+    /// Its consumers get what comes.
+    Even,
+    /// More is ready than its consumers take: others should have their turn.
+    Uneven,
+    /// The publisher should wait before it pushes much more.
+    Pause,
+}
+
+/// What a publisher does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Go on, and so may others.
+    Push,
+    /// Go on; others may when more has been handed out.
+    PushAlone,
+    /// Wait until woken, at most until then.
+    WaitUntil(Instant),
+}
+
+impl Flow {
+    /// Notes a push to a queue that has too much, and says whether its publisher should pause.
+    fn pushed(&mut self, now: Instant, delivered_by_all: u64, count: u64) -> bool {
+        self.allowance = self.allowance.saturating_sub_unsigned(count);
+        match self.phase {
+            None => {
+                self.leave_alone(self.mark(now, delivered_by_all));
+                false
+            }
+            Some(Phase::Free { until, .. }) => now >= until,
+            Some(Phase::Watch { until, .. }) => {
+                if now < until {
+                    self.phase = Some(Phase::Watch { from: self.mark(now, delivered_by_all), until });
+                }
+                true
+            }
+            Some(Phase::Paced { .. }) => self.allowance <= -DEBT_MESSAGES,
+        }
+    }
+
+    /// Notes that messages were handed out. Publishers may push a little less than that, so that what is too much goes.
+    fn delivered(&mut self, count: u64) {
+        self.delivered += count;
+        let more = i64::try_from(count - count / 8).unwrap_or(i64::MAX);
+        self.allowance = self.allowance.saturating_add(more).min(SLACK_MESSAGES as i64);
+    }
+
+    /// So few messages are ready that nobody need be paused.
+    fn settle_up(&mut self) {
+        self.allowance = 0;
+        if matches!(self.phase, Some(Phase::Watch { .. })) {
+            self.phase = None;
+        }
+    }
+
+    fn lets_push(&self) -> bool {
+        matches!(self.phase, Some(Phase::Paced { .. })) && self.allowance > 0
+    }
+
+    /// What a paused publisher does next. `owed` tells for how long, since a moment, messages lay ready for the
+    /// consumer for which they did so longest.
+    fn step(&mut self, now: Instant, delivered_by_all: u64, owed: impl FnOnce(Instant) -> Duration) -> Step {
+        let here = self.mark(now, delivered_by_all);
+        match self.phase {
+            None => {
+                self.leave_alone(here);
+                Step::Push
+            }
+            Some(Phase::Free { until, .. }) if now < until => Step::Push,
+            Some(Phase::Free { from, .. }) => {
+                self.free = from.rates(here);
+                self.phase = Some(Phase::Watch { from: here, until: now + STOPPING_MAX });
+                Step::WaitUntil(now + WATCH)
+            }
+            Some(Phase::Watch { from, .. }) if from.age(now) < WATCH => Step::WaitUntil(from.at + WATCH),
+            Some(Phase::Watch { from, .. }) => {
+                let rates = from.rates(here);
+                let quicker = rates.own > WORKING_PER_SECOND && rates.exceed(self.free);
+                let quicker = quicker || rates.own > PASSING_ON_PER_SECOND;
+                if quicker || owed(from.at) >= from.age(now) / OWED_PART {
+                    self.free_for = Duration::ZERO;
+                    self.allowance = 0;
+                    let until = common_moment(now, PACED);
+                    self.phase = Some(Phase::Paced { from: here, until, rate: rates.own });
+                    return Step::WaitUntil(now + WATCH);
+                }
+                self.leave_alone(here);
+                Step::Push
+            }
+            Some(Phase::Paced { from, until, rate }) => {
+                let looks = from.age(now) >= PACED_WINDOW;
+                if now >= until || (looks && from.rates(here).own < rate / SLOWER_PART) {
+                    self.leave_alone(here);
+                    return Step::Push;
+                }
+                if looks {
+                    self.phase = Some(Phase::Paced { from: here, until, rate });
+                }
+                if self.allowance > 0 { Step::PushAlone } else { Step::WaitUntil(now + WATCH) }
+            }
+        }
+    }
+
+    fn leave_alone(&mut self, here: Mark) {
+        self.free_for = (self.free_for * 2).clamp(FREE_MIN, FREE_MAX);
+        self.phase = Some(Phase::Free { from: here, until: common_moment(here.at, self.free_for) });
+        self.allowance = 0;
+    }
+
+    const fn mark(&self, at: Instant, delivered_by_all: u64) -> Mark {
+        Mark { at, delivered: self.delivered, delivered_by_all }
+    }
+}
+
+impl SlotState {
+    /// Notes a push before it is applied, and says whether its publisher should pause.
+    pub(crate) fn pushed(&mut self, delivered_by_all: &AtomicU64, count: u64) -> Evenness {
+        if !self.has_too_much() {
+            return Evenness::Even;
+        }
+        let delivered = delivered_by_all.load(Ordering::Relaxed);
+        if self.flow.pushed(Instant::now(), delivered, count) { Evenness::Pause } else { Evenness::Uneven }
+    }
+
+    /// Notes that messages were handed out, and lets publishers go on if they may.
+    pub(crate) fn delivered(&mut self, gate: &FlowGate, count: u64) {
+        self.flow.delivered(count);
+        if self.flow.phase.is_none() {
+            return;
+        }
+        if !self.has_too_much() {
+            self.flow.settle_up();
+            gate.wake.notify_one();
+        } else if self.flow.lets_push() {
+            gate.wake.notify_one();
+        }
+    }
+
+    /// Whether more is ready for consumers than keeps them busy.
+    fn has_too_much(&self) -> bool {
+        let (ready, consumers) = self.queue.counts();
+        consumers > 0 && (ready > SLACK_MESSAGES || self.queue.ready_bytes() > SLACK_BYTES)
+    }
+
+    fn flow_step(&mut self, now: Instant, delivered_by_all: u64) -> Step {
+        if self.deleted || !self.has_too_much() {
+            self.flow.settle_up();
+            return Step::Push;
+        }
+        let mailboxes = &self.mailboxes;
+        self.flow.step(now, delivered_by_all, |since| {
+            let owed = mailboxes.values().take(CONSUMERS_ASKED_MAX).map(|mailbox| mailbox.owed_since(since));
+            owed.max().unwrap_or_default()
+        })
+    }
+}
+
+impl Shared {
+    /// Waits while consumers of a queue wait for the broker.
+    pub(crate) async fn until_even(&self, slot: &Slot) {
+        loop {
+            let woken = slot.gate.wake.notified();
+            let delivered = self.delivered.load(Ordering::Relaxed);
+            let step = slot.state.lock().flow_step(Instant::now(), delivered);
+            match step {
+                Step::Push => break,
+                Step::PushAlone => return,
+                Step::WaitUntil(until) => {
+                    let _ = tokio::time::timeout_at(until.into(), woken).await;
+                }
+            }
+        }
+        // One wakes the next: all of them at once would only queue for the lock.
+        slot.gate.wake.notify_one();
+    }
+}
+
+/// Whether the one at the other end takes more. Shared by all consumers of a connection.
+#[derive(Debug, Default)]
+pub struct Peer {
+    state: Mutex<PeerState>,
+}
+
+#[derive(Debug, Default)]
+struct PeerState {
+    stalled: bool,
+    /// How often it has stalled.
+    stalls: u64,
+}
+
+impl Peer {
+    /// Notes whether its socket took what was written last.
+    pub fn set_stalled(&self, stalled: bool) {
+        let mut state = self.state.lock();
+        if stalled && !state.stalled {
+            state.stalls += 1;
+        }
+        state.stalled = stalled;
+    }
+
+    /// How often it has stalled, unless it does so now.
+    fn stalls(&self) -> Option<u64> {
+        let state = self.state.lock();
+        (!state.stalled).then_some(state.stalls)
+    }
+}
+
+/// How long a consumer has been owed messages that it could take.
+#[derive(Debug, Default)]
+pub(crate) struct OwedClock {
+    /// Since when, and how often its peer had stalled by then.
+    since: Option<(Instant, u64)>,
+    /// Times that are over, and when the last of them ended. Kept for one window.
+    sum: Duration,
+    sum_since: Option<Instant>,
+}
+
+impl OwedClock {
+    /// Messages have come for a consumer that had none.
+    pub(crate) fn start(&mut self, peer: &Peer) {
+        self.since = peer.stalls().map(|stalls| (Instant::now(), stalls));
+    }
+
+    /// It has taken them.
+    pub(crate) fn stop(&mut self, peer: &Peer) {
+        let Some((since, stalls)) = self.since.take() else { return };
+        if peer.stalls() != Some(stalls) {
+            return;
+        }
+        let now = Instant::now();
+        if self.sum_since.is_none_or(|began| now.duration_since(began) > WATCH * 2) {
+            (self.sum, self.sum_since) = (Duration::ZERO, Some(now));
+        }
+        self.sum += now.duration_since(since);
+    }
+
+    /// For how long it was owed messages since `then`, near enough.
+    pub(crate) fn since(&self, then: Instant, peer: &Peer) -> Duration {
+        let ended = if self.sum_since.is_some_and(|began| began >= then) { self.sum } else { Duration::ZERO };
+        match self.since {
+            Some((since, stalls)) if peer.stalls() == Some(stalls) => ended + since.max(then).elapsed(),
+            Some(_) | None => ended,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A queue with too much in it, and the time.
+    struct Rig {
+        flow: Flow,
+        now: Instant,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            Self { flow: Flow::default(), now: Instant::now() }
+        }
+
+        fn pushes(&mut self, count: u64) -> bool {
+            self.flow.pushed(self.now, self.flow.delivered, count)
+        }
+
+        fn steps(&mut self, owed: Duration) -> Step {
+            self.flow.step(self.now, self.flow.delivered, |_| owed)
+        }
+
+        /// Consumers take so many a second, for so long.
+        fn takes(&mut self, per_second: u64, time: Duration) {
+            self.now += time;
+            self.flow.delivered(per_second * time.as_millis() as u64 / 1000);
+        }
+
+        /// Pushes until publishers are stopped, with consumers that take so many meanwhile.
+        fn until_watched(&mut self, per_second: u64) {
+            for _ in 0..1000 {
+                if self.pushes(1000) {
+                    assert!(matches!(self.steps(Duration::ZERO), Step::WaitUntil(_)));
+                    return;
+                }
+                self.takes(per_second, Duration::from_millis(10));
+            }
+            panic!("nobody is watched");
+        }
+    }
+
+    #[test]
+    fn a_consumer_that_is_slow_by_itself_slows_nobody() {
+        let mut rig = Rig::new();
+        let mut waited = Duration::ZERO;
+        let began = rig.now;
+        for _ in 0..20 {
+            rig.until_watched(1_000);
+            let stopped = rig.now;
+            while let Step::WaitUntil(until) = rig.steps(Duration::from_micros(100)) {
+                rig.takes(1_000, until - rig.now);
+            }
+            waited += rig.now - stopped;
+        }
+        let all = rig.now - began;
+        assert!(waited * 50 < all, "publishers waited for {waited:?} of {all:?}");
+    }
+
+    #[test]
+    fn consumers_that_get_more_without_publishers_are_held_up_by_them() {
+        let mut rig = Rig::new();
+        rig.until_watched(30_000);
+        rig.takes(60_000, WATCH);
+        assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)), "publishers are paced from now on");
+        let begins = rig.flow.delivered;
+        let mut pushed = 0;
+        for _ in 0..200 {
+            pushed += 500;
+            let pauses = rig.pushes(500);
+            while pauses && matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)) {
+                rig.takes(60_000, Duration::from_millis(5));
+            }
+            assert!(matches!(rig.flow.phase, Some(Phase::Paced { .. })));
+        }
+        let taken = rig.flow.delivered - begins;
+        let beyond = DEBT_MESSAGES as u64 + 1000;
+        assert!(pushed <= taken + beyond, "{pushed} pushed, {taken} taken");
+        assert!(pushed >= taken / 2, "{pushed} pushed, {taken} taken");
+    }
+
+    #[test]
+    fn messages_that_lie_ready_for_a_consumer_are_the_brokers_fault() {
+        let mut rig = Rig::new();
+        rig.until_watched(1_000);
+        rig.takes(1_000, WATCH);
+        assert!(matches!(rig.steps(WATCH / 2), Step::WaitUntil(_)));
+        assert!(matches!(rig.flow.phase, Some(Phase::Paced { .. })));
+    }
+
+    #[test]
+    fn consumers_that_stop_set_publishers_free() {
+        let mut rig = Rig::new();
+        rig.until_watched(1_000_000);
+        rig.takes(1_000_000, WATCH);
+        assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)));
+        while rig.flow.allowance > -DEBT_MESSAGES {
+            rig.pushes(1000);
+        }
+        let mut waited = Duration::ZERO;
+        while let Step::WaitUntil(until) = rig.steps(Duration::ZERO) {
+            waited += until - rig.now;
+            rig.now = until;
+        }
+        assert!(waited <= PACED_WINDOW * 2, "{waited:?}");
+        assert!(!rig.pushes(1000));
+    }
+
+    #[test]
+    fn watching_begins_when_the_last_publisher_has_stopped() {
+        let mut rig = Rig::new();
+        rig.until_watched(1_000);
+        rig.takes(1_000, WATCH / 2);
+        assert!(rig.pushes(1000), "it had read that before");
+        rig.takes(1_000, WATCH / 2);
+        assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)), "half of the watch is left");
+    }
+
+    #[test]
+    fn a_peer_that_takes_nothing_is_owed_nothing() {
+        let peer = Peer::default();
+        let mut clock = OwedClock::default();
+        let then = Instant::now();
+        clock.start(&peer);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(clock.since(then, &peer) >= Duration::from_millis(2));
+        peer.set_stalled(true);
+        assert_eq!(clock.since(then, &peer), Duration::ZERO);
+        peer.set_stalled(false);
+        clock.stop(&peer);
+        assert_eq!(clock.since(then, &peer), Duration::ZERO, "it had stalled meanwhile");
+    }
+}
