@@ -15,6 +15,7 @@ use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Ti
 
 use crate::catalog::Catalog;
 use crate::clock::Clock;
+use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::error::QueueError;
 use crate::exchanges::Exchanges;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) options: BrokerOptions,
     pub(crate) room: DiskRoom,
     pub(crate) intake: Intake,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) log: Log,
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
