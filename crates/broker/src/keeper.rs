@@ -189,7 +189,7 @@ impl Shared {
     fn try_again(self: &Arc<Self>, slot: &Arc<Slot>) {
         let stuck = self.with(slot, |state, _| {
             state.paging = false;
-            if self.return_taken(state).is_err() {
+            if self.settle_again(state).is_err() {
                 self.keeper.note_stuck(slot);
             }
             state.pending_deaths = state.queue.deaths();

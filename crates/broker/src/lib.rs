@@ -16,6 +16,7 @@ mod broker;
 mod catalog;
 mod clock;
 mod connections;
+mod dead_letter_move;
 mod delivery;
 mod difference;
 mod disk_room;
@@ -53,7 +54,7 @@ pub use delivery::Delivery;
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
 };
-pub use handle::{PushedBundle, QueueHandle, Refused};
+pub use handle::{PushedBundle, QueueHandle, Refused, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
 pub use nexo_core::config::{

@@ -192,8 +192,10 @@ impl Queue {
         let max_attempts = self.config.max_attempts;
         for offset in held {
             let Some(lease) = self.leased.get_mut(&offset) else { continue };
-            // It is about to be moved, and nothing brings it back: it would be moved twice, or not at all.
-            if lease.dying.is_some() {
+            // It is about to be moved, and nothing brings it back: it would be moved twice, or not at all. Whoever says
+            // it again waits for the same move.
+            if let Some(reason) = lease.dying {
+                plan.deaths.push(Death { offset, reason });
                 continue;
             }
             let attempts = lease.entry.attempts;
