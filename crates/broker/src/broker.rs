@@ -210,9 +210,11 @@ impl Broker {
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
         let purged = self.shared.with(&slot, |state, now| {
-            let record = Record::Purge { before: state.queue.next_offset(), at: now };
+            // What is with a consumer stays, so a replay must know of it.
+            let mut records = state.queue.decide_unwritten_leases(usize::MAX);
+            records.push(Record::Purge { before: state.queue.next_offset(), at: now });
             let urgency = self.shared.urgency(state, crate::shared::Confirm::AsQueue);
-            self.shared.commit(state, &[record], urgency, Claim::Reserved)
+            self.shared.commit(state, &records, urgency, Claim::Reserved)
         })?;
         let (written, applied) = purged.map_err(|error| Shared::unavailable(&error))?;
         let count = self.shared.let_go(applied.into_iter().find_map(|applied| applied.removed));

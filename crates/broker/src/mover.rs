@@ -183,7 +183,8 @@ impl Shared {
         let at = if entries.is_empty() {
             nexo_types::Position::default()
         } else {
-            let appended = self.append(&entries, Urgency::Written, Claim::Reserved)?;
+            // A copy brings in more than it frees: on a full disk it waits, and leaves the rest to acknowledgements.
+            let appended = self.append(&entries, Urgency::Written, Claim::Normal)?;
             to.dirty = true;
             from.dirty = true;
             appended.at
@@ -283,8 +284,7 @@ impl Shared {
                     }
                     match state.queue.decide_take(now, max, |offset| wanted.wants(offset)) {
                         Some(record) => {
-                            let (_, applied) =
-                                self.commit(state, &[record], Urgency::Lazy, Claim::Reserved)?;
+                            let (_, applied) = self.commit(state, &[record], Urgency::Lazy, Claim::Normal)?;
                             Ok((applied.into_iter().flat_map(|applied| applied.handed).collect(), None))
                         }
                         None if only.is_some() => Ok((Vec::new(), None)),

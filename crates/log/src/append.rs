@@ -98,10 +98,7 @@ impl Shared {
                 return Err(AppendError::Full { reason: reason.clone() });
             }
             let free = free_after(state, need);
-            let keep = match claim {
-                Claim::Normal if state.prepared.is_none() => self.options.reserve_bytes() as usize,
-                Claim::Normal | Claim::Reserved => 0,
-            };
+            let keep = if state.prepared.is_none() { self.options.keep_bytes(claim) as usize } else { 0 };
             if free.is_some_and(|free| free >= keep) {
                 return Ok(());
             }
