@@ -73,24 +73,24 @@ async fn deliveries_use_nothing_of_what_is_kept_for_acknowledgements() {
     let written = broker.stats().log.frame_bytes - before;
     assert!(written < BODY_BYTES as u64 + 100, "{written} bytes were written for 500 deliveries");
     // One by one, as the worst client does it.
-    for one in &held[..300] {
+    for one in &held[..100] {
         ack(&broker, std::slice::from_ref(one)).await;
     }
     assert_eq!(
         after_power_cut(&disk, &queue).len(),
-        pushed.len() - 300,
+        pushed.len() - 100,
         "what was acknowledged is gone for good"
     );
-    for one in &held[300..400] {
+    for one in &held[100..130] {
         broker.nack(&[one.receipt()], Some(Millis::from_secs(3600))).await.remove(0).unwrap();
     }
     let attempts = after_power_cut(&disk, &queue);
     let counted = attempts.iter().filter(|attempts| **attempts == 1).count();
-    assert!(counted >= 100, "a failure counts, but only {counted} do");
+    assert!(counted >= 30, "a failure counts, but only {counted} do");
 
     disk.set_bytes_max(None);
     eventually("the leases are written down", || {
-        after_power_cut(&disk, &queue).into_iter().filter(|attempts| *attempts == 1).count() == 200
+        after_power_cut(&disk, &queue).into_iter().filter(|attempts| *attempts == 1).count() == 400
     })
     .await;
 }
