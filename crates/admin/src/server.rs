@@ -1,14 +1,16 @@
 //! The HTTP server of the management port.
 
 use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::ListenerExt;
-use nexo_broker::Broker;
+use axum::serve::{Listener, ListenerExt};
+use nexo_broker::{Admitted, Broker, Connections, Protocol};
 use tokio::net::TcpListener;
 
 use crate::health;
@@ -27,6 +29,7 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
+    let listener = Limited { listener, connections: Arc::clone(broker.connections()) };
     let router = Router::new()
         .route("/", get(async || INDEX))
         .route("/health", get(health))
@@ -34,11 +37,31 @@ pub async fn serve(
         .with_state(broker);
     let listener = listener.tap_io(|connection| {
         // Without it a small answer may wait; it is slower then, and right all the same.
-        if let Err(error) = connection.set_nodelay(true) {
+        if let Err(error) = connection.stream().set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
     });
     axum::serve(listener, router).with_graceful_shutdown(shutdown).await
+}
+
+/// A listener that lets in as many connections as there may be.
+struct Limited {
+    listener: TcpListener,
+    connections: Arc<Connections>,
+}
+
+impl Listener for Limited {
+    type Io = Admitted;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Admitted, SocketAddr) {
+        let (stream, peer, permit) = self.connections.accept(Protocol::Http, &self.listener).await;
+        (Admitted::new(stream, permit), peer)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
 }
 
 async fn health(State(broker): State<Broker>) -> Response {

@@ -13,6 +13,7 @@ use nexo_types::{QueueName, limits};
 
 use crate::catalog::Catalog;
 use crate::clock::Clock;
+use crate::connections::Connections;
 use crate::difference::first_difference;
 use crate::disk_room::DiskRoom;
 use crate::error::{CreateError, DeleteError, OpenError, QueueError};
@@ -66,10 +67,12 @@ impl Broker {
         let restored = recovery::restore(&log, &recovered, &path)?;
         let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);
         let intake = Intake::new(options.memory_bytes_max / INTAKE_SHARE);
+        let connections = Arc::new(Connections::new(options.connections_max));
         let shared = Arc::new(Shared {
             options,
             room,
             intake,
+            connections,
             log,
             clock: Arc::new(Clock::default()),
             catalog: Catalog::default(),
@@ -104,6 +107,12 @@ impl Broker {
     #[must_use]
     pub fn intake(&self) -> &Intake {
         &self.shared.intake
+    }
+
+    /// The connections of all ports.
+    #[must_use]
+    pub fn connections(&self) -> &Arc<Connections> {
+        &self.shared.connections
     }
 
     /// Creates a queue. `true` if it is new, `false` if it was there with the same settings.
@@ -202,9 +211,11 @@ impl Broker {
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
         let purged = self.shared.with(&slot, |state, now| {
-            let record = Record::Purge { before: state.queue.next_offset(), at: now };
+            // What is with a consumer stays, so a replay must know of it.
+            let mut records = state.queue.decide_unwritten_leases(usize::MAX);
+            records.push(Record::Purge { before: state.queue.next_offset(), at: now });
             let urgency = self.shared.urgency(state, crate::shared::Confirm::AsQueue);
-            self.shared.commit(state, &[record], urgency, Claim::Reserved)
+            self.shared.commit(state, &records, urgency, Claim::Reserved)
         })?;
         let (written, applied) = purged.map_err(|error| Shared::unavailable(&error))?;
         let count = self.shared.let_go(applied.into_iter().find_map(|applied| applied.removed));

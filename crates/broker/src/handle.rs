@@ -6,12 +6,13 @@ use bytes::Bytes;
 use nexo_core::config::QueueConfig;
 use nexo_core::draft::Bundle;
 use nexo_core::message::{Durability, NewMessage};
-use nexo_core::queue::{BundlePlan, Death, Handed, ReturnCause, SharedCredit, Terms};
+use nexo_core::queue::{BundlePlan, Death, Handed, Queue, ReturnCause, ReturnPlan, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_log::{AppendError, Claim, Urgency};
 use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
+use crate::dead_letter_move::DeadLetterMove;
 use crate::error::{CreateError, PushError, QueueError};
 use crate::flow::{Evenness, Peer};
 use crate::request::{Declaration, SessionId, Settle};
@@ -49,6 +50,47 @@ pub struct Refused {
     pub message: NewMessage,
     /// Why.
     pub error: PushError,
+}
+
+/// What somebody's word about messages it holds comes to.
+pub(crate) fn decide_settle(
+    queue: &mut Queue,
+    now: Timestamp,
+    held: &[(Offset, u32)],
+    what: Settle,
+) -> ReturnPlan {
+    let cause = match what {
+        Settle::Ack => {
+            let verdict = queue.decide_ack(now, held);
+            return ReturnPlan { records: verdict.records, durable: verdict.durable, deaths: Vec::new() };
+        }
+        Settle::Reject => ReturnCause::Reject,
+        Settle::Undelivered => ReturnCause::Undelivered,
+        Settle::Requeue => ReturnCause::SessionEnd,
+    };
+    queue.decide_return(now, held, cause).1
+}
+
+/// Messages that were settled, and what to wait for before anybody is told so.
+#[derive(Debug)]
+#[must_use = "nothing is known about the settling until this was awaited"]
+pub struct Settling {
+    shared: Arc<Shared>,
+    written: Written,
+    dead_letters: Option<DeadLetterMove>,
+}
+
+impl Settling {
+    /// Waits until it is as safe as the queue promises.
+    ///
+    /// # Errors
+    /// If the log failed meanwhile, or dead letters could not be moved.
+    pub async fn done(self) -> Result<(), QueueError> {
+        if let Some(dead_letters) = self.dead_letters {
+            dead_letters.wait(&self.shared).await.map_err(|(error, _)| error)?;
+        }
+        self.shared.wait_for(self.written).await
+    }
 }
 
 impl Broker {
@@ -371,30 +413,66 @@ impl QueueHandle {
         what: Settle,
         credit: Option<(ConsumerId, u32)>,
     ) -> Result<(), QueueError> {
-        let (written, deaths) = self.shared.with(&self.slot, |state, now| {
-            if let Some((consumer, credit)) = credit {
+        let (_, deaths, _) = self.settle_now(held, what, credit, Confirm::Lazily)?;
+        self.shared.bury_soon(&self.slot, deaths);
+        Ok(())
+    }
+
+    /// As [`Self::settle`], for somebody who does not wait, and cannot try again because it goes away: on a full disk it
+    /// is kept and done as soon as there is room. Until then the messages stay leased.
+    ///
+    /// # Errors
+    /// If the queue is gone, or the log has failed.
+    pub fn settle_eventually(&self, held: &[(Offset, u32)], what: Settle) -> Result<(), QueueError> {
+        match self.settle(held, what) {
+            Err(QueueError::DiskFull { reason }) => {
+                tracing::warn!(queue = %self.slot.name, messages = held.len(), reason, "settled when there is room");
+                self.slot.state.lock().unsettled.push((held.to_vec(), what));
+                self.shared.keeper.note_stuck(&self.slot);
+                Ok(())
+            }
+            settled => settled,
+        }
+    }
+
+    /// As [`Self::settle_for`], for somebody who is told when it is done.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_settle(
+        &self,
+        held: &[(Offset, u32)],
+        what: Settle,
+        credit: Option<(ConsumerId, u32)>,
+    ) -> Result<Settling, QueueError> {
+        let (written, deaths, urgency) = self.settle_now(held, what, credit, Confirm::AsQueue)?;
+        let dead_letters = (!deaths.is_empty()).then(|| self.shared.begin_move(&self.slot, deaths, urgency));
+        Ok(Settling { shared: Arc::clone(&self.shared), written, dead_letters })
+    }
+
+    fn settle_now(
+        &self,
+        held: &[(Offset, u32)],
+        what: Settle,
+        credit: Option<(ConsumerId, u32)>,
+        confirm: Confirm,
+    ) -> Result<(Written, Vec<Death>, Urgency), QueueError> {
+        let (written, deaths, urgency) = self.shared.with(&self.slot, |state, now| {
+            let ReturnPlan { records, durable, deaths } = decide_settle(&mut state.queue, now, held, what);
+            let written = self.shared.commit_verdict(state, &records, durable, confirm);
+            // Whoever could not settle gets no more: what it holds must stay bounded.
+            if let Some((consumer, credit)) = credit.filter(|_| written.is_ok()) {
                 state.queue.add_credit(consumer, credit);
             }
-            let (records, durable, deaths): (_, _, Vec<Death>) = match what {
-                Settle::Ack => {
-                    let verdict = state.queue.decide_ack(now, held);
-                    (verdict.records, verdict.durable, Vec::new())
-                }
-                Settle::Requeue | Settle::Reject | Settle::Undelivered => {
-                    let cause = match what {
-                        Settle::Reject => ReturnCause::Reject,
-                        Settle::Undelivered => ReturnCause::Undelivered,
-                        Settle::Requeue | Settle::Ack => ReturnCause::SessionEnd,
-                    };
-                    let (_, plan) = state.queue.decide_return(now, held, cause);
-                    (plan.records, plan.durable, plan.deaths)
-                }
-            };
-            (self.shared.commit_verdict(state, &records, durable, Confirm::Lazily), deaths)
+            (written, deaths, self.shared.urgency(state, confirm))
         })?;
-        self.shared.bury_soon(&self.slot, deaths);
-        written.map_err(|error| self.shared.refused(&error))?;
-        Ok(())
+        match written {
+            Ok(written) => Ok((written.unwrap_or(Written::NOTHING), deaths, urgency)),
+            Err(error) => {
+                self.shared.bury_soon(&self.slot, deaths);
+                Err(self.shared.refused(&error))
+            }
+        }
     }
 
     /// Takes everything that waits out of the queue, and says how many that were.

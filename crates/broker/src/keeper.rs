@@ -189,7 +189,7 @@ impl Shared {
     fn try_again(self: &Arc<Self>, slot: &Arc<Slot>) {
         let stuck = self.with(slot, |state, _| {
             state.paging = false;
-            if self.return_taken(state).is_err() {
+            if self.settle_again(state).is_err() {
                 self.keeper.note_stuck(slot);
             }
             state.pending_deaths = state.queue.deaths();
@@ -250,7 +250,7 @@ impl Shared {
         manifest.next_queue = self.next_queue.load(Ordering::Relaxed);
         let payload = manifest.encode();
         let entry = EntryRef { queue: QueueId(0), kind: EntryKind::Manifest, spans: &[], payload: &payload };
-        let appended = self.log.append(&[entry], Urgency::Synced, Claim::Reserved)?;
+        let appended = self.log.append(&[entry], Urgency::Synced, Claim::Checkpoint)?;
         if let Err(error) = self.log.synced(appended.end).wait_blocking() {
             tracing::error!(%error, "a checkpoint was not synced");
             return Ok(());
@@ -284,7 +284,7 @@ impl Shared {
         let mut frames = Vec::new();
         for part in bytes.chunks(part_bytes) {
             let entry = EntryRef { queue, kind: EntryKind::Snapshot, spans: &[], payload: part };
-            frames.push(self.log.append(&[entry], Urgency::Lazy, Claim::Reserved)?.at);
+            frames.push(self.log.append(&[entry], Urgency::Lazy, Claim::Checkpoint)?.at);
         }
         Ok(frames)
     }

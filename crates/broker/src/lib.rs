@@ -9,10 +9,14 @@
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters.
 //! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in.
+//! - `connections.rs`: how many clients may be connected.
 
+mod admitted;
 mod broker;
 mod catalog;
 mod clock;
+mod connections;
+mod dead_letter_move;
 mod delivery;
 mod difference;
 mod disk_room;
@@ -44,13 +48,15 @@ mod system;
 mod timer;
 mod workers;
 
+pub use admitted::Admitted;
 pub use broker::Broker;
+pub use connections::{ConnectionCounts, ConnectionPermit, Connections, Protocol};
 pub use delivery::Delivery;
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
 };
 pub use flow::{Evenness, Peer};
-pub use handle::{PushedBundle, QueueHandle, Refused};
+pub use handle::{PushedBundle, QueueHandle, Refused, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
 pub use nexo_core::config::{
@@ -62,6 +68,8 @@ pub use nexo_core::message::{
 };
 pub use nexo_core::queue::{Handed, LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use nexo_core::topology;
+/// The most files that the log has open at once.
+pub use nexo_log::OPEN_FILES_MAX as LOG_FILES_MAX;
 pub use options::BrokerOptions;
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{

@@ -13,6 +13,7 @@ use nexo_types::{Millis, Offset, Position, QueueId, QueueName, Timestamp, limits
 use tokio::sync::oneshot;
 
 use crate::broker::Broker;
+use crate::dead_letter_move::DeadLetterMove;
 use crate::delivery::Delivery;
 use crate::error::{PopError, PushError, QueueError, SettleError};
 use crate::receipt::Receipt;
@@ -209,29 +210,27 @@ impl Broker {
         }
         let mut answers: Vec<Option<Result<T, SettleError>>> = receipts.iter().map(|_| None).collect();
         let mut written: Vec<Written> = Vec::new();
-        let mut dead: Vec<(Arc<Slot>, Vec<Death>, Urgency)> = Vec::new();
+        let mut dead: Vec<(DeadLetterMove, Vec<usize>)> = Vec::new();
         for (queue, indices) in by_queue {
             let part: Vec<Receipt> = indices.iter().map(|index| receipts[*index]).collect();
             let settled = self.settle_in_queue(queue, &part, confirm, &mut decide);
             written.extend(settled.written);
-            dead.extend(settled.dead);
-            for (index, answer) in indices.into_iter().zip(settled.answers) {
-                answers[index] = Some(answer);
+            for (index, answer) in indices.iter().zip(settled.answers) {
+                answers[*index] = Some(answer);
             }
+            // All of it is begun before any of it is waited for: whoever asked may go away.
+            dead.extend(
+                settled
+                    .dead
+                    .map(|(slot, deaths, urgency)| (self.shared.begin_move(&slot, deaths, urgency), indices)),
+            );
         }
         // Whoever is told that a message failed for good finds it in the dead-letter queue.
-        // All of it is begun before any of it is waited for: whoever asked may go away.
-        let burials = dead.into_iter().map(|(slot, deaths, urgency)| {
-            slot.state.lock().pending_deaths.extend(deaths);
-            let shared = Arc::clone(&self.shared);
-            (self.shared.begin_on_worker(move || shared.bury_pending(&slot)), urgency)
-        });
-        for (burial, urgency) in burials.collect::<Vec<_>>() {
-            if burial.await.is_err() {
-                tracing::debug!("dead letters are moved after the next start");
+        for (dead_letters, indices) in dead {
+            let Err((error, left)) = dead_letters.wait(&self.shared).await else { continue };
+            for index in indices.into_iter().filter(|index| left.contains(&receipts[*index].offset)) {
+                answers[index] = Some(Err(SettleError::Unavailable { reason: error.to_string() }));
             }
-            // What moved them lies before this, in the log.
-            written.push(Written::at(self.shared.log.unwritten().1, urgency));
         }
         for written in written {
             if let Err(error) = self.shared.wait_for(written).await {
@@ -489,7 +488,7 @@ impl Shared {
     }
 
     /// Has something done that may wait for the disk, and gives back where its result will be.
-    fn begin_on_worker<R: Send + 'static>(
+    pub(crate) fn begin_on_worker<R: Send + 'static>(
         &self,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> oneshot::Receiver<R> {

@@ -8,15 +8,16 @@ use bytes::Bytes;
 use nexo_core::config::QueueConfig;
 use nexo_core::message::{Durability, NewMessage, Origin, StoredMessage};
 use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{Admission, Death, Dying, Handed, ReturnCause};
+use nexo_core::queue::{Admission, Death, Dying, Handed};
 use nexo_core::record::{Leave, Record};
 use nexo_log::{AppendError, Claim, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp};
 
 use crate::error::QueueError;
+use crate::handle::decide_settle;
 use crate::paging::Fetched;
-use crate::request::Redrive;
-use crate::shared::{Encoded, Shared};
+use crate::request::{Redrive, Settle};
+use crate::shared::{Confirm, Encoded, Shared};
 use crate::slot::{Slot, SlotState};
 
 /// Messages moved under one hold of two locks, and written as one frame.
@@ -182,7 +183,8 @@ impl Shared {
         let at = if entries.is_empty() {
             nexo_types::Position::default()
         } else {
-            let appended = self.append(&entries, Urgency::Written, Claim::Reserved)?;
+            // A copy brings in more than it frees: on a full disk it waits, and leaves the rest to acknowledgements.
+            let appended = self.append(&entries, Urgency::Written, Claim::Normal)?;
             to.dirty = true;
             from.dirty = true;
             appended.at
@@ -282,8 +284,7 @@ impl Shared {
                     }
                     match state.queue.decide_take(now, max, |offset| wanted.wants(offset)) {
                         Some(record) => {
-                            let (_, applied) =
-                                self.commit(state, &[record], Urgency::Lazy, Claim::Reserved)?;
+                            let (_, applied) = self.commit(state, &[record], Urgency::Lazy, Claim::Normal)?;
                             Ok((applied.into_iter().flat_map(|applied| applied.handed).collect(), None))
                         }
                         None if only.is_some() => Ok((Vec::new(), None)),
@@ -340,8 +341,8 @@ impl Shared {
     fn put_back(self: &Arc<Self>, slot: &Arc<Slot>, taken: &[Handed]) -> Result<(), QueueError> {
         let receipts: Vec<(Offset, u32)> = taken.iter().map(|one| (one.offset, one.attempts)).collect();
         let returned = self.with(slot, |state, _| {
-            state.taken_aside.extend(receipts);
-            self.return_taken(state)
+            state.unsettled.push((receipts, Settle::Undelivered));
+            self.settle_again(state)
         })?;
         if let Err(error) = returned {
             // They have no lease that could end; the keeper sees to it that they come back.
@@ -351,21 +352,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns what the broker had taken aside and does not need any more.
-    pub(crate) fn return_taken(&self, state: &mut SlotState) -> Result<(), AppendError> {
+    /// Settles what could not be settled before. Messages that are dead because of it are marked.
+    pub(crate) fn settle_again(&self, state: &mut SlotState) -> Result<(), AppendError> {
         let now = self.clock.now();
-        let taken = std::mem::take(&mut state.taken_aside);
-        let (_, plan) = state.queue.decide_return(now, &taken, ReturnCause::Undelivered);
-        if plan.records.is_empty() {
-            return Ok(());
-        }
-        match self.commit(state, &plan.records, Urgency::Lazy, Claim::Reserved) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                state.taken_aside = taken;
-                Err(error)
+        let mut waiting = std::mem::take(&mut state.unsettled).into_iter();
+        while let Some((held, what)) = waiting.next() {
+            let decided = decide_settle(&mut state.queue, now, &held, what);
+            let records = &decided.records;
+            if let Err(error) = self.commit_verdict(state, records, decided.durable, Confirm::Lazily) {
+                state.unsettled = std::iter::once((held, what)).chain(waiting).collect();
+                return Err(error);
             }
         }
+        Ok(())
     }
 }
 

@@ -26,6 +26,8 @@ pub struct BrokerOptions {
     pub scribe: Option<Arc<dyn Scribe>>,
     /// Bytes of the disk that must stay free; below it pushes are refused. 0 for no limit but the disk's end.
     pub disk_free_min: u64,
+    /// Connections of all ports together; one more is closed at once. The log's descriptors are not among them.
+    pub connections_max: usize,
 }
 
 impl BrokerOptions {
@@ -40,6 +42,7 @@ impl BrokerOptions {
             memory_bytes_max: 256 * 1024 * 1024,
             scribe: None,
             disk_free_min: 0,
+            connections_max: usize::MAX,
         }
     }
 }

@@ -110,7 +110,9 @@ impl Shared {
         }
         let mut position = Position::default();
         if !entries.is_empty() {
-            position = self.append(&entries, Urgency::Written, Claim::Reserved)?.at;
+            // A copy brings in more than it frees: on a full disk it waits.
+            let claim = if moves.is_empty() { Claim::Reserved } else { Claim::Normal };
+            position = self.append(&entries, Urgency::Written, claim)?.at;
         }
         self.apply(&mut states[from], position, &leave);
         states[from].dirty = true;

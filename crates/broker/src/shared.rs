@@ -15,6 +15,7 @@ use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Ti
 
 use crate::catalog::Catalog;
 use crate::clock::Clock;
+use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::error::QueueError;
 use crate::exchanges::Exchanges;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) options: BrokerOptions,
     pub(crate) room: DiskRoom,
     pub(crate) intake: Intake,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) log: Log,
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
@@ -303,6 +305,7 @@ impl Shared {
     ) -> Aftermath {
         let mut aftermath = Aftermath::default();
         let mut deliveries = Deliveries::default();
+        self.write_leases(state);
         let mut outcome = Ok(true);
         for _ in 0..BATCHES {
             outcome = self.follow_up_once(state, now, &mut aftermath, &mut deliveries);
@@ -331,7 +334,9 @@ impl Shared {
         let expiry = expires_at(state);
         aftermath.expired = expiry.is_some_and(|at| at <= now);
         let expiry = expiry.filter(|at| *at > now);
-        let deadline = again.or_else(|| state.queue.next_deadline(now)).into_iter().chain(expiry).min();
+        let unwritten = state.queue.has_unwritten_leases().then(|| now.plus(RETRY));
+        let deadline = again.or_else(|| state.queue.next_deadline(now));
+        let deadline = deadline.into_iter().chain(expiry).chain(unwritten).min();
         if let Some(at) = deadline
             && state.armed.is_none_or(|armed| at < armed)
         {
@@ -390,16 +395,26 @@ impl Shared {
             self.commit_if(state, overflow.as_slice(), true)?;
             return Ok(more);
         };
+        let mut is_unwritten = false;
         if dispatch.durable && state.durable {
             let entry = Encoded::new(state.queue.id(), &dispatch.record);
-            if let Err(error) = self.append(&[entry], Urgency::Lazy, Claim::Reserved) {
-                state.queue.undo_dispatch(&dispatch);
-                return Err(error);
+            // What is left of a full disk is for what frees space, and a lease does not. But whoever will acknowledge
+            // must get its messages; `unwritten.rs` says what that means for a replay.
+            let claim = if dispatch.settles() { Claim::Reserved } else { Claim::Normal };
+            match self.append(&[entry], Urgency::Lazy, claim) {
+                Ok(_) => state.dirty = true,
+                Err(AppendError::Full { .. }) if claim == Claim::Normal => is_unwritten = true,
+                Err(error) => {
+                    state.queue.undo_dispatch(&dispatch);
+                    return Err(error);
+                }
             }
-            state.dirty = true;
         }
         let handed =
             state.queue.commit_dispatch(&dispatch).expect("a dispatch names only messages in memory");
+        if is_unwritten {
+            state.queue.note_unwritten(&dispatch);
+        }
         self.note_usage(state);
         let mut handed = handed.into_iter();
         for turn in &dispatch.turns {
@@ -407,6 +422,16 @@ impl Shared {
             deliveries.add(turn.consumer, &state.mailboxes, messages);
         }
         Ok(true)
+    }
+
+    /// Writes down leases for which there was no room when they were given, as far as there is by now.
+    fn write_leases(&self, state: &mut SlotState) {
+        if !state.queue.has_unwritten_leases() {
+            return;
+        }
+        let records = state.queue.decide_unwritten_leases(BATCH);
+        // If there is still none, it is tried again later.
+        let _ = self.commit(state, &records, Urgency::Lazy, Claim::Normal);
     }
 
     fn commit_if(&self, state: &mut SlotState, records: &[Record], durable: bool) -> Result<(), AppendError> {

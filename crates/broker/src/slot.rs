@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::flow::{Flow, FlowGate};
 use crate::mailbox::Mailbox;
-use crate::request::SessionId;
+use crate::request::{SessionId, Settle};
 use crate::shared::Written;
 
 /// A queue and its lock.
@@ -52,8 +52,9 @@ pub(crate) struct SlotState {
     pub(crate) snapshot: Vec<Position>,
     /// Messages that died and are to be moved, in the order of their deaths.
     pub(crate) pending_deaths: Vec<Death>,
-    /// Messages that the broker took for itself and could not give back yet.
-    pub(crate) taken_aside: Vec<(Offset, u32)>,
+    /// What was said about leased messages by somebody who does not wait, and could not be written down yet. Each is
+    /// leased, so there are no more of them than messages in flight.
+    pub(crate) unsettled: Vec<(Vec<(Offset, u32)>, Settle)>,
     /// The latest push that somebody waits for.
     pub(crate) last_push: Written,
     /// What was last said about its memory.
@@ -80,7 +81,7 @@ impl Slot {
             dirty: true,
             snapshot: Vec::new(),
             pending_deaths: Vec::new(),
-            taken_aside: Vec::new(),
+            unsettled: Vec::new(),
             last_push: Written::NOTHING,
             memory_bytes: 0,
             last_used: Timestamp(0),

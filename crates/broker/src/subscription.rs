@@ -13,6 +13,7 @@ use crate::delivery::Delivery;
 use crate::error::QueueError;
 use crate::flow::Peer;
 use crate::mailbox::Mailbox;
+use crate::request::Settle;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
 
@@ -191,7 +192,7 @@ impl Subscription {
         let rest: Vec<(Offset, u32)> = taken.drain(kept..).map(|one| (one.offset, one.attempt)).collect();
         let _ = self.shared.with(&self.slot, |state, now| {
             let (_, plan) = state.queue.decide_return(now, &rest, ReturnCause::Undelivered);
-            self.give_back(state, &plan.records, plan.durable);
+            self.give_back(state, &plan.records, plan.durable, (rest, Settle::Undelivered));
         });
     }
 
@@ -248,13 +249,13 @@ impl Drop for Subscription {
             state.queue.give_back_credit(self.id, unseen.len() as u32);
             self.leave(state, now);
             let (_, plan) = state.queue.decide_return(now, &unseen, ReturnCause::Undelivered);
-            self.give_back(state, &plan.records, plan.durable);
+            self.give_back(state, &plan.records, plan.durable, (unseen, Settle::Undelivered));
             if self.kind != Kind::Lasting {
                 return Vec::new();
             }
             let held = state.queue.held_by(self.id);
             let (_, plan) = state.queue.decide_return(now, &held, ReturnCause::SessionEnd);
-            self.give_back(state, &plan.records, plan.durable);
+            self.give_back(state, &plan.records, plan.durable, (held, Settle::Requeue));
             plan.deaths
         });
         let Ok(deaths) = ended else { return };
@@ -269,7 +270,13 @@ impl Drop for Subscription {
 }
 
 impl Subscription {
-    fn give_back(&self, state: &mut SlotState, records: &[Record], durable: bool) {
+    fn give_back(
+        &self,
+        state: &mut SlotState,
+        records: &[Record],
+        durable: bool,
+        said: (Vec<(Offset, u32)>, Settle),
+    ) {
         if records.is_empty() {
             return;
         }
@@ -278,8 +285,10 @@ impl Subscription {
                 self.shared.apply_unwritten(state, record);
             }
         } else if let Err(error) = self.shared.commit(state, records, Urgency::Lazy, Claim::Reserved) {
-            // They stay leased, and come back when their leases end.
+            // They stay leased until there is room; a lease of a connection has no end of its own.
             tracing::warn!(queue = %self.slot.name, %error, "messages of a consumer that left cannot be returned now");
+            state.unsettled.push(said);
+            self.shared.keeper.note_stuck(&self.slot);
         }
     }
 }

@@ -13,6 +13,7 @@ mod config;
 mod fields;
 mod health;
 mod in_order;
+mod incoming;
 mod message;
 mod messages;
 pub mod proto;

@@ -1,5 +1,6 @@
 //! The server: all services on one port, from the first connection to the last reply.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_broker::Broker;
@@ -8,10 +9,10 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::pb::health_server::HealthServer;
 
 use crate::health::Health;
+use crate::incoming::incoming;
 use crate::messages::Messages;
 use crate::proto::message_service_server::{self, MessageServiceServer};
 use crate::proto::queue_service_server::{self, QueueServiceServer};
@@ -60,6 +61,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let stop = CancellationToken::new();
+    let incoming = incoming(listener, Arc::clone(broker.connections()));
     let queues = QueueServiceServer::new(Queues { broker: broker.clone(), stop: stop.clone() })
         .max_decoding_message_size(REQUEST_BYTES_MAX);
     let messages = MessageServiceServer::new(Messages { broker: broker.clone(), stop: stop.clone() })
@@ -83,7 +85,6 @@ pub async fn serve(
         .add_service(reflection().build_v1()?)
         // Tools made before 2023 ask for the older name.
         .add_service(reflection().build_v1alpha()?);
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let end = async {
         shutdown.await;
         stop.cancel();

@@ -94,11 +94,11 @@ impl Shared {
         loop {
             // Not counting a large frame, which was let in by itself: nobody else need wait for it.
             self.wait_for_buffer(state, |pending| pending.bytes.len())?;
+            if let Some(reason) = state.stalled.as_ref().filter(|_| claim == Claim::Normal) {
+                return Err(AppendError::Full { reason: reason.clone() });
+            }
             let free = free_after(state, need);
-            let keep = match claim {
-                Claim::Normal if state.prepared.is_none() => self.options.reserve_bytes() as usize,
-                Claim::Normal | Claim::Reserved => 0,
-            };
+            let keep = if state.prepared.is_none() { self.options.keep_bytes(claim) as usize } else { 0 };
             if free.is_some_and(|free| free >= keep) {
                 return Ok(());
             }
@@ -125,6 +125,9 @@ impl Shared {
             }
             if bytes(&state.pending) < PENDING_BYTES_MAX {
                 return Ok(());
+            }
+            if let Some(reason) = &state.stalled {
+                return Err(AppendError::Full { reason: reason.clone() });
             }
             state.write_wanted = true;
             self.writer_wake.notify_one();

@@ -4,7 +4,24 @@ use std::io;
 use std::sync::Arc;
 
 use nexo_types::{Position, SegmentId};
+use rustix::io::Errno;
 use thiserror::Error;
+
+/// Whether a file could not be opened because the process or the system has too many open.
+pub(crate) fn is_out_of_files(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// Whether there is no space: the disk is full, or what the process may use of it.
+pub(crate) fn is_out_of_space(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Whether something was short that may be there again later: space, or descriptors. Nothing is wrong with what was
+/// written before, and trying again is safe, unless a sync said so.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    is_out_of_space(error) || is_out_of_files(error)
+}
 
 /// Why a data directory could not be opened.
 #[derive(Debug, Error)]

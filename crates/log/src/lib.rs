@@ -41,7 +41,7 @@ pub use append::Appended;
 pub use entry::{Entry, EntryKind, EntryRef, Frame, Span};
 pub use error::{AppendError, Damage, LogError, OpenError, ReadError};
 pub use index::FrameRef;
-pub use log::{Log, SegmentUsage};
+pub use log::{Log, OPEN_FILES_MAX, SEALED_FILES_OPEN_MAX, SegmentUsage};
 pub use options::{
     Claim, FRAME_BYTES_MAX, LogOptions, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Urgency,
 };

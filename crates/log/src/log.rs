@@ -10,9 +10,9 @@ use nexo_types::{Offset, Position, Priority, QueueId, SegmentId};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::append::Appended;
-use crate::disk::Disk;
+use crate::disk::{Disk, PooledDisk};
 use crate::entry::{EntryRef, Frame};
-use crate::error::{AppendError, Damage, LogError, OpenError, ReadError};
+use crate::error::{AppendError, Damage, LogError, OpenError, ReadError, is_shortage};
 use crate::index::FrameRef;
 use crate::index::cache::FooterCache;
 use crate::options::{Claim, LogOptions, Urgency};
@@ -25,6 +25,13 @@ use crate::{keeper, layout, writer};
 
 /// What is kept of footers that were read.
 const FOOTER_CACHE_BYTES: usize = 32 * 1024 * 1024;
+
+/// Sealed segments whose files stay open after they were read. A backlog is read from one segment after the other, so
+/// a few for each queue that is being read are enough.
+pub const SEALED_FILES_OPEN_MAX: usize = 64;
+/// The most files that a log has open at once: the sealed ones above, and with some to spare the lock, three
+/// directories, the active segment, the prepared one, those being sealed and those being made or read.
+pub const OPEN_FILES_MAX: usize = SEALED_FILES_OPEN_MAX + 32;
 
 /// A log on a disk. A clone is the same log; it is closed when the last one is dropped.
 #[derive(Clone, Debug)]
@@ -66,6 +73,7 @@ impl Log {
     /// When the disk is not a Nexo data directory or in use, and when it fails.
     pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Self, Recovered), OpenError> {
         options.check()?;
+        let disk: Arc<dyn Disk> = Arc::new(PooledDisk::new(disk, SEALED_FILES_OPEN_MAX));
         let lock = layout::claim(&disk)?;
         let Opened { segments, active, spares, recovered } = recovery::recover(&disk, &options)?;
         let start = active.position(active.frames_end());
@@ -362,8 +370,13 @@ impl Handle {
             }
             (state.active.clone(), state.prepared.take(), state.last_manifest)
         };
-        if active.has_entries() {
-            active.seal(last_manifest, EndFrame::Missing)?;
+        if active.has_entries()
+            && let Err(error) = active.seal(last_manifest, EndFrame::Missing)
+        {
+            if !is_shortage(&error) {
+                return Err(error);
+            }
+            tracing::warn!(%error, "the last segment cannot be sealed; the next opening reads it whole");
         }
         let unused = Some(active).filter(|active| !active.has_entries());
         for segment in unused.into_iter().chain(prepared) {

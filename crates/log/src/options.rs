@@ -44,7 +44,19 @@ impl Default for LogOptions {
     }
 }
 
+/// The part of the reserve that is kept for checkpoints: one in four.
+const CHECKPOINT_SHARE: u32 = 4;
+
 impl LogOptions {
+    /// What an append must leave free in the last segment.
+    pub(crate) fn keep_bytes(&self, claim: Claim) -> u32 {
+        match claim {
+            Claim::Normal => self.reserve_bytes(),
+            Claim::Reserved => self.reserve_bytes() / CHECKPOINT_SHARE,
+            Claim::Checkpoint => 0,
+        }
+    }
+
     /// The reserve in bytes.
     #[must_use]
     pub fn reserve_bytes(&self) -> u32 {
@@ -86,6 +98,9 @@ pub enum Urgency {
 pub enum Claim {
     /// Not the reserve: what brings in more data, such as a push.
     Normal,
-    /// Also the reserve: what leads to space being freed, such as an acknowledgement or a snapshot.
+    /// Also the reserve, but for the part that is kept for checkpoints: what leads to space being freed, such as an
+    /// acknowledgement.
     Reserved,
+    /// All there is: a checkpoint's snapshots and manifest. Without them nothing is freed, whatever is acknowledged.
+    Checkpoint,
 }

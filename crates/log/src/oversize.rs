@@ -18,7 +18,7 @@ use nexo_types::SegmentId;
 use crate::append::Appended;
 use crate::disk::DiskFile;
 use crate::entry::{EntryKind, EntryRef};
-use crate::error::AppendError;
+use crate::error::{AppendError, is_shortage};
 use crate::frame::{self, END_BYTES, MARKER_BYTES};
 use crate::group::Group;
 use crate::header::{HEADER_BYTES, Header};
@@ -113,10 +113,11 @@ impl Shared {
         let header = Header { id, salt: oversize.salt };
         match self.make_room(&header, oversize.file_bytes()) {
             Ok((file, next)) => self.put_oversize(oversize, header, file, next),
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            Err(error) if is_shortage(&error) => {
                 let (bytes, disk) = (oversize.file_bytes(), self.disk.name());
-                let reason =
-                    format!("no room for a segment of {bytes} bytes for one large frame in '{disk}'");
+                let reason = format!(
+                    "no room for a segment of {bytes} bytes for one large frame in '{disk}': {error}"
+                );
                 oversize.refuse(AppendError::Full { reason: reason.into() });
             }
             Err(error) => self.fail("prepare a segment", &error),

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use crate::disk::{Disk, DiskFile};
 use crate::entry::EntryKind;
-use crate::error::{Damage, OpenError};
+use crate::error::{Damage, OpenError, is_out_of_space};
 use crate::header::{HEADER_BYTES, Header, Seal};
 use crate::layout::{self, DAMAGED, SEGMENTS, io_error, segment_path};
 use crate::options::{LogOptions, SEGMENT_BYTES_MIN};
@@ -257,17 +257,15 @@ impl Recovery<'_> {
         let id = SegmentId(self.highest.0 + 1);
         let mut result = spares.prepare(id);
         let mut bytes = options.segment_bytes;
-        while bytes / 2 >= SEGMENT_BYTES_MIN
-            && matches!(&result, Err(error) if error.kind() == io::ErrorKind::StorageFull)
-        {
+        while bytes / 2 >= SEGMENT_BYTES_MIN && matches!(&result, Err(error) if is_out_of_space(error)) {
             bytes /= 2;
             result = spares.create(id, bytes);
         }
-        result.map(Arc::new).map_err(|error| match error.kind() {
-            io::ErrorKind::StorageFull => {
-                OpenError::NoSpace { dir: self.disk.name(), bytes: u64::from(bytes) }
+        result.map(Arc::new).map_err(|error| {
+            if is_out_of_space(&error) {
+                return OpenError::NoSpace { dir: self.disk.name(), bytes: u64::from(bytes) };
             }
-            _ => io_error(&**self.disk, "prepare a segment")(error),
+            io_error(&**self.disk, "prepare a segment")(error)
         })
     }
 }

@@ -11,12 +11,13 @@ use crate::disk::DiskFile;
 use crate::frame::{self, END_BYTES};
 use crate::header::{HEADER_BYTES, Header, SEAL_SECTOR_AT, Seal};
 use crate::index::{SegmentIndex, footer};
+use crate::layout::segment_path;
 
 /// A sealed file that leaves more than this part of itself unused is cut to what it uses. Its space is worth
 /// more than the time that reusing it would save.
 const UNUSED_PART_MAX: u32 = 8;
 
-/// A segment. Small: hundreds of them are open at once.
+/// A segment. Small: there are thousands of them. Once sealed it keeps no descriptor.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) header: Header,
@@ -59,6 +60,7 @@ impl Segment {
     pub(crate) fn sealed(seal: Seal, file: Arc<dyn DiskFile>, file_bytes: u32) -> Self {
         let segment = Self::new(seal.header, file, file_bytes, seal.frames_end, Index::Sealed(seal));
         segment.has_entries.store(true, Ordering::Relaxed);
+        segment.release_file();
         segment
     }
 
@@ -179,7 +181,14 @@ impl Segment {
         self.file.write_at(&seal.sector(), SEAL_SECTOR_AT)?;
         self.file.sync_data()?;
         *self.index.lock() = Index::Sealed(seal);
-        self.give_back(footer_at + footer.bytes.len() as u32)
+        self.give_back(footer_at + footer.bytes.len() as u32)?;
+        self.release_file();
+        Ok(())
+    }
+
+    /// A sealed segment is only read, and there may be many more of them than descriptors.
+    fn release_file(&self) {
+        self.file.release(&segment_path(self.id()));
     }
 
     fn give_back(&self, used: u32) -> io::Result<()> {

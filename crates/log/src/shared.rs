@@ -84,6 +84,8 @@ pub(crate) struct State {
     pub(crate) write_waiters: Waiters,
     /// Why there is no prepared segment, if the disk is full.
     pub(crate) full: Option<Arc<str>>,
+    /// Why the writer cannot write what was appended, if the disk has no room for it. It tries again by itself.
+    pub(crate) stalled: Option<Arc<str>>,
     /// Space was freed: the keeper need not wait to try again.
     pub(crate) space_freed: bool,
     pub(crate) failed: Option<Arc<str>>,
@@ -121,6 +123,7 @@ impl State {
             sync_waiters: Waiters::default(),
             write_waiters: Waiters::default(),
             full: None,
+            stalled: None,
             space_freed: false,
             failed: None,
             phase: Phase::Open,
@@ -131,6 +134,11 @@ impl State {
     pub(crate) fn give(&mut self, segment: Arc<Segment>) {
         self.next_id = SegmentId(segment.id().0 + 1);
         self.prepared = Some(segment);
+        self.note_room();
+    }
+
+    /// There is room for what was refused before.
+    pub(crate) fn note_room(&mut self) {
         if self.full.take().is_some() {
             info!("the disk has room again");
         }
@@ -174,7 +182,7 @@ impl Shared {
 
     pub(crate) fn health(&self) -> Health {
         let state = self.state.lock();
-        match (&state.failed, &state.full) {
+        match (&state.failed, state.stalled.as_ref().or(state.full.as_ref())) {
             (Some(reason), _) => Health::Failed { reason: reason.clone() },
             (None, Some(reason)) => Health::Full { reason: reason.clone() },
             (None, None) => Health::Ok,

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tracing::warn;
 
 use crate::disk::{Disk, DiskFile, Room};
+use crate::error::is_shortage;
 use crate::header::{HEADER_BYTES, Header};
 use crate::layout::{SEGMENTS, SPARE, segment_path};
 use crate::segment::Segment;
@@ -62,11 +63,11 @@ impl Spares {
     /// Makes a durable, empty segment, from a spare file if there is one.
     ///
     /// # Errors
-    /// [`io::ErrorKind::StorageFull`] leaves nothing behind and may be tried again.
+    /// A shortage of space or descriptors leaves nothing behind, and it may be tried again.
     pub(crate) fn prepare(&self, id: SegmentId) -> io::Result<Segment> {
         let name = self.names.lock().pop();
         match name {
-            Some(name) => self.reuse(&name, id),
+            Some(name) => self.reuse(name, id),
             None => self.create(id, self.segment_bytes),
         }
     }
@@ -101,12 +102,21 @@ impl Spares {
     /// Gives a prepared segment that nothing was written to another number.
     pub(crate) fn renumber(&self, unused: SegmentId, id: SegmentId) -> io::Result<Segment> {
         let name = self.take_out(unused)?;
-        self.reuse(&name, id)
+        self.reuse(name, id)
     }
 
-    fn reuse(&self, name: &str, id: SegmentId) -> io::Result<Segment> {
+    fn reuse(&self, name: String, id: SegmentId) -> io::Result<Segment> {
         let path = format!("{SPARE}/{name}");
-        let file = self.disk.open(&path)?;
+        self.give_another_number(&path, id).inspect_err(|error| {
+            // It is as good as before.
+            if is_shortage(error) {
+                self.names.lock().push(name);
+            }
+        })
+    }
+
+    fn give_another_number(&self, path: &str, id: SegmentId) -> io::Result<Segment> {
+        let file = self.disk.open(path)?;
         let Some((old, _)) = read_header(&*file)? else {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -116,7 +126,7 @@ impl Spares {
         let header = Header { id, salt: old.salt.wrapping_add(1) };
         file.write_at(&header.block(), 0)?;
         file.sync_data()?;
-        self.settle(&path, id)?;
+        self.settle(path, id)?;
         Ok(Segment::empty(header, file, self.segment_bytes))
     }
 
@@ -131,12 +141,18 @@ impl Spares {
     pub(crate) fn give(&self, id: SegmentId, file_bytes: u32) -> io::Result<()> {
         let mut names = self.names.lock();
         if file_bytes == self.segment_bytes && names.len() < self.files_max {
-            names.push(self.take_out(id)?);
-        } else {
-            self.disk.remove(&segment_path(id))?;
-            self.disk.sync_dir(SEGMENTS)?;
+            match self.take_out(id) {
+                Ok(name) => {
+                    names.push(name);
+                    return Ok(());
+                }
+                // A new name may need space, and a name that goes does not.
+                Err(error) if is_shortage(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        self.disk.remove(&segment_path(id))?;
+        self.disk.sync_dir(SEGMENTS)
     }
 
     /// Moves a segment's file to `spare/`, durably, and says its name there.

@@ -11,11 +11,15 @@ use std::time::{Duration, Instant};
 use nexo_types::SegmentId;
 use parking_lot::MutexGuard;
 
+use crate::error::is_shortage;
 use crate::group::Group;
+use crate::segment::Segment;
 use crate::shared::{Phase, Shared, State};
 
 /// Memory that a group's buffer keeps from one use to the next.
 const BUFFER_KEEP_BYTES: usize = 8 * 1024 * 1024;
+/// When the disk had no room for a write, it is tried again after this.
+const STALL_RETRY: Duration = Duration::from_millis(100);
 
 /// What the writer is to do next.
 struct Job {
@@ -164,7 +168,7 @@ fn write_group(shared: &Shared, group: &Group) -> Result<(), (&'static str, io::
     for piece in group.pieces() {
         let segment = piece.segment;
         for (at, bytes) in piece.parts() {
-            segment.file.write_at(bytes, u64::from(at)).map_err(|error| ("write", error))?;
+            write(shared, segment, bytes, at).map_err(|error| ("write", error))?;
         }
         if let Some(last_manifest) = piece.ends {
             // Nothing is written to a segment before all earlier ones are synced: so a good frame in one proves
@@ -187,6 +191,40 @@ fn write_group(shared: &Shared, group: &Group) -> Result<(), (&'static str, io::
         }
     }
     Ok(())
+}
+
+/// Writes, and when there is no room tries until there is. The room of a segment was reserved, but not every file
+/// system keeps that promise. A write that was refused has promised nothing, so to write again is safe.
+fn write(shared: &Shared, segment: &Segment, bytes: &[u8], at: u32) -> io::Result<()> {
+    let mut written = segment.file.write_at(bytes, u64::from(at));
+    while let Err(error) = &written
+        && is_shortage(error)
+        && stall(shared, error)
+    {
+        written = segment.file.write_at(bytes, u64::from(at));
+        if written.is_ok() {
+            shared.state.lock().stalled = None;
+            tracing::info!("the disk has room again");
+        }
+    }
+    written
+}
+
+/// Waits for a moment, and says whether to write again: not if the log is closing.
+fn stall(shared: &Shared, error: &io::Error) -> bool {
+    let mut state = shared.state.lock();
+    if state.stalled.is_none() {
+        tracing::warn!(%error, "the disk is full; what was appended cannot be written now");
+        let reason = format!("nothing can be written in '{}': {error}", shared.disk.name());
+        state.stalled = Some(reason.into());
+        // Those who wait for room are refused instead.
+        shared.room.notify_all();
+    }
+    let until = Instant::now() + STALL_RETRY;
+    while state.phase == Phase::Open && state.failed.is_none() && Instant::now() < until {
+        shared.writer_wake.wait_until(&mut state, until);
+    }
+    state.phase == Phase::Open && state.failed.is_none()
 }
 
 /// Tells everybody that the group is written, and keeps its memory.

@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use common::*;
 use nexo_log::disk::FaultyDisk;
-use nexo_log::{AppendError, Claim, Health, Log, LogError, LogOptions, OpenError, Urgency};
+use nexo_log::{
+    AppendError, Claim, Health, Log, LogError, LogOptions, OPEN_FILES_MAX, OpenError, SEALED_FILES_OPEN_MAX,
+    Urgency,
+};
 
 fn is_full(log: &Log) -> bool {
     matches!(log.health(), Health::Full { .. })
@@ -58,8 +61,10 @@ fn the_reserve_ends_too_but_without_harm() {
         reserved += 1;
     }
     assert!(reserved > 3, "only {reserved}");
+    // A checkpoint still fits: it is what frees space.
+    push_as(&log, 20_000, 200, Urgency::Lazy, Claim::Checkpoint).unwrap();
     log.sync_blocking().unwrap();
-    assert_eq!(all_frames(&log).len() as u64, taken + reserved);
+    assert_eq!(all_frames(&log).len() as u64, taken + reserved + 1);
 }
 
 #[test]
@@ -148,5 +153,142 @@ fn any_call_may_fail_and_what_was_promised_is_still_there() {
         for (i, frame) in frames.iter().enumerate() {
             assert_eq!(frame.entries[0].payload, payload(i as u64, 700), "call {n}");
         }
+    }
+}
+
+const EDQUOT: i32 = 122;
+const ENOSPC: i32 = 28;
+
+#[test]
+fn sealed_segments_keep_no_descriptor() {
+    let disk = FaultyDisk::new();
+    let (log, _) = open(disk.clone());
+    for n in 0..3_000 {
+        push(&log, n, 500, Urgency::Lazy).unwrap();
+    }
+    log.sync_blocking().unwrap();
+    eventually("all full segments are sealed", || {
+        let segments = log.segments();
+        segments.len() > 2 * SEALED_FILES_OPEN_MAX && segments.iter().rev().skip(1).all(|s| s.sealed)
+    });
+    assert!(disk.open_files() < 10, "{} files are open", disk.open_files());
+    assert_eq!(all_frames(&log).len(), 3_000);
+    assert!(disk.open_files() <= OPEN_FILES_MAX, "{} files are open", disk.open_files());
+    drop(log);
+
+    let (log, _) = open(disk.clone());
+    assert!(disk.open_files() < 10, "{} files are open after a start", disk.open_files());
+    assert_eq!(all_frames(&log).len(), 3_000);
+    let oldest = log.segments()[0].id;
+    log.retire(oldest).unwrap();
+    assert!(log.read_frames(oldest, &[4096])[0].is_err());
+}
+
+#[test]
+fn without_descriptors_the_log_refuses_and_goes_on_when_there_are_some() {
+    let disk = FaultyDisk::new();
+    let (log, _) = open(disk.clone());
+    eventually("a prepared segment", || log.stats().disk_bytes > 12 * 1024);
+    disk.set_open_files_max(Some(disk.open_files()));
+    let taken = fill(&log, 0);
+    assert!(taken > 20, "the room there is is used: {taken}");
+    let Health::Full { reason } = log.health() else { panic!("{:?}", log.health()) };
+    assert!(reason.contains("Too many open files"), "{reason}");
+    push_as(&log, 10_000, 100, Urgency::Synced, Claim::Reserved).unwrap();
+    log.sync_blocking().unwrap();
+
+    disk.set_open_files_max(None);
+    eventually("the log finds descriptors", || log.health() == Health::Ok);
+    push(&log, taken, 500, Urgency::Synced).unwrap();
+    log.sync_blocking().unwrap();
+    assert_eq!(all_frames(&log).len() as u64, taken + 2);
+    drop(log);
+    assert_eq!(all_frames(&open(disk).0).len() as u64, taken + 2);
+}
+
+#[test]
+fn a_spare_file_that_cannot_be_opened_now_is_used_later() {
+    let disk = FaultyDisk::new();
+    let (log, _) = open(disk.clone());
+    let mut n = 0;
+    while log.segments().len() < 3 {
+        push(&log, n, 500, Urgency::Lazy).unwrap();
+        n += 1;
+    }
+    log.sync_blocking().unwrap();
+    eventually("two are sealed", || log.stats().sealed_segments == 2);
+    for segment in &log.segments()[..2] {
+        log.retire(segment.id).unwrap();
+    }
+    eventually("spares", || log.stats().spare_segments > 0);
+    let used = disk.used_bytes();
+    disk.set_open_files_max(Some(0));
+    let taken = fill(&log, n);
+    disk.set_open_files_max(None);
+    eventually("the log finds descriptors", || log.health() == Health::Ok);
+    push(&log, taken, 500, Urgency::Synced).unwrap();
+    assert_eq!(disk.used_bytes(), used, "the spare file was used, and none was made");
+}
+
+#[test]
+fn a_quota_that_is_used_up_is_a_full_disk() {
+    let disk = FaultyDisk::new();
+    let (log, _) = open(disk.clone());
+    disk.set_full_errno(EDQUOT);
+    disk.set_bytes_max(Some(45 * 1024));
+    let taken = fill(&log, 0);
+    disk.set_bytes_max(None);
+    eventually("the log finds the new room", || log.health() == Health::Ok);
+    assert_eq!(all_frames(&log).len() as u64, taken);
+}
+
+#[test]
+fn a_write_that_finds_no_room_is_done_when_there_is_room() {
+    let disk = FaultyDisk::new();
+    let (log, _) = open(disk.clone());
+    eventually("a prepared segment", || log.stats().disk_bytes > 12 * 1024);
+    disk.fail_writes_with(Some(ENOSPC));
+    let first = push(&log, 0, 10, Urgency::Synced).unwrap();
+    eventually("the log says so", || is_full(&log));
+    assert!(matches!(push(&log, 9, 10, Urgency::Lazy), Err(AppendError::Full { .. })));
+    push_as(&log, 1, 10, Urgency::Lazy, Claim::Reserved).unwrap();
+    assert!(log.synced_position() < first.end, "nothing is promised that was not written");
+
+    disk.fail_writes_with(None);
+    block_on(log.synced(first.end)).unwrap();
+    eventually("the log says so", || log.health() == Health::Ok);
+    push(&log, 2, 10, Urgency::Synced).unwrap();
+    log.sync_blocking().unwrap();
+    drop(log);
+    let numbers: Vec<u64> = all_frames(&open(disk).0)
+        .iter()
+        .map(|frame| u64::from_le_bytes(frame.entries[0].payload[..8].try_into().unwrap()))
+        .collect();
+    assert_eq!(numbers, [0, 1, 2]);
+}
+
+#[test]
+fn any_call_may_run_short_once_and_the_log_goes_on() {
+    for n in 1..110 {
+        let disk = FaultyDisk::new();
+        disk.run_short_at(n, ENOSPC);
+        let Ok((log, _)) = Log::open(Arc::new(disk.clone()), small()) else { continue };
+        for n in 0..40 {
+            eventually("it is taken", || match push(&log, n, 700, Urgency::Synced) {
+                Ok(_) => true,
+                Err(AppendError::Full { .. }) => false,
+                Err(other) => panic!("{other}"),
+            });
+            log.sync_blocking().unwrap_or_else(|error| panic!("call {n}: {error}"));
+        }
+        eventually("all full segments are sealed", || {
+            log.segments().iter().rev().skip(1).all(|segment| segment.sealed)
+        });
+        let oldest = log.segments()[0].id;
+        log.retire(oldest).unwrap();
+        eventually("the log is well", || log.health() == Health::Ok);
+        let frames = all_frames(&log).len();
+        drop(log);
+        assert_eq!(all_frames(&open(disk).0).len(), frames, "call {n}");
     }
 }

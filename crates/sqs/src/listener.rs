@@ -9,7 +9,7 @@ use axum::extract::ConnectInfo;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use nexo_broker::Broker;
+use nexo_broker::{Broker, Protocol};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -18,8 +18,6 @@ use tower_service::Service as _;
 use crate::http;
 use crate::service::{Service, SqsOptions};
 
-/// How long to wait after an accept failed, for example for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a connection may take for the head of its next request. Clients keep connections for later, so it is long.
 const HEAD_MAX: Duration = Duration::from_secs(300);
 
@@ -35,6 +33,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let stop = CancellationToken::new();
+    let allowed = Arc::clone(broker.connections());
     let service = Arc::new(Service::new(broker, options, stop.clone()));
     let router = Router::new().fallback(http::handle).with_state(service);
     let mut connections = JoinSet::new();
@@ -42,16 +41,14 @@ pub async fn serve(
     loop {
         tokio::select! {
             () = &mut shutdown => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    let router = router.clone().layer(axum::Extension(ConnectInfo(peer)));
-                    connections.spawn(connection(stream, router, stop.clone()));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept an SQS connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            },
+            (stream, peer, permit) = allowed.accept(Protocol::Sqs, &listener) => {
+                let router = router.clone().layer(axum::Extension(ConnectInfo(peer)));
+                let run = connection(stream, router, stop.clone());
+                connections.spawn(async move {
+                    run.await;
+                    drop(permit);
+                });
+            }
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
     }

@@ -108,6 +108,7 @@ impl Connection {
         let mut stopping = false;
         loop {
             self.session.write_waiting();
+            self.session.close_if_log_failed().await;
             self.note_phase();
             if self.session.phase == Phase::Closed && self.session.out.is_empty() {
                 return;
@@ -183,7 +184,8 @@ impl Connection {
         if let Some(timeout) = self.session.shortest_timeout {
             wait = wait.min((timeout / 10).clamp(TIMEOUT_TICK_MIN, TIMEOUT_TICK_MAX));
         }
-        if self.session.blocked || self.closing_until.is_some() {
+        let waits_for_disk = self.session.blocked || self.session.settle_refusal.is_some();
+        if waits_for_disk || self.closing_until.is_some() {
             wait = wait.min(BLOCKED_TICK);
         }
         let latest = Instant::now() + wait;
@@ -281,6 +283,7 @@ impl Connection {
         if self.closing_until.is_some_and(|until| now >= until) {
             return false;
         }
+        self.session.settle_refused();
         self.session.unblock().await;
         self.release_buffers();
         if self.session.shortest_timeout.is_some() {

@@ -2,9 +2,8 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use nexo_broker::Broker;
+use nexo_broker::{Broker, Protocol};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -12,9 +11,6 @@ use tokio_util::sync::CancellationToken;
 use super::connection;
 use super::options::Options;
 use super::shared::Shared;
-
-/// After an error such as too many open files: the next attempt would fail as well.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves AMQP 0-9-1 on `listener` until `shutdown` resolves; then tells every client, and returns when they have gone.
 /// The broker was opened with [`AmqpScribe`](crate::AmqpScribe).
@@ -28,6 +24,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     listener.local_addr()?;
+    let allowed = Arc::clone(broker.connections());
     let shared = Arc::new(Shared::new(broker, options));
     let stop = CancellationToken::new();
     let mut connections = JoinSet::new();
@@ -35,15 +32,13 @@ pub async fn serve(
     loop {
         tokio::select! {
             () = &mut shutdown => break,
-            accepted = listener.accept() => match accepted {
-                Ok((socket, peer)) => {
-                    connections.spawn(connection::run(Arc::clone(&shared), socket, peer, stop.clone()));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept an AMQP connection");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            },
+            (socket, peer, permit) = allowed.accept(Protocol::Amqp, &listener) => {
+                let run = connection::run(Arc::clone(&shared), socket, peer, stop.clone());
+                connections.spawn(async move {
+                    run.await;
+                    drop(permit);
+                });
+            }
             Some(ended) = connections.join_next(), if !connections.is_empty() => note_end(ended),
         }
     }

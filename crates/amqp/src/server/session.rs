@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
-use nexo_broker::{Peer, QueueError, SessionId};
+use nexo_broker::{Peer, QueueError, SessionId, Settle};
 use tokio::sync::mpsc;
 
 use super::channel::Channel;
@@ -34,6 +34,11 @@ pub(super) struct Session {
     pub(super) waiting: VecDeque<Batch>,
     /// Acknowledgements of the read that is worked through.
     pub(super) acks: Groups,
+    /// What was said about messages and could not be written down. The messages are held until it is: no more come
+    /// in their place, so there are no more of them than the client may hold.
+    pub(super) refused_settles: Vec<(Settle, Groups)>,
+    /// Why not, if there are any, acknowledgements among them.
+    pub(super) settle_refusal: Option<QueueError>,
     pub(super) channels: HashMap<u16, Slot, foldhash::fast::FixedState>,
     pub(super) shared: Arc<Shared>,
     pub(super) id: SessionId,
@@ -104,6 +109,8 @@ impl Session {
             consumers: FuturesUnordered::new(),
             waiting: VecDeque::new(),
             acks: Groups::default(),
+            refused_settles: Vec::new(),
+            settle_refusal: None,
             channels: HashMap::default(),
             id: shared.new_session(),
             shared,
@@ -183,6 +190,7 @@ impl Session {
         self.consumers = FuturesUnordered::new();
         self.waiting.clear();
         self.flush_acks();
+        self.leave_refused();
         self.channels.clear();
         if std::mem::take(&mut self.owns_queues) {
             self.shared.broker.end_session(self.id).await;
@@ -220,8 +228,16 @@ impl Session {
             let finished = self.finish_commit(channel, transaction, written).await;
             self.conclude(channel, finished.map_err(|refusal| refusal.of(tx::Commit::ID))).await;
         }
-        if self.abilities.blocked {
+        if self.abilities.blocked && !self.blocked {
             self.out.method(0, &connection::Unblocked {});
+        }
+    }
+
+    /// Ends the connection if what its client said about messages can never be written down: it must know.
+    pub(super) async fn close_if_log_failed(&mut self) {
+        if let Some(error @ QueueError::Unavailable { .. }) = &self.settle_refusal {
+            let refusal = Refusal::from(error.clone());
+            self.close(&refusal).await;
         }
     }
 
@@ -279,6 +295,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // Only if the connection did not end as it should.
+        self.leave_refused();
         if self.owns_queues
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use nexo_broker::Settle;
+use nexo_broker::{QueueError, Settle, Settling};
 use nexo_types::Offset;
 
 use super::channel::Mode;
@@ -39,18 +39,70 @@ impl Groups {
         self.groups[self.last].1.push((held.offset, held.attempt));
     }
 
+    /// Whether messages of this source are here.
+    pub(super) fn contains(&self, source: &Source) -> bool {
+        self.groups.iter().any(|(one, _)| one.id == source.id)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
     /// Settles all and forgets them.
-    pub(super) fn settle(&mut self, what: Settle) {
+    ///
+    /// # Errors
+    /// If some could not be written down. They are kept.
+    pub(super) fn settle(&mut self, what: Settle) -> Result<(), QueueError> {
+        let mut refused = Ok(());
+        let mut kept = Vec::new();
+        for (source, held) in self.take() {
+            match source.settle(&held, what) {
+                Ok(eases) => self.note_eased(&source, eases),
+                Err(error) => {
+                    kept.push((source, held));
+                    refused = Err(error);
+                }
+            }
+        }
+        self.places = kept.iter().enumerate().map(|(at, (source, _))| (source.id, at)).collect();
+        self.groups = kept;
+        refused
+    }
+
+    /// Settles all and forgets them; those that cannot be written down now, the broker settles later.
+    pub(super) fn settle_eventually(&mut self, what: Settle) {
+        for (source, held) in self.take() {
+            let eases = source.settle_eventually(&held, what);
+            self.note_eased(&source, eases);
+        }
+    }
+
+    /// Settles all; what has `begun` is to be waited for before the client is told.
+    ///
+    /// # Errors
+    /// If some could not be written down. They are kept.
+    pub(super) fn begin_settle(&mut self, what: Settle, begun: &mut Vec<Settling>) -> Result<(), QueueError> {
+        while let Some((source, held)) = self.groups.last() {
+            let (settling, eases) = source.begin_settle(held, what)?;
+            let source = Arc::clone(source);
+            begun.extend(settling);
+            self.note_eased(&source, eases);
+            self.groups.pop();
+        }
         self.places.clear();
         self.last = 0;
-        for (source, held) in self.groups.drain(..) {
-            if source.settle(&held, what) && !self.eased.contains(&source.channel) {
-                self.eased.push(source.channel);
-            }
+        Ok(())
+    }
+
+    fn take(&mut self) -> Vec<Group> {
+        self.places.clear();
+        self.last = 0;
+        std::mem::take(&mut self.groups)
+    }
+
+    fn note_eased(&mut self, source: &Source, eases: bool) {
+        if eases && !self.eased.contains(&source.channel) {
+            self.eased.push(source.channel);
         }
     }
 }
@@ -86,8 +138,8 @@ impl Session {
         if !requeue {
             return Err(Refusal::new(ReplyCode::NotImplemented, "requeue=false"));
         }
-        let eased = self.channel(number)?.unacked.requeue_all().eased;
-        self.ease(&eased);
+        let mut requeued = self.channel(number)?.unacked.requeue_all();
+        self.ease(&std::mem::take(&mut requeued.eased));
         Ok(())
     }
 
@@ -124,15 +176,55 @@ impl Session {
         for one in held {
             groups.add(one);
         }
-        groups.settle(what);
-        self.ease(&groups.eased);
+        let settled = groups.settle(what);
+        self.ease(&std::mem::take(&mut groups.eased));
+        if let Err(error) = settled {
+            self.note_refused(error);
+            self.refused_settles.push((what, groups));
+        }
+    }
+
+    /// Tries again to settle what could not be written down.
+    pub(super) fn settle_refused(&mut self) {
+        if self.settle_refusal.take().is_none() {
+            return;
+        }
+        self.flush_acks();
+        for (what, mut groups) in std::mem::take(&mut self.refused_settles) {
+            let settled = groups.settle(what);
+            self.ease(&std::mem::take(&mut groups.eased));
+            if let Err(error) = settled {
+                self.note_refused(error);
+                self.refused_settles.push((what, groups));
+            }
+        }
+        if self.settle_refusal.is_none() {
+            tracing::info!("what could not be settled is settled");
+        }
+    }
+
+    /// The client goes: the broker settles what could not be written down, as soon as it can.
+    pub(super) fn leave_refused(&mut self) {
+        self.acks.settle_eventually(Settle::Ack);
+        for (what, mut groups) in std::mem::take(&mut self.refused_settles) {
+            groups.settle_eventually(what);
+        }
+    }
+
+    fn note_refused(&mut self, error: QueueError) {
+        if self.settle_refusal.is_none() {
+            tracing::warn!(%error, "what a client said about messages cannot be written down; it is tried again");
+        }
+        self.settle_refusal = Some(error);
     }
 
     pub(super) fn flush_acks(&mut self) {
         if self.acks.is_empty() {
             return;
         }
-        self.acks.settle(Settle::Ack);
+        if let Err(error) = self.acks.settle(Settle::Ack) {
+            self.note_refused(error);
+        }
         let eased = std::mem::take(&mut self.acks.eased);
         self.ease(&eased);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use nexo_broker::{Handed, QueueHandle, Settle, Subscription};
+use nexo_broker::{Handed, QueueError, QueueHandle, Settle, Settling, Subscription};
 use nexo_types::{ConsumerId, Offset};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -48,18 +48,62 @@ impl Source {
 
     /// Says something about held messages, and makes room for as many. `true` if other consumers of the channel may
     /// have room now as well.
-    pub(super) fn settle(&self, held: &[(Offset, u32)], what: Settle) -> bool {
-        let count = u32::try_from(held.len()).unwrap_or(u32::MAX);
-        let seat = self.seat();
-        let credit = seat.consumer.filter(|_| self.prefetch > 0).map(|consumer| (consumer, count));
-        if let Err(error) = self.queue.settle_for(held, what, credit) {
-            // The queue is gone and its messages with it; or they come back when the broker does.
-            tracing::debug!(queue = %self.queue.name(), %error, "messages could not be settled");
+    ///
+    /// # Errors
+    /// If it could not be written down. The messages are held as before, and there is room for no others.
+    pub(super) fn settle(&self, held: &[(Offset, u32)], what: Settle) -> Result<bool, QueueError> {
+        match self.queue.settle_for(held, what, self.credit(held)) {
+            // The queue is gone and its messages with it.
+            Ok(()) | Err(QueueError::NotFound { .. }) => Ok(self.make_room(held)),
+            Err(error @ (QueueError::DiskFull { .. } | QueueError::Unavailable { .. })) => Err(error),
         }
-        let Some(limit) = seat.limit else { return false };
-        limit.give_back(count);
+    }
+
+    /// As [`Self::settle`], for a client that is told when it is done.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn begin_settle(
+        &self,
+        held: &[(Offset, u32)],
+        what: Settle,
+    ) -> Result<(Option<Settling>, bool), QueueError> {
+        match self.queue.begin_settle(held, what, self.credit(held)) {
+            Ok(settling) => Ok((Some(settling), self.make_room(held))),
+            Err(QueueError::NotFound { .. }) => Ok((None, self.make_room(held))),
+            Err(error @ (QueueError::DiskFull { .. } | QueueError::Unavailable { .. })) => Err(error),
+        }
+    }
+
+    /// As [`Self::settle`], for a client that goes, or has said all it will say: the broker sees to it.
+    pub(super) fn settle_eventually(&self, held: &[(Offset, u32)], what: Settle) -> bool {
+        if let Err(error) = self.queue.settle_eventually(held, what)
+            && !matches!(error, QueueError::NotFound { .. })
+        {
+            // They come back when the broker does.
+            tracing::warn!(queue = %self.queue.name(), %error, messages = held.len(), "messages could not be settled");
+        }
+        if let Some((consumer, credit)) = self.credit(held) {
+            self.queue.add_credit(consumer, credit);
+        }
+        self.make_room(held)
+    }
+
+    /// Who gets how much more when these are settled.
+    fn credit(&self, held: &[(Offset, u32)]) -> Option<(ConsumerId, u32)> {
+        let consumer = self.seat().consumer.filter(|_| self.prefetch > 0)?;
+        Some((consumer, count(held)))
+    }
+
+    fn make_room(&self, held: &[(Offset, u32)]) -> bool {
+        let Some(limit) = self.seat().limit else { return false };
+        limit.give_back(count(held));
         true
     }
+}
+
+fn count(held: &[(Offset, u32)]) -> u32 {
+    u32::try_from(held.len()).unwrap_or(u32::MAX)
 }
 
 /// Messages that were handed to a consumer and are not written yet. What is left when it is dropped goes back as if it
@@ -75,7 +119,7 @@ impl Drop for Batch {
         let rest: Vec<(Offset, u32)> =
             self.rest.as_slice().iter().map(|one| (one.offset, one.attempts)).collect();
         if !rest.is_empty() {
-            self.source.settle(&rest, Settle::Undelivered);
+            self.source.settle_eventually(&rest, Settle::Undelivered);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `tx.*`: publishes and acknowledgements that wait for a commit.
 
-use nexo_broker::{Settle, Written};
+use nexo_broker::{QueueError, Settle, Settling, Written};
 
 use super::channel::Mode;
 use super::content::Whole;
@@ -46,7 +46,7 @@ impl Drop for Transaction {
         for held in self.settles.iter().flat_map(|later| &later.held) {
             groups.add(held);
         }
-        groups.settle(Settle::Requeue);
+        groups.settle_eventually(Settle::Requeue);
     }
 }
 
@@ -117,11 +117,49 @@ impl Session {
         written: Written,
     ) -> Result<(), Refusal> {
         self.shared.broker.clone().wait_for(written).await?;
-        for LaterSettle { held, what } in done.settles.drain(..) {
-            self.settle_now(&held, what);
+        let mut begun = Vec::new();
+        let settled = self.begin_settles(&mut done.settles, &mut begun);
+        for settling in begun {
+            settling.done().await?;
         }
+        match settled {
+            Ok(()) => {
+                self.answer(number, &tx::CommitOk {});
+                Ok(())
+            }
+            Err(QueueError::DiskFull { reason }) => {
+                self.block(&reason);
+                self.unfinished = Some(Unfinished { channel: number, transaction: done });
+                Ok(())
+            }
+            Err(error @ (QueueError::NotFound { .. } | QueueError::Unavailable { .. })) => Err(error.into()),
+        }
+    }
+
+    /// Settles in order, many in a row with one call for each queue. What could not be written down is left.
+    fn begin_settles(
+        &mut self,
+        settles: &mut Vec<LaterSettle>,
+        begun: &mut Vec<Settling>,
+    ) -> Result<(), QueueError> {
         self.flush_acks();
-        self.answer(number, &tx::CommitOk {});
+        while let Some(first) = settles.first() {
+            let what = first.what;
+            let alike = settles.iter().take_while(|later| later.what == what).count();
+            let mut groups = Groups::default();
+            for held in settles[..alike].iter().flat_map(|later| &later.held) {
+                groups.add(held);
+            }
+            let outcome = groups.begin_settle(what, begun);
+            self.ease(&std::mem::take(&mut groups.eased));
+            if let Err(error) = outcome {
+                for later in &mut settles[..alike] {
+                    later.held.retain(|held| groups.contains(&held.source));
+                }
+                return Err(error);
+            }
+            settles.drain(..alike);
+        }
         Ok(())
     }
 

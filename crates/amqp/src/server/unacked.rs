@@ -83,7 +83,7 @@ impl Unacked {
             groups.add(&held);
         }
         self.held = 0;
-        groups.settle(Settle::Requeue);
+        groups.settle_eventually(Settle::Requeue);
         groups
     }
 

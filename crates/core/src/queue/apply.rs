@@ -202,7 +202,11 @@ impl Queue {
         let mut again = 0;
         let before = handed.len();
         for offset in grant.pick.offsets.iter() {
-            let Some(mut entry) = self.take_ready(grant.pick.lane, offset, at)? else { continue };
+            let Some(mut entry) = self.take_ready(grant.pick.lane, offset, at)? else {
+                // A lease that is written down after the fact.
+                self.forget_unwritten(offset);
+                continue;
+            };
             entry.attempts += 1;
             // Counted one by one: applying may stop at any message, and goes on at the same one.
             self.totals.delivered += 1;
@@ -271,6 +275,7 @@ impl Queue {
 
     fn apply_return(&mut self, offset: Offset, ready_at: Timestamp, attempt: AttemptCount, at: Timestamp) {
         let Some(lease) = self.leased.remove(&offset) else { return };
+        self.forget_unwritten(offset);
         let mut entry = lease.entry;
         self.uncount(&entry);
         self.leased_bytes -= u64::from(entry.stored_bytes);
@@ -311,6 +316,7 @@ impl Queue {
     /// Everything goes, with the queue.
     fn remove_all(&mut self) -> Removed {
         let mut removed = self.apply_purge();
+        self.unwritten_leases.clear();
         removed.held = std::mem::take(&mut self.leased).into_values().map(|lease| lease.entry).collect();
         removed.held.extend(std::mem::take(&mut self.dying).into_values().map(|(entry, _)| entry));
         removed.count += removed.held.len() as u64;
@@ -393,6 +399,7 @@ impl Queue {
     /// Takes out a message that is leased or dying.
     fn take_held(&mut self, offset: Offset) -> Option<Entry> {
         if let Some(lease) = self.leased.remove(&offset) {
+            self.forget_unwritten(offset);
             self.uncount(&lease.entry);
             self.leased_bytes -= u64::from(lease.entry.stored_bytes);
             return Some(lease.entry);

@@ -35,6 +35,15 @@ pub struct Turn {
     lease: LeaseTerms,
 }
 
+impl Dispatch {
+    /// Whether messages leave the queue by this, since their consumer does not acknowledge.
+    #[must_use]
+    pub fn settles(&self) -> bool {
+        let Record::Lease { grants, .. } = &self.record else { return false };
+        grants.iter().any(|grant| grant.phase == Phase::Taken)
+    }
+}
+
 impl Queue {
     /// Whether there may be something to hand out.
     #[must_use]
@@ -183,7 +192,7 @@ impl Queue {
     }
 }
 
-fn add_grant(grants: &mut Vec<Grant>, entry: &Entry, until: Option<Timestamp>, phase: Phase) {
+pub(super) fn add_grant(grants: &mut Vec<Grant>, entry: &Entry, until: Option<Timestamp>, phase: Phase) {
     match grants.last_mut() {
         Some(grant)
             if grant.pick.lane == entry.priority

@@ -32,9 +32,10 @@ mod push;
 mod settle;
 mod snapshot;
 mod tokens;
+mod unwritten;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -84,6 +85,8 @@ pub struct Queue {
     /// May name messages that are not delayed any more, or until another moment.
     delay_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
     leased: HashMap<Offset, Lease, FixedState>,
+    /// Those that the log knows nothing of.
+    unwritten_leases: BTreeSet<Offset>,
     /// May name leases that have ended, or end at another moment.
     lease_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
     /// For each group with a message in the queue: those behind its head.
@@ -212,6 +215,7 @@ impl Queue {
             delayed: HashMap::default(),
             delay_ends: BinaryHeap::new(),
             leased: HashMap::default(),
+            unwritten_leases: BTreeSet::new(),
             lease_ends: BinaryHeap::new(),
             groups: BTreeMap::new(),
             grouped: 0,

@@ -107,8 +107,7 @@ impl Queue {
     pub fn decide_ack(&self, now: Timestamp, receipts: &[(Offset, u32)]) -> Verdict<()> {
         let (answers, held) = self.sort_out(receipts, |_| Ok(()));
         let durable = self.any_durable(held.iter());
-        let settle = |offsets| Record::Settle { offsets, why: Leave::Acked, at: now };
-        let records = if held.is_empty() { Vec::new() } else { vec![settle(held.into_iter().collect())] };
+        let records = self.leave_records(held, Leave::Acked, now);
         Verdict { answers, records, durable }
     }
 
@@ -123,8 +122,10 @@ impl Queue {
         let until = now.plus(span);
         let (answers, held) = self.sort_out(receipts, |_| Ok(until));
         let durable = self.any_durable(held.iter());
-        let extend = |offsets| Record::Extend { offsets, until, at: now };
-        let records = if held.is_empty() { Vec::new() } else { vec![extend(held.into_iter().collect())] };
+        let mut records = self.lease_records(held.iter().copied());
+        if !held.is_empty() {
+            records.push(Record::Extend { offsets: held.into_iter().collect(), until, at: now });
+        }
         Verdict { answers, records, durable }
     }
 
@@ -138,16 +139,18 @@ impl Queue {
             Phase::Done | Phase::Taken => Err(LeaseError::AlreadyReceived { until: lease.until }),
         });
         let durable = self.any_durable(held.iter());
+        let mut records = self.lease_records(held.iter().copied());
         let mut by_end: BTreeMap<Timestamp, Vec<Offset>> = BTreeMap::new();
         for offset in held {
             if let Some(lease) = self.leased.get(&offset) {
                 by_end.entry(until_of(lease)).or_default().push(offset);
             }
         }
-        let records = by_end
-            .into_iter()
-            .map(|(until, offsets)| Record::Extend { offsets: offsets.into_iter().collect(), until, at: now })
-            .collect();
+        records.extend(by_end.into_iter().map(|(until, offsets)| Record::Extend {
+            offsets: offsets.into_iter().collect(),
+            until,
+            at: now,
+        }));
         Verdict { answers, records, durable }
     }
 
@@ -192,8 +195,10 @@ impl Queue {
         let max_attempts = self.config.max_attempts;
         for offset in held {
             let Some(lease) = self.leased.get_mut(&offset) else { continue };
-            // It is about to be moved, and nothing brings it back: it would be moved twice, or not at all.
-            if lease.dying.is_some() {
+            // It is about to be moved, and nothing brings it back: it would be moved twice, or not at all. Whoever says
+            // it again waits for the same move.
+            if let Some(reason) = lease.dying {
+                plan.deaths.push(Death { offset, reason });
                 continue;
             }
             let attempts = lease.entry.attempts;
@@ -215,15 +220,13 @@ impl Queue {
             };
             by_time.entry(now.plus(wait)).or_default().push(offset);
         }
-        plan.records = by_time
-            .into_iter()
-            .map(|(ready_at, offsets)| Record::Return {
-                offsets: offsets.into_iter().collect::<OffsetSet>(),
-                ready_at,
-                attempt,
-                at: now,
-            })
-            .collect();
+        plan.records = self.lease_records(by_time.values().flatten().copied());
+        plan.records.extend(by_time.into_iter().map(|(ready_at, offsets)| Record::Return {
+            offsets: offsets.into_iter().collect::<OffsetSet>(),
+            ready_at,
+            attempt,
+            at: now,
+        }));
         plan
     }
 
@@ -256,11 +259,7 @@ impl Queue {
             let picks = vec![Pick { lane: entry.priority, offsets: OffsetSet::one(offset) }];
             return Some(Record::Drop { picks, why, at: now });
         }
-        self.leased.contains_key(&offset).then(|| Record::Settle {
-            offsets: OffsetSet::one(offset),
-            why,
-            at: now,
-        })
+        self.leased.contains_key(&offset).then(|| self.leave_records(vec![offset], why, now).pop()).flatten()
     }
 
     /// All messages that are about to be moved: what is left to do after a move has failed.

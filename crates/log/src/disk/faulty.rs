@@ -12,6 +12,8 @@ use super::{CutMode, Disk, DiskFile, DiskLock, MemoryDisk, Room};
 
 /// `EIO`, as a dying disk gives it.
 const EIO: i32 = 5;
+/// `EMFILE`: too many open files.
+const EMFILE: i32 = 24;
 /// `ENOSPC`.
 const ENOSPC: i32 = 28;
 
@@ -32,6 +34,12 @@ struct Faults {
     fail_next_sync: bool,
     fail_next_write: bool,
     bytes_max: Option<u64>,
+    /// What a full disk says, if not `ENOSPC`.
+    full_errno: Option<i32>,
+    fail_writes_with: Option<i32>,
+    short_at: Option<(u64, i32)>,
+    open_files: usize,
+    open_files_max: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -115,6 +123,32 @@ impl FaultyDisk {
         self.faults.lock().bytes_max = bytes;
     }
 
+    /// Has a full disk say something else than `ENOSPC`, such as `EDQUOT`.
+    pub fn set_full_errno(&self, errno: i32) {
+        self.faults.lock().full_errno = Some(errno);
+    }
+
+    /// Fails the `n`-th operation from the start with this error, once, unless it is a sync.
+    pub fn run_short_at(&self, n: u64, errno: i32) {
+        self.faults.lock().short_at = Some((n, errno));
+    }
+
+    /// Fails every write with this error until `None` is set.
+    pub fn fail_writes_with(&self, errno: Option<i32>) {
+        self.faults.lock().fail_writes_with = errno;
+    }
+
+    /// Lets so many files be open at once; beyond it no file is opened (`EMFILE`). `None` is no limit.
+    pub fn set_open_files_max(&self, files: Option<usize>) {
+        self.faults.lock().open_files_max = files;
+    }
+
+    /// How many files are open.
+    #[must_use]
+    pub fn open_files(&self) -> usize {
+        self.faults.lock().open_files
+    }
+
     /// As [`MemoryDisk::flip_bit`].
     pub fn flip_bit(&self, path: &str, byte: usize, bit: u8) {
         self.disk.flip_bit(path, byte, bit);
@@ -134,6 +168,9 @@ impl FaultyDisk {
         }
         faults.operations += 1;
         let n = faults.operations;
+        if let Some((_, errno)) = faults.short_at.take_if(|(at, _)| *at == n && kind != Operation::Sync) {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
         if faults.fail_at.take_if(|at| *at == n).is_some()
             || (kind == Operation::Sync && std::mem::take(&mut faults.fail_next_sync))
             || (kind == Operation::Write && std::mem::take(&mut faults.fail_next_write))
@@ -156,15 +193,29 @@ impl FaultyDisk {
     }
 
     fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+        self.faults.lock().open_files += 1;
         Arc::new(FaultyFile { file, disk: self.clone() })
+    }
+
+    /// Whether another file may be opened.
+    fn descriptor(&self) -> io::Result<()> {
+        let faults = self.faults.lock();
+        match faults.open_files_max {
+            Some(max) if faults.open_files >= max => Err(io::Error::from_raw_os_error(EMFILE)),
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// Whether the disk has room for a file to grow. Looked up outside of [`FaultyDisk::operate`].
     fn room_to_grow(&self, file: &dyn DiskFile, end: u64) -> io::Result<()> {
-        let Some(max) = self.faults.lock().bytes_max else { return Ok(()) };
+        let (max, errno) = {
+            let faults = self.faults.lock();
+            (faults.bytes_max, faults.full_errno.unwrap_or(ENOSPC))
+        };
+        let Some(max) = max else { return Ok(()) };
         let growth = end.saturating_sub(file.len()?);
         if growth > 0 && self.disk.used_bytes() + growth > max {
-            return Err(io::Error::from_raw_os_error(ENOSPC));
+            return Err(io::Error::from_raw_os_error(errno));
         }
         Ok(())
     }
@@ -194,11 +245,13 @@ impl Disk for FaultyDisk {
     }
 
     fn create(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.descriptor()?;
         self.operate(Operation::Other, || self.disk.create(path)).map(|file| self.wrap(file))
     }
 
     fn open(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         self.alive()?;
+        self.descriptor()?;
         self.disk.open(path).map(|file| self.wrap(file))
     }
 
@@ -215,6 +268,12 @@ impl Disk for FaultyDisk {
     }
 }
 
+impl Drop for FaultyFile {
+    fn drop(&mut self) {
+        self.disk.faults.lock().open_files -= 1;
+    }
+}
+
 impl DiskFile for FaultyFile {
     fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
         self.disk.alive()?;
@@ -224,6 +283,9 @@ impl DiskFile for FaultyFile {
     }
 
     fn write_at(&self, buf: &[u8], at: u64) -> io::Result<()> {
+        if let Some(errno) = self.disk.faults.lock().fail_writes_with {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
         self.disk.room_to_grow(&*self.file, at + buf.len() as u64)?;
         self.disk.operate(Operation::Write, || self.file.write_at(buf, at))
     }

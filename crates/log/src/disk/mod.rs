@@ -1,11 +1,13 @@
 //! The disk as the log sees it: a few directories of files that are read and written at byte positions.
 //!
 //! [`RealDisk`] is a directory of the file system. [`MemoryDisk`] keeps what a page cache and a platter would
-//! hold apart, so that a power cut can be played out. [`FaultyDisk`] wraps it and makes calls fail. Nothing
-//! above this module opens a file by itself.
+//! hold apart, so that a power cut can be played out. [`FaultyDisk`] wraps it and makes calls fail. The log puts
+//! a `PooledDisk` around whichever it is given, which bounds how many files are open. Nothing above this module
+//! opens a file by itself.
 
 mod faulty;
 mod memory;
+mod pooled;
 mod real;
 
 use std::fmt::Debug;
@@ -14,6 +16,7 @@ use std::sync::Arc;
 
 pub use faulty::FaultyDisk;
 pub use memory::{CutMode, MemoryDisk};
+pub(crate) use pooled::PooledDisk;
 pub use real::RealDisk;
 
 /// A place for files. Paths are relative to it, with `/` between a directory and a file; `""` is the root.
@@ -120,6 +123,12 @@ pub trait DiskFile: Send + Sync + Debug {
     /// # Errors
     /// What the disk says.
     fn len(&self) -> io::Result<u64>;
+
+    /// Says that nothing will be written to this file for now. A disk that bounds its open files may close it, and
+    /// open it again at `path` when it is read.
+    fn release(&self, path: &str) {
+        let _ = path;
+    }
 
     /// Whether the file has no bytes.
     ///

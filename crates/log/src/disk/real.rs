@@ -1,11 +1,13 @@
 //! A directory of the file system.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 
 use super::{Disk, DiskFile, DiskLock, Room};
@@ -14,6 +16,8 @@ use super::{Disk, DiskFile, DiskLock, Room};
 #[derive(Debug)]
 pub struct RealDisk {
     root: PathBuf,
+    /// Directories that were synced. They stay open: to make a name durable must not need another descriptor.
+    dirs: Mutex<BTreeMap<String, Arc<File>>>,
 }
 
 #[derive(Debug)]
@@ -38,7 +42,7 @@ impl RealDisk {
                 File::open(parent)?.sync_all()?;
             }
         }
-        Ok(Self { root: root.to_path_buf() })
+        Ok(Self { root: root.to_path_buf(), dirs: Mutex::default() })
     }
 
     fn path(&self, path: &str) -> PathBuf {
@@ -91,7 +95,16 @@ impl Disk for RealDisk {
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        File::open(self.path(dir))?.sync_all()
+        let kept = self.dirs.lock().get(dir).cloned();
+        let opened = match kept {
+            Some(opened) => opened,
+            None => {
+                let opened = Arc::new(File::open(self.path(dir))?);
+                self.dirs.lock().insert(dir.to_owned(), Arc::clone(&opened));
+                opened
+            }
+        };
+        opened.sync_all()
     }
 }
 

@@ -1,6 +1,7 @@
 //! `nexo serve`: a broker and all its ways in, from reading the settings to the last sync.
 
 mod config;
+mod descriptors;
 mod listen;
 mod logging;
 mod run;

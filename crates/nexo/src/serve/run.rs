@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, Layer};
-use super::logging;
+use super::{descriptors, logging};
 use crate::signals::{Hangups, Signals};
 
 /// How long calls that have begun may take to finish once the broker was asked to end.
@@ -99,12 +99,13 @@ struct Serving {
 impl Serving {
     /// Opens the ports first: if one is taken, the data is not touched.
     async fn start(config: &Config) -> anyhow::Result<Self> {
+        let connections_max = descriptors::connections_max();
         let amqp = config.amqp.bind("AMQP").await?;
         let grpc = config.grpc.bind("the native API").await?;
         let sqs = config.sqs.bind("the SQS API").await?;
         let http = config.http.bind("health and metrics").await?;
         let scribe: Arc<dyn Scribe> = Arc::new(AmqpScribe);
-        let options = BrokerOptions { scribe: Some(scribe), ..config.broker.clone() };
+        let options = BrokerOptions { scribe: Some(scribe), connections_max, ..config.broker.clone() };
         let broker = tokio::task::spawn_blocking(move || Broker::open(options))
             .await
             .context("the broker failed while it opened its data")??;

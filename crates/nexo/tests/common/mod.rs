@@ -63,7 +63,13 @@ impl Server {
     /// A broker on free ports with the data in `data_dir`.
     pub fn start_in(data_dir: &Path, args: &[&str]) -> Self {
         let mut command = serve_command(data_dir);
-        command.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]).args(args);
+        command.args(args);
+        Self::start_by(command, data_dir)
+    }
+
+    /// A broker on free ports, started by this command.
+    pub fn start_by(mut command: Command, data_dir: &Path) -> Self {
+        command.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
         let mut process = Process::spawn(&mut command);
         let Some(ready) = process.first_line() else {
             panic!("the broker did not get ready: {:?}", process.finish());
@@ -131,6 +137,11 @@ impl Server {
         format!("amqp://guest:guest@{}/%2f", address(&self.ready, "amqp="))
     }
 
+    /// The address of AMQP, if the broker was started with `--amqp`.
+    pub fn amqp(&self) -> String {
+        address(&self.ready, "amqp=")
+    }
+
     /// A command against this broker, not yet started.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = nexo();
@@ -180,14 +191,19 @@ impl Server {
 
     /// `GET path` on the management port: status and body.
     pub fn get(&self, path: &str) -> (u16, String) {
-        let mut connection = TcpStream::connect(&self.http).unwrap();
-        connection.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(connection, "GET {path} HTTP/1.1\r\nHost: nexo\r\nConnection: close\r\n\r\n").unwrap();
+        self.try_get(path).expect("the management port answers")
+    }
+
+    /// The same; `None` if the connection was closed without an answer.
+    pub fn try_get(&self, path: &str) -> Option<(u16, String)> {
+        let mut connection = TcpStream::connect(&self.http).ok()?;
+        connection.set_read_timeout(Some(PATIENCE)).ok()?;
+        write!(connection, "GET {path} HTTP/1.1\r\nHost: nexo\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();
-        connection.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let status = head.split_whitespace().nth(1).unwrap().parse().unwrap();
-        (status, body.to_owned())
+        connection.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split_whitespace().nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
     }
 }
 

@@ -257,10 +257,15 @@ impl Rig {
             } else {
                 dispatch
             };
-            if dispatch.durable {
+            // On a full disk a lease is not written down, unless messages leave by it.
+            let is_unwritten = dispatch.durable && !dispatch.settles() && self.log.len().is_multiple_of(3);
+            if dispatch.durable && !is_unwritten {
                 self.append(&dispatch.record);
             }
             let handed = self.queue.commit_dispatch(&dispatch).unwrap();
+            if is_unwritten {
+                self.queue.note_unwritten(&dispatch);
+            }
             let mut turns = dispatch
                 .turns
                 .iter()
@@ -415,6 +420,8 @@ impl Rig {
                     assert!(message.expires_at <= self.now && message.place == Where::Waiting);
                 }
             }
+            // A lease that was not written down before it ended.
+            Record::Lease { .. } => {}
             other => panic!("time does not bring {other:?}"),
         }
     }
@@ -532,6 +539,7 @@ impl Rig {
     }
 
     fn purge(&mut self) {
+        self.write_leases();
         let record = Record::Purge { before: self.queue.next_offset(), at: self.now };
         let before = self.model.messages.len();
         self.model.messages.retain(|m| m.place != Where::Waiting);
@@ -598,6 +606,7 @@ impl Rig {
 
     /// The process dies: what is in the log is all there is.
     fn restart(&mut self) {
+        self.write_leases();
         let before = self.queue.outline(self.now);
         let whole = !self.has_transient();
         let usage = by_segment(&self.queue);
@@ -650,6 +659,14 @@ impl Rig {
             self.bury(&plan.deaths);
             self.wait(0);
         }
+    }
+
+    /// There is room for them again.
+    fn write_leases(&mut self) {
+        for record in self.queue.decide_unwritten_leases(usize::MAX) {
+            self.run(&record, true);
+        }
+        assert!(!self.queue.has_unwritten_leases());
     }
 
     fn replay(&self) -> Queue {
@@ -756,6 +773,11 @@ fn assert_same(rebuilt: &Outline, original: &Outline, whole: bool, what: &str) {
     assert_eq!(rebuilt.messages, original.messages, "{what} gives the same messages");
     assert_eq!(rebuilt.config, original.config, "{what} gives the same settings");
     if whole {
-        assert_eq!(rebuilt, original, "{what} gives the same state");
+        // A message that was settled before its lease was written down was delivered all the same, and a replay does
+        // not know it.
+        let mut totals = original.totals;
+        totals.delivered = rebuilt.totals.delivered;
+        totals.redelivered = rebuilt.totals.redelivered;
+        assert_eq!(*rebuilt, Outline { totals, ..original.clone() }, "{what} gives the same state");
     }
 }

@@ -1,0 +1,222 @@
+//! What a client was told, or told the broker, on a disk that loses what was not synced, or is full.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
+mod raw_client;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nexo_amqp::codec::ShortStr;
+use nexo_amqp::codec::method::{basic, connection, tx};
+use nexo_broker::{Broker, BrokerOptions, DeadLetters, QueueConfig, QueueError};
+use nexo_log::disk::{CutMode, FaultyDisk};
+use nexo_types::QueueName;
+use raw_client::{Client, PERSISTENT, Served, within};
+
+fn name(text: &str) -> QueueName {
+    QueueName::new(text).unwrap()
+}
+
+/// How many messages a queue has when the power goes now and comes back.
+fn after_power_cut(disk: &FaultyDisk, queue: &str) -> u64 {
+    let options = BrokerOptions {
+        segment_bytes: 1 << 20,
+        scribe: Some(Arc::new(nexo_amqp::AmqpScribe)),
+        ..BrokerOptions::new("memory")
+    };
+    let broker = Broker::open_on(Arc::new(disk.restart(CutMode::Drop, 0)), options).unwrap();
+    broker.queue(&name(queue)).map_or(0, |queue| queue.counts().0 + queue.in_flight() as u64)
+}
+
+async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..4000 {
+        if done() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{what} did not happen");
+}
+
+/// A client in a transaction that was delivered ten messages.
+async fn in_transaction_with_ten(served: &Served) -> Client {
+    let mut client = served.client().await;
+    client.select_confirms().await;
+    for number in 0..10u8 {
+        client.publish("q", PERSISTENT, &[number]).await;
+        client.expect("basic.ack").await;
+    }
+    client.close_channel(1).await;
+    client.open_channel(1).await;
+    client.send(1, &tx::Select {}).await;
+    client.expect("tx.select-ok").await;
+    client.consume("q", false).await;
+    for _ in 0..10 {
+        client.delivery().await;
+    }
+    client
+}
+
+/// Uses up what the log keeps for acknowledgements when the disk is full.
+async fn use_up_reserve(served: &Served) {
+    served.disk.set_bytes_max(Some(served.disk.used_bytes()));
+    let mut text = "x".repeat(10_000);
+    loop {
+        let annotated = |config: &QueueConfig| {
+            let mut config = config.clone();
+            config.annotations.insert("test".into(), text.clone().into());
+            config
+        };
+        match served.broker.update_queue(&name("other"), annotated).await {
+            Ok(()) => {}
+            Err(_) if text.len() > 1 => text.truncate(text.len() / 2),
+            Err(_) => break,
+        }
+    }
+    let refused = served.broker.purge(&name("other")).await;
+    assert!(matches!(refused, Err(QueueError::DiskFull { .. })), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn committed_acknowledgements_survive_a_power_cut() {
+    let served = Served::start().await;
+    served.client().await.declare("q").await;
+    let mut client = in_transaction_with_ten(&served).await;
+    client.send(1, &basic::Ack { delivery_tag: 4, multiple: true }).await;
+    client.send(1, &basic::Ack { delivery_tag: 6, multiple: false }).await;
+    client.send(1, &tx::Commit {}).await;
+    client.expect("tx.commit-ok").await;
+    assert_eq!(after_power_cut(&served.disk, "q"), 5);
+    client.send(1, &basic::Ack { delivery_tag: 0, multiple: true }).await;
+    client.send(1, &tx::Commit {}).await;
+    client.expect("tx.commit-ok").await;
+    assert_eq!(after_power_cut(&served.disk, "q"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn committed_rejections_survive_a_power_cut_where_they_went() {
+    for to_exchange in [false, true] {
+        let served = Served::start().await;
+        let config = match to_exchange {
+            false => QueueConfig { max_attempts: Some(5), ..QueueConfig::default() },
+            true => QueueConfig {
+                dead_letters: DeadLetters::Exchange {
+                    exchange: nexo_types::ExchangeName::new("").unwrap(),
+                    routing_key: Some(bytes::Bytes::from_static(b"q_dlq")),
+                },
+                ..QueueConfig::default()
+            },
+        };
+        served.broker.create_queue(&name("q"), config).await.unwrap();
+        served.client().await.declare("q_dlq").await;
+        let mut client = in_transaction_with_ten(&served).await;
+        client.send(1, &basic::Nack { delivery_tag: 7, multiple: true, requeue: false }).await;
+        client.send(1, &basic::Ack { delivery_tag: 0, multiple: true }).await;
+        client.send(1, &tx::Commit {}).await;
+        client.expect("tx.commit-ok").await;
+        assert_eq!(after_power_cut(&served.disk, "q"), 0);
+        assert_eq!(after_power_cut(&served.disk, "q_dlq"), 7);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_that_cannot_be_synced_is_not_answered_as_done() {
+    let served = Served::start().await;
+    served.client().await.declare("q").await;
+    let mut client = in_transaction_with_ten(&served).await;
+    client.send(1, &basic::Ack { delivery_tag: 0, multiple: true }).await;
+    served.disk.fail_next_sync();
+    client.send(1, &tx::Commit {}).await;
+    client.expect_close(541).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_that_finds_no_room_is_kept_until_there_is() {
+    let served = Served::start().await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    client.declare("other").await;
+    for number in 0..10u8 {
+        client.publish("q", PERSISTENT, &[number]).await;
+    }
+    client.send(1, &basic::Qos { prefetch_size: 0, prefetch_count: 4, global: false }).await;
+    client.expect("basic.qos-ok").await;
+    client.consume("q", false).await;
+    for _ in 0..4 {
+        client.delivery().await;
+    }
+    use_up_reserve(&served).await;
+    client.send(1, &basic::Ack { delivery_tag: 2, multiple: true }).await;
+    client.send(1, &basic::Nack { delivery_tag: 3, multiple: false, requeue: true }).await;
+    // The connection goes on, and nothing comes in the place of what could not be settled.
+    assert_eq!(client.depth("other").await, 0);
+    let queue = served.broker.queue(&name("q")).unwrap();
+    assert_eq!((queue.in_flight(), queue.counts().0), (4, 6));
+
+    served.disk.set_bytes_max(None);
+    let (tag, redelivered, body) = client.delivery().await;
+    assert_eq!((tag, redelivered, body), (5, false, vec![4]));
+    eventually("all is settled", || queue.counts().0 + queue.in_flight() as u64 == 8).await;
+    served.broker.purge(&name("other")).await.unwrap();
+    assert_eq!(after_power_cut(&served.disk, "q"), 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledgements_of_a_client_that_went_are_written_when_there_is_room() {
+    let served = Served::start().await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    client.declare("other").await;
+    for number in 0..10u8 {
+        client.publish("q", PERSISTENT, &[number]).await;
+    }
+    client.consume("q", false).await;
+    for _ in 0..10 {
+        client.delivery().await;
+    }
+    use_up_reserve(&served).await;
+    client.send(1, &basic::Ack { delivery_tag: 6, multiple: true }).await;
+    let (reply_code, reply_text) = (200, ShortStr::EMPTY);
+    client.send(0, &connection::Close { reply_code, reply_text, class_id: 0, method_id: 0 }).await;
+    client.expect("connection.close-ok").await;
+    let queue = served.broker.queue(&name("q")).unwrap();
+    assert_eq!((queue.in_flight(), queue.counts().0), (10, 0), "nobody else gets what was acknowledged");
+
+    served.disk.set_bytes_max(None);
+    eventually("all is settled", || (queue.in_flight(), queue.counts().0) == (0, 4)).await;
+    served.broker.purge(&name("other")).await.unwrap();
+    assert_eq!(after_power_cut(&served.disk, "q"), 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_acknowledgements_find_no_room_waits() {
+    let served = Served::start().await;
+    let mut other = served.client().await;
+    other.declare("q").await;
+    other.declare("other").await;
+    let mut client = in_transaction_with_ten(&served).await;
+    use_up_reserve(&served).await;
+    client.send(1, &basic::Ack { delivery_tag: 0, multiple: true }).await;
+    client.send(1, &tx::Commit {}).await;
+    client.expect("connection.blocked").await;
+    assert_eq!(after_power_cut(&served.disk, "q"), 10);
+    served.disk.set_bytes_max(None);
+    let mut told = [client.next().await.unwrap().name(), client.next().await.unwrap().name()];
+    told.sort_unstable();
+    assert_eq!(told, ["connection.unblocked", "tx.commit-ok"]);
+    assert_eq!(after_power_cut(&served.disk, "q"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_whose_acknowledgement_can_never_be_written_is_told() {
+    let served = Served::start().await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    client.publish("q", PERSISTENT, b"x").await;
+    client.consume("q", false).await;
+    client.delivery().await;
+    served.disk.fail_next_write();
+    assert!(within(served.broker.purge(&name("q"))).await.is_err());
+    client.send(1, &basic::Ack { delivery_tag: 1, multiple: false }).await;
+    client.expect_close(541).await;
+}

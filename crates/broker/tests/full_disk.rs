@@ -1,0 +1,154 @@
+//! A full disk: what is left of it is for acknowledgements, consumers go on receiving, nothing is answered as done that
+//! is not, and everything goes on when there is room.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use common::*;
+use nexo_broker::{
+    Broker, BrokerOptions, Delivery, Health, NewMessage, PopRequest, QueueConfig, QueueError, SettleError,
+};
+use nexo_log::disk::{CutMode, FaultyDisk};
+use nexo_types::{Millis, QueueName};
+
+const BODY_BYTES: usize = 2_000;
+
+fn open_on(disk: &FaultyDisk) -> Broker {
+    let options = BrokerOptions { segment_bytes: 256 * 1024, ..BrokerOptions::new("faulty") };
+    Broker::open_on(Arc::new(disk.clone()), options).unwrap()
+}
+
+/// A broker whose disk is full of messages, and their bodies.
+async fn full(config: QueueConfig) -> (FaultyDisk, Broker, QueueName, Vec<String>) {
+    let disk = FaultyDisk::new();
+    let broker = open_on(&disk);
+    let queue = name("q");
+    broker.create_queue(&queue, config).await.unwrap();
+    disk.set_bytes_max(Some(disk.used_bytes() + 2 * 1024 * 1024));
+    let mut pushed = Vec::new();
+    loop {
+        let body = format!("{:06}{}", pushed.len(), "x".repeat(BODY_BYTES));
+        match broker.push(&queue, vec![NewMessage::new(body.clone())]).await {
+            Ok(_) => pushed.push(body),
+            Err(QueueError::DiskFull { .. }) => break,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(matches!(broker.health(), Health::DiskFull { .. }));
+    assert!(pushed.len() > 800, "{} messages", pushed.len());
+    (disk, broker, queue, pushed)
+}
+
+async fn pop_one(broker: &Broker, queue: &QueueName) -> Delivery {
+    let request = PopRequest {
+        max: 1,
+        wait: Millis::from_secs(20),
+        visibility: Some(Millis::from_secs(3600)),
+        bytes_max: None,
+    };
+    broker.pop(queue, request).await.unwrap().pop().expect("there is a message")
+}
+
+/// The bodies that wait when the power goes now and comes back, those in flight included.
+fn after_power_cut(disk: &FaultyDisk, queue: &QueueName) -> Vec<u32> {
+    let broker = open_on(&disk.restart(CutMode::Drop, 0));
+    broker.outline(queue).unwrap().messages.values().map(|message| message.attempts).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_use_nothing_of_what_is_kept_for_acknowledgements() {
+    let (disk, broker, queue, pushed) = full(QueueConfig::default()).await;
+    let before = broker.stats().log.frame_bytes;
+    let mut held = Vec::new();
+    for body in &pushed[..500] {
+        let one = pop_one(&broker, &queue).await;
+        assert_eq!(bodies(std::slice::from_ref(&one)), [body.as_str()]);
+        assert_eq!(one.attempt, 1);
+        held.push(one);
+    }
+    // A message found no room any more, but a few leases did before what is kept began.
+    let written = broker.stats().log.frame_bytes - before;
+    assert!(written < BODY_BYTES as u64 + 100, "{written} bytes were written for 500 deliveries");
+    // One by one, as the worst client does it.
+    for one in &held[..100] {
+        ack(&broker, std::slice::from_ref(one)).await;
+    }
+    assert_eq!(
+        after_power_cut(&disk, &queue).len(),
+        pushed.len() - 100,
+        "what was acknowledged is gone for good"
+    );
+    for one in &held[100..130] {
+        broker.nack(&[one.receipt()], Some(Millis::from_secs(3600))).await.remove(0).unwrap();
+    }
+    let attempts = after_power_cut(&disk, &queue);
+    let counted = attempts.iter().filter(|attempts| **attempts == 1).count();
+    assert!(counted >= 30, "a failure counts, but only {counted} do");
+
+    disk.set_bytes_max(None);
+    eventually("the leases are written down", || {
+        after_power_cut(&disk, &queue).into_iter().filter(|attempts| *attempts == 1).count() == 400
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn consumers_work_a_full_disk_off_to_the_end() {
+    let (disk, broker, queue, pushed) = full(QueueConfig::default()).await;
+    disk.set_bytes_max(Some(disk.used_bytes()));
+    let mut seen = BTreeSet::new();
+    let mut refused = 0;
+    for _ in &pushed {
+        let one = pop_one(&broker, &queue).await;
+        assert!(seen.insert(one.offset));
+        // A fast consumer may be ahead of the keeper, which frees segments as they become empty.
+        while let Err(error) = broker.ack(&[one.receipt()]).await.remove(0) {
+            assert!(matches!(error, SettleError::Unavailable { .. }), "{error}");
+            refused += 1;
+            let segments = broker.stats().log;
+            assert!(
+                refused < 500,
+                "acknowledgements are refused for good: {} seen, {segments:?}",
+                seen.len()
+            );
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    }
+    assert_eq!(seen.len(), pushed.len());
+    assert_eq!(after_power_cut(&disk, &queue).len(), 0);
+    eventually("there is room again", || broker.health() == Health::Ok).await;
+    push(&broker, &queue, "more").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_keeps_what_is_with_consumers_also_after_a_crash() {
+    let (disk, broker, queue, pushed) = full(QueueConfig::default()).await;
+    let held = [pop_one(&broker, &queue).await, pop_one(&broker, &queue).await];
+    assert_eq!(broker.purge(&queue).await.unwrap(), pushed.len() as u64 - 2);
+    assert_eq!(after_power_cut(&disk, &queue).len(), 2);
+    ack(&broker, &held).await;
+    assert_eq!(after_power_cut(&disk, &queue).len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejection_is_not_answered_as_done_before_its_message_is_where_it_went() {
+    let (disk, broker, queue, pushed) = full(QueueConfig::default()).await;
+    let one = pop_one(&broker, &queue).await;
+    for _ in 0..2 {
+        let answer = broker.reject(&[one.receipt()]).await.remove(0);
+        assert!(matches!(&answer, Err(SettleError::Unavailable { .. })), "{answer:?}");
+    }
+    assert_eq!(after_power_cut(&disk, &queue).len(), pushed.len());
+
+    disk.set_bytes_max(None);
+    let dead = name("q_dlq");
+    let is_moved = || broker.queue(&dead).is_some_and(|queue| queue.counts().0 == 1);
+    eventually("it is moved", is_moved).await;
+    let other = pop_one(&broker, &queue).await;
+    broker.reject(&[other.receipt()]).await.remove(0).unwrap();
+    assert_eq!(after_power_cut(&disk, &queue).len(), pushed.len() - 2);
+    assert_eq!(after_power_cut(&disk, &dead).len(), 2);
+}
