@@ -9,6 +9,7 @@
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters.
 //! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in.
+//! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
 
 mod broker;
 mod catalog;
@@ -41,6 +42,7 @@ mod stats;
 mod subscription;
 mod system;
 mod timer;
+mod traffic;
 mod workers;
 
 pub use broker::Broker;
@@ -70,3 +72,5 @@ pub use scribe::{DeathNote, Letter, Scribe};
 pub use shared::Written;
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;
+pub use system::ProcessStats;
+pub use traffic::{AllTraffic, Counted, Protocol, Traffic, TrafficStats};

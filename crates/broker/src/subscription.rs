@@ -14,6 +14,7 @@ use crate::error::QueueError;
 use crate::mailbox::Mailbox;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
+use crate::traffic::Protocol;
 
 /// How long somebody who does not want to wait waits for the disk.
 const LOG_READ_MAX: Duration = Duration::from_secs(30);
@@ -27,6 +28,8 @@ pub struct Subscription {
     mailbox: Arc<Mailbox>,
     id: ConsumerId,
     kind: Kind,
+    /// Whose deliveries these are.
+    protocol: Option<Protocol>,
 }
 
 /// What becomes of things when a subscription ends.
@@ -70,7 +73,14 @@ impl Subscription {
                 None => state.queue.add_consumer(id, terms, credit),
             }
         })?;
-        Ok(Self { shared: Arc::clone(shared), slot: Arc::clone(slot), mailbox, id, kind })
+        let (shared, slot) = (Arc::clone(shared), Arc::clone(slot));
+        Ok(Self { shared, slot, mailbox, id, kind, protocol: None })
+    }
+
+    /// Counts deliveries for `protocol`.
+    pub(crate) fn counting(mut self, protocol: Option<Protocol>) -> Self {
+        self.protocol = protocol;
+        self
     }
 
     /// Who this is.
@@ -201,6 +211,7 @@ impl Subscription {
         if handed.len() < before {
             self.add_credit((before - handed.len()) as u32);
         }
+        self.shared.count(self.protocol, |traffic| traffic.delivered(handed.len()));
         handed
     }
 
