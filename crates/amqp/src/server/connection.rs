@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
+use nexo_broker::Protocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -17,7 +18,7 @@ use super::dispatch::Stop;
 use super::erlang;
 use super::error::{Refusal, frame_refusal};
 use super::handshake::Handshake;
-use super::session::{Phase, Session};
+use super::session::{Peer, Phase, Session};
 use super::shared::Shared;
 use crate::codec::{FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES, FrameError, ReplyCode};
 
@@ -40,16 +41,29 @@ const READ_BYTES_MAX: usize = 256 << 10;
 pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr, stop: CancellationToken) {
     // Frames are collected before they are written, so waiting for more to send would only cost time.
     let _ = socket.set_nodelay(true);
+    let _counted = shared.broker.traffic().connection(Protocol::Amqp);
+    let began = Instant::now();
     let (mut reader, mut writer) = socket.into_split();
     let mut input = BytesMut::new();
-    let handshake =
-        Handshake { reader: &mut reader, writer: &mut writer, input: &mut input, from: peer.ip() };
+    let handshake = Handshake {
+        reader: &mut reader,
+        writer: &mut writer,
+        input: &mut input,
+        from: peer,
+        shared: &shared,
+    };
     let opened = tokio::select! {
         opened = timeout(HANDSHAKE_MAX, handshake.run()) => opened,
         () = stop.cancelled() => return,
     };
-    let Ok(Some(opened)) = opened else { return };
-    let session = Session::new(shared, opened.user, opened.limits, opened.abilities);
+    let Ok(Some(opened)) = opened else {
+        tracing::info!(protocol = "amqp", %peer, "connection ended before it was open");
+        return;
+    };
+    let user = opened.user;
+    tracing::info!(protocol = "amqp", %peer, user, "connection opened");
+    let mut session = Session::new(shared, opened.user, opened.limits, opened.abilities);
+    session.peer = Some(peer);
     let mut connection = Connection {
         session,
         reader,
@@ -70,6 +84,8 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
     connection.session.end().await;
     // The peer may be gone already.
     let _ = connection.writer.shutdown().await;
+    let seconds = began.elapsed().as_secs();
+    tracing::info!(protocol = "amqp", %peer, user, seconds, "connection closed");
 }
 
 /// What has come of a frame of an unknown kind.
@@ -288,7 +304,7 @@ impl Connection {
             self.heard = now;
         }
         if now.duration_since(self.heard) > beat * 2 {
-            tracing::debug!("a peer is silent for two heartbeats");
+            tracing::info!(protocol = "amqp", peer = %Peer(self.session.peer), "connection lost: no heartbeat");
             return false;
         }
         true

@@ -28,7 +28,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     listener.local_addr()?;
-    let shared = Arc::new(Shared::new(broker, options));
+    let shared = Arc::new(Shared::new(&broker, options));
     let stop = CancellationToken::new();
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
