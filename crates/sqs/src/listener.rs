@@ -9,7 +9,7 @@ use axum::extract::ConnectInfo;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use nexo_broker::Broker;
+use nexo_broker::{Broker, Protocol};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -35,7 +35,8 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let stop = CancellationToken::new();
-    let service = Arc::new(Service::new(broker, options, stop.clone()));
+    let broker = broker.over(Protocol::Sqs);
+    let service = Arc::new(Service::new(broker.clone(), options, stop.clone()));
     let router = Router::new().fallback(http::handle).with_state(service);
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
@@ -45,7 +46,12 @@ pub async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
                     let router = router.clone().layer(axum::Extension(ConnectInfo(peer)));
-                    connections.spawn(connection(stream, router, stop.clone()));
+                    let counted = broker.traffic().connection(Protocol::Sqs);
+                    let serving = connection(stream, router, stop.clone());
+                    connections.spawn(async move {
+                        serving.await;
+                        drop(counted);
+                    });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept an SQS connection");

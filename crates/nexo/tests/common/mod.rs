@@ -182,7 +182,7 @@ impl Server {
     pub fn get(&self, path: &str) -> (u16, String) {
         let mut connection = TcpStream::connect(&self.http).unwrap();
         connection.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(connection, "GET {path} HTTP/1.1\r\nHost: nexo\r\nConnection: close\r\n\r\n").unwrap();
+        write!(connection, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         connection.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
