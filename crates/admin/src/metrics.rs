@@ -70,20 +70,27 @@ const BROKER_GAUGES: &[Of<BrokerStats, u64>] = &[
     }),
 ];
 
-const PROTOCOL_GAUGES: &[Of<TrafficStats, u64>] = &[
-    ("nexo_connections", "Connections that are open", |t| t.connections),
-    ("nexo_channels", "Channels that are open; only AMQP has any", |t| t.channels),
+/// Those over which messages go.
+const MESSAGING: &[Protocol] = &[Protocol::Amqp, Protocol::Grpc, Protocol::Sqs];
+
+type OfProtocol = (&'static str, &'static str, &'static [Protocol], fn(&TrafficStats) -> u64);
+
+const PROTOCOL_GAUGES: &[OfProtocol] = &[
+    ("nexo_connections", "Connections that are open", &Protocol::ALL, |t| t.connections),
+    ("nexo_channels", "Channels that are open", &[Protocol::Amqp], |t| t.channels),
 ];
 
-const PROTOCOL_COUNTERS: &[Of<TrafficStats, u64>] = &[
-    ("nexo_connections_opened", "Connections opened", |t| t.connections_opened),
-    ("nexo_refused_logins", "Logins, signatures, addresses and hosts refused", |t| t.refused_logins),
-    ("nexo_published_messages", "Messages taken", |t| t.published),
-    ("nexo_refused_pushes", "Messages refused, because a queue or the disk was full or for a limit", |t| {
+const PROTOCOL_COUNTERS: &[OfProtocol] = &[
+    ("nexo_connections_opened", "Connections opened", &Protocol::ALL, |t| t.connections_opened),
+    ("nexo_refused_logins", "Logins, signatures, addresses and hosts refused", &Protocol::ALL, |t| {
+        t.refused_logins
+    }),
+    ("nexo_published_messages", "Messages taken", MESSAGING, |t| t.published),
+    ("nexo_refused_pushes", "Messages refused, by a full queue or disk or by a limit", MESSAGING, |t| {
         t.refused_pushes
     }),
-    ("nexo_delivered_messages", "Messages handed out", |t| t.delivered),
-    ("nexo_acked_messages", "Messages that clients acknowledged", |t| t.acked),
+    ("nexo_delivered_messages", "Messages handed out", MESSAGING, |t| t.delivered),
+    ("nexo_acked_messages", "Messages that clients acknowledged", MESSAGING, |t| t.acked),
 ];
 
 const BROKER_COUNTERS: &[Of<BrokerStats, u64>] = &[
@@ -185,16 +192,20 @@ impl Snapshot {
             .encode_gauge(&self.stats.process.started_at_s)
     }
 
+    fn traffic_of(&self, protocols: &[Protocol]) -> impl Iterator<Item = &(Protocol, TrafficStats)> {
+        self.traffic.iter().filter(|(protocol, _)| protocols.contains(protocol))
+    }
+
     fn encode_protocols(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        for (name, help, value) in PROTOCOL_GAUGES {
+        for (name, help, protocols, value) in PROTOCOL_GAUGES {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (protocol, traffic) in &self.traffic {
+            for (protocol, traffic) in self.traffic_of(protocols) {
                 metric.encode_family(&[("protocol", protocol.name())])?.encode_gauge(&value(traffic))?;
             }
         }
-        for (name, help, value) in PROTOCOL_COUNTERS {
+        for (name, help, protocols, value) in PROTOCOL_COUNTERS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (protocol, traffic) in &self.traffic {
+            for (protocol, traffic) in self.traffic_of(protocols) {
                 metric
                     .encode_family(&[("protocol", protocol.name())])?
                     .encode_counter::<NoLabelSet, _, u64>(&value(traffic), None)?;

@@ -81,21 +81,21 @@ static SHAPES: LazyLock<Shapes> = LazyLock::new(|| {
 struct Shapes {
     messages: Vec<Shape>,
     requests: HashMap<String, usize>,
+    /// How many lists there are, in all messages.
+    lists: usize,
 }
 
 /// One kind of message: what is known of each field, by its number.
 #[derive(Debug, Default)]
 struct Shape {
-    fields: HashMap<u32, Field>,
+    fields: Vec<Option<Field>>,
 }
 
 #[derive(Debug)]
 struct Field {
     name: String,
-    /// How many items a request may have of it, if it is a list.
-    items_max: Option<u64>,
-    /// Its place among the counters, if it is a list.
-    counter: usize,
+    /// Its place among the counters and how many items a request may have of it, if it is a list.
+    list: Option<(usize, u64)>,
     content: Content,
 }
 
@@ -122,15 +122,18 @@ impl Shapes {
             .collect();
         let places: HashMap<&str, usize> =
             descriptors.iter().enumerate().map(|(place, (name, _))| (name.as_str(), place)).collect();
-        let mut counters = 0;
+        let mut lists = 0;
         let messages = descriptors.iter().map(|(_, message)| {
             debug_assert!(message.nested_type.is_empty(), "nested messages are not in the list");
-            let fields = message.field.iter().map(|field| {
-                counters += 1;
-                let number = u32::try_from(field.number()).unwrap_or(0);
-                (number, Field::new(message.name(), field, &places, counters - 1))
-            });
-            Shape { fields: fields.collect() }
+            let mut shape = Shape::default();
+            for field in &message.field {
+                let number = usize::try_from(field.number()).unwrap_or(0);
+                if shape.fields.len() <= number {
+                    shape.fields.resize_with(number + 1, || None);
+                }
+                shape.fields[number] = Some(Field::new(message.name(), field, &places, &mut lists));
+            }
+            shape
         });
         let messages: Vec<Shape> = messages.collect();
         let methods = files.file.iter().flat_map(|file| &file.service).flat_map(|service| &service.method);
@@ -138,7 +141,7 @@ impl Shapes {
             let name = method.input_type();
             Some((name.rsplit('.').next()?.to_owned(), *places.get(name)?))
         });
-        Self { messages, requests: requests.collect() }
+        Self { messages, requests: requests.collect(), lists }
     }
 
     fn request(&self, name: &str) -> Option<usize> {
@@ -147,7 +150,7 @@ impl Shapes {
 
     /// Refuses a request with too many items or fields.
     fn check(&self, shape: usize, bytes: &[u8]) -> Result<(), Status> {
-        let mut scan = Scan { shapes: self, items: HashMap::new(), fields: 0 };
+        let mut scan = Scan { shapes: self, items: vec![0; self.lists], fields: 0 };
         scan.message(&self.messages[shape], bytes)
     }
 }
@@ -157,7 +160,7 @@ impl Field {
         message: &str,
         field: &FieldDescriptorProto,
         places: &HashMap<&str, usize>,
-        counter: usize,
+        lists: &mut usize,
     ) -> Self {
         let content = match field.r#type() {
             Type::Message => {
@@ -179,8 +182,11 @@ impl Field {
             ("NewMessage", "headers") => REQUEST_HEADERS_MAX,
             _ => LIST_ITEMS_MAX,
         };
-        let items_max = (field.label() == Label::Repeated).then_some(items_max);
-        Self { name: field.name().to_owned(), items_max, counter, content }
+        let list = (field.label() == Label::Repeated).then(|| {
+            *lists += 1;
+            (*lists - 1, items_max)
+        });
+        Self { name: field.name().to_owned(), list, content }
     }
 }
 
@@ -188,7 +194,7 @@ impl Field {
 struct Scan<'s> {
     shapes: &'s Shapes,
     /// Items of each list so far, in all messages of its kind together.
-    items: HashMap<usize, u64>,
+    items: Vec<u64>,
     fields: u64,
 }
 
@@ -202,8 +208,8 @@ impl Scan<'_> {
                 return Err(Status::resource_exhausted(text));
             }
             let key = varint(&mut rest)?;
-            let number = u32::try_from(key >> 3).map_err(|_| malformed())?;
-            let field = shape.fields.get(&number);
+            let number = usize::try_from(key >> 3).map_err(|_| malformed())?;
+            let field = shape.fields.get(number).and_then(Option::as_ref);
             match key & 7 {
                 0 => {
                     varint(&mut rest)?;
@@ -242,12 +248,11 @@ impl Scan<'_> {
     }
 
     fn count(&mut self, field: Option<&Field>, items: usize) -> Result<(), Status> {
-        let Some((field, max)) = field.and_then(|field| Some((field, field.items_max?))) else {
+        let Some((field, (list, max))) = field.and_then(|field| Some((field, field.list?))) else {
             return Ok(());
         };
-        let counted = self.items.entry(field.counter).or_default();
-        *counted += items as u64;
-        if *counted > max {
+        self.items[list] += items as u64;
+        if self.items[list] > max {
             let text = format!("{} must hold at most {max} items in one request; it holds more", field.name);
             return Err(Status::resource_exhausted(text));
         }

@@ -154,7 +154,7 @@ impl Session {
 
     pub(super) async fn close_channel(&mut self, number: u16, refusal: &Refusal) {
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
-        tracing::info!(protocol = "amqp", %peer, user = self.user, channel = number, %error, "channel closed");
+        tracing::info!(protocol = "amqp", %peer, user = self.user, channel = number, error, "channel closed");
         self.end_channel(number).await;
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
@@ -183,7 +183,7 @@ impl Session {
             return;
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
-        tracing::info!(protocol = "amqp", %peer, user = self.user, %error, "connection closed by the broker");
+        tracing::info!(protocol = "amqp", %peer, user = self.user, error, "connection closed by the broker");
         self.flush();
         self.phase = Phase::Closing;
         self.end().await;
