@@ -60,15 +60,20 @@ where
             return Box::pin(async { Ok(refused) });
         }
         let held = Held::default();
-        request.extensions_mut().insert(held.clone());
         let requests = requests(request.uri().path());
+        // Only pushes keep what they were sent. Another call may last, and must not keep memory for it.
+        let mut kept = None;
+        if requests == Requests::AnyTime {
+            request.extensions_mut().insert(held.clone());
+        } else if request.uri().path().ends_with("/Push") {
+            kept = Some(held.clone());
+        }
         let intake = self.broker.intake().clone();
-        let request = request.map(|body| Body::new(Incoming::new(body, intake, held.clone(), requests)));
+        let request = request.map(|body| Body::new(Incoming::new(body, intake, held, requests)));
         let response = self.inner.call(request);
         Box::pin(async move {
             let response = response.await;
-            // Until here a call with one request works on it.
-            drop(held);
+            drop(kept);
             response
         })
     }

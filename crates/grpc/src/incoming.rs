@@ -45,9 +45,9 @@ impl Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Requests {
     One,
-    /// Any number, and the first at once.
+    /// Any number, and the first at once. None of them is kept.
     Many,
-    /// Any number, whenever it likes.
+    /// Any number, whenever it likes: messages that are pushed.
     AnyTime,
 }
 
@@ -157,6 +157,10 @@ impl Incoming {
 
     fn end_request(&mut self) {
         self.place = Place::START;
+        if self.requests == Requests::Many {
+            // Nobody takes it over, and whoever reads slowly must not keep it.
+            drop(self.held.take());
+        }
         let one = self.requests == Requests::One;
         self.until(one.then(|| Instant::now() + REQUEST_PAUSE_MAX));
     }
@@ -208,8 +212,8 @@ impl HttpBody for Incoming {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let this = &mut *self;
         let is_new = this.waiting.is_none() && !this.granted && matches!(this.place, Place::Head { .. });
-        if is_new && this.requests != Requests::One {
-            // Whoever asks for more has dealt with what was passed on, or taken its memory over.
+        if is_new && this.requests == Requests::AnyTime {
+            // Who pushes and asks for more has dealt with what was passed on, or taken its memory over.
             drop(this.held.take());
         }
         loop {
@@ -284,7 +288,7 @@ mod tests {
     #[tokio::test]
     async fn memory_is_asked_for_when_a_length_is_known_and_given_back_when_more_is_asked_for() {
         let intake = Intake::new(1000 * K as u64);
-        let (send, held, mut incoming) = call(&intake, Requests::Many);
+        let (send, held, mut incoming) = call(&intake, Requests::AnyTime);
         send.send(head(400 * K)).unwrap();
         assert_eq!(passed(&mut incoming).await, 5);
         assert_eq!(held_by(&intake), 400);
@@ -302,9 +306,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_head_in_pieces_is_understood() {
+    async fn a_request_that_is_not_kept_gives_its_memory_back_as_it_ends() {
         let intake = Intake::new(1000 * K as u64);
         let (send, _, mut incoming) = call(&intake, Requests::Many);
+        send.send(head(400 * K)).unwrap();
+        passed(&mut incoming).await;
+        assert_eq!(held_by(&intake), 400);
+        send.send(vec![7; 400 * K]).unwrap();
+        passed(&mut incoming).await;
+        assert_eq!(held_by(&intake), 0);
+    }
+
+    #[tokio::test]
+    async fn a_head_in_pieces_is_understood() {
+        let intake = Intake::new(1000 * K as u64);
+        let (send, _, mut incoming) = call(&intake, Requests::AnyTime);
         for (count, byte) in head(300 * K).into_iter().enumerate() {
             send.send(vec![byte]).unwrap();
             assert_eq!(passed(&mut incoming).await, 1);
@@ -343,7 +359,7 @@ mod tests {
     #[tokio::test]
     async fn requests_of_one_call_do_not_wait_for_each_other() {
         let intake = Intake::new(1000 * K as u64);
-        let (send, _, mut incoming) = call(&intake, Requests::Many);
+        let (send, _, mut incoming) = call(&intake, Requests::AnyTime);
         // Larger than all there is: each waits until it is alone.
         send.send([request(1500 * K), request(1600 * K)].concat()).unwrap();
         assert_eq!(passed(&mut incoming).await, 1500 * K + 5);

@@ -178,6 +178,28 @@ async fn announced_requests_share_the_memory_of_the_broker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_lasts_keeps_no_memory_for_its_request() {
+    let served = Served::start().await;
+    served.create("q", Default::default()).await;
+    let channel = channel(&served.url).await;
+    let call = call(&channel, "/nexo.v1.MessageService/Pop");
+    // The queue, a wait of an hour, and many bytes in a field that nobody knows.
+    let mut pop = b"\x0a\x01q\x18\x80\xdd\xdb\x01\xfa\x07\x80\x80\x80\x0a".to_vec();
+    pop.resize(pop.len() + (20 << 20), 0);
+    call.send(framed(pop));
+    drop(call.pieces);
+    let waits = async {
+        while served.stats("q").await.consumers == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    within(waits).await;
+    assert_eq!(served.broker.intake().held_bytes(), 0);
+    assert!(!call.answer.is_finished());
+    call.answer.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_says_nothing_is_closed() {
     let served = Served::start().await;
     let traffic = served.broker.traffic().clone();
