@@ -214,7 +214,7 @@ fn spawn(program: &Path, home: &Path) -> anyhow::Result<Child> {
 /// The first line of the answer to `GET /health`.
 fn health(address: SocketAddr) -> anyhow::Result<String> {
     let mut stream = TcpStream::connect(address).context("the management port does not answer")?;
-    write!(stream, "GET /health HTTP/1.1\r\nHost: nexo\r\nConnection: close\r\n\r\n")
+    write!(stream, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         .context("cannot ask for health")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).context("cannot read the broker's health")?;

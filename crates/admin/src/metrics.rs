@@ -1,19 +1,19 @@
-//! The figures for Prometheus, in the OpenMetrics text format.
+//! The figures for Prometheus, as OpenMetrics or in the older text format.
 //!
 //! They are read from the broker when they are asked for and kept nowhere, so being watched costs nothing in
 //! between. The tables below are the whole list of what there is.
 
 use std::fmt;
 
-use nexo_broker::{Broker, BrokerStats, Health, ListRequest, QueueStats};
+use nexo_broker::{Broker, BrokerStats, Health, ListRequest, Protocol, QueueStats, TrafficStats};
 use nexo_log::{Health as LogHealth, Histogram};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// What the text is, for the header of the answer.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+use crate::accept::Format;
+use crate::text_format;
 
 /// Queues that are read in one step; between two steps others get their turn.
 const PAGE: usize = 1_000;
@@ -55,7 +55,10 @@ const BROKER_GAUGES: &[Of<BrokerStats, u64>] = &[
     ("nexo_queues", "Queues there are", |b| b.queues),
     ("nexo_message_memory_bytes", "Bytes of messages held in memory", |b| b.message_memory_bytes),
     ("nexo_disk_free_bytes", "Free bytes on the disk that holds the data", |b| b.disk_free_bytes),
-    ("process_resident_memory_bytes", "Resident memory of the process", |b| b.resident_bytes),
+    ("nexo_intake_bytes", "Bytes of messages on their way in", |b| b.intake_bytes),
+    ("process_resident_memory_bytes", "Resident memory of the process", |b| b.process.resident_bytes),
+    ("process_open_fds", "Descriptors that are open", |b| b.process.open_fds),
+    ("process_max_fds", "Descriptors that may be open", |b| b.process.max_fds),
     ("nexo_log_segments", "Segment files that hold something", |b| b.log.segments as u64),
     ("nexo_log_spare_segments", "Segment files waiting to be used again", |b| b.log.spare_segments as u64),
     ("nexo_log_disk_bytes", "Length of all segment files", |b| b.log.disk_bytes),
@@ -65,6 +68,29 @@ const BROKER_GAUGES: &[Of<BrokerStats, u64>] = &[
     ("nexo_log_failed", "1 if a write or sync failed and nothing more is taken", |b| {
         matches!(b.log.health, LogHealth::Failed { .. }).into()
     }),
+];
+
+/// Those over which messages go.
+const MESSAGING: &[Protocol] = &[Protocol::Amqp, Protocol::Grpc, Protocol::Sqs];
+
+type OfProtocol = (&'static str, &'static str, &'static [Protocol], fn(&TrafficStats) -> u64);
+
+const PROTOCOL_GAUGES: &[OfProtocol] = &[
+    ("nexo_connections", "Connections that are open", &Protocol::ALL, |t| t.connections),
+    ("nexo_channels", "Channels that are open", &[Protocol::Amqp], |t| t.channels),
+];
+
+const PROTOCOL_COUNTERS: &[OfProtocol] = &[
+    ("nexo_connections_opened", "Connections opened", &Protocol::ALL, |t| t.connections_opened),
+    ("nexo_refused_logins", "Logins, signatures, addresses and hosts refused", &Protocol::ALL, |t| {
+        t.refused_logins
+    }),
+    ("nexo_published_messages", "Messages taken", MESSAGING, |t| t.published),
+    ("nexo_refused_pushes", "Messages refused, by a full queue or disk or by a limit", MESSAGING, |t| {
+        t.refused_pushes
+    }),
+    ("nexo_delivered_messages", "Messages handed out", MESSAGING, |t| t.delivered),
+    ("nexo_acked_messages", "Messages that clients acknowledged", MESSAGING, |t| t.acked),
 ];
 
 const BROKER_COUNTERS: &[Of<BrokerStats, u64>] = &[
@@ -77,8 +103,14 @@ const BROKER_COUNTERS: &[Of<BrokerStats, u64>] = &[
 ];
 
 /// All figures of `broker` at this moment. Reads every queue, so it belongs on a thread that may be busy.
-pub(crate) fn render(broker: &Broker) -> Result<String, fmt::Error> {
-    render_snapshot(Snapshot { stats: broker.stats(), queues: all_queues(broker) })
+pub(crate) fn render(broker: &Broker, format: Format) -> Result<String, fmt::Error> {
+    let traffic = Protocol::ALL.map(|protocol| (protocol, broker.traffic().of(protocol).stats()));
+    let snapshot = Snapshot { stats: broker.stats(), traffic, queues: all_queues(broker) };
+    let open_metrics = render_snapshot(snapshot)?;
+    Ok(match format {
+        Format::OpenMetrics => open_metrics,
+        Format::Text => text_format::from_open_metrics(&open_metrics),
+    })
 }
 
 fn all_queues(broker: &Broker) -> Vec<QueueStats> {
@@ -105,12 +137,15 @@ fn render_snapshot(snapshot: Snapshot) -> Result<String, fmt::Error> {
 #[derive(Debug)]
 struct Snapshot {
     stats: BrokerStats,
+    traffic: [(Protocol, TrafficStats); Protocol::ALL.len()],
     queues: Vec<QueueStats>,
 }
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.encode_broker(&mut encoder)?;
+        self.encode_process(&mut encoder)?;
+        self.encode_protocols(&mut encoder)?;
         let times = &self.stats.log.sync_micros;
         histogram(&mut encoder, "nexo_log_sync_duration_seconds", "Time of each sync", times, 1e6)?;
         let sizes = &self.stats.log.group_frames;
@@ -134,6 +169,47 @@ impl Snapshot {
             encoder
                 .encode_descriptor(name, help, None, MetricType::Counter)?
                 .encode_counter::<NoLabelSet, _, u64>(&value(&self.stats), None)?;
+        }
+        Ok(())
+    }
+
+    fn encode_process(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        encoder
+            .encode_descriptor(
+                "process_cpu_seconds",
+                "Time of all processors used",
+                None,
+                MetricType::Counter,
+            )?
+            .encode_counter::<NoLabelSet, _, f64>(&self.stats.process.cpu_s, None)?;
+        encoder
+            .encode_descriptor(
+                "process_start_time_seconds",
+                "When the process was started, in seconds since 1970",
+                None,
+                MetricType::Gauge,
+            )?
+            .encode_gauge(&self.stats.process.started_at_s)
+    }
+
+    fn traffic_of(&self, protocols: &[Protocol]) -> impl Iterator<Item = &(Protocol, TrafficStats)> {
+        self.traffic.iter().filter(|(protocol, _)| protocols.contains(protocol))
+    }
+
+    fn encode_protocols(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, help, protocols, value) in PROTOCOL_GAUGES {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (protocol, traffic) in self.traffic_of(protocols) {
+                metric.encode_family(&[("protocol", protocol.name())])?.encode_gauge(&value(traffic))?;
+            }
+        }
+        for (name, help, protocols, value) in PROTOCOL_COUNTERS {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (protocol, traffic) in self.traffic_of(protocols) {
+                metric
+                    .encode_family(&[("protocol", protocol.name())])?
+                    .encode_counter::<NoLabelSet, _, u64>(&value(traffic), None)?;
+            }
         }
         Ok(())
     }
@@ -255,12 +331,19 @@ mod tests {
         let stats = BrokerStats {
             health: Health::Unhealthy { reason: "the disk is full".into() },
             queues: queues.len() as u64,
-            resident_bytes: 1,
             message_memory_bytes: 2,
             disk_free_bytes: 3,
+            intake_bytes: 0,
+            process: nexo_broker::ProcessStats {
+                cpu_s: 1.25,
+                started_at_s: 1_700_000_000.5,
+                ..Default::default()
+            },
             log,
         };
-        render_snapshot(Snapshot { stats, queues }).unwrap()
+        let traffic =
+            Protocol::ALL.map(|protocol| (protocol, TrafficStats { published: 5, ..Default::default() }));
+        render_snapshot(Snapshot { stats, traffic, queues }).unwrap()
     }
 
     #[test]
@@ -275,6 +358,19 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "no line {line:?} in:\n{text}");
         }
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn each_protocol_has_its_figures_under_its_name() {
+        let text = rendered(vec![]);
+        for line in [
+            r#"nexo_connections{protocol="amqp"} 0"#,
+            r#"nexo_published_messages_total{protocol="sqs"} 5"#,
+            "process_cpu_seconds_total 1.25",
+            "process_start_time_seconds 1700000000.5",
+        ] {
+            assert!(text.lines().any(|l| l == line), "no line {line:?} in:\n{text}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Instant;
 
 use nexo_core::config::QueueConfig;
 use nexo_core::message::Durability;
@@ -26,8 +27,9 @@ use crate::request::{DeleteIf, ListRequest};
 use crate::shared::{Shared, not_found};
 use crate::slot::{Slot, SlotState};
 use crate::stats::{BrokerStats, Health, QueueStats};
-use crate::system;
+use crate::system::{self, ProcessStats};
 use crate::timer::Timer;
+use crate::traffic::{AllTraffic, Protocol, Traffic};
 use crate::workers::Workers;
 
 /// The part of the memory for messages that those on their way in may take: one in four.
@@ -37,6 +39,8 @@ const INTAKE_SHARE: u64 = 4;
 #[derive(Clone, Debug)]
 pub struct Broker {
     pub(crate) shared: Arc<Shared>,
+    /// For whom it works, so that the traffic is counted there.
+    pub(crate) protocol: Option<Protocol>,
 }
 
 impl Broker {
@@ -56,6 +60,7 @@ impl Broker {
     /// # Errors
     /// If the disk cannot be used.
     pub fn open_on(disk: Arc<dyn Disk>, options: BrokerOptions) -> Result<Self, OpenError> {
+        let began = Instant::now();
         let path = options.data_dir.clone();
         let log_options = LogOptions {
             segment_bytes: options.segment_bytes,
@@ -87,12 +92,14 @@ impl Broker {
             memory_bytes: AtomicI64::new(0),
             delivered: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
+            traffic: Arc::default(),
         });
         let started = shared.workers.start().and_then(|()| shared.timer.start(&shared));
         started
             .and_then(|()| shared.keeper.start(&shared))
             .map_err(|source| OpenError::Directory { path, source })?;
         let slots: Vec<Arc<Slot>> = restored.slots.into_iter().map(Arc::new).collect();
+        let messages: u64 = slots.iter().map(|slot| slot.state.lock().queue.len()).sum();
         for slot in &slots {
             shared.catalog.insert(slot);
         }
@@ -100,7 +107,32 @@ impl Broker {
         for slot in &slots {
             shared.end_sessions(slot);
         }
-        Ok(Self { shared })
+        let log = shared.log.stats();
+        tracing::info!(
+            queues = slots.len(),
+            messages,
+            segments = log.segments,
+            log_bytes = log.disk_bytes,
+            took_ms = began.elapsed().as_millis(),
+            "data recovered"
+        );
+        Ok(Self { shared, protocol: None })
+    }
+
+    /// The same broker, in the hands of a protocol: what is pushed, delivered and acknowledged is counted there.
+    #[must_use]
+    pub fn over(&self, protocol: Protocol) -> Self {
+        Self { shared: Arc::clone(&self.shared), protocol: Some(protocol) }
+    }
+
+    /// The counters of all protocols.
+    #[must_use]
+    pub fn traffic(&self) -> &Arc<AllTraffic> {
+        &self.shared.traffic
+    }
+
+    pub(crate) fn count(&self, count: impl FnOnce(&Traffic)) {
+        self.shared.count(self.protocol, count);
     }
 
     /// Memory for messages that have not come whole.
@@ -271,11 +303,12 @@ impl Broker {
         BrokerStats {
             health: self.health(),
             queues: self.shared.catalog.len() as u64,
-            resident_bytes: system::resident_bytes(),
             message_memory_bytes: u64::try_from(self.shared.memory_bytes.load(Ordering::Relaxed))
                 .unwrap_or(0),
             disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir).unwrap_or(0),
             log: self.shared.log.stats(),
+            intake_bytes: self.shared.intake.held_bytes(),
+            process: ProcessStats::read(),
         }
     }
 

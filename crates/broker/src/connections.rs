@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::traffic::Protocol;
+
 /// The management port's share of all connections: one in eight.
 const HTTP_SHARE: usize = 8;
 /// And at most this many: health checks, scrapers and a few people.
@@ -24,35 +26,6 @@ const WARN_EVERY: Duration = Duration::from_secs(10);
 /// What an HTTP client is told when there are too many.
 const BUSY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
-
-/// A way into the broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// AMQP 0-9-1.
-    Amqp,
-    /// The native API.
-    Grpc,
-    /// The SQS API.
-    Sqs,
-    /// The management port.
-    Http,
-}
-
-impl Protocol {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 4] = [Self::Amqp, Self::Grpc, Self::Sqs, Self::Http];
-
-    /// What the settings, the log and the metrics call it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Amqp => "amqp",
-            Self::Grpc => "grpc",
-            Self::Sqs => "sqs",
-            Self::Http => "http",
-        }
-    }
-}
 
 /// The connections of all ports.
 #[derive(Debug)]

@@ -320,18 +320,18 @@ impl Shared {
 
 /// Whether the one at the other end takes more. Shared by all consumers of a connection.
 #[derive(Debug, Default)]
-pub struct Peer {
-    state: Mutex<PeerState>,
+pub struct SocketState {
+    state: Mutex<Stalls>,
 }
 
 #[derive(Debug, Default)]
-struct PeerState {
+struct Stalls {
     stalled: bool,
     /// How often it has stalled.
     stalls: u64,
 }
 
-impl Peer {
+impl SocketState {
     /// Notes whether its socket took what was written last.
     pub fn set_stalled(&self, stalled: bool) {
         let mut state = self.state.lock();
@@ -360,14 +360,14 @@ pub(crate) struct OwedClock {
 
 impl OwedClock {
     /// Messages have come for a consumer that had none.
-    pub(crate) fn start(&mut self, peer: &Peer) {
-        self.since = peer.stalls().map(|stalls| (Instant::now(), stalls));
+    pub(crate) fn start(&mut self, socket: &SocketState) {
+        self.since = socket.stalls().map(|stalls| (Instant::now(), stalls));
     }
 
     /// It has taken them.
-    pub(crate) fn stop(&mut self, peer: &Peer) {
+    pub(crate) fn stop(&mut self, socket: &SocketState) {
         let Some((since, stalls)) = self.since.take() else { return };
-        if peer.stalls() != Some(stalls) {
+        if socket.stalls() != Some(stalls) {
             return;
         }
         let now = Instant::now();
@@ -378,10 +378,10 @@ impl OwedClock {
     }
 
     /// For how long it was owed messages since `then`, near enough.
-    pub(crate) fn since(&self, then: Instant, peer: &Peer) -> Duration {
+    pub(crate) fn since(&self, then: Instant, socket: &SocketState) -> Duration {
         let ended = if self.sum_since.is_some_and(|began| began >= then) { self.sum } else { Duration::ZERO };
         match self.since {
-            Some((since, stalls)) if peer.stalls() == Some(stalls) => ended + since.max(then).elapsed(),
+            Some((since, stalls)) if socket.stalls() == Some(stalls) => ended + since.max(then).elapsed(),
             Some(_) | None => ended,
         }
     }
@@ -507,16 +507,16 @@ mod tests {
 
     #[test]
     fn a_peer_that_takes_nothing_is_owed_nothing() {
-        let peer = Peer::default();
+        let socket = SocketState::default();
         let mut clock = OwedClock::default();
         let then = Instant::now();
-        clock.start(&peer);
+        clock.start(&socket);
         std::thread::sleep(Duration::from_millis(2));
-        assert!(clock.since(then, &peer) >= Duration::from_millis(2));
-        peer.set_stalled(true);
-        assert_eq!(clock.since(then, &peer), Duration::ZERO);
-        peer.set_stalled(false);
-        clock.stop(&peer);
-        assert_eq!(clock.since(then, &peer), Duration::ZERO, "it had stalled meanwhile");
+        assert!(clock.since(then, &socket) >= Duration::from_millis(2));
+        socket.set_stalled(true);
+        assert_eq!(clock.since(then, &socket), Duration::ZERO);
+        socket.set_stalled(false);
+        clock.stop(&socket);
+        assert_eq!(clock.since(then, &socket), Duration::ZERO, "it had stalled meanwhile");
     }
 }

@@ -14,11 +14,12 @@ use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 use crate::broker::Broker;
 use crate::dead_letter_move::DeadLetterMove;
 use crate::error::{CreateError, PushError, QueueError};
-use crate::flow::{Evenness, Peer};
+use crate::flow::{Evenness, SocketState};
 use crate::request::{Declaration, SessionId, Settle};
 use crate::shared::{Confirm, Shared, Written, not_found};
 use crate::slot::{Slot, SlotState};
 use crate::subscription::{Kind, Subscription};
+use crate::traffic::Protocol;
 
 /// With this much on its way to the disk, whoever can wait should: a quarter of what the log takes.
 const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
@@ -28,6 +29,7 @@ const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 pub struct QueueHandle {
     shared: Arc<Shared>,
     pub(crate) slot: Arc<Slot>,
+    protocol: Option<Protocol>,
 }
 
 /// What came of pushing a bundle.
@@ -98,14 +100,18 @@ impl Broker {
     #[must_use]
     pub fn queue(&self, name: &QueueName) -> Option<QueueHandle> {
         let slot = self.shared.catalog.get(name)?;
-        Some(QueueHandle { shared: Arc::clone(&self.shared), slot })
+        Some(self.handle(slot))
     }
 
     /// The queue with this id, if it is still there.
     #[must_use]
     pub fn queue_by_id(&self, id: QueueId) -> Option<QueueHandle> {
         let slot = self.shared.catalog.get_id(id)?;
-        Some(QueueHandle { shared: Arc::clone(&self.shared), slot })
+        Some(self.handle(slot))
+    }
+
+    fn handle(&self, slot: Arc<Slot>) -> QueueHandle {
+        QueueHandle { shared: Arc::clone(&self.shared), slot, protocol: self.protocol }
     }
 
     /// The queue of this name, created if there is none; with it, whether it is new. Whether one that was there is what
@@ -135,7 +141,7 @@ impl Broker {
         let (slot, written) =
             self.shared.add_queue(name, declaration.config, durability, declaration.owner)?;
         self.shared.wait_for(written).await?;
-        Ok((QueueHandle { shared: Arc::clone(&self.shared), slot }, true))
+        Ok((self.handle(slot), true))
     }
 
     /// Waits until a change is as safe as its queue promises.
@@ -253,6 +259,19 @@ impl QueueHandle {
     /// # Errors
     /// If none was taken: the queue is gone, or the log takes no more.
     pub fn push_bundle(&self, bundle: &mut Option<Bundle>) -> Result<PushedBundle, QueueError> {
+        let count = bundle.as_ref().map_or(0, Bundle::len);
+        let pushed = self.push_uncounted(bundle);
+        let refused = match &pushed {
+            Ok(pushed) => pushed.refused.len(),
+            // It is tried again.
+            Err(QueueError::DiskFull { .. }) => return pushed,
+            Err(QueueError::NotFound { .. } | QueueError::Unavailable { .. }) => count,
+        };
+        self.shared.count(self.protocol, |traffic| traffic.pushed(count - refused, refused));
+        pushed
+    }
+
+    fn push_uncounted(&self, bundle: &mut Option<Bundle>) -> Result<PushedBundle, QueueError> {
         self.shared.refuse_pushes()?;
         let Some(packed) = bundle.take() else {
             return Ok(PushedBundle {
@@ -366,11 +385,13 @@ impl QueueHandle {
         terms: Terms,
         credit: u32,
         limit: Option<Arc<SharedCredit>>,
-        peer: Arc<Peer>,
+        socket: Arc<SocketState>,
     ) -> Result<Subscription, QueueError> {
         self.shared.refuse_if_stopping()?;
         let kind = Kind::KeepingLeases;
-        Subscription::start_sharing(&self.shared, &self.slot, terms, credit, limit, peer, kind)
+        let started =
+            Subscription::start_sharing(&self.shared, &self.slot, terms, credit, limit, socket, kind)?;
+        Ok(started.counting(self.protocol))
     }
 
     /// Lets a consumer have more messages. With 0 it looks again, after a limit it shares has grown.
@@ -386,6 +407,7 @@ impl QueueHandle {
     pub async fn get(&self, terms: Terms) -> Result<Option<(Handed, u64)>, QueueError> {
         self.shared.refuse_if_stopping()?;
         let pull = Subscription::start(&self.shared, &self.slot, terms, 1, Kind::Pull)?;
+        let pull = pull.counting(self.protocol);
         pull.wait_for_log(1).await;
         let mut taken = pull.take_handed();
         // One that came after the look and before the leave is settled already if handing it out settles it.
@@ -467,7 +489,12 @@ impl QueueHandle {
             (written, deaths, self.shared.urgency(state, confirm))
         })?;
         match written {
-            Ok(written) => Ok((written.unwrap_or(Written::NOTHING), deaths, urgency)),
+            Ok(written) => {
+                if what == Settle::Ack {
+                    self.shared.count(self.protocol, |traffic| traffic.acked(held.len()));
+                }
+                Ok((written.unwrap_or(Written::NOTHING), deaths, urgency))
+            }
             Err(error) => {
                 self.shared.bury_soon(&self.slot, deaths);
                 Err(self.shared.refused(&error))
@@ -480,7 +507,7 @@ impl QueueHandle {
     /// # Errors
     /// If the queue is gone, or the log takes no more.
     pub async fn purge(&self) -> Result<u64, QueueError> {
-        let broker = Broker { shared: Arc::clone(&self.shared) };
+        let broker = Broker { shared: Arc::clone(&self.shared), protocol: self.protocol };
         if self.slot.state.lock().deleted {
             return Err(not_found(&self.slot.name));
         }

@@ -19,7 +19,7 @@ impl Broker {
             .iter()
             .map(|receipt| ((receipt.queue, receipt.offset, receipt.attempt), receipt.granted_at))
             .collect();
-        self.settle(receipts, Confirm::AsQueue, |state, now, part| {
+        let acked = self.settle(receipts, Confirm::AsQueue, |state, now, part| {
             let mut verdict = state.queue.decide_ack(now, part);
             let ended = |answer: &Result<(), LeaseError>| matches!(answer, Err(LeaseError::NotLeased));
             let late: Vec<usize> = (0..part.len()).filter(|index| ended(&verdict.answers[*index])).collect();
@@ -40,8 +40,8 @@ impl Broker {
                 verdict.durable |= more.durable;
             }
             (verdict, Vec::new())
-        })
-        .await
+        });
+        self.counting_acks(acked.await)
     }
 }
 

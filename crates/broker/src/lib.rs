@@ -10,8 +10,8 @@
 //! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in.
 //! - `connections.rs`: how many clients may be connected.
+//! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
 
-mod admitted;
 mod broker;
 mod catalog;
 mod clock;
@@ -46,16 +46,16 @@ mod stats;
 mod subscription;
 mod system;
 mod timer;
+mod traffic;
 mod workers;
 
-pub use admitted::Admitted;
 pub use broker::Broker;
-pub use connections::{ConnectionCounts, ConnectionPermit, Connections, Protocol};
+pub use connections::{ConnectionCounts, ConnectionPermit, Connections};
 pub use delivery::Delivery;
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
 };
-pub use flow::{Evenness, Peer};
+pub use flow::{Evenness, SocketState};
 pub use handle::{PushedBundle, QueueHandle, Refused, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
@@ -80,3 +80,5 @@ pub use scribe::{DeathNote, Letter, Scribe};
 pub use shared::Written;
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;
+pub use system::ProcessStats;
+pub use traffic::{AllTraffic, Counted, Protocol, Traffic, TrafficStats};

@@ -40,6 +40,11 @@ impl Shared {
         self.exchanges.change(|topology| topology.queue_added(name, id, durability));
         // A queue that goes when it is not used has a deadline from the start.
         let _ = self.with(&slot, |_, _| ());
+        // Those of a connection come and go with every client.
+        match owner {
+            None => tracing::info!(queue = %name, durable = slot.is_durable(), "queue created"),
+            Some(_) => tracing::debug!(queue = %name, "queue of a connection created"),
+        }
         Ok((slot, written))
     }
 
@@ -72,7 +77,12 @@ impl Shared {
         if let Err(error) = unbound {
             tracing::debug!(queue = %slot.name, %error, "bindings of a deleted queue go with the next start");
         }
-        Ok(Ok((written, self.let_go(removed))))
+        let messages = self.let_go(removed);
+        match slot.owner {
+            None => tracing::info!(queue = %slot.name, messages, "queue deleted"),
+            Some(_) => tracing::debug!(queue = %slot.name, messages, "queue of a connection deleted"),
+        }
+        Ok(Ok((written, messages)))
     }
 
     /// Deletes a queue that nobody uses, if that is still so. Runs on a worker.

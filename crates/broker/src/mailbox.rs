@@ -13,14 +13,14 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::flow::{OwedClock, Peer};
+use crate::flow::{OwedClock, SocketState};
 
 /// Messages handed to one consumer and not yet taken by it.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     consumer: ConsumerId,
     settle: SettleMode,
-    peer: Arc<Peer>,
+    socket: Arc<SocketState>,
     inner: Mutex<Inner>,
     wake: Notify,
 }
@@ -41,8 +41,8 @@ struct Batch {
 }
 
 impl Mailbox {
-    pub(crate) fn new(consumer: ConsumerId, settle: SettleMode, peer: Arc<Peer>) -> Self {
-        Self { consumer, settle, peer, inner: Mutex::default(), wake: Notify::new() }
+    pub(crate) fn new(consumer: ConsumerId, settle: SettleMode, socket: Arc<SocketState>) -> Self {
+        Self { consumer, settle, socket, inner: Mutex::default(), wake: Notify::new() }
     }
 
     /// Whether what is put in has left its queue, or does when it has been read.
@@ -76,7 +76,7 @@ impl Mailbox {
             let number = inner.next;
             inner.next += 1;
             if inner.batches.is_empty() {
-                inner.owed.start(&self.peer);
+                inner.owed.start(&self.socket);
             }
             inner.batches.push_back(Batch { number, whole, messages });
             number
@@ -115,7 +115,7 @@ impl Mailbox {
             }
         }
         if inner.batches.is_empty() && !taken.is_empty() {
-            inner.owed.stop(&self.peer);
+            inner.owed.stop(&self.socket);
         }
         taken
     }
@@ -160,7 +160,7 @@ impl Mailbox {
 
     /// For how long, since `then`, messages lay here that the consumer could have taken.
     pub(crate) fn owed_since(&self, then: Instant) -> Duration {
-        self.inner.lock().owed.since(then, &self.peer)
+        self.inner.lock().owed.since(then, &self.socket)
     }
 
     /// Whether messages are on their way from the log.

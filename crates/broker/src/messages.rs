@@ -37,6 +37,18 @@ impl Broker {
         name: &QueueName,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
+        let count = messages.len();
+        let pushed = self.push_uncounted(name, messages).await;
+        let taken = pushed.iter().flatten().filter(|answer| answer.is_ok()).count();
+        self.count(|traffic| traffic.pushed(taken, count - taken));
+        pushed
+    }
+
+    async fn push_uncounted(
+        &self,
+        name: &QueueName,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
         self.shared.refuse_pushes()?;
         let slot = self.slot(name)?;
         let mut answers: Vec<Option<Result<Pushed, PushError>>> =
@@ -57,6 +69,8 @@ impl Broker {
             .shared
             .with(&slot, |state, now| self.shared.push_now(state, now, &wanted, confirm))?
             .map_err(|error| self.shared.refused(&error))?;
+        // The queue has its own copy; those who wait for the disk need not hold the messages.
+        drop(wanted);
         if let Some(written) = written {
             self.shared.wait_for(written).await?;
         }
@@ -101,7 +115,8 @@ impl Broker {
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
         let mut subscription =
-            Subscription::start(&self.shared, &slot, terms, request.max as u32, Kind::Pull)?;
+            Subscription::start(&self.shared, &slot, terms, request.max as u32, Kind::Pull)?
+                .counting(self.protocol);
         let mut taken = subscription.take_with_log(request.max).await;
         if taken.is_empty() && request.wait > Millis::ZERO {
             let first = tokio::time::timeout(request.wait.as_duration(), subscription.next()).await;
@@ -126,7 +141,7 @@ impl Broker {
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
         let kind = if request.keep_leases { Kind::KeepingLeases } else { Kind::Lasting };
-        Ok(Subscription::start(&self.shared, &slot, terms, request.credit, kind)?)
+        Ok(Subscription::start(&self.shared, &slot, terms, request.credit, kind)?.counting(self.protocol))
     }
 
     /// Says that messages have arrived, where the queue asks for that. Gives back when each lease ends.
@@ -139,19 +154,25 @@ impl Broker {
 
     /// Says that messages are done. When this resolves, they are gone as safely as their queue promises.
     pub async fn ack(&self, receipts: &[Receipt]) -> Vec<Result<(), SettleError>> {
-        self.settle(receipts, Confirm::AsQueue, |state, now, part| {
+        let acked = self.settle(receipts, Confirm::AsQueue, |state, now, part| {
             (state.queue.decide_ack(now, part), Vec::new())
-        })
-        .await
+        });
+        self.counting_acks(acked.await)
     }
 
     /// Says that messages are done, without waiting for the disk. If the process dies within moments, they may
     /// be delivered again.
     pub async fn ack_unconfirmed(&self, receipts: &[Receipt]) -> Vec<Result<(), SettleError>> {
-        self.settle(receipts, Confirm::Lazily, |state, now, part| {
+        let acked = self.settle(receipts, Confirm::Lazily, |state, now, part| {
             (state.queue.decide_ack(now, part), Vec::new())
-        })
-        .await
+        });
+        self.counting_acks(acked.await)
+    }
+
+    pub(crate) fn counting_acks(&self, acked: Vec<Result<(), SettleError>>) -> Vec<Result<(), SettleError>> {
+        let done = acked.iter().filter(|answer| answer.is_ok()).count();
+        self.count(|traffic| traffic.acked(done));
+        acked
     }
 
     /// Gives messages back, to be delivered again after `delay`, or as the queue's back-off says.

@@ -25,6 +25,7 @@ use crate::mailbox::Mailbox;
 use crate::options::BrokerOptions;
 use crate::slot::{Slot, SlotState};
 use crate::timer::Timer;
+use crate::traffic::{AllTraffic, Protocol, Traffic};
 use crate::workers::Workers;
 
 /// Messages handed out, or dealt with because of time, under one hold of a queue's lock.
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     /// Messages handed out by all queues.
     pub(crate) delivered: AtomicU64,
     pub(crate) stopping: AtomicBool,
+    pub(crate) traffic: Arc<AllTraffic>,
 }
 
 /// What is left to do once the lock is free.
@@ -112,6 +114,13 @@ impl Written {
 }
 
 impl Shared {
+    /// Counts something for a protocol, if it is one's.
+    pub(crate) fn count(&self, protocol: Option<Protocol>, count: impl FnOnce(&Traffic)) {
+        if let Some(protocol) = protocol {
+            count(self.traffic.of(protocol));
+        }
+    }
+
     /// Runs `change` on a queue, then everything that follows from it.
     ///
     /// # Errors

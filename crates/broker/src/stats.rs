@@ -4,6 +4,8 @@ use nexo_core::config::QueueConfig;
 use nexo_core::queue::Queue;
 use nexo_types::{Millis, QueueId, QueueName, Timestamp};
 
+use crate::system::ProcessStats;
+
 /// Figures of one queue.
 #[derive(Clone, Debug)]
 pub struct QueueStats {
@@ -125,12 +127,14 @@ pub struct BrokerStats {
     pub health: Health,
     /// How many queues there are.
     pub queues: u64,
-    /// Resident memory of the process, in bytes.
-    pub resident_bytes: u64,
     /// Bytes of messages held in memory.
     pub message_memory_bytes: u64,
     /// Free bytes on the disk that holds the data, or 0 where the system does not say.
     pub disk_free_bytes: u64,
+    /// Memory that messages on their way in take.
+    pub intake_bytes: u64,
+    /// What the operating system says about the process.
+    pub process: ProcessStats,
     /// The log's own figures.
     pub log: nexo_log::LogStats,
 }

@@ -11,11 +11,12 @@ use nexo_types::{ConsumerId, Offset, Timestamp};
 
 use crate::delivery::Delivery;
 use crate::error::QueueError;
-use crate::flow::Peer;
+use crate::flow::SocketState;
 use crate::mailbox::Mailbox;
 use crate::request::Settle;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
+use crate::traffic::Protocol;
 
 /// How long somebody who does not want to wait waits for the disk.
 const LOG_READ_MAX: Duration = Duration::from_secs(30);
@@ -29,6 +30,8 @@ pub struct Subscription {
     mailbox: Arc<Mailbox>,
     id: ConsumerId,
     kind: Kind,
+    /// Whose deliveries these are.
+    protocol: Option<Protocol>,
 }
 
 /// What becomes of things when a subscription ends.
@@ -54,18 +57,18 @@ impl Subscription {
         Self::start_sharing(shared, slot, terms, credit, None, Arc::default(), kind)
     }
 
-    /// As [`Self::start`], with a limit that other consumers share, and a peer that tells whether it takes more.
+    /// As [`Self::start`], with a limit that other consumers share, and a socket of which is known whether it takes more.
     pub(crate) fn start_sharing(
         shared: &Arc<Shared>,
         slot: &Arc<Slot>,
         terms: Terms,
         credit: u32,
         limit: Option<Arc<SharedCredit>>,
-        peer: Arc<Peer>,
+        socket: Arc<SocketState>,
         kind: Kind,
     ) -> Result<Self, QueueError> {
         let id = shared.new_consumer_id();
-        let mailbox = Arc::new(Mailbox::new(id, terms.settle, peer));
+        let mailbox = Arc::new(Mailbox::new(id, terms.settle, socket));
         shared.with(slot, |state, _| {
             state.mailboxes.insert(id, Arc::clone(&mailbox));
             match limit {
@@ -73,7 +76,14 @@ impl Subscription {
                 None => state.queue.add_consumer(id, terms, credit),
             }
         })?;
-        Ok(Self { shared: Arc::clone(shared), slot: Arc::clone(slot), mailbox, id, kind })
+        let (shared, slot) = (Arc::clone(shared), Arc::clone(slot));
+        Ok(Self { shared, slot, mailbox, id, kind, protocol: None })
+    }
+
+    /// Counts deliveries for `protocol`.
+    pub(crate) fn counting(mut self, protocol: Option<Protocol>) -> Self {
+        self.protocol = protocol;
+        self
     }
 
     /// Who this is.
@@ -204,6 +214,7 @@ impl Subscription {
         if handed.len() < before {
             self.add_credit((before - handed.len()) as u32);
         }
+        self.shared.count(self.protocol, |traffic| traffic.delivered(handed.len()));
         handed
     }
 

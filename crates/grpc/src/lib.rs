@@ -7,13 +7,19 @@
 //! - [`client`] is a thin client for the command line and for tests.
 //! - Inside, `fields` and `config` take requests apart, `status` is the one table from errors to codes, `push`
 //!   and `subscribe` are the two streams where the traffic is.
+//! - What a stranger could misuse: `listener` and `guard` say who may call and how long that may take, `incoming` asks
+//!   for memory before a request is read, `codec` looks through it before it is decoded; `limits` has the figures.
 
 pub mod client;
+mod codec;
 mod config;
 mod fields;
+mod guard;
 mod health;
 mod in_order;
 mod incoming;
+mod limits;
+mod listener;
 mod message;
 mod messages;
 pub mod proto;

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::fields;
+use crate::incoming::Held;
 use crate::message::{delivered, shown};
 use crate::proto::{self, message_service_server::MessageService};
 use crate::push::{self, PushStream};
@@ -44,7 +45,8 @@ impl MessageService for Messages {
         request: Request<Streaming<proto::PushStreamRequest>>,
     ) -> Result<Response<Self::PushStreamStream>, Status> {
         let (out, replies) = mpsc::channel(REPLY_BUFFER);
-        let stream = PushStream::new(self.broker.clone(), request.into_inner(), out, self.stop.clone());
+        let held = request.extensions().get::<Held>().cloned().unwrap_or_default();
+        let stream = PushStream::new(self.broker.clone(), request.into_inner(), held, out, self.stop.clone());
         tokio::spawn(stream.run());
         Ok(Response::new(ReceiverStream::new(replies)))
     }

@@ -5,7 +5,7 @@
 //! durable together as one reply. Order is kept throughout.
 
 use futures_util::{FutureExt, StreamExt};
-use nexo_broker::{Broker, NewMessage, PushError, Pushed, QueueError};
+use nexo_broker::{Broker, Intake, IntakeHold, NewMessage, PushError, Pushed, QueueError};
 use nexo_types::{QueueName, limits};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +13,8 @@ use tonic::{Status, Streaming};
 
 use crate::fields;
 use crate::in_order::InOrder;
+use crate::incoming::Held;
+use crate::limits::{MESSAGE_OVERHEAD_BYTES, UNASKED_BYTES_MAX};
 use crate::message::new_messages;
 use crate::proto;
 use crate::status::Failure;
@@ -57,6 +59,8 @@ fn result(outcome: Result<Pushed, PushError>) -> proto::PushResult {
 pub(crate) struct PushStream {
     broker: Broker,
     requests: Streaming<proto::PushStreamRequest>,
+    /// The memory of what was read and is not in a group yet.
+    held: Held,
     out: Out,
     stop: CancellationToken,
     /// The queue of the last request, which the next need not repeat.
@@ -79,6 +83,7 @@ struct Group {
     messages: Vec<NewMessage>,
     parts: Vec<Part>,
     bytes: usize,
+    hold: Option<IntakeHold>,
 }
 
 /// One request of a group.
@@ -97,12 +102,14 @@ impl PushStream {
     pub(crate) fn new(
         broker: Broker,
         requests: Streaming<proto::PushStreamRequest>,
+        held: Held,
         out: Out,
         stop: CancellationToken,
     ) -> Self {
         Self {
             broker,
             requests,
+            held,
             out,
             stop,
             queue: None,
@@ -143,14 +150,20 @@ impl PushStream {
         while let Some(next) = request.take() {
             match self.parse(next) {
                 Parsed::Bad(confirm) => {
+                    drop(self.held.take());
                     self.begin(group.take()).await;
                     self.in_flight.begin(async move { Done { confirms: vec![confirm], bytes: 0 } }).await;
                 }
                 Parsed::Good { sequence, queue, messages, bytes } => {
-                    if group.as_ref().is_some_and(|group| !group.has_room(&queue, messages.len())) {
-                        self.begin(group.take()).await;
+                    let mut hold = self.held.take();
+                    if let Some(mut full) = group.take_if(|group| !group.has_room(&queue, messages.len())) {
+                        // Nothing is held beside what the group holds: it may have to wait for more.
+                        full.hold(hold.take());
+                        self.begin(Some(full)).await;
                     }
-                    group.get_or_insert_with(|| Group::new(queue)).add(sequence, messages, bytes);
+                    let group = group.get_or_insert_with(|| Group::new(queue));
+                    group.add(sequence, messages, bytes);
+                    group.hold(hold);
                 }
             }
             let full = group.as_ref().is_none_or(|group| group.bytes >= COALESCE_BYTES_MAX);
@@ -192,7 +205,9 @@ impl PushStream {
     }
 
     async fn begin(&mut self, group: Option<Group>) {
-        let Some(Group { queue, messages, parts, bytes }) = group else { return };
+        let Some(Group { queue, messages, parts, bytes, hold }) = group else { return };
+        let bytes = bytes + messages.len() * MESSAGE_OVERHEAD_BYTES;
+        let hold = enough(self.broker.intake(), hold, bytes, &self.out).await;
         self.in_flight_bytes += bytes;
         let broker = self.broker.clone();
         let work = async move {
@@ -200,6 +215,8 @@ impl PushStream {
             Done { confirms: confirms(&parts, results), bytes }
         };
         self.in_flight.begin(work).await;
+        // The messages are in their queue now, which counts them itself.
+        drop(hold);
     }
 
     /// Sends the confirms of `done` and of whatever else is durable by now. False if the client is gone.
@@ -229,11 +246,19 @@ impl PushStream {
 
 impl Group {
     const fn new(queue: QueueName) -> Self {
-        Self { queue, messages: Vec::new(), parts: Vec::new(), bytes: 0 }
+        Self { queue, messages: Vec::new(), parts: Vec::new(), bytes: 0, hold: None }
     }
 
     fn has_room(&self, queue: &QueueName, messages: usize) -> bool {
         self.queue == *queue && self.messages.len() + messages <= limits::PUSH_BATCH_MAX
+    }
+
+    fn hold(&mut self, hold: Option<IntakeHold>) {
+        match (&mut self.hold, hold) {
+            (Some(held), Some(more)) => held.merge(more),
+            (held @ None, more) => *held = more,
+            (Some(_), None) => {}
+        }
     }
 
     fn add(&mut self, sequence: u64, messages: Vec<NewMessage>, bytes: usize) {
@@ -243,6 +268,29 @@ impl Group {
             self.messages = messages;
         } else {
             self.messages.extend(messages);
+        }
+    }
+}
+
+/// Memory for a group that takes `bytes`, of which the bytes of its requests are held. What is held is let go before more
+/// is waited for: two streams must not wait for each other. Nobody waits for a client that is gone.
+async fn enough(intake: &Intake, hold: Option<IntakeHold>, bytes: usize, out: &Out) -> Option<IntakeHold> {
+    if bytes <= UNASKED_BYTES_MAX {
+        return hold;
+    }
+    let held = hold.as_ref().map_or(0, IntakeHold::bytes);
+    match (hold, intake.try_hold(bytes.saturating_sub(held))) {
+        (Some(mut hold), Some(more)) => {
+            hold.merge(more);
+            Some(hold)
+        }
+        (None, Some(hold)) => Some(hold),
+        (hold, None) => {
+            drop(hold);
+            tokio::select! {
+                hold = intake.hold(bytes) => Some(hold),
+                () = out.closed() => None,
+            }
         }
     }
 }

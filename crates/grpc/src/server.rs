@@ -1,28 +1,28 @@
 //! The server: all services on one port, from the first connection to the last reply.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use nexo_broker::Broker;
-use nexo_types::limits;
+use nexo_broker::{Broker, Protocol};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic_health::pb::health_server::HealthServer;
 
+use crate::guard::GuardLayer;
 use crate::health::Health;
-use crate::incoming::incoming;
+use crate::limits::{
+    METADATA_BYTES_MAX, NAME_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX, SMALL_REQUEST_BYTES_MAX, STREAMS_MAX,
+};
+use crate::listener::callers;
 use crate::messages::Messages;
+use crate::proto;
 use crate::proto::message_service_server::{self, MessageServiceServer};
 use crate::proto::queue_service_server::{self, QueueServiceServer};
 use crate::proto::stats_service_server::{self, StatsServiceServer};
-use crate::proto::{self};
 use crate::queues::Queues;
 use crate::stats::Stats;
 
-/// One message of the largest size, with its properties and room for the rest of a request.
-const REQUEST_BYTES_MAX: usize = limits::BODY_BYTES_MAX + limits::PROPERTIES_BYTES_MAX + 1024 * 1024;
 /// How long a connection may be silent before it is asked whether it is still there. A consumer whose machine
 /// lost power holds messages until this is noticed.
 const KEEPALIVE: Duration = Duration::from_secs(20);
@@ -60,14 +60,18 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    let broker = broker.over(Protocol::Grpc);
+    let incoming = callers(listener, broker.clone());
+    let guard = GuardLayer { broker: broker.clone() };
     let stop = CancellationToken::new();
-    let incoming = incoming(listener, Arc::clone(broker.connections()));
     let queues = QueueServiceServer::new(Queues { broker: broker.clone(), stop: stop.clone() })
-        .max_decoding_message_size(REQUEST_BYTES_MAX);
+        .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
     let messages = MessageServiceServer::new(Messages { broker: broker.clone(), stop: stop.clone() })
         .max_decoding_message_size(REQUEST_BYTES_MAX);
-    let stats = StatsServiceServer::new(Stats { broker: broker.clone() });
-    let health = HealthServer::new(Health { broker, stop: stop.clone(), services: SERVICES });
+    let stats = StatsServiceServer::new(Stats { broker: broker.clone() })
+        .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
+    let health = HealthServer::new(Health { broker, stop: stop.clone(), services: SERVICES })
+        .max_decoding_message_size(NAME_REQUEST_BYTES_MAX);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
@@ -78,13 +82,16 @@ pub async fn serve(
         .http2_keepalive_timeout(Some(KEEPALIVE))
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_max_header_list_size(METADATA_BYTES_MAX)
+        .layer(guard)
         .add_service(queues)
         .add_service(messages)
         .add_service(stats)
         .add_service(health)
-        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1()?.max_decoding_message_size(NAME_REQUEST_BYTES_MAX))
         // Tools made before 2023 ask for the older name.
-        .add_service(reflection().build_v1alpha()?);
+        .add_service(reflection().build_v1alpha()?.max_decoding_message_size(NAME_REQUEST_BYTES_MAX));
     let end = async {
         shutdown.await;
         stop.cancel();

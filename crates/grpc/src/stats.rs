@@ -27,7 +27,7 @@ fn to_proto(stats: &BrokerStats) -> proto::GetStatsResponse {
         healthy: reason.is_none(),
         unhealthy_reason: reason.unwrap_or_default().to_owned(),
         queues: stats.queues,
-        resident_bytes: stats.resident_bytes,
+        resident_bytes: stats.process.resident_bytes,
         message_memory_bytes: stats.message_memory_bytes,
         disk_free_bytes: stats.disk_free_bytes,
         log: Some(proto::LogStats {

@@ -343,3 +343,27 @@ async fn what_was_confirmed_is_there_after_the_broker_was_killed() {
     let expected: Vec<String> = (0..50).map(|number| number.to_string()).collect();
     assert_eq!(client.everything(&queue).await, expected);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_tells_of_connections_and_of_channels_that_failed() {
+    let server = Server::start_with(&["--amqp", "127.0.0.1:0", "--log", "info"]);
+    let mut client = Client::with(server).await;
+    let channel = client.new_channel().await;
+    let passive = QueueDeclareOptions { passive: true, ..Default::default() };
+    let missing = "none\nof these".into();
+    within(channel.queue_declare(missing, passive, FieldTable::default())).await.unwrap_err();
+    within(client.connection.close(200, "done".into())).await.unwrap();
+    let log = client.server.take().unwrap().stop_and_collect().stderr;
+    for words in [
+        ["connection opened", "peer=127.0.0.1:", "user=\"guest\""],
+        ["channel closed", "channel=2", "error=\"NOT_FOUND - "],
+        ["connection closed", "user=\"guest\"", "seconds="],
+    ] {
+        let told = log
+            .lines()
+            .any(|line| line.contains("protocol=\"amqp\"") && words.iter().all(|word| line.contains(word)));
+        assert!(told, "no line with {words:?} in:\n{log}");
+    }
+    // What a client says cannot look like a line of its own.
+    assert!(!log.lines().any(|line| line.starts_with("of these")), "{log}");
+}

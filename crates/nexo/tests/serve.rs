@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use common::{Process, Server, eventually, nexo, serve_command};
@@ -184,6 +185,8 @@ fn settings_that_cannot_be_are_one_clear_line() {
     assert!(error.contains("nexo.toml") && error.contains("unknown field `port`"), "{error}");
     let error = refused("grpc = 7654");
     assert!(error.contains("grpc = 7654"), "{error}");
+    let error = refused("log = 'loud'");
+    assert!(error.contains("log must be a level") && error.contains("'loud' is no level"), "{error}");
     let error = refused("log = 'no=such=filter'");
     assert!(error.contains("log must be a level"), "{error}");
     let finished = Process::spawn(nexo().args(["serve", "--sync", "sometimes"])).finish();
@@ -212,7 +215,7 @@ fn health_and_metrics_answer_over_http() {
         r#"nexo_queue_pushed_total{queue="a \"quoted\" \\ name"} 1"#,
         "nexo_healthy 1",
         "nexo_queues 1",
-        "# EOF",
+        "# TYPE nexo_queue_pushed_total counter",
     ] {
         assert!(metrics.lines().any(|l| l == line), "no {line:?} in:\n{metrics}");
     }
@@ -229,4 +232,58 @@ fn a_quiet_broker_says_nothing_but_ready() {
     server.ok(&["push", "q", "x"]);
     let finished = server.stop_and_collect();
     assert_eq!((finished.code, finished.stdout.as_str(), finished.stderr.as_str()), (Some(0), "", ""));
+}
+
+/// A raw AMQP login that is refused; returns when the broker has said so.
+fn log_in_wrongly(address: &str) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+    stream.write_all(b"AMQP\0\0\x09\x01").unwrap();
+    let mut buffer = [0; 4096];
+    assert!(stream.read(&mut buffer).unwrap() > 0);
+    // connection.start-ok without properties: PLAIN, mallory, a password, en_US.
+    let mut payload = vec![0, 10, 0, 11, 0, 0, 0, 0];
+    payload.extend(b"\x05PLAIN\0\0\0\x0f\0mallory\0secret\x05en_US");
+    let mut frame = vec![1, 0, 0];
+    frame.extend((payload.len() as u32).to_be_bytes());
+    frame.extend(payload);
+    frame.push(0xce);
+    stream.write_all(&frame).unwrap();
+    while !matches!(stream.read(&mut buffer), Ok(0) | Err(_)) {}
+}
+
+#[test]
+fn the_log_tells_an_operator_what_happens() {
+    let mut server = Server::start_with(&["--log", "info", "--amqp", "127.0.0.1:0"]);
+    server.ok(&["queue", "create", "mail"]);
+    server.ok(&["push", "mail", "hello"]);
+    server.ok(&["queue", "delete", "mail", "--yes"]);
+    let amqp =
+        server.ready.split_whitespace().find_map(|word| word.strip_prefix("amqp=")).unwrap().to_owned();
+    log_in_wrongly(&amqp);
+    let log = server.stop_and_collect().stderr;
+    let data = server.data_dir().display().to_string();
+    for words in [
+        &["starting", "version=\"0.1.0\"", &data][..],
+        &["data recovered", "queues=0", "messages=0", "took_ms="],
+        &["listening", "protocol=\"amqp\"", &amqp],
+        &["listening", "protocol=\"grpc\"", &server.grpc],
+        &["connection opened", "protocol=\"grpc\"", "peer=127.0.0.1:"],
+        &["connection closed", "protocol=\"grpc\"", "seconds="],
+        &["queue created", "queue=mail", "durable=true"],
+        &["queue deleted", "queue=mail", "messages=1"],
+        &["WARN", "login refused", "user=\"mallory\"", "peer=127.0.0.1:", "mechanism=PLAIN"],
+        &["ending", "SIGTERM"],
+        &["stopped"],
+    ] {
+        let told = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(told, "no line with {words:?} in:\n{log}");
+    }
+    assert!(!log.contains("secret"), "{log}");
+}
+
+#[test]
+fn the_help_shows_no_open_port() {
+    let help = Process::spawn(nexo().args(["serve", "--help"])).finish().ok();
+    assert!(help.contains("Examples:") && !help.contains("0.0.0.0"), "{help}");
 }

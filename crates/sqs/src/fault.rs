@@ -111,6 +111,18 @@ impl FaultCode {
         if self.is_senders() { "Sender" } else { "Receiver" }
     }
 
+    /// Whether somebody was not let in.
+    pub(crate) const fn is_refused_login(self) -> bool {
+        matches!(
+            self,
+            Self::AccessDenied
+                | Self::IncompleteSignature
+                | Self::InvalidClientTokenId
+                | Self::MissingAuthenticationToken
+                | Self::SignatureDoesNotMatch
+        )
+    }
+
     /// Whether whoever asked can do something about it.
     pub(crate) const fn is_senders(self) -> bool {
         self.row().status < 500

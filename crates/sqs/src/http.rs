@@ -35,7 +35,13 @@ pub(crate) async fn handle(
 ) -> HttpResponse {
     let protocol = protocol_of(request.headers());
     let request_id = ids::random();
-    match answer(&service, peer, protocol, request).await {
+    let answered = answer(&service, peer, protocol, request).await;
+    if let Err(fault) = &answered
+        && fault.code.is_refused_login()
+    {
+        service.note_refused_login(peer, fault);
+    }
+    match answered {
         Ok((action, response)) => {
             let body = match protocol {
                 Protocol::Json => json::response(&response),

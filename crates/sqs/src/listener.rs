@@ -33,8 +33,9 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let stop = CancellationToken::new();
+    let broker = broker.over(Protocol::Sqs);
     let allowed = Arc::clone(broker.connections());
-    let service = Arc::new(Service::new(broker, options, stop.clone()));
+    let service = Arc::new(Service::new(broker.clone(), options, stop.clone()));
     let router = Router::new().fallback(http::handle).with_state(service);
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
@@ -43,10 +44,11 @@ pub async fn serve(
             () = &mut shutdown => break,
             (stream, peer, permit) = allowed.accept(Protocol::Sqs, &listener) => {
                 let router = router.clone().layer(axum::Extension(ConnectInfo(peer)));
-                let run = connection(stream, router, stop.clone());
+                let counted = broker.traffic().connection(Protocol::Sqs);
+                let serving = connection(stream, router, stop.clone());
                 connections.spawn(async move {
-                    run.await;
-                    drop(permit);
+                    serving.await;
+                    drop((counted, permit));
                 });
             }
             Some(_) = connections.join_next(), if !connections.is_empty() => {}

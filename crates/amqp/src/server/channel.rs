@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
+use nexo_broker::Counted;
 use nexo_types::{QueueId, QueueName};
 use tokio::sync::Notify;
 
@@ -33,6 +34,7 @@ pub(super) struct Channel {
     pub(super) content: Content,
     pub(super) route: RouteCache,
     pub(super) replies: Option<ReplyConsumer>,
+    _counted: Counted,
 }
 
 /// What becomes of publishes and acknowledgements.
@@ -155,8 +157,9 @@ fn width_for(average: u64) -> u32 {
 }
 
 impl Channel {
-    pub(super) fn new(serial: u64) -> Self {
+    pub(super) fn new(serial: u64, counted: Counted) -> Self {
         Self {
+            _counted: counted,
             serial,
             mode: Mode::Plain,
             delivered: 0,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
-use nexo_broker::Peer;
+use nexo_broker::{Protocol, SocketState};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -19,7 +19,7 @@ use super::erlang;
 use super::error::{Refusal, frame_refusal};
 use super::handshake::Handshake;
 use super::output::Output;
-use super::session::{Phase, Session};
+use super::session::{Peer, Phase, Session};
 use super::shared::Shared;
 use crate::codec::{FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES, FrameError, ReplyCode};
 
@@ -42,16 +42,29 @@ const READ_BYTES_MAX: usize = 256 << 10;
 pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr, stop: CancellationToken) {
     // Frames are collected before they are written, so waiting for more to send would only cost time.
     let _ = socket.set_nodelay(true);
+    let _counted = shared.broker.traffic().connection(Protocol::Amqp);
+    let began = Instant::now();
     let (mut reader, mut writer) = socket.into_split();
     let mut input = BytesMut::new();
-    let handshake =
-        Handshake { reader: &mut reader, writer: &mut writer, input: &mut input, from: peer.ip() };
+    let handshake = Handshake {
+        reader: &mut reader,
+        writer: &mut writer,
+        input: &mut input,
+        from: peer,
+        shared: &shared,
+    };
     let opened = tokio::select! {
         opened = timeout(HANDSHAKE_MAX, handshake.run()) => opened,
         () = stop.cancelled() => return,
     };
-    let Ok(Some(opened)) = opened else { return };
-    let session = Session::new(shared, opened.user, opened.limits, opened.abilities);
+    let Ok(Some(opened)) = opened else {
+        tracing::info!(protocol = "amqp", %peer, "connection ended before it was open");
+        return;
+    };
+    let user = opened.user;
+    tracing::info!(protocol = "amqp", %peer, user, "connection opened");
+    let mut session = Session::new(shared, opened.user, opened.limits, opened.abilities);
+    session.peer = Some(peer);
     let mut connection = Connection {
         session,
         reader,
@@ -73,6 +86,8 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
     connection.session.end().await;
     // The peer may be gone already.
     let _ = connection.writer.shutdown().await;
+    let seconds = began.elapsed().as_secs();
+    tracing::info!(protocol = "amqp", %peer, user, seconds, "connection closed");
 }
 
 /// What has come of a frame of an unknown kind.
@@ -130,7 +145,7 @@ impl Connection {
                     Ok(count) if count > 0 => self.has_read(count).await,
                     Ok(_) | Err(_) => return,
                 },
-                written = write_some(writer, &session.out, &session.peer), if !session.out.is_empty() => match written {
+                written = write_some(writer, &session.out, &session.socket), if !session.out.is_empty() => match written {
                     Ok(count) => {
                         self.session.out.advance(count);
                         self.told = Instant::now();
@@ -302,7 +317,7 @@ impl Connection {
             self.heard = now;
         }
         if now.duration_since(self.heard) > beat * 2 {
-            tracing::debug!("a peer is silent for two heartbeats");
+            tracing::info!(protocol = "amqp", peer = %Peer(self.session.peer), "connection lost: no heartbeat");
             return false;
         }
         true
@@ -310,10 +325,14 @@ impl Connection {
 }
 
 /// Writes what the socket takes, and notes whether it takes anything.
-async fn write_some(writer: &mut OwnedWriteHalf, out: &Output, peer: &Peer) -> std::io::Result<usize> {
+async fn write_some(
+    writer: &mut OwnedWriteHalf,
+    out: &Output,
+    socket: &SocketState,
+) -> std::io::Result<usize> {
     let written = std::future::poll_fn(|context| {
         let polled = Pin::new(&mut *writer).poll_write(context, out.unwritten());
-        peer.set_stalled(polled.is_pending());
+        socket.set_stalled(polled.is_pending());
         polled
     });
     written.await

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_broker::{LeaseTerms, Peer, QueueHandle, SettleMode, Terms};
+use nexo_broker::{LeaseTerms, QueueHandle, SettleMode, SocketState, Terms};
 use tokio::sync::Notify;
 
 use super::arguments::{QueueKind, Traits};
@@ -31,7 +31,7 @@ impl Session {
         let serial = self.new_serial();
         let shared = Arc::clone(&self.shared);
         let by_the_book = self.abilities.qos_by_the_book;
-        let peer = Arc::clone(&self.peer);
+        let socket = Arc::clone(&self.socket);
         let channel = self.channel(number)?;
         let acks = if consume.no_ack { Acks::None } else { Acks::Wanted };
         let (prefetch, limit) = match acks {
@@ -57,7 +57,7 @@ impl Session {
         let stop = Arc::new(Notify::new());
         let window = Window::new(source.queue.mean_bytes());
         let consumer = Consumer { tag: tag.clone(), source, stop, acks, priority, window, _seat: seat };
-        let subscription = subscribe(&consumer, limit, 0, peer)?;
+        let subscription = subscribe(&consumer, limit, 0, socket)?;
         let waiting = await_messages(Arc::clone(&consumer.source), subscription, Arc::clone(&consumer.stop));
         channel.tags.insert(tag.clone(), serial);
         channel.consumers.insert(serial, consumer);
@@ -207,7 +207,7 @@ impl Session {
             let held = u32::try_from(of_consumer.count()).unwrap_or(u32::MAX);
             consumer.window = Window::new(consumer.source.queue.mean_bytes());
             let (source, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
-            match subscribe(consumer, Some(Arc::clone(&limit)), held, Arc::clone(&self.peer)) {
+            match subscribe(consumer, Some(Arc::clone(&limit)), held, Arc::clone(&self.socket)) {
                 Ok(subscription) => self.consumers.push(await_messages(source, subscription, stop)),
                 Err(_) => gone.push(source),
             }
@@ -224,7 +224,7 @@ fn subscribe(
     consumer: &Consumer,
     limit: Option<Arc<Limit>>,
     held: u32,
-    peer: Arc<Peer>,
+    socket: Arc<SocketState>,
 ) -> Result<nexo_broker::Subscription, Refusal> {
     let source = &consumer.source;
     let settle = match consumer.acks {
@@ -235,7 +235,7 @@ fn subscribe(
     let credit =
         if source.prefetch > 0 { source.prefetch.saturating_sub(held) } else { consumer.window.first() };
     let shared_credit = limit.as_ref().map(|limit| Arc::clone(&limit.credit));
-    let subscription = source.queue.subscribe(terms, credit, shared_credit, peer)?;
+    let subscription = source.queue.subscribe(terms, credit, shared_credit, socket)?;
     source.sit(Seat { consumer: Some(subscription.id()), limit });
     Ok(subscription)
 }

@@ -1,5 +1,7 @@
 //! From frames to methods: what each means depends on the state of the connection and of its channel.
 
+use nexo_broker::Protocol;
+
 use super::channel::Channel;
 use super::content::{self, Content, Publish, Whole};
 use super::erlang;
@@ -214,7 +216,8 @@ impl Session {
             return Err(Refusal::new(ReplyCode::NotAllowed, text));
         }
         let serial = self.new_serial();
-        self.channels.insert(number, Slot::Open(Box::new(Channel::new(serial))));
+        let counted = self.shared.broker.traffic().channel(Protocol::Amqp);
+        self.channels.insert(number, Slot::Open(Box::new(Channel::new(serial, counted))));
         self.out.method(number, &channel::OpenOk { channel_id: b"" });
         Ok(())
     }

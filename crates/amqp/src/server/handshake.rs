@@ -1,9 +1,10 @@
 //! The beginning of a connection, up to `connection.open-ok`.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use bytes::BytesMut;
+use nexo_broker::Protocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -11,6 +12,7 @@ use super::error::{self, Refusal};
 use super::login;
 use super::output::Output;
 use super::session::{Abilities, Limits};
+use super::shared::Shared;
 use crate::codec::method::{ConnectionMethod, connection};
 use crate::codec::{
     AmqpMethod, Frame, FrameKind, FrameMax, Method, PROTOCOL_HEADER, ProtocolHeader, ReplyCode, ShortStr,
@@ -68,7 +70,8 @@ pub(super) struct Handshake<'a> {
     pub(super) reader: &'a mut OwnedReadHalf,
     pub(super) writer: &'a mut OwnedWriteHalf,
     pub(super) input: &'a mut BytesMut,
-    pub(super) from: IpAddr,
+    pub(super) from: SocketAddr,
+    pub(super) shared: &'a Shared,
 }
 
 impl Handshake<'_> {
@@ -139,10 +142,19 @@ impl Handshake<'_> {
             qos_by_the_book: start.client_properties.get("product").and_then(|value| value.as_bytes())
                 == Some(b"py-amqp"),
         };
-        if let Some(user) = login::admits(&start.mechanism, start.response, self.from) {
+        let is_checked = self.shared.logins.turn(self.from.ip()).await.is_ok();
+        if is_checked && let Some(user) = login::admits(&start.mechanism, start.response, self.from.ip()) {
             return Ok((user, abilities));
         }
-        tracing::warn!(from = %self.from, mechanism = %start.mechanism, "a login was refused");
+        self.shared.broker.traffic().of(Protocol::Amqp).login_refused();
+        if is_checked {
+            self.shared.logins.refused(self.from.ip());
+            let user = login::claimed_user(&start.mechanism, start.response);
+            tracing::warn!(protocol = "amqp", peer = %self.from, user, mechanism = %start.mechanism, "login refused");
+        } else {
+            // They come faster than anybody could read of them.
+            tracing::debug!(protocol = "amqp", peer = %self.from, "login refused unseen: too many of its address");
+        }
         if !login::is_known(&start.mechanism) || !can("authentication_failure_close") {
             tokio::time::sleep(FAILURE_PAUSE).await;
             return Err(Failure::Over);

@@ -25,7 +25,7 @@ pub async fn serve(
 ) -> io::Result<()> {
     listener.local_addr()?;
     let allowed = Arc::clone(broker.connections());
-    let shared = Arc::new(Shared::new(broker, options));
+    let shared = Arc::new(Shared::new(&broker, options));
     let stop = CancellationToken::new();
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);

@@ -7,6 +7,8 @@ use crate::codec::Table;
 pub(super) const MECHANISMS: &[u8] = b"PLAIN AMQPLAIN";
 const USER: &[u8] = b"guest";
 const PASSWORD: &[u8] = b"guest";
+/// How much of a name that was refused is logged.
+const USER_SHOWN_MAX: usize = 64;
 
 /// Whether a login holds. The answer does not tell what was wrong with it.
 pub(super) fn admits(mechanism: &[u8], response: &[u8], from: IpAddr) -> Option<&'static str> {
@@ -16,6 +18,18 @@ pub(super) fn admits(mechanism: &[u8], response: &[u8], from: IpAddr) -> Option<
         _ => false,
     };
     (holds && from.to_canonical().is_loopback()).then_some("guest")
+}
+
+/// Who a login says that it is, for the log: shortened, and without anything that a terminal would act on.
+pub(super) fn claimed_user(mechanism: &[u8], response: &[u8]) -> String {
+    let claimed = match mechanism {
+        b"PLAIN" => plain(response),
+        b"AMQPLAIN" => amqplain(response),
+        _ => None,
+    };
+    let Some((user, _)) = claimed else { return "(none)".to_owned() };
+    let name = String::from_utf8_lossy(&user[..user.len().min(4 * USER_SHOWN_MAX)]);
+    name.chars().take(USER_SHOWN_MAX).flat_map(char::escape_debug).collect()
 }
 
 /// Whether there is such a way to log in.
@@ -54,6 +68,15 @@ mod tests {
         );
         assert!(admits(b"PLAIN", b"\0guest\0guest", "10.0.0.1".parse().unwrap()).is_none());
         assert!(admits(b"PLAIN", b"\0guest\0guest", "::ffff:127.0.0.1".parse().unwrap()).is_some());
+    }
+
+    #[test]
+    fn a_claimed_name_is_fit_for_the_log() {
+        assert_eq!(claimed_user(b"PLAIN", b"\0alice\0secret"), "alice");
+        assert_eq!(claimed_user(b"PLAIN", b"\0a\x1b[31m\nfake line\0x"), "a\\u{1b}[31m\\nfake line");
+        assert_eq!(claimed_user(b"PLAIN", &[b"\0", &b"x".repeat(5000)[..], b"\0y"].concat()).len(), 64);
+        assert_eq!(claimed_user(b"PLAIN", b"nothing"), "(none)");
+        assert_eq!(claimed_user(b"EXTERNAL", b"\0a\0b"), "(none)");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! AMQP connections: from the listener to the last frame.
 //!
-//! - `listener`, `handshake`, `login`: how a connection begins. `connection`: its loop over the socket.
+//! - `listener`, `handshake`, `login`, `login_throttle`: how a connection begins. `connection`: its loop over the socket.
 //! - `session`: what a connection holds; `dispatch`: what frames do to it; `channel`, `content`: one channel.
 //! - Methods, by what they are about: `queues`, `exchanges`, `publish`, `consume`, `settle`, `transactions`.
 //! - `outbox`, `confirms`: publishes of one read go to the broker in one batch per queue, and are confirmed together.
@@ -25,6 +25,7 @@ mod handshake;
 mod limit;
 mod listener;
 mod login;
+mod login_throttle;
 mod message_facts;
 mod options;
 mod outbox;

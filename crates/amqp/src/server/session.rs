@@ -2,13 +2,15 @@
 //! to it.
 
 use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
-use nexo_broker::{Peer, QueueError, SessionId, Settle};
+use nexo_broker::{QueueError, SessionId, Settle, SocketState};
 use tokio::sync::mpsc;
 
 use super::channel::Channel;
@@ -43,11 +45,13 @@ pub(super) struct Session {
     pub(super) shared: Arc<Shared>,
     pub(super) id: SessionId,
     pub(super) user: &'static str,
+    /// Who is at the other end, for the log.
+    pub(super) peer: Option<SocketAddr>,
     pub(super) limits: Limits,
     pub(super) abilities: Abilities,
     pub(super) out: Output,
     /// Whether the client takes what is written.
-    pub(super) peer: Arc<Peer>,
+    pub(super) socket: Arc<SocketState>,
     pub(super) outbox: Outbox,
     pub(super) confirms: Confirms,
     pub(super) targets: Targets,
@@ -93,6 +97,18 @@ pub(super) enum Slot {
     Closing,
 }
 
+/// The other end as the log names it.
+pub(super) struct Peer(pub(super) Option<SocketAddr>);
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("nobody"),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Running,
@@ -115,10 +131,11 @@ impl Session {
             id: shared.new_session(),
             shared,
             user,
+            peer: None,
             limits,
             abilities,
             out: Output::default(),
-            peer: Arc::default(),
+            socket: Arc::default(),
             outbox: Outbox::default(),
             confirms: Confirms::default(),
             targets: Targets::default(),
@@ -146,7 +163,8 @@ impl Session {
     }
 
     pub(super) async fn close_channel(&mut self, number: u16, refusal: &Refusal) {
-        tracing::debug!(channel = number, refusal = refusal.reply_text(), "a channel is closed");
+        let (peer, error) = (Peer(self.peer), refusal.reply_text());
+        tracing::info!(protocol = "amqp", %peer, user = self.user, channel = number, error, "channel closed");
         self.end_channel(number).await;
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
@@ -174,7 +192,8 @@ impl Session {
         if self.phase != Phase::Running {
             return;
         }
-        tracing::debug!(refusal = refusal.reply_text(), "a connection is closed");
+        let (peer, error) = (Peer(self.peer), refusal.reply_text());
+        tracing::info!(protocol = "amqp", %peer, user = self.user, error, "connection closed by the broker");
         self.flush();
         self.phase = Phase::Closing;
         self.end().await;

@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use nexo_broker::{Broker, SessionId};
+use nexo_broker::{Broker, Protocol, SessionId};
 use nexo_types::QueueId;
 use parking_lot::Mutex;
 
 use super::arguments::Traits;
+use super::login_throttle::LoginThrottle;
 use super::options::Options;
 use super::reply_to::ReplyDesk;
 
@@ -20,6 +22,7 @@ pub(super) struct Shared {
     pub(super) broker: Broker,
     options: Options,
     pub(super) replies: ReplyDesk,
+    pub(super) logins: Arc<LoginThrottle>,
     /// How many consumers each queue has from here.
     seats: Mutex<HashMap<QueueId, Seats>>,
     next_session: AtomicU64,
@@ -42,11 +45,12 @@ pub(super) enum Company {
 }
 
 impl Shared {
-    pub(super) fn new(broker: Broker, options: Options) -> Self {
+    pub(super) fn new(broker: &Broker, options: Options) -> Self {
         Self {
-            broker,
+            broker: broker.over(Protocol::Amqp),
             options,
             replies: ReplyDesk::default(),
+            logins: Arc::default(),
             seats: Mutex::default(),
             next_session: AtomicU64::new(1),
             secret: RandomState::new(),

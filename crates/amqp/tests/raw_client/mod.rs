@@ -107,11 +107,17 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and gets as far as `connection.open-ok`.
-    pub async fn connect(address: SocketAddr) -> Self {
-        let mut client = Self { stream: TcpStream::connect(address).await.unwrap(), input: Vec::new() };
+    /// Connects and says nothing.
+    pub async fn begin(address: SocketAddr) -> Self {
+        let client = Self { stream: TcpStream::connect(address).await.unwrap(), input: Vec::new() };
         // Clients send what they have; a write that waits for the last one to be acknowledged takes 40 ms.
         client.stream.set_nodelay(true).unwrap();
+        client
+    }
+
+    /// Connects and gets as far as `connection.open-ok`.
+    pub async fn connect(address: SocketAddr) -> Self {
+        let mut client = Self::begin(address).await;
         client.raw(&PROTOCOL_HEADER).await;
         client.expect("connection.start").await;
         let mut abilities = TableBuf::new();

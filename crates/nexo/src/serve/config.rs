@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use nexo_admin::AdminOptions;
 use nexo_broker::{BrokerOptions, SyncMode};
 use nexo_sqs::{AccessKey, LimitMode, SqsOptions};
 use serde::Deserialize;
@@ -44,6 +45,9 @@ pub(crate) struct Layer {
     /// Address of health and metrics, or off [default: 127.0.0.1:15672]
     #[arg(long, value_name = "HOST:PORT", env = "NEXO_HTTP")]
     pub(crate) http: Option<Listen>,
+    /// Names, besides those of this machine, by which health and metrics may be asked for, with commas between them
+    #[arg(long, value_name = "NAMES", env = "NEXO_HTTP_HOSTS", value_delimiter = ',')]
+    pub(crate) http_hosts: Option<Vec<String>>,
     /// What a confirmed push survives: always a power cut, or the end of the process [default: always]
     #[arg(long, value_enum, value_name = "MODE", env = "NEXO_SYNC")]
     pub(crate) sync: Option<Sync>,
@@ -103,6 +107,7 @@ pub(crate) struct Config {
     pub(crate) sqs: Listen,
     pub(crate) sqs_options: SqsOptions,
     pub(crate) http: Listen,
+    pub(crate) admin_options: AdminOptions,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
     pub(crate) amqp_options: nexo_amqp::Options,
@@ -148,6 +153,7 @@ impl Layer {
             sqs_limits: self.sqs_limits.or(below.sqs_limits),
             sqs_access_keys: self.sqs_access_keys.or(below.sqs_access_keys),
             http: self.http.or(below.http),
+            http_hosts: self.http_hosts.or(below.http_hosts),
             sync: self.sync.or(below.sync),
             sync_interval_ms: self.sync_interval_ms.or(below.sync_interval_ms),
             segment_bytes: self.segment_bytes.or(below.segment_bytes),
@@ -197,9 +203,21 @@ impl Layer {
             access_keys: access_keys(&self.sqs_access_keys.unwrap_or_default())?,
             ..SqsOptions::default()
         };
+        let admin_options = AdminOptions { hosts: self.http_hosts.unwrap_or_default() };
         let log = self.log.unwrap_or_else(|| "warn".into());
         let log_format = self.log_format.unwrap_or(LogFormat::Text);
-        Ok(Config { amqp, grpc, sqs, sqs_options, http, log, log_format, amqp_options, broker })
+        Ok(Config {
+            amqp,
+            grpc,
+            sqs,
+            sqs_options,
+            http,
+            admin_options,
+            log,
+            log_format,
+            amqp_options,
+            broker,
+        })
     }
 }
 

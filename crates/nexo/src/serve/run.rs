@@ -1,6 +1,7 @@
 //! The life of a broker: settings, ports, data, ready; and in the end, everything in the other order.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ SIGHUP has it read disk_free_min again from the file; everything else needs a re
 
 Examples:
   nexo serve
-  nexo serve --data-dir /var/lib/nexo --grpc 0.0.0.0:7654 --log info
+  nexo serve --data-dir /var/lib/nexo --log info
   nexo serve --config /etc/nexo.toml --http off";
 
 /// Run a broker.
@@ -88,6 +89,23 @@ impl ServeArgs {
     }
 }
 
+/// What an open address of these means.
+const LOCAL_ONLY: &str = "it serves this machine only as long as there are no users";
+
+/// Says what it means that others can reach a port.
+fn warn_if_open(protocol: &str, listener: &TcpListener, fact: &str) {
+    if let Ok(address) = listener.local_addr()
+        && is_open(address)
+    {
+        tracing::warn!(protocol, %address, "listening on an address that other machines can reach: {fact}");
+    }
+}
+
+/// Whether other machines can reach an address.
+fn is_open(address: SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
+}
+
 /// A broker with its ways in open.
 struct Serving {
     broker: Broker,
@@ -99,6 +117,12 @@ struct Serving {
 impl Serving {
     /// Opens the ports first: if one is taken, the data is not touched.
     async fn start(config: &Config) -> anyhow::Result<Self> {
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            data_dir = %config.broker.data_dir.display(),
+            pid = std::process::id(),
+            "starting"
+        );
         let connections_max = descriptors::connections_max();
         let amqp = config.amqp.bind("AMQP").await?;
         let grpc = config.grpc.bind("the native API").await?;
@@ -113,18 +137,27 @@ impl Serving {
             Self { broker, servers: JoinSet::new(), stop: CancellationToken::new(), addresses: Vec::new() };
         if let Some(listener) = amqp {
             serving.note("amqp", &listener)?;
+            warn_if_open("amqp", &listener, LOCAL_ONLY);
             let stop = serving.stop.clone().cancelled_owned();
             let server = nexo_amqp::serve(serving.broker.clone(), listener, config.amqp_options, stop);
             serving.servers.spawn(async move { server.await.context("the AMQP port failed") });
         }
         if let Some(listener) = grpc {
             serving.note("grpc", &listener)?;
+            warn_if_open("grpc", &listener, LOCAL_ONLY);
             let stop = serving.stop.clone().cancelled_owned();
             let server = nexo_grpc::serve(serving.broker.clone(), listener, stop);
             serving.servers.spawn(async move { Ok(server.await?) });
         }
         if let Some(listener) = sqs {
             serving.note("sqs", &listener)?;
+            if config.sqs_options.access_keys.is_empty() {
+                warn_if_open(
+                    "sqs",
+                    &listener,
+                    "it serves this machine only as long as there are no sqs_access_keys",
+                );
+            }
             let stop = serving.stop.clone().cancelled_owned();
             let options = config.sqs_options.clone();
             let server = nexo_sqs::serve(serving.broker.clone(), listener, options, stop);
@@ -132,8 +165,10 @@ impl Serving {
         }
         if let Some(listener) = http {
             serving.note("http", &listener)?;
+            warn_if_open("http", &listener, "whoever reaches it can read health and metrics");
             let stop = serving.stop.clone().cancelled_owned();
-            let server = nexo_admin::serve(serving.broker.clone(), listener, stop);
+            let options = config.admin_options.clone();
+            let server = nexo_admin::serve(serving.broker.clone(), listener, options, stop);
             serving.servers.spawn(async move { server.await.context("the management port failed") });
         }
         Ok(serving)
@@ -141,6 +176,7 @@ impl Serving {
 
     fn note(&mut self, name: &'static str, listener: &TcpListener) -> anyhow::Result<()> {
         let address = listener.local_addr().with_context(|| format!("cannot tell the address of {name}"))?;
+        tracing::info!(protocol = name, %address, "listening");
         self.addresses.push((name, address.to_string()));
         Ok(())
     }
@@ -180,5 +216,26 @@ impl Serving {
             self.servers.abort_all();
         }
         self.broker.shutdown().await;
+        tracing::info!("stopped");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback_is_closed_to_other_machines() {
+        for (address, open) in [
+            ("127.0.0.1:1", false),
+            ("127.1.2.3:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("192.0.2.1:1", true),
+        ] {
+            assert_eq!(is_open(address.parse().unwrap()), open, "{address}");
+        }
     }
 }

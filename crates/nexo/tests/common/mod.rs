@@ -198,7 +198,7 @@ impl Server {
     pub fn try_get(&self, path: &str) -> Option<(u16, String)> {
         let mut connection = TcpStream::connect(&self.http).ok()?;
         connection.set_read_timeout(Some(PATIENCE)).ok()?;
-        write!(connection, "GET {path} HTTP/1.1\r\nHost: nexo\r\nConnection: close\r\n\r\n").ok()?;
+        write!(connection, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();
         connection.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;

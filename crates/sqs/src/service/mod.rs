@@ -13,10 +13,11 @@ mod send;
 mod settle;
 mod tags;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_broker::{Broker, CreateError, QueueHandle};
+use nexo_broker::{Broker, CreateError, Protocol, QueueHandle};
 use nexo_types::{QueueId, QueueName};
 use tokio_util::sync::CancellationToken;
 
@@ -103,6 +104,12 @@ impl Queue {
 }
 
 impl Service {
+    /// Counts and logs somebody who was not let in.
+    pub(crate) fn note_refused_login(&self, peer: SocketAddr, fault: &Fault) {
+        self.broker.traffic().of(Protocol::Sqs).login_refused();
+        tracing::info!(protocol = "sqs", %peer, code = fault.code.query(), "request refused");
+    }
+
     pub(crate) fn new(broker: Broker, options: SqsOptions, stop: CancellationToken) -> Self {
         Self {
             broker,
