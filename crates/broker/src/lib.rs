@@ -14,6 +14,7 @@ mod broker;
 mod catalog;
 mod clock;
 mod delivery;
+mod describe;
 mod difference;
 mod disk_room;
 mod error;
@@ -45,6 +46,7 @@ mod workers;
 
 pub use broker::Broker;
 pub use delivery::Delivery;
+pub use describe::{BindingShown, QueueDetails, QueueKind};
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
 };
@@ -66,7 +68,7 @@ pub use request::{
     Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle,
     SubscribeRequest,
 };
-pub use scribe::{DeathNote, Letter, Scribe};
+pub use scribe::{DeathNote, Envelope, Letter, Scribe};
 pub use shared::Written;
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;

@@ -11,6 +11,7 @@
 pub mod client;
 mod config;
 mod fields;
+mod greeting;
 mod health;
 mod in_order;
 mod message;

@@ -303,3 +303,37 @@ async fn a_log_that_has_failed_makes_calls_unavailable() {
     assert!(error.message().contains("failed"), "{}", error.message());
     assert!(!served.client.is_serving().await.unwrap(), "the health service says so too");
 }
+
+#[tokio::test]
+async fn a_long_queue_is_looked_through_page_by_page() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig::default()).await;
+    let mut expected: Vec<(u32, u64)> = Vec::new();
+    for chunk in 0..30u64 {
+        let messages = (0..100u64)
+            .map(|n| proto::NewMessage {
+                priority: (n % 3) as u32,
+                ..message(&(chunk * 100 + n).to_string())
+            })
+            .collect();
+        let request = proto::PushRequest { queue: "q".into(), messages };
+        served.client.messages().push(request).await.unwrap();
+        expected.extend((0..100u64).map(|n| ((n % 3) as u32, chunk * 100 + n)));
+    }
+    expected.sort_by_key(|(priority, id)| (std::cmp::Reverse(*priority), *id));
+    let mut seen = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let request = proto::PeekRequest { queue: "q".into(), max: 700, page_token };
+        let page = served.client.messages().peek(request).await.unwrap().into_inner();
+        seen.extend(page.messages.iter().map(|message| (message.priority, message.id)));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(seen, expected);
+    let request = proto::PeekRequest { queue: "q".into(), page_token: "x".into(), ..Default::default() };
+    let refused = served.client.messages().peek(request).await.unwrap_err();
+    assert_eq!(refused.message(), "page_token: 'x' is not one");
+}

@@ -63,7 +63,8 @@ impl Server {
     /// A broker on free ports with the data in `data_dir`.
     pub fn start_in(data_dir: &Path, args: &[&str]) -> Self {
         let mut command = serve_command(data_dir);
-        command.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]).args(args);
+        // By the environment as well.
+        command.env("NEXO_GRPC", "127.0.0.1:0").env("NEXO_HTTP", "127.0.0.1:0").args(args);
         let mut process = Process::spawn(&mut command);
         let Some(ready) = process.first_line() else {
             panic!("the broker did not get ready: {:?}", process.finish());
