@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_headers_are_refused() {
-        for bytes in [&b"\x01"[..], b"\x01a", b"\x01a\x03\x00", b"\x01a\x00\x05x", b"\x01\xff\x00\x00"] {
+        for bytes in [&b"\x01"[..], b"\x01a", b"\x01a\x04\x00", b"\x01a\x00\x05x", b"\x01\xff\x00\x00"] {
             let block = Properties { format: PropertyFormat::Native, bytes: Bytes::copy_from_slice(bytes) };
             assert_eq!(Headers::from_properties(&block), Err(HeadersError::Unreadable));
         }

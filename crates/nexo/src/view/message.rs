@@ -126,11 +126,11 @@ impl<'a> MessageView<'a> {
         lines.extend(self.headers.iter().map(|header| format!("  header {}", header_text(header))));
         if let Some(letter) = &self.dead_letter {
             lines.push(format!(
-                "  dead letter ({}) of '{}', where it was {} and had {} attempts; since {}",
+                "  dead letter: {}, after {} deliveries as message {} of '{}'; moved {}",
                 letter.reason,
-                letter.source_queue,
-                letter.source_id,
                 letter.attempts,
+                letter.source_id,
+                letter.source_queue,
                 moment(letter.dead_lettered_at_ms)
             ));
         }
