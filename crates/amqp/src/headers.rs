@@ -92,7 +92,7 @@ pub(crate) fn native_table(headers: &nexo_broker::Headers) -> TableBuf {
     let mut bytes = 0;
     for (name, value) in &headers.0 {
         let (size, value) = match value {
-            Native::Text(text) => (text.len(), Value::LongStr(text.as_bytes())),
+            Native::Text(text) | Native::Json(text) => (text.len(), Value::LongStr(text.as_bytes())),
             Native::Bytes(bytes) => (bytes.len(), Value::Bytes(bytes)),
             Native::Number(digits) => (digits.len(), number(digits)),
         };

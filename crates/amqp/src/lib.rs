@@ -9,6 +9,7 @@
 mod address;
 pub mod codec;
 mod headers;
+mod json;
 mod scribe;
 mod server;
 

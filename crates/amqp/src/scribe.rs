@@ -4,14 +4,15 @@
 use bytes::Bytes;
 use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
-    DeathNote, DeathReason, Durability, HeaderValue, Headers, Letter, NewMessage, Properties, PropertyFormat,
-    QueueConfig, Scribe, StoredMessage,
+    DeathNote, DeathReason, Durability, Envelope, HeaderValue, Headers, Letter, NewMessage, Properties,
+    PropertyFormat, QueueConfig, Scribe, StoredMessage,
 };
 use nexo_types::{Priority, QueueName};
 
 use crate::address::Address;
 use crate::codec::{self, ArrayBuf, PropertiesBuilder, ShortStr, Table, TableBuf, Value};
 use crate::headers::{MessageHeaders, native_table};
+use crate::json;
 use crate::server::{QueueKind, Traits};
 
 const X_DEATH: ShortStr<'static> = ShortStr::from_static("x-death");
@@ -72,6 +73,51 @@ impl Scribe for AmqpScribe {
                 .collect(),
         )
     }
+
+    fn envelope(&self, properties: &Properties) -> Option<Envelope> {
+        let (address, properties) = amqp(properties)?;
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        Some(Envelope {
+            exchange: text(address.exchange),
+            routing_key: text(address.routing_key),
+            properties: named_properties(&properties),
+        })
+    }
+
+    fn arguments(&self, queue: &QueueConfig) -> Headers {
+        let table = Table::parse(&queue.arguments).unwrap_or(Table::EMPTY);
+        Headers(table.iter().map(|(name, value)| (name.to_string(), native(value))).collect())
+    }
+
+    fn is_quorum(&self, queue: &QueueConfig) -> bool {
+        Traits::of(queue).kind == QueueKind::Quorum
+    }
+}
+
+/// The properties that a message has, without its headers.
+fn named_properties(properties: &codec::Properties<'_>) -> Headers {
+    let short = |text: Option<ShortStr<'_>>| text.map(|text| HeaderValue::Text(text.to_string()));
+    let number = |number: Option<u64>| number.map(|number| HeaderValue::Number(number.to_string()));
+    let found = codec::Property::ALL.into_iter().filter_map(|property| {
+        let value = match property {
+            codec::Property::Headers => None,
+            codec::Property::ContentType => short(properties.content_type()),
+            codec::Property::ContentEncoding => short(properties.content_encoding()),
+            codec::Property::DeliveryMode => number(properties.delivery_mode().map(u64::from)),
+            codec::Property::Priority => number(properties.priority().map(u64::from)),
+            codec::Property::CorrelationId => short(properties.correlation_id()),
+            codec::Property::ReplyTo => short(properties.reply_to()),
+            codec::Property::Expiration => short(properties.expiration()),
+            codec::Property::MessageId => short(properties.message_id()),
+            codec::Property::Timestamp => number(properties.timestamp()),
+            codec::Property::Type => short(properties.kind()),
+            codec::Property::UserId => short(properties.user_id()),
+            codec::Property::AppId => short(properties.app_id()),
+            codec::Property::ClusterId => short(properties.cluster_id()),
+        };
+        value.map(|value| (property.name().to_owned(), value))
+    });
+    Headers(found.collect())
 }
 
 /// The address and the properties of an AMQP message; `None` for one that came another way.
@@ -210,8 +256,7 @@ fn native(value: Value<'_>) -> HeaderValue {
         Value::Timestamp(seconds) => text(seconds.to_string()),
         Value::Decimal { scale, digits } => text((f64::from(digits) / 10f64.powi(scale.into())).to_string()),
         Value::Void => text(String::new()),
-        Value::Array(array) => text(format!("{array:?}")),
-        Value::Table(table) => text(format!("{table:?}")),
+        Value::Array(_) | Value::Table(_) => HeaderValue::Json(json::value(value)),
         Value::I8(_)
         | Value::U8(_)
         | Value::I16(_)

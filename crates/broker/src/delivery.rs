@@ -7,7 +7,7 @@ use nexo_types::{Offset, QueueId, QueueName, Timestamp};
 
 use crate::headers::{Headers, HeadersError};
 use crate::receipt::Receipt;
-use crate::scribe::Scribe;
+use crate::scribe::{Envelope, Scribe};
 
 /// A message that was handed to a consumer, or shown by a peek.
 #[derive(Clone, Debug)]
@@ -44,6 +44,15 @@ impl Delivery {
             (PropertyFormat::Native | PropertyFormat::Amqp, _) => {
                 Headers::from_properties(&self.message.properties)
             }
+        }
+    }
+
+    /// How it was addressed, if it came by a protocol with exchanges.
+    #[must_use]
+    pub fn envelope(&self) -> Option<Envelope> {
+        match (self.message.properties.format, &self.scribe) {
+            (PropertyFormat::Amqp, Some(scribe)) => scribe.envelope(&self.message.properties),
+            (PropertyFormat::Native | PropertyFormat::Amqp, _) => None,
         }
     }
 

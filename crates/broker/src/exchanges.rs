@@ -49,6 +49,11 @@ impl Exchanges {
         self.routes.load()
     }
 
+    /// Looks at exchanges and bindings.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Topology) -> R) -> R {
+        look(&self.state.lock().topology)
+    }
+
     /// Changes exchanges or bindings without writing it down.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Topology) -> R) -> R {
         let mut state = self.state.lock();

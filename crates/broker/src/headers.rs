@@ -17,6 +17,8 @@ pub enum HeaderValue {
     Number(String),
     /// Anything else.
     Bytes(Bytes),
+    /// A list or a table of another protocol, as JSON.
+    Json(String),
 }
 
 /// Headers in the order they were given.
@@ -81,6 +83,10 @@ impl Headers {
                     out.push(2);
                     put(&mut out, digits.as_bytes());
                 }
+                HeaderValue::Json(json) => {
+                    out.push(3);
+                    put(&mut out, json.as_bytes());
+                }
             }
         }
         if out.len() > limits::PROPERTIES_BYTES_MAX {
@@ -111,6 +117,7 @@ impl Headers {
                     0 => HeaderValue::Text(text(value).ok_or(HeadersError::Unreadable)?),
                     1 => HeaderValue::Bytes(properties.bytes.slice_ref(value)),
                     2 => HeaderValue::Number(text(value).ok_or(HeadersError::Unreadable)?),
+                    3 => HeaderValue::Json(text(value).ok_or(HeadersError::Unreadable)?),
                     _ => return Err(HeadersError::Unreadable),
                 },
             ));
@@ -146,6 +153,7 @@ mod tests {
             ("a".into(), HeaderValue::Bytes(Bytes::from_static(&[0, 255]))),
             ("b".into(), HeaderValue::Text(String::new())),
             ("c".into(), HeaderValue::Number("1.50".into())),
+            ("d".into(), HeaderValue::Json("[1]".into())),
         ]);
         assert_eq!(Headers::from_properties(&headers.to_properties().unwrap()), Ok(headers));
     }
@@ -160,7 +168,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_headers_are_refused() {
-        for bytes in [&b"\x01"[..], b"\x01a", b"\x01a\x03\x00", b"\x01a\x00\x05x", b"\x01\xff\x00\x00"] {
+        for bytes in [&b"\x01"[..], b"\x01a", b"\x01a\x04\x00", b"\x01a\x00\x05x", b"\x01\xff\x00\x00"] {
             let block = Properties { format: PropertyFormat::Native, bytes: Bytes::copy_from_slice(bytes) };
             assert_eq!(Headers::from_properties(&block), Err(HeadersError::Unreadable));
         }

@@ -18,6 +18,7 @@ mod clock;
 mod connections;
 mod dead_letter_move;
 mod delivery;
+mod describe;
 mod difference;
 mod disk_room;
 mod error;
@@ -52,6 +53,7 @@ mod workers;
 pub use broker::Broker;
 pub use connections::{ConnectionCounts, ConnectionPermit, Connections};
 pub use delivery::Delivery;
+pub use describe::{BindingShown, QueueDetails, QueueKind};
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
 };
@@ -76,7 +78,7 @@ pub use request::{
     Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle,
     SubscribeRequest,
 };
-pub use scribe::{DeathNote, Letter, Scribe};
+pub use scribe::{DeathNote, Envelope, Letter, Scribe};
 pub use shared::Written;
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;

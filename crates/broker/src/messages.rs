@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{
-    Admission, Death, Handed, LeaseError, LeaseTerms, PushOutcome, ReturnCause, Terms, Verdict,
+    Admission, Death, Handed, LeaseError, LeaseTerms, PeekPosition, Peeked, PushOutcome, ReturnCause, Terms,
+    Verdict,
 };
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
@@ -190,6 +191,12 @@ impl Broker {
         self.give_back(receipts, ReturnCause::Reject).await
     }
 
+    /// Gives messages back that nobody has looked at: they take their place again at once, and the delivery does not
+    /// count as an attempt.
+    pub async fn return_unseen(&self, receipts: &[Receipt]) -> Vec<Result<(), SettleError>> {
+        self.give_back(receipts, ReturnCause::Undelivered).await
+    }
+
     async fn give_back(&self, receipts: &[Receipt], cause: ReturnCause) -> Vec<Result<(), SettleError>> {
         self.settle(receipts, Confirm::AsQueue, |state, now, part| {
             let (answers, plan) = state.queue.decide_return(now, part, cause);
@@ -316,6 +323,23 @@ impl Broker {
         let max = max.min(limits::PEEK_MAX);
         let (shared, peeked) = (Arc::clone(&self.shared), Arc::clone(&slot));
         self.shared.on_worker(move || shared.peek_now(&peeked, max)).await?
+    }
+
+    /// As [`Self::peek`], from behind a place in the order of delivery on; gives back the place to go on from, unless
+    /// that was all. A long backlog can be looked through in parts, and none of it stays in memory.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log cannot be read.
+    pub async fn peek_after(
+        &self,
+        name: &QueueName,
+        after: Option<PeekPosition>,
+        max: usize,
+    ) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
+        let slot = self.slot(name)?;
+        let max = max.min(limits::PEEK_MAX);
+        let (shared, peeked) = (Arc::clone(&self.shared), Arc::clone(&slot));
+        self.shared.on_worker(move || shared.peek_after_now(&peeked, after, max)).await?
     }
 
     /// Sends dead letters back to where they came from, or elsewhere. Only those that are there now; `progress`
@@ -490,6 +514,38 @@ impl Shared {
                 None => break seen,
             }
         };
+        Ok(self.shown(slot, seen))
+    }
+
+    fn peek_after_now(
+        self: &Arc<Self>,
+        slot: &Arc<Slot>,
+        mut after: Option<PeekPosition>,
+        max: usize,
+    ) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
+        let mut all: Vec<Peeked> = Vec::new();
+        while all.len() < max {
+            let (seen, page) = slot.state.lock().queue.peek_after(after, max - all.len());
+            after = seen.last().map(|last| (last.priority, last.offset)).or(after);
+            all.extend(seen);
+            let Some(page) = page else {
+                if all.len() < max {
+                    return Ok((self.shown(slot, all), None));
+                }
+                break;
+            };
+            let entries = self
+                .read_page(slot.id, &page)
+                .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
+            // A reader may stop early. What it does not find at all is passed over.
+            let last = entries.last().map(|entry| entry.offset).or(page.offsets.last());
+            after = last.map(|last| (page.lane, last)).or(after);
+            all.extend(entries.iter().map(Peeked::from));
+        }
+        Ok((self.shown(slot, all), after))
+    }
+
+    fn shown(self: &Arc<Self>, slot: &Arc<Slot>, seen: Vec<Peeked>) -> Vec<Delivery> {
         let cold = seen.iter().filter(|one| one.payload.is_none());
         let mut payloads =
             self.read_payloads(slot.id, &cold.map(|one| (one.offset, one.at)).collect::<Vec<_>>());
@@ -505,7 +561,7 @@ impl Shared {
             };
             delivery(self, slot, handed)
         });
-        Ok(shown.collect())
+        shown.collect()
     }
 
     /// Has something done that may wait for the disk, and gives back where its result will be.

@@ -27,6 +27,32 @@ pub trait Scribe: Send + Sync + Debug {
 
     /// The headers as a native client sees them.
     fn native_headers(&self, properties: &Properties) -> Headers;
+
+    /// How the message was addressed, and what its sender said about it beside headers.
+    fn envelope(&self, _properties: &Properties) -> Option<Envelope> {
+        None
+    }
+
+    /// What the protocol was told when the queue was declared.
+    fn arguments(&self, _queue: &QueueConfig) -> Headers {
+        Headers::default()
+    }
+
+    /// Whether the protocol was told that the queue is replicated ("quorum"), although all queues are alike here.
+    fn is_quorum(&self, _queue: &QueueConfig) -> bool {
+        false
+    }
+}
+
+/// How a message of a protocol with exchanges was addressed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Envelope {
+    /// The exchange it was published to; empty for the default exchange.
+    pub exchange: String,
+    /// The routing key. Bytes that are no text are replaced.
+    pub routing_key: String,
+    /// Properties other than headers, by the protocol's names for them.
+    pub properties: Headers,
 }
 
 /// Why and where a message died, and where it goes.

@@ -5,6 +5,8 @@ use std::time::Duration;
 use thiserror::Error;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::greeting::Connector;
+
 pub use crate::proto::message_service_client::MessageServiceClient;
 pub use crate::proto::queue_service_client::QueueServiceClient;
 pub use crate::proto::stats_service_client::StatsServiceClient;
@@ -30,6 +32,17 @@ pub enum ConnectError {
     Address {
         /// What was given.
         url: String,
+    },
+    /// Somebody answers there, in other words.
+    #[error(
+        "{url} is not Nexo's native API: it speaks {speaks}; 'nexo serve' shows the right address as grpc= in its ready line \
+         (7654 unless told otherwise)"
+    )]
+    OtherProtocol {
+        /// Where.
+        url: String,
+        /// What it speaks instead.
+        speaks: &'static str,
     },
     /// Nobody answers there.
     #[error("cannot reach {url}: {reason}")]
@@ -65,11 +78,15 @@ impl Client {
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .tcp_nodelay(true);
+        let (connector, greeting) = Connector::new();
         let channel = endpoint
-            .connect()
+            .connect_with_connector(connector)
             .await
             .map_err(|error| ConnectError::Unreachable { url: url.to_owned(), reason: root_cause(&error) })?;
-        Ok(Self { channel })
+        match greeting.speaks().await {
+            None => Ok(Self { channel }),
+            Some(speaks) => Err(ConnectError::OtherProtocol { url: url.to_owned(), speaks }),
+        }
     }
 
     /// Management of queues.

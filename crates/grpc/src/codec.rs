@@ -315,7 +315,7 @@ mod tests {
     fn what_clients_send_passes() {
         let message = proto::NewMessage {
             body: vec![b'x'; 100].into(),
-            headers: vec![proto::Header { name: "a".into(), value: None }; 20],
+            headers: vec![proto::Header { name: "a".into(), value: None, ..Default::default() }; 20],
             ttl_ms: Some(u64::MAX),
             ..Default::default()
         };

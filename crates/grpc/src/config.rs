@@ -3,10 +3,14 @@
 //! On the wire everything is optional: in a create what is left out is a default, in an update it stays as it
 //! is. Both are [`patch`], once over the defaults and once over the settings there are.
 
-use nexo_broker::{Backoff, DeadLetters, Fate, Overflow, QueueConfig, QueueStats, RateLimit, SyncMode};
+use nexo_broker::{
+    Backoff, DeadLetters, Durability, Fate, Overflow, QueueConfig, QueueDetails, QueueKind, QueueStats,
+    RateLimit, SyncMode,
+};
 use nexo_types::{Millis, QueueName};
 
 use crate::fields;
+use crate::message::headers_to_proto;
 use crate::proto;
 use crate::status::Failure;
 
@@ -107,6 +111,8 @@ pub(crate) fn queue_to_proto(queue: &QueueStats) -> proto::Queue {
         name: QueueName::as_str(&queue.name).to_owned(),
         created_at_ms: queue.created_at.0,
         config: Some(to_proto(&queue.config)),
+        dead_letters: Some(dead_letters_to_proto(&queue.name, &queue.config)),
+        details: None,
         stats: Some(proto::QueueStats {
             ready: queue.ready,
             leased: queue.leased,
@@ -130,6 +136,52 @@ pub(crate) fn queue_to_proto(queue: &QueueStats) -> proto::Queue {
             average_wait_ms: queue.average_wait_ms,
         }),
     }
+}
+
+/// A queue with what it was declared with and what leads to it.
+pub(crate) fn details_to_proto(details: QueueDetails) -> proto::Queue {
+    let config = &details.stats.config;
+    let shown = proto::QueueDetails {
+        kind: match details.kind {
+            QueueKind::Native => proto::QueueKind::Native,
+            QueueKind::Classic => proto::QueueKind::Classic,
+            QueueKind::Quorum => proto::QueueKind::Quorum,
+            QueueKind::SqsStandard => proto::QueueKind::SqsStandard,
+            QueueKind::SqsFifo => proto::QueueKind::SqsFifo,
+        }
+        .into(),
+        durable: details.durability == Durability::Durable,
+        exclusive: details.exclusive,
+        auto_delete: config.auto_delete,
+        expires_ms: config.expires.map_or(0, |time| time.0),
+        single_active_consumer: config.single_active_consumer,
+        arguments: headers_to_proto(details.arguments),
+        bindings: details
+            .bindings
+            .into_iter()
+            .map(|binding| proto::QueueBinding {
+                exchange: binding.exchange,
+                routing_key: binding.routing_key,
+                arguments: headers_to_proto(binding.arguments),
+            })
+            .collect(),
+        bindings_total: details.bindings_total,
+    };
+    proto::Queue { details: Some(shown), ..queue_to_proto(&details.stats) }
+}
+
+fn dead_letters_to_proto(queue: &QueueName, config: &QueueConfig) -> proto::DeadLetterTarget {
+    use proto::dead_letter_target::Target;
+    let target = match &config.dead_letters {
+        DeadLetters::OwnQueue => Target::Queue(format!("{queue}_dlq")),
+        DeadLetters::Queue(name) => Target::Queue(name.as_str().to_owned()),
+        DeadLetters::Exchange { exchange, routing_key } => Target::Exchange(proto::DeadLetterExchange {
+            name: exchange.as_str().to_owned(),
+            routing_key: routing_key.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
+        }),
+        DeadLetters::Nowhere => Target::None(proto::NoDeadLetters {}),
+    };
+    proto::DeadLetterTarget { target: Some(target) }
 }
 
 const fn unless_zero(value: u64) -> Option<u64> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use nexo_types::{Millis, NameError, QueueName, limits};
+use nexo_types::{Millis, NameError, Offset, Priority, QueueName, limits};
 
 use crate::status::Failure;
 
@@ -50,6 +50,17 @@ pub(crate) fn queue_in(field: &str, name: &str) -> Result<QueueName, Failure> {
     QueueName::new(name).map_err(|error| named(field, &error))
 }
 
+/// Where a look at a queue goes on: a priority and an id, as the answer before said them.
+pub(crate) fn peek_position(token: &str) -> Result<Option<(Priority, Offset)>, Failure> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let parsed = token.split_once('-').and_then(|(priority, offset)| {
+        Some((Priority(priority.parse().ok()?), Offset(offset.parse().ok()?)))
+    });
+    parsed.map(Some).ok_or_else(|| Failure::invalid(format!("page_token: '{token}' is not one")))
+}
+
 /// A name that breaks a rule of names.
 pub(crate) fn named(field: impl Display, error: &NameError) -> Failure {
     Failure::invalid(format!("{field}: {error}"))
@@ -77,6 +88,18 @@ mod tests {
         let refused = queue(&"x".repeat(256)).unwrap_err().message;
         assert_eq!(refused, "queue: a queue name has at most 255 bytes; this one has 256");
         assert_eq!(queue("").unwrap_err().message, "queue: a queue name must not be empty");
+    }
+
+    #[test]
+    fn a_page_token_is_what_an_answer_said_and_nothing_else() {
+        assert_eq!(peek_position(""), Ok(None));
+        assert_eq!(peek_position("7-42"), Ok(Some((Priority(7), Offset(42)))));
+        for token in ["7", "-", "256-1", "7-x", "7--1", "7-18446744073709551616"] {
+            assert_eq!(
+                peek_position(token).unwrap_err().message,
+                format!("page_token: '{token}' is not one")
+            );
+        }
     }
 
     #[test]

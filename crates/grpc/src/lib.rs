@@ -14,6 +14,7 @@ pub mod client;
 mod codec;
 mod config;
 mod fields;
+mod greeting;
 mod guard;
 mod health;
 mod in_order;

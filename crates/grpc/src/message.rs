@@ -1,7 +1,7 @@
 //! Messages between the wire and the broker.
 
 use nexo_broker::{
-    DeathReason, Delivery, Durability, HeaderValue, Headers, HeadersError, NewMessage, Origin,
+    DeathReason, Delivery, Durability, Envelope, HeaderValue, Headers, HeadersError, NewMessage, Origin,
 };
 use nexo_types::{DedupId, GroupId, Millis, Priority, limits};
 
@@ -100,6 +100,7 @@ pub(crate) fn shown(delivery: Delivery) -> proto::Message {
         Ok(headers) => headers_to_proto(headers),
         Err(error) => unreadable(&delivery.queue_name, delivery.offset, &error),
     };
+    let amqp = delivery.envelope().map(envelope);
     let message = delivery.message;
     proto::Message {
         id: delivery.offset.0,
@@ -115,6 +116,7 @@ pub(crate) fn shown(delivery: Delivery) -> proto::Message {
         dedup_id: message.dedup.map_or_else(String::new, |dedup| dedup.as_str().to_owned()),
         transient: message.durability == Durability::Transient,
         dead_letter: message.origin.as_ref().map(dead_letter),
+        amqp,
     }
 }
 
@@ -128,18 +130,34 @@ fn unreadable(
     Vec::new()
 }
 
-fn headers_to_proto(headers: Headers) -> Vec<proto::Header> {
+pub(crate) fn headers_to_proto(headers: Headers) -> Vec<proto::Header> {
     headers
         .0
         .into_iter()
         .map(|(name, value)| proto::Header {
             name,
+            r#type: match value {
+                HeaderValue::Text(_) | HeaderValue::Bytes(_) => proto::HeaderType::Unspecified,
+                HeaderValue::Number(_) => proto::HeaderType::Number,
+                HeaderValue::Json(_) => proto::HeaderType::Json,
+            }
+            .into(),
             value: Some(match value {
-                HeaderValue::Text(text) | HeaderValue::Number(text) => proto::header::Value::Text(text),
+                HeaderValue::Text(text) | HeaderValue::Number(text) | HeaderValue::Json(text) => {
+                    proto::header::Value::Text(text)
+                }
                 HeaderValue::Bytes(bytes) => proto::header::Value::Bytes(bytes),
             }),
         })
         .collect()
+}
+
+fn envelope(envelope: Envelope) -> proto::AmqpEnvelope {
+    proto::AmqpEnvelope {
+        exchange: envelope.exchange,
+        routing_key: envelope.routing_key,
+        properties: headers_to_proto(envelope.properties),
+    }
 }
 
 fn dead_letter(origin: &Origin) -> proto::DeadLetter {
@@ -214,10 +232,15 @@ mod tests {
     #[test]
     fn headers_cross_the_wire_in_order_and_kind() {
         let sent = vec![
-            proto::Header { name: "b".into(), value: Some(proto::header::Value::Text("zwei".into())) },
+            proto::Header {
+                name: "b".into(),
+                value: Some(proto::header::Value::Text("zwei".into())),
+                ..proto::Header::default()
+            },
             proto::Header {
                 name: "a".into(),
                 value: Some(proto::header::Value::Bytes(Bytes::from_static(&[0, 255]))),
+                ..proto::Header::default()
             },
         ];
         assert_eq!(headers_to_proto(headers(sent.clone())), sent);

@@ -126,7 +126,12 @@ impl MessageService for Messages {
         let request = request.into_inner();
         let queue = fields::queue(&request.queue)?;
         let max = fields::max(request.max, limits::PEEK_MAX)?;
-        let deliveries = self.broker.peek(&queue, max).await.map_err(Failure::from)?;
-        Ok(Response::new(proto::PeekResponse { messages: deliveries.into_iter().map(shown).collect() }))
+        let after = fields::peek_position(&request.page_token)?;
+        let (deliveries, next) = self.broker.peek_after(&queue, after, max).await.map_err(Failure::from)?;
+        Ok(Response::new(proto::PeekResponse {
+            messages: deliveries.into_iter().map(shown).collect(),
+            next_page_token: next
+                .map_or_else(String::new, |(priority, offset)| format!("{}-{}", priority.0, offset.0)),
+        }))
     }
 }

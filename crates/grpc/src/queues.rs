@@ -31,6 +31,10 @@ impl Queues {
         Ok(self.broker.queue_stats(queue).map_err(Failure::from)?)
     }
 
+    fn details(&self, queue: &QueueName) -> Result<proto::Queue, Status> {
+        Ok(config::details_to_proto(self.broker.queue_details(queue).map_err(Failure::from)?))
+    }
+
     async fn pause(&self, queue: &str, paused: bool) -> Result<(), Status> {
         let queue = fields::queue(queue)?;
         Ok(self.broker.pause_queue(&queue, paused).await.map_err(Failure::from)?)
@@ -65,7 +69,7 @@ impl QueueService for Queues {
             config::patch(current.clone(), &patch).unwrap_or_else(|_| current.clone())
         };
         self.broker.update_queue(&queue, apply).await.map_err(Failure::from)?;
-        let queue = config::queue_to_proto(&self.stats(&queue)?);
+        let queue = self.details(&queue)?;
         Ok(Response::new(proto::UpdateQueueResponse { queue: Some(queue) }))
     }
 
@@ -83,7 +87,7 @@ impl QueueService for Queues {
         request: Request<proto::GetQueueRequest>,
     ) -> Result<Response<proto::GetQueueResponse>, Status> {
         let queue = fields::queue(&request.get_ref().queue)?;
-        let queue = config::queue_to_proto(&self.stats(&queue)?);
+        let queue = self.details(&queue)?;
         Ok(Response::new(proto::GetQueueResponse { queue: Some(queue) }))
     }
 

@@ -16,6 +16,7 @@ pub(crate) enum Verb {
     Ack,
     Nack { delay: Option<Millis> },
     Reject,
+    Unseen,
     Extend { visibility: Millis },
 }
 
@@ -86,6 +87,7 @@ impl Verb {
             Self::Ack => none(broker.ack(receipts).await),
             Self::Nack { delay } => none(broker.nack(receipts, delay).await),
             Self::Reject => none(broker.reject(receipts).await),
+            Self::Unseen => none(broker.return_unseen(receipts).await),
             Self::Extend { visibility } => some(broker.extend(receipts, visibility).await),
         }
     }
@@ -111,6 +113,12 @@ impl TryFrom<proto::NackRequest> for Settle {
     type Error = Failure;
 
     fn try_from(request: proto::NackRequest) -> Result<Self, Failure> {
+        if request.unseen {
+            if request.delay_ms.is_some() || request.dead_letter {
+                return Err(Failure::invalid("delay_ms and dead_letter must be left out when unseen is set"));
+            }
+            return Self::new(Verb::Unseen, request.receipts);
+        }
         if request.dead_letter {
             if request.delay_ms.is_some() {
                 return Err(Failure::invalid("delay_ms must be left out when dead_letter is set".to_owned()));
@@ -145,7 +153,7 @@ mod tests {
             Settle::try_from(extend).unwrap_err().message,
             "visibility_ms must be between 1 and 31622400000; it is 0"
         );
-        let nack = proto::NackRequest { receipts, delay_ms: Some(u64::MAX), dead_letter: false };
+        let nack = proto::NackRequest { receipts, delay_ms: Some(u64::MAX), ..Default::default() };
         assert_eq!(
             Settle::try_from(nack).unwrap_err().message,
             "delay_ms must be between 0 and 3162240000000; it is 18446744073709551615"

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use futures_util::{FutureExt, StreamExt};
-use nexo_broker::{Broker, Delivery, Subscription};
+use nexo_broker::{Broker, Delivery, Receipt, Subscription};
 use nexo_types::{QueueName, limits};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -43,6 +43,8 @@ pub(crate) struct Subscriber {
     settling: InOrder<Vec<proto::SettleReply>>,
     /// Messages that may still be sent.
     credit: u64,
+    /// The client wants no more messages.
+    stopped: bool,
 }
 
 /// Settling requests that go to the broker as one call.
@@ -91,6 +93,7 @@ impl Subscriber {
             waiting: VecDeque::from([Event::Started(proto::SubscribeStarted {})]),
             settling: InOrder::new(),
             credit: credit.into(),
+            stopped: false,
         })
     }
 
@@ -117,7 +120,7 @@ impl Subscriber {
                         permit.send(Ok(proto::SubscribeResponse { event: Some(event) }));
                     }
                 }
-                deliveries = self.subscription.next(), if self.waiting.is_empty() => match deliveries {
+                deliveries = self.subscription.next(), if self.waiting.is_empty() && !self.stopped => match deliveries {
                     Some(deliveries) => self.deliver(deliveries),
                     None => return self.ended_by_broker(),
                 },
@@ -158,6 +161,9 @@ impl Subscriber {
                 0,
                 u64::from(limits::CREDIT_MAX).saturating_sub(self.credit),
             )?;
+            if next.stop {
+                self.stop_deliveries(next.sequence).await;
+            }
             if let Some(settle) = settle(next.action)? {
                 let part = Part { sequence: next.sequence, receipts: settle.receipts.len() };
                 group = match group {
@@ -189,6 +195,32 @@ impl Subscriber {
         Ok(flow)
     }
 
+    /// Sends no more messages. Those that were about to be sent go back as if they had never been taken.
+    async fn stop_deliveries(&mut self, sequence: u64) {
+        self.stopped = true;
+        self.return_unsent().await;
+        if sequence > 0 {
+            self.waiting.push_back(Event::Settled(proto::SettleReply { sequence, results: Vec::new() }));
+        }
+    }
+
+    async fn return_unsent(&mut self) {
+        let mut unsent: Vec<Receipt> = Vec::new();
+        self.waiting.retain(|event| match event {
+            Event::Messages(batch) => {
+                unsent.extend(
+                    batch.messages.iter().filter_map(|message| message.receipt.parse::<Receipt>().ok()),
+                );
+                false
+            }
+            Event::Started(_) | Event::Settled(_) => true,
+        });
+        if !unsent.is_empty() {
+            // If that fails, they come back when the subscription ends or their leases do.
+            let _ = self.broker.return_unseen(&unsent).await;
+        }
+    }
+
     async fn begin(&mut self, group: Option<Group>) {
         let Some(Group { settle, parts }) = group else { return };
         let broker = self.broker.clone();
@@ -201,8 +233,9 @@ impl Subscriber {
         while let Some(replies) = self.settling.next().await {
             self.reply(replies);
         }
+        // They never reached the client, so the delivery does not count.
+        self.return_unsent().await;
         for event in std::mem::take(&mut self.waiting) {
-            // Messages that were not sent yet come back as the subscription ends, so they stay here.
             let Event::Settled(_) = event else { continue };
             if self.out.send(Ok(proto::SubscribeResponse { event: Some(event) })).await.is_err() {
                 return;

@@ -19,8 +19,16 @@ async fn a_message_carries_everything_it_was_pushed_with() {
         dedup_id: "d".into(),
         group_id: "g".into(),
         headers: vec![
-            proto::Header { name: "t".into(), value: Some(proto::header::Value::Text("text".into())) },
-            proto::Header { name: "b".into(), value: Some(proto::header::Value::Bytes(vec![1, 2].into())) },
+            proto::Header {
+                name: "t".into(),
+                value: Some(proto::header::Value::Text("text".into())),
+                ..Default::default()
+            },
+            proto::Header {
+                name: "b".into(),
+                value: Some(proto::header::Value::Bytes(vec![1, 2].into())),
+                ..Default::default()
+            },
         ],
         transient: true,
         ..Default::default()
@@ -169,7 +177,7 @@ async fn a_redrive_reports_what_it_moved() {
     let receipts = served.pop("q", 2).await.into_iter().map(|message| message.receipt).collect();
     served.client.messages().nack(proto::NackRequest { receipts, ..Default::default() }).await.unwrap();
     served.until_ready("q_dlq", 2).await;
-    let request = proto::PeekRequest { queue: "q_dlq".into(), max: 10 };
+    let request = proto::PeekRequest { queue: "q_dlq".into(), max: 10, ..Default::default() };
     let dead = served.client.messages().peek(request).await.unwrap().into_inner().messages;
     assert_eq!(dead.len(), 2);
     assert_eq!(dead[0].receipt, "");
@@ -302,4 +310,38 @@ async fn a_log_that_has_failed_makes_calls_unavailable() {
     assert_eq!(error.code(), Code::Unavailable);
     assert!(error.message().contains("failed"), "{}", error.message());
     assert!(!served.client.is_serving().await.unwrap(), "the health service says so too");
+}
+
+#[tokio::test]
+async fn a_long_queue_is_looked_through_page_by_page() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig::default()).await;
+    let mut expected: Vec<(u32, u64)> = Vec::new();
+    for chunk in 0..30u64 {
+        let messages = (0..100u64)
+            .map(|n| proto::NewMessage {
+                priority: (n % 3) as u32,
+                ..message(&(chunk * 100 + n).to_string())
+            })
+            .collect();
+        let request = proto::PushRequest { queue: "q".into(), messages };
+        served.client.messages().push(request).await.unwrap();
+        expected.extend((0..100u64).map(|n| ((n % 3) as u32, chunk * 100 + n)));
+    }
+    expected.sort_by_key(|(priority, id)| (std::cmp::Reverse(*priority), *id));
+    let mut seen = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let request = proto::PeekRequest { queue: "q".into(), max: 700, page_token };
+        let page = served.client.messages().peek(request).await.unwrap().into_inner();
+        seen.extend(page.messages.iter().map(|message| (message.priority, message.id)));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(seen, expected);
+    let request = proto::PeekRequest { queue: "q".into(), page_token: "x".into(), ..Default::default() };
+    let refused = served.client.messages().peek(request).await.unwrap_err();
+    assert_eq!(refused.message(), "page_token: 'x' is not one");
 }

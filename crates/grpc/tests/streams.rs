@@ -189,7 +189,8 @@ async fn nack_extend_and_received_work_on_the_stream() {
     let mut subscribed = served.subscribe(start("q", 2)).await;
     let message = subscribed.messages(1).await.remove(0);
     let receipts = vec![message.receipt.clone()];
-    let act = |sequence, action| proto::SubscribeRequest { credit: 0, sequence, action: Some(action) };
+    let act =
+        |sequence, action| proto::SubscribeRequest { credit: 0, sequence, action: Some(action), stop: false };
     use proto::subscribe_request::Action;
     subscribed.send(act(1, Action::Received(proto::ReceivedRequest { receipts: receipts.clone() }))).await;
     let received = subscribed.settled().await;
@@ -199,7 +200,7 @@ async fn nack_extend_and_received_work_on_the_stream() {
     let extended = subscribed.settled().await;
     assert!(extended.results[0].lease_until_ms > received.results[0].lease_until_ms, "{extended:?}");
     subscribed
-        .send(act(0, Action::Nack(proto::NackRequest { receipts, delay_ms: Some(0), dead_letter: false })))
+        .send(act(0, Action::Nack(proto::NackRequest { receipts, delay_ms: Some(0), ..Default::default() })))
         .await;
     let again = subscribed.messages(1).await.remove(0);
     assert_eq!((again.id, again.attempt), (message.id, 2));
@@ -216,6 +217,50 @@ async fn what_a_subscriber_holds_comes_back_when_it_goes() {
     let request = proto::PopRequest { queue: "q".into(), wait_ms: 20_000, ..Default::default() };
     let popped = served.client.messages().pop(request).await.unwrap().into_inner().messages;
     assert_eq!(popped[0].attempt, 2);
+}
+
+#[tokio::test]
+async fn a_subscriber_that_stops_can_give_back_what_it_has_not_looked_at() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig { max_attempts: Some(1), ..Default::default() }).await;
+    for n in 0..50 {
+        served.push("q", &n.to_string()).await;
+    }
+    let mut subscribed = served.subscribe(start("q", 20)).await;
+    let held = subscribed.messages(20).await;
+    subscribed
+        .send(proto::SubscribeRequest { sequence: 7, credit: 20, stop: true, ..Default::default() })
+        .await;
+    let stopped = loop {
+        // Messages may have been on their way; none comes after the answer.
+        match subscribed.event().await.unwrap() {
+            Some(proto::subscribe_response::Event::Settled(reply)) => break reply,
+            Some(proto::subscribe_response::Event::Messages(batch)) => {
+                panic!("a message after the stop: {batch:?}")
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((stopped.sequence, stopped.results.len()), (7, 0));
+    let receipts = held.iter().map(|message| message.receipt.clone()).collect();
+    let nack = proto::NackRequest { receipts, unseen: true, ..Default::default() };
+    let action = Some(proto::subscribe_request::Action::Nack(nack));
+    subscribed.send(proto::SubscribeRequest { sequence: 8, action, ..Default::default() }).await;
+    let returned = subscribed.settled().await;
+    assert!(returned.results.iter().all(|result| result.error.is_none()), "{returned:?}");
+    drop(subscribed);
+    // With one attempt for each they would be dead letters, if the delivery had counted.
+    let popped = within(async {
+        loop {
+            let popped = served.pop("q", 50).await;
+            if !popped.is_empty() {
+                break popped;
+            }
+        }
+    })
+    .await;
+    assert!(popped.iter().all(|message| message.attempt == 1), "{popped:?}");
+    assert_eq!(popped[0].id, 0);
 }
 
 #[tokio::test]

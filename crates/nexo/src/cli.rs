@@ -43,6 +43,14 @@ pub(crate) struct Shared {
     pub(crate) output: Format,
 }
 
+/// A number that must not be 0.
+pub(crate) fn at_least_one() -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
+    |text: &str| match text.parse::<u64>() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("it must be a whole number, 1 or more".to_owned()),
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a broker
@@ -75,6 +83,9 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Print the completions for a shell
     Completions(completions::CompletionsArgs),
+    /// Names of queues for a shell that completes
+    #[command(hide = true)]
+    CompleteQueues(completions::CompleteQueuesArgs),
 }
 
 impl Cli {
@@ -97,6 +108,7 @@ impl Cli {
             Command::Health => health::run(shared).await,
             Command::Bench(args) => args.run(shared).await,
             Command::Completions(args) => args.run(),
+            Command::CompleteQueues(args) => args.run(shared).await,
         }
     }
 }

@@ -7,6 +7,8 @@ use anyhow::{Context, anyhow};
 use nexo_grpc::client::{Client, ConnectError};
 use tonic::{Code, Status};
 
+use crate::plain::{plain, without_os_error};
+
 /// Where the broker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Server(String);
@@ -18,10 +20,11 @@ impl Server {
     /// Connects to it.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
         Client::connect(&self.0).await.map_err(|error| match error {
-            ConnectError::Unreachable { .. } => {
-                anyhow!("{error}; is the broker running? 'nexo serve' starts one, --server names another")
-            }
-            ConnectError::Address { .. } => anyhow!(error),
+            ConnectError::Unreachable { .. } => anyhow!(
+                "{}; is the broker running? 'nexo serve' starts one, --server names another",
+                without_os_error(&error.to_string())
+            ),
+            ConnectError::Address { .. } | ConnectError::OtherProtocol { .. } => anyhow!(error),
         })
     }
 }
@@ -33,10 +36,19 @@ impl FromStr for Server {
         if text.starts_with("https://") {
             return Err("the native API does not speak TLS; use http://".into());
         }
+        if text.starts_with("amqp://") || text.starts_with("sqs://") {
+            let hint = "only 'nexo bench --url' takes that; this option takes the native API's address";
+            return Err(format!("{hint}, like '{}'", Self::DEFAULT));
+        }
+        let malformed =
+            || format!("'{text}' is not the address of a server; one looks like '{}'", Self::DEFAULT);
         let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        match url.strip_prefix("http://") {
-            Some(rest) if !rest.is_empty() => Ok(Self(url)),
-            _ => Err(format!("'{text}' is not the address of a server; one looks like '{}'", Self::DEFAULT)),
+        let rest = url.strip_prefix("http://").ok_or_else(malformed)?.trim_end_matches('/');
+        match rest.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Self(url)),
+            Some((host, port)) if !host.is_empty() && !port.ends_with(']') => Err(malformed()),
+            _ if rest.is_empty() => Err(malformed()),
+            _ => Err(format!("'{text}' has no port; the native API is on port 7654 unless told otherwise")),
         }
     }
 }
@@ -58,14 +70,26 @@ impl<T> Asked<T> for Result<T, Status> {
     }
 }
 
+/// Whether the connection is gone, or the broker for now; then it may help to try again.
+pub(crate) fn is_lost(status: &Status) -> bool {
+    let broken = matches!(status.code(), Code::Unknown | Code::Internal | Code::Cancelled)
+        && std::error::Error::source(status).is_some();
+    broken || status.code() == Code::Unavailable
+}
+
 /// What the broker said, or what happened to the connection.
 pub(crate) fn said(status: &Status) -> String {
-    let lost = matches!(status.code(), Code::Unknown | Code::Unavailable | Code::Internal | Code::Cancelled)
-        && std::error::Error::source(status).is_some();
+    let lost = is_lost(status) && std::error::Error::source(status).is_some();
     match status.message() {
-        _ if lost => format!("the connection to the broker was lost ({})", status.message()),
+        _ if lost => "the connection to the broker was lost".to_owned(),
+        // Somebody speaks HTTP/2 there and knows nothing of gRPC.
+        message if message.starts_with("grpc-status header missing") => {
+            "this is an HTTP port and not Nexo's native API; 'nexo serve' shows the right address as grpc= in its ready \
+             line (7654 unless told otherwise)"
+                .to_owned()
+        }
         "" => status.code().description().to_owned(),
-        message => message.to_owned(),
+        message => plain(message),
     }
 }
 
@@ -77,11 +101,23 @@ mod tests {
     fn the_scheme_may_be_left_out() {
         assert_eq!("127.0.0.1:1".parse::<Server>().unwrap().to_string(), "http://127.0.0.1:1");
         assert_eq!(Server::DEFAULT.parse::<Server>().unwrap().to_string(), Server::DEFAULT);
+        assert_eq!("http://[::1]:7654/".parse::<Server>().unwrap().to_string(), "http://[::1]:7654/");
     }
 
     #[test]
-    fn other_schemes_are_refused() {
-        for text in ["https://x:1", "ftp://x", "http://", ""] {
+    fn other_schemes_and_missing_or_impossible_ports_are_refused() {
+        for text in [
+            "https://x:1",
+            "ftp://x",
+            "http://",
+            "",
+            "amqp://x:5672",
+            "x",
+            "x:99999",
+            "x:y",
+            "[::1]",
+            ":7654",
+        ] {
             assert!(text.parse::<Server>().is_err(), "{text}");
         }
     }

@@ -14,8 +14,10 @@ mod cli;
 mod command;
 mod connect;
 mod output;
+mod plain;
 mod progress;
 mod push_pipe;
+mod reader;
 mod serve;
 mod signals;
 mod units;
@@ -40,7 +42,7 @@ fn main() -> ExitCode {
 
 /// One line on standard error, whatever went wrong.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    let text = format!("{error:#}").replace('\n', " ");
+    let text = plain::one_line(error);
     // If even this cannot be written there is nobody left to tell.
     let _ = writeln!(io::stderr(), "nexo: {text}");
     ExitCode::FAILURE

@@ -6,7 +6,10 @@
 use std::fmt::Display;
 use std::io::{self, BufWriter, Stdout, Write};
 
+use nexo_grpc::proto;
 use serde::Serialize;
+
+use crate::view::MessageView;
 
 /// How to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -47,6 +50,11 @@ impl Printer {
         self.out.write_all(b"\n")
     }
 
+    /// Bytes as they are.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(bytes)
+    }
+
     /// One JSON object on a line.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer(&mut self.out, value)?;
@@ -56,6 +64,32 @@ impl Printer {
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
+}
+
+/// How the bodies of messages are printed as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lines {
+    /// A line each.
+    Ended,
+    /// As they are, with nothing between them.
+    Raw,
+}
+
+/// A message as it is printed.
+pub(crate) fn render(
+    queue: &str,
+    message: &proto::Message,
+    format: Format,
+    lines: Lines,
+) -> io::Result<Vec<u8>> {
+    let mut out = match format {
+        Format::Json => serde_json::to_vec(&MessageView::new(queue, message))?,
+        Format::Text => message.body.to_vec(),
+    };
+    if format == Format::Json || lines == Lines::Ended {
+        out.push(b'\n');
+    }
+    Ok(out)
 }
 
 /// A line for people on standard error. That it cannot be read is no reason to stop.

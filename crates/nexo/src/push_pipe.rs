@@ -10,6 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use crate::connect::Asked;
+use crate::plain::plain;
 
 /// Requests that may be unconfirmed. With batches of a thousand this is more than any disk keeps up with.
 const IN_FLIGHT_MAX: usize = 32;
@@ -83,11 +84,11 @@ impl PushPipe {
                 bail!("{what}: the broker confirmed {} out of turn", confirm.sequence);
             }
             if let Some(error) = confirm.error {
-                bail!("{what}: {}", error.message);
+                bail!("{what}: {}", plain(&error.message));
             }
             outcomes.extend(confirm.results.into_iter().map(|result| match result.outcome {
                 Some(Outcome::Pushed(pushed)) => Ok(pushed),
-                Some(Outcome::Error(error)) => Err(error.message),
+                Some(Outcome::Error(error)) => Err(plain(&error.message)),
                 None => Err("the broker sent no outcome".into()),
             }));
         }

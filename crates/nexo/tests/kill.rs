@@ -101,7 +101,7 @@ async fn consume(client: Client, told: Shared) {
         }
         if !failing.is_empty() {
             let nack =
-                proto::NackRequest { receipts: receipts(&failing), delay_ms: Some(20), dead_letter: false };
+                proto::NackRequest { receipts: receipts(&failing), delay_ms: Some(20), ..Default::default() };
             if messages.nack(nack).await.is_err() {
                 return;
             }

@@ -83,8 +83,13 @@ fn a_waiting_pop_does_not_hold_up_the_end() {
     assert_eq!(server.stop().code(), Some(0));
     let error = waiting.finish().error();
     assert_eq!(error, "nexo: pop from 'q': the broker is shutting down");
-    let error = consumer.finish().error();
-    assert_eq!(error, "nexo: consume 'q': the broker ended the subscription");
+    // A worker waits for its broker to come back, until somebody tells it not to.
+    consumer.signal(Signal::INT);
+    let finished = consumer.finish();
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    let lines: Vec<&str> = finished.stderr.lines().collect();
+    assert_eq!(lines[0], "nexo: consume 'q': the broker ended the subscription; trying again");
+    assert_eq!(lines[1], "nexo: consume 'q': ended without a connection to the broker");
 }
 
 #[test]

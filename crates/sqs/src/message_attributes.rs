@@ -156,7 +156,8 @@ impl Attribute {
     /// The attribute that a header carries.
     pub(crate) fn from_header(value: HeaderValue, data_type: Option<String>) -> Self {
         let (plain, data) = match value {
-            HeaderValue::Text(text) => ("String", Data::Text(text)),
+            // A list or a table of AMQP.
+            HeaderValue::Text(text) | HeaderValue::Json(text) => ("String", Data::Text(text)),
             HeaderValue::Number(digits) => ("Number", Data::Text(digits)),
             HeaderValue::Bytes(bytes) => ("Binary", Data::Binary(bytes)),
         };

@@ -27,6 +27,9 @@ pub const POP_BATCH_MAX: usize = 10_000;
 pub const SETTLE_BATCH_MAX: usize = 10_000;
 /// Messages in one peek: they are copied into one answer.
 pub const PEEK_MAX: usize = 1_000;
+
+/// Bindings listed for one queue: a queue may have hundreds of thousands, and nobody reads so many.
+pub const BINDINGS_SHOWN_MAX: usize = 1_000;
 /// Credit that one subscription may hold: bounds what a dead worker can keep from others.
 pub const CREDIT_MAX: u32 = 1_000_000;
 

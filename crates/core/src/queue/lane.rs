@@ -205,6 +205,16 @@ impl Run {
             .any(|(first, len)| offset.0 < first + len)
     }
 
+    /// Its messages behind this one, or all.
+    pub(super) fn after(&self, after: Option<Offset>) -> impl Iterator<Item = Offset> + '_ {
+        let from = after.map_or(0, |offset| offset.0 + 1);
+        self.offsets
+            .ranges()
+            .skip_while(move |(first, len)| first + len <= from)
+            .flat_map(move |(first, len)| first.max(from)..first + len)
+            .map(Offset)
+    }
+
     pub(super) fn request(&self, lane: Priority) -> PageRequest {
         let mut offsets = OffsetSet::default();
         let wanted = self.offsets.ranges().flat_map(|(first, len)| first..first + len);

@@ -384,6 +384,46 @@ impl Lanes {
         Cursor { lane: self.top().unwrap_or(self.lanes.len()), stretch: 0, entry: 0 }
     }
 
+    /// Where reading in the order of delivery goes on behind this message, which may be gone.
+    pub(crate) fn seek(&self, after: Option<(Priority, Offset)>) -> Cursor {
+        let Some((priority, offset)) = after else { return self.cursor() };
+        let lane = self.lanes.partition_point(|lane| lane.priority > priority);
+        let next_lane = |lane| Cursor { lane, stretch: 0, entry: 0 };
+        let Some(found) = self.lanes.get(lane).filter(|found| found.priority == priority) else {
+            return next_lane(lane);
+        };
+        for (stretch, part) in found.stretches.iter().enumerate() {
+            match part {
+                Stretch::Resident(resident) => {
+                    let entry = resident.entries.partition_point(|entry| entry.offset <= offset);
+                    if entry < resident.entries.len() {
+                        return Cursor { lane, stretch, entry };
+                    }
+                }
+                Stretch::Paged(run) => {
+                    if run.after(Some(offset)).next().is_some() {
+                        return Cursor { lane, stretch, entry: 0 };
+                    }
+                }
+            }
+        }
+        next_lane(lane + 1)
+    }
+
+    /// The messages behind `after` of the paged stretch at the cursor, at most `max`.
+    pub(crate) fn page_at(
+        &self,
+        cursor: Cursor,
+        after: Option<(Priority, Offset)>,
+        max: usize,
+    ) -> Option<PageRequest> {
+        let lane = self.lanes.get(cursor.lane)?;
+        let Stretch::Paged(run) = lane.stretches.get(cursor.stretch)? else { return None };
+        let after = after.filter(|(priority, _)| *priority == lane.priority).map(|(_, offset)| offset);
+        let offsets = run.after(after).take(max).collect();
+        Some(PageRequest { lane: lane.priority, segment: run.segment, offsets })
+    }
+
     /// Moves the cursor past the message it is at.
     pub(crate) const fn step(cursor: &mut Cursor) {
         cursor.entry += 1;

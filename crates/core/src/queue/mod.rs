@@ -50,7 +50,7 @@ pub use entry::Entry;
 pub use lane::PageRequest;
 pub use late::PastDelivery;
 pub use outline::{MessageState, Outline, Stage};
-pub use paging::Peeked;
+pub use paging::{PeekPosition, Peeked};
 pub use push::{Admission, BundlePlan, PushOutcome, PushPlan};
 pub use settle::{Death, Dying, LeaseError, ReturnCause, ReturnPlan, Verdict};
 pub use snapshot::SnapshotError;

@@ -1,10 +1,17 @@
 //! What is in memory and what is not. None of it is durable state: the same messages wait either way.
 
+use std::cmp::Reverse;
+use std::ops::Bound;
+
 use bytes::Bytes;
-use nexo_types::{Offset, Position, SegmentId, Timestamp};
+use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
 
 use super::dispatch::ReadyWalk;
+use super::lanes::Waiting;
 use super::{Entry, PageRequest, Queue};
+
+/// A place in the order of delivery: behind the message of this priority and offset.
+pub type PeekPosition = (Priority, Offset);
 
 /// A ready message that somebody looks at.
 #[derive(Clone, Debug)]
@@ -15,10 +22,25 @@ pub struct Peeked {
     pub attempts: u32,
     /// When it was pushed.
     pub enqueued_at: Timestamp,
+    /// Its priority; with the offset this is its place in the order of delivery.
+    pub priority: Priority,
     /// The log frame that holds it.
     pub at: Position,
     /// Its stored form, if it is in memory.
     pub payload: Option<Bytes>,
+}
+
+impl From<&Entry> for Peeked {
+    fn from(entry: &Entry) -> Self {
+        Self {
+            offset: entry.offset,
+            attempts: entry.attempts,
+            enqueued_at: entry.enqueued_at,
+            priority: entry.priority,
+            at: entry.at,
+            payload: entry.payload.clone(),
+        }
+    }
 }
 
 impl Queue {
@@ -77,15 +99,55 @@ impl Queue {
         let mut seen = Vec::new();
         while seen.len() < max {
             let Some(entry) = walk.next() else { break };
-            seen.push(Peeked {
-                offset: entry.offset,
-                attempts: entry.attempts,
-                enqueued_at: entry.enqueued_at,
-                at: entry.at,
-                payload: entry.payload.clone(),
-            });
+            seen.push(Peeked::from(entry));
         }
         (seen, walk.blocked)
+    }
+
+    /// Ready messages behind `after` in the order of delivery, at most `max`. If messages that are not in memory come
+    /// next, the second part names them: read them, show them, and ask again from the last of them on. The queue
+    /// stays as it is, so a look at a long backlog brings nothing into memory.
+    #[must_use]
+    pub fn peek_after(&self, after: Option<PeekPosition>, max: usize) -> (Vec<Peeked>, Option<PageRequest>) {
+        let from =
+            after.map_or(Bound::Unbounded, |(priority, offset)| Bound::Excluded((Reverse(priority), offset)));
+        let mut rejoined = self.rejoined.range((from, Bound::Unbounded)).map(|(_, entry)| entry).peekable();
+        let mut cursor = self.lanes.seek(after);
+        let mut seen = Vec::new();
+        while seen.len() < max {
+            let waiting = self.lanes.at(&mut cursor);
+            let page = match waiting {
+                Some(Waiting::Paged(..)) => self.lanes.page_at(cursor, after, max - seen.len()),
+                Some(Waiting::Here(_)) | None => None,
+            };
+            let place = match (&waiting, &page) {
+                (Some(Waiting::Here(entry)), _) => Some((Reverse(entry.priority), entry.offset)),
+                (_, Some(page)) => page.offsets.first().map(|first| (Reverse(page.lane), first)),
+                _ => None,
+            };
+            let early =
+                |entry: &&Entry| place.is_none_or(|place| (Reverse(entry.priority), entry.offset) < place);
+            if let Some(entry) = rejoined.next_if(early) {
+                seen.push(Peeked::from(entry));
+                continue;
+            }
+            match (waiting, page) {
+                (Some(Waiting::Here(entry)), _) => {
+                    seen.push(Peeked::from(entry));
+                    super::lanes::Lanes::step(&mut cursor);
+                }
+                (_, Some(mut page)) => {
+                    // A message that came back has its place among those that are not in memory.
+                    if let Some(next) = rejoined.peek().filter(|entry| entry.priority == page.lane) {
+                        let before = page.offsets.iter().filter(|offset| *offset < next.offset);
+                        page.offsets = before.collect();
+                    }
+                    return (seen, Some(page));
+                }
+                (Some(Waiting::Paged(..)) | None, None) => break,
+            }
+        }
+        (seen, None)
     }
 
     /// Whether this message is ready, and the page that must come into memory before it can be taken.

@@ -66,10 +66,11 @@ impl Queue {
     }
 
     /// To be called once all records after the snapshot are applied: offsets that transient messages may
-    /// have had are passed over, and what recovery brought into memory leaves it.
+    /// have had are passed over, what recovery brought into memory leaves it, and what was replayed counts for no rate.
     pub fn finish_recovery(&mut self) {
         self.next_offset = self.next_offset.max(self.reserved);
         self.usage.clear();
+        self.rates = super::Rates::default();
         self.page_out();
     }
 

@@ -168,7 +168,7 @@ pub fn start(queue: &str, credit: u32) -> proto::SubscribeRequest {
 /// An acknowledgement on a subscription.
 pub fn ack(receipts: Vec<String>, sequence: u64, credit: u32) -> proto::SubscribeRequest {
     let action = Some(proto::subscribe_request::Action::Ack(proto::AckRequest { receipts }));
-    proto::SubscribeRequest { credit, sequence, action }
+    proto::SubscribeRequest { credit, sequence, action, stop: false }
 }
 
 pub fn message(body: &str) -> proto::NewMessage {

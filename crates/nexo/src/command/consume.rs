@@ -7,24 +7,34 @@ use std::time::Duration;
 use nexo_grpc::proto::{self, subscribe_response::Event};
 use tokio::time::MissedTickBehavior;
 
-use super::consumer::Consumer;
+use super::consumer::{Consumer, Link, Terms};
 use super::execute::Program;
 use super::queue::get_queue;
-use crate::cli::Shared;
+use crate::cli::{Shared, at_least_one};
+use crate::connect::{Asked, Server, is_lost, said};
+use crate::output::note;
 use crate::signals::Signals;
 use crate::units::Span;
 
 /// Credit of a consumer that only prints: enough to keep the stream full.
 const PRINT_CREDIT: u32 = 1000;
+/// The first wait before a lost broker is tried again; each is twice the one before.
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+/// The longest wait.
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
 const EXAMPLES: &str = "\
 The command gets the body on its standard input and NEXO_QUEUE, NEXO_ID, NEXO_ATTEMPT,
 NEXO_PRIORITY, NEXO_RECEIPT and NEXO_HEADER_<NAME> in its environment. Exit code 0 acknowledges the
 message, any other returns it. While the command runs, the lease is extended. Ctrl-C lets running
-commands finish; a second one does not.
+commands finish; a second one does not. If the broker goes away, it is tried again until it is back.
+
+Without a command each message is acknowledged once whoever reads the output has read it; what nobody
+read goes back to the queue.
 
 Examples:
   nexo consume mail                                  print and acknowledge
+  nexo consume mail | head -5                        five of them
   nexo consume mail --exec 'sendmail -t' --jobs 4
   nexo consume images --count 100 -- convert - out.png";
 
@@ -44,10 +54,10 @@ pub(crate) struct ConsumeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     credit: Option<u32>,
     /// End after this many messages
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
     count: Option<u64>,
     /// Lease the messages for this long, instead of what the queue says
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     visibility: Option<Span>,
     /// A program and its arguments, run for each message without a shell
     #[arg(last = true, value_name = "COMMAND")]
@@ -56,26 +66,43 @@ pub(crate) struct ConsumeArgs {
 
 impl ConsumeArgs {
     pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+        let mut signals = Signals::new()?;
         let client = shared.server.connect().await?;
         let config = get_queue(&client, &self.queue).await?.config.unwrap_or_default();
-        let visibility_ms = self.visibility.map_or(config.visibility_ms(), Span::millis).max(1);
         let program = self.program();
         let credit = match (self.credit, &program) {
             (Some(credit), _) => credit,
             (None, Some(_)) => self.jobs,
             (None, None) => PRINT_CREDIT,
         };
-        let start = proto::SubscribeStart {
+        let terms = Terms {
             queue: self.queue.clone(),
             visibility_ms: self.visibility.map(Span::millis),
-            keep_leases: false,
+            lease_ms: self.visibility.map_or(config.visibility_ms(), Span::millis).max(1),
+            two_phase: config.receipt_timeout_ms() > 0,
+            credit: credit.into(),
+            jobs_max: usize::try_from(self.jobs).unwrap_or(usize::MAX),
         };
-        let mut consumer = Consumer::subscribe(&client, start, program, self.jobs, shared.output).await?;
-        consumer.two_phase = config.receipt_timeout_ms() > 0;
-        consumer.visibility_ms = visibility_ms;
-        consumer.left = self.count;
-        consumer.ask(credit.into()).await?;
-        consume(consumer, Signals::new()?).await
+        let mut consumer = Consumer::new(terms, program, shared.output, self.count);
+        let mut link = Link::open(&client, consumer.start()).await?;
+        let mut tries = 0;
+        loop {
+            consumer.begin(&link).await;
+            match consume(&mut consumer, &mut link, &mut signals, &mut tries).await? {
+                End::Done => break,
+                End::Interrupted(code) => return Ok(code),
+                End::Lost(reason) => {
+                    note(format_args!("nexo: consume '{}': {reason}; trying again", self.queue))
+                }
+            }
+            consumer.lost();
+            link = match reconnect(&shared.server, &mut consumer, &mut signals, &mut tries).await? {
+                Some(link) => link,
+                None => anyhow::bail!("consume '{}': ended without a connection to the broker", self.queue),
+            };
+        }
+        link.close().await;
+        consumer.outcome()
     }
 
     fn program(&self) -> Option<Program> {
@@ -87,30 +114,93 @@ impl ConsumeArgs {
     }
 }
 
-/// Works until enough is done, someone asks for an end, or the broker ends the subscription.
-async fn consume(mut consumer: Consumer, mut signals: Signals) -> anyhow::Result<ExitCode> {
+/// Why there is nothing more to do on a connection.
+enum End {
+    /// Enough is done.
+    Done,
+    /// Somebody asked for an end a second time.
+    Interrupted(ExitCode),
+    /// The broker is gone, for now.
+    Lost(String),
+}
+
+/// Works until enough is done, someone asks for an end, or the broker is gone.
+async fn consume(
+    consumer: &mut Consumer,
+    link: &mut Link,
+    signals: &mut Signals,
+    tries: &mut u32,
+) -> anyhow::Result<End> {
     // A third of the lease: one extension may be late, and one lost, before the message is gone.
-    let mut leases = tokio::time::interval(Duration::from_millis((consumer.visibility_ms / 3).max(1)));
+    let mut leases = tokio::time::interval(Duration::from_millis((consumer.terms.lease_ms / 3).max(1)));
     leases.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while !consumer.is_done() {
-        consumer.start_jobs();
+        consumer.start_work();
         tokio::select! {
-            event = consumer.replies.message() => match consumer.next_event(event)? {
-                Event::Started(_) => {}
-                Event::Messages(batch) => consumer.take(batch.messages).await?,
-                Event::Settled(reply) => consumer.settled(&reply)?,
+            reply = link.replies.message() => match reply {
+                Ok(Some(proto::SubscribeResponse { event: Some(event) })) => match event {
+                    Event::Started(_) => {
+                        if *tries > 0 {
+                            note(format_args!("nexo: consume '{}': connected again", consumer.terms.queue));
+                        }
+                        *tries = 0;
+                    }
+                    Event::Messages(batch) => consumer.take(link, batch.messages).await,
+                    Event::Settled(reply) => consumer.settled(&reply)?,
+                },
+                Ok(Some(proto::SubscribeResponse { event: None })) => {}
+                // A broker that stops ends its streams without a word.
+                Ok(None) => return Ok(End::Lost("the broker ended the subscription".into())),
+                Err(status) if is_lost(&status) => return Ok(End::Lost(said(&status))),
+                Err(status) => return Err(status).asked(format!("consume '{}'", consumer.terms.queue)),
             },
-            Some(end) = consumer.jobs.join_next(), if !consumer.jobs.is_empty() => consumer.job_ended(end?).await?,
-            _ = leases.tick() => consumer.extend().await?,
+            Some(end) = consumer.work.join_next(), if !consumer.work.is_empty() => {
+                consumer.work_ended(link, end?).await?;
+            }
+            _ = leases.tick() => consumer.extend(link).await,
             (_, code) = signals.next() => {
                 if consumer.stopping {
-                    consumer.jobs.shutdown().await;
-                    return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+                    consumer.give_up().await;
+                    return Ok(End::Interrupted(ExitCode::from(u8::try_from(code).unwrap_or(1))));
                 }
-                consumer.stop();
+                consumer.stop(link).await;
             }
         }
     }
-    consumer.close().await;
-    Ok(ExitCode::SUCCESS)
+    Ok(End::Done)
+}
+
+/// Tries to reach the broker again, with longer and longer waits. Commands go on running. `None` if someone asked for an
+/// end meanwhile, and then what runs has ended.
+async fn reconnect(
+    server: &Server,
+    consumer: &mut Consumer,
+    signals: &mut Signals,
+    tries: &mut u32,
+) -> anyhow::Result<Option<Link>> {
+    loop {
+        let wait = BACKOFF_FIRST.saturating_mul(1 << (*tries).min(16)).min(BACKOFF_MAX);
+        *tries = tries.saturating_add(1);
+        // Many workers that lost one broker must not all come back in the same moment.
+        let wait = wait.mul_f64(0.5 + fastrand::f64() / 2.0);
+        let attempt = async {
+            tokio::time::sleep(wait).await;
+            let client = server.connect().await.ok()?;
+            Link::open(&client, consumer.start()).await.ok()
+        };
+        let interrupted = tokio::select! {
+            link = attempt => match link {
+                Some(link) => return Ok(Some(link)),
+                None => false,
+            },
+            _ = signals.next() => true,
+        };
+        if interrupted {
+            tokio::select! {
+                () = consumer.finish_work() => {}
+                _ = signals.next() => consumer.give_up().await,
+            }
+            return Ok(None);
+        }
+    }
 }

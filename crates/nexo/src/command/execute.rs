@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Stdio};
 
 use anyhow::Context;
@@ -18,9 +19,36 @@ pub(crate) enum Program {
     Direct(Vec<OsString>),
 }
 
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) success: bool,
+    pub(crate) exit_code: Option<i32>,
+    pub(crate) signal: Option<i32>,
+    /// In words that go on from the command's name.
+    pub(crate) reason: String,
+}
+
+impl Ended {
+    fn new(status: ExitStatus, program: &Program) -> Self {
+        let reason = match (status.code(), status.signal(), program) {
+            (Some(127), _, Program::Shell(_)) => {
+                "exited with code 127: the shell did not find a command".into()
+            }
+            (Some(126), _, Program::Shell(_)) => {
+                "exited with code 126: the shell could not run a command".into()
+            }
+            (Some(code), ..) => format!("exited with code {code}"),
+            (None, Some(signal), _) => format!("was killed by signal {signal}"),
+            (None, None, _) => "ended in a way that the system does not tell".into(),
+        };
+        Self { success: status.success(), exit_code: status.code(), signal: status.signal(), reason }
+    }
+}
+
 impl Program {
     /// Runs it for `message` and waits for its end.
-    pub(crate) async fn run(&self, queue: &str, message: &proto::Message) -> anyhow::Result<ExitStatus> {
+    pub(crate) async fn run(&self, queue: &str, message: &proto::Message) -> anyhow::Result<Ended> {
         let mut command = self.command();
         command
             .env("NEXO_QUEUE", queue)
@@ -42,7 +70,8 @@ impl Program {
             let _ = stdin.write_all(&body).await;
         };
         let ((), status) = tokio::join!(feed, child.wait());
-        status.with_context(|| format!("cannot tell how {self} ended"))
+        let status = status.with_context(|| format!("cannot tell how {self} ended"))?;
+        Ok(Ended::new(status, self))
     }
 
     fn command(&self) -> Command {
@@ -89,7 +118,7 @@ mod tests {
 
     fn header(name: &str, value: &[u8]) -> proto::Header {
         let value = proto::header::Value::Bytes(bytes::Bytes::copy_from_slice(value));
-        proto::Header { name: name.into(), value: Some(value) }
+        proto::Header { name: name.into(), value: Some(value), ..Default::default() }
     }
 
     #[test]
@@ -108,14 +137,28 @@ mod tests {
             headers: vec![header("a b", b"c")],
             ..proto::Message::default()
         };
-        assert!(Program::Shell(script.into()).run("q", &message).await.unwrap().success());
+        assert!(Program::Shell(script.into()).run("q", &message).await.unwrap().success);
     }
 
     #[tokio::test]
     async fn a_command_that_ignores_its_input_may_succeed() {
         let message = proto::Message { body: vec![b'x'; 1 << 20].into(), ..proto::Message::default() };
-        assert!(Program::Direct(vec!["true".into()]).run("q", &message).await.unwrap().success());
-        assert!(!Program::Direct(vec!["false".into()]).run("q", &message).await.unwrap().success());
+        assert!(Program::Direct(vec!["true".into()]).run("q", &message).await.unwrap().success);
+        assert!(!Program::Direct(vec!["false".into()]).run("q", &message).await.unwrap().success);
+    }
+
+    #[tokio::test]
+    async fn how_a_command_failed_is_told() {
+        let reason = async |line: &str| {
+            let program = Program::Shell(line.into());
+            program.run("q", &proto::Message::default()).await.unwrap().reason
+        };
+        assert_eq!(reason("exit 3").await, "exited with code 3");
+        assert_eq!(reason("kill -9 $$").await, "was killed by signal 9");
+        assert_eq!(
+            reason("no-such-command-here 2>&-").await,
+            "exited with code 127: the shell did not find a command"
+        );
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use nexo_grpc::proto;
 use serde_json::json;
 
-use crate::cli::Shared;
+use crate::cli::{Shared, at_least_one};
 use crate::output::Printer;
 use crate::progress;
 use crate::push_pipe::PushPipe;
@@ -39,10 +39,10 @@ pub(crate) struct ProduceArgs {
     #[arg(long, value_name = "RATE", default_value = "0", value_parser = parse_rate)]
     rate: Pace,
     /// End after this many messages
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
     count: Option<u64>,
     /// End after this time
-    #[arg(long = "for", value_name = "TIME")]
+    #[arg(long = "for", value_name = "TIME", allow_hyphen_values = true)]
     duration: Option<Span>,
     /// Characters in each message
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=SIZE_MAX))]

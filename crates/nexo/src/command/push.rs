@@ -13,6 +13,7 @@ use super::lines;
 use crate::cli::Shared;
 use crate::connect::Asked;
 use crate::output::Printer;
+use crate::plain::plain;
 use crate::progress;
 use crate::push_pipe::PushPipe;
 use crate::units::Span;
@@ -46,10 +47,10 @@ pub(crate) struct PushArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     priority: u8,
     /// Nobody sees the message before this time is over
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     delay: Option<Span>,
     /// How long the message may wait
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     ttl: Option<Span>,
     /// A second message with this id is recognised and not taken
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
@@ -90,7 +91,7 @@ impl PushArgs {
         let reply = client.messages().push(request).await.asked(what.clone())?.into_inner();
         match reply.results.into_iter().next().and_then(|result| result.outcome) {
             Some(Outcome::Pushed(pushed)) => print(out, pushed)?,
-            Some(Outcome::Error(error)) => return Err(anyhow!("{what}: {}", error.message)),
+            Some(Outcome::Error(error)) => return Err(anyhow!("{what}: {}", plain(&error.message))),
             None => return Err(anyhow!("{what}: the broker sent no outcome")),
         }
         out.flush()?;
@@ -145,6 +146,7 @@ impl PushArgs {
                 .map(|(name, value)| proto::Header {
                     name: name.clone(),
                     value: Some(proto::header::Value::Text(value.clone())),
+                    ..proto::Header::default()
                 })
                 .collect(),
             transient: self.transient,

@@ -13,8 +13,8 @@ use super::queue_settings::QueueSettings;
 use super::redrive::RedriveArgs;
 use crate::cli::Shared;
 use crate::connect::Asked;
-use crate::output::{Format, Printer};
-use crate::view::{QueueView, queue_table};
+use crate::output::{Format, Printer, note};
+use crate::view::{QueueView, SortBy, Total, queue_table};
 
 /// Queues asked for at a time.
 const PAGE: u32 = 1000;
@@ -23,7 +23,7 @@ const EXAMPLES: &str = "\
 Examples:
   nexo queue create mail --max-attempts 3 --retry exponential:100ms:2:30s
   nexo queue update mail --max-messages 100000 --overflow drop-oldest
-  nexo queue list --prefix mail
+  nexo queue list --prefix mail --sort ready --total
   nexo queue redrive mail_dlq";
 
 /// Create, change, look at and empty queues
@@ -53,8 +53,14 @@ enum QueueCommand {
     /// List queues
     List {
         /// Only names that begin so
-        #[arg(long, default_value = "")]
+        #[arg(long, default_value = "", hide_default_value = true)]
         prefix: String,
+        /// Order by this column; figures from the largest down
+        #[arg(long, value_name = "COLUMN", value_enum, default_value_t)]
+        sort: SortBy,
+        /// Add a line with the sums
+        #[arg(long)]
+        total: bool,
     },
     /// Settings and figures of one queue
     Show {
@@ -65,7 +71,7 @@ enum QueueCommand {
     Purge {
         /// The queue
         name: String,
-        /// Do not ask
+        /// Do not ask; needed where there is no terminal
         #[arg(long, short)]
         yes: bool,
     },
@@ -73,7 +79,7 @@ enum QueueCommand {
     Delete {
         /// The queue
         name: String,
-        /// Do not ask
+        /// Do not ask; needed where there is no terminal
         #[arg(long, short)]
         yes: bool,
     },
@@ -98,7 +104,9 @@ impl QueueArgs {
         match self.command {
             QueueCommand::Create { name, settings } => create(&client, &mut out, name, &settings).await?,
             QueueCommand::Update { name, settings } => update(&client, &mut out, name, &settings).await?,
-            QueueCommand::List { prefix } => list(&client, &mut out, &prefix).await?,
+            QueueCommand::List { prefix, sort, total } => {
+                list(&client, &mut out, &prefix, sort, total).await?
+            }
             QueueCommand::Show { name } => {
                 let view = QueueView::from(get_queue(&client, &name).await?);
                 out.show(&view, view.figures())?;
@@ -150,6 +158,9 @@ async fn update(
     settings: &QueueSettings,
 ) -> anyhow::Result<()> {
     let what = format!("update '{name}'");
+    if let Some(target) = settings.dead_letter_queue() {
+        warn_of_exchange(client, &name, target).await?;
+    }
     let request = proto::UpdateQueueRequest { queue: name, config: Some(settings.to_proto()) };
     let reply = client.queues().update_queue(request).await.asked(what)?.into_inner();
     let view = QueueView::from(reply.queue.context("the broker sent no queue")?);
@@ -157,25 +168,50 @@ async fn update(
     Ok(())
 }
 
-async fn list(client: &Client, out: &mut Printer, prefix: &str) -> anyhow::Result<()> {
+/// A queue of AMQP may send its dead letters to an exchange. To name a queue replaces that, and nothing here can bring it
+/// back: the client that declared the queue would have to.
+async fn warn_of_exchange(client: &Client, name: &str, target: &str) -> anyhow::Result<()> {
+    let view = QueueView::from(get_queue(client, name).await?);
+    if let Some(exchange) = view.dead_letter_exchange() {
+        let target = if target.is_empty() { format!("{name}_dlq") } else { target.to_owned() };
+        note(format_args!(
+            "nexo: warning: '{name}' was declared to send its dead letters to {exchange}; from now on they go to the queue \
+             '{target}' instead, and the command line cannot change that back"
+        ));
+    }
+    Ok(())
+}
+
+async fn list(
+    client: &Client,
+    out: &mut Printer,
+    prefix: &str,
+    sort: SortBy,
+    total: bool,
+) -> anyhow::Result<()> {
     let mut views = Vec::new();
     let mut page_token = String::new();
     loop {
         let request = proto::ListQueuesRequest { prefix: prefix.to_owned(), page_size: PAGE, page_token };
         let page = client.queues().list_queues(request).await.asked("list queues")?.into_inner();
-        let queues = page.queues.into_iter().map(QueueView::from);
-        match out.format {
-            // A program can begin with the first page; a table must know all to be aligned.
-            Format::Json => queues.into_iter().try_for_each(|view| out.json(&view))?,
-            Format::Text => views.extend(queues),
-        }
+        views.extend(page.queues.into_iter().map(QueueView::from));
         page_token = page.next_page_token;
         if page_token.is_empty() {
             break;
         }
     }
-    if out.format == Format::Text {
-        out.line(queue_table(&views))?;
+    sort.apply(&mut views);
+    match out.format {
+        Format::Json => {
+            views.iter().try_for_each(|view| out.json(view))?;
+            if total {
+                out.json(&json!({ "total": Total::of(&views) }))?;
+            }
+        }
+        Format::Text if views.is_empty() => {
+            note(if prefix.is_empty() { "there are no queues" } else { "no queue's name begins so" });
+        }
+        Format::Text => out.line(queue_table(&views, total))?,
     }
     Ok(())
 }
@@ -204,10 +240,13 @@ async fn delete(client: &Client, out: &mut Printer, name: String, yes: bool) -> 
     Ok(())
 }
 
-/// Asks a person before something that cannot be undone. A script is not asked: it has said so by being one.
+/// Asks a person before something that cannot be undone. Without a terminal there is nobody to ask.
 fn confirm(yes: bool, what: &str) -> anyhow::Result<()> {
-    if yes || !io::stdin().is_terminal() {
+    if yes {
         return Ok(());
+    }
+    if !io::stdin().is_terminal() {
+        bail!("this would {what}; without a terminal to ask, --yes must say that it is meant");
     }
     write!(io::stderr(), "Really {what}? [y/N] ")?;
     let mut answer = String::new();

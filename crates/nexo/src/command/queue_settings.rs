@@ -11,34 +11,34 @@ use crate::units::{Rate, Size, Span};
 #[command(next_help_heading = "Settings")]
 pub(crate) struct QueueSettings {
     /// How long a consumer may hold a message before it comes back [default: 30s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     visibility: Option<Span>,
     /// A delivered message must be marked as received within this time, or it is sent again [default: none]
-    #[arg(long, value_name = "TIME|none")]
+    #[arg(long, value_name = "TIME|none", allow_hyphen_values = true)]
     receipt_timeout: Option<Limit<Span>>,
     /// Deliveries before a message becomes a dead letter [default: 5]
-    #[arg(long, value_name = "N|unlimited")]
-    max_attempts: Option<Limit<u32>>,
+    #[arg(long, value_name = "N|unlimited", allow_hyphen_values = true)]
+    max_attempts: Option<Limit<Count>>,
     /// Where dead letters go; '' is NAME_dlq [default: '']
     #[arg(long, value_name = "QUEUE")]
     dead_letter_queue: Option<String>,
     /// How long a failed message waits: none, fixed:1s or like exponential:100ms:2:30s [default: none]
-    #[arg(long, value_name = "POLICY")]
+    #[arg(long, value_name = "POLICY", allow_hyphen_values = true)]
     retry: Option<Retry>,
     /// Longest life of a message [default: none]
-    #[arg(long, value_name = "TIME|none")]
+    #[arg(long, value_name = "TIME|none", allow_hyphen_values = true)]
     ttl: Option<Limit<Span>>,
     /// What becomes of a message whose life is over [default: drop]
     #[arg(long, value_enum, value_name = "FATE")]
     on_expiry: Option<Fate>,
     /// How long a deduplication id is remembered [default: 5m]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     dedup_window: Option<Span>,
     /// Most messages in the queue [default: none]
-    #[arg(long, value_name = "N|none")]
-    max_messages: Option<Limit<u64>>,
+    #[arg(long, value_name = "N|none", allow_hyphen_values = true)]
+    max_messages: Option<Limit<Count>>,
     /// Most bytes in the queue [default: none]
-    #[arg(long, value_name = "BYTES|none")]
+    #[arg(long, value_name = "BYTES|none", allow_hyphen_values = true)]
     max_bytes: Option<Limit<Size>>,
     /// What a full queue does with a push [default: reject]
     #[arg(long, value_enum, value_name = "WHAT")]
@@ -47,7 +47,7 @@ pub(crate) struct QueueSettings {
     #[arg(long, value_enum, value_name = "FATE")]
     on_overflow: Option<Fate>,
     /// Most deliveries in a time, like 100/1s [default: none]
-    #[arg(long, value_name = "RATE|none")]
+    #[arg(long, value_name = "RATE|none", allow_hyphen_values = true)]
     rate_limit: Option<Limit<Rate>>,
     /// What a confirmed push has survived [default: inherit, as the broker is set]
     #[arg(long, value_enum, value_name = "MODE")]
@@ -55,19 +55,26 @@ pub(crate) struct QueueSettings {
 }
 
 impl QueueSettings {
+    /// Whether dead letters are to go elsewhere, and where.
+    pub(crate) fn dead_letter_queue(&self) -> Option<&str> {
+        self.dead_letter_queue.as_deref()
+    }
+
     /// The settings as a request carries them, where 0 stands for "none".
     pub(crate) fn to_proto(&self) -> proto::QueueConfig {
         proto::QueueConfig {
             visibility_ms: self.visibility.map(Span::millis),
             receipt_timeout_ms: self.receipt_timeout.map(|limit| limit.or(0, Span::millis)),
-            max_attempts: self.max_attempts.map(|limit| limit.or(0, |attempts| attempts)),
+            max_attempts: self
+                .max_attempts
+                .map(|limit| limit.or(0, |attempts| u32::try_from(attempts.0).unwrap_or(u32::MAX))),
             dead_letter_queue: self.dead_letter_queue.clone(),
             on_expiry: self.on_expiry.map_or(proto::Fate::Unspecified, Into::into).into(),
             on_overflow: self.on_overflow.map_or(proto::Fate::Unspecified, Into::into).into(),
             retry: self.retry.map(|retry| proto::Retry { policy: Some(retry.0) }),
             ttl_ms: self.ttl.map(|limit| limit.or(0, Span::millis)),
             dedup_window_ms: self.dedup_window.map(Span::millis),
-            max_messages: self.max_messages.map(|limit| limit.or(0, |messages| messages)),
+            max_messages: self.max_messages.map(|limit| limit.or(0, |messages| messages.0)),
             max_bytes: self.max_bytes.map(|limit| limit.or(0, |size| size.0)),
             overflow: match self.overflow {
                 None => proto::Overflow::Unspecified,
@@ -111,17 +118,71 @@ impl<T> Limit<T> {
     }
 }
 
-impl<T: FromStr> FromStr for Limit<T>
-where
-    T::Err: std::fmt::Display,
-{
+/// Something that can be limited. Nothing at all is no limit: `0` and `none` would mean opposite things.
+trait Limited: FromStr<Err = String> {
+    /// What takes the limit away, and what a limit looks like.
+    const DEMAND: &'static str;
+
+    fn is_zero(&self) -> bool;
+}
+
+impl<T: Limited> FromStr for Limit<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "none" | "unlimited" => Ok(Self::None),
-            text => text.parse().map(Self::At).map_err(|error| format!("{error}")),
+        if matches!(text, "none" | "unlimited") {
+            return Ok(Self::None);
         }
+        match text.parse::<T>() {
+            _ if text.starts_with('-') => Err(T::DEMAND.to_owned()),
+            Ok(limit) if limit.is_zero() => Err(T::DEMAND.to_owned()),
+            Ok(limit) => Ok(Self::At(limit)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A number of things.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Count(u64);
+
+impl FromStr for Count {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| format!("'{text}' is not a whole number; {}", Self::DEMAND))
+    }
+}
+
+impl Limited for Count {
+    const DEMAND: &'static str = "it must be 1 or more, or 'unlimited'";
+
+    fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl Limited for Span {
+    const DEMAND: &'static str = "it must be longer than nothing, like 30s, or 'none'";
+
+    fn is_zero(&self) -> bool {
+        self.millis() == 0
+    }
+}
+
+impl Limited for Size {
+    const DEMAND: &'static str = "it must be 1 byte or more, like 64MiB, or 'none'";
+
+    fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl Limited for Rate {
+    const DEMAND: &'static str = "it must be 1 or more in a time, like 100/1s, or 'none'";
+
+    fn is_zero(&self) -> bool {
+        self.count == 0
     }
 }
 
@@ -232,6 +293,24 @@ mod tests {
         ] {
             assert!(text.parse::<Retry>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_limit_of_nothing_or_less_is_refused_with_what_to_say_instead() {
+        for text in ["0", "-1", "-5"] {
+            assert_eq!(
+                text.parse::<Limit<Count>>().unwrap_err(),
+                "it must be 1 or more, or 'unlimited'",
+                "{text}"
+            );
+        }
+        let error = "many".parse::<Limit<Count>>().unwrap_err();
+        assert_eq!(error, "'many' is not a whole number; it must be 1 or more, or 'unlimited'");
+        for text in ["0s", "-5s"] {
+            assert!(text.parse::<Limit<Span>>().unwrap_err().ends_with("or 'none'"), "{text}");
+        }
+        assert!("0".parse::<Limit<Size>>().is_err());
+        assert!("0/1s".parse::<Limit<Rate>>().is_err());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use nexo_grpc::proto;
 use serde_json::json;
 
 use super::queue::get_queue;
+use crate::cli::at_least_one;
 use crate::connect::Asked;
 use crate::output::Printer;
 use crate::progress;
@@ -25,7 +26,7 @@ pub(crate) struct RedriveArgs {
     #[arg(long, value_name = "QUEUE", default_value = "", hide_default_value = true)]
     to: String,
     /// Move at most this many
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
     max: Option<u64>,
     /// Move only this message; may be given more than once
     #[arg(long, value_name = "ID")]
@@ -55,9 +56,22 @@ impl RedriveArgs {
         if !last.done {
             anyhow::bail!("{what}: the broker ended it after {} messages", last.moved);
         }
+        let stats = get_queue(client, &self.queue).await?.stats.unwrap_or_default();
+        let remaining = stats.ready + stats.delayed + stats.grouped + stats.leased;
+        let messages = |count: u64| if count == 1 { "1 message".into() } else { format!("{count} messages") };
+        let mut text = format!("moved {} out of '{}', {remaining} remain", messages(last.moved), self.queue);
+        if last.skipped > 0 {
+            let skipped = messages(last.skipped);
+            text.push_str(&format!("; {skipped} had no queue to go back to, which --to QUEUE can name"));
+        }
         out.show(
-            &json!({ "queue": self.queue, "moved": last.moved, "skipped": last.skipped }),
-            format_args!("moved {} messages out of '{}', left {}", last.moved, self.queue, last.skipped),
+            &json!({
+                "queue": self.queue,
+                "moved": last.moved,
+                "skipped": last.skipped,
+                "remaining": remaining,
+            }),
+            text,
         )?;
         Ok(())
     }

@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::cli::Shared;
 use crate::connect::Asked;
 use crate::output::{Printer, note};
+use crate::plain::plain;
 use crate::units::Span;
 use crate::view::moment;
 
@@ -27,7 +28,7 @@ pub(crate) struct NackArgs {
     #[arg(required = true, value_name = "RECEIPT")]
     receipts: Vec<String>,
     /// How long the messages wait before they are delivered again, instead of what the queue says
-    #[arg(long, value_name = "TIME", conflicts_with = "dead_letter")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, conflicts_with = "dead_letter")]
     delay: Option<Span>,
     /// They will never succeed: move them to the dead-letter queue now
     #[arg(long)]
@@ -41,7 +42,7 @@ pub(crate) struct ExtendArgs {
     #[arg(required = true, value_name = "RECEIPT")]
     receipts: Vec<String>,
     /// How long the leases last from now
-    #[arg(long, value_name = "TIME", default_value = "30s")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, default_value = "30s")]
     visibility: Span,
 }
 
@@ -69,6 +70,7 @@ impl NackArgs {
             receipts: self.receipts,
             delay_ms: self.delay.map(Span::millis),
             dead_letter: self.dead_letter,
+            unseen: false,
         };
         let what = asked("nack", &request.receipts);
         print(shared, "nacked", messages.nack(request).await.asked(what)?.into_inner().results)
@@ -104,7 +106,7 @@ impl From<&proto::SettleResult> for SettleOutcome {
     fn from(result: &proto::SettleResult) -> Self {
         match &result.error {
             None => Self::Done,
-            Some(error) => Self::Failed(error.message.clone()),
+            Some(error) => Self::Failed(plain(&error.message)),
         }
     }
 }

@@ -27,6 +27,9 @@ impl FromStr for Span {
         if unit.is_empty() && !number.is_empty() {
             return Err(format!("a time needs a unit: {text}ms, {text}s, {text}m, {text}h or {text}d"));
         }
+        if text.starts_with('-') && text.len() > 1 {
+            return Err(format!("a time cannot be negative; '{text}' is"));
+        }
         let malformed = || format!("'{text}' is not a time; one looks like 250ms, 30s, 5m, 1h or 2d");
         let scale = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(malformed)?.1;
         if number.is_empty() {

@@ -1,12 +1,16 @@
 //! How the answers of a broker are shown. Each view is a value that serde turns into JSON and that has a text for
 //! people.
 
+mod header;
 mod message;
 mod queue;
+mod queue_details;
+mod queue_list;
 mod table;
 
 pub(crate) use message::MessageView;
-pub(crate) use queue::{QueueView, queue_table};
+pub(crate) use queue::QueueView;
+pub(crate) use queue_list::{SortBy, Total, queue_table};
 pub(crate) use table::{Figures, columns};
 
 use nexo_types::Timestamp;

@@ -1,30 +1,32 @@
 //! A queue as it is printed: settings, figures, and a line in a table of many.
 
-use comfy_table::Table;
 use nexo_grpc::proto;
 use nexo_types::Millis;
 use serde::Serialize;
 
-use super::{Figures, columns, moment};
+use super::queue_details::{DeadLettersView, DetailsView};
+use super::{Figures, moment};
 use crate::units::{Size, Span};
 
 /// Everything about a queue. A limit that is not set is left out.
 #[derive(Debug, Serialize)]
 pub(crate) struct QueueView {
-    name: String,
+    pub(super) name: String,
     created_at_ms: u64,
-    config: ConfigView,
-    stats: StatsView,
+    pub(super) config: ConfigView,
+    dead_letters: DeadLettersView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<DetailsView>,
+    pub(super) stats: StatsView,
 }
 
 #[derive(Debug, Serialize)]
-struct ConfigView {
+pub(super) struct ConfigView {
     visibility_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     receipt_timeout_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u32>,
-    dead_letter_queue: String,
     on_expiry: &'static str,
     on_overflow: &'static str,
     retry: String,
@@ -36,20 +38,20 @@ struct ConfigView {
     #[serde(skip_serializing_if = "Option::is_none")]
     max_bytes: Option<u64>,
     overflow: &'static str,
-    paused: bool,
+    pub(super) paused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rate_limit: Option<String>,
     sync: &'static str,
 }
 
 #[derive(Debug, Serialize)]
-struct StatsView {
-    ready: u64,
-    leased: u64,
-    delayed: u64,
-    grouped: u64,
-    bytes: u64,
-    consumers: u64,
+pub(super) struct StatsView {
+    pub(super) ready: u64,
+    pub(super) leased: u64,
+    pub(super) delayed: u64,
+    pub(super) grouped: u64,
+    pub(super) bytes: u64,
+    pub(super) consumers: u64,
     pushed: u64,
     delivered: u64,
     redelivered: u64,
@@ -58,9 +60,9 @@ struct StatsView {
     expired: u64,
     overflowed: u64,
     duplicates: u64,
-    push_rate: f64,
-    deliver_rate: f64,
-    ack_rate: f64,
+    pub(super) push_rate: f64,
+    pub(super) deliver_rate: f64,
+    pub(super) ack_rate: f64,
     redeliver_rate: f64,
     oldest_age_ms: u64,
     average_wait_ms: f64,
@@ -70,7 +72,9 @@ impl From<proto::Queue> for QueueView {
     fn from(queue: proto::Queue) -> Self {
         let config = queue.config.unwrap_or_default();
         Self {
-            config: ConfigView::new(&queue.name, config),
+            dead_letters: DeadLettersView::new(&queue.name, queue.dead_letters, &config),
+            details: queue.details.map(DetailsView::from),
+            config: ConfigView::new(&config),
             stats: queue.stats.unwrap_or_default().into(),
             name: queue.name,
             created_at_ms: queue.created_at_ms,
@@ -79,7 +83,7 @@ impl From<proto::Queue> for QueueView {
 }
 
 impl ConfigView {
-    fn new(queue: &str, config: proto::QueueConfig) -> Self {
+    fn new(config: &proto::QueueConfig) -> Self {
         let unless_zero = |value: Option<u64>| value.filter(|value| *value > 0);
         Self {
             visibility_ms: config.visibility_ms(),
@@ -107,10 +111,6 @@ impl ConfigView {
                 proto::SyncMode::Always => "always",
                 proto::SyncMode::Interval => "interval",
                 proto::SyncMode::Os => "os",
-            },
-            dead_letter_queue: match config.dead_letter_queue {
-                Some(named) if !named.is_empty() => named,
-                _ => format!("{queue}_dlq"),
             },
         }
     }
@@ -144,21 +144,31 @@ impl From<proto::QueueStats> for StatsView {
 }
 
 impl QueueView {
-    /// Settings and figures, one a line.
+    /// The exchange that dead letters go to, in words, if that is where they go.
+    pub(crate) fn dead_letter_exchange(&self) -> Option<String> {
+        match &self.dead_letters {
+            DeadLettersView::Exchange { .. } => Some(self.dead_letters.to_string()),
+            DeadLettersView::Queue(_) | DeadLettersView::None => None,
+        }
+    }
+
+    /// What it is, what it is told to be, and its figures, one a line.
     pub(crate) fn figures(&self) -> Figures {
         let (config, stats) = (&self.config, &self.stats);
         let or_none = |value: Option<String>| value.unwrap_or_else(|| "none".into());
         let mut figures = Figures::default();
+        figures.add("name", &self.name).add("created at", moment(self.created_at_ms));
+        if let Some(details) = &self.details {
+            details.add_to(&mut figures);
+        }
         figures
-            .add("name", &self.name)
-            .add("created at", moment(self.created_at_ms))
             .add("visibility", span(config.visibility_ms))
             .add("receipt timeout", or_none(config.receipt_timeout_ms.map(span)))
             .add(
                 "max attempts",
                 config.max_attempts.map_or_else(|| "unlimited".into(), |max| max.to_string()),
             )
-            .add("dead-letter queue", &config.dead_letter_queue)
+            .add("dead letters go to", &self.dead_letters)
             .add("retry", &config.retry)
             .add("time to live", or_none(config.ttl_ms.map(span)))
             .add("on expiry", config.on_expiry)
@@ -188,38 +198,6 @@ impl QueueView {
             .add("average wait", format_args!("{:.1} ms", stats.average_wait_ms));
         figures
     }
-}
-
-/// Many queues, one a line.
-pub(crate) fn queue_table(queues: &[QueueView]) -> Table {
-    let mut table = columns(&[
-        "NAME",
-        "READY",
-        "LEASED",
-        "DELAYED",
-        "CONSUMERS",
-        "BYTES",
-        "IN/S",
-        "OUT/S",
-        "ACK/S",
-        "STATE",
-    ]);
-    for queue in queues {
-        let stats = &queue.stats;
-        table.add_row([
-            queue.name.clone(),
-            stats.ready.to_string(),
-            stats.leased.to_string(),
-            (stats.delayed + stats.grouped).to_string(),
-            stats.consumers.to_string(),
-            Size(stats.bytes).to_string(),
-            format!("{:.1}", stats.push_rate),
-            format!("{:.1}", stats.deliver_rate),
-            format!("{:.1}", stats.ack_rate),
-            if queue.config.paused { "paused" } else { "running" }.to_owned(),
-        ]);
-    }
-    table
 }
 
 fn span(ms: u64) -> String {
@@ -269,6 +247,7 @@ mod tests {
                 ..proto::QueueConfig::default()
             }),
             stats: Some(proto::QueueStats { ready: 2, ..proto::QueueStats::default() }),
+            ..proto::Queue::default()
         }
         .into()
     }
@@ -289,13 +268,5 @@ mod tests {
         assert_eq!(json["stats"]["ready"], 2);
         assert_eq!(json["config"]["rate_limit"], "5/1s");
         assert!(json["config"].get("max_attempts").is_none());
-    }
-
-    #[test]
-    fn a_table_has_a_line_for_each_queue() {
-        let text = queue_table(&[view()]).to_string();
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 2);
-        assert!(lines[1].starts_with("mail ") && lines[1].trim_end().ends_with("running"), "{text}");
     }
 }

@@ -69,7 +69,8 @@ impl Server {
 
     /// A broker on free ports, started by this command.
     pub fn start_by(mut command: Command, data_dir: &Path) -> Self {
-        command.args(["--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+        // By the environment, so that arguments may say otherwise.
+        command.env("NEXO_GRPC", "127.0.0.1:0").env("NEXO_HTTP", "127.0.0.1:0");
         let mut process = Process::spawn(&mut command);
         let Some(ready) = process.first_line() else {
             panic!("the broker did not get ready: {:?}", process.finish());

@@ -167,7 +167,7 @@ pub(super) fn new_message(message: &Message, dedup_id: String) -> NewMessage {
         body: stamp.body().into(),
         priority: stamp.priority.into(),
         delay_ms: message.delay.map_or(0, |delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
-        headers: vec![Header { name: HEADER.to_owned(), value }],
+        headers: vec![Header { name: HEADER.to_owned(), value, ..Header::default() }],
         dedup_id,
         transient: stamp.durability == Durability::Transient,
         ..NewMessage::default()

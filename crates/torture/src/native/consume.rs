@@ -55,7 +55,12 @@ pub(crate) async fn subscribe(
         visibility_ms: Some(VISIBILITY_MS),
         keep_leases: false,
     };
-    let start = proto::SubscribeRequest { credit: CREDIT, sequence: 0, action: Some(Action::Start(start)) };
+    let start = proto::SubscribeRequest {
+        credit: CREDIT,
+        sequence: 0,
+        action: Some(Action::Start(start)),
+        stop: false,
+    };
     if requests.send(start).await.is_err() {
         return;
     }
@@ -88,7 +93,7 @@ pub(crate) async fn subscribe(
                     sequence += 1;
                     words.insert(sequence, word);
                     let action = Some(action(&word, message.receipt.clone()));
-                    let request = proto::SubscribeRequest { credit: 1, sequence, action };
+                    let request = proto::SubscribeRequest { credit: 1, sequence, action, stop: false };
                     if requests.send(request).await.is_err() {
                         break;
                     }
@@ -236,9 +241,11 @@ fn action(word: &Word, receipt: String) -> Action {
         Kind::Ack => Action::Ack(proto::AckRequest { receipts }),
         Kind::Nack { delay, .. } => {
             let delay_ms = u64::try_from(delay.as_millis()).ok();
-            Action::Nack(proto::NackRequest { receipts, delay_ms, dead_letter: false })
+            Action::Nack(proto::NackRequest { receipts, delay_ms, dead_letter: false, unseen: false })
         }
-        Kind::Reject => Action::Nack(proto::NackRequest { receipts, delay_ms: None, dead_letter: true }),
+        Kind::Reject => {
+            Action::Nack(proto::NackRequest { receipts, delay_ms: None, dead_letter: true, unseen: false })
+        }
     }
 }
 

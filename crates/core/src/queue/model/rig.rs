@@ -547,8 +547,35 @@ impl Rig {
         assert_eq!(removed.count, (before - self.model.messages.len()) as u64);
     }
 
+    /// Somebody looks at all that is ready, a part at a time.
+    fn look_through(&mut self, part: usize) {
+        let now = self.now;
+        let mut seen = Vec::new();
+        let mut after = None;
+        loop {
+            let (mut peeked, page) = self.queue.peek_after(after, part);
+            if let Some(page) = page {
+                assert!(peeked.len() + page.offsets.iter().count() <= part);
+                peeked.extend(self.entries(&page).iter().map(Peeked::from));
+            }
+            let last = peeked.last().map(|last| (last.priority, last.offset));
+            seen.extend(peeked.iter().map(|one| one.offset));
+            match last {
+                Some(last) => after = Some(last),
+                None => break,
+            }
+        }
+        let alive =
+            |m: &Offset| self.model.messages.iter().any(|one| one.offset == *m && one.expires_at > now);
+        seen.retain(alive);
+        let ready = self.model.ready(now);
+        let expected: Vec<Offset> = ready.iter().filter(|m| m.expires_at > now).map(|m| m.offset).collect();
+        assert_eq!(seen, expected, "a look in parts of {part} shows what is ready, in order");
+    }
+
     /// The broker takes messages aside and gives them back as if nothing had happened.
     fn take(&mut self, max: usize) {
+        self.look_through(max.max(1));
         while self.queue.peek(max).1 {
             let page = self.queue.head_page().expect("a peek that ends at a page wants it");
             self.page_in(&page);
