@@ -9,7 +9,7 @@ use nexo_core::queue::Outline;
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{Claim, Log, LogOptions, Urgency};
-use nexo_types::{QueueName, limits};
+use nexo_types::{Offset, QueueName, Timestamp, limits};
 
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -198,10 +198,27 @@ impl Broker {
     /// # Errors
     /// If there is no such queue, or the log takes no more.
     pub async fn purge(&self, name: &QueueName) -> Result<u64, QueueError> {
+        self.empty(name, |before, at| Record::Purge { before, at }).await
+    }
+
+    /// Takes every message out of a queue, also those that are with consumers, and forgets their deduplication ids. Gives
+    /// back how many messages that were.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log takes no more.
+    pub async fn clear(&self, name: &QueueName) -> Result<u64, QueueError> {
+        self.empty(name, |before, at| Record::Clear { before, at }).await
+    }
+
+    async fn empty(
+        &self,
+        name: &QueueName,
+        record: impl Fn(Offset, Timestamp) -> Record,
+    ) -> Result<u64, QueueError> {
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
         let purged = self.shared.with(&slot, |state, now| {
-            let record = Record::Purge { before: state.queue.next_offset(), at: now };
+            let record = record(state.queue.next_offset(), now);
             let urgency = self.shared.urgency(state, crate::shared::Confirm::AsQueue);
             self.shared.commit(state, &[record], urgency, Claim::Reserved)
         })?;

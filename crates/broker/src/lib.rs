@@ -56,9 +56,10 @@ pub use nexo_core::config::{
 };
 pub use nexo_core::draft::{Bundle, Draft};
 pub use nexo_core::message::{
-    DeathReason, Durability, MessageView, NewMessage, Origin, Properties, PropertyFormat, StoredMessage,
+    DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, Properties, PropertyFormat,
+    StoredMessage,
 };
-pub use nexo_core::queue::{Handed, LeaseTerms, SettleMode, SharedCredit, Terms};
+pub use nexo_core::queue::{GroupTake, Handed, LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use nexo_core::topology;
 pub use options::BrokerOptions;
 pub use receipt::{Receipt, ReceiptError};

@@ -8,6 +8,7 @@ use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 use super::apply::Handed;
 use super::consumers::{LeaseTerms, Terms};
 use super::entry::Entry;
+use super::groups::GroupTake;
 use super::lanes::{Cursor, Lanes, Waiting};
 use super::{NeedsPage, Queue};
 use crate::offsets::OffsetSet;
@@ -53,21 +54,18 @@ impl Queue {
         }
         let allowed = self.config.rate_limit.map_or(u64::MAX, |limit| self.tokens.available(limit, now));
         let max = max.min(usize::try_from(allowed).unwrap_or(usize::MAX));
-        let mut grants: Vec<Grant> = Vec::new();
-        let mut turns: Vec<Turn> = Vec::new();
-        let mut durable = false;
-        let mut taken = 0;
+        let mut plan = Plan::default();
         let mut ready = ReadyWalk::new(&self.rejoined, &self.lanes);
         // Whose turn it is, on which terms, and how many more messages it gets in this turn.
         let mut turn: Option<(ConsumerId, Terms, u32)> = None;
-        while taken < max {
+        while plan.taken < max {
             let Some(entry) = ready.next() else { break };
             if !entry.is_alive(now) {
                 // Its end of life is due and will be dealt with; nobody gets it any more.
                 continue;
             }
             if turn.is_none() {
-                turn = self.consumers.next_turn((max - taken) as u32);
+                turn = self.consumers.next_turn((max - plan.taken) as u32);
             }
             let Some((consumer, terms, left)) = turn else { break };
             turn = (left > 1).then_some((consumer, terms, left - 1));
@@ -76,18 +74,28 @@ impl Queue {
                 (_, Phase::Taken) if entry.payload.is_none() => (None, Phase::Done),
                 granted => granted,
             };
-            add_grant(&mut grants, entry, until, phase);
-            match turns.last_mut() {
-                Some(turn) if turn.consumer == consumer => turn.count += 1,
-                _ => turns.push(Turn { consumer, count: 1, lease: terms.lease }),
-            }
-            durable |= entry.is_durable();
-            taken += 1;
-            if phase == Phase::Taken && entry.group.is_some() {
+            plan.add(entry, consumer, terms, (until, phase));
+            let Some(group) = &entry.group else { continue };
+            if phase == Phase::Taken {
                 // It is gone with this record, and the next of its group may be the most urgent of all.
                 break;
             }
+            if terms.groups == GroupTake::Run {
+                for next in self.groups.get(group).into_iter().flatten() {
+                    if plan.taken >= max || !next.is_alive(now) {
+                        break;
+                    }
+                    match &mut turn {
+                        Some((_, _, left)) if *left > 1 => *left -= 1,
+                        Some(_) => turn = None,
+                        None if self.consumers.take_one_more(consumer) => {}
+                        None => break,
+                    }
+                    plan.add(next, consumer, terms, (until, phase));
+                }
+            }
         }
+        let Plan { grants, turns, durable, taken } = plan;
         if let Some((consumer, _, unused)) = turn {
             self.consumers.give_back(consumer, unused);
         }
@@ -179,6 +187,33 @@ impl Queue {
             }
         }
         found
+    }
+}
+
+/// What a dispatch comes to, as it grows.
+#[derive(Default)]
+struct Plan {
+    grants: Vec<Grant>,
+    turns: Vec<Turn>,
+    durable: bool,
+    taken: usize,
+}
+
+impl Plan {
+    fn add(
+        &mut self,
+        entry: &Entry,
+        consumer: ConsumerId,
+        terms: Terms,
+        (until, phase): (Option<Timestamp>, Phase),
+    ) {
+        add_grant(&mut self.grants, entry, until, phase);
+        match self.turns.last_mut() {
+            Some(turn) if turn.consumer == consumer => turn.count += 1,
+            _ => self.turns.push(Turn { consumer, count: 1, lease: terms.lease }),
+        }
+        self.durable |= entry.is_durable();
+        self.taken += 1;
     }
 }
 

@@ -77,8 +77,16 @@ impl Service {
     }
 
     async fn pop(&self, queue: &Queue, pop: PopRequest) -> Result<Vec<Delivery>, Fault> {
+        let receive = async {
+            if queue.is_fifo() {
+                // With the first message of a group come those behind it.
+                self.broker.pop_runs(queue.name(), pop).await
+            } else {
+                self.broker.pop(queue.name(), pop).await
+            }
+        };
         let popped = tokio::select! {
-            popped = self.broker.pop(queue.name(), pop) => popped,
+            popped = receive => popped,
             // Whoever waits when the broker stops is told that nothing came, and asks again, here or elsewhere.
             () = self.stop.cancelled() => Ok(Vec::new()),
         };
