@@ -365,7 +365,7 @@ RESERVED = "You can't use message attribute names beginning with 'AWS.' or 'Amaz
     [
         ("", {"DataType": "String", "StringValue": "x"}, "non-empty message (user) attribute names."),
         ("a b", {"DataType": "String", "StringValue": "x"}, NAMES),
-        ("ü", {"DataType": "String", "StringValue": "x"}, NAMES),
+        ("☃", {"DataType": "String", "StringValue": "x"}, NAMES),
         ("AWS.x", {"DataType": "String", "StringValue": "x"}, RESERVED),
         ("amazon.x", {"DataType": "String", "StringValue": "x"}, RESERVED),
         (".x", {"DataType": "String", "StringValue": "x"}, "they cannot start or end with '.'."),

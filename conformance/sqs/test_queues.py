@@ -26,7 +26,7 @@ def test_a_queue_has_the_defaults_of_aws(sqs, queues):
     assert seen["MessageRetentionPeriod"] == "345600"
     assert seen["DelaySeconds"] == "0"
     assert seen["ReceiveMessageWaitTimeSeconds"] == "0"
-    assert seen["SqsManagedSseEnabled"] == "true"
+    assert seen["SqsManagedSseEnabled"] == "false" and seen["MaximumMessageSize"] == "1048576"
     assert {"QueueArn", "CreatedTimestamp", "LastModifiedTimestamp", "MaximumMessageSize"} <= seen.keys()
     assert not {"FifoQueue", "Policy", "RedrivePolicy", "ContentBasedDeduplication"} & seen.keys()
     fifo = attributes_of(sqs, queues(fifo=True))

@@ -185,6 +185,11 @@ impl Broker {
         self.give_back(receipts, ReturnCause::Reject).await
     }
 
+    /// Gives messages back as if they had never been delivered.
+    pub async fn put_back(&self, receipts: &[Receipt]) -> Vec<Result<(), SettleError>> {
+        self.give_back(receipts, ReturnCause::Undelivered).await
+    }
+
     async fn give_back(&self, receipts: &[Receipt], cause: ReturnCause) -> Vec<Result<(), SettleError>> {
         self.settle(receipts, Confirm::AsQueue, |state, now, part| {
             let (answers, plan) = state.queue.decide_return(now, part, cause);

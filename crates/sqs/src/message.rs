@@ -43,8 +43,14 @@ pub(crate) struct Outgoing {
     pub(crate) md5_of_system_attributes: Option<String>,
 }
 
-/// Checks a message that is to be sent to a queue of these settings.
-pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) -> Result<Outgoing, Fault> {
+/// Checks a message that is to be sent to a queue of these settings. `trace` is what the request says of where it comes
+/// from, for a message that does not say so itself.
+pub(crate) fn outgoing(
+    entry: SendEntry<'_>,
+    queue: &Settings,
+    limits: &Limits,
+    trace: Option<&str>,
+) -> Result<Outgoing, Fault> {
     let body = entry.message_body.ok_or_else(|| Fault::missing("MessageBody"))?;
     if body.is_empty() {
         return Err(Fault::missing("MessageBody"));
@@ -78,6 +84,9 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
         };
         headers.0.push((TRACE_HEADER.to_owned(), HeaderValue::Text(trace.clone())));
         system.insert(name.to_string(), attribute);
+    }
+    if let (true, Some(trace)) = (system.is_empty(), trace) {
+        headers.0.push((TRACE_HEADER.to_owned(), HeaderValue::Text(trace.to_owned())));
     }
     let group = entry.message_group_id.map(|id| id.to_string());
     let dedup = entry.message_deduplication_id.map(|id| id.to_string());
@@ -276,7 +285,7 @@ impl Wanted {
         }
         for name in attributes {
             match name {
-                "All" | ".*" => wanted.attributes.all = true,
+                "All" | ".*" | "*" => wanted.attributes.all = true,
                 _ => match name.strip_suffix(".*") {
                     Some(prefix) => wanted.attributes.prefixes.push(prefix.to_owned()),
                     None => wanted.attributes.exact.push(name.to_owned()),

@@ -81,15 +81,13 @@ impl Queue {
                 break;
             }
             if terms.groups == GroupTake::Run {
+                // A run is not bound to turns: all of it goes to whoever got its first message.
+                if let Some((consumer, _, unused)) = turn.take() {
+                    self.consumers.give_back(consumer, unused);
+                }
                 for next in self.groups.get(group).into_iter().flatten() {
-                    if plan.taken >= max || !next.is_alive(now) {
+                    if plan.taken >= max || !next.is_alive(now) || !self.consumers.take_one_more(consumer) {
                         break;
-                    }
-                    match &mut turn {
-                        Some((_, _, left)) if *left > 1 => *left -= 1,
-                        Some(_) => turn = None,
-                        None if self.consumers.take_one_more(consumer) => {}
-                        None => break,
                     }
                     plan.add(next, consumer, terms, (until, phase));
                 }
