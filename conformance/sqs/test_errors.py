@@ -17,7 +17,6 @@ CODES = {
     "BatchRequestTooLong": "AWS.SimpleQueueService.BatchRequestTooLong",
     "EmptyBatchRequest": "AWS.SimpleQueueService.EmptyBatchRequest",
     "InvalidBatchEntryId": "AWS.SimpleQueueService.InvalidBatchEntryId",
-    "MessageNotInflight": "AWS.SimpleQueueService.MessageNotInflight",
     "PurgeQueueInProgress": "AWS.SimpleQueueService.PurgeQueueInProgress",
     "QueueDeletedRecently": "AWS.SimpleQueueService.QueueDeletedRecently",
     "QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue",
@@ -44,6 +43,7 @@ NEVER = {
     "KmsNotFound",
     "KmsOptInRequired",
     "KmsThrottled",
+    "MessageNotInflight",
     "RequestThrottled",
 }
 WITHOUT_ADDRESS = {
@@ -238,16 +238,6 @@ def test_a_receipt_handle_that_is_none(client, queue, action):
     with expected("ReceiptHandleIsInvalid") as said:
         call(client, action, request_for(action, queue))
     assert said.message == 'The input receipt handle "any" is not a valid receipt handle.'
-
-
-@provokes("MessageNotInflight", "ChangeMessageVisibility")
-def test_a_message_that_is_not_in_flight(client, queue, action):
-    client.send_message(**request_for("SendMessage", queue))
-    [got] = receive(client, queue)
-    request = request_for(action, queue, ReceiptHandle=got["ReceiptHandle"])
-    call(client, action, {**request, "VisibilityTimeout": 0})
-    with expected("MessageNotInflight"):
-        call(client, action, request)
 
 
 @provokes("PurgeQueueInProgress", "PurgeQueue")

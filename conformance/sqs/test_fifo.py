@@ -15,36 +15,84 @@ def send(sqs, queue, body, group="g", dedup=None, **more):
     return sqs.send_message(QueueUrl=queue, MessageBody=body, MessageGroupId=group, **more)
 
 
-def test_groups_are_worked_on_in_order_one_message_at_a_time(sqs, fifo):
-    for number in range(3):
+def delete(sqs, queue, *messages):
+    for message in messages:
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+
+
+def bodies(messages):
+    return [message["Body"] for message in messages]
+
+
+def test_a_receive_gets_as_many_of_a_group_as_it_asks_for_in_order(sqs, fifo):
+    for number in range(12):
+        send(sqs, fifo, f"a{number}", "a", f"a{number}")
+    for number in range(2):
+        send(sqs, fifo, f"b{number}", "b", f"b{number}")
+    first = receive(sqs, fifo)
+    assert bodies(first) == [f"a{number}" for number in range(10)]
+    others = receive(sqs, fifo)
+    assert bodies(others) == ["b0", "b1"], "the rest of a group waits for what is in flight"
+    delete(sqs, fifo, *first[:9])
+    assert receive(sqs, fifo, wait=0) == [], "one of the group is still in flight"
+    delete(sqs, fifo, first[9])
+    assert bodies(receive(sqs, fifo)) == ["a10", "a11"]
+
+
+def test_what_comes_back_goes_before_the_rest_of_its_group(sqs, fifo):
+    for number in range(4):
+        send(sqs, fifo, str(number), dedup=str(number))
+    first = receive(sqs, fifo, most=3)
+    assert bodies(first) == ["0", "1", "2"]
+    end = lambda message: sqs.change_message_visibility(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
+    end(first[0])
+    delete(sqs, fifo, first[1])
+    assert receive(sqs, fifo, wait=0) == [], "2 is still in flight"
+    with refused("InvalidParameterValue", "The receipt handle has expired."):
+        delete(sqs, fifo, first[0])
+    end(first[2])
+    assert bodies(receive(sqs, fifo)) == ["0", "2", "3"]
+
+
+def test_one_at_a_time_if_one_is_asked_for(sqs, fifo):
+    for number in range(2):
         for group in "ab":
             send(sqs, fifo, f"{group}{number}", group, f"{group}{number}")
     seen = []
-    for _ in range(3):
-        got = receive(sqs, fifo)
-        assert {message["Body"][0] for message in got} == {"a", "b"}
+    for _ in range(2):
+        got = receive(sqs, fifo, most=1) + receive(sqs, fifo, most=1)
         assert receive(sqs, fifo, wait=0) == [], "each group has one in flight"
-        seen += [message["Body"] for message in got]
-        for message in got:
-            sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
-    assert seen == ["a0", "b0", "a1", "b1", "a2", "b2"]
-    assert receive(sqs, fifo, wait=0) == []
+        seen += bodies(got)
+        delete(sqs, fifo, *got)
+    assert seen == ["a0", "b0", "a1", "b1"]
+
+
+def test_a_purge_frees_groups_and_forgets_deduplication_ids(sqs, fifo):
+    for number in range(3):
+        send(sqs, fifo, str(number), dedup=str(number))
+    [held] = receive(sqs, fifo, most=1)
+    sqs.purge_queue(QueueUrl=fifo)
+    numbers = attributes_of(sqs, fifo)
+    assert numbers["ApproximateNumberOfMessages"] == numbers["ApproximateNumberOfMessagesNotVisible"] == "0"
+    send(sqs, fifo, "again", dedup="0")
+    assert bodies(receive(sqs, fifo)) == ["again"]
+    delete(sqs, fifo, held)
 
 
 def test_a_message_that_comes_back_is_still_the_first_of_its_group(sqs, fifo):
     send(sqs, fifo, "1", dedup="1")
     send(sqs, fifo, "2", dedup="2")
-    [got] = receive(sqs, fifo)
+    [got] = receive(sqs, fifo, most=1)
     sqs.change_message_visibility(QueueUrl=fifo, ReceiptHandle=got["ReceiptHandle"], VisibilityTimeout=0)
-    [again] = receive(sqs, fifo)
+    [again] = receive(sqs, fifo, most=1)
     assert (got["Body"], again["Body"]) == ("1", "1")
 
 
 def test_sequence_numbers_grow(sqs, fifo):
     numbers = [send(sqs, fifo, str(i), dedup=str(i))["SequenceNumber"] for i in range(12)]
     assert numbers == sorted(numbers) and len(set(numbers)) == 12
-    [got] = receive(sqs, fifo, AttributeNames=["SequenceNumber"])
-    assert got["Attributes"]["SequenceNumber"] == numbers[0]
+    got = receive_all(sqs, fifo, 10, AttributeNames=["SequenceNumber"])
+    assert [message["Attributes"]["SequenceNumber"] for message in got] == numbers[:10]
 
 
 def test_a_repeated_send_is_answered_like_the_first_and_not_delivered(sqs, fifo):
@@ -74,7 +122,7 @@ def test_content_can_be_its_own_deduplication_id(sqs, queues):
     assert send(sqs, queue, "other")["MessageId"] != first["MessageId"]
     # An id that is given goes before the content.
     assert send(sqs, queue, "same", dedup="own")["MessageId"] != first["MessageId"]
-    [got] = receive(sqs, queue, AttributeNames=["MessageDeduplicationId"])
+    [got] = receive(sqs, queue, most=1, AttributeNames=["MessageDeduplicationId"])
     import hashlib
 
     assert got["Attributes"]["MessageDeduplicationId"] == hashlib.sha256(b"same").hexdigest()
@@ -89,6 +137,21 @@ def test_the_scope_of_deduplication_is_the_queue_or_the_group(sqs, queues):
     assert send(sqs, queue, "x", "a", "id")["MessageId"] == one["MessageId"]
     got = receive(sqs, queue, AttributeNames=["MessageDeduplicationId"])
     assert [message["Attributes"]["MessageDeduplicationId"] for message in got] == ["id", "id"]
+
+
+def test_another_scope_of_deduplication_leaves_what_was_sent_before(sqs, queues):
+    queue = queues(fifo=True)
+    scope = lambda value: sqs.set_queue_attributes(QueueUrl=queue, Attributes={"DeduplicationScope": value})
+    first = send(sqs, queue, "x", "a", "id")
+    scope("messageGroup")
+    assert send(sqs, queue, "x", "a", "id")["MessageId"] == first["MessageId"]
+    other = send(sqs, queue, "x", "b", "id")
+    assert other["MessageId"] != first["MessageId"]
+    scope("queue")
+    assert send(sqs, queue, "x", "a", "id")["MessageId"] == first["MessageId"]
+    assert send(sqs, queue, "x", "b", "id")["MessageId"] == other["MessageId"]
+    assert send(sqs, queue, "x", "c", "id")["MessageId"] in (first["MessageId"], other["MessageId"])
+    assert len(receive_all(sqs, queue, 2)) == 2 and receive(sqs, queue, wait=0) == []
 
 
 def test_what_a_fifo_queue_needs_and_what_it_refuses(sqs, queues, fifo):

@@ -82,11 +82,11 @@ def test_strange_targets_methods_and_paths():
     assert status_of(post_json("Dance", b"{}")) == 400
     assert b"InvalidAction" in post(b"Action=Dance")
     assert b"MissingAction" in post(b"")
-    assert b"MissingAction" in exchange(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+    assert b"UnknownOperationException" in exchange(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"):
-        answer = exchange(f"{method} /a/b?Action=ListQueues HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+        answer = exchange(f"{method} /a/b?Action=ListQueues HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert status_of(answer) < 500
-    assert status_of(exchange(b"GET /%ff%00/../..?Action=%ff HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")) == 400
+    assert status_of(exchange(b"GET /%ff%00/../..?Action=%ff HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")) == 400
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_a_request_that_is_too_long_is_refused_before_it_is_read():
         b"\x00" * 1000,
         b"GET\r\n\r\n",
         b"POST / HTTP/1.1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: x\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nshort",
-        b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"POST / HTTP/1.1\r\nHost: h\r\n" + b"X: y\r\n" * 5000 + b"\r\n",
-        b"POST / HTTP/1.1\r\nHost: h\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nshort",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 5000 + b"\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 1_000_000 + b"\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: \xff\xfe\r\nX-Amz-Target: \xff\r\nContent-Length: 2\r\n\r\n{}",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
@@ -145,7 +145,7 @@ def test_what_is_no_http_ends_the_connection(data):
     assert not answer.startswith(b"HTTP/1.1 5"), answer[:200]
 
 
-LIST = "POST / HTTP/1.1\r\nHost: h\r\nContent-Type: application/x-amz-json-1.0\r\nX-Amz-Target: AmazonSQS.ListQueues\r\n"
+LIST = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-amz-json-1.0\r\nX-Amz-Target: AmazonSQS.ListQueues\r\n"
 
 
 def test_requests_come_in_all_ways_that_http_has():
@@ -156,7 +156,7 @@ def test_requests_come_in_all_ways_that_http_has():
         (LIST + close + "\r\n", 1),
         ((LIST + "Content-Length: 2\r\n\r\n{}") * 4 + LIST + close + "\r\n", 5),
         (LIST.replace("HTTP/1.1", "HTTP/1.0") + "Content-Length: 2\r\n\r\n{}", 1),
-        ("GET /?Action=ListQueues HTTP/1.1\r\nHost: h\r\n" + close + "\r\n", 1),
+        ("GET /?Action=ListQueues HTTP/1.1\r\nHost: localhost\r\n" + close + "\r\n", 1),
         ("GET /?Action=ListQueues HTTP/1.0\r\n\r\n", 1),
     ):
         answer = exchange(request.encode())
@@ -193,7 +193,7 @@ def test_bodies_that_are_packed_are_not_unpacked():
 
 def test_other_methods_are_refused():
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
-        answer = exchange(f"{method} /?Action=ListQueues HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+        answer = exchange(f"{method} /?Action=ListQueues HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         assert status_of(answer) == 400 and b"<Code>AWS.SimpleQueueService.UnsupportedOperation</Code>" in answer
     for method in ("GET", "PUT"):
         answer = exchange((LIST.replace("POST", method) + "Connection: close\r\n\r\n").encode())

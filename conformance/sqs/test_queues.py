@@ -26,7 +26,7 @@ def test_a_queue_has_the_defaults_of_aws(sqs, queues):
     assert seen["MessageRetentionPeriod"] == "345600"
     assert seen["DelaySeconds"] == "0"
     assert seen["ReceiveMessageWaitTimeSeconds"] == "0"
-    assert seen["SqsManagedSseEnabled"] == "true"
+    assert seen["SqsManagedSseEnabled"] == "false" and seen["MaximumMessageSize"] == "1048576"
     assert {"QueueArn", "CreatedTimestamp", "LastModifiedTimestamp", "MaximumMessageSize"} <= seen.keys()
     assert not {"FifoQueue", "Policy", "RedrivePolicy", "ContentBasedDeduplication"} & seen.keys()
     fifo = attributes_of(sqs, queues(fifo=True))
@@ -147,8 +147,12 @@ def test_permissions_are_statements_of_the_policy(sqs, queues, queue):
 def test_a_purged_queue_is_empty(sqs, queue):
     for number in range(5):
         sqs.send_message(QueueUrl=queue, MessageBody=str(number), **sends(queue))
+    held = receive(sqs, queue, most=2)
     sqs.purge_queue(QueueUrl=queue)
-    assert attributes_of(sqs, queue)["ApproximateNumberOfMessages"] == "0"
+    numbers = attributes_of(sqs, queue)
+    assert numbers["ApproximateNumberOfMessages"] == numbers["ApproximateNumberOfMessagesNotVisible"] == "0"
+    for message in held:
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
     assert receive(sqs, queue, wait=0) == []
     sqs.send_message(QueueUrl=queue, MessageBody="new", **sends(queue))
     assert [message["Body"] for message in receive(sqs, queue)] == ["new"]

@@ -257,6 +257,23 @@ def test_without_keys_no_web_page_is_let_in(nexo, broker):
     assert send(signed(broker.url + "/", "Action=ListQueues", page))[0] == 200
 
 
+def test_without_keys_only_names_of_this_machine_are_answered(nexo):
+    open_to_all = nexo()
+    for host in ("rebound.example", "localhost.example:9324", "10.0.0.1"):
+        for target in ("/?Action=ListQueues", "/?Action=DeleteQueue&QueueUrl=q"):
+            assert refusal(fetch(open_to_all.url + target, "GET", headers={"Host": host}))[:2] == (403, "AccessDenied"), host
+    assert fetch(open_to_all.url + "/?Action=ListQueues", "GET", headers={"Host": "localhost"})[0] == 200
+
+
+def test_a_refused_signature_is_logged_with_the_id_of_its_key(nexo):
+    broker = nexo("--sqs-access-keys", f"{KEY}:{SECRET}")
+    for key, secret in ((KEY, "wrong-secret"), ("SOMEBODY", SECRET)):
+        with refused("SignatureDoesNotMatch" if key == KEY else "InvalidClientTokenId", status=403):
+            broker.client(key=key, secret=secret).list_queues()
+    log = broker.log()
+    assert KEY in log and "refused" in log and SECRET not in log and "wrong-secret" not in log, log
+
+
 def test_without_keys_nobody_else_is_let_in():
     import subprocess
 

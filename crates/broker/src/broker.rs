@@ -10,7 +10,7 @@ use nexo_core::queue::Outline;
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{Claim, Log, LogOptions, Urgency};
-use nexo_types::{QueueName, limits};
+use nexo_types::{Offset, QueueName, Timestamp, limits};
 
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -240,12 +240,29 @@ impl Broker {
     /// # Errors
     /// If there is no such queue, or the log takes no more.
     pub async fn purge(&self, name: &QueueName) -> Result<u64, QueueError> {
+        self.empty(name, |before, at| Record::Purge { before, at }).await
+    }
+
+    /// Takes every message out of a queue, also those that are with consumers, and forgets their deduplication ids. Gives
+    /// back how many messages that were.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log takes no more.
+    pub async fn clear(&self, name: &QueueName) -> Result<u64, QueueError> {
+        self.empty(name, |before, at| Record::Clear { before, at }).await
+    }
+
+    async fn empty(
+        &self,
+        name: &QueueName,
+        record: impl Fn(Offset, Timestamp) -> Record,
+    ) -> Result<u64, QueueError> {
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
         let purged = self.shared.with(&slot, |state, now| {
-            // What is with a consumer stays, so a replay must know of it.
+            // What is with a consumer may stay, so a replay must know of it.
             let mut records = state.queue.decide_unwritten_leases(usize::MAX);
-            records.push(Record::Purge { before: state.queue.next_offset(), at: now });
+            records.push(record(state.queue.next_offset(), now));
             let urgency = self.shared.urgency(state, crate::shared::Confirm::AsQueue);
             self.shared.commit(state, &records, urgency, Claim::Reserved)
         })?;

@@ -43,6 +43,12 @@ impl Intake {
         Some(IntakeHold { permit })
     }
 
+    /// Bytes that there are in all.
+    #[must_use]
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max.into()
+    }
+
     /// Bytes that are held now.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {

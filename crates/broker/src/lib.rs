@@ -66,9 +66,10 @@ pub use nexo_core::config::{
 };
 pub use nexo_core::draft::{Bundle, Draft};
 pub use nexo_core::message::{
-    DeathReason, Durability, MessageView, NewMessage, Origin, Properties, PropertyFormat, StoredMessage,
+    DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, Properties, PropertyFormat,
+    StoredMessage,
 };
-pub use nexo_core::queue::{Handed, LeaseTerms, SettleMode, SharedCredit, Terms};
+pub use nexo_core::queue::{GroupTake, Handed, LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use nexo_core::topology;
 /// The most files that the log has open at once.
 pub use nexo_log::OPEN_FILES_MAX as LOG_FILES_MAX;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{
-    Admission, Death, Handed, LeaseError, LeaseTerms, PeekPosition, Peeked, PushOutcome, ReturnCause, Terms,
-    Verdict,
+    Admission, Death, GroupTake, Handed, LeaseError, LeaseTerms, PeekPosition, Peeked, PushOutcome,
+    ReturnCause, Terms, Verdict,
 };
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
@@ -110,9 +110,26 @@ impl Broker {
     /// # Errors
     /// If there is no such queue, or a number is out of range.
     pub async fn pop(&self, name: &QueueName, request: PopRequest) -> Result<Vec<Delivery>, PopError> {
+        self.pop_taking(name, request, GroupTake::Head).await
+    }
+
+    /// As [`Self::pop`], but with the first message of a group come those behind it, in order.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn pop_runs(&self, name: &QueueName, request: PopRequest) -> Result<Vec<Delivery>, PopError> {
+        self.pop_taking(name, request, GroupTake::Run).await
+    }
+
+    async fn pop_taking(
+        &self,
+        name: &QueueName,
+        request: PopRequest,
+        groups: GroupTake,
+    ) -> Result<Vec<Delivery>, PopError> {
         in_range("max", request.max as u64, 1, limits::POP_BATCH_MAX as u64)?;
         in_range("wait_ms", request.wait.0, 0, limits::POP_WAIT_MAX.0)?;
-        let terms = terms(request.visibility)?;
+        let terms = Terms { groups, ..terms(request.visibility)? };
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
         let mut subscription =

@@ -409,7 +409,7 @@ impl Shared {
             let entry = Encoded::new(state.queue.id(), &dispatch.record);
             // What is left of a full disk is for what frees space, and a lease does not. But whoever will acknowledge
             // must get its messages; `unwritten.rs` says what that means for a replay.
-            let claim = if dispatch.settles() { Claim::Reserved } else { Claim::Normal };
+            let claim = if dispatch.must_be_written() { Claim::Reserved } else { Claim::Normal };
             match self.append(&[entry], Urgency::Lazy, claim) {
                 Ok(_) => state.dirty = true,
                 Err(AppendError::Full { .. }) if claim == Claim::Normal => is_unwritten = true,

@@ -10,7 +10,7 @@ use nexo_log::disk::MemoryDisk;
 use nexo_types::Millis;
 
 #[tokio::test]
-async fn a_message_that_came_back_can_still_be_finished_by_who_had_it_last() {
+async fn a_message_can_be_finished_with_the_receipt_of_any_delivery() {
     let (broker, q) = with_queue(QueueConfig::default()).await;
     push(&broker, &q, "a").await;
     push(&broker, &q, "b").await;
@@ -19,17 +19,30 @@ async fn a_message_that_came_back_can_still_be_finished_by_who_had_it_last() {
     let again = pop(&broker, &q, 1).await;
     assert_eq!(bodies(&again), ["a"]);
     let answers = broker.ack_even_late(&receipts(&held)).await;
-    assert!(matches!(answers[0], Err(SettleError::Stale { current: 2, .. })), "{answers:?}");
-    assert_eq!(answers[1], Ok(()), "nobody has been given 'b' since");
-    let twice = broker.ack_even_late(&receipts(&held[1..])).await;
-    assert!(matches!(twice[0], Err(SettleError::NotLeased { .. })), "{twice:?}");
-    assert_eq!(
-        broker.ack_even_late(&receipts(&again)).await,
-        [Ok(())],
-        "a lease that holds is as good as ever"
-    );
+    assert_eq!(answers, [Ok(()), Ok(())], "'a' is with another, and nobody has been given 'b' since");
+    for receipts in [receipts(&held[1..]), receipts(&again)] {
+        let gone = broker.ack_even_late(&receipts).await;
+        assert!(matches!(gone[0], Err(SettleError::NotLeased { .. })), "{gone:?}");
+    }
     assert_eq!(broker.queue_stats(&q).unwrap().acked, 2);
     assert_eq!(broker.queue_stats(&q).unwrap().ready, 0);
+}
+
+#[tokio::test]
+async fn a_lease_can_be_changed_with_the_receipt_of_any_delivery() {
+    let (broker, q) = with_queue(QueueConfig::default()).await;
+    push(&broker, &q, "a").await;
+    let held = pop(&broker, &q, 1).await;
+    assert_eq!(broker.change_even_late(&receipts(&held), Millis::ZERO).await, [Ok(())]);
+    let hour = Millis::from_secs(3600);
+    assert_eq!(broker.change_even_late(&receipts(&held), hour).await, [Ok(())], "nobody has it");
+    assert_eq!(broker.queue_stats(&q).unwrap().ready, 1, "and it stays where it is");
+    let again = pop(&broker, &q, 1).await;
+    assert_eq!(broker.change_even_late(&receipts(&held), Millis::ZERO).await, [Ok(())]);
+    assert_eq!(broker.queue_stats(&q).unwrap().ready, 1, "the second lease has ended");
+    assert_eq!(broker.ack_even_late(&receipts(&again)).await, [Ok(())]);
+    let gone = broker.change_even_late(&receipts(&held), hour).await;
+    assert!(matches!(gone[0], Err(SettleError::NotLeased { .. })), "{gone:?}");
 }
 
 #[tokio::test]

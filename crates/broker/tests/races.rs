@@ -52,7 +52,7 @@ async fn a_message_that_settles_when_it_is_taken_stays_until_it_is_read() {
     let broker = open_gate(&gate, 256 * 1024);
     let q = with_returned_message(&broker).await;
     let queue = broker.queue(&q).unwrap();
-    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, priority: 0 };
+    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, ..Terms::default() };
     gate.fail();
     assert!(queue.get(terms).await.unwrap().is_none(), "it cannot be read now");
     assert_eq!(total(&broker, &q), 1, "the message is still there");
@@ -402,7 +402,7 @@ async fn what_was_handed_to_a_consumer_that_leaves_is_given_to_it() {
             }
         }
     });
-    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, priority: 0 };
+    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, ..Terms::default() };
     let mut seen = Vec::new();
     while seen.len() < MESSAGES {
         assert!(!pushing.is_finished() || total(&broker, &q) > 0, "only {} came", seen.len());
@@ -433,7 +433,7 @@ async fn a_get_that_settles_at_once_loses_nothing() {
             }
         }
     });
-    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, priority: 0 };
+    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, ..Terms::default() };
     let mut seen = 0;
     while seen < MESSAGES {
         let finished = pushing.is_finished();

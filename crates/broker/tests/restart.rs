@@ -10,13 +10,14 @@ use bytes::Bytes;
 use common::*;
 use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
-    Broker, BrokerOptions, DeadLetters, DeathNote, Durability, Headers, LeaseTerms, Letter, ListRequest,
-    NewMessage, Properties, QueueConfig, Scribe, SettleMode, StoredMessage, Terms,
+    Broker, BrokerOptions, DeadLetters, DeathNote, Durability, GroupTake, Headers, LeaseTerms, Letter,
+    ListRequest, NewMessage, Properties, QueueConfig, Scribe, SettleMode, StoredMessage, Terms,
 };
 use nexo_log::disk::{CutMode, MemoryDisk};
 use nexo_types::{ExchangeName, QueueName};
 
-const SESSION: Terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Manual, priority: 0 };
+const SESSION: Terms =
+    Terms { lease: LeaseTerms::Session, settle: SettleMode::Manual, priority: 0, groups: GroupTake::Head };
 
 /// Takes a message as a connection would, which holds it until it ends.
 async fn hold(broker: &Broker, queue: &QueueName) {

@@ -78,6 +78,17 @@ pub struct Origin {
     pub enqueued_at: Timestamp,
 }
 
+/// Which messages before it a new message may repeat.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DedupScope {
+    /// Those with the same id.
+    #[default]
+    Id,
+    /// Those whose id is the same up to its first space, whatever stands behind it: the id of a message within its group,
+    /// compared over all groups.
+    Stem,
+}
+
 /// A message on its way in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewMessage {
@@ -96,6 +107,8 @@ pub struct NewMessage {
     pub ttl: Option<Millis>,
     /// A second message with this id within the queue's window is not taken.
     pub dedup: Option<DedupId>,
+    /// How that id is compared with those before it. Not stored: it is about this push only.
+    pub dedup_scope: DedupScope,
     /// Messages of one group are worked on one at a time and in order.
     pub group: Option<GroupId>,
     /// Whether it must survive a restart.
@@ -279,6 +292,7 @@ impl StoredMessage {
             delay: self.delay,
             ttl: self.lifetime,
             dedup: self.dedup,
+            dedup_scope: DedupScope::default(),
             group: self.group,
             durability: self.durability,
             origin: self.origin,
@@ -297,6 +311,7 @@ impl StoredMessage {
             ttl: None,
             // A dead letter that is sent back must not be taken for a repetition of itself.
             dedup: None,
+            dedup_scope: DedupScope::default(),
             group: self.group,
             durability: self.durability,
             origin,
@@ -396,6 +411,7 @@ mod tests {
             delay: Millis(5),
             ttl: Some(Millis(9)),
             dedup: Some(DedupId::new("d").unwrap()),
+            dedup_scope: DedupScope::Id,
             group: Some(GroupId::new("g").unwrap()),
             durability: Durability::Transient,
             origin: Some(Origin {

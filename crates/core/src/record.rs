@@ -94,6 +94,13 @@ pub enum Record {
         /// When.
         at: Timestamp,
     },
+    /// All messages left the queue, also those with consumers, and their deduplication ids with them.
+    Clear {
+        /// The offset that the next message gets, for whoever reads the log.
+        before: Offset,
+        /// When.
+        at: Timestamp,
+    },
 }
 
 /// Ready messages of one priority.
@@ -215,6 +222,11 @@ impl Record {
                 out.u64(at.0);
                 out.u64(before.0);
             }
+            Self::Clear { before, at } => {
+                out.u8(10);
+                out.u64(at.0);
+                out.u64(before.0);
+            }
             Self::Reserve { before } => {
                 out.u8(9);
                 out.u64(before.0);
@@ -279,6 +291,7 @@ impl Record {
                 offsets: OffsetSet::decode(&mut input)?,
             },
             8 => Self::Purge { at, before: Offset(input.u64()?) },
+            10 => Self::Clear { at, before: Offset(input.u64()?) },
             value => return Err(WireError::Unknown { what: "kind of record", value }),
         };
         input.finish()?;
@@ -377,6 +390,7 @@ mod tests {
             Record::Drop { picks: vec![pick], why: Leave::Expired, at },
             Record::Return { offsets, ready_at: Timestamp(5), attempt: AttemptCount::Undo, at },
             Record::Purge { before: Offset(8), at },
+            Record::Clear { before: Offset(8), at },
             Record::Reserve { before: Offset(300) },
         ];
         for record in records {

@@ -63,8 +63,7 @@ fn new_message(
         dedup,
         group,
         durability: if message.transient { Durability::Transient } else { Durability::Durable },
-        address: bytes::Bytes::new(),
-        origin: None,
+        ..NewMessage::default()
     })
 }
 

@@ -14,6 +14,12 @@ const RETENTION_DEFAULT: Millis = Millis::from_secs(4 * 24 * 3600);
 /// What a queue without an end for its messages says when it is asked in SQS's words: the longest that AWS knows.
 const RETENTION_SHOWN_S: u64 = 1_209_600;
 
+/// The largest message that AWS takes. A queue that was not told otherwise says so, although with relaxed limits it takes
+/// larger ones: clients compare it.
+const MESSAGE_BYTES_SHOWN: u64 = 1024 * 1024;
+/// How long a data key is used again if nobody says.
+const KMS_REUSE_DEFAULT_S: u64 = 300;
+
 /// How the broker keeps a visibility of no time at all, which it does not know.
 pub(crate) const NO_VISIBILITY: Millis = Millis(1);
 
@@ -168,14 +174,14 @@ impl Kept {
                 fifo(settings, attribute)?.content_based_deduplication = truth(attribute, value)?;
             }
             A::DeduplicationScope => {
-                fifo(settings, attribute)?.deduplication_scope = match value {
+                fifo_only(settings, attribute)?.deduplication_scope = match value {
                     "queue" => DeduplicationScope::Queue,
                     "messageGroup" => DeduplicationScope::MessageGroup,
                     _ => return Err(Fault::attribute_value(attribute.name())),
                 }
             }
             A::FifoThroughputLimit => {
-                fifo(settings, attribute)?.throughput_limit = match value {
+                fifo_only(settings, attribute)?.throughput_limit = match value {
                     "perQueue" => ThroughputLimit::PerQueue,
                     "perMessageGroupId" => ThroughputLimit::PerMessageGroupId,
                     _ => return Err(Fault::attribute_value(attribute.name())),
@@ -223,7 +229,7 @@ impl Kept {
             A::MessageRetentionPeriod => {
                 number(self.config.ttl.map_or(RETENTION_SHOWN_S, |ttl| ttl.0 / 1000))
             }
-            A::MaximumMessageSize => number(settings.message_bytes_max.unwrap_or(seen.limits.message_bytes)),
+            A::MaximumMessageSize => number(settings.message_bytes_max.unwrap_or(MESSAGE_BYTES_SHOWN)),
             A::DelaySeconds => number(settings.delay_s),
             A::ReceiveMessageWaitTimeSeconds => number(settings.wait_s),
             A::RedrivePolicy => self.redrive_policy(seen.name).map(|p| p.to_text(seen.region, seen.account)),
@@ -231,12 +237,11 @@ impl Kept {
             A::Policy => settings.policy.clone(),
             A::KmsMasterKeyId => settings.kms_master_key_id.clone(),
             A::KmsDataKeyReusePeriodSeconds => {
-                settings.kms_data_key_reuse_period_s.map(|seconds| seconds.to_string())
+                settings.kms_master_key_id.as_ref()?;
+                number(settings.kms_data_key_reuse_period_s.unwrap_or(KMS_REUSE_DEFAULT_S))
             }
-            A::SqsManagedSseEnabled => {
-                // AWS turns it on unless a key of one's own is named.
-                Some(settings.sqs_managed_sse.unwrap_or(settings.kms_master_key_id.is_none()).to_string())
-            }
+            // Nothing is encrypted here, so nothing says that it is unless somebody asked for that.
+            A::SqsManagedSseEnabled => Some(settings.sqs_managed_sse.unwrap_or(false).to_string()),
             A::FifoQueue => settings.fifo.as_ref().map(|_| "true".to_owned()),
             A::ContentBasedDeduplication => {
                 settings.fifo.as_ref().map(|fifo| fifo.content_based_deduplication.to_string())
@@ -278,11 +283,19 @@ pub(crate) struct Seen<'a> {
     pub(crate) name: &'a QueueName,
     pub(crate) region: &'a str,
     pub(crate) account: &'a str,
-    pub(crate) limits: &'a Limits,
 }
 
 fn fifo(settings: &mut Settings, attribute: QueueAttribute) -> Result<&mut Fifo, Fault> {
     settings.fifo.as_mut().ok_or_else(|| Fault::unknown_attribute(attribute.name()))
+}
+
+/// The same, in the words that AWS has for the settings of high throughput.
+fn fifo_only(settings: &mut Settings, attribute: QueueAttribute) -> Result<&mut Fifo, Fault> {
+    settings.fifo.as_mut().ok_or_else(|| {
+        let name = attribute.name();
+        let message = format!("You can specify the {name} only when FifoQueue is set to true.");
+        Fault::new(FaultCode::InvalidAttributeName, message)
+    })
 }
 
 fn truth(attribute: QueueAttribute, value: &str) -> Result<bool, Fault> {
@@ -303,7 +316,7 @@ mod tests {
     fn what_is_set_is_what_is_seen() {
         let name = QueueName::new("q").unwrap();
         let limits = LimitMode::Strict.limits();
-        let seen = Seen { name: &name, region: "r", account: "0", limits };
+        let seen = Seen { name: &name, region: "r", account: "0" };
         let dead = "{\"deadLetterTargetArn\":\"arn:aws:sqs:r:0:dead\",\"maxReceiveCount\":3}";
         let mut kept = Kept::new();
         for (attribute, value) in [

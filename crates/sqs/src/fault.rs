@@ -57,7 +57,6 @@ codes! {
     InvalidAttributeValue: Sqs "InvalidAttributeValue", "InvalidAttributeValue", 400;
     InvalidBatchEntryId: Sqs "InvalidBatchEntryId", "AWS.SimpleQueueService.InvalidBatchEntryId", 400;
     InvalidMessageContents: Sqs "InvalidMessageContents", "InvalidMessageContents", 400;
-    MessageNotInflight: Sqs "MessageNotInflight", "AWS.SimpleQueueService.MessageNotInflight", 400;
     OverLimit: Sqs "OverLimit", "OverLimit", 403;
     PurgeQueueInProgress: Sqs "PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress", 403;
     QueueDeletedRecently: Sqs "QueueDeletedRecently", "AWS.SimpleQueueService.QueueDeletedRecently", 400;

@@ -5,8 +5,8 @@
 //! - `service`: one implementation of each action, in terms of the broker.
 //! - `settings.rs`, `attributes.rs`: what SQS keeps with a queue, and what clients call it.
 //! - `message.rs`, `message_attributes.rs`: messages between SQS and the broker. `docs/interop.md` has the table.
-//! - `signature`: AWS Signature V4.
-//! - `http.rs`, `listener.rs`: the port.
+//! - `signature`, `refusals.rs`, `host.rs`: who is let in.
+//! - `http.rs`, `listener.rs`, `request_body.rs`, `guarded_io.rs`: the port.
 //!
 //! `fault.rs` is the one table of errors.
 
@@ -14,6 +14,8 @@ mod arn;
 mod attributes;
 mod clock;
 mod fault;
+mod guarded_io;
+mod host;
 mod http;
 mod ids;
 mod limits;
@@ -26,7 +28,9 @@ mod protocol;
 mod queue_url;
 mod receipt_handle;
 mod redrive;
+mod refusals;
 mod request;
+mod request_body;
 mod response;
 mod service;
 mod settings;

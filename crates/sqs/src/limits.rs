@@ -10,6 +10,8 @@ pub(crate) const ENTRY_ID_MAX: usize = 80;
 pub(crate) const PAGE_MAX: usize = 1000;
 /// Bytes of messages in one answer, but at least one message: what a client must hold at once.
 pub(crate) const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// An answer of no more than this is not counted: the number of connections bounds their sum.
+pub(crate) const ANSWER_UNCOUNTED_BYTES: usize = 64 * 1024;
 /// Characters of an attribute's name or of its type.
 pub(crate) const ATTRIBUTE_NAME_MAX: usize = 256;
 

@@ -15,11 +15,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
+use crate::guarded_io::{Busy, GuardedIo};
 use crate::http;
 use crate::service::{Service, SqsOptions};
 
-/// How long a connection may take for the head of its next request. Clients keep connections for later, so it is long.
-const HEAD_MAX: Duration = Duration::from_secs(300);
+/// How long a connection may be silent before its next request. Clients keep connections for later, so it is long.
+const IDLE_MAX: Duration = Duration::from_secs(300);
 
 /// Serves the SQS API of `broker` on `listener` until `shutdown` is done. Then no connection is accepted any more, receives
 /// that wait are answered, and this returns when the requests that have begun are done.
@@ -65,13 +66,21 @@ async fn connection(stream: TcpStream, router: Router, stop: CancellationToken) 
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    let busy = Busy::default();
+    let io = GuardedIo::new(stream, busy.clone());
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-        router.clone().call(request.map(axum::body::Body::new))
+        busy.set(true);
+        let (busy, answer) = (busy.clone(), router.clone().call(request.map(axum::body::Body::new)));
+        async move {
+            let answer = answer.await;
+            busy.set(false);
+            answer
+        }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .serve_connection(TokioIo::new(stream), service);
+        .header_read_timeout(IDLE_MAX)
+        .serve_connection(TokioIo::new(io), service);
     tokio::pin!(serving);
     let ended = tokio::select! {
         ended = serving.as_mut() => ended,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
-use nexo_broker::{Delivery, HeaderValue, Headers, NewMessage, Properties};
+use nexo_broker::{DedupScope, Delivery, HeaderValue, Headers, NewMessage, Properties};
 use nexo_types::{DedupId, GroupId, Millis, QueueId, QueueName, Timestamp};
 use sha2::{Digest, Sha256};
 
@@ -43,8 +43,14 @@ pub(crate) struct Outgoing {
     pub(crate) md5_of_system_attributes: Option<String>,
 }
 
-/// Checks a message that is to be sent to a queue of these settings.
-pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) -> Result<Outgoing, Fault> {
+/// Checks a message that is to be sent to a queue of these settings. `trace` is what the request says of where it comes
+/// from, for a message that does not say so itself.
+pub(crate) fn outgoing(
+    entry: SendEntry<'_>,
+    queue: &Settings,
+    limits: &Limits,
+    trace: Option<&str>,
+) -> Result<Outgoing, Fault> {
     let body = entry.message_body.ok_or_else(|| Fault::missing("MessageBody"))?;
     if body.is_empty() {
         return Err(Fault::missing("MessageBody"));
@@ -79,18 +85,23 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
         headers.0.push((TRACE_HEADER.to_owned(), HeaderValue::Text(trace.clone())));
         system.insert(name.to_string(), attribute);
     }
+    if let (true, Some(trace)) = (system.is_empty(), trace) {
+        headers.0.push((TRACE_HEADER.to_owned(), HeaderValue::Text(trace.to_owned())));
+    }
     let group = entry.message_group_id.map(|id| id.to_string());
     let dedup = entry.message_deduplication_id.map(|id| id.to_string());
     check_id("MessageGroupId", group.as_deref(), limits)?;
     check_id("MessageDeduplicationId", dedup.as_deref(), limits)?;
+    let mut scope = DedupScope::default();
     let (group, dedup) = match &queue.fifo {
         Some(fifo) => {
             let (group, dedup) = fifo_ids(group, dedup, fifo, &body)?;
             headers.0.push((DEDUPLICATION_ID.to_owned(), HeaderValue::Text(dedup.clone())));
-            let key = match fifo.deduplication_scope {
-                DeduplicationScope::Queue => dedup,
-                // The length tells where the group ends, so that no two pairs look alike.
-                DeduplicationScope::MessageGroup => format!("{}:{group}{dedup}", group.len()),
+            // What was sent before is known whichever scope the queue had then. No id has a space.
+            let key = format!("{dedup} {group}");
+            scope = match fifo.deduplication_scope {
+                DeduplicationScope::Queue => DedupScope::Stem,
+                DeduplicationScope::MessageGroup => DedupScope::Id,
             };
             let group = group_id(&group)?;
             let key = DedupId::new(&key)
@@ -127,7 +138,7 @@ pub(crate) fn outgoing(entry: SendEntry<'_>, queue: &Settings, limits: &Limits) 
     let md5_of_body = message_attributes::md5_of(body.as_bytes());
     let body = Bytes::copy_from_slice(body.as_bytes());
     Ok(Outgoing {
-        message: NewMessage { properties, delay, dedup, group, ..NewMessage::new(body) },
+        message: NewMessage { properties, delay, dedup, dedup_scope: scope, group, ..NewMessage::new(body) },
         md5_of_body,
         md5_of_attributes,
         md5_of_system_attributes: message_attributes::md5(&system),
@@ -274,7 +285,7 @@ impl Wanted {
         }
         for name in attributes {
             match name {
-                "All" | ".*" => wanted.attributes.all = true,
+                "All" | ".*" | "*" => wanted.attributes.all = true,
                 _ => match name.strip_suffix(".*") {
                     Some(prefix) => wanted.attributes.prefixes.push(prefix.to_owned()),
                     None => wanted.attributes.exact.push(name.to_owned()),
@@ -351,12 +362,14 @@ fn system_attributes(
         (1, None) => delivery.granted_at,
         _ => sent_at.plus(message.delay),
     };
+    // A dead letter goes on counting.
+    let receives = delivery.attempt.saturating_add(origin.map_or(0, |origin| origin.attempts));
     let group = message.group.as_ref().map(|group| group.as_str().to_owned());
     let dedup = message.dedup.as_ref().map(|dedup| dedup.as_str().to_owned());
     let value = |name: &str| match name {
         "SenderId" => Some(account.to_owned()),
         "SentTimestamp" => Some(sent_at.0.to_string()),
-        "ApproximateReceiveCount" => Some(delivery.attempt.to_string()),
+        "ApproximateReceiveCount" => Some(receives.to_string()),
         "ApproximateFirstReceiveTimestamp" => Some(first_received.0.to_string()),
         "SequenceNumber" => source.is_fifo.then(|| sequence_number(delivery.offset)),
         "MessageDeduplicationId" => known.dedup.clone().or_else(|| dedup.clone()),

@@ -71,7 +71,7 @@ pub(crate) fn bytes_of(given: Option<&BTreeMap<Text<'_>, AttributeValue<'_>>>) -
 }
 
 fn check_name(name: &str) -> Result<(), Fault> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let allowed = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
     let lower = name.to_ascii_lowercase();
     let dots = name.starts_with('.') || name.ends_with('.') || name.contains("..");
     let fault = if name.is_empty() {
@@ -307,9 +307,12 @@ mod tests {
         }
         let list = AttributeValue { string_list_values: Some(vec!["x".into()]), ..text("String", "x") };
         assert_eq!(refused(&list), FaultCode::UnsupportedOperation);
-        for name in ["", "a b", ".a", "a.", "a..b", "AWS.x", "amazon.x", "ü", &"x".repeat(257)] {
+        for name in ["", "a b", ".a", "a.", "a..b", "AWS.x", "amazon.x", "☃", "a\u{ffff}", &"x".repeat(257)]
+        {
             assert_eq!(check_name(name).unwrap_err().code, invalid, "{name}");
         }
-        assert_eq!(check_name("Some_name-1.2"), Ok(()));
+        for name in ["Some_name-1.2", "größe", "名前"] {
+            assert_eq!(check_name(name), Ok(()), "{name}");
+        }
     }
 }

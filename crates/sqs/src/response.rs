@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use nexo_broker::IntakeHold;
 use serde::{Serialize, Serializer};
 
 use crate::fault::Fault;
@@ -20,7 +21,7 @@ pub(crate) enum Response {
     QueueAttributes(QueueAttributes),
     QueueTags(QueueTags),
     Sent(Sent),
-    SentBatch(Batch<SentEntry>),
+    SentBatch(SentBatch),
     SettledBatch(Batch<SettledEntry>),
     Messages(Messages),
     MoveTaskStarted(MoveTaskStarted),
@@ -104,6 +105,21 @@ pub(crate) struct Batch<T> {
     pub(crate) failed: Vec<FailedEntry>,
 }
 
+/// A batch of messages that were sent. AWS leaves an empty list of failures out of this one.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SentBatch {
+    pub(crate) successful: Vec<SentEntry>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failed: Vec<FailedEntry>,
+}
+
+impl From<Batch<SentEntry>> for SentBatch {
+    fn from(batch: Batch<SentEntry>) -> Self {
+        Self { successful: batch.successful, failed: batch.failed }
+    }
+}
+
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct FailedEntry {
@@ -118,6 +134,16 @@ pub(crate) struct FailedEntry {
 pub(crate) struct Messages {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) messages: Vec<Message>,
+    /// The memory that they take, until they are sent.
+    #[serde(skip)]
+    pub(crate) hold: Option<IntakeHold>,
+}
+
+impl Response {
+    /// The memory that is to be kept until the answer is sent.
+    pub(crate) fn take_hold(&mut self) -> Option<IntakeHold> {
+        if let Self::Messages(messages) = self { messages.hold.take() } else { None }
+    }
 }
 
 /// A message that was received.

@@ -231,7 +231,7 @@ fn subscribe(
         Acks::Wanted => SettleMode::Manual,
         Acks::None => SettleMode::Automatic,
     };
-    let terms = Terms { lease: LeaseTerms::Session, settle, priority: consumer.priority };
+    let terms = Terms { lease: LeaseTerms::Session, settle, priority: consumer.priority, ..Terms::default() };
     let credit =
         if source.prefetch > 0 { source.prefetch.saturating_sub(held) } else { consumer.window.first() };
     let shared_credit = limit.as_ref().map(|limit| Arc::clone(&limit.credit));

@@ -105,7 +105,7 @@ impl Session {
     pub(super) async fn get(&mut self, number: u16, get: &basic::Get<'_>) -> Result<(), Refusal> {
         let queue = self.queue(number, &get.queue)?;
         let settle = if get.no_ack { SettleMode::Automatic } else { SettleMode::Manual };
-        let terms = Terms { lease: LeaseTerms::Session, settle, priority: 0 };
+        let terms = Terms { lease: LeaseTerms::Session, settle, ..Terms::default() };
         let Some((handed, left)) = queue.get(terms).await? else {
             self.answer(number, &basic::GetEmpty { cluster_id: ShortStr::EMPTY });
             return Ok(());

@@ -104,8 +104,9 @@ impl Queue {
             },
             Record::Lease { grants, at } => {
                 applied.handed.reserve(grants.iter().map(|grant| grant.pick.offsets.len() as usize).sum());
+                let mut last = None;
                 for grant in grants {
-                    self.apply_grant(grant, *at, &mut applied.handed)?;
+                    self.apply_grant(grant, *at, &mut last, &mut applied.handed)?;
                 }
             }
             Record::Extend { offsets, until, .. } => {
@@ -128,6 +129,11 @@ impl Queue {
             }
             Record::Reserve { before } => self.reserved = self.reserved.max(*before),
             Record::Purge { .. } => applied.removed = Some(self.apply_purge()),
+            Record::Clear { .. } => {
+                let removed = self.remove_all();
+                self.dedup.clear();
+                applied.removed = Some(removed);
+            }
         }
         Ok(applied)
     }
@@ -173,7 +179,7 @@ impl Queue {
                 self.loose_cached_bytes += cached;
                 self.grouped += 1;
             } else {
-                self.groups.insert(group, VecDeque::new());
+                self.note_out(&group);
                 self.place(entry, now);
             }
         } else if entry.ready_at > now {
@@ -193,20 +199,32 @@ impl Queue {
         }
     }
 
+    /// Leases ready messages. One that waits behind others of its group follows those in the record: `last` is the group
+    /// of the message before it.
     fn apply_grant(
         &mut self,
         grant: &Grant,
         at: Timestamp,
+        last: &mut Option<GroupId>,
         handed: &mut Vec<Handed>,
     ) -> Result<(), NeedsPage> {
         let mut again = 0;
         let before = handed.len();
         for offset in grant.pick.offsets.iter() {
-            let Some(mut entry) = self.take_ready(grant.pick.lane, offset, at)? else {
+            let mut ready = self.take_ready(grant.pick.lane, offset, at)?;
+            if ready.is_none()
+                && let Some(group) = last.as_ref()
+            {
+                ready = self.take_follower(group, offset);
+            }
+            let Some(mut entry) = ready else {
                 // A lease that is written down after the fact.
                 self.forget_unwritten(offset);
                 continue;
             };
+            if *last != entry.group {
+                last.clone_from(&entry.group);
+            }
             entry.attempts += 1;
             // Counted one by one: applying may stop at any message, and goes on at the same one.
             self.totals.delivered += 1;
@@ -261,12 +279,12 @@ impl Queue {
     fn apply_drop(&mut self, picks: &[Pick], why: Leave, at: Timestamp) -> Result<(), NeedsPage> {
         for pick in picks {
             for offset in pick.offsets.iter() {
-                let entry = match self.take_ready(pick.lane, offset, at)? {
-                    Some(entry) => Some(entry),
-                    None => self.take_held(offset),
-                };
-                if let Some(entry) = entry {
+                let mut out = self.take_ready(pick.lane, offset, at)?;
+                out = out.or_else(|| self.take_held(offset)).or_else(|| self.take_delayed(offset));
+                if let Some(entry) = out {
                     self.leave(&entry, why, at);
+                } else if let Some(entry) = self.take_returned(offset) {
+                    self.count_leave(&entry, why, at);
                 }
             }
         }
@@ -283,7 +301,7 @@ impl Queue {
             entry.attempts = entry.attempts.saturating_sub(1);
         }
         entry.ready_at = ready_at;
-        self.place(entry, at);
+        self.come_back(entry, at);
     }
 
     /// Everything that waits goes; what is with a consumer stays, and stays the head of its group. The containers
@@ -300,27 +318,29 @@ impl Queue {
         };
         removed.count =
             removed.lanes.len() + removed.rejoined.len() as u64 + removed.delayed.len() as u64 + self.grouped;
-        self.grouped = 0;
         let held = || {
             self.leased.values().map(|lease| &lease.entry).chain(self.dying.values().map(|(entry, _)| entry))
         };
         self.loose_bytes = held().map(|entry| u64::from(entry.stored_bytes)).sum();
         self.loose_cached_bytes =
             held().filter_map(|entry| entry.payload.as_ref()).map(|p| p.len() as u64).sum();
-        self.groups = held().filter_map(|entry| Some((entry.group.clone()?, VecDeque::new()))).collect();
+        let out: Vec<GroupId> = held().filter_map(|entry| entry.group.clone()).collect();
         self.tenants = Tenants::of(held().filter_map(|entry| entry.tenant.as_ref()));
+        self.reset_groups(&out);
         self.totals.purged += removed.count;
         removed
     }
 
-    /// Everything goes, with the queue.
+    /// Everything goes, also what is with a consumer.
     fn remove_all(&mut self) -> Removed {
         let mut removed = self.apply_purge();
         self.unwritten_leases.clear();
         removed.held = std::mem::take(&mut self.leased).into_values().map(|lease| lease.entry).collect();
         removed.held.extend(std::mem::take(&mut self.dying).into_values().map(|(entry, _)| entry));
         removed.count += removed.held.len() as u64;
-        self.groups.clear();
+        self.totals.purged += removed.held.len() as u64;
+        self.reset_groups(&[]);
+        self.tenants = Tenants::default();
         self.lease_ends.clear();
         self.loose_bytes = 0;
         self.leased_bytes = 0;
@@ -409,8 +429,23 @@ impl Queue {
         Some(entry)
     }
 
+    /// Takes out a message whose time has not come.
+    fn take_delayed(&mut self, offset: Offset) -> Option<Entry> {
+        let entry = self.delayed.remove(&offset)?;
+        self.uncount(&entry);
+        Some(entry)
+    }
+
     /// A loose message leaves the queue.
     fn leave(&mut self, entry: &Entry, why: Leave, at: Timestamp) {
+        self.count_leave(entry, why, at);
+        if let Some(group) = &entry.group {
+            self.release_group(group, at);
+        }
+    }
+
+    /// The same, for a message that was not out: its group is as it was.
+    fn count_leave(&mut self, entry: &Entry, why: Leave, at: Timestamp) {
         self.free(entry);
         match why {
             Leave::Acked => {
@@ -424,9 +459,6 @@ impl Queue {
         }
         if let Some(tenant) = &entry.tenant {
             self.tenants.remove(tenant);
-        }
-        if let Some(group) = &entry.group {
-            self.release_group(group, at);
         }
     }
 

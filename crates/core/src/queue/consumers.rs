@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use nexo_types::{ConsumerId, Millis, Timestamp};
 
+use super::groups::GroupTake;
 use crate::record::Phase;
 
 /// On which terms a consumer takes messages.
@@ -21,6 +22,8 @@ pub struct Terms {
     pub settle: SettleMode,
     /// Consumers of higher priority are served first, as long as they have credit.
     pub priority: i32,
+    /// How much of a group it may hold at a time.
+    pub groups: GroupTake,
 }
 
 /// How long a consumer may hold a message.
@@ -45,7 +48,7 @@ pub enum SettleMode {
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { lease: LeaseTerms::Queue, settle: SettleMode::Manual, priority: 0 }
+        Self { lease: LeaseTerms::Queue, settle: SettleMode::Manual, priority: 0, groups: GroupTake::Head }
     }
 }
 
@@ -243,6 +246,28 @@ impl Consumers {
             }
         }
         None
+    }
+
+    /// Gives one more message to the consumer that has just been given one, whoever else waits, if it has credit.
+    pub(crate) fn take_one_more(&mut self, id: ConsumerId) -> bool {
+        let Some(consumer) = self.all.get_mut(&id).filter(|consumer| consumer.credit > 0) else {
+            return false;
+        };
+        if !consumer.shared.as_deref().is_none_or(SharedCredit::take_one) {
+            return false;
+        }
+        consumer.credit -= 1;
+        if consumer.credit == 0 {
+            consumer.in_turn = false;
+            self.with_credit -= 1;
+            let priority = consumer.terms.priority;
+            let turn = self.turn(priority);
+            // It went to the end of its row when it was given the first.
+            if let Some(at) = turn.iter().rposition(|other| *other == id) {
+                turn.remove(at);
+            }
+        }
+        true
     }
 
     /// Gives back what [`Self::next`] took, to a consumer and to those it shares a limit with.

@@ -8,6 +8,7 @@ use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 use super::apply::Handed;
 use super::consumers::{LeaseTerms, Terms};
 use super::entry::Entry;
+use super::groups::GroupTake;
 use super::lanes::{Cursor, Lanes, Waiting};
 use super::{NeedsPage, Queue};
 use crate::offsets::OffsetSet;
@@ -23,6 +24,7 @@ pub struct Dispatch {
     /// Who gets them, in the order of the record.
     pub turns: Vec<Turn>,
     taken: u64,
+    runs: bool,
 }
 
 /// Messages in a row that go to one consumer.
@@ -36,11 +38,12 @@ pub struct Turn {
 }
 
 impl Dispatch {
-    /// Whether messages leave the queue by this, since their consumer does not acknowledge.
+    /// Whether it must be written down whatever the disk has left: messages leave the queue by it, since their consumer
+    /// does not acknowledge, or they are a run of one group, whose place a replay could not tell otherwise.
     #[must_use]
-    pub fn settles(&self) -> bool {
+    pub fn must_be_written(&self) -> bool {
         let Record::Lease { grants, .. } = &self.record else { return false };
-        grants.iter().any(|grant| grant.phase == Phase::Taken)
+        self.runs || grants.iter().any(|grant| grant.phase == Phase::Taken)
     }
 }
 
@@ -62,22 +65,20 @@ impl Queue {
         }
         let allowed = self.config.rate_limit.map_or(u64::MAX, |limit| self.tokens.available(limit, now));
         let max = max.min(usize::try_from(allowed).unwrap_or(usize::MAX));
-        let mut grants: Vec<Grant> = Vec::new();
-        let mut turns: Vec<Turn> = Vec::new();
-        let mut durable = false;
-        let mut taken = 0;
         let waiting = self.lanes.len();
+        let mut plan = Plan::default();
         let mut ready = ReadyWalk::new(&self.rejoined, &self.lanes);
         // Whose turn it is, on which terms, and how many more messages it gets in this turn.
         let mut turn: Option<(ConsumerId, Terms, u32)> = None;
-        while taken < max {
+        while plan.taken < max {
             let Some(entry) = ready.next() else { break };
             if !entry.is_alive(now) {
                 // Its end of life is due and will be dealt with; nobody gets it any more.
                 continue;
             }
             if turn.is_none() {
-                turn = self.consumers.next_turn((max - taken) as u32, waiting.saturating_sub(taken as u64));
+                let rest = waiting.saturating_sub(plan.taken as u64);
+                turn = self.consumers.next_turn((max - plan.taken) as u32, rest);
             }
             let Some((consumer, terms, left)) = turn else { break };
             turn = (left > 1).then_some((consumer, terms, left - 1));
@@ -86,18 +87,27 @@ impl Queue {
                 (_, Phase::Taken) if entry.payload.is_none() => (None, Phase::Done),
                 granted => granted,
             };
-            add_grant(&mut grants, entry, until, phase);
-            match turns.last_mut() {
-                Some(turn) if turn.consumer == consumer => turn.count += 1,
-                _ => turns.push(Turn { consumer, count: 1, lease: terms.lease }),
-            }
-            durable |= entry.is_durable();
-            taken += 1;
-            if phase == Phase::Taken && entry.group.is_some() {
+            plan.add(entry, consumer, terms, (until, phase));
+            let Some(group) = &entry.group else { continue };
+            if phase == Phase::Taken {
                 // It is gone with this record, and the next of its group may be the most urgent of all.
                 break;
             }
+            if terms.groups == GroupTake::Run {
+                // A run is not bound to turns: all of it goes to whoever got its first message.
+                if let Some((consumer, _, unused)) = turn.take() {
+                    self.consumers.give_back(consumer, unused);
+                }
+                for next in self.groups.get(group).into_iter().flatten() {
+                    if plan.taken >= max || !next.is_alive(now) || !self.consumers.take_one_more(consumer) {
+                        break;
+                    }
+                    plan.add(next, consumer, terms, (until, phase));
+                    plan.runs = true;
+                }
+            }
         }
+        let Plan { grants, turns, durable, taken, runs } = plan;
         if let Some((consumer, _, unused)) = turn {
             self.consumers.give_back(consumer, unused);
         }
@@ -108,7 +118,7 @@ impl Queue {
         if let Some(limit) = self.config.rate_limit {
             self.tokens.take(limit, now, taken);
         }
-        Some(Dispatch { record: Record::Lease { grants, at: now }, durable, turns, taken })
+        Some(Dispatch { record: Record::Lease { grants, at: now }, durable, turns, taken, runs })
     }
 
     /// Applies a dispatch. The messages come in the order of its turns.
@@ -189,6 +199,35 @@ impl Queue {
             }
         }
         found
+    }
+}
+
+/// What a dispatch comes to, as it grows.
+#[derive(Default)]
+struct Plan {
+    grants: Vec<Grant>,
+    turns: Vec<Turn>,
+    durable: bool,
+    taken: usize,
+    /// Whether messages are among them whose turn comes after another of their group.
+    runs: bool,
+}
+
+impl Plan {
+    fn add(
+        &mut self,
+        entry: &Entry,
+        consumer: ConsumerId,
+        terms: Terms,
+        (until, phase): (Option<Timestamp>, Phase),
+    ) {
+        add_grant(&mut self.grants, entry, until, phase);
+        match self.turns.last_mut() {
+            Some(turn) if turn.consumer == consumer => turn.count += 1,
+            _ => self.turns.push(Turn { consumer, count: 1, lease: terms.lease }),
+        }
+        self.durable |= entry.is_durable();
+        self.taken += 1;
     }
 }
 

@@ -1,5 +1,5 @@
-//! Deciding that a message is done although its lease has ended: it came back, nobody has been given it since, and the
-//! worker that was late says that it has finished.
+//! Deliveries that have ended: the message came back, and may have been delivered again since, when the worker that was
+//! late says something about it.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -21,9 +21,22 @@ pub struct PastDelivery {
     pub granted_at: Timestamp,
 }
 
+/// Where the message of a delivery is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// With a consumer, as this attempt: that of the delivery or a later one.
+    Leased {
+        /// The attempt.
+        attempt: u32,
+    },
+    /// In the queue, to be delivered again.
+    Waiting,
+    /// Not here any more.
+    Gone,
+}
+
 impl Queue {
-    /// Decides which of these messages are done. Only those that wait to be delivered again, with no delivery after the
-    /// one that is named.
+    /// Decides which of these messages are done: those that wait to be delivered again.
     #[must_use]
     pub fn decide_late_ack(&self, now: Timestamp, past: &[PastDelivery]) -> Verdict<()> {
         let mut picked = Vec::new();
@@ -32,7 +45,7 @@ impl Queue {
         let answers = past
             .iter()
             .map(|past| {
-                let entry = self.returned(past).filter(|entry| seen.insert(entry.offset));
+                let entry = self.waiting_again(past).filter(|entry| seen.insert(entry.offset));
                 let entry = entry.ok_or(LeaseError::NotLeased)?;
                 durable |= entry.is_durable();
                 picked.push((entry.priority, entry.offset));
@@ -47,18 +60,35 @@ impl Queue {
         Verdict { answers, records, durable }
     }
 
-    /// Whether the message of a delivery that has ended waits to be delivered again, and has not been since.
+    /// Where the message of a delivery is now.
     #[must_use]
-    pub fn has_returned(&self, past: &PastDelivery) -> bool {
-        self.returned(past).is_some()
+    pub fn standing(&self, past: &PastDelivery) -> Standing {
+        match self.leased.get(&past.offset) {
+            Some(lease) if past.is_of(&lease.entry) => {
+                let attempt = lease.entry.attempts;
+                // A crash may have forgotten this very delivery, and the message was delivered again as the same attempt.
+                let same = past.attempt < attempt || past.granted_at == lease.granted_at;
+                if same { Standing::Leased { attempt } } else { Standing::Gone }
+            }
+            Some(_) => Standing::Gone,
+            None if self.waiting_again(past).is_some() => Standing::Waiting,
+            None => Standing::Gone,
+        }
     }
 
     /// The message of a delivery that has ended, if it waits to be delivered again.
-    fn returned(&self, past: &PastDelivery) -> Option<&Entry> {
+    fn waiting_again(&self, past: &PastDelivery) -> Option<&Entry> {
         let at = |priority| self.rejoined.get(&(Reverse(Priority(priority)), past.offset));
-        let entry = (0..=u8::MAX).find_map(at)?;
-        // A crash may have taken the delivered message back and given its offset to one that came later.
-        let same = entry.attempts == past.attempt && past.attempt > 0 && past.granted_at >= entry.enqueued_at;
-        same.then_some(entry)
+        let ready = || (0..=u8::MAX).find_map(at);
+        let entry = self.delayed.get(&past.offset).or_else(ready);
+        entry.or_else(|| self.returned_to_line(past.offset)).filter(|entry| past.is_of(entry))
+    }
+}
+
+impl PastDelivery {
+    /// Whether it can have been a delivery of this message. A crash may have taken the delivered message back and given
+    /// its offset to one that came later.
+    fn is_of(&self, entry: &Entry) -> bool {
+        (1..=entry.attempts).contains(&self.attempt) && self.granted_at >= entry.enqueued_at
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use nexo_types::{DedupId, Millis, Offset, Timestamp};
 
 use super::Queue;
+use super::dedup::find_in;
 use super::entry::MESSAGE_OVERHEAD_BYTES;
 use crate::batch::{BatchBuilder, BatchKind, MessageBatch};
 use crate::config::{Fate, GroupMode, Overflow};
@@ -77,7 +78,9 @@ impl Queue {
         let check_limits = admission == Admission::Checked && self.config.overflow == Overflow::Reject;
         for message in messages {
             if let Some(id) = &message.dedup {
-                let known = new_ids.get(id).copied().or_else(|| self.dedup.find(id, now));
+                let scope = message.dedup_scope;
+                let known = find_in(&new_ids, id, scope, |offset| Some(*offset));
+                let known = known.or_else(|| self.dedup.find(id, scope, now));
                 if let Some(first) = known {
                     plan.outcomes.push(PushOutcome::Duplicate(first));
                     continue;

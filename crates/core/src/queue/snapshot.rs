@@ -146,12 +146,13 @@ impl Queue {
 
     fn head_of_group(&mut self, entry: &Entry) {
         if let Some(group) = &entry.group {
-            self.groups.entry(group.clone()).or_default();
+            self.note_out(group);
         }
     }
 
     fn wait_behind(&mut self, entry: Entry) -> Result<(), WireError> {
         let group = entry.group.clone().ok_or(WireError::Range)?;
+        self.note_restored(&group, &entry);
         match self.groups.get_mut(&group) {
             Some(behind) => {
                 behind.push_back(entry);
@@ -159,7 +160,7 @@ impl Queue {
             }
             // The head was transient and has not survived: the first of those behind it is the head now.
             None => {
-                self.groups.insert(group, std::collections::VecDeque::new());
+                self.note_out(&group);
                 self.place(entry, Timestamp(0));
             }
         }

@@ -129,7 +129,15 @@ impl Layer {
             match error.span() {
                 Some(span) => {
                     let number = text[..span.start].matches('\n').count() + 1;
-                    let line = text.lines().nth(number - 1).unwrap_or_default().trim();
+                    if is_in_keys(text, number) {
+                        let demand = "sqs_access_keys must be a list of texts, as in [\"ID:SECRET\"]";
+                        return anyhow::anyhow!("line {number}: {demand}");
+                    }
+                    let mut line = text.lines().nth(number - 1).unwrap_or_default().trim();
+                    if reason.starts_with("unknown field") {
+                        // It may be a name for secrets that was written wrong.
+                        line = line.split('=').next().unwrap_or_default().trim_end();
+                    }
                     anyhow::anyhow!("line {number} ({line}): {reason}")
                 }
                 None => anyhow::anyhow!(reason),
@@ -221,6 +229,24 @@ impl Layer {
     }
 }
 
+/// Whether a line belongs to the setting that has secrets in it, and must not be shown, nor what was found there.
+fn is_in_keys(text: &str, number: usize) -> bool {
+    let name = |line: &str| {
+        let line = line.trim_start().trim_start_matches(['[', '"', '\'']);
+        let end = line.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(line.len());
+        line[..end].to_owned()
+    };
+    let begins = |line: &&str| {
+        let line = line.trim_start();
+        // A line that sets something, or begins a table. What is within a list begins with a quote or a brace.
+        line.starts_with('[')
+            || (line.contains('=') && line.starts_with(|c: char| c.is_ascii_alphabetic()))
+            || name(line) == "sqs_access_keys"
+    };
+    let lines: Vec<&str> = text.lines().take(number).collect();
+    lines.iter().rev().find(|line| begins(line)).is_some_and(|line| name(line) == "sqs_access_keys")
+}
+
 /// The keys of these texts. An error names the place of the wrong one, but not its text, which may be a secret.
 fn access_keys(texts: &[String]) -> anyhow::Result<Vec<AccessKey>> {
     let parse = |(index, text): (usize, &String)| {
@@ -263,7 +289,7 @@ mod tests {
     #[test]
     fn an_unknown_key_is_named() {
         let text = refused("data_dir = 'x'\ndatadir = 'y'\n");
-        assert!(text.starts_with("line 2 (datadir = 'y'): unknown field `datadir`"), "{text}");
+        assert!(text.starts_with("line 2 (datadir): unknown field `datadir`"), "{text}");
     }
 
     #[test]
@@ -290,6 +316,31 @@ mod tests {
         let error = format!("{:#}", decided("'one:secret', 'hidden'").unwrap_err());
         assert!(error.starts_with("sqs_access_keys cannot be used: key 2 is wrong"), "{error}");
         assert!(!error.contains("hidden"), "{error}");
+    }
+
+    #[test]
+    fn keys_that_are_written_wrong_are_not_shown_either() {
+        for text in [
+            "sqs_access_keys = 'AKID:hidden'",
+            "log = 'info'\nsqs_access_keys = { AKID = 'hidden' }",
+            "sqs_access_keys = [\n  'a:hidden',\n  { id = 'b', secret = 'hidden' },\n]",
+            "sqs_access_keys = ['a:hidden'",
+            "sqs_access_keys = ['a:b', 'c:hidden]",
+            "\"sqs_access_keys\" = 'a:hidden'",
+            "sqs_access_keys = ['a:b']\nsqs_access_keys = ['c:hidden']",
+            "[sqs_access_keys]\na = 'hidden'",
+            "[[sqs_access_keys]]\nid = 'a'\nsecret = 'hidden'",
+        ] {
+            let error = refused(text);
+            assert!(!error.contains("hidden") && error.contains("sqs_access_keys"), "{error}");
+        }
+        let error = refused("sqs_acces_keys = ['AKID:hidden']");
+        assert!(
+            !error.contains("hidden") && error.contains("line 1 (sqs_acces_keys): unknown field"),
+            "{error}"
+        );
+        let error = refused("sqs_access_keys = ['a:b']\ngrpc = 'here'");
+        assert!(error.contains("line 2 (grpc = 'here')"), "{error}");
     }
 
     #[test]

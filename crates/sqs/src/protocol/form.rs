@@ -64,11 +64,14 @@ impl<'f, 'a> Part<'f, 'a> {
         Ok(Some(number))
     }
 
-    /// The texts of a list, in order; `None` if there is none of them.
+    /// The texts of a list, in order; `None` if there is none of them. A list of one may come without its number.
     pub(crate) fn list(&self, name: &str) -> Option<Vec<Text<'a>>> {
         let items = self.items(name);
         let texts = items.iter().filter_map(|item| self.form.0.get(&*item.prefix));
-        let texts: Vec<Text<'a>> = texts.map(|value| Text(value.clone())).collect();
+        let mut texts: Vec<Text<'a>> = texts.map(|value| Text(value.clone())).collect();
+        if texts.is_empty() {
+            texts.extend(self.text(name));
+        }
         (!texts.is_empty()).then_some(texts)
     }
 
@@ -81,13 +84,17 @@ impl<'f, 'a> Part<'f, 'a> {
         (!map.is_empty()).then_some(map)
     }
 
-    /// The items of a list, in the order of their numbers.
+    /// The items of a list, in the order of their numbers. Without any number, what is there is the one item.
     pub(crate) fn items(&self, name: &str) -> Vec<Part<'f, 'a>> {
         let prefix = self.name(name) + ".";
         let below = self.form.0.range::<str, _>((Bound::Included(&*prefix), Bound::Unbounded));
-        let below = below.take_while(|(key, _)| key.starts_with(&prefix));
+        let mut below = below.take_while(|(key, _)| key.starts_with(&prefix)).peekable();
+        let is_empty = below.peek().is_none();
         let numbers: BTreeSet<u32> =
             below.filter_map(|(key, _)| key[prefix.len()..].split('.').next()?.parse().ok()).collect();
+        if numbers.is_empty() && !is_empty {
+            return vec![self.part(name)];
+        }
         let part = |number: u32| Part { form: self.form, prefix: format!("{prefix}{number}") };
         numbers.into_iter().map(part).collect()
     }
@@ -134,6 +141,18 @@ mod tests {
         assert_eq!(whole.integer("N"), Ok(Some(5)));
         assert!(whole.integer("Action").is_err());
         assert_eq!(whole.list("Z"), None);
+    }
+
+    #[test]
+    fn a_list_of_one_may_come_without_its_number() {
+        let form = Form::parse("A=one&M.Name=k&M.Value=v&B.1=b&B=no&E.Id=e", b"").unwrap();
+        let whole = form.whole();
+        assert_eq!(whole.list("A"), Some(vec![Text::from("one")]));
+        assert_eq!(whole.list("B"), Some(vec![Text::from("b")]));
+        let map = whole.map("M", "Name", "Value").unwrap();
+        assert_eq!(map.get(&Text::from("k")), Some(&Text::from("v")));
+        assert_eq!(whole.items("E")[0].text("Id"), Some(Text::from("e")));
+        assert_eq!((whole.list("M"), whole.items("Z").len()), (None, 0));
     }
 
     #[test]

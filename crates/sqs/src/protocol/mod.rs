@@ -3,6 +3,7 @@
 pub(crate) mod form;
 pub(crate) mod json;
 pub(crate) mod query;
+pub(crate) mod query_json;
 pub(crate) mod xml;
 
 /// How a client speaks.

@@ -14,7 +14,16 @@ pub(crate) fn response(action: Action, response: &Response, request_id: &str) ->
     let name = action.name();
     xml.0.push_str(&format!("<{name}Response xmlns=\"{NAMESPACE}\">"));
     if !matches!(response, Response::Done) {
-        xml.inside(&format!("{name}Result"), |xml| write_result(xml, action, response));
+        let before = xml.0.len();
+        xml.0.push_str(&format!("<{name}Result>"));
+        let empty = xml.0.len();
+        write_result(&mut xml, action, response);
+        if xml.0.len() == empty {
+            xml.0.truncate(before);
+            xml.0.push_str(&format!("<{name}Result/>"));
+        } else {
+            xml.0.push_str(&format!("</{name}Result>"));
+        }
     }
     xml.inside("ResponseMetadata", |xml| xml.text("RequestId", request_id));
     xml.0.push_str(&format!("</{name}Response>"));
@@ -58,12 +67,14 @@ fn write_result(xml: &mut Xml, action: Action, response: &Response) {
             }
         }
         Response::Sent(sent) => write_sent(xml, sent),
-        Response::SentBatch(batch) => write_batch(xml, action, batch, |xml, entry| {
-            xml.text("Id", &entry.id);
-            write_sent(xml, &entry.sent);
-        }),
-        Response::SettledBatch(batch) => {
-            write_batch(xml, action, batch, |xml, entry| xml.text("Id", &entry.id));
+        Response::SentBatch(SentBatch { successful, failed }) => {
+            write_batch(xml, action, successful, failed, |xml, entry| {
+                xml.text("Id", &entry.id);
+                write_sent(xml, &entry.sent);
+            });
+        }
+        Response::SettledBatch(Batch { successful, failed }) => {
+            write_batch(xml, action, successful, failed, |xml, entry| xml.text("Id", &entry.id));
         }
         Response::Messages(received) => {
             for message in &received.messages {
@@ -91,12 +102,18 @@ fn write_sent(xml: &mut Xml, sent: &Sent) {
     xml.optional("SequenceNumber", sent.sequence_number.as_deref());
 }
 
-fn write_batch<T>(xml: &mut Xml, action: Action, batch: &Batch<T>, write: impl Fn(&mut Xml, &T)) {
+fn write_batch<T>(
+    xml: &mut Xml,
+    action: Action,
+    successful: &[T],
+    failed: &[FailedEntry],
+    write: impl Fn(&mut Xml, &T),
+) {
     let name = format!("{}ResultEntry", action.name());
-    for entry in &batch.successful {
+    for entry in successful {
         xml.inside(&name, |xml| write(xml, entry));
     }
-    for entry in &batch.failed {
+    for entry in failed {
         xml.inside("BatchResultErrorEntry", |xml| {
             xml.text("Id", &entry.id);
             xml.text("SenderFault", if entry.sender_fault { "true" } else { "false" });

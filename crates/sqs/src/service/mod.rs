@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_broker::{Broker, CreateError, Protocol, QueueHandle};
+use nexo_broker::{Broker, CreateError, Intake, Protocol, QueueHandle};
 use nexo_types::{QueueId, QueueName};
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +27,7 @@ use crate::fault::{Fault, FaultCode};
 use crate::limits::{LimitMode, Limits};
 use crate::message::Source;
 use crate::queue_url;
+use crate::refusals::Refusals;
 use crate::request::Request;
 use crate::response::Response;
 use crate::settings::{ANNOTATION, Settings};
@@ -68,6 +69,8 @@ pub(crate) struct Context {
     /// The path of the request: old clients send a request about a queue to the queue's own address.
     pub(crate) path: String,
     pub(crate) region: String,
+    /// What `X-Amzn-Trace-Id` says.
+    pub(crate) trace: Option<String>,
 }
 
 /// The actions.
@@ -80,6 +83,9 @@ pub(crate) struct Service {
     recent: Recent,
     repeated: RepeatedReceives,
     tasks: Arc<MoveTasks>,
+    /// Memory for answers with messages, from before they are written until they are sent.
+    answers: Intake,
+    pub(crate) refusals: Refusals,
 }
 
 /// A queue that a request is about.
@@ -111,6 +117,8 @@ impl Service {
     }
 
     pub(crate) fn new(broker: Broker, options: SqsOptions, stop: CancellationToken) -> Self {
+        // As much may be on its way out as in. A client that does not read keeps its answer in memory.
+        let answers = Intake::new(broker.intake().bytes_max());
         Self {
             broker,
             options,
@@ -119,7 +127,14 @@ impl Service {
             recent: Recent::default(),
             repeated: RepeatedReceives::default(),
             tasks: Arc::new(MoveTasks::default()),
+            answers,
+            refusals: Refusals::default(),
         }
+    }
+
+    /// The memory for what is on its way in.
+    pub(crate) fn intake(&self) -> &Intake {
+        self.broker.intake()
     }
 
     pub(crate) fn limits(&self) -> &'static Limits {
@@ -164,9 +179,9 @@ impl Service {
     /// The queue that a request names.
     fn queue(&self, context: &Context, url: Option<&Text<'_>>) -> Result<Queue, Fault> {
         let name = match url {
-            Some(url) => queue_url::queue_name(url)?,
+            Some(url) => queue_url::queue_name(url, &context.base_url)?,
             None if context.path.trim_matches('/').is_empty() => return Err(Fault::missing("QueueUrl")),
-            None => queue_url::queue_name(&context.path)?,
+            None => queue_url::queue_name(&context.path, &context.base_url)?,
         };
         self.queue_named(&name)
     }
@@ -191,7 +206,7 @@ impl Service {
     }
 
     fn seen<'a>(&'a self, context: &'a Context, name: &'a QueueName) -> Seen<'a> {
-        Seen { name, region: &context.region, account: &self.options.account, limits: self.limits() }
+        Seen { name, region: &context.region, account: &self.options.account }
     }
 }
 

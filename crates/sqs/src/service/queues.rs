@@ -154,7 +154,7 @@ impl Service {
         if self.limits().is_strict() {
             self.recent.purge(queue.name())?;
         }
-        queue.handle.purge().await?;
+        self.broker.clear(queue.name()).await?;
         Ok(Response::Done)
     }
 

@@ -1,19 +1,25 @@
 //! Receiving: what is there, or the first that comes. Nobody asks again and again: a receive that waits is a consumer that
 //! the broker knows, and one whose client goes away takes nothing with it.
 
-use nexo_broker::{Delivery, PopError, PopRequest, Receipt};
+use std::time::Duration;
+
+use nexo_broker::{Delivery, IntakeHold, PopError, PopRequest, Receipt};
 use nexo_types::{Millis, QueueName};
 
 use super::{Context, Queue, Service};
 use crate::attributes::NO_VISIBILITY;
 use crate::fault::{Fault, FaultCode};
-use crate::limits::{ANSWER_BYTES_MAX, BATCH_MAX};
+use crate::limits::{ANSWER_BYTES_MAX, ANSWER_UNCOUNTED_BYTES, BATCH_MAX};
 use crate::message::{self, Wanted};
 use crate::request::ReceiveMessage;
 use crate::response::{Message, Messages, Response};
 
 /// How long messages are held that go back at once.
 const LOOK_MAX: Millis = Millis::from_secs(30);
+/// How long a receive waits for memory for its answer. Clients try again after that.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
+/// How often a message is in memory while its answer is written.
+const ANSWER_COPIES: usize = 2;
 
 impl Service {
     pub(super) async fn receive_message(
@@ -37,8 +43,7 @@ impl Service {
             bytes_max: Some(ANSWER_BYTES_MAX),
         };
         let Some(attempt) = request.receive_request_attempt_id else {
-            let messages = self.receive(context, &queue, pop, &wanted).await?;
-            return Ok(Response::Messages(Messages { messages }));
+            return Ok(Response::Messages(self.receive(context, &queue, pop, &wanted).await?));
         };
         if !queue.is_fifo() {
             return Err(Fault::wrong_queue_type("ReceiveRequestAttemptId", &attempt));
@@ -46,12 +51,13 @@ impl Service {
         message::check_id("ReceiveRequestAttemptId", Some(&attempt), limits)?;
         let key = (queue.handle.id(), attempt.to_string());
         let visibility = pop.visibility.unwrap_or_else(|| queue.handle.visibility());
-        let mut messages = self.repeated.again(&self.broker, &key, visibility).await;
-        if messages.is_empty() {
-            messages = self.receive(context, &queue, pop, &wanted).await?;
-            self.repeated.remember(key, &messages);
+        let messages = self.repeated.again(&self.broker, &key, visibility).await;
+        if !messages.is_empty() {
+            return Ok(Response::Messages(Messages { messages, hold: None }));
         }
-        Ok(Response::Messages(Messages { messages }))
+        let received = self.receive(context, &queue, pop, &wanted).await?;
+        self.repeated.remember(key, &received.messages);
+        Ok(Response::Messages(received))
     }
 
     async fn receive(
@@ -60,25 +66,65 @@ impl Service {
         queue: &Queue,
         pop: PopRequest,
         wanted: &Wanted,
-    ) -> Result<Vec<Message>, Fault> {
+    ) -> Result<Messages, Fault> {
         if self.is_full(queue) {
             self.receive_nothing(queue, pop.wait).await?;
-            return Ok(Vec::new());
+            return Ok(Messages { messages: Vec::new(), hold: None });
         }
-        let deliveries = match pop.visibility.unwrap_or_else(|| queue.handle.visibility()) {
-            Millis::ZERO | NO_VISIBILITY => self.look(queue, pop).await?,
-            _ => self.pop(queue, pop).await?,
-        };
+        let (deliveries, hold) = self.take_with_room(queue, pop).await?;
         let source = queue.source();
         let place = (&*context.region, &*self.options.account);
         let find = |name: &QueueName| self.queue_named(name).ok().map(|queue| queue.source());
         let seen = |delivery: &Delivery| message::received(delivery, source, wanted, place, find);
-        Ok(deliveries.iter().map(seen).collect())
+        let messages: Vec<Message> = deliveries.iter().map(seen).collect();
+        Ok(Messages { messages, hold })
+    }
+
+    /// Takes messages, and memory for the answer. Without memory the messages go back, and are taken again when there is
+    /// some: whoever waits for it must not keep what it waits for.
+    async fn take_with_room(
+        &self,
+        queue: &Queue,
+        pop: PopRequest,
+    ) -> Result<(Vec<Delivery>, Option<IntakeHold>), Fault> {
+        let deliveries = self.take(queue, pop).await?;
+        let bytes = answer_bytes(&deliveries);
+        if bytes <= ANSWER_UNCOUNTED_BYTES {
+            return Ok((deliveries, None));
+        }
+        if let Some(hold) = self.answers.try_hold(bytes) {
+            return Ok((deliveries, Some(hold)));
+        }
+        let receipts: Vec<Receipt> = deliveries.iter().map(Delivery::receipt).collect();
+        drop(deliveries);
+        // Those that are back already, after a look, are left as they are.
+        self.broker.return_unseen(&receipts).await;
+        let hold = tokio::time::timeout(ROOM_WAIT_MAX, self.answers.hold(bytes)).await.map_err(|_| {
+            let message = "Too many large answers are on their way out. Please try again.";
+            Fault::new(FaultCode::ServiceUnavailable, message)
+        })?;
+        let again = PopRequest { wait: Millis::ZERO, bytes_max: Some(hold.bytes() / ANSWER_COPIES), ..pop };
+        Ok((self.take(queue, again).await?, Some(hold)))
+    }
+
+    async fn take(&self, queue: &Queue, pop: PopRequest) -> Result<Vec<Delivery>, Fault> {
+        match pop.visibility.unwrap_or_else(|| queue.handle.visibility()) {
+            Millis::ZERO | NO_VISIBILITY => self.look(queue, pop).await,
+            _ => self.pop(queue, pop).await,
+        }
     }
 
     async fn pop(&self, queue: &Queue, pop: PopRequest) -> Result<Vec<Delivery>, Fault> {
+        let receive = async {
+            if queue.is_fifo() {
+                // With the first message of a group come those behind it.
+                self.broker.pop_runs(queue.name(), pop).await
+            } else {
+                self.broker.pop(queue.name(), pop).await
+            }
+        };
         let popped = tokio::select! {
-            popped = self.broker.pop(queue.name(), pop) => popped,
+            popped = receive => popped,
             // Whoever waits when the broker stops is told that nothing came, and asks again, here or elsewhere.
             () = self.stop.cancelled() => Ok(Vec::new()),
         };
@@ -124,6 +170,12 @@ impl Service {
         }
         Ok(())
     }
+}
+
+/// The memory that an answer takes, near enough: the messages, and what is written of them.
+fn answer_bytes(deliveries: &[Delivery]) -> usize {
+    let bytes = |one: &Delivery| one.message.body.len() + one.message.properties.bytes.len();
+    deliveries.iter().map(bytes).sum::<usize>() * ANSWER_COPIES
 }
 
 /// How long a request wants to wait, if it says.

@@ -16,7 +16,12 @@ impl Service {
         request: SendMessage<'_>,
     ) -> Result<Response, Fault> {
         let queue = self.queue(context, request.queue_url.as_ref())?;
-        let outgoing = message::outgoing(request.into_entry(), &queue.settings, self.limits())?;
+        let outgoing = message::outgoing(
+            request.into_entry(),
+            &queue.settings,
+            self.limits(),
+            context.trace.as_deref(),
+        )?;
         let sent = self.send(&queue, vec![Ok(outgoing)]).await?.pop();
         sent.unwrap_or_else(|| Err(Fault::new(FaultCode::ServiceUnavailable, "The message was not taken.")))
             .map(Response::Sent)
@@ -42,10 +47,11 @@ impl Service {
                 format!("Batch requests cannot be longer than {max} bytes. You have sent {bytes} bytes."),
             ));
         }
-        let checked = |entry: SendEntry<'_>| message::outgoing(entry, &queue.settings, limits);
+        let trace = context.trace.as_deref();
+        let checked = |entry: SendEntry<'_>| message::outgoing(entry, &queue.settings, limits, trace);
         let outgoing: Vec<Result<Outgoing, Fault>> = entries.into_iter().map(checked).collect();
         let sent = self.send(&queue, outgoing).await?;
-        Ok(Response::SentBatch(batch::sort(ids, sent, |id, sent| SentEntry { id, sent })))
+        Ok(Response::SentBatch(batch::sort(ids, sent, |id, sent| SentEntry { id, sent }).into()))
     }
 
     /// Pushes those messages that are right, in one go. Answers come in the order of the messages.

@@ -127,26 +127,36 @@ impl Service {
         let calls = by_length.into_iter().map(|(length, indices)| {
             let receipts: Vec<Receipt> =
                 indices.iter().filter_map(|index| Some(changes[*index].as_ref().ok()?.receipt)).collect();
-            async move {
-                let answers: Vec<Result<(), SettleError>> = if length == Millis::ZERO {
-                    self.broker.nack(&receipts, Some(Millis::ZERO)).await
-                } else {
-                    let extended = self.broker.extend(&receipts, length).await;
-                    extended.into_iter().map(|answer| answer.map(|_until| ())).collect()
-                };
-                (indices, answers)
-            }
+            async move { (indices, self.change_to(queue, &receipts, length).await) }
         });
         let mut outcomes: Vec<Result<(), Fault>> =
             changes.iter().map(|change| change.as_ref().map(|_| ()).map_err(Clone::clone)).collect();
         for (indices, answers) in join_all(calls).await {
             for (index, answer) in indices.into_iter().zip(answers) {
                 if let (Err(error), Ok(change)) = (answer, &changes[index]) {
-                    outcomes[index] = Err(queue.change_refused(&change.receipt, error));
+                    outcomes[index] = queue.change_refused(&change.receipt, error);
                 }
             }
         }
         outcomes
+    }
+
+    /// Has leases end after this time. In a standard queue any receipt of a message will do; in a FIFO queue only that of
+    /// its last delivery, because its group goes on from there.
+    async fn change_to(
+        &self,
+        queue: &Queue,
+        receipts: &[Receipt],
+        length: Millis,
+    ) -> Vec<Result<(), SettleError>> {
+        if !queue.is_fifo() {
+            return self.broker.change_even_late(receipts, length).await;
+        }
+        if length == Millis::ZERO {
+            return self.broker.nack(receipts, Some(Millis::ZERO)).await;
+        }
+        let extended = self.broker.extend(receipts, length).await;
+        extended.into_iter().map(|answer| answer.map(|_until| ())).collect()
     }
 }
 
@@ -180,22 +190,21 @@ impl Queue {
     }
 
     /// What to say if a lease could not be changed.
-    fn change_refused(&self, receipt: &Receipt, error: SettleError) -> Fault {
+    fn change_refused(&self, receipt: &Receipt, error: SettleError) -> Result<(), Fault> {
         match error {
-            SettleError::QueueGone { .. } => Fault::no_such_queue(),
-            SettleError::Unavailable { reason } => Fault::new(FaultCode::ServiceUnavailable, reason),
-            SettleError::NotLeased { .. } if self.handle.has_returned(receipt) => {
-                Fault::new(FaultCode::MessageNotInflight, "The specified message isn't in flight.")
-            }
-            SettleError::TimeTooLong { .. } => Fault::invalid(error.to_string()),
+            SettleError::QueueGone { .. } => Err(Fault::no_such_queue()),
+            SettleError::Unavailable { reason } => Err(Fault::new(FaultCode::ServiceUnavailable, reason)),
+            // AWS says that all is well while the message is there, and leaves it visible.
+            SettleError::NotLeased { .. } if self.handle.has_returned(receipt) => Ok(()),
+            SettleError::TimeTooLong { .. } => Err(Fault::invalid(error.to_string())),
             SettleError::NotLeased { .. }
             | SettleError::Stale { .. }
             | SettleError::Unknown { .. }
-            | SettleError::AlreadyReceived { .. } => Fault::value(
+            | SettleError::AlreadyReceived { .. } => Err(Fault::value(
                 "ReceiptHandle",
                 &receipt_handle::encode(receipt),
                 "Message does not exist or is not available for visibility timeout change.",
-            ),
+            )),
         }
     }
 }

@@ -8,6 +8,8 @@ use crate::protocol::form::Form;
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 /// Characters of a region that is shown again, in ARNs.
 const REGION_MAX: usize = 64;
+/// Characters of a key's id that the log is told.
+const KEY_ID_SHOWN_MAX: usize = 128;
 
 /// What a request says about its own signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +44,12 @@ pub(super) enum Place {
         /// In seconds.
         expires_s: u64,
     },
+}
+
+/// The id of the key that a request says it was signed with, for the log.
+pub(crate) fn key_id(headers: &HeaderMap, form: &Form<'_>) -> Option<String> {
+    let claim = Claim::of(headers, form).ok()??;
+    Some(claim.key_id.chars().take(KEY_ID_SHOWN_MAX).collect())
 }
 
 impl Claim {

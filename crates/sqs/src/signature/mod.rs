@@ -10,6 +10,6 @@ mod claim;
 mod keys;
 mod verify;
 
-pub(crate) use claim::region;
+pub(crate) use claim::{key_id, region};
 pub use keys::{AccessKey, AccessKeyError};
 pub(crate) use verify::Signed;

@@ -210,6 +210,7 @@ impl Ledger {
         self.judge_group(delivery);
         let life = self.life;
         if let Some(record) = self.records.get_mut(&copy) {
+            record.words.came(life);
             record.saw(Seen { life, at, attempt, place });
             record.custody = Custody::Held { session, until };
             self.totals.redelivered += u64::from(record.deliveries > 1);
@@ -231,6 +232,7 @@ impl Ledger {
             faults.push((What::Early, format!("{} us early", not_before - at)));
         }
         match record.custody {
+            Custody::Held { .. } | Custody::Acked { .. } if record.words.may_count() => {}
             Custody::Held { session, until }
                 if self.is_current(session) && until.is_none_or(|until| at + SLACK < until) =>
             {
@@ -301,6 +303,9 @@ impl Ledger {
                 Custody::Waiting | Custody::Acked { .. } => None,
             };
             record.custody = Custody::Acked { session, until };
+            if is_heard_late(copy, session) {
+                record.words.said(life);
+            }
             record.note(at, life, Event::AckSent { session });
         }
     }
@@ -357,6 +362,9 @@ impl Ledger {
         let life = self.life;
         let Some(record) = self.records.get_mut(&copy) else { return 0 };
         record.custody = Custody::Waiting;
+        if is_heard_late(copy, session) {
+            record.words.said(life);
+        }
         record.note(at, life, Event::Returned { session });
         record.deliveries
     }
@@ -376,6 +384,18 @@ impl Ledger {
         {
             record.back_at = back_at;
         }
+    }
+
+    /// SQS has answered what was said about a message while its lease held.
+    pub(crate) fn answered_in_time(&mut self, copy: Copy) {
+        if let Some(record) = self.records.get_mut(&copy) {
+            record.words.answered();
+        }
+    }
+
+    /// Whether somebody who was late may have deleted a message that another holds.
+    pub(crate) fn may_be_gone(&self, copy: Copy) -> bool {
+        self.records.get(&copy).is_some_and(|record| record.words.may_count())
     }
 
     /// Notes a repetition that was recognised.
@@ -462,10 +482,11 @@ impl Ledger {
         &self.counts
     }
 
-    /// A transient message that was confirmed in an earlier life.
+    /// A transient message that was confirmed in an earlier life, or one that somebody who was late may have deleted.
     fn may_vanish(&self, record: &Record) -> bool {
-        record.stamp.durability == Durability::Transient
-            && matches!(record.promise, Promise::Confirmed { life } if life < self.life)
+        let is_transient = record.stamp.durability == Durability::Transient
+            && matches!(record.promise, Promise::Confirmed { life } if life < self.life);
+        is_transient || record.words.may_count()
     }
 
     /// Whether the broker must remember this delivery.
@@ -486,4 +507,9 @@ impl Ledger {
         }
         self.done.push_back((copy, record));
     }
+}
+
+/// Whether what this session says about a message counts also when somebody else has it.
+fn is_heard_late(copy: Copy, session: SessionId) -> bool {
+    session.way == Way::Sqs && copy.family != Family::GROUPS
 }

@@ -96,7 +96,43 @@ pub(super) struct Record {
     /// The latest deliveries. Which of them no kill can take back may be known only later.
     pub(super) seen: VecDeque<Seen>,
     pub(super) deliveries: u32,
+    /// What SQS was told about it and has not answered in time.
+    pub(super) words: Words,
     events: Vec<(Micros, u32, Event)>,
+}
+
+/// Deletes and changes of visibility that SQS has not answered in time. In a standard queue the receipt of any delivery
+/// counts: a word that comes late may be about a message that somebody else holds by then.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Words {
+    open: u32,
+    life: u32,
+    /// Whether the message was delivered again after such a word, in the same life.
+    may_be_late: bool,
+}
+
+impl Words {
+    pub(super) fn said(&mut self, life: u32) {
+        self.open += 1;
+        self.life = life;
+    }
+
+    pub(super) const fn answered(&mut self) {
+        self.open = self.open.saturating_sub(1);
+    }
+
+    /// The message has come again. What was said in an earlier life is not heard any more.
+    pub(super) fn came(&mut self, life: u32) {
+        if life > self.life && !self.may_be_late {
+            self.open = 0;
+        }
+        self.may_be_late |= self.open > 0;
+    }
+
+    /// Whether somebody who was late may have deleted it, or given it back, while another had it.
+    pub(super) const fn may_count(&self) -> bool {
+        self.may_be_late && self.open > 0
+    }
 }
 
 /// Something that happened to it, to be told in the end.
@@ -145,6 +181,7 @@ impl Record {
             was_rejected: false,
             seen: VecDeque::new(),
             deliveries: 0,
+            words: Words::default(),
             events: Vec::with_capacity(4),
         }
     }

@@ -458,3 +458,25 @@ fn nothing_dies_of_age_where_nothing_ages() {
     story.ledger.delivered(&Delivery { cause: Some(Cause::Expired), ..delivery });
     assert_eq!(story.found(), [What::DeadLetter]);
 }
+
+#[test]
+fn who_was_late_with_sqs_may_have_deleted_what_another_holds() {
+    for is_late in [false, true] {
+        let mut story = Story::new();
+        let message = story.confirmed(ordered(1));
+        let copy = message.copy_in(Family::ORDERED);
+        let early = story.ledger.open_session(Way::Sqs);
+        let delivery = Delivery { session: early, ..story.delivery(message, Place::ORDERED, 1) };
+        story.ledger.delivered(&delivery);
+        let at = story.tick();
+        story.ledger.returned(copy, early, at);
+        if !is_late {
+            story.ledger.answered_in_time(copy);
+        }
+        story.delivered(message, Place::ORDERED, 2);
+        let at = story.tick();
+        story.ledger.returned(copy, story.session, at);
+        story.ledger.close_books();
+        assert_eq!(story.found(), if is_late { vec![] } else { vec![What::Lost] });
+    }
+}

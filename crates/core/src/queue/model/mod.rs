@@ -31,7 +31,7 @@ enum Op {
         pick: usize,
         stale: bool,
     },
-    /// The worker says that it is done, whether or not its lease has ended.
+    /// The worker says that it is done, whether or not its lease has ended and somebody else has the message.
     LateAck {
         pick: usize,
     },
@@ -51,6 +51,7 @@ enum Op {
     },
     Wait(u64),
     Purge,
+    Clear,
     Pause(bool),
     Take(usize),
     PageOut,
@@ -87,8 +88,9 @@ fn terms_of(kind: u8) -> Terms {
             2 => LeaseTerms::For(Millis(70)),
             _ => LeaseTerms::Session,
         },
-        settle: if kind >= 6 { SettleMode::Automatic } else { SettleMode::Manual },
+        settle: if matches!(kind, 6 | 7) { SettleMode::Automatic } else { SettleMode::Manual },
         priority: 0,
+        groups: if kind >= 8 { GroupTake::Run } else { GroupTake::Head },
     }
 }
 
@@ -142,7 +144,7 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
     let consumer = 0u64..6;
     prop_oneof![
         12 => drafts(mix).prop_map(Op::Push),
-        6 => (consumer.clone(), 0u32..4, 0u8..8).prop_map(|(consumer, credit, terms)| Op::Subscribe { consumer, credit, terms }),
+        6 => (consumer.clone(), 0u32..4, 0u8..12).prop_map(|(consumer, credit, terms)| Op::Subscribe { consumer, credit, terms }),
         6 => (consumer.clone(), 0u32..6).prop_map(|(consumer, credit)| Op::Credit { consumer, credit }),
         1 => consumer.prop_map(|consumer| Op::Leave { consumer }),
         8 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(pick, stale)| Op::Ack { pick, stale }),
@@ -153,6 +155,7 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
         3 => (any::<usize>(), 0u64..200).prop_map(|(pick, span)| Op::Extend { pick, span }),
         8 => (0u64..120).prop_map(Op::Wait),
         1 => Just(Op::Purge),
+        1 => Just(Op::Clear),
         1 => any::<bool>().prop_map(Op::Pause),
         1 => (1usize..5).prop_map(Op::Take),
         2 => Just(Op::PageOut),

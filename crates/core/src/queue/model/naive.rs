@@ -47,13 +47,30 @@ impl Model {
             .filter(|m| m.place == Where::Waiting && m.ready_at.min(m.expires_at) <= now)
             .filter(|m| match &m.group {
                 None => true,
-                Some(group) => {
-                    !self.messages.iter().any(|o| o.group.as_ref() == Some(group) && o.offset < m.offset)
-                }
+                Some(group) => !self.messages.iter().any(|o| {
+                    o.group.as_ref() == Some(group) && (o.offset < m.offset || o.place != Where::Waiting)
+                }),
             })
             .collect();
         ready.sort_by_key(|m| (Reverse(m.priority), m.offset));
         ready
+    }
+
+    /// What a consumer that takes runs gets after this message of a group: the next of it, if it may be delivered.
+    pub(super) fn follower(&self, group: &GroupId, offset: Offset, now: Timestamp) -> Option<&Naive> {
+        let behind = self.messages.iter().filter(|m| m.group.as_ref() == Some(group) && m.offset > offset);
+        let next = behind.min_by_key(|m| m.offset)?;
+        (next.place == Where::Waiting && next.ready_at <= now && next.expires_at > now).then_some(next)
+    }
+
+    /// Uses credit of a consumer although it is not its turn.
+    pub(super) fn take_one_more(&mut self, consumer: u64) -> Terms {
+        let (terms, credit) = self.consumers.get_mut(&consumer).expect("who is served is there");
+        *credit -= 1;
+        if *credit == 0 {
+            self.turn.retain(|id| *id != consumer);
+        }
+        *terms
     }
 
     pub(super) fn get(&mut self, offset: Offset) -> Option<&mut Naive> {

@@ -258,7 +258,8 @@ impl Rig {
                 dispatch
             };
             // On a full disk a lease is not written down, unless messages leave by it.
-            let is_unwritten = dispatch.durable && !dispatch.settles() && self.log.len().is_multiple_of(3);
+            let is_unwritten =
+                dispatch.durable && !dispatch.must_be_written() && self.log.len().is_multiple_of(3);
             if dispatch.durable && !is_unwritten {
                 self.append(&dispatch.record);
             }
@@ -270,11 +271,16 @@ impl Rig {
                 .turns
                 .iter()
                 .flat_map(|turn| std::iter::repeat_n(turn.consumer, turn.count as usize));
+            let mut last = None;
             for one in &handed {
                 let consumer = turns.next().expect("every message has a consumer");
-                self.check_delivery(one, consumer);
+                self.check_delivery(one, consumer, last.take());
+                last = Some((consumer, one.offset));
             }
             assert!(turns.next().is_none());
+            if handed.len() < 5 && self.queue.config().rate_limit.is_none() {
+                assert!(self.next_of_run(last).is_none(), "a run of a group ended before its time");
+            }
             self.settle_read();
         }
         let someone = !self.model.turn.is_empty();
@@ -286,19 +292,35 @@ impl Rig {
         }
     }
 
-    fn check_delivery(&mut self, handed: &Handed, consumer: ConsumerId) {
+    /// What a consumer that takes runs must get after its last message.
+    fn next_of_run(&mut self, last: Option<(ConsumerId, Offset)>) -> Option<Naive> {
+        let (consumer, offset) = last?;
+        let (terms, credit) = *self.model.consumers.get(&consumer.0)?;
+        if terms.groups == GroupTake::Head || credit == 0 {
+            return None;
+        }
+        let group = self.model.get(offset)?.group.clone()?;
+        self.model.follower(&group, offset, self.now).cloned()
+    }
+
+    /// Checks a delivery that came after `last` in the same dispatch.
+    fn check_delivery(&mut self, handed: &Handed, consumer: ConsumerId, last: Option<(ConsumerId, Offset)>) {
         let now = self.now;
         assert!(!self.queue.config().paused, "a paused queue hands nothing out");
         assert!(self.model.allowed(self.queue.config().rate_limit, now), "the rate limit holds");
-        let (expected, terms) = self.model.next_consumer().expect("somebody has credit");
-        assert_eq!(consumer.0, expected, "consumers are served in turn");
-        let next = self
-            .model
-            .ready(now)
-            .into_iter()
-            .find(|m| m.expires_at > now)
-            .cloned()
-            .expect("something is ready");
+        let follower = self.next_of_run(last).zip(last);
+        let (next, terms) = match follower {
+            Some((next, (holder, _))) => {
+                assert_eq!(consumer, holder, "a run of a group goes to one consumer");
+                (next, self.model.take_one_more(holder.0))
+            }
+            None => {
+                let (expected, terms) = self.model.next_consumer().expect("somebody has credit");
+                assert_eq!(consumer.0, expected, "consumers are served in turn");
+                let next = self.model.ready(now).into_iter().find(|m| m.expires_at > now).cloned();
+                (next.expect("something is ready"), terms)
+            }
+        };
         assert_eq!(handed.offset, next.offset, "the most urgent, oldest message goes first");
         assert_eq!(handed.attempts, next.attempts + 1);
         let payload = handed.payload.clone().unwrap_or_else(|| {
@@ -455,9 +477,17 @@ impl Rig {
     fn late_ack(&mut self, pick: usize) {
         let Some((offset, attempt)) = self.receipt(pick) else { return };
         self.due();
-        let back =
-            self.model.ready(self.now).into_iter().any(|m| m.offset == offset && m.attempts == attempt);
         let past = PastDelivery { offset, attempt, granted_at: self.now };
+        let known = self.model.get(offset).filter(|m| m.attempts >= attempt).cloned();
+        let back = known.as_ref().is_some_and(|m| m.place == Where::Waiting);
+        match self.queue.standing(&past) {
+            Standing::Waiting => assert!(back),
+            Standing::Leased { attempt: current } => {
+                assert_eq!(known.filter(|m| m.place != Where::Waiting).map(|m| m.attempts), Some(current));
+            }
+            // The moment of this delivery is not that of the lease, so the same attempt is another one.
+            Standing::Gone => assert!(!back && known.is_none_or(|m| m.attempts == attempt)),
+        }
         // The second of two equal ones in one call does not hold.
         let verdict = self.queue.decide_late_ack(self.now, &[past, past]);
         assert_eq!(verdict.answers[0].is_ok(), back, "{:?}", verdict.answers);
@@ -571,6 +601,16 @@ impl Rig {
         let ready = self.model.ready(now);
         let expected: Vec<Offset> = ready.iter().filter(|m| m.expires_at > now).map(|m| m.offset).collect();
         assert_eq!(seen, expected, "a look in parts of {part} shows what is ready, in order");
+    }
+
+    fn clear(&mut self) {
+        let record = Record::Clear { before: self.queue.next_offset(), at: self.now };
+        let removed = self.run(&record, true).removed.expect("it gives back what it removed");
+        assert_eq!(removed.count, self.model.messages.len() as u64);
+        assert!(self.queue.is_empty());
+        self.model.messages.clear();
+        self.model.dedup.clear();
+        self.dispatch();
     }
 
     /// The broker takes messages aside and gives them back as if nothing had happened.
@@ -762,6 +802,7 @@ impl Rig {
             Op::Extend { pick, span } => self.extend(*pick, *span),
             Op::Wait(ms) => self.wait(*ms),
             Op::Purge => self.purge(),
+            Op::Clear => self.clear(),
             Op::Pause(paused) => {
                 let config = QueueConfig { paused: *paused, ..self.queue.config().clone() };
                 self.run(&Record::Configure { config, at: self.now }, true);

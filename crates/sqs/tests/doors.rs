@@ -1,0 +1,135 @@
+//! Who is let in, and how much memory those who are can take.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use nexo_log::disk::MemoryDisk;
+use nexo_sqs::SqsOptions;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const MIB: usize = 1024 * 1024;
+
+#[tokio::test]
+async fn without_keys_only_names_of_this_machine_are_answered() {
+    let server = Server::start(&MemoryDisk::new()).await;
+    server.create("q").await;
+    for (host, expected) in [
+        ("localhost:9324", 200),
+        ("q.localhost", 200),
+        ("127.0.0.1", 200),
+        ("[::1]:9324", 200),
+        ("rebound.example:9324", 403),
+        ("localhost.example", 403),
+        ("192.168.0.1:9324", 403),
+    ] {
+        for target in ["/?Action=ListQueues", "/?Action=PurgeQueue&QueueUrl=q"] {
+            let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+            let (status, _, text) = server.exchange(&request).await;
+            assert_eq!(status, expected, "{host}: {text}");
+            assert_eq!(text.contains("<Code>AccessDenied</Code>"), expected == 403, "{text}");
+        }
+    }
+    server.end().await;
+}
+
+#[tokio::test]
+async fn with_keys_any_name_will_do_and_refusals_are_those_of_aws() {
+    let sqs = SqsOptions { access_keys: vec!["AKID:secret".parse().unwrap()], ..SqsOptions::default() };
+    let server = Server::start_with(&MemoryDisk::new(), sqs, |_| {}).await;
+    for _ in 0..3 {
+        let request = "GET /?Action=ListQueues HTTP/1.1\r\nHost: sqs.example\r\nConnection: close\r\n\r\n";
+        let (status, _, text) = server.exchange(request).await;
+        assert!(status == 403 && text.contains("MissingAuthenticationToken"), "{text}");
+    }
+    server.end().await;
+}
+
+/// Says that so many bytes of a send come, and sends some of them.
+async fn begin_send(server: &Server, length: usize, sent: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    let head = format!(
+        "POST / HTTP/1.1\r\nHost: {}\r\n{}Content-Length: {length}\r\n\r\n",
+        server.address,
+        json_head("SendMessage")
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&vec![b' '; sent]).await.unwrap();
+    stream
+}
+
+async fn until_held(server: &Server, bytes: u64) {
+    for _ in 0..4000 {
+        if server.broker.intake().held_bytes() == bytes {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{} bytes are held, not {bytes}", server.broker.intake().held_bytes());
+}
+
+#[tokio::test]
+async fn bodies_that_are_unfinished_hold_no_more_than_there_is() {
+    let limit = 16 * MIB as u64;
+    let server = Server::start_with(&MemoryDisk::new(), SqsOptions::default(), |options| {
+        options.memory_bytes_max = 4 * limit;
+    })
+    .await;
+    server.create("q").await;
+    let mut begun = Vec::new();
+    for _ in 0..8 {
+        begun.push(begin_send(&server, 8 * MIB, 100).await);
+    }
+    until_held(&server, limit).await;
+    // Small requests need not wait for large ones.
+    server.json("SendMessage", &json!({ "QueueUrl": "q", "MessageBody": "small" })).await;
+    // Whoever goes away makes room.
+    drop(begun);
+    until_held(&server, 0).await;
+    let body = "x".repeat(4 * MIB);
+    server.json("SendMessage", &json!({ "QueueUrl": "q", "MessageBody": body })).await;
+    until_held(&server, 0).await;
+    server.end().await;
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_are_bounded_and_others_get_theirs() {
+    let server = Server::start_with(&MemoryDisk::new(), SqsOptions::default(), |options| {
+        // Room for two answers of 8 MiB, each counted twice.
+        options.memory_bytes_max = 4 * 32 * MIB as u64;
+    })
+    .await;
+    server.create("q").await;
+    for _ in 0..4 {
+        server.json("SendMessage", &json!({ "QueueUrl": "q", "MessageBody": "x".repeat(8 * MIB) })).await;
+    }
+    let ask = json!({ "QueueUrl": "q", "AttributeNames": ["All"] }).to_string();
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        stream.write_all(server.request(&json_head("ReceiveMessage"), &ask).as_bytes()).await.unwrap();
+        readers.push(stream);
+    }
+    let queue = nexo_types::QueueName::new("q").unwrap();
+    for _ in 0..4000 {
+        if server.broker.queue_stats(&queue).unwrap().leased == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(server.broker.queue_stats(&queue).unwrap().leased, 2, "two have their answers");
+    // When those are read the others get theirs, and nothing was counted as received in vain.
+    let read = readers.into_iter().map(|mut stream| async move {
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.len() > 8 * MIB, "{}", &answer[..200]);
+        assert!(answer.contains("\"ApproximateReceiveCount\":\"1\""));
+    });
+    let all = futures_util::future::join_all(read);
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("all answers come");
+    server.end().await;
+}
