@@ -312,6 +312,12 @@ impl QueueHandle {
         let _ = self.shared.with(&self.slot, |state, _| state.queue.add_credit(consumer, credit));
     }
 
+    /// Has a consumer that does not acknowledge wait while a limit that others share is used up.
+    pub fn heed_limit(&self, consumer: ConsumerId, limit: Arc<SharedCredit>) {
+        // A queue that is gone has nothing to give.
+        let _ = self.shared.with(&self.slot, |state, _| state.queue.heed_limit(consumer, limit));
+    }
+
     /// Takes one message if there is one, and says how many are left.
     ///
     /// # Errors

@@ -29,6 +29,8 @@ pub(super) struct Channel {
     /// For consumers to come; 0 for none.
     pub(super) prefetch: u32,
     pub(super) limit: Option<Arc<Limit>>,
+    /// The consumer that was offered the limit's room first, the last time there was some.
+    pub(super) eased_first: u64,
     pub(super) last_queue: Option<QueueName>,
     pub(super) content: Content,
     pub(super) route: RouteCache,
@@ -165,6 +167,7 @@ impl Channel {
             tags: HashMap::default(),
             prefetch: 0,
             limit: None,
+            eased_first: 0,
             last_queue: None,
             content: Content::default(),
             route: RouteCache::default(),

@@ -33,10 +33,8 @@ impl Session {
         let by_the_book = self.abilities.qos_by_the_book;
         let channel = self.channel(number)?;
         let acks = if consume.no_ack { Acks::None } else { Acks::Wanted };
-        let (prefetch, limit) = match acks {
-            Acks::Wanted => (channel.prefetch, channel.limit.clone()),
-            Acks::None => (0, None),
-        };
+        let prefetch = if acks == Acks::Wanted { channel.prefetch } else { 0 };
+        let limit = channel.limit.clone();
         if traits.kind == QueueKind::Quorum && channel.limit.is_some() && !by_the_book {
             let text = format!("queue '{}' in vhost '/' does not support global qos", queue.name());
             return Err(Refusal::new(ReplyCode::NotImplemented, text));
@@ -200,6 +198,11 @@ impl Session {
             held.source.sit(Seat { limit: Some(Arc::clone(&limit)), ..held.source.seat() });
         }
         channel.limit = Some(Arc::clone(&limit));
+        for consumer in channel.consumers.values().filter(|consumer| consumer.acks == Acks::None) {
+            if let Some(id) = consumer.source.seat().consumer {
+                consumer.source.queue.heed_limit(id, Arc::clone(&limit.credit));
+            }
+        }
         let mut gone = Vec::new();
         for consumer in channel.consumers.values_mut().filter(|consumer| ids.contains(&consumer.source.id)) {
             let of_consumer = channel.unacked.iter().filter(|held| held.source.id == consumer.source.id);
@@ -234,6 +237,8 @@ fn subscribe(
         if source.prefetch > 0 { source.prefetch.saturating_sub(held) } else { consumer.window.first() };
     let shared_credit = limit.as_ref().map(|limit| Arc::clone(&limit.credit));
     let subscription = source.queue.subscribe(terms, credit, shared_credit)?;
+    // What is not acknowledged takes no room, and gives none back.
+    let limit = limit.filter(|_| consumer.acks == Acks::Wanted);
     source.sit(Seat { consumer: Some(subscription.id()), limit });
     Ok(subscription)
 }

@@ -267,10 +267,15 @@ impl Client {
     }
 
     pub async fn consume(&mut self, name: &'static str, no_ack: bool) {
+        self.consume_as("tag", name, no_ack).await;
+    }
+
+    /// Consumes under a tag of its own.
+    pub async fn consume_as(&mut self, tag: &'static str, name: &'static str, no_ack: bool) {
         let consume = basic::Consume {
             ticket: 0,
             queue: ShortStr::from_static(name),
-            consumer_tag: ShortStr::from_static("tag"),
+            consumer_tag: ShortStr::from_static(tag),
             no_local: false,
             no_ack,
             exclusive: false,
@@ -279,6 +284,28 @@ impl Client {
         };
         self.send(1, &consume).await;
         self.expect("basic.consume-ok").await;
+    }
+
+    /// Limits what consumers hold: all of the channel together if `global`.
+    pub async fn qos(&mut self, prefetch_count: u16, global: bool) {
+        self.send(1, &basic::Qos { prefetch_size: 0, prefetch_count, global }).await;
+        self.expect("basic.qos-ok").await;
+    }
+
+    /// The next delivery: the consumer's tag, and its own.
+    pub async fn delivery_to(&mut self) -> (String, u64) {
+        let got = self.expect("basic.deliver").await;
+        let Method::Basic(nexo_amqp::codec::method::BasicMethod::Deliver(deliver)) = got.method() else {
+            panic!("{got:?}")
+        };
+        let to = (deliver.consumer_tag.to_string(), deliver.delivery_tag);
+        self.content().await;
+        to
+    }
+
+    /// Nothing has come, and what comes next is the answer to a question.
+    pub async fn expect_silence(&mut self) {
+        self.qos(0, false).await;
     }
 
     /// The next delivery: its tag, whether it was delivered before, and its body.

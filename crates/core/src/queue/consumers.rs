@@ -49,7 +49,8 @@ impl Default for Terms {
     }
 }
 
-/// A number of messages that several consumers, perhaps of several queues, may hold together.
+/// A number of messages that several consumers, perhaps of several queues, may hold together. One that does not
+/// acknowledge holds none: it takes no room here, but gets nothing while there is no room, as on RabbitMQ.
 #[derive(Debug, Default)]
 pub struct SharedCredit(AtomicI64);
 
@@ -140,6 +141,14 @@ impl Consumers {
         self.add_credit(id, credit);
     }
 
+    /// Has a consumer that does not acknowledge wait while a limit that others share is used up.
+    pub(crate) fn heed(&mut self, id: ConsumerId, shared: Arc<SharedCredit>) {
+        if let Some(consumer) = self.all.get_mut(&id) {
+            debug_assert_eq!(consumer.terms.settle, SettleMode::Automatic, "what others hold is counted already");
+            consumer.shared = Some(shared);
+        }
+    }
+
     pub(crate) fn remove(&mut self, id: ConsumerId) {
         if let Some(consumer) = self.all.remove(&id) {
             self.with_credit -= usize::from(consumer.credit > 0);
@@ -186,7 +195,7 @@ impl Consumers {
         };
         if let Some(consumer) = alone.and_then(|id| self.all.get_mut(&id))
             && let Some(id) = alone
-            && consumer.shared.is_none()
+            && consumer.shares_freely()
             && consumer.credit > 1
         {
             // One credit is left for the ordinary way, which knows when a consumer leaves its row.
@@ -212,7 +221,7 @@ impl Consumers {
                     passed += 1;
                     continue;
                 }
-                if consumer.credit == 0 || !consumer.shared.as_deref().is_none_or(SharedCredit::take_one) {
+                if consumer.credit == 0 || !consumer.take_shared() {
                     consumer.in_turn = false;
                     continue;
                 }
@@ -231,7 +240,10 @@ impl Consumers {
 
     /// Gives back what [`Self::next`] took, to a consumer and to those it shares a limit with.
     pub(crate) fn give_back(&mut self, id: ConsumerId, count: u32) {
-        if let Some(shared) = self.all.get(&id).and_then(|consumer| consumer.shared.as_ref()) {
+        if let Some(consumer) = self.all.get(&id)
+            && let Some(shared) = &consumer.shared
+            && consumer.terms.settle == SettleMode::Manual
+        {
             shared.add(count);
         }
         self.add_credit(id, count);
@@ -263,6 +275,20 @@ impl Consumers {
 impl Consumer {
     fn is_starved(&self) -> bool {
         self.shared.as_deref().is_some_and(SharedCredit::is_empty)
+    }
+
+    /// Whether it may have several messages without asking for each.
+    fn shares_freely(&self) -> bool {
+        self.shared.is_none() || (self.terms.settle == SettleMode::Automatic && !self.is_starved())
+    }
+
+    /// Takes room for one message where it must; `false` if there is none.
+    fn take_shared(&self) -> bool {
+        match (&self.shared, self.terms.settle) {
+            (None, _) => true,
+            (Some(shared), SettleMode::Manual) => shared.take_one(),
+            (Some(shared), SettleMode::Automatic) => !shared.is_empty(),
+        }
     }
 }
 
@@ -368,6 +394,24 @@ mod tests {
         consumers.add_credit(ConsumerId(2), 0);
         assert_eq!(consumers.next().map(|(id, _)| id.0), Some(2));
         assert_eq!(consumers.next(), None);
+    }
+
+    #[test]
+    fn a_consumer_without_acknowledgements_waits_for_shared_credit_and_uses_none() {
+        let mut consumers = Consumers::default();
+        let shared = Arc::new(SharedCredit::new(1));
+        let automatic = Terms { settle: SettleMode::Automatic, ..Terms::default() };
+        consumers.add(ConsumerId(1), automatic, 100, None);
+        consumers.heed(ConsumerId(1), Arc::clone(&shared));
+        assert_eq!(consumers.next_turn(10).map(|(id, _, count)| (id.0, count)), Some((1, 10)));
+        consumers.add(ConsumerId(2), Terms::default(), 100, Some(Arc::clone(&shared)));
+        let order: Vec<u64> = std::iter::from_fn(|| consumers.next()).take(4).map(|(id, _)| id.0).collect();
+        assert_eq!(order, [1, 2], "the second took all there was");
+        consumers.give_back(ConsumerId(1), 1);
+        assert_eq!(consumers.next(), None, "what it never took it does not give back");
+        shared.add(1);
+        consumers.add_credit(ConsumerId(1), 0);
+        assert_eq!(consumers.next().map(|(id, _)| id.0), Some(1));
     }
 
     #[test]

@@ -247,6 +247,11 @@ impl Queue {
         self.consumers.add(id, terms, credit, Some(shared));
     }
 
+    /// Has a consumer that does not acknowledge wait while a limit that others share is used up.
+    pub fn heed_limit(&mut self, id: nexo_types::ConsumerId, shared: std::sync::Arc<SharedCredit>) {
+        self.consumers.heed(id, shared);
+    }
+
     /// Lets a consumer take this many more.
     pub fn add_credit(&mut self, id: nexo_types::ConsumerId, credit: u32) {
         self.consumers.add_credit(id, credit);
