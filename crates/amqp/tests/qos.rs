@@ -17,13 +17,13 @@ async fn a_shared_limit_goes_round_among_the_queues_of_a_channel() {
     let served = Served::start().await;
     let mut client = served.client().await;
     let queues = ["one", "two", "three"];
-    for queue in queues {
-        client.declare(queue).await;
-        client.publish_at_once(queue, TRANSIENT, &[&b"x"[..]; 100]).await;
-    }
     client.qos(1, true).await;
     for queue in queues {
+        client.declare(queue).await;
         client.consume_as(queue, queue, false).await;
+    }
+    for queue in queues {
+        client.publish_at_once(queue, TRANSIENT, &[&b"x"[..]; 100]).await;
     }
     let mut served_to: BTreeMap<String, u32> = BTreeMap::new();
     for _ in 0..90 {

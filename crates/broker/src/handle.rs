@@ -378,6 +378,19 @@ impl QueueHandle {
         Ok(())
     }
 
+    /// Deletes the queue if it goes with its last consumer and has none, and returns when it is gone. The subscription
+    /// that ended last sees to that as well, but nobody can wait for it.
+    pub async fn delete_if_left_alone(&self) {
+        if !self.slot.state.lock().is_left_alone() {
+            return;
+        }
+        let _changing = self.shared.catalog_change.lock().await;
+        let check = |state: &SlotState, _| if state.is_left_alone() { Ok(()) } else { Err(()) };
+        if let Err(error) = self.shared.remove_queue(&self.slot, check) {
+            tracing::debug!(queue = %self.slot.name, %error, "a queue without consumers was not deleted");
+        }
+    }
+
     /// Takes everything that waits out of the queue, and says how many that were.
     ///
     /// # Errors

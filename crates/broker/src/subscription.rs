@@ -257,11 +257,9 @@ impl Drop for Subscription {
         });
         let Ok(deaths) = ended else { return };
         self.shared.bury_soon(&self.slot, deaths);
-        let left_alone =
-            |state: &SlotState| state.queue.config().auto_delete && state.queue.consumers().0 == 0;
-        if self.kind != Kind::Pull && left_alone(&self.slot.state.lock()) {
+        if self.kind != Kind::Pull && self.slot.state.lock().is_left_alone() {
             let (shared, slot) = (Arc::clone(&self.shared), Arc::clone(&self.slot));
-            self.shared.workers.spawn(move || shared.delete_unused(&slot, |state, _| left_alone(state)));
+            self.shared.workers.spawn(move || shared.delete_unused(&slot, |state, _| state.is_left_alone()));
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
+use nexo_broker::QueueHandle;
 use nexo_types::{QueueId, QueueName};
 use tokio::sync::Notify;
 
@@ -173,6 +174,11 @@ impl Channel {
             route: RouteCache::default(),
             replies: None,
         }
+    }
+
+    /// The queues that its consumers consume from.
+    pub(super) fn consumed_queues(&self) -> Vec<QueueHandle> {
+        self.consumers.values().map(|consumer| consumer.source.queue.clone()).collect()
     }
 
     pub(super) const fn next_tag(&mut self) -> u64 {

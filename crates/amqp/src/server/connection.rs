@@ -68,8 +68,25 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
     connection.take_input().await;
     connection.serve().await;
     connection.session.end().await;
+    let Connection { session, reader, mut writer, stop, .. } = connection;
+    let is_agreed = session.phase == Phase::Closed;
+    drop(session);
     // The peer may be gone already.
-    let _ = connection.writer.shutdown().await;
+    let _ = writer.shutdown().await;
+    if is_agreed {
+        drain(reader, stop).await;
+    }
+}
+
+/// Reads and discards until the client closes its end, for a while: one that still writes when the socket is closed
+/// gets a reset, which some clients take for a failure, and which may cost them the `close-ok` that they have not read.
+async fn drain(mut reader: OwnedReadHalf, stop: CancellationToken) {
+    let mut discarded = [0; 4096];
+    let drained = async { while matches!(reader.read(&mut discarded).await, Ok(count) if count > 0) {} };
+    tokio::select! {
+        _ = timeout(CLOSE_MAX, drained) => {}
+        () = stop.cancelled() => {}
+    }
 }
 
 /// What has come of a frame of an unknown kind.

@@ -112,12 +112,17 @@ impl Session {
         if channel.replies.as_ref().is_some_and(|replies| replies.tag == *cancel.consumer_tag) {
             channel.replies = None;
         } else if let Some(id) = channel.tags.get(cancel.consumer_tag.as_bytes()).copied() {
-            if let Some(consumer) = channel.consumers.get(&id) {
+            let queue = channel.consumers.get(&id).map(|consumer| {
                 consumer.stop.notify_one();
-            }
+                consumer.source.queue.clone()
+            });
             self.stop_consumers(HashSet::from([id])).await;
             self.write_all_of_unacknowledged(number, id);
             self.forget_consumer(number, id);
+            // Who has the answer may count on it that an auto-delete queue is gone.
+            if let Some(queue) = queue {
+                queue.delete_if_left_alone().await;
+            }
         }
         self.answer_unless(cancel.nowait, number, &basic::CancelOk { consumer_tag: cancel.consumer_tag });
         Ok(())

@@ -11,7 +11,7 @@ use super::channel::{Channel, Mode};
 use super::content::{Publish, Whole};
 use super::error::Refusal;
 use super::message_facts::Facts;
-use super::outbox::{Outbox, Publisher};
+use super::outbox::{Outbox, Publisher, disk_is_full};
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::routing::Target;
 use super::session::{Session, Slot};
@@ -78,6 +78,7 @@ impl Session {
         let (exchange, key) = (incoming.exchange, incoming.routing_key);
         channel.route.find(&self.shared.broker, &mut self.targets, exchange, key, &copies, &headers)?;
         facts?;
+        self.published_nowhere = true;
         match &mut channel.mode {
             Mode::Transaction(transaction) => transaction.publish(incoming.to_whole()),
             Mode::Plain | Mode::Confirm(_) => Ok(()),
@@ -119,6 +120,7 @@ impl Session {
             durability: facts.durability,
             ..Draft::default()
         };
+        self.published_nowhere |= !is_routed;
         for target in route.targets {
             self.outbox.add(target, &for_target(draft, target), publisher);
         }
@@ -172,6 +174,12 @@ impl Session {
     /// Pushes what was published; gives back what to wait for, unless the disk is full: then it stays, and the
     /// connection is not read from until there is room.
     pub(super) fn flush_publishes(&mut self) -> Option<Written> {
+        if std::mem::take(&mut self.published_nowhere)
+            && let Some(reason) = disk_is_full(&self.shared.broker)
+        {
+            // RabbitMQ blocks whoever publishes, wherever it goes.
+            self.block(&reason);
+        }
         if self.outbox.is_empty() {
             return Some(Written::NOTHING);
         }

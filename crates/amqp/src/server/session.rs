@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
-use nexo_broker::{QueueError, SessionId};
+use nexo_broker::{QueueError, QueueHandle, SessionId};
 use tokio::sync::mpsc;
 
 use super::channel::Channel;
@@ -50,6 +50,8 @@ pub(super) struct Session {
     pub(super) phase: Phase,
     /// Whether publishes wait for room on the disk.
     pub(super) blocked: bool,
+    /// Whether something was published that no queue was asked to take: nobody has looked whether the disk is full.
+    pub(super) published_nowhere: bool,
     pub(super) pace: Pace,
     pub(super) owns_queues: bool,
     /// The shortest time for which a client may hold a message, if it ever had one with an end.
@@ -117,6 +119,7 @@ impl Session {
             replies,
             phase: Phase::Running,
             blocked: false,
+            published_nowhere: false,
             pace: Pace::default(),
             owns_queues: false,
             shortest_timeout: None,
@@ -154,9 +157,11 @@ impl Session {
         for consumer in channel.consumers.values() {
             consumer.stop.notify_one();
         }
+        let consumed = channel.consumed_queues();
         self.stop_consumers(ids).await;
         self.waiting.retain(|batch| batch.source.channel != number);
         self.channels.remove(&number);
+        delete_left_alone(consumed).await;
     }
 
     /// Says that the connection ends, and why.
@@ -180,7 +185,13 @@ impl Session {
         self.consumers = FuturesUnordered::new();
         self.waiting.clear();
         self.flush_acks();
-        self.channels.clear();
+        let mut consumed = Vec::new();
+        for (_, slot) in self.channels.drain() {
+            if let Slot::Open(channel) = slot {
+                consumed.extend(channel.consumed_queues());
+            }
+        }
+        delete_left_alone(consumed).await;
         if std::mem::take(&mut self.owns_queues) {
             self.shared.broker.end_session(self.id).await;
         }
@@ -270,6 +281,13 @@ impl Session {
     pub(super) const fn new_serial(&mut self) -> u64 {
         self.next_serial += 1;
         self.next_serial
+    }
+}
+
+/// Has auto-delete queues go that have lost their last consumer: a client that is told of the end may count on it.
+async fn delete_left_alone(queues: Vec<QueueHandle>) {
+    for queue in queues {
+        queue.delete_if_left_alone().await;
     }
 }
 

@@ -144,7 +144,11 @@ impl Consumers {
     /// Has a consumer that does not acknowledge wait while a limit that others share is used up.
     pub(crate) fn heed(&mut self, id: ConsumerId, shared: Arc<SharedCredit>) {
         if let Some(consumer) = self.all.get_mut(&id) {
-            debug_assert_eq!(consumer.terms.settle, SettleMode::Automatic, "what others hold is counted already");
+            debug_assert_eq!(
+                consumer.terms.settle,
+                SettleMode::Automatic,
+                "what others hold is counted already"
+            );
             consumer.shared = Some(shared);
         }
     }

@@ -94,9 +94,10 @@ impl Entry {
         }
     }
 
-    /// Whether its life is nothing: whoever waits when it is pushed may have it, and then it goes.
+    /// Whether its time to live is zero and nobody has had it: whoever waits when it is pushed may have it. One that
+    /// comes back has expired.
     pub(crate) fn is_fleeting(&self) -> bool {
-        self.expires_at == self.enqueued_at
+        self.expires_at == self.enqueued_at && self.attempts == 0
     }
 
     /// Whether a consumer may have it now.
