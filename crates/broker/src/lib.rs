@@ -58,7 +58,7 @@ pub use nexo_core::draft::{Bundle, Draft};
 pub use nexo_core::message::{
     DeathReason, Durability, MessageView, NewMessage, Origin, Properties, PropertyFormat, StoredMessage,
 };
-pub use nexo_core::queue::{Handed, LeaseTerms, SettleMode, SharedCredit, Terms};
+pub use nexo_core::queue::{Handed, LeaseTerms, Outgoing, SettleMode, SharedCredit, Terms};
 pub use nexo_core::topology;
 pub use options::BrokerOptions;
 pub use receipt::{Receipt, ReceiptError};

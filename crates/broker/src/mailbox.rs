@@ -4,12 +4,18 @@
 //! the order in which they were handed to it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-use nexo_core::queue::{Handed, SettleMode};
+use nexo_core::queue::{Allowance, Handed, SettleMode};
 use nexo_types::ConsumerId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+
+/// What messages count for among the bytes that their consumer may hold.
+pub(crate) fn charged(messages: &[Handed]) -> u64 {
+    messages.iter().map(|message| u64::from(message.charged)).sum()
+}
 
 /// Messages handed to one consumer and not yet taken by it.
 #[derive(Debug)]
@@ -18,6 +24,7 @@ pub(crate) struct Mailbox {
     settle: SettleMode,
     inner: Mutex<Inner>,
     wake: Notify,
+    allowance: Option<Arc<Allowance>>,
 }
 
 #[derive(Debug, Default)]
@@ -35,8 +42,13 @@ struct Batch {
 }
 
 impl Mailbox {
-    pub(crate) fn new(consumer: ConsumerId, settle: SettleMode) -> Self {
-        Self { consumer, settle, inner: Mutex::default(), wake: Notify::new() }
+    pub(crate) fn new(consumer: ConsumerId, settle: SettleMode, allowance: Option<Arc<Allowance>>) -> Self {
+        Self { consumer, settle, inner: Mutex::default(), wake: Notify::new(), allowance }
+    }
+
+    /// Notes that messages of so many bytes were passed on. `true` if the queue should look at the consumer again.
+    pub(crate) fn passed_on(&self, bytes: u64) -> bool {
+        bytes > 0 && self.allowance.as_ref().is_some_and(|allowance| allowance.passed_on(bytes))
     }
 
     /// Whether what is put in has left its queue, or does when it has been read.
@@ -84,10 +96,17 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         let batch = inner.batches.iter_mut().find(|batch| batch.number == number);
         let found = batch.map(|batch| {
+            let before = charged(&batch.messages);
             batch.messages = messages;
             batch.whole = true;
+            (before, charged(&batch.messages))
         });
         drop(inner);
+        if let (Some((before, now)), Some(allowance)) = (found, &self.allowance) {
+            // First what they count for now, so that it is never taken for less.
+            allowance.take(now);
+            let _ = allowance.passed_on(before);
+        }
         self.wake.notify_one();
         found.is_some()
     }

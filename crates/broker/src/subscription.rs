@@ -4,19 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_core::message::{PropertyFormat, StoredMessage};
-use nexo_core::queue::{Handed, ReturnCause, SharedCredit, Terms};
+use nexo_core::queue::{Allowance, Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
-use nexo_types::{ConsumerId, Offset, Timestamp};
+use nexo_types::{ConsumerId, Offset, Timestamp, limits};
 
 use crate::delivery::Delivery;
 use crate::error::QueueError;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, charged};
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
 
 /// How long somebody who does not want to wait waits for the disk.
 const LOG_READ_MAX: Duration = Duration::from_secs(30);
+
+/// What a message of a single answer may take besides what is wanted of it, near enough: the rest goes back.
+const PULLED_OVERHEAD_BYTES: u64 = 512;
 
 /// A consumer of one queue. Dropping it ends the subscription; what it holds comes back at once unless the
 /// subscription was asked to keep its leases.
@@ -27,6 +30,8 @@ pub struct Subscription {
     mailbox: Arc<Mailbox>,
     id: ConsumerId,
     kind: Kind,
+    /// Bytes that were taken and may not have been passed on yet.
+    taken_bytes: u64,
 }
 
 /// What becomes of things when a subscription ends.
@@ -52,6 +57,21 @@ impl Subscription {
         Self::start_sharing(shared, slot, terms, credit, None, kind)
     }
 
+    /// Takes up to `max` messages for a single answer, of which so many bytes are wanted.
+    pub(crate) fn pull(
+        shared: &Arc<Shared>,
+        slot: &Arc<Slot>,
+        terms: Terms,
+        max: u32,
+        bytes_max: Option<usize>,
+    ) -> Result<Self, QueueError> {
+        let allowance = bytes_max.map(|bytes| {
+            let bytes = bytes as u64 + u64::from(max) * PULLED_OVERHEAD_BYTES;
+            Arc::new(Allowance::new(bytes, Arc::clone(&shared.outgoing)))
+        });
+        Self::begin(shared, slot, terms, max, None, allowance, Kind::Pull)
+    }
+
     /// As [`Self::start`], with a limit that other consumers share.
     pub(crate) fn start_sharing(
         shared: &Arc<Shared>,
@@ -61,16 +81,32 @@ impl Subscription {
         limit: Option<Arc<SharedCredit>>,
         kind: Kind,
     ) -> Result<Self, QueueError> {
+        let allowance = Allowance::new(limits::CONSUMER_BYTES_MAX, Arc::clone(&shared.outgoing));
+        Self::begin(shared, slot, terms, credit, limit, Some(Arc::new(allowance)), kind)
+    }
+
+    fn begin(
+        shared: &Arc<Shared>,
+        slot: &Arc<Slot>,
+        terms: Terms,
+        credit: u32,
+        limit: Option<Arc<SharedCredit>>,
+        allowance: Option<Arc<Allowance>>,
+        kind: Kind,
+    ) -> Result<Self, QueueError> {
         let id = shared.new_consumer_id();
-        let mailbox = Arc::new(Mailbox::new(id, terms.settle));
+        let mailbox = Arc::new(Mailbox::new(id, terms.settle, allowance.clone()));
         shared.with(slot, |state, _| {
             state.mailboxes.insert(id, Arc::clone(&mailbox));
             match limit {
                 Some(limit) => state.queue.add_sharing_consumer(id, terms, credit, limit),
                 None => state.queue.add_consumer(id, terms, credit),
             }
+            if let Some(allowance) = allowance {
+                state.queue.set_allowance(id, allowance);
+            }
         })?;
-        Ok(Self { shared: Arc::clone(shared), slot: Arc::clone(slot), mailbox, id, kind })
+        Ok(Self { shared: Arc::clone(shared), slot: Arc::clone(slot), mailbox, id, kind, taken_bytes: 0 })
     }
 
     /// Who this is.
@@ -79,10 +115,12 @@ impl Subscription {
         self.id
     }
 
-    /// The next messages, as soon as there are any; `None` once the queue is deleted or the broker stops.
+    /// The next messages, as soon as there are any; `None` once the queue is deleted or the broker stops. Whoever asks
+    /// has passed on what came before, as far as the bytes that a consumer may hold are concerned.
     pub async fn next(&mut self) -> Option<Vec<Delivery>> {
         loop {
-            let deliveries = self.open(self.mailbox.next().await?);
+            let handed = self.next_taken().await?;
+            let deliveries = self.open(handed);
             if !deliveries.is_empty() {
                 return Some(deliveries);
             }
@@ -92,11 +130,21 @@ impl Subscription {
     /// As [`Self::next`], for whoever passes messages on in the form in which they are stored. All of them have it.
     pub async fn next_handed(&mut self) -> Option<Vec<Handed>> {
         loop {
-            let handed = self.in_time(self.mailbox.next().await?);
+            let taken = self.next_taken().await?;
+            let handed = self.in_time(taken);
             if !handed.is_empty() {
                 return Some(handed);
             }
         }
+    }
+
+    async fn next_taken(&mut self) -> Option<Vec<Handed>> {
+        if self.mailbox.passed_on(std::mem::take(&mut self.taken_bytes)) {
+            self.add_credit(0);
+        }
+        let taken = self.mailbox.next().await?;
+        self.taken_bytes = charged(&taken);
+        Some(taken)
     }
 
     /// The messages that are here now, as they are stored.

@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use nexo_types::{ConsumerId, Millis, Timestamp};
 
+use super::allowance::Allowance;
 use crate::record::Phase;
 
 /// On which terms a consumer takes messages.
@@ -81,11 +82,24 @@ impl SharedCredit {
     }
 }
 
+/// Who is next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NextTurn {
+    pub(crate) consumer: ConsumerId,
+    pub(crate) terms: Terms,
+    /// How many messages it may have.
+    pub(crate) count: u32,
+    /// How many bytes it may have besides, in more than one message: the turn ends with the message that uses them up.
+    pub(crate) room: u64,
+}
+
 #[derive(Debug)]
 struct Consumer {
     terms: Terms,
     credit: u32,
     shared: Option<Arc<SharedCredit>>,
+    /// Bytes that it may hold; `None` for any number.
+    allowance: Option<Arc<Allowance>>,
     /// Whether it stands in a row.
     in_turn: bool,
 }
@@ -111,10 +125,17 @@ impl Consumers {
         credit: u32,
         shared: Option<Arc<SharedCredit>>,
     ) {
-        let fresh = self.all.insert(id, Consumer { terms, credit: 0, shared, in_turn: false }).is_none();
+        let consumer = Consumer { terms, credit: 0, shared, allowance: None, in_turn: false };
+        let fresh = self.all.insert(id, consumer).is_none();
         debug_assert!(fresh, "consumer ids are used once");
         self.choose_active();
         self.add_credit(id, credit);
+    }
+
+    pub(crate) fn set_allowance(&mut self, id: ConsumerId, allowance: Arc<Allowance>) {
+        if let Some(consumer) = self.all.get_mut(&id) {
+            consumer.allowance = Some(allowance);
+        }
     }
 
     pub(crate) fn add_credit(&mut self, id: ConsumerId, credit: u32) {
@@ -191,28 +212,55 @@ impl Consumers {
         self.active.filter(|_| self.single_active)
     }
 
-    /// Whose turn it is, and how many messages it may have now, at most `max`: one, unless nobody else waits.
-    pub(crate) fn next_turn(&mut self, max: u32) -> Option<(ConsumerId, Terms, u32)> {
+    /// Whose turn it is, and how many messages it may have now, at most `max`: one, unless nobody else waits. The
+    /// first of them has `bytes`, which are noted; [`Self::end_turn`] notes those of the others.
+    pub(crate) fn next_turn(&mut self, max: u32, bytes: u32) -> Option<NextTurn> {
         let alone = match self.turns.as_slice() {
             [(_, turn)] if turn.len() == 1 && !self.single_active => turn.front().copied(),
             _ => None,
         };
         if let Some(consumer) = alone.and_then(|id| self.all.get_mut(&id))
             && let Some(id) = alone
-            && consumer.shares_freely()
+            && (consumer.shared.is_none() || consumer.terms.settle == SettleMode::Automatic)
             && consumer.credit > 1
         {
             // One credit is left for the ordinary way, which knows when a consumer leaves its row.
-            let count = max.min(consumer.credit - 1).max(1);
-            consumer.credit -= count;
-            return Some((id, consumer.terms, count));
+            let room = if consumer.lacks_shared() { 0 } else { consumer.room() };
+            if room > 0 {
+                let count = max.min(consumer.credit - 1).max(1);
+                consumer.credit -= count;
+                consumer.note_handed(bytes.into());
+                let room = room.saturating_sub(bytes.into());
+                return Some(NextTurn { consumer: id, terms: consumer.terms, count, room });
+            }
         }
-        self.next().map(|(id, terms)| (id, terms, 1))
+        let (consumer, terms) = self.next_for(bytes)?;
+        Some(NextTurn { consumer, terms, count: 1, room: 0 })
+    }
+
+    /// Ends a turn: `bytes` were handed out in it beyond its first message, and what it did not use goes back.
+    pub(crate) fn end_turn(&mut self, turn: NextTurn, bytes: u64) {
+        if bytes > 0
+            && let Some(consumer) = self.all.get(&turn.consumer)
+        {
+            consumer.note_handed(bytes);
+        }
+        if turn.count > 0 {
+            self.give_back(turn.consumer, turn.count);
+        }
+    }
+
+    /// Takes back bytes that were noted and not handed out.
+    pub(crate) fn give_back_bytes(&self, id: ConsumerId, bytes: u64) {
+        if let Some(allowance) = self.all.get(&id).and_then(|consumer| consumer.allowance.as_ref()) {
+            // Whoever gives back credit as well has the consumer looked at again.
+            let _ = allowance.passed_on(bytes);
+        }
     }
 
     /// Whose turn it is: of those with credit the one of highest priority that has waited longest. It is given one
-    /// message, and goes to the end of its row if it may have more.
-    pub(crate) fn next(&mut self) -> Option<(ConsumerId, Terms)> {
+    /// message, of this size, and goes to the end of its row if it may have more.
+    fn next_for(&mut self, bytes: u32) -> Option<(ConsumerId, Terms)> {
         let only = self.active();
         for (_, turn) in &mut self.turns {
             let mut passed = 0;
@@ -225,10 +273,11 @@ impl Consumers {
                     passed += 1;
                     continue;
                 }
-                if consumer.credit == 0 || !consumer.take_shared() {
+                if consumer.credit == 0 || consumer.room() == 0 || !consumer.take_shared() {
                     consumer.in_turn = false;
                     continue;
                 }
+                consumer.note_handed(bytes.into());
                 consumer.credit -= 1;
                 if consumer.credit > 0 {
                     turn.push_back(id);
@@ -242,7 +291,7 @@ impl Consumers {
         None
     }
 
-    /// Gives back what [`Self::next`] took, to a consumer and to those it shares a limit with.
+    /// Gives back what [`Self::next_turn`] took, to a consumer and to those it shares a limit with.
     pub(crate) fn give_back(&mut self, id: ConsumerId, count: u32) {
         if let Some(consumer) = self.all.get(&id)
             && let Some(shared) = &consumer.shared
@@ -278,12 +327,22 @@ impl Consumers {
 
 impl Consumer {
     fn is_starved(&self) -> bool {
+        self.lacks_shared() || self.room() == 0
+    }
+
+    fn lacks_shared(&self) -> bool {
         self.shared.as_deref().is_some_and(SharedCredit::is_empty)
     }
 
-    /// Whether it may have several messages without asking for each.
-    fn shares_freely(&self) -> bool {
-        self.shared.is_none() || (self.terms.settle == SettleMode::Automatic && !self.is_starved())
+    /// Bytes that it may be handed now.
+    fn room(&self) -> u64 {
+        self.allowance.as_ref().map_or(u64::MAX, |allowance| allowance.room())
+    }
+
+    fn note_handed(&self, bytes: u64) {
+        if let Some(allowance) = &self.allowance {
+            allowance.take(bytes);
+        }
     }
 
     /// Takes room for one message where it must; `false` if there is none.
@@ -321,6 +380,32 @@ impl Terms {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::allowance::Outgoing;
+
+    impl Consumers {
+        fn next(&mut self) -> Option<(ConsumerId, Terms)> {
+            self.next_for(0)
+        }
+    }
+
+    #[test]
+    fn a_consumer_without_room_is_passed_over_until_it_has_passed_on_what_it_holds() {
+        let mut consumers = Consumers::default();
+        let allowance = Arc::new(Allowance::new(100, Arc::new(Outgoing::new(1000))));
+        for id in [1, 2] {
+            consumers.add(ConsumerId(id), Terms::default(), 1000, None);
+        }
+        consumers.set_allowance(ConsumerId(1), Arc::clone(&allowance));
+        let mut order = || consumers.next_for(60).map(|(id, _)| id.0);
+        assert_eq!(
+            [order(), order(), order(), order(), order()],
+            [Some(1), Some(2), Some(1), Some(2), Some(2)]
+        );
+        assert!(allowance.passed_on(120), "it was passed over");
+        consumers.add_credit(ConsumerId(1), 0);
+        assert_eq!(consumers.next_for(60).map(|(id, _)| id.0), Some(2));
+        assert_eq!(consumers.next_for(60).map(|(id, _)| id.0), Some(1));
+    }
 
     #[test]
     fn consumers_with_credit_are_served_in_turn() {
@@ -407,7 +492,7 @@ mod tests {
         let automatic = Terms { settle: SettleMode::Automatic, ..Terms::default() };
         consumers.add(ConsumerId(1), automatic, 100, None);
         consumers.heed(ConsumerId(1), Arc::clone(&shared));
-        assert_eq!(consumers.next_turn(10).map(|(id, _, count)| (id.0, count)), Some((1, 10)));
+        assert_eq!(consumers.next_turn(10, 0).map(|turn| (turn.consumer.0, turn.count)), Some((1, 10)));
         consumers.add(ConsumerId(2), Terms::default(), 100, Some(Arc::clone(&shared)));
         let order: Vec<u64> = std::iter::from_fn(|| consumers.next()).take(4).map(|(id, _)| id.0).collect();
         assert_eq!(order, [1, 2], "the second took all there was");

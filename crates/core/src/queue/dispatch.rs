@@ -6,7 +6,7 @@ use std::collections::btree_map;
 use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 
 use super::apply::Handed;
-use super::consumers::{LeaseTerms, Terms};
+use super::consumers::{LeaseTerms, NextTurn};
 use super::entry::Entry;
 use super::lanes::{Cursor, Lanes, Waiting};
 use super::{NeedsPage, Queue};
@@ -33,6 +33,8 @@ pub struct Turn {
     /// How many.
     pub count: u32,
     lease: LeaseTerms,
+    /// What they count for among the bytes that the consumer may hold.
+    bytes: u64,
 }
 
 impl Queue {
@@ -58,19 +60,27 @@ impl Queue {
         let mut durable = false;
         let mut taken = 0;
         let mut ready = ReadyWalk::new(&self.rejoined, &self.lanes);
-        // Whose turn it is, on which terms, and how many more messages it gets in this turn.
-        let mut turn: Option<(ConsumerId, Terms, u32)> = None;
+        // Whose turn it is, and what it may still have in it.
+        let mut current: Option<NextTurn> = None;
+        // Bytes of the turn beyond its first message, not yet noted.
+        let mut handed_bytes = 0;
         while taken < max {
             let Some(entry) = ready.next() else { break };
             if !entry.is_alive(now) {
                 // Its end of life is due and will be dealt with; nobody gets it any more.
                 continue;
             }
-            if turn.is_none() {
-                turn = self.consumers.next_turn((max - taken) as u32);
+            let bytes = entry.handed_bytes();
+            match &mut current {
+                Some(turn) => {
+                    turn.room = turn.room.saturating_sub(bytes.into());
+                    handed_bytes += u64::from(bytes);
+                }
+                None => current = self.consumers.next_turn((max - taken) as u32, bytes),
             }
-            let Some((consumer, terms, left)) = turn else { break };
-            turn = (left > 1).then_some((consumer, terms, left - 1));
+            let Some(turn) = &mut current else { break };
+            let (consumer, terms) = (turn.consumer, turn.terms);
+            turn.count -= 1;
             let (until, phase) = match terms.grant(now, self.config.visibility, self.config.receipt_timeout) {
                 // It does not leave before its bytes have been read: whoever reads them settles it.
                 (_, Phase::Taken) if entry.payload.is_none() => (None, Phase::Done),
@@ -78,8 +88,15 @@ impl Queue {
             };
             add_grant(&mut grants, entry, until, phase);
             match turns.last_mut() {
-                Some(turn) if turn.consumer == consumer => turn.count += 1,
-                _ => turns.push(Turn { consumer, count: 1, lease: terms.lease }),
+                Some(turn) if turn.consumer == consumer => {
+                    turn.count += 1;
+                    turn.bytes += u64::from(bytes);
+                }
+                _ => turns.push(Turn { consumer, count: 1, lease: terms.lease, bytes: bytes.into() }),
+            }
+            if turn.count == 0 || turn.room == 0 {
+                self.consumers.end_turn(*turn, std::mem::take(&mut handed_bytes));
+                current = None;
             }
             durable |= entry.is_durable();
             taken += 1;
@@ -88,8 +105,8 @@ impl Queue {
                 break;
             }
         }
-        if let Some((consumer, _, unused)) = turn {
-            self.consumers.give_back(consumer, unused);
+        if let Some(turn) = current {
+            self.consumers.end_turn(turn, handed_bytes);
         }
         if taken == 0 {
             return None;
@@ -126,6 +143,7 @@ impl Queue {
     /// Gives back the credit that a dispatch used, because its record could not be written down.
     pub fn undo_dispatch(&mut self, dispatch: &Dispatch) {
         for turn in &dispatch.turns {
+            self.consumers.give_back_bytes(turn.consumer, turn.bytes);
             self.consumers.give_back(turn.consumer, turn.count);
         }
         if let Some(limit) = self.config.rate_limit {
