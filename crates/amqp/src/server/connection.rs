@@ -154,6 +154,9 @@ impl Connection {
                 }
                 Some(reply) = session.replies.recv(), if running && has_room => self.session.write_reply(&reply),
                 () = session.pace.caught_up(), if session.pace.is_behind() => {}
+                Some((channel, serial, hold)) = session.intake.granted(), if session.intake.is_waiting() => {
+                    self.session.take_hold(channel, serial, hold);
+                }
                 () = tick => {
                     if !self.has_ticked().await {
                         return;
@@ -194,6 +197,9 @@ impl Connection {
         let mut wait = if half_beat.is_zero() { IDLE_TICK } else { half_beat };
         if let Some(timeout) = self.session.shortest_timeout {
             wait = wait.min((timeout / 10).clamp(TIMEOUT_TICK_MIN, TIMEOUT_TICK_MAX));
+        }
+        if self.session.intake.held_bytes() > 0 {
+            wait = wait.min(TIMEOUT_TICK_MIN);
         }
         if self.session.blocked || self.closing_until.is_some() {
             wait = wait.min(BLOCKED_TICK);
@@ -288,6 +294,7 @@ impl Connection {
             return false;
         }
         self.session.unblock().await;
+        self.session.end_standstill().await;
         self.release_buffers();
         if self.session.shortest_timeout.is_some() {
             self.session.enforce_timeouts().await;

@@ -78,9 +78,9 @@ impl Session {
         let tag = self.new_tag(number, &consume.consumer_tag)?;
         let name = Bytes::from(self.shared.new_name(REPLY_TO_PREFIX));
         let shared = Arc::clone(&self.shared);
-        let to = self.reply_sender.clone();
+        let (to, bytes) = (self.reply_sender.clone(), Arc::clone(&self.reply_bytes));
         let channel = self.channel(number)?;
-        shared.replies.open(name.clone(), Place { to, channel: number, serial: channel.serial });
+        shared.replies.open(name.clone(), Place { to, channel: number, serial: channel.serial, bytes });
         channel.replies = Some(ReplyConsumer::new(tag.clone(), name, shared));
         self.answer_unless(
             consume.nowait,

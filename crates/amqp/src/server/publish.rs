@@ -10,6 +10,7 @@ use super::arguments::QueueKind;
 use super::channel::{Channel, Mode};
 use super::content::{Publish, Whole};
 use super::error::Refusal;
+use super::intake::Hold;
 use super::message_facts::Facts;
 use super::outbox::{Outbox, Publisher, disk_is_full};
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
@@ -43,6 +44,7 @@ impl Incoming<'_> {
             },
             properties: own(self.properties),
             body: own(self.body),
+            hold: None,
         }
     }
 }
@@ -62,7 +64,13 @@ impl Whole {
 
 impl Session {
     /// Takes a publish in: now, or when its transaction commits.
-    pub(super) fn publish(&mut self, number: u16, incoming: &Incoming<'_>) -> Result<(), Refusal> {
+    /// `hold` is the memory that it took while it came.
+    pub(super) fn publish(
+        &mut self,
+        number: u16,
+        incoming: &Incoming<'_>,
+        hold: Option<Hold>,
+    ) -> Result<(), Refusal> {
         if incoming.immediate {
             return Err(Refusal::new(ReplyCode::NotImplemented, "immediate=true"));
         }
@@ -80,7 +88,12 @@ impl Session {
         facts?;
         self.published_nowhere = true;
         match &mut channel.mode {
-            Mode::Transaction(transaction) => transaction.publish(incoming.to_whole()),
+            Mode::Transaction(transaction) => {
+                if let Some(bytes) = transaction.publish(incoming.to_whole(), hold, &self.intake)? {
+                    self.intake.wait(number, channel.serial, bytes);
+                }
+                Ok(())
+            }
             Mode::Plain | Mode::Confirm(_) => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -14,6 +15,7 @@ use tokio::sync::mpsc;
 use super::channel::Channel;
 use super::confirms::Confirms;
 use super::error::Refusal;
+use super::intake::ConnectionIntake;
 use super::message_facts::LastAsks;
 use super::outbox::{self, Outbox};
 use super::output::Output;
@@ -53,6 +55,8 @@ pub(super) struct Session {
     /// Whether something was published that no queue was asked to take: nobody has looked whether the disk is full.
     pub(super) published_nowhere: bool,
     pub(super) pace: Pace,
+    pub(super) intake: ConnectionIntake,
+    pub(super) reply_bytes: Arc<AtomicUsize>,
     pub(super) owns_queues: bool,
     /// The shortest time for which a client may hold a message, if it ever had one with an end.
     pub(super) shortest_timeout: Option<Duration>,
@@ -100,6 +104,7 @@ pub(super) enum Phase {
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, user: &'static str, limits: Limits, abilities: Abilities) -> Self {
         let (reply_sender, replies) = mpsc::channel(REPLIES_MAX);
+        let intake = ConnectionIntake::new(shared.broker.intake().clone());
         Self {
             consumers: FuturesUnordered::new(),
             waiting: VecDeque::new(),
@@ -121,6 +126,8 @@ impl Session {
             blocked: false,
             published_nowhere: false,
             pace: Pace::default(),
+            intake,
+            reply_bytes: Arc::default(),
             owns_queues: false,
             shortest_timeout: None,
             unfinished: None,
@@ -131,7 +138,9 @@ impl Session {
     /// Acts on what came of a frame: a refusal ends the channel or the connection.
     pub(super) async fn conclude(&mut self, number: u16, outcome: Result<(), Refusal>) {
         let Err(refusal) = outcome else { return };
-        if refusal.code.is_hard() || number == 0 {
+        // The specification ends the connection for want of resources, but it is one channel's message that finds none.
+        let is_hard = refusal.code.is_hard() && refusal.code != ReplyCode::ResourceError;
+        if is_hard || number == 0 {
             self.close(&refusal).await;
         } else {
             self.close_channel(number, &refusal).await;
@@ -182,6 +191,7 @@ impl Session {
 
     /// Gives back everything that the connection holds.
     pub(super) async fn end(&mut self) {
+        self.intake.stop_waiting();
         self.consumers = FuturesUnordered::new();
         self.waiting.clear();
         self.flush_acks();
