@@ -75,6 +75,9 @@ impl Mailbox {
     /// Puts messages in. If some must be read from the log first, gives back a number and a copy: the reader
     /// calls [`Self::fill`] with them.
     pub(crate) fn put(&self, messages: Vec<Handed>) -> Option<(u64, Vec<Handed>)> {
+        if let Some(allowance) = &self.allowance {
+            allowance.report();
+        }
         let whole = messages.iter().all(|message| message.payload.is_some());
         let cold = (!whole).then(|| messages.clone());
         let number = {

@@ -40,6 +40,8 @@ pub struct Allowance {
     bytes: AtomicU64,
     bytes_max: u64,
     all: Arc<Outgoing>,
+    /// What the sum knows of. It is told once for many messages: all consumers share it.
+    reported: AtomicU64,
     /// Whether the queue passed the consumer over for want of room.
     passed_over: AtomicBool,
 }
@@ -48,7 +50,8 @@ impl Allowance {
     /// For one consumer.
     #[must_use]
     pub const fn new(bytes_max: u64, all: Arc<Outgoing>) -> Self {
-        Self { bytes: AtomicU64::new(0), bytes_max, all, passed_over: AtomicBool::new(false) }
+        let (bytes, reported) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { bytes, bytes_max, all, reported, passed_over: AtomicBool::new(false) }
     }
 
     /// Bytes that may be handed out now. If there are none, [`Self::passed_on`] will say that the queue should look
@@ -68,17 +71,29 @@ impl Allowance {
         max.saturating_sub(self.bytes.load(Ordering::SeqCst))
     }
 
-    /// Notes bytes that were handed out.
+    /// Notes bytes that were handed out; whoever passes them to the consumer calls [`Self::report`] before.
     pub fn take(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
-        self.all.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Tells the sum of all consumers what this one holds.
+    pub fn report(&self) {
+        loop {
+            let now = self.bytes.load(Ordering::SeqCst);
+            let before = self.reported.swap(now, Ordering::SeqCst);
+            self.all.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+            // Somebody else may have reported later what it saw earlier.
+            if self.bytes.load(Ordering::SeqCst) == now {
+                return;
+            }
+        }
     }
 
     /// Notes bytes that the consumer has passed on. `true` if the queue should look at it again: with a credit of 0.
     pub fn passed_on(&self, bytes: u64) -> bool {
         let before = self.bytes.fetch_sub(bytes, Ordering::SeqCst);
         debug_assert!(before >= bytes, "no more is passed on than was handed out");
-        self.all.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.report();
         // Looking takes the queue's lock, so it is done for many messages at once.
         before.saturating_sub(bytes) <= self.bytes_max / 2 && self.passed_over.swap(false, Ordering::SeqCst)
     }
@@ -86,7 +101,7 @@ impl Allowance {
 
 impl Drop for Allowance {
     fn drop(&mut self) {
-        self.all.bytes.fetch_sub(*self.bytes.get_mut(), Ordering::Relaxed);
+        self.all.bytes.fetch_sub(*self.reported.get_mut(), Ordering::Relaxed);
     }
 }
 
@@ -111,6 +126,7 @@ mod tests {
         let (idle, busy) =
             (Allowance::new(4 << 20, Arc::clone(&all)), Allowance::new(4 << 20, Arc::clone(&all)));
         idle.take(4 << 20);
+        idle.report();
         assert_eq!((idle.room(), busy.room()), (0, SMALL_BYTES));
         busy.take(SMALL_BYTES);
         assert_eq!(busy.room(), 0);
