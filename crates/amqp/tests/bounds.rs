@@ -67,6 +67,25 @@ async fn bodies_that_have_not_come_whole_are_bounded_for_all_connections_togethe
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_does_not_come_on_gives_way_to_those_that_wait() {
+    let options = nexo_amqp::Options { standstill_max: Duration::from_millis(500), ..Default::default() };
+    let served = Served::start_with(options).await;
+    let mut stuck = served.client().await;
+    stuck.declare("q").await;
+    stuck.announce(1, "q", 60 * MIB).await;
+    stuck.send_body(1, &[1; 1000]).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(served.broker.intake().held_bytes() > 0, "nobody waits, so it may take its time");
+    let mut patient = served.client().await;
+    patient.announce(1, "q", 10 * MIB).await;
+    let (_, why) = refused(&mut stuck).await;
+    assert!(why.contains("have not come on for 500ms"), "{why}");
+    patient.send_body(1, &vec![7; 10 << 20]).await;
+    patient.consume("q", true).await;
+    assert_eq!(patient.delivery().await.2.len(), 10 << 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_connection_holds_one_largest_message_and_no_more() {
     let options = BrokerOptions { memory_bytes_max: 4 << 30, ..BrokerOptions::new("memory") };
     let served = Served::start_on(nexo_amqp::Options::default(), options).await;

@@ -17,9 +17,6 @@ use super::error::Refusal;
 use super::session::{Session, Slot};
 use crate::codec::ReplyCode;
 
-/// How long a message may stand still while others wait for the memory that it holds.
-const STILL_MAX: Duration = Duration::from_secs(30);
-
 /// What one connection holds, and waits for.
 pub(super) struct ConnectionIntake {
     broker: Intake,
@@ -109,8 +106,8 @@ impl ConnectionIntake {
         Some((channel, serial, hold))
     }
 
-    fn stands_still(&self) -> bool {
-        self.held_bytes() > 0 && self.progress.elapsed() > STILL_MAX && self.broker.is_contended()
+    fn stands_still(&self, max: Duration) -> bool {
+        self.held_bytes() > 0 && self.progress.elapsed() > max && self.broker.is_contended()
     }
 }
 
@@ -148,7 +145,8 @@ impl Session {
 
     /// Closes channels that keep memory from others and do not come on.
     pub(super) async fn end_standstill(&mut self) {
-        if !self.intake.stands_still() {
+        let max = self.shared.options.standstill_max;
+        if !self.intake.stands_still(max) {
             return;
         }
         let holds = |slot: &Slot| match slot {
@@ -162,10 +160,9 @@ impl Session {
         let still: Vec<u16> =
             self.channels.iter().filter(|(_, slot)| holds(slot)).map(|(number, _)| *number).collect();
         for number in still {
-            let seconds = STILL_MAX.as_secs();
             let refusal = resource_error(format!(
                 "others wait for the {held} bytes that messages of this connection hold, which have not come on for \
-                 {seconds} s"
+                 {max:?}"
             ));
             self.close_channel(number, &refusal).await;
         }

@@ -18,7 +18,7 @@ use super::reply_to::ReplyDesk;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) broker: Broker,
-    options: Options,
+    pub(super) options: Options,
     pub(super) replies: ReplyDesk,
     /// How many consumers each queue has from here.
     seats: Mutex<HashMap<QueueId, Seats>>,
