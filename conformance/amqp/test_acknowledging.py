@@ -317,3 +317,12 @@ def test_a_classic_queue_does_not_count(channel, queue):
         method, properties, _ = fetch(channel, queue, auto_ack=False)
         assert properties.headers is None
         channel.basic_nack(method.delivery_tag, requeue=True)
+
+
+def test_a_message_with_ttl_zero_that_is_requeued_has_expired(channel, queue):
+    inbox = Inbox(channel, queue)
+    publish(channel, queue, "now or never", expiration="0")
+    inbox.wait(1)
+    channel.basic_nack(inbox.tags[0], requeue=True)
+    inbox.stays(1, 0.3)
+    assert_empty(channel, queue)

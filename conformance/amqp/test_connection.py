@@ -224,6 +224,15 @@ def test_frames_after_the_clients_close_are_ignored(wire, channel, queue):
     assert channel.queue_declare(queue, passive=True).method.message_count == 0
 
 
+def test_a_client_may_go_on_writing_after_close_ok(wire):
+    wire.open().open_channel()
+    wire.call(0, spec.Connection.Close(200, "bye", 0, 0), spec.Connection.CloseOk)
+    # A reset would show at the second write or later.
+    for _ in range(10):
+        wire.send(b"x" * 1000)
+        time.sleep(0.01)
+
+
 def test_client_properties_may_hold_anything(wire):
     wire.start()
     wire.start_ok(

@@ -157,6 +157,36 @@ def test_global_prefetch_is_for_the_whole_channel(channel, queue):
     eventually(lambda: pump(channel) or len(one.messages) + len(two.messages) == 6)
 
 
+def test_global_prefetch_goes_round_among_queues(channel, name):
+    queues = [name() for _ in range(3)]
+    channel.basic_qos(prefetch_count=1, global_qos=True)
+    inboxes = []
+    for queue in queues:
+        channel.queue_declare(queue, durable=True)
+        fill(channel, queue, 100)
+        inboxes.append(Inbox(channel, queue))
+    for count in range(1, 91):
+        eventually(lambda: pump(channel) or sum(len(inbox.messages) for inbox in inboxes) == count)
+        channel.basic_ack(0, multiple=True)
+    # RabbitMQ asks the queues from a random one on.
+    assert all(len(inbox.messages) >= 10 for inbox in inboxes)
+
+
+def test_a_consumer_without_acks_waits_while_global_prefetch_is_used_up(channel, name):
+    acked, free = name(), name()
+    channel.basic_qos(prefetch_count=1, global_qos=True)
+    for queue in (acked, free):
+        channel.queue_declare(queue, durable=True)
+    inbox = Inbox(channel, acked)
+    fill(channel, acked, 1)
+    inbox.wait(1)
+    other = Inbox(channel, free, auto_ack=True)
+    fill(channel, free, 3)
+    other.stays(0, 0.3)
+    channel.basic_ack(inbox.tags[0])
+    other.wait(3)
+
+
 def test_global_prefetch_can_be_raised_and_lifted_on_the_way(channel, queue):
     # Celery raises its prefetch so for every task with an ETA.
     fill(channel, queue, 10)

@@ -332,6 +332,25 @@ def test_a_history_that_the_publisher_wrote_is_continued(channel, pair, told):
     assert not any(name.startswith("x-first-death") for name in headers)
 
 
+def test_a_history_is_merged_by_queue_and_reason(channel, pair):
+    queue, dead = pair()
+    told = [
+        {"queue": queue, "reason": "rejected"},
+        {"queue": "b", "reason": "expired", "count": 7},
+        {"queue": queue, "reason": "rejected"},
+        {"queue": "b", "reason": "expired", "count": 3},
+        {"queue": "b", "reason": "maxlen"},
+    ]
+    publish(channel, queue, headers={"x-death": told})
+    reject(channel, queue)
+    history = fetch(channel, dead)[1].headers["x-death"]
+    assert [(death["queue"], death["reason"], death["count"]) for death in history] == [
+        (queue, "rejected", 3),
+        ("b", "maxlen", 1),
+        ("b", "expired", 7),
+    ]
+
+
 def test_an_automatic_cycle_is_cut(channel, name):
     # Expired in a ring of queues without anyone rejecting it: dropped when it would enter a queue again.
     one, two = name("one"), name("two")

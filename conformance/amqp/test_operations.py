@@ -27,6 +27,18 @@ def test_publishers_are_blocked_and_unblocked(url, queue, command):
         wire.call(1, spec.Basic.Qos(), spec.Basic.QosOk)
 
 
+def test_whoever_publishes_to_nowhere_is_blocked_too(url, name, command):
+    with Wire(url) as wire:
+        wire.open(capabilities={"connection.blocked": True}).open_channel()
+        command("AMQP_BLOCK_COMMAND")
+        try:
+            wire.send(wire.publish_bytes(1, "", name("missing"), b"lost"))
+            wire.expect(spec.Connection.Blocked, 10)
+        finally:
+            command("AMQP_UNBLOCK_COMMAND")
+        wire.expect(spec.Connection.Unblocked, 10)
+
+
 def test_consumers_are_served_while_publishers_are_blocked(connect, channel, queue, command):
     for number in range(3):
         publish(channel, queue, str(number))

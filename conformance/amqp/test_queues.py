@@ -491,6 +491,15 @@ def test_an_auto_delete_queue_waits_for_its_first_consumer_and_goes_with_its_las
     eventually(lambda: gone(connection, queue))
 
 
+def test_an_auto_delete_queue_is_gone_when_the_cancel_is_answered(connection, name):
+    for _ in range(20):
+        queue, channel = name(), connection.channel()
+        channel.queue_declare(queue, auto_delete=True)
+        channel.basic_cancel(channel.basic_consume(queue, lambda *_: None))
+        with channel_closes(404, f"NOT_FOUND - no queue '{queue}' in vhost '/'"):
+            channel.queue_declare(queue, passive=True)
+
+
 def test_an_auto_delete_queue_goes_with_its_consumers_channel(connection, name):
     queue = name()
     channel = connection.channel()

@@ -1,6 +1,8 @@
 //! What the broker must know of AMQP messages: their headers, and how one that died is addressed anew, with the headers
 //! by which RabbitMQ tells of it (`x-death`, `x-first-death-…`).
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
@@ -193,16 +195,16 @@ fn tell_of_death(
     let queue = note.queue.as_str();
     let before = TableBuf::from(headers.as_table());
     let old = before.as_table().get("x-death").and_then(|deaths| deaths.as_array());
-    let is_same = |death: &Table<'_>| {
-        let text = |name| death.get(name).and_then(|value| value.as_bytes());
-        text("queue") == Some(queue.as_bytes()) && text("reason") == Some(reason.as_bytes())
-    };
+    let is_same =
+        |death: &TableBuf| cause(death.as_table()) == (Some(queue.as_bytes()), Some(reason.as_bytes()));
     let old: Vec<Table<'_>> =
         old.into_iter().flat_map(|deaths| deaths.iter()).filter_map(|death| death.as_table()).collect();
+    let old = merged(&old);
     let mut entry = TableBuf::new();
     match old.iter().find(|death| is_same(death)) {
         Some(same) => {
-            entry = TableBuf::from(*same);
+            let same = same.as_table();
+            entry = TableBuf::from(same);
             let count = same.get("count").and_then(|count| count.as_integer()).unwrap_or(0);
             entry.set(ShortStr::from_static("count"), count.saturating_add(1));
         }
@@ -228,7 +230,7 @@ fn tell_of_death(
     let mut deaths = ArrayBuf::new();
     deaths.push(entry.as_table());
     for death in old.iter().filter(|death| !is_same(death)) {
-        deaths.push(*death);
+        deaths.push(death.as_table());
     }
     headers.set(X_DEATH, deaths.as_array());
     if before.as_table().get("x-death").is_none() {
@@ -236,6 +238,36 @@ fn tell_of_death(
         headers.put(ShortStr::from_static("x-first-death-queue"), queue);
         headers.put(ShortStr::from_static("x-first-death-exchange"), Value::LongStr(address.exchange));
     }
+}
+
+/// By what two entries of `x-death` are the same: the queue and the reason.
+fn cause(death: Table<'_>) -> (Option<&[u8]>, Option<&[u8]>) {
+    let text = |name| death.get(name).and_then(|value| value.as_bytes());
+    (text("queue"), text("reason"))
+}
+
+/// The entries of `x-death` that a message came with, one for each cause: the publisher may have written them, or copied
+/// them from several messages. As RabbitMQ 3.10 does it, the first of a cause stays, with the number of its like where
+/// it has no count; and two or more entries turn round.
+fn merged(deaths: &[Table<'_>]) -> Vec<TableBuf> {
+    let mut counts: HashMap<_, i64> = HashMap::new();
+    for death in deaths {
+        *counts.entry(cause(*death)).or_default() += 1;
+    }
+    let mut merged: Vec<TableBuf> = Vec::new();
+    for death in deaths {
+        let Some(count) = counts.remove(&cause(*death)) else { continue };
+        let mut entry = TableBuf::new();
+        if deaths.len() > 1 && death.get("count").is_none() {
+            entry.put(ShortStr::from_static("count"), count);
+        }
+        for (name, value) in death.iter() {
+            entry.put(name, value);
+        }
+        merged.push(entry);
+    }
+    merged.reverse();
+    merged
 }
 
 /// A header's value as native clients have them: text, a number, or the bytes of anything else.
@@ -337,6 +369,40 @@ mod tests {
             [("work".into(), "rejected".into(), 2), ("wait".into(), "expired".into(), 1)]
         );
         assert_eq!(third.routing_keys, [key]);
+    }
+
+    #[test]
+    fn entries_that_a_publisher_wrote_are_merged_by_queue_and_reason() {
+        let told = |queue: &'static str, reason: &'static str, count: Option<i64>| {
+            let mut death = TableBuf::new();
+            death.put(ShortStr::from_static("queue"), queue).put(ShortStr::from_static("reason"), reason);
+            if let Some(count) = count {
+                death.put(ShortStr::from_static("count"), count);
+            }
+            death
+        };
+        let mut deaths_before = ArrayBuf::new();
+        for death in [
+            told("work", "rejected", None),
+            told("wait", "expired", Some(7)),
+            told("work", "rejected", None),
+            told("wait", "expired", Some(3)),
+            told("wait", "maxlen", None),
+        ] {
+            deaths_before.push(death.as_table());
+        }
+        let mut headers = TableBuf::new();
+        headers.put(X_DEATH, deaths_before.as_array());
+        let properties = PropertiesBuilder::new().headers(headers.as_table()).to_vec();
+        let letter = die(stored(&properties), "work", DeathReason::Rejected, None);
+        assert_eq!(
+            deaths(&letter),
+            [
+                ("work".into(), "rejected".into(), 3),
+                ("wait".into(), "maxlen".into(), 1),
+                ("wait".into(), "expired".into(), 7)
+            ]
+        );
     }
 
     #[test]

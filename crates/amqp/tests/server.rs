@@ -298,7 +298,7 @@ async fn while_the_disk_is_full_a_commit_waits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_holds_a_message_for_too_long_loses_its_channel() {
-    let options = nexo_amqp::Options { consumer_timeout: Duration::from_millis(300) };
+    let options = nexo_amqp::Options { consumer_timeout: Duration::from_millis(300), ..Default::default() };
     let served = Served::start_with(options).await;
     let mut client = served.client().await;
     client.declare("q").await;

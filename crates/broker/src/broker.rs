@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use nexo_core::config::QueueConfig;
 use nexo_core::message::Durability;
-use nexo_core::queue::Outline;
+use nexo_core::queue::{Outgoing, Outline};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{Claim, Log, LogOptions, Urgency};
@@ -34,6 +34,8 @@ use crate::workers::Workers;
 
 /// The part of the memory for messages that those on their way in may take: one in four.
 const INTAKE_SHARE: u64 = 4;
+/// The same for those that consumers were handed and have not passed on.
+const OUTGOING_SHARE: u64 = 4;
 
 /// A broker. A clone is the same broker.
 #[derive(Clone, Debug)]
@@ -73,11 +75,13 @@ impl Broker {
         let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);
         let intake = Intake::new(options.memory_bytes_max / INTAKE_SHARE);
         let connections = Arc::new(Connections::new(options.connections_max));
+        let outgoing = Outgoing::new(options.memory_bytes_max / OUTGOING_SHARE);
         let shared = Arc::new(Shared {
             options,
             room,
             intake,
             connections,
+            outgoing: Arc::new(outgoing),
             log,
             clock: Arc::new(Clock::default()),
             catalog: Catalog::default(),
@@ -145,6 +149,12 @@ impl Broker {
     #[must_use]
     pub fn connections(&self) -> &Arc<Connections> {
         &self.shared.connections
+    }
+
+    /// What consumers have been handed and have not passed on to their clients.
+    #[must_use]
+    pub fn outgoing(&self) -> &Outgoing {
+        &self.shared.outgoing
     }
 
     /// Creates a queue. `true` if it is new, `false` if it was there with the same settings.

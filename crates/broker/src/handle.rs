@@ -400,6 +400,12 @@ impl QueueHandle {
         let _ = self.shared.with(&self.slot, |state, _| state.queue.add_credit(consumer, credit));
     }
 
+    /// Has a consumer that does not acknowledge wait while a limit that others share is used up.
+    pub fn heed_limit(&self, consumer: ConsumerId, limit: Arc<SharedCredit>) {
+        // A queue that is gone has nothing to give.
+        let _ = self.shared.with(&self.slot, |state, _| state.queue.heed_limit(consumer, limit));
+    }
+
     /// Takes one message if there is one, and says how many are left.
     ///
     /// # Errors
@@ -499,6 +505,19 @@ impl QueueHandle {
                 self.shared.bury_soon(&self.slot, deaths);
                 Err(self.shared.refused(&error))
             }
+        }
+    }
+
+    /// Deletes the queue if it goes with its last consumer and has none, and returns when it is gone. The subscription
+    /// that ended last sees to that as well, but nobody can wait for it.
+    pub async fn delete_if_left_alone(&self) {
+        if !self.slot.state.lock().is_left_alone() {
+            return;
+        }
+        let _changing = self.shared.catalog_change.lock().await;
+        let check = |state: &SlotState, _| if state.is_left_alone() { Ok(()) } else { Err(()) };
+        if let Err(error) = self.shared.remove_queue(&self.slot, check) {
+            tracing::debug!(queue = %self.slot.name, %error, "a queue without consumers was not deleted");
         }
     }
 

@@ -55,6 +55,12 @@ impl Intake {
         u64::from(self.bytes_max).saturating_sub(self.free.available_permits() as u64)
     }
 
+    /// Whether all of it is taken, as it is while anybody waits.
+    #[must_use]
+    pub fn is_contended(&self) -> bool {
+        self.free.available_permits() == 0
+    }
+
     fn share(&self, bytes: usize) -> u32 {
         u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes_max)
     }

@@ -69,7 +69,7 @@ pub use nexo_core::message::{
     DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, Properties, PropertyFormat,
     StoredMessage,
 };
-pub use nexo_core::queue::{GroupTake, Handed, LeaseTerms, SettleMode, SharedCredit, Terms};
+pub use nexo_core::queue::{GroupTake, Handed, LeaseTerms, Outgoing, SettleMode, SharedCredit, Terms};
 pub use nexo_core::topology;
 /// The most files that the log has open at once.
 pub use nexo_log::OPEN_FILES_MAX as LOG_FILES_MAX;

@@ -7,13 +7,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nexo_core::queue::{Handed, SettleMode};
+use nexo_core::queue::{Allowance, Handed, SettleMode};
 use nexo_types::ConsumerId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::flow::{OwedClock, SocketState};
+
+/// What messages count for among the bytes that their consumer may hold.
+pub(crate) fn charged(messages: &[Handed]) -> u64 {
+    messages.iter().map(|message| u64::from(message.charged)).sum()
+}
 
 /// Messages handed to one consumer and not yet taken by it.
 #[derive(Debug)]
@@ -23,6 +28,7 @@ pub(crate) struct Mailbox {
     socket: Arc<SocketState>,
     inner: Mutex<Inner>,
     wake: Notify,
+    allowance: Option<Arc<Allowance>>,
 }
 
 #[derive(Debug, Default)]
@@ -41,8 +47,18 @@ struct Batch {
 }
 
 impl Mailbox {
-    pub(crate) fn new(consumer: ConsumerId, settle: SettleMode, socket: Arc<SocketState>) -> Self {
-        Self { consumer, settle, socket, inner: Mutex::default(), wake: Notify::new() }
+    pub(crate) fn new(
+        consumer: ConsumerId,
+        settle: SettleMode,
+        socket: Arc<SocketState>,
+        allowance: Option<Arc<Allowance>>,
+    ) -> Self {
+        Self { consumer, settle, socket, inner: Mutex::default(), wake: Notify::new(), allowance }
+    }
+
+    /// Notes that messages of so many bytes were passed on. `true` if the queue should look at the consumer again.
+    pub(crate) fn passed_on(&self, bytes: u64) -> bool {
+        bytes > 0 && self.allowance.as_ref().is_some_and(|allowance| allowance.passed_on(bytes))
     }
 
     /// Whether what is put in has left its queue, or does when it has been read.
@@ -69,6 +85,9 @@ impl Mailbox {
     /// Puts messages in. If some must be read from the log first, gives back a number and a copy: the reader
     /// calls [`Self::fill`] with them.
     pub(crate) fn put(&self, messages: Vec<Handed>) -> Option<(u64, Vec<Handed>)> {
+        if let Some(allowance) = &self.allowance {
+            allowance.report();
+        }
         let whole = messages.iter().all(|message| message.payload.is_some());
         let cold = (!whole).then(|| messages.clone());
         let number = {
@@ -93,10 +112,17 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         let batch = inner.batches.iter_mut().find(|batch| batch.number == number);
         let found = batch.map(|batch| {
+            let before = charged(&batch.messages);
             batch.messages = messages;
             batch.whole = true;
+            (before, charged(&batch.messages))
         });
         drop(inner);
+        if let (Some((before, now)), Some(allowance)) = (found, &self.allowance) {
+            // First what they count for now, so that it is never taken for less.
+            allowance.take(now);
+            let _ = allowance.passed_on(before);
+        }
         self.wake.notify_one();
         found.is_some()
     }

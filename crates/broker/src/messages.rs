@@ -133,7 +133,7 @@ impl Broker {
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
         let mut subscription =
-            Subscription::start(&self.shared, &slot, terms, request.max as u32, Kind::Pull)?
+            Subscription::pull(&self.shared, &slot, terms, request.max as u32, request.bytes_max)?
                 .counting(self.protocol);
         let mut taken = subscription.take_with_log(request.max).await;
         if taken.is_empty() && request.wait > Millis::ZERO {
@@ -574,6 +574,7 @@ impl Shared {
                 until: None,
                 granted_at: Timestamp(0),
                 at: Position::default(),
+                charged: 0,
                 payload: one.payload.or_else(|| payloads.remove(&one.offset)),
             };
             delivery(self, slot, handed)

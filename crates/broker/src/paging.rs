@@ -90,7 +90,9 @@ impl Shared {
         let mut read = self.fetch(slot, cold);
         let read_now: BTreeSet<Offset> = read.found.keys().copied().collect();
         for message in messages.iter_mut().filter(|message| message.payload.is_none()) {
-            message.payload = read.found.remove(&message.offset);
+            if let Some(payload) = read.found.remove(&message.offset) {
+                message.complete(payload);
+            }
         }
         let attempts: BTreeMap<Offset, u32> = messages.iter().map(|m| (m.offset, m.attempts)).collect();
         // Those that were in memory when they were handed out have left the queue already.

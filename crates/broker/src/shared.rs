@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use nexo_core::batch::LaneSpan;
 use nexo_core::config::SyncMode;
-use nexo_core::queue::{Applied, Death, Handed, PageRequest};
+use nexo_core::queue::{Applied, Death, Handed, Outgoing, PageRequest};
 use nexo_core::record::Record;
 use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Span, Urgency};
 use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Timestamp};
@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) room: DiskRoom,
     pub(crate) intake: Intake,
     pub(crate) connections: Arc<Connections>,
+    /// What consumers have been handed and have not passed on.
+    pub(crate) outgoing: Arc<Outgoing>,
     pub(crate) log: Log,
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,

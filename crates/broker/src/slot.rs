@@ -63,6 +63,13 @@ pub(crate) struct SlotState {
     pub(crate) last_used: Timestamp,
 }
 
+impl SlotState {
+    /// Whether the queue goes with its last consumer, and that one has left.
+    pub(crate) fn is_left_alone(&self) -> bool {
+        self.queue.config().auto_delete && self.queue.consumers().0 == 0
+    }
+}
+
 impl Slot {
     pub(crate) fn new(queue: Queue) -> Self {
         Self::with(queue, Durability::Durable, None)

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_core::message::{PropertyFormat, StoredMessage};
-use nexo_core::queue::{Handed, ReturnCause, SharedCredit, Terms};
+use nexo_core::queue::{Allowance, Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
-use nexo_types::{ConsumerId, Offset, Timestamp};
+use nexo_types::{ConsumerId, Offset, Timestamp, limits};
 
 use crate::delivery::Delivery;
 use crate::error::QueueError;
 use crate::flow::SocketState;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mailbox, charged};
 use crate::request::Settle;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
@@ -20,6 +20,9 @@ use crate::traffic::Protocol;
 
 /// How long somebody who does not want to wait waits for the disk.
 const LOG_READ_MAX: Duration = Duration::from_secs(30);
+
+/// What a message of a single answer may take besides what is wanted of it, near enough: the rest goes back.
+const PULLED_OVERHEAD_BYTES: u64 = 512;
 
 /// A consumer of one queue. Dropping it ends the subscription; what it holds comes back at once unless the
 /// subscription was asked to keep its leases.
@@ -32,6 +35,8 @@ pub struct Subscription {
     kind: Kind,
     /// Whose deliveries these are.
     protocol: Option<Protocol>,
+    /// Bytes that were taken and may not have been passed on yet.
+    taken_bytes: u64,
 }
 
 /// What becomes of things when a subscription ends.
@@ -57,6 +62,21 @@ impl Subscription {
         Self::start_sharing(shared, slot, terms, credit, None, Arc::default(), kind)
     }
 
+    /// Takes up to `max` messages for a single answer, of which so many bytes are wanted.
+    pub(crate) fn pull(
+        shared: &Arc<Shared>,
+        slot: &Arc<Slot>,
+        terms: Terms,
+        max: u32,
+        bytes_max: Option<usize>,
+    ) -> Result<Self, QueueError> {
+        let allowance = bytes_max.map(|bytes| {
+            let bytes = bytes as u64 + u64::from(max) * PULLED_OVERHEAD_BYTES;
+            Arc::new(Allowance::new(bytes, Arc::clone(&shared.outgoing)))
+        });
+        Self::begin(shared, slot, terms, max, None, (Arc::default(), allowance), Kind::Pull)
+    }
+
     /// As [`Self::start`], with a limit that other consumers share, and a socket of which is known whether it takes more.
     pub(crate) fn start_sharing(
         shared: &Arc<Shared>,
@@ -67,17 +87,33 @@ impl Subscription {
         socket: Arc<SocketState>,
         kind: Kind,
     ) -> Result<Self, QueueError> {
+        let allowance = Allowance::new(limits::CONSUMER_BYTES_MAX, Arc::clone(&shared.outgoing));
+        Self::begin(shared, slot, terms, credit, limit, (socket, Some(Arc::new(allowance))), kind)
+    }
+
+    fn begin(
+        shared: &Arc<Shared>,
+        slot: &Arc<Slot>,
+        terms: Terms,
+        credit: u32,
+        limit: Option<Arc<SharedCredit>>,
+        (socket, allowance): (Arc<SocketState>, Option<Arc<Allowance>>),
+        kind: Kind,
+    ) -> Result<Self, QueueError> {
         let id = shared.new_consumer_id();
-        let mailbox = Arc::new(Mailbox::new(id, terms.settle, socket));
+        let mailbox = Arc::new(Mailbox::new(id, terms.settle, socket, allowance.clone()));
         shared.with(slot, |state, _| {
             state.mailboxes.insert(id, Arc::clone(&mailbox));
             match limit {
                 Some(limit) => state.queue.add_sharing_consumer(id, terms, credit, limit),
                 None => state.queue.add_consumer(id, terms, credit),
             }
+            if let Some(allowance) = allowance {
+                state.queue.set_allowance(id, allowance);
+            }
         })?;
         let (shared, slot) = (Arc::clone(shared), Arc::clone(slot));
-        Ok(Self { shared, slot, mailbox, id, kind, protocol: None })
+        Ok(Self { shared, slot, mailbox, id, kind, protocol: None, taken_bytes: 0 })
     }
 
     /// Counts deliveries for `protocol`.
@@ -92,10 +128,12 @@ impl Subscription {
         self.id
     }
 
-    /// The next messages, as soon as there are any; `None` once the queue is deleted or the broker stops.
+    /// The next messages, as soon as there are any; `None` once the queue is deleted or the broker stops. Whoever asks
+    /// has passed on what came before, as far as the bytes that a consumer may hold are concerned.
     pub async fn next(&mut self) -> Option<Vec<Delivery>> {
         loop {
-            let deliveries = self.open(self.mailbox.next().await?);
+            let handed = self.next_taken().await?;
+            let deliveries = self.open(handed);
             if !deliveries.is_empty() {
                 return Some(deliveries);
             }
@@ -105,11 +143,21 @@ impl Subscription {
     /// As [`Self::next`], for whoever passes messages on in the form in which they are stored. All of them have it.
     pub async fn next_handed(&mut self) -> Option<Vec<Handed>> {
         loop {
-            let handed = self.in_time(self.mailbox.next().await?);
+            let taken = self.next_taken().await?;
+            let handed = self.in_time(taken);
             if !handed.is_empty() {
                 return Some(handed);
             }
         }
+    }
+
+    async fn next_taken(&mut self) -> Option<Vec<Handed>> {
+        if self.mailbox.passed_on(std::mem::take(&mut self.taken_bytes)) {
+            self.add_credit(0);
+        }
+        let taken = self.mailbox.next().await?;
+        self.taken_bytes = charged(&taken);
+        Some(taken)
     }
 
     /// The messages that are here now, as they are stored.
@@ -271,11 +319,9 @@ impl Drop for Subscription {
         });
         let Ok(deaths) = ended else { return };
         self.shared.bury_soon(&self.slot, deaths);
-        let left_alone =
-            |state: &SlotState| state.queue.config().auto_delete && state.queue.consumers().0 == 0;
-        if self.kind != Kind::Pull && left_alone(&self.slot.state.lock()) {
+        if self.kind != Kind::Pull && self.slot.state.lock().is_left_alone() {
             let (shared, slot) = (Arc::clone(&self.shared), Arc::clone(&self.slot));
-            self.shared.workers.spawn(move || shared.delete_unused(&slot, |state, _| left_alone(state)));
+            self.shared.workers.spawn(move || shared.delete_unused(&slot, |state, _| state.is_left_alone()));
         }
     }
 }

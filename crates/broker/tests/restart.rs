@@ -14,7 +14,7 @@ use nexo_broker::{
     ListRequest, NewMessage, Properties, QueueConfig, Scribe, SettleMode, StoredMessage, Terms,
 };
 use nexo_log::disk::{CutMode, MemoryDisk};
-use nexo_types::{ExchangeName, QueueName};
+use nexo_types::{ExchangeName, Millis, QueueName};
 
 const SESSION: Terms =
     Terms { lease: LeaseTerms::Session, settle: SettleMode::Manual, priority: 0, groups: GroupTake::Head };
@@ -34,6 +34,27 @@ async fn cut_power(broker: Broker, disk: &MemoryDisk) -> MemoryDisk {
     let disk = disk.after_power_cut(CutMode::Drop, 1);
     broker.shutdown().await;
     disk
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_with_ttl_zero_that_was_delivered_has_expired_after_a_restart() {
+    let disk = MemoryDisk::new();
+    let broker = open(&disk);
+    let queue = name("q");
+    broker.create_queue(&queue, QueueConfig::default()).await.unwrap();
+    let handle = broker.queue(&queue).unwrap();
+    let mut consumer = handle.subscribe(SESSION, 10, None, Default::default()).unwrap();
+    push_message(&broker, &queue, NewMessage { ttl: Some(Millis::ZERO), ..NewMessage::new("now or never") })
+        .await;
+    assert_eq!(consumer.next_handed().await.unwrap().len(), 1);
+    push(&broker, &queue, "stays").await;
+    let disk = cut_power(broker, &disk).await;
+
+    let broker = open(&disk);
+    let left = pop_wait(&broker, &queue).await;
+    assert_eq!(left.iter().map(|one| &one.message.body[..]).collect::<Vec<_>>(), [b"stays"]);
+    assert_eq!(broker.queue_stats(&queue).unwrap().ready, 0);
+    broker.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -120,7 +120,7 @@ impl Subscriber {
                         permit.send(Ok(proto::SubscribeResponse { event: Some(event) }));
                     }
                 }
-                deliveries = self.subscription.next(), if self.waiting.is_empty() && !self.stopped => match deliveries {
+                deliveries = next_passed_on(&out, &mut self.subscription), if self.waiting.is_empty() && !self.stopped => match deliveries {
                     Some(deliveries) => self.deliver(deliveries),
                     None => return self.ended_by_broker(),
                 },
@@ -291,6 +291,14 @@ fn replies(parts: &[Part], results: Vec<proto::SettleResult>) -> Vec<proto::Sett
         }
     }
     replies
+}
+
+/// The next messages, once the transport has taken all before them: whoever asks says that they were passed on, and the
+/// bytes that a subscription may hold are counted by that.
+async fn next_passed_on(out: &Out, subscription: &mut Subscription) -> Option<Vec<Delivery>> {
+    // If nobody listens any more, the stream ends by itself.
+    let _ = out.reserve_many(out.max_capacity()).await;
+    subscription.next().await
 }
 
 /// Deliveries in replies of a bounded size; a message larger than that goes alone.

@@ -332,3 +332,20 @@ async fn a_client_that_only_settles_later_is_not_deadlocked() {
     }
     assert_eq!(unread.len(), 2000);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscriber_that_does_not_read_holds_few_bytes_whatever_its_credit() {
+    let served = Served::start().await;
+    served.create("q", proto::QueueConfig::default()).await;
+    let mut subscribed = served.subscribe(start("q", 1_000_000)).await;
+    let body = "x".repeat(100_000);
+    for _ in 0..40 {
+        let requests = vec![request(1, "q", &[body.as_str(); 10])];
+        push_all(&served, requests).await;
+    }
+    let held = served.broker.outgoing().bytes();
+    assert!(held <= nexo_types::limits::CONSUMER_BYTES_MAX + 101_000, "{held} bytes are out");
+    // Besides, what the transport has taken.
+    assert!(served.stats("q").await.ready > 200, "{:?}", served.stats("q").await);
+    assert_eq!(subscribed.messages(400).await.len(), 400);
+}

@@ -16,6 +16,9 @@ pub const BODY_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Properties travel with every delivery and are kept in memory while a message is near the head. SQS allows a message of
 /// 1 MiB to be nothing but attributes; room for their types as well.
 pub const PROPERTIES_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Messages that have not come whole and uncommitted transactions of one AMQP connection, together: one message of the
+/// largest size passes, or many smaller ones. The sum over all connections is bounded besides.
+pub const CONNECTION_INTAKE_BYTES_MAX: usize = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX;
 /// Headers of one native message: enough for tracing and routing, too few to be a body.
 pub const HEADERS_MAX: usize = 256;
 
@@ -32,6 +35,10 @@ pub const PEEK_MAX: usize = 1_000;
 pub const BINDINGS_SHOWN_MAX: usize = 1_000;
 /// Credit that one subscription may hold: bounds what a dead worker can keep from others.
 pub const CREDIT_MAX: u32 = 1_000_000;
+
+/// Bytes that one consumer is handed before it has passed them on to its client: enough to keep a fast connection busy
+/// while the queue is asked for more. One message may go over it.
+pub const CONSUMER_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Queues on one node.
 pub const QUEUES_MAX: usize = 1_000_000;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
-use nexo_broker::Counted;
+use nexo_broker::{Counted, QueueHandle};
 use nexo_types::{QueueId, QueueName};
 use tokio::sync::Notify;
 
@@ -30,6 +30,8 @@ pub(super) struct Channel {
     /// For consumers to come; 0 for none.
     pub(super) prefetch: u32,
     pub(super) limit: Option<Arc<Limit>>,
+    /// The consumer that was offered the limit's room first, the last time there was some.
+    pub(super) eased_first: u64,
     pub(super) last_queue: Option<QueueName>,
     pub(super) content: Content,
     pub(super) route: RouteCache,
@@ -168,11 +170,17 @@ impl Channel {
             tags: HashMap::default(),
             prefetch: 0,
             limit: None,
+            eased_first: 0,
             last_queue: None,
             content: Content::default(),
             route: RouteCache::default(),
             replies: None,
         }
+    }
+
+    /// The queues that its consumers consume from.
+    pub(super) fn consumed_queues(&self) -> Vec<QueueHandle> {
+        self.consumers.values().map(|consumer| consumer.source.queue.clone()).collect()
     }
 
     pub(super) const fn next_tag(&mut self) -> u64 {

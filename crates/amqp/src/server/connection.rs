@@ -84,10 +84,27 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
     connection.take_input().await;
     connection.serve().await;
     connection.session.end().await;
+    let Connection { session, reader, mut writer, stop, .. } = connection;
+    let is_agreed = session.phase == Phase::Closed;
+    drop(session);
     // The peer may be gone already.
-    let _ = connection.writer.shutdown().await;
+    let _ = writer.shutdown().await;
     let seconds = began.elapsed().as_secs();
     tracing::info!(protocol = "amqp", %peer, user, seconds, "connection closed");
+    if is_agreed {
+        drain(reader, stop).await;
+    }
+}
+
+/// Reads and discards until the client closes its end, for a while: one that still writes when the socket is closed
+/// gets a reset, which some clients take for a failure, and which may cost them the `close-ok` that they have not read.
+async fn drain(mut reader: OwnedReadHalf, stop: CancellationToken) {
+    let mut discarded = [0; 4096];
+    let drained = async { while matches!(reader.read(&mut discarded).await, Ok(count) if count > 0) {} };
+    tokio::select! {
+        _ = timeout(CLOSE_MAX, drained) => {}
+        () = stop.cancelled() => {}
+    }
 }
 
 /// What has come of a frame of an unknown kind.
@@ -158,6 +175,9 @@ impl Connection {
                 }
                 Some(reply) = session.replies.recv(), if running && has_room => self.session.write_reply(&reply),
                 () = session.pace.caught_up(), if session.pace.is_behind() => {}
+                Some((channel, serial, hold)) = session.intake.granted(), if session.intake.is_waiting() => {
+                    self.session.take_hold(channel, serial, hold);
+                }
                 () = tick => {
                     if !self.has_ticked().await {
                         return;
@@ -198,6 +218,9 @@ impl Connection {
         let mut wait = if half_beat.is_zero() { IDLE_TICK } else { half_beat };
         if let Some(timeout) = self.session.shortest_timeout {
             wait = wait.min((timeout / 10).clamp(TIMEOUT_TICK_MIN, TIMEOUT_TICK_MAX));
+        }
+        if self.session.intake.held_bytes() > 0 {
+            wait = wait.min(TIMEOUT_TICK_MIN);
         }
         let waits_for_disk = self.session.blocked || self.session.settle_refusal.is_some();
         if waits_for_disk || self.closing_until.is_some() {
@@ -300,6 +323,7 @@ impl Connection {
         }
         self.session.settle_refused();
         self.session.unblock().await;
+        self.session.end_standstill().await;
         self.release_buffers();
         if self.session.shortest_timeout.is_some() {
             self.session.enforce_timeouts().await;

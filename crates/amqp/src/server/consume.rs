@@ -34,10 +34,8 @@ impl Session {
         let socket = Arc::clone(&self.socket);
         let channel = self.channel(number)?;
         let acks = if consume.no_ack { Acks::None } else { Acks::Wanted };
-        let (prefetch, limit) = match acks {
-            Acks::Wanted => (channel.prefetch, channel.limit.clone()),
-            Acks::None => (0, None),
-        };
+        let prefetch = if acks == Acks::Wanted { channel.prefetch } else { 0 };
+        let limit = channel.limit.clone();
         if traits.kind == QueueKind::Quorum && channel.limit.is_some() && !by_the_book {
             let text = format!("queue '{}' in vhost '/' does not support global qos", queue.name());
             return Err(Refusal::new(ReplyCode::NotImplemented, text));
@@ -81,9 +79,9 @@ impl Session {
         let tag = self.new_tag(number, &consume.consumer_tag)?;
         let name = Bytes::from(self.shared.new_name(REPLY_TO_PREFIX));
         let shared = Arc::clone(&self.shared);
-        let to = self.reply_sender.clone();
+        let (to, bytes) = (self.reply_sender.clone(), Arc::clone(&self.reply_bytes));
         let channel = self.channel(number)?;
-        shared.replies.open(name.clone(), Place { to, channel: number, serial: channel.serial });
+        shared.replies.open(name.clone(), Place { to, channel: number, serial: channel.serial, bytes });
         channel.replies = Some(ReplyConsumer::new(tag.clone(), name, shared));
         self.answer_unless(
             consume.nowait,
@@ -115,12 +113,17 @@ impl Session {
         if channel.replies.as_ref().is_some_and(|replies| replies.tag == *cancel.consumer_tag) {
             channel.replies = None;
         } else if let Some(id) = channel.tags.get(cancel.consumer_tag.as_bytes()).copied() {
-            if let Some(consumer) = channel.consumers.get(&id) {
+            let queue = channel.consumers.get(&id).map(|consumer| {
                 consumer.stop.notify_one();
-            }
+                consumer.source.queue.clone()
+            });
             self.stop_consumers(HashSet::from([id])).await;
             self.write_all_of_unacknowledged(number, id);
             self.forget_consumer(number, id);
+            // Who has the answer may count on it that an auto-delete queue is gone.
+            if let Some(queue) = queue {
+                queue.delete_if_left_alone().await;
+            }
         }
         self.answer_unless(cancel.nowait, number, &basic::CancelOk { consumer_tag: cancel.consumer_tag });
         Ok(())
@@ -201,6 +204,11 @@ impl Session {
             held.source.sit(Seat { limit: Some(Arc::clone(&limit)), ..held.source.seat() });
         }
         channel.limit = Some(Arc::clone(&limit));
+        for consumer in channel.consumers.values().filter(|consumer| consumer.acks == Acks::None) {
+            if let Some(id) = consumer.source.seat().consumer {
+                consumer.source.queue.heed_limit(id, Arc::clone(&limit.credit));
+            }
+        }
         let mut gone = Vec::new();
         for consumer in channel.consumers.values_mut().filter(|consumer| ids.contains(&consumer.source.id)) {
             let of_consumer = channel.unacked.iter().filter(|held| held.source.id == consumer.source.id);
@@ -236,6 +244,8 @@ fn subscribe(
         if source.prefetch > 0 { source.prefetch.saturating_sub(held) } else { consumer.window.first() };
     let shared_credit = limit.as_ref().map(|limit| Arc::clone(&limit.credit));
     let subscription = source.queue.subscribe(terms, credit, shared_credit, socket)?;
+    // What is not acknowledged takes no room, and gives none back.
+    let limit = limit.filter(|_| consumer.acks == Acks::Wanted);
     source.sit(Seat { consumer: Some(subscription.id()), limit });
     Ok(subscription)
 }

@@ -1,9 +1,10 @@
 //! A publish whose content comes in several frames.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use nexo_types::limits;
 
 use super::error::Refusal;
+use super::intake::Hold;
 use crate::codec::method::basic;
 use crate::codec::{CLASS_BASIC, ContentHeader, ReplyCode};
 
@@ -33,20 +34,41 @@ pub(super) struct Publish {
 pub(super) struct Partial {
     publish: Publish,
     properties: Bytes,
-    body: BytesMut,
+    body: Vec<u8>,
     body_bytes: usize,
+    /// The memory for all of it, once that is granted.
+    pub(super) hold: Option<Hold>,
 }
 
 /// A publish that is all there.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Whole {
     pub(super) publish: Publish,
     pub(super) properties: Bytes,
     pub(super) body: Bytes,
+    /// The memory that was held for it while it came.
+    pub(super) hold: Option<Hold>,
 }
 
-/// A body is allocated as it arrives, not as it is announced.
-const BODY_FIRST_BYTES: usize = 1 << 20;
+/// What a message takes besides its body and its properties, near enough.
+pub(super) const MESSAGE_OVERHEAD_BYTES: usize = 256;
+
+impl Partial {
+    /// What the message will take when it is whole.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.body_bytes + self.properties.len() + MESSAGE_OVERHEAD_BYTES
+    }
+
+    /// Adds a part. The body is allocated as it arrives, not as it is announced, and never larger than it will be.
+    fn add(&mut self, part: &[u8]) {
+        let (len, room) = (self.body.len(), self.body.capacity());
+        if room - len < part.len() {
+            let wanted = (room * 2).max(len + part.len()).min(self.body_bytes);
+            self.body.reserve_exact(wanted - len);
+        }
+        self.body.extend_from_slice(part);
+    }
+}
 
 impl Publish {
     pub(super) fn new(method: &basic::Publish<'_>) -> Self {
@@ -97,10 +119,9 @@ impl Content {
         }
         let properties = Bytes::copy_from_slice(header.properties);
         if body_bytes == 0 {
-            return Ok(Some(Whole { publish, properties, body: Bytes::new() }));
+            return Ok(Some(Whole { publish, properties, body: Bytes::new(), hold: None }));
         }
-        let body = BytesMut::with_capacity(body_bytes.min(BODY_FIRST_BYTES));
-        *self = Self::Body(Partial { publish, properties, body, body_bytes });
+        *self = Self::Body(Partial { publish, properties, body: Vec::new(), body_bytes, hold: None });
         Ok(None)
     }
 
@@ -115,13 +136,13 @@ impl Content {
             let text = format!("the body is longer than the {} bytes announced", partial.body_bytes);
             return Err(Refusal::new(ReplyCode::FrameError, text));
         }
-        partial.body.extend_from_slice(payload);
+        partial.add(payload);
         if partial.body.len() < partial.body_bytes {
             return Ok(None);
         }
         match std::mem::take(self) {
-            Self::Body(Partial { publish, properties, body, .. }) => {
-                Ok(Some(Whole { publish, properties, body: body.freeze() }))
+            Self::Body(Partial { publish, properties, body, hold, .. }) => {
+                Ok(Some(Whole { publish, properties, body: body.into(), hold }))
             }
             Self::Nothing | Self::Header(_) => Ok(None),
         }

@@ -1,5 +1,7 @@
 //! From frames to methods: what each means depends on the state of the connection and of its channel.
 
+use std::time::Instant;
+
 use nexo_broker::Protocol;
 
 use super::channel::Channel;
@@ -40,7 +42,7 @@ impl Session {
         match self.phase {
             Phase::Running => {
                 let waits_for_disk = self.blocked || self.pace.is_behind() || self.confirms.is_full();
-                !waits_for_disk && self.out.len() < HARD_BYTES
+                !waits_for_disk && !self.intake.is_waiting() && self.out.len() < HARD_BYTES
             }
             Phase::Closing => true,
             Phase::Closed => false,
@@ -66,7 +68,7 @@ impl Session {
                     properties: found.properties,
                     body: found.body,
                 };
-                if let Err(refusal) = self.publish(found.channel, &incoming) {
+                if let Err(refusal) = self.publish(found.channel, &incoming, None) {
                     self.conclude(found.channel, Err(refusal.of(basic::Publish::ID))).await;
                 }
                 if self.outbox.is_full() {
@@ -117,7 +119,9 @@ impl Session {
                 Err(Refusal::new(ReplyCode::UnexpectedFrame, text))
             }
             (_, FrameKind::Method) => self.take_channel_method(number, frame.payload).await,
-            (_, FrameKind::Header) => self.take_content(number, |content| content.take_header(frame.payload)),
+            (_, FrameKind::Header) => self
+                .take_content(number, |content| content.take_header(frame.payload))
+                .and_then(|()| self.hold_for_body(number).map_err(|refusal| refusal.of(basic::Publish::ID))),
             (_, FrameKind::Body) => self.take_content(number, |content| content.take_body(frame.payload)),
         };
         self.conclude(number, taken).await;
@@ -166,10 +170,15 @@ impl Session {
     ) -> Result<(), Refusal> {
         match self.channels.get_mut(&number) {
             Some(Slot::Open(channel)) => match take(&mut channel.content)? {
-                Some(whole) => self
-                    .publish(number, &whole.as_incoming())
-                    .map_err(|refusal| refusal.of(basic::Publish::ID)),
-                None => Ok(()),
+                Some(mut whole) => {
+                    let hold = whole.hold.take();
+                    self.publish(number, &whole.as_incoming(), hold)
+                        .map_err(|refusal| refusal.of(basic::Publish::ID))
+                }
+                None => {
+                    self.intake.progress = Instant::now();
+                    Ok(())
+                }
             },
             Some(Slot::Closing) => Ok(()),
             None => Err(content::no_method()),

@@ -22,6 +22,7 @@ mod erlang;
 mod error;
 mod exchanges;
 mod handshake;
+mod intake;
 mod limit;
 mod listener;
 mod login;

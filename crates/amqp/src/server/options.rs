@@ -8,11 +8,18 @@ pub struct Options {
     /// How long a client may hold a message before its channel is closed, where the queue does not say
     /// (`x-consumer-timeout`); zero for any time.
     pub consumer_timeout: Duration,
+    /// How long a message that has not come whole, or a transaction, may stand still while others wait for the memory
+    /// that it holds. Then its channel is closed.
+    pub standstill_max: Duration,
 }
 
 impl Default for Options {
-    /// As RabbitMQ has it: half an hour.
+    /// The time for holding messages as RabbitMQ has it: half an hour.
     fn default() -> Self {
-        Self { consumer_timeout: Duration::from_secs(30 * 60) }
+        Self {
+            consumer_timeout: Duration::from_secs(30 * 60),
+            // A network that is slow comes on; a client that is stuck does not.
+            standstill_max: Duration::from_secs(30),
+        }
     }
 }

@@ -10,8 +10,9 @@ use super::arguments::QueueKind;
 use super::channel::{Channel, Mode};
 use super::content::{Publish, Whole};
 use super::error::Refusal;
+use super::intake::Hold;
 use super::message_facts::Facts;
-use super::outbox::{Outbox, Publisher};
+use super::outbox::{Outbox, Publisher, disk_is_full};
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::routing::Target;
 use super::session::{Session, Slot};
@@ -46,6 +47,7 @@ impl Incoming<'_> {
             },
             properties: own(self.properties),
             body: own(self.body),
+            hold: None,
         }
     }
 }
@@ -65,7 +67,13 @@ impl Whole {
 
 impl Session {
     /// Takes a publish in: now, or when its transaction commits.
-    pub(super) fn publish(&mut self, number: u16, incoming: &Incoming<'_>) -> Result<(), Refusal> {
+    /// `hold` is the memory that it took while it came.
+    pub(super) fn publish(
+        &mut self,
+        number: u16,
+        incoming: &Incoming<'_>,
+        hold: Option<Hold>,
+    ) -> Result<(), Refusal> {
         if incoming.immediate {
             return Err(Refusal::new(ReplyCode::NotImplemented, "immediate=true"));
         }
@@ -81,8 +89,14 @@ impl Session {
         let (exchange, key) = (incoming.exchange, incoming.routing_key);
         channel.route.find(&self.shared.broker, &mut self.targets, exchange, key, &copies, &headers)?;
         facts?;
+        self.published_nowhere = true;
         match &mut channel.mode {
-            Mode::Transaction(transaction) => transaction.publish(incoming.to_whole()),
+            Mode::Transaction(transaction) => {
+                if let Some(bytes) = transaction.publish(incoming.to_whole(), hold, &self.intake)? {
+                    self.intake.wait(number, channel.serial, bytes);
+                }
+                Ok(())
+            }
             Mode::Plain | Mode::Confirm(_) => Ok(()),
         }
     }
@@ -122,6 +136,7 @@ impl Session {
             durability: facts.durability,
             ..Draft::default()
         };
+        self.published_nowhere |= !is_routed;
         for target in route.targets {
             self.outbox.add(target, &for_target(draft, target), publisher);
         }
@@ -175,6 +190,12 @@ impl Session {
     /// Pushes what was published; gives back what to wait for, unless the disk is full: then it stays, and the
     /// connection is not read from until there is room.
     pub(super) fn flush_publishes(&mut self) -> Option<Written> {
+        if std::mem::take(&mut self.published_nowhere)
+            && let Some(reason) = disk_is_full(&self.shared.broker)
+        {
+            // RabbitMQ blocks whoever publishes, wherever it goes.
+            self.block(&reason);
+        }
         if self.outbox.is_empty() {
             return Some(Written::NOTHING);
         }

@@ -1,6 +1,8 @@
 //! Direct reply-to: answers that go straight to the connection that asked, without a queue.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -13,6 +15,8 @@ pub(super) const REPLY_TO_PREFIX: &str = "amq.rabbitmq.reply-to.";
 /// Answers on their way to one connection. One that does not read loses what comes then, as it would lose messages that
 /// it consumes without acknowledging.
 pub(super) const REPLIES_MAX: usize = 1_024;
+/// As above, in bytes: what waits for a connection that does not read. One answer may be larger.
+const REPLIES_BYTES_MAX: usize = 8 << 20;
 
 /// An answer.
 #[derive(Debug)]
@@ -22,6 +26,29 @@ pub(super) struct Reply {
     pub(super) routing_key: Bytes,
     pub(super) properties: Bytes,
     pub(super) body: Bytes,
+    _pending: Pending,
+}
+
+/// The bytes of an answer among all that are on their way to its connection.
+#[derive(Debug)]
+struct Pending {
+    bytes: usize,
+    all: Arc<AtomicUsize>,
+}
+
+impl Pending {
+    /// `None` if there is no room.
+    fn new(bytes: usize, all: &Arc<AtomicUsize>) -> Option<Self> {
+        let before = all.fetch_add(bytes, Ordering::Relaxed);
+        let pending = Self { bytes, all: Arc::clone(all) };
+        (before == 0 || before + bytes <= REPLIES_BYTES_MAX).then_some(pending)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// Who waits for answers, by the name that was given out.
@@ -36,6 +63,8 @@ pub(super) struct Place {
     pub(super) to: mpsc::Sender<Reply>,
     pub(super) channel: u16,
     pub(super) serial: u64,
+    /// Bytes that are on their way to the connection.
+    pub(super) bytes: Arc<AtomicUsize>,
 }
 
 impl ReplyDesk {
@@ -54,6 +83,10 @@ impl ReplyDesk {
     /// Sends an answer; `false` if nobody waits for it.
     pub(super) fn send(&self, routing_key: &[u8], properties: &[u8], body: &[u8]) -> bool {
         let Some(place) = self.waiting.lock().get(routing_key).cloned() else { return false };
+        let Some(pending) = Pending::new(properties.len() + body.len(), &place.bytes) else {
+            tracing::debug!("a direct reply is dropped: its client does not read");
+            return true;
+        };
         let own = Bytes::copy_from_slice;
         let reply = Reply {
             channel: place.channel,
@@ -61,6 +94,7 @@ impl ReplyDesk {
             routing_key: own(routing_key),
             properties: own(properties),
             body: own(body),
+            _pending: pending,
         };
         match place.to.try_send(reply) {
             Ok(()) => true,

@@ -5,17 +5,19 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
-use nexo_broker::{QueueError, SessionId, Settle, SocketState};
+use nexo_broker::{QueueError, QueueHandle, SessionId, Settle, SocketState};
 use tokio::sync::mpsc;
 
 use super::channel::Channel;
 use super::confirms::Confirms;
 use super::error::Refusal;
+use super::intake::ConnectionIntake;
 use super::message_facts::LastAsks;
 use super::outbox::{self, Outbox};
 use super::output::Output;
@@ -61,7 +63,11 @@ pub(super) struct Session {
     pub(super) phase: Phase,
     /// Whether publishes wait for room on the disk.
     pub(super) blocked: bool,
+    /// Whether something was published that no queue was asked to take: nobody has looked whether the disk is full.
+    pub(super) published_nowhere: bool,
     pub(super) pace: Pace,
+    pub(super) intake: ConnectionIntake,
+    pub(super) reply_bytes: Arc<AtomicUsize>,
     pub(super) owns_queues: bool,
     /// The shortest time for which a client may hold a message, if it ever had one with an end.
     pub(super) shortest_timeout: Option<Duration>,
@@ -121,6 +127,7 @@ pub(super) enum Phase {
 impl Session {
     pub(super) fn new(shared: Arc<Shared>, user: &'static str, limits: Limits, abilities: Abilities) -> Self {
         let (reply_sender, replies) = mpsc::channel(REPLIES_MAX);
+        let intake = ConnectionIntake::new(shared.broker.intake().clone());
         Self {
             consumers: FuturesUnordered::new(),
             waiting: VecDeque::new(),
@@ -144,7 +151,10 @@ impl Session {
             replies,
             phase: Phase::Running,
             blocked: false,
+            published_nowhere: false,
             pace: Pace::default(),
+            intake,
+            reply_bytes: Arc::default(),
             owns_queues: false,
             shortest_timeout: None,
             unfinished: None,
@@ -155,7 +165,9 @@ impl Session {
     /// Acts on what came of a frame: a refusal ends the channel or the connection.
     pub(super) async fn conclude(&mut self, number: u16, outcome: Result<(), Refusal>) {
         let Err(refusal) = outcome else { return };
-        if refusal.code.is_hard() || number == 0 {
+        // The specification ends the connection for want of resources, but it is one channel's message that finds none.
+        let is_hard = refusal.code.is_hard() && refusal.code != ReplyCode::ResourceError;
+        if is_hard || number == 0 {
             self.close(&refusal).await;
         } else {
             self.close_channel(number, &refusal).await;
@@ -182,9 +194,11 @@ impl Session {
         for consumer in channel.consumers.values() {
             consumer.stop.notify_one();
         }
+        let consumed = channel.consumed_queues();
         self.stop_consumers(ids).await;
         self.waiting.retain(|batch| batch.source.channel != number);
         self.channels.remove(&number);
+        delete_left_alone(consumed).await;
     }
 
     /// Says that the connection ends, and why.
@@ -206,11 +220,18 @@ impl Session {
 
     /// Gives back everything that the connection holds.
     pub(super) async fn end(&mut self) {
+        self.intake.stop_waiting();
         self.consumers = FuturesUnordered::new();
         self.waiting.clear();
         self.flush_acks();
         self.leave_refused();
-        self.channels.clear();
+        let mut consumed = Vec::new();
+        for (_, slot) in self.channels.drain() {
+            if let Slot::Open(channel) = slot {
+                consumed.extend(channel.consumed_queues());
+            }
+        }
+        delete_left_alone(consumed).await;
         if std::mem::take(&mut self.owns_queues) {
             self.shared.broker.end_session(self.id).await;
         }
@@ -308,6 +329,13 @@ impl Session {
     pub(super) const fn new_serial(&mut self) -> u64 {
         self.next_serial += 1;
         self.next_serial
+    }
+}
+
+/// Has auto-delete queues go that have lost their last consumer: a client that is told of the end may count on it.
+async fn delete_left_alone(queues: Vec<QueueHandle>) {
+    for queue in queues {
+        queue.delete_if_left_alone().await;
     }
 }
 

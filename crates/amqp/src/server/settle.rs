@@ -233,9 +233,16 @@ impl Session {
     pub(super) fn ease(&mut self, channels: &[u16]) {
         for number in channels {
             let Ok(channel) = self.channel(*number) else { continue };
-            for consumer in channel.consumers.values() {
-                if let Some(id) = consumer.source.seat().consumer {
-                    consumer.source.queue.add_credit(id, 0);
+            // Whoever is asked first may take all the room there is, so another one is first each time.
+            let mut ids: Vec<u64> = channel.consumers.keys().copied().collect();
+            ids.sort_unstable();
+            let count = ids.len();
+            let first = ids.partition_point(|id| *id <= channel.eased_first);
+            ids.rotate_left(first % count.max(1));
+            channel.eased_first = ids.first().copied().unwrap_or(0);
+            for source in ids.iter().map(|id| &channel.consumers[id].source) {
+                if let Some(id) = source.seat().consumer {
+                    source.queue.add_credit(id, 0);
                 }
             }
         }

@@ -20,7 +20,7 @@ use super::reply_to::ReplyDesk;
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) broker: Broker,
-    options: Options,
+    pub(super) options: Options,
     pub(super) replies: ReplyDesk,
     pub(super) logins: Arc<LoginThrottle>,
     /// How many consumers each queue has from here.

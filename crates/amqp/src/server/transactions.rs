@@ -3,33 +3,51 @@
 use nexo_broker::{QueueError, Settle, Settling, Written};
 
 use super::channel::Mode;
-use super::content::Whole;
+use super::content::{MESSAGE_OVERHEAD_BYTES, Whole};
 use super::error::{self, Refusal};
+use super::intake::{ConnectionIntake, Hold};
 use super::session::Session;
 use super::settle::{Groups, LaterSettle};
-use crate::codec::ReplyCode;
 use crate::codec::method::{TxMethod, confirm, tx};
 
-/// What one transaction may hold in memory: a client that never commits meets an end.
-const TRANSACTION_BYTES_MAX: usize = 256 << 20;
+/// Memory is asked for in steps of this size, so that a small transaction asks once.
+const STEP_BYTES: usize = 1 << 20;
 
 /// What waits for a commit. Dropping it undoes it: what was to be settled goes back.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     publishes: Vec<Whole>,
-    bytes: usize,
+    /// The memory that they take.
+    pub(super) holds: Vec<Hold>,
+    /// How much of it is not used yet.
+    unused: usize,
     pub(super) settles: Vec<LaterSettle>,
 }
 
 impl Transaction {
-    pub(super) fn publish(&mut self, message: Whole) -> Result<(), Refusal> {
-        self.bytes += message.body.len() + message.properties.len() + 256;
-        if self.bytes > TRANSACTION_BYTES_MAX {
-            let text = format!("a transaction holds at most {TRANSACTION_BYTES_MAX} bytes");
-            return Err(Refusal::new(ReplyCode::ResourceError, text));
+    /// Keeps a message for the commit. Answers how much memory the connection must wait for, if it must.
+    pub(super) fn publish(
+        &mut self,
+        message: Whole,
+        hold: Option<Hold>,
+        intake: &ConnectionIntake,
+    ) -> Result<Option<usize>, Refusal> {
+        let bytes = message.body.len() + message.properties.len() + MESSAGE_OVERHEAD_BYTES;
+        let mut wait = None;
+        if let Some(hold) = hold {
+            self.holds.push(hold);
+        } else if bytes <= self.unused {
+            self.unused -= bytes;
+        } else {
+            let step = bytes.max(STEP_BYTES);
+            match intake.ask(step)? {
+                Some(hold) => self.holds.push(hold),
+                None => wait = Some(step),
+            }
+            self.unused = step - bytes;
         }
         self.publishes.push(message);
-        Ok(())
+        Ok(wait)
     }
 }
 

@@ -41,11 +41,15 @@ impl Served {
     }
 
     pub async fn start_with(amqp: nexo_amqp::Options) -> Self {
+        Self::start_on(amqp, BrokerOptions::new("memory")).await
+    }
+
+    pub async fn start_on(amqp: nexo_amqp::Options, options: BrokerOptions) -> Self {
         let disk = FaultyDisk::new();
         let options = BrokerOptions {
             segment_bytes: 1 << 20,
             scribe: Some(Arc::new(nexo_amqp::AmqpScribe)),
-            ..BrokerOptions::new("memory")
+            ..options
         };
         let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -272,11 +276,43 @@ impl Client {
         self.raw(&out).await;
     }
 
+    /// Begins a publish: its method and a content header that announces so many bytes.
+    pub async fn announce(&mut self, number: u16, name: &'static str, body_bytes: u64) {
+        let publish = basic::Publish {
+            ticket: 0,
+            exchange: ShortStr::EMPTY,
+            routing_key: ShortStr::from_static(name),
+            mandatory: false,
+            immediate: false,
+        };
+        let mut out = Vec::new();
+        encode_method(&mut out, number, &publish);
+        let mut payload = vec![0, 60, 0, 0];
+        payload.extend(body_bytes.to_be_bytes());
+        payload.extend([0, 0]);
+        push_frame(&mut out, 2, number, &payload);
+        self.raw(&out).await;
+    }
+
+    /// Sends a part of a body.
+    pub async fn send_body(&mut self, number: u16, part: &[u8]) {
+        let mut out = Vec::new();
+        for chunk in part.chunks(100_000) {
+            push_frame(&mut out, 3, number, chunk);
+        }
+        self.raw(&out).await;
+    }
+
     pub async fn consume(&mut self, name: &'static str, no_ack: bool) {
+        self.consume_as("tag", name, no_ack).await;
+    }
+
+    /// Consumes under a tag of its own.
+    pub async fn consume_as(&mut self, tag: &'static str, name: &'static str, no_ack: bool) {
         let consume = basic::Consume {
             ticket: 0,
             queue: ShortStr::from_static(name),
-            consumer_tag: ShortStr::from_static("tag"),
+            consumer_tag: ShortStr::from_static(tag),
             no_local: false,
             no_ack,
             exclusive: false,
@@ -285,6 +321,28 @@ impl Client {
         };
         self.send(1, &consume).await;
         self.expect("basic.consume-ok").await;
+    }
+
+    /// Limits what consumers hold: all of the channel together if `global`.
+    pub async fn qos(&mut self, prefetch_count: u16, global: bool) {
+        self.send(1, &basic::Qos { prefetch_size: 0, prefetch_count, global }).await;
+        self.expect("basic.qos-ok").await;
+    }
+
+    /// The next delivery: the consumer's tag, and its own.
+    pub async fn delivery_to(&mut self) -> (String, u64) {
+        let got = self.expect("basic.deliver").await;
+        let Method::Basic(nexo_amqp::codec::method::BasicMethod::Deliver(deliver)) = got.method() else {
+            panic!("{got:?}")
+        };
+        let to = (deliver.consumer_tag.to_string(), deliver.delivery_tag);
+        self.content().await;
+        to
+    }
+
+    /// Nothing has come, and what comes next is the answer to a question.
+    pub async fn expect_silence(&mut self) {
+        self.qos(0, false).await;
     }
 
     /// The next delivery: its tag, whether it was delivered before, and its body.
@@ -298,4 +356,12 @@ impl Client {
         };
         (tag, redelivered, self.content().await)
     }
+}
+
+fn push_frame(out: &mut Vec<u8>, kind: u8, number: u16, payload: &[u8]) {
+    out.push(kind);
+    out.extend(number.to_be_bytes());
+    out.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
+    out.extend(payload);
+    out.push(nexo_amqp::codec::FRAME_END);
 }

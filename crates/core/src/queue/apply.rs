@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use nexo_types::{GroupId, Offset, Position, Priority, SegmentId, Timestamp};
 use thiserror::Error;
 
-use super::entry::{Entry, MESSAGE_OVERHEAD_BYTES};
+use super::entry::{Entry, MESSAGE_OVERHEAD_BYTES, handed_bytes};
 use super::fair::Tenants;
 use super::lane::PageRequest;
 use super::lanes::Lanes;
@@ -53,8 +53,18 @@ pub struct Handed {
     pub granted_at: Timestamp,
     /// The log frame that holds it.
     pub at: Position,
+    /// What it counts for among the bytes that its consumer may hold.
+    pub charged: u32,
     /// Its stored form, if it was in memory.
     pub payload: Option<Bytes>,
+}
+
+impl Handed {
+    /// Adds the stored form, read from the log: only now is it known what it counts for.
+    pub fn complete(&mut self, payload: Bytes) {
+        self.charged = handed_bytes(payload.len());
+        self.payload = Some(payload);
+    }
 }
 
 /// Messages that have left the queue together.
@@ -240,6 +250,7 @@ impl Queue {
                 until: grant.until,
                 granted_at: at,
                 at: entry.at,
+                charged: entry.handed_bytes(),
                 payload: entry.hand_out_payload(),
             });
             if grant.phase == Phase::Taken {

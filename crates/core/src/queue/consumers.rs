@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use nexo_types::{ConsumerId, Millis, Timestamp};
 
+use super::allowance::Allowance;
 use super::groups::GroupTake;
 use crate::record::Phase;
 
@@ -52,7 +53,8 @@ impl Default for Terms {
     }
 }
 
-/// A number of messages that several consumers, perhaps of several queues, may hold together.
+/// A number of messages that several consumers, perhaps of several queues, may hold together. One that does not
+/// acknowledge holds none: it takes no room here, but gets nothing while there is no room, as on RabbitMQ.
 #[derive(Debug, Default)]
 pub struct SharedCredit(AtomicI64);
 
@@ -83,11 +85,24 @@ impl SharedCredit {
     }
 }
 
+/// Who is next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NextTurn {
+    pub(crate) consumer: ConsumerId,
+    pub(crate) terms: Terms,
+    /// How many messages it may have.
+    pub(crate) count: u32,
+    /// How many bytes it may have besides, in more than one message: the turn ends with the message that uses them up.
+    pub(crate) room: u64,
+}
+
 #[derive(Debug)]
 struct Consumer {
     terms: Terms,
     credit: u32,
     shared: Option<Arc<SharedCredit>>,
+    /// Bytes that it may hold; `None` for any number.
+    allowance: Option<Arc<Allowance>>,
     /// Whether it stands in a row.
     in_turn: bool,
 }
@@ -116,10 +131,17 @@ impl Consumers {
         credit: u32,
         shared: Option<Arc<SharedCredit>>,
     ) {
-        let fresh = self.all.insert(id, Consumer { terms, credit: 0, shared, in_turn: false }).is_none();
+        let consumer = Consumer { terms, credit: 0, shared, allowance: None, in_turn: false };
+        let fresh = self.all.insert(id, consumer).is_none();
         debug_assert!(fresh, "consumer ids are used once");
         self.choose_active();
         self.add_credit(id, credit);
+    }
+
+    pub(crate) fn set_allowance(&mut self, id: ConsumerId, allowance: Arc<Allowance>) {
+        if let Some(consumer) = self.all.get_mut(&id) {
+            consumer.allowance = Some(allowance);
+        }
     }
 
     pub(crate) fn add_credit(&mut self, id: ConsumerId, credit: u32) {
@@ -144,6 +166,18 @@ impl Consumers {
             self.with_credit -= 1;
         }
         self.add_credit(id, credit);
+    }
+
+    /// Has a consumer that does not acknowledge wait while a limit that others share is used up.
+    pub(crate) fn heed(&mut self, id: ConsumerId, shared: Arc<SharedCredit>) {
+        if let Some(consumer) = self.all.get_mut(&id) {
+            debug_assert_eq!(
+                consumer.terms.settle,
+                SettleMode::Automatic,
+                "what others hold is counted already"
+            );
+            consumer.shared = Some(shared);
+        }
     }
 
     pub(crate) fn remove(&mut self, id: ConsumerId) {
@@ -185,40 +219,69 @@ impl Consumers {
     }
 
     /// Whose turn it is, and how many messages it may have now, at most `max`: one, unless nobody else waits, or so
-    /// many messages are `waiting` that everybody gets as much in longer turns.
-    pub(crate) fn next_turn(&mut self, max: u32, waiting: u64) -> Option<(ConsumerId, Terms, u32)> {
+    /// many messages are `waiting` that everybody gets as much in longer turns. The first of them has `bytes`, which are
+    /// noted; [`Self::end_turn`] notes those of the others.
+    pub(crate) fn next_turn(&mut self, max: u32, bytes: u32, waiting: u64) -> Option<NextTurn> {
         let alone = match self.turns.as_slice() {
             [(_, turn)] if turn.len() == 1 && !self.single_active => turn.front().copied(),
             _ => None,
         };
         if let Some(consumer) = alone.and_then(|id| self.all.get_mut(&id))
             && let Some(id) = alone
-            && consumer.shared.is_none()
+            && (consumer.shared.is_none() || consumer.terms.settle == SettleMode::Automatic)
             && consumer.credit > 1
         {
             // One credit is left for the ordinary way, which knows when a consumer leaves its row.
-            let count = max.min(consumer.credit - 1).max(1);
-            consumer.credit -= count;
-            return Some((id, consumer.terms, count));
+            let room = if consumer.lacks_shared() { 0 } else { consumer.room() };
+            if room > 0 {
+                let count = max.min(consumer.credit - 1).max(1);
+                consumer.credit -= count;
+                consumer.note_handed(bytes.into());
+                let room = room.saturating_sub(bytes.into());
+                return Some(NextTurn { consumer: id, terms: consumer.terms, count, room });
+            }
         }
-        let (id, terms) = self.next()?;
+        let (consumer, terms) = self.next_for(bytes)?;
+        let mut turn = NextTurn { consumer, terms, count: 1, room: 0 };
         let others = self.with_credit.max(1) as u64;
         let long = if waiting >= others * u64::from(TURN_MAX) * 2 { TURN_MAX.min(max) } else { 1 };
-        let count = match self.all.get_mut(&id) {
-            Some(consumer) if consumer.shared.is_none() && consumer.credit > 1 && long > 1 => {
-                // One credit is left, as above.
-                let more = (long - 1).min(consumer.credit - 1);
-                consumer.credit -= more;
-                1 + more
-            }
-            Some(_) | None => 1,
-        };
-        Some((id, terms, count))
+        if let Some(consumer) = self.all.get_mut(&consumer)
+            && consumer.shared.is_none()
+            && consumer.credit > 1
+            && long > 1
+        {
+            // One credit is left, as above.
+            let more = (long - 1).min(consumer.credit - 1);
+            consumer.credit -= more;
+            turn.count += more;
+            turn.room = consumer.room();
+        }
+        Some(turn)
+    }
+
+    /// Ends a turn: `bytes` were handed out in it beyond its first message, and what it did not use goes back.
+    pub(crate) fn end_turn(&mut self, turn: NextTurn, bytes: u64) {
+        if bytes > 0
+            && let Some(consumer) = self.all.get(&turn.consumer)
+        {
+            consumer.note_handed(bytes);
+        }
+        if turn.count > 0 {
+            self.give_back(turn.consumer, turn.count);
+        }
+    }
+
+    /// Takes back bytes that were noted and not handed out.
+    pub(crate) fn give_back_bytes(&self, id: ConsumerId, bytes: u64) {
+        if let Some(allowance) = self.all.get(&id).and_then(|consumer| consumer.allowance.as_ref()) {
+            // Whoever gives back credit as well has the consumer looked at again.
+            let _ = allowance.passed_on(bytes);
+        }
     }
 
     /// Whose turn it is: of those with credit the one of highest priority that has waited longest. It is given one
-    /// message, and goes to the end of its row if it may have more.
-    pub(crate) fn next(&mut self) -> Option<(ConsumerId, Terms)> {
+    /// message, of this size, and goes to the end of its row if it may have more.
+    fn next_for(&mut self, bytes: u32) -> Option<(ConsumerId, Terms)> {
         let only = self.active();
         for (_, turn) in &mut self.turns {
             let mut passed = 0;
@@ -231,10 +294,11 @@ impl Consumers {
                     passed += 1;
                     continue;
                 }
-                if consumer.credit == 0 || !consumer.shared.as_deref().is_none_or(SharedCredit::take_one) {
+                if consumer.credit == 0 || consumer.room() == 0 || !consumer.take_shared() {
                     consumer.in_turn = false;
                     continue;
                 }
+                consumer.note_handed(bytes.into());
                 consumer.credit -= 1;
                 if consumer.credit > 0 {
                     turn.push_back(id);
@@ -248,14 +312,16 @@ impl Consumers {
         None
     }
 
-    /// Gives one more message to the consumer that has just been given one, whoever else waits, if it has credit.
-    pub(crate) fn take_one_more(&mut self, id: ConsumerId) -> bool {
+    /// Gives one more message to the consumer that has just been given one, whoever else waits, if it has credit and room.
+    /// The message has `bytes`, which are noted.
+    pub(crate) fn take_one_more(&mut self, id: ConsumerId, bytes: u32) -> bool {
         let Some(consumer) = self.all.get_mut(&id).filter(|consumer| consumer.credit > 0) else {
             return false;
         };
-        if !consumer.shared.as_deref().is_none_or(SharedCredit::take_one) {
+        if consumer.room() == 0 || !consumer.take_shared() {
             return false;
         }
+        consumer.note_handed(bytes.into());
         consumer.credit -= 1;
         if consumer.credit == 0 {
             consumer.in_turn = false;
@@ -270,9 +336,12 @@ impl Consumers {
         true
     }
 
-    /// Gives back what [`Self::next`] took, to a consumer and to those it shares a limit with.
+    /// Gives back what [`Self::next_turn`] took, to a consumer and to those it shares a limit with.
     pub(crate) fn give_back(&mut self, id: ConsumerId, count: u32) {
-        if let Some(shared) = self.all.get(&id).and_then(|consumer| consumer.shared.as_ref()) {
+        if let Some(consumer) = self.all.get(&id)
+            && let Some(shared) = &consumer.shared
+            && consumer.terms.settle == SettleMode::Manual
+        {
             shared.add(count);
         }
         self.add_credit(id, count);
@@ -303,7 +372,31 @@ impl Consumers {
 
 impl Consumer {
     fn is_starved(&self) -> bool {
+        self.lacks_shared() || self.room() == 0
+    }
+
+    fn lacks_shared(&self) -> bool {
         self.shared.as_deref().is_some_and(SharedCredit::is_empty)
+    }
+
+    /// Bytes that it may be handed now.
+    fn room(&self) -> u64 {
+        self.allowance.as_ref().map_or(u64::MAX, |allowance| allowance.room())
+    }
+
+    fn note_handed(&self, bytes: u64) {
+        if let Some(allowance) = &self.allowance {
+            allowance.take(bytes);
+        }
+    }
+
+    /// Takes room for one message where it must; `false` if there is none.
+    fn take_shared(&self) -> bool {
+        match (&self.shared, self.terms.settle) {
+            (None, _) => true,
+            (Some(shared), SettleMode::Manual) => shared.take_one(),
+            (Some(shared), SettleMode::Automatic) => !shared.is_empty(),
+        }
     }
 }
 
@@ -332,6 +425,32 @@ impl Terms {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::allowance::Outgoing;
+
+    impl Consumers {
+        fn next(&mut self) -> Option<(ConsumerId, Terms)> {
+            self.next_for(0)
+        }
+    }
+
+    #[test]
+    fn a_consumer_without_room_is_passed_over_until_it_has_passed_on_what_it_holds() {
+        let mut consumers = Consumers::default();
+        let allowance = Arc::new(Allowance::new(100, Arc::new(Outgoing::new(1000))));
+        for id in [1, 2] {
+            consumers.add(ConsumerId(id), Terms::default(), 1000, None);
+        }
+        consumers.set_allowance(ConsumerId(1), Arc::clone(&allowance));
+        let mut order = || consumers.next_for(60).map(|(id, _)| id.0);
+        assert_eq!(
+            [order(), order(), order(), order(), order()],
+            [Some(1), Some(2), Some(1), Some(2), Some(2)]
+        );
+        assert!(allowance.passed_on(120), "it was passed over");
+        consumers.add_credit(ConsumerId(1), 0);
+        assert_eq!(consumers.next_for(60).map(|(id, _)| id.0), Some(2));
+        assert_eq!(consumers.next_for(60).map(|(id, _)| id.0), Some(1));
+    }
 
     #[test]
     fn consumers_with_credit_are_served_in_turn() {
@@ -412,6 +531,24 @@ mod tests {
     }
 
     #[test]
+    fn a_consumer_without_acknowledgements_waits_for_shared_credit_and_uses_none() {
+        let mut consumers = Consumers::default();
+        let shared = Arc::new(SharedCredit::new(1));
+        let automatic = Terms { settle: SettleMode::Automatic, ..Terms::default() };
+        consumers.add(ConsumerId(1), automatic, 100, None);
+        consumers.heed(ConsumerId(1), Arc::clone(&shared));
+        assert_eq!(consumers.next_turn(10, 0, 0).map(|turn| (turn.consumer.0, turn.count)), Some((1, 10)));
+        consumers.add(ConsumerId(2), Terms::default(), 100, Some(Arc::clone(&shared)));
+        let order: Vec<u64> = std::iter::from_fn(|| consumers.next()).take(4).map(|(id, _)| id.0).collect();
+        assert_eq!(order, [1, 2], "the second took all there was");
+        consumers.give_back(ConsumerId(1), 1);
+        assert_eq!(consumers.next(), None, "what it never took it does not give back");
+        shared.add(1);
+        consumers.add_credit(ConsumerId(1), 0);
+        assert_eq!(consumers.next().map(|(id, _)| id.0), Some(1));
+    }
+
+    #[test]
     fn shared_credit_that_is_in_use_can_be_taken_away() {
         let mut consumers = Consumers::default();
         let shared = Arc::new(SharedCredit::new(3));
@@ -433,7 +570,7 @@ mod tests {
             consumers.add(ConsumerId(id), Terms::default(), 1000, None);
         }
         let turn = |consumers: &mut Consumers, waiting| {
-            consumers.next_turn(1000, waiting).map(|(id, _, count)| (id.0, count))
+            consumers.next_turn(1000, 0, waiting).map(|turn| (turn.consumer.0, turn.count))
         };
         assert_eq!(turn(&mut consumers, 10_000), Some((1, TURN_MAX)));
         assert_eq!(turn(&mut consumers, 10_000), Some((2, TURN_MAX)));

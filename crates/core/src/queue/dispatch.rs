@@ -6,7 +6,7 @@ use std::collections::btree_map;
 use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 
 use super::apply::Handed;
-use super::consumers::{LeaseTerms, Terms};
+use super::consumers::{LeaseTerms, NextTurn, Terms};
 use super::entry::Entry;
 use super::groups::GroupTake;
 use super::lanes::{Cursor, Lanes, Waiting};
@@ -35,6 +35,8 @@ pub struct Turn {
     /// How many.
     pub count: u32,
     lease: LeaseTerms,
+    /// What they count for among the bytes that the consumer may hold.
+    bytes: u64,
 }
 
 impl Dispatch {
@@ -68,38 +70,53 @@ impl Queue {
         let waiting = self.lanes.len();
         let mut plan = Plan::default();
         let mut ready = ReadyWalk::new(&self.rejoined, &self.lanes);
-        // Whose turn it is, on which terms, and how many more messages it gets in this turn.
-        let mut turn: Option<(ConsumerId, Terms, u32)> = None;
+        // Whose turn it is, and what it may still have in it.
+        let mut current: Option<NextTurn> = None;
+        // Bytes of the turn beyond its first message, not yet noted.
+        let mut handed_bytes = 0;
         while plan.taken < max {
             let Some(entry) = ready.next() else { break };
             if !entry.is_alive(now) {
                 // Its end of life is due and will be dealt with; nobody gets it any more.
                 continue;
             }
-            if turn.is_none() {
-                let rest = waiting.saturating_sub(plan.taken as u64);
-                turn = self.consumers.next_turn((max - plan.taken) as u32, rest);
+            let bytes = entry.handed_bytes();
+            match &mut current {
+                Some(turn) => {
+                    turn.room = turn.room.saturating_sub(bytes.into());
+                    handed_bytes += u64::from(bytes);
+                }
+                None => {
+                    let rest = waiting.saturating_sub(plan.taken as u64);
+                    current = self.consumers.next_turn((max - plan.taken) as u32, bytes, rest);
+                }
             }
-            let Some((consumer, terms, left)) = turn else { break };
-            turn = (left > 1).then_some((consumer, terms, left - 1));
+            let Some(turn) = &mut current else { break };
+            let (consumer, terms) = (turn.consumer, turn.terms);
+            turn.count -= 1;
             let (until, phase) = match terms.grant(now, self.config.visibility, self.config.receipt_timeout) {
                 // It does not leave before its bytes have been read: whoever reads them settles it.
                 (_, Phase::Taken) if entry.payload.is_none() => (None, Phase::Done),
                 granted => granted,
             };
             plan.add(entry, consumer, terms, (until, phase));
+            let runs = entry.group.is_some() && terms.groups == GroupTake::Run && phase != Phase::Taken;
+            // A run is not bound to turns: all of it goes to whoever got its first message.
+            if turn.count == 0 || turn.room == 0 || runs {
+                self.consumers.end_turn(*turn, std::mem::take(&mut handed_bytes));
+                current = None;
+            }
             let Some(group) = &entry.group else { continue };
             if phase == Phase::Taken {
                 // It is gone with this record, and the next of its group may be the most urgent of all.
                 break;
             }
-            if terms.groups == GroupTake::Run {
-                // A run is not bound to turns: all of it goes to whoever got its first message.
-                if let Some((consumer, _, unused)) = turn.take() {
-                    self.consumers.give_back(consumer, unused);
-                }
+            if runs {
                 for next in self.groups.get(group).into_iter().flatten() {
-                    if plan.taken >= max || !next.is_alive(now) || !self.consumers.take_one_more(consumer) {
+                    if plan.taken >= max
+                        || !next.is_alive(now)
+                        || !self.consumers.take_one_more(consumer, next.handed_bytes())
+                    {
                         break;
                     }
                     plan.add(next, consumer, terms, (until, phase));
@@ -108,8 +125,8 @@ impl Queue {
             }
         }
         let Plan { grants, turns, durable, taken, runs } = plan;
-        if let Some((consumer, _, unused)) = turn {
-            self.consumers.give_back(consumer, unused);
+        if let Some(turn) = current {
+            self.consumers.end_turn(turn, handed_bytes);
         }
         if taken == 0 {
             return None;
@@ -146,6 +163,7 @@ impl Queue {
     /// Gives back the credit that a dispatch used, because its record could not be written down.
     pub fn undo_dispatch(&mut self, dispatch: &Dispatch) {
         for turn in &dispatch.turns {
+            self.consumers.give_back_bytes(turn.consumer, turn.bytes);
             self.consumers.give_back(turn.consumer, turn.count);
         }
         if let Some(limit) = self.config.rate_limit {
@@ -223,8 +241,14 @@ impl Plan {
     ) {
         add_grant(&mut self.grants, entry, until, phase);
         match self.turns.last_mut() {
-            Some(turn) if turn.consumer == consumer => turn.count += 1,
-            _ => self.turns.push(Turn { consumer, count: 1, lease: terms.lease }),
+            Some(turn) if turn.consumer == consumer => {
+                turn.count += 1;
+                turn.bytes += u64::from(entry.handed_bytes());
+            }
+            _ => {
+                let bytes = entry.handed_bytes().into();
+                self.turns.push(Turn { consumer, count: 1, lease: terms.lease, bytes });
+            }
         }
         self.durable |= entry.is_durable();
         self.taken += 1;

@@ -10,6 +10,8 @@ use crate::wire::WireError;
 /// What a message is taken to cost besides its body. A constant, so that the bytes of bodies, which limits are about,
 /// follow from a sum and a count; and above nothing, so that an empty message keeps its segment alive.
 pub(crate) const MESSAGE_OVERHEAD_BYTES: u32 = 32;
+/// What a message is taken to cost in memory besides its stored form while it is on its way to a consumer.
+const HANDED_OVERHEAD_BYTES: u32 = 96;
 
 /// One message. Its bytes may be in memory or only in the log; everything the rules need is here.
 #[derive(Clone, Debug)]
@@ -38,6 +40,11 @@ pub struct Entry {
     pub tenant: Option<GroupId>,
     /// Its stored form, if it is in memory. A transient message always has it.
     pub payload: Option<Bytes>,
+}
+
+/// What a message with a stored form of this size counts for with a consumer.
+pub(super) fn handed_bytes(payload_bytes: usize) -> u32 {
+    u32::try_from(payload_bytes).unwrap_or(u32::MAX).saturating_add(HANDED_OVERHEAD_BYTES)
 }
 
 impl Entry {
@@ -94,14 +101,20 @@ impl Entry {
         }
     }
 
-    /// Whether its life is nothing: whoever waits when it is pushed may have it, and then it goes.
+    /// Whether its time to live is zero and nobody has had it: whoever waits when it is pushed may have it. One that
+    /// comes back has expired.
     pub(crate) fn is_fleeting(&self) -> bool {
-        self.expires_at == self.enqueued_at
+        self.expires_at == self.enqueued_at && self.attempts == 0
     }
 
     /// Whether a consumer may have it now.
     pub(crate) fn is_alive(&self, now: Timestamp) -> bool {
         (self.expires_at > now || self.is_fleeting()) && self.ready_at <= now
+    }
+
+    /// What it counts for with the consumer that it is handed to.
+    pub(crate) fn handed_bytes(&self) -> u32 {
+        handed_bytes(self.payload.as_ref().map_or(self.stored_bytes as usize, Bytes::len))
     }
 
     pub(crate) fn is_durable(&self) -> bool {

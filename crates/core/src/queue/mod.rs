@@ -13,6 +13,7 @@
 //!
 //! Read on in [`apply`], then in the file of each decision.
 
+mod allowance;
 mod apply;
 mod consumers;
 mod dedup;
@@ -43,6 +44,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use nexo_types::{GroupId, Millis, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
 
+pub use allowance::{Allowance, Outgoing};
 pub use apply::{Applied, Handed, NeedsPage, Removed};
 pub use consumers::{LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use dispatch::{Dispatch, Turn};
@@ -255,6 +257,16 @@ impl Queue {
         shared: std::sync::Arc<SharedCredit>,
     ) {
         self.consumers.add(id, terms, credit, Some(shared));
+    }
+
+    /// Bounds the bytes that a consumer is handed before it has passed them on.
+    pub fn set_allowance(&mut self, id: nexo_types::ConsumerId, allowance: std::sync::Arc<Allowance>) {
+        self.consumers.set_allowance(id, allowance);
+    }
+
+    /// Has a consumer that does not acknowledge wait while a limit that others share is used up.
+    pub fn heed_limit(&mut self, id: nexo_types::ConsumerId, shared: std::sync::Arc<SharedCredit>) {
+        self.consumers.heed(id, shared);
     }
 
     /// Lets a consumer take this many more.

@@ -1,0 +1,174 @@
+//! Memory for what is on its way in on one connection: bodies that have not come whole, and open transactions.
+//!
+//! A message's whole size is asked for when its content header comes. A connection that holds nothing waits for it and
+//! is not read from meanwhile. One that holds some could wait for itself: it is refused what does not fit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use nexo_broker::{Intake, IntakeHold};
+use nexo_types::limits;
+
+use super::channel::Mode;
+use super::content::Content;
+use super::error::Refusal;
+use super::session::{Session, Slot};
+use crate::codec::ReplyCode;
+
+/// What one connection holds, and waits for.
+pub(super) struct ConnectionIntake {
+    broker: Intake,
+    held: Arc<AtomicUsize>,
+    wait: Option<Wait>,
+    /// When something last came of what is held.
+    pub(super) progress: Instant,
+}
+
+struct Wait {
+    channel: u16,
+    serial: u64,
+    granted: BoxFuture<'static, Hold>,
+}
+
+/// A part of the memory; given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Hold {
+    _permit: IntakeHold,
+    pub(super) bytes: usize,
+    held: Arc<AtomicUsize>,
+}
+
+impl Hold {
+    fn new(permit: IntakeHold, bytes: usize, held: Arc<AtomicUsize>) -> Self {
+        held.fetch_add(bytes, Ordering::Relaxed);
+        Self { _permit: permit, bytes, held }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl ConnectionIntake {
+    pub(super) fn new(broker: Intake) -> Self {
+        Self { broker, held: Arc::default(), wait: None, progress: Instant::now() }
+    }
+
+    /// What the connection holds now.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.wait.is_some()
+    }
+
+    /// Asks for memory; `None` if the connection must wait for it.
+    pub(super) fn ask(&self, bytes: usize) -> Result<Option<Hold>, Refusal> {
+        let held = self.held_bytes();
+        let max = limits::CONNECTION_INTAKE_BYTES_MAX;
+        if held > 0 && held.saturating_add(bytes) > max {
+            return Err(resource_error(format!(
+                "messages that have not come whole and open transactions of one connection take at most {max} bytes; \
+                 it holds {held} and asks for {bytes} more"
+            )));
+        }
+        match self.broker.try_hold(bytes) {
+            Some(permit) => Ok(Some(Hold::new(permit, bytes, Arc::clone(&self.held)))),
+            None if held == 0 => Ok(None),
+            None => Err(resource_error(format!(
+                "the broker has no memory for {bytes} bytes more of a connection that holds {held} bytes of messages \
+                 that have not come whole or been committed"
+            ))),
+        }
+    }
+
+    /// Waits for memory on behalf of a channel; nothing is read until it is there.
+    pub(super) fn wait(&mut self, channel: u16, serial: u64, bytes: usize) {
+        let (broker, held) = (self.broker.clone(), Arc::clone(&self.held));
+        let granted = Box::pin(async move { Hold::new(broker.hold(bytes).await, bytes, held) });
+        self.wait = Some(Wait { channel, serial, granted });
+    }
+
+    pub(super) fn stop_waiting(&mut self) {
+        self.wait = None;
+    }
+
+    /// Resolves when the memory is there: the channel that it is for, and the memory.
+    pub(super) async fn granted(&mut self) -> Option<(u16, u64, Hold)> {
+        let wait = self.wait.as_mut()?;
+        let hold = (&mut wait.granted).await;
+        let Wait { channel, serial, .. } = self.wait.take()?;
+        Some((channel, serial, hold))
+    }
+
+    fn stands_still(&self, max: Duration) -> bool {
+        self.held_bytes() > 0 && self.progress.elapsed() > max && self.broker.is_contended()
+    }
+}
+
+impl Session {
+    /// Asks for the memory of the body that a channel begins to receive.
+    pub(super) fn hold_for_body(&mut self, number: u16) -> Result<(), Refusal> {
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        let Content::Body(partial) = &mut channel.content else { return Ok(()) };
+        self.intake.progress = Instant::now();
+        let bytes = partial.memory_bytes();
+        match self.intake.ask(bytes) {
+            Ok(Some(hold)) => partial.hold = Some(hold),
+            Ok(None) => self.intake.wait(number, channel.serial, bytes),
+            Err(refusal) => {
+                channel.content = Content::Nothing;
+                return Err(refusal);
+            }
+        }
+        Ok(())
+    }
+
+    /// Memory that was waited for is there.
+    pub(super) fn take_hold(&mut self, number: u16, serial: u64, hold: Hold) {
+        self.intake.progress = Instant::now();
+        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return };
+        if channel.serial != serial {
+            return;
+        }
+        match (&mut channel.content, &mut channel.mode) {
+            (Content::Body(partial), _) if partial.hold.is_none() => partial.hold = Some(hold),
+            (_, Mode::Transaction(transaction)) => transaction.holds.push(hold),
+            (_, Mode::Plain | Mode::Confirm(_)) => {}
+        }
+    }
+
+    /// Closes channels that keep memory from others and do not come on.
+    pub(super) async fn end_standstill(&mut self) {
+        let max = self.shared.options.standstill_max;
+        if !self.intake.stands_still(max) {
+            return;
+        }
+        let holds = |slot: &Slot| match slot {
+            Slot::Open(channel) => {
+                matches!(&channel.content, Content::Body(_))
+                    || matches!(&channel.mode, Mode::Transaction(transaction) if !transaction.holds.is_empty())
+            }
+            Slot::Closing => false,
+        };
+        let held = self.intake.held_bytes();
+        let still: Vec<u16> =
+            self.channels.iter().filter(|(_, slot)| holds(slot)).map(|(number, _)| *number).collect();
+        for number in still {
+            let refusal = resource_error(format!(
+                "others wait for the {held} bytes that messages of this connection hold, which have not come on for \
+                 {max:?}"
+            ));
+            self.close_channel(number, &refusal).await;
+        }
+    }
+}
+
+fn resource_error(text: String) -> Refusal {
+    Refusal::new(ReplyCode::ResourceError, text)
+}
