@@ -7,6 +7,7 @@ use bytes::Bytes;
 use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
 
 use super::dispatch::ReadyWalk;
+use super::lanes::Front;
 use super::lanes::Waiting;
 use super::{Entry, PageRequest, Queue};
 
@@ -86,9 +87,10 @@ impl Queue {
         true
     }
 
-    /// Leaves in memory only what must be there.
+    /// Leaves in memory only what must be there, and what consumers that wait get next.
     pub fn page_out(&mut self) {
-        self.lanes.page_out_all();
+        let wanted = !self.config.paused && self.consumers.anyone_waiting();
+        self.lanes.page_out_all(if wanted { Front::Kept } else { Front::PagedOut });
     }
 
     /// Ready messages in the order of delivery, at most `max`, and whether more could be seen if the page
