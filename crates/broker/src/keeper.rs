@@ -361,6 +361,17 @@ impl Shared {
                 return Ok(false);
             }
         };
+        if entries.iter().any(|entry| entry.payload.is_none()) {
+            // What is damaged leaves the queue. The rest is in memory then, and is copied another time.
+            let dropped = self.with(slot, |state, _| {
+                let is_there = state.queue.page_in_segment(page.segment).as_ref() == Some(page);
+                if is_there {
+                    self.take_page(state, page, entries);
+                }
+                is_there
+            });
+            return Ok(dropped.unwrap_or(false));
+        }
         let messages: Vec<(Offset, Timestamp, Bytes)> = entries
             .iter()
             .map_while(|entry| Some((entry.offset, entry.enqueued_at, entry.payload.clone()?)))

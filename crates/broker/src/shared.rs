@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) memory_bytes: AtomicI64,
     /// Messages handed out by all queues.
     pub(crate) delivered: AtomicU64,
+    /// Messages found since the start to be lost to damage.
+    pub(crate) damaged_messages: AtomicU64,
     pub(crate) stopping: AtomicBool,
 }
 

@@ -41,6 +41,8 @@ pub struct QueueStats {
     pub expired: u64,
     /// Messages dropped because the queue was full.
     pub overflowed: u64,
+    /// Messages lost because the disk did not give their bytes back.
+    pub damaged: u64,
     /// Pushes recognised as repetitions.
     pub duplicates: u64,
     /// Messages pushed a second, lately.
@@ -79,6 +81,7 @@ impl QueueStats {
             dead_lettered: totals.dead_lettered,
             expired: totals.expired,
             overflowed: totals.overflowed,
+            damaged: totals.damaged,
             duplicates: figures.duplicates,
             push_rate: figures.push_rate,
             deliver_rate: figures.deliver_rate,
@@ -95,6 +98,11 @@ impl QueueStats {
 pub enum Health {
     /// It can.
     Ok,
+    /// It can, but something that was confirmed is lost, or nearly was.
+    Degraded {
+        /// In words for whoever has to look into it.
+        reason: String,
+    },
     /// Not until there is room on the disk. Messages can be taken out, and that may make room.
     DiskFull {
         /// In words for whoever has to make room.
@@ -108,12 +116,23 @@ pub enum Health {
 }
 
 impl Health {
-    /// Why it cannot.
+    /// Whether it can take and confirm messages.
+    #[must_use]
+    pub const fn can_serve(&self) -> bool {
+        match self {
+            Self::Ok | Self::Degraded { .. } => true,
+            Self::DiskFull { .. } | Self::Unhealthy { .. } => false,
+        }
+    }
+
+    /// What is wrong, if anything.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Ok => None,
-            Self::DiskFull { reason } | Self::Unhealthy { reason } => Some(reason),
+            Self::Degraded { reason } | Self::DiskFull { reason } | Self::Unhealthy { reason } => {
+                Some(reason)
+            }
         }
     }
 }
@@ -125,6 +144,8 @@ pub struct BrokerStats {
     pub health: Health,
     /// How many queues there are.
     pub queues: u64,
+    /// Messages found since the start to be lost to damage, in all queues.
+    pub damaged_messages: u64,
     /// Resident memory of the process, in bytes.
     pub resident_bytes: u64,
     /// Bytes of messages held in memory.
