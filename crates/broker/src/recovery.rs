@@ -15,9 +15,12 @@ use nexo_types::{Position, QueueId, SegmentId, Timestamp};
 
 use crate::error::OpenError;
 use crate::exchanges::TOPOLOGY;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, Snapshots};
 use crate::paging;
 use crate::slot::Slot;
+
+/// The latest checkpoint and the one before it: what earlier ones need is not kept.
+const CHECKPOINTS_TRIED: usize = 2;
 
 /// What was in the log.
 #[derive(Debug)]
@@ -61,33 +64,9 @@ pub(crate) fn restore(
         let copy = damage.copy.as_deref().unwrap_or("nowhere");
         tracing::error!(at = %damage.at, end = damage.end, fact = %damage.fact, copy, "the log is damaged");
     }
-    let manifest = match &recovered.last_manifest {
-        None => Manifest::default(),
-        Some((at, payload)) => Manifest::decode(payload)
-            .ok_or_else(|| unreadable(format!("the checkpoint at {at} is of another version")))?,
-    };
-    let mut rebuild = Rebuild {
-        log,
-        queues: BTreeMap::new(),
-        topology: Topology::new(),
-        topology_snapshot: Vec::new(),
-        known_queues: manifest.next_queue,
-        next_queue: manifest.next_queue.max(1),
-        gaps: BTreeMap::new(),
-        orphans: BTreeMap::new(),
-        error: None,
-    };
-    for (id, frames) in &manifest.queues {
-        match rebuild.load_snapshot(*id, frames) {
-            Ok(()) => {}
-            Err(reason) if accept_loss => {
-                tracing::error!(queue = %id, %reason, "a queue and its messages are lost with its snapshot");
-            }
-            Err(reason) => return Err(unreadable(format!("the snapshot of queue {id}: {reason}"))),
-        }
-    }
+    let (mut rebuild, replay_from) = load_checkpoint(log, recovered, accept_loss).map_err(&unreadable)?;
     let damage = log
-        .replay(manifest.replay_from, &mut |frame| rebuild.visit(&frame))
+        .replay(replay_from, &mut |frame| rebuild.visit(&frame))
         .map_err(|error| unreadable(error.to_string()))?;
     if let Some(reason) = rebuild.error {
         return Err(unreadable(reason));
@@ -98,6 +77,52 @@ pub(crate) fn restore(
     }
     rebuild.drop_lost_segments();
     Ok(rebuild.finish(unknown))
+}
+
+/// Loads the latest checkpoint whose snapshots can all be read, and says from where on the log must be read. The one
+/// before the latest is as good, as long as the log since then is there.
+fn load_checkpoint<'a>(
+    log: &'a Log,
+    recovered: &Recovered,
+    accept_loss: bool,
+) -> Result<(Rebuild<'a>, Position), String> {
+    let mut failed: Option<String> = None;
+    let mut candidate = recovered.last_manifest.clone();
+    for _ in 0..CHECKPOINTS_TRIED {
+        let Some((at, payload)) = candidate else { break };
+        let manifest = Manifest::decode(&payload)
+            .ok_or_else(|| format!("the checkpoint at {at} is of another version"))?;
+        let mut rebuild = Rebuild::new(log, &manifest);
+        match manifest.queues.iter().try_for_each(|(id, frames)| rebuild.load_snapshot(*id, frames)) {
+            Ok(()) => {
+                if failed.is_some() {
+                    tracing::error!(%at, "an earlier checkpoint is used; the log tells what came after it");
+                    rebuild.is_earlier = true;
+                }
+                return Ok((rebuild, manifest.replay_from));
+            }
+            Err(reason) => {
+                tracing::error!(%at, %reason, "a checkpoint cannot be used; trying the one before it");
+                failed.get_or_insert(reason);
+            }
+        }
+        candidate = log.manifest_before(at);
+    }
+    let Some(reason) = failed else {
+        return Ok((Rebuild::new(log, &Manifest::default()), Position::default()));
+    };
+    if !accept_loss {
+        return Err(format!("{reason}; start with accept-loss to go on without the queue"));
+    }
+    let (_, payload) = recovered.last_manifest.as_ref().ok_or("there is no checkpoint")?;
+    let manifest = Manifest::decode(payload).ok_or("the checkpoint is of another version")?;
+    let mut rebuild = Rebuild::new(log, &manifest);
+    for (id, frames) in &manifest.queues {
+        if let Err(reason) = rebuild.load_snapshot(*id, frames) {
+            tracing::error!(queue = %id, %reason, "a queue and its messages are lost with its snapshot");
+        }
+    }
+    Ok((rebuild, manifest.replay_from))
 }
 
 struct Rebuild<'a> {
@@ -113,10 +138,27 @@ struct Rebuild<'a> {
     gaps: BTreeMap<QueueId, u64>,
     /// Messages of queues that are not known.
     orphans: BTreeMap<QueueId, u64>,
+    /// The snapshots are of an earlier checkpoint than the latest; the next one writes them anew.
+    is_earlier: bool,
     error: Option<String>,
 }
 
-impl Rebuild<'_> {
+impl<'a> Rebuild<'a> {
+    fn new(log: &'a Log, manifest: &Manifest) -> Self {
+        Self {
+            log,
+            queues: BTreeMap::new(),
+            topology: Topology::new(),
+            topology_snapshot: Vec::new(),
+            known_queues: manifest.next_queue,
+            next_queue: manifest.next_queue.max(1),
+            gaps: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            is_earlier: false,
+            error: None,
+        }
+    }
+
     fn load_snapshot(&mut self, id: QueueId, frames: &[Position]) -> Result<(), String> {
         let mut bytes = Vec::new();
         for at in frames {
@@ -279,8 +321,8 @@ impl Rebuild<'_> {
             rebuilt.queue.finish_recovery();
             let slot = Slot::new(rebuilt.queue);
             let mut state = slot.state.lock();
-            state.snapshot = rebuilt.snapshot;
-            state.dirty = rebuilt.dirty;
+            state.snapshots = Snapshots::restored(rebuilt.snapshot);
+            state.dirty = rebuilt.dirty || self.is_earlier;
             state.queue.bytes_by_segment(|segment, bytes| self.log.account(segment, bytes as i64));
             drop(state);
             slot

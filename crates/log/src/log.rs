@@ -319,6 +319,12 @@ impl Log {
         stats
     }
 
+    /// The manifest before the one at `at`: where its frame starts, and its payload. For when that one is of no use.
+    #[must_use]
+    pub fn manifest_before(&self, at: Position) -> Option<(Position, bytes::Bytes)> {
+        self.shared().manifest_before(at)
+    }
+
     /// How many damaged places have been found, and the first of them in words, if any.
     #[must_use]
     pub fn damage(&self) -> Option<(u64, String)> {

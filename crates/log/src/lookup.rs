@@ -14,6 +14,7 @@ use crate::index::footer::Directory;
 use crate::index::section::Section;
 use crate::index::{FrameRef, LaneKey};
 use crate::read::{self, Found};
+use crate::recovery;
 use crate::scan;
 use crate::segment::{Index, Segment};
 use crate::shared::Shared;
@@ -180,6 +181,19 @@ impl Shared {
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// The latest readable manifest before `at`.
+    pub(crate) fn manifest_before(&self, at: Position) -> Option<(Position, bytes::Bytes)> {
+        let mut segments: Vec<Arc<Segment>> =
+            self.segments.read().range(..=at.segment).map(|(_, segment)| segment.clone()).collect();
+        while let Some(segment) = segments.pop() {
+            let end = if segment.id() == at.segment { at.byte } else { segment.frames_end() };
+            if let Some(found) = recovery::last_manifest_in(&segment, end) {
+                return Some(found);
+            }
+        }
+        None
     }
 
     /// How many messages of each queue lie in frames from `from` to `to`, as far as the index of the segment is

@@ -296,7 +296,11 @@ impl Recovery<'_> {
         places.sort_unstable();
         places.dedup();
         for at in places.iter().rev() {
-            if let Some(found) = self.read_manifest(*at).or_else(|| self.manifest_before_in_segment(*at)) {
+            let found = self.read_manifest(*at).or_else(|| {
+                let segment = self.segments.get(&at.segment)?;
+                last_manifest_in(segment, at.byte)
+            });
+            if let Some(found) = found {
                 self.recovered.last_manifest = Some(found);
                 return;
             }
@@ -323,15 +327,6 @@ impl Recovery<'_> {
                 None
             }
         }
-    }
-
-    fn manifest_before_in_segment(&mut self, at: Position) -> Option<(Position, Bytes)> {
-        let segment = self.segments.get(&at.segment)?.clone();
-        let file = read::whole_file(&*segment.file, segment.file_bytes()).ok()?;
-        let before = &file[..file.len().min(at.byte as usize)];
-        let scan = scan::scan(before, segment.header.salt, at.byte);
-        let byte = scan.last_manifest?;
-        self.read_manifest(segment.position(byte))
     }
 
     /// Makes the segment to go on in. On a full disk a small one will do: what frees space must still fit.
@@ -404,6 +399,16 @@ fn repair_header(
         file.write_at(&header.trailer(seal), u64::from(file_bytes - TRAILER_BYTES))?;
     }
     file.sync_data()
+}
+
+/// Searches the frames before `end` for the last manifest that can be read.
+pub(crate) fn last_manifest_in(segment: &Segment, end: u32) -> Option<(Position, Bytes)> {
+    let file = read::whole_file(&*segment.file, segment.file_bytes()).ok()?;
+    let before = &file[..file.len().min(end as usize)];
+    let at = scan::scan(before, segment.header.salt, end).last_manifest?;
+    let frame = read::frame_in_file(segment, at).ok()?;
+    let manifest = frame.entries.into_iter().rfind(|entry| entry.kind == EntryKind::Manifest)?;
+    Some((segment.position(at), manifest.payload))
 }
 
 fn last_manifest(segment: &Segment) -> Option<Position> {
