@@ -263,6 +263,7 @@ mod tests {
             health: Health::Unhealthy { reason: "the disk is full".into() },
             queues: queues.len() as u64,
             damaged_messages: 0,
+            damaged_uncounted: false,
             resident_bytes: 1,
             message_memory_bytes: 2,
             disk_free_bytes: 3,

@@ -88,6 +88,7 @@ impl Broker {
             memory_bytes: AtomicI64::new(0),
             delivered: AtomicU64::new(0),
             damaged_messages: AtomicU64::new(restored.damaged_messages),
+            damaged_uncounted: restored.damaged_uncounted,
             stopping: AtomicBool::new(false),
         });
         let started = shared.workers.start().and_then(|()| shared.timer.start(&shared));
@@ -274,6 +275,7 @@ impl Broker {
             health: self.health(),
             queues: self.shared.catalog.len() as u64,
             damaged_messages: self.shared.damaged_messages.load(Ordering::Relaxed),
+            damaged_uncounted: self.shared.damaged_uncounted,
             resident_bytes: system::resident_bytes(),
             message_memory_bytes: u64::try_from(self.shared.memory_bytes.load(Ordering::Relaxed))
                 .unwrap_or(0),

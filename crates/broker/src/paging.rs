@@ -68,8 +68,9 @@ impl Shared {
     pub(crate) fn damage_reason(&self) -> Option<String> {
         let (places, first) = self.log.damage()?;
         let lost = self.damaged_messages.load(Ordering::Relaxed);
+        let more = if self.damaged_uncounted { ", and how many more cannot be told" } else { "" };
         Some(format!(
-            "the log is damaged in {places} {}, and {lost} {} lost so far; the first is {first}",
+            "the log is damaged in {places} {}, and {lost} {} known to be lost{more}; the first is {first}",
             if places == 1 { "place" } else { "places" },
             if lost == 1 { "message is" } else { "messages are" },
         ))

@@ -31,6 +31,8 @@ pub(crate) struct Restored {
     pub(crate) next_queue: u64,
     /// Messages that are lost to damage.
     pub(crate) damaged_messages: u64,
+    /// There may be more: a part of the log that nothing else tells about cannot be read.
+    pub(crate) damaged_uncounted: bool,
 }
 
 /// A queue that is being rebuilt.
@@ -76,7 +78,10 @@ pub(crate) fn restore(
         tracing::error!(segment = %id, "a segment of the log is lost");
     }
     rebuild.drop_lost_segments();
-    Ok(rebuild.finish(unknown))
+    // What lies before was known to the snapshots.
+    let after = |damage: &&Damage| damage.at >= replay_from || damage.at.segment >= replay_from.segment;
+    let uncounted = recovered.damage.iter().chain(&damage).filter(after).any(|damage| damage.lost.is_none());
+    Ok(Restored { damaged_uncounted: uncounted, ..rebuild.finish(unknown) })
 }
 
 /// Loads the latest checkpoint whose snapshots can all be read, and says from where on the log must be read. The one
@@ -333,6 +338,7 @@ impl<'a> Rebuild<'a> {
             topology_snapshot: self.topology_snapshot,
             next_queue: self.next_queue,
             damaged_messages,
+            damaged_uncounted: false,
         }
     }
 }

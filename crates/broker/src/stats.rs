@@ -146,6 +146,8 @@ pub struct BrokerStats {
     pub queues: u64,
     /// Messages found since the start to be lost to damage, in all queues.
     pub damaged_messages: u64,
+    /// More may be lost than that: nothing tells how many were in a part of the log that cannot be read.
+    pub damaged_uncounted: bool,
     /// Resident memory of the process, in bytes.
     pub resident_bytes: u64,
     /// Bytes of messages held in memory.

@@ -31,6 +31,7 @@ fn to_proto(stats: &BrokerStats) -> proto::GetStatsResponse {
         degraded: !degraded_reason.is_empty(),
         degraded_reason,
         damaged_messages: stats.damaged_messages,
+        damaged_uncounted: stats.damaged_uncounted,
         queues: stats.queues,
         resident_bytes: stats.resident_bytes,
         message_memory_bytes: stats.message_memory_bytes,
