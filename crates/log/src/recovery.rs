@@ -176,7 +176,8 @@ impl Recovery<'_> {
             let fact = format!("the file was cut from {expected} bytes to {file_bytes}");
             self.recovered.damage.push(Damage { at, end: expected, fact, copy: None, lost: None });
         }
-        if !found.is_whole && !(cut && found.front_is_whole) {
+        let only_cut = cut && found.front_is_whole;
+        if !found.is_whole && !only_cut {
             let copy = damage::keep_copy(&**self.disk, id, 0, HEADER_BYTES, &found.block);
             let fact = "a copy of the header is damaged; it is repaired";
             self.report_header(id, HEADER_BYTES, fact, copy, Some(Vec::new()));
