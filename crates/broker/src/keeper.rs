@@ -229,11 +229,12 @@ impl Shared {
             }
         }
         // What was empty before the last checkpoint is given up by the one after it.
-        if !full && self.can_free_more() {
-            if let Err(error) = self.checkpoint() {
-                tracing::warn!(%error, "no checkpoint could be written; trying again later");
-                return false;
-            }
+        if !full
+            && self.can_free_more()
+            && let Err(error) = self.checkpoint()
+        {
+            tracing::warn!(%error, "no checkpoint could be written; trying again later");
+            return false;
         }
         true
     }

@@ -166,8 +166,8 @@ mod tests {
             let mut number = Vec::new();
             nexo_types::varint::put(&mut number, rest);
             number.resize(4, 0);
-            for at in 0..3 {
-                number[at] |= 0x80;
+            for byte in &mut number[..3] {
+                *byte |= 0x80;
             }
             bytes.extend_from_slice(&number);
         }
