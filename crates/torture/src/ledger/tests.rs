@@ -98,12 +98,12 @@ fn a_message_on_a_damaged_disk_may_be_lost_if_the_broker_says_so() {
         story.killed();
         story.ledger.may_be_damaged();
         story.ledger.close_books(reported);
-        assert_eq!(story.found().len(), violations, "{lost} lost, {reported} reported");
+        assert_eq!(story.ledger.violations().len(), violations, "{lost} lost, {reported} reported");
         assert_eq!(story.ledger.totals().lost_to_damage, lost.min(reported));
         // The next time it must be told again.
         story.confirmed(stamp(9));
         story.ledger.close_books(0);
-        assert_eq!(story.found().len(), violations + 1);
+        assert_eq!(story.ledger.violations().len(), violations + 1);
     }
 }
 
