@@ -170,6 +170,7 @@ impl Spares {
                 Err(error) => return Err(error),
             }
         }
+        self.inventory.remove(id)?;
         self.disk.remove(&segment_path(id))?;
         self.disk.sync_dir(SEGMENTS)
     }
