@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::broker::Broker;
 use crate::error::ExchangeError;
+use crate::manifest::Snapshots;
 use crate::shared::{Shared, Written};
 
 /// Records of exchanges and bindings are written under this id, which no queue has.
@@ -33,7 +34,7 @@ pub(crate) struct Exchanges {
 struct State {
     topology: Topology,
     dirty: bool,
-    snapshot: Vec<Position>,
+    snapshots: Snapshots,
 }
 
 impl Exchanges {
@@ -41,7 +42,8 @@ impl Exchanges {
     pub(crate) fn new(topology: Topology, snapshot: Vec<Position>) -> Self {
         let routes = ArcSwap::new(topology.routes());
         let generation = AtomicU64::new(topology.generation());
-        Self { state: Mutex::new(State { topology, dirty: true, snapshot }), routes, generation }
+        let snapshots = Snapshots::restored(snapshot);
+        Self { state: Mutex::new(State { topology, dirty: true, snapshots }), routes, generation }
     }
 
     /// Where messages go, as of now.
@@ -101,11 +103,15 @@ impl Shared {
         stale: impl Fn(&Position) -> bool,
     ) -> Result<Vec<Position>, AppendError> {
         let mut state = self.exchanges.state.lock();
-        if state.dirty || state.snapshot.iter().any(stale) {
-            state.snapshot = self.write_snapshot(TOPOLOGY, &state.topology.snapshot())?;
-            state.dirty = false;
+        if !state.dirty
+            && let Some(frames) = state.snapshots.reuse(stale)
+        {
+            return Ok(frames);
         }
-        Ok(state.snapshot.clone())
+        let frames = self.write_snapshot(TOPOLOGY, &state.topology.snapshot())?;
+        let was_dirty = std::mem::replace(&mut state.dirty, false);
+        state.snapshots.written(frames.clone(), was_dirty);
+        Ok(frames)
     }
 }
 

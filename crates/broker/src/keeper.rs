@@ -42,6 +42,17 @@ const RETRY: Duration = Duration::from_millis(500);
 pub(crate) struct Keeper {
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    last_checkpoint: Mutex<Option<Checkpoint>>,
+}
+
+/// What a checkpoint needs of the log, and what was empty when it began.
+#[derive(Clone, Debug)]
+struct Checkpoint {
+    replay_from: Position,
+    /// Segments that hold its snapshots.
+    needed: BTreeSet<SegmentId>,
+    /// Segments in which nothing was alive before it began: none of its snapshots names a message there.
+    empty: BTreeSet<SegmentId>,
 }
 
 #[derive(Debug, Default)]
@@ -217,6 +228,14 @@ impl Shared {
                 return false;
             }
         }
+        // What was empty before the last checkpoint is given up by the one after it.
+        if !full
+            && self.can_free_more()
+            && let Err(error) = self.checkpoint()
+        {
+            tracing::warn!(%error, "no checkpoint could be written; trying again later");
+            return false;
+        }
         true
     }
 
@@ -224,7 +243,7 @@ impl Shared {
     pub(crate) fn checkpoint(self: &Arc<Self>) -> Result<(), AppendError> {
         let segments = self.log.segments();
         // Looked at before any snapshot is taken: what is empty now is in none of them, and stays empty.
-        let empty: Vec<SegmentId> =
+        let empty: BTreeSet<SegmentId> =
             segments.iter().filter(|s| s.sealed && s.live_bytes == 0).map(|s| s.id).collect();
         let sparse: BTreeSet<SegmentId> = segments.iter().filter(|s| is_sparse(s)).map(|s| s.id).collect();
         let (replay_from, mut slots) = {
@@ -241,11 +260,8 @@ impl Shared {
                 continue;
             }
             // An old snapshot in a segment that is nearly empty would keep it.
-            let stale = state.snapshot.iter().any(|frame| sparse.contains(&frame.segment));
-            if state.dirty || state.snapshot.is_empty() || stale {
-                self.snapshot(&mut state)?;
-            }
-            manifest.queues.push((slot.id, state.snapshot.clone()));
+            let frames = self.snapshot(&mut state, |frame| sparse.contains(&frame.segment))?;
+            manifest.queues.push((slot.id, frames));
         }
         manifest.next_queue = self.next_queue.load(Ordering::Relaxed);
         let payload = manifest.encode();
@@ -255,14 +271,20 @@ impl Shared {
             tracing::error!(%error, "a checkpoint was not synced");
             return Ok(());
         }
-        let needed: BTreeSet<SegmentId> =
-            manifest.queues.iter().flat_map(|(_, frames)| frames).map(|frame| frame.segment).collect();
+        let this = Checkpoint { replay_from, needed: manifest.segments(), empty };
+        // What the checkpoint before this one needs is kept, in case this one cannot be read. On a full disk there is no
+        // room for that.
+        let before = self.keeper.last_checkpoint.lock().replace(this.clone());
+        let is_full = self.log.health() != nexo_log::Health::Ok;
+        let before = if is_full { Some(this.clone()) } else { before };
+        let Some(before) = before else { return Ok(()) };
         // Looked at again: an append that was under way when this began may not have been counted then. By now it has
         // been, because its queue's lock was taken for the snapshot.
         let still_empty: BTreeSet<SegmentId> =
             self.log.segments().iter().filter(|s| s.live_bytes == 0).map(|s| s.id).collect();
-        for segment in empty {
-            if segment < replay_from.segment && still_empty.contains(&segment) && !needed.contains(&segment) {
+        for segment in before.empty {
+            let is_needed = before.needed.contains(&segment) || this.needed.contains(&segment);
+            if segment < before.replay_from.segment && still_empty.contains(&segment) && !is_needed {
                 match self.log.retire(segment) {
                     Ok(()) => tracing::debug!(%segment, "segment retired"),
                     Err(error) => tracing::warn!(%segment, %error, "a segment cannot be retired"),
@@ -272,10 +294,30 @@ impl Shared {
         Ok(())
     }
 
-    fn snapshot(&self, state: &mut SlotState) -> Result<(), AppendError> {
-        state.snapshot = self.write_snapshot(state.queue.id(), &state.queue.snapshot())?;
-        state.dirty = false;
-        Ok(())
+    fn snapshot(
+        &self,
+        state: &mut SlotState,
+        stale: impl Fn(&Position) -> bool,
+    ) -> Result<Vec<Position>, AppendError> {
+        if !state.dirty
+            && let Some(frames) = state.snapshots.reuse(stale)
+        {
+            return Ok(frames);
+        }
+        let frames = self.write_snapshot(state.queue.id(), &state.queue.snapshot())?;
+        let was_dirty = std::mem::replace(&mut state.dirty, false);
+        state.snapshots.written(frames.clone(), was_dirty);
+        Ok(frames)
+    }
+
+    /// Whether segments can be given up by the next checkpoint that this one had to keep.
+    fn can_free_more(&self) -> bool {
+        let last = self.keeper.last_checkpoint.lock();
+        let Some(last) = &*last else { return false };
+        let segments = self.log.segments();
+        segments.iter().any(|segment| {
+            segment.live_bytes == 0 && last.empty.contains(&segment.id) && !last.needed.contains(&segment.id)
+        })
     }
 
     /// Writes a snapshot in parts, and says where they are.
@@ -361,6 +403,17 @@ impl Shared {
                 return Ok(false);
             }
         };
+        if entries.iter().any(|entry| entry.payload.is_none()) {
+            // What is damaged leaves the queue. The rest is in memory then, and is copied another time.
+            let dropped = self.with(slot, |state, _| {
+                let is_there = state.queue.page_in_segment(page.segment).as_ref() == Some(page);
+                if is_there {
+                    self.take_page(state, page, entries);
+                }
+                is_there
+            });
+            return Ok(dropped.unwrap_or(false));
+        }
         let messages: Vec<(Offset, Timestamp, Bytes)> = entries
             .iter()
             .map_while(|entry| Some((entry.offset, entry.enqueued_at, entry.payload.clone()?)))

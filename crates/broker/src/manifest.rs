@@ -1,5 +1,7 @@
 //! Where recovery starts: for each queue its latest snapshot, and from where on the log must be read.
 
+use std::collections::BTreeSet;
+
 use nexo_types::{Position, QueueId, SegmentId, varint};
 
 const VERSION: u64 = 1;
@@ -15,7 +17,45 @@ pub(crate) struct Manifest {
     pub(crate) queues: Vec<(QueueId, Vec<Position>)>,
 }
 
+/// The frames of the last two snapshots of a queue. Two checkpoints that follow each other never name the same frames:
+/// if one of them cannot be read, the checkpoint before and the log tell the same. So a queue that has not changed is
+/// written a second time, once, and from then on the two copies take turns.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshots {
+    latest: Vec<Position>,
+    before: Vec<Position>,
+    /// Both are of the same state.
+    same: bool,
+}
+
+impl Snapshots {
+    /// After a start, with the frames that the queue came from.
+    pub(crate) fn restored(frames: Vec<Position>) -> Self {
+        Self { latest: frames, before: Vec::new(), same: false }
+    }
+
+    /// The frames for the next manifest, if the queue need not be written again.
+    pub(crate) fn reuse(&mut self, stale: impl Fn(&Position) -> bool) -> Option<Vec<Position>> {
+        if !self.same || self.latest.iter().chain(&self.before).any(stale) {
+            return None;
+        }
+        std::mem::swap(&mut self.latest, &mut self.before);
+        Some(self.latest.clone())
+    }
+
+    /// It has been written.
+    pub(crate) fn written(&mut self, frames: Vec<Position>, was_dirty: bool) {
+        self.same = !was_dirty && !self.latest.is_empty();
+        self.before = std::mem::replace(&mut self.latest, frames);
+    }
+}
+
 impl Manifest {
+    /// The segments that hold its snapshots.
+    pub(crate) fn segments(&self) -> BTreeSet<SegmentId> {
+        self.queues.iter().flat_map(|(_, frames)| frames).map(|frame| frame.segment).collect()
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(32 + self.queues.len() * 12);
         varint::put(&mut out, VERSION);

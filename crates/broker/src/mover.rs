@@ -118,6 +118,7 @@ impl Shared {
                 let why = if message.is_some() { Leave::DeadLettered } else { Leave::Damaged };
                 if message.is_none() {
                     tracing::error!(queue = %slot.name, %offset, "a dead letter is damaged on disk and is dropped");
+                    self.note_damaged(1);
                 }
                 if let Some(leave) = from.queue.decide_burial(now, *offset, why) {
                     match message {

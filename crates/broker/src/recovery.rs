@@ -1,23 +1,26 @@
 //! Bringing a broker back from its log: snapshots first, then the records that came after them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use nexo_core::batch::MessageBatch;
+use nexo_core::batch::{BatchKind, MessageBatch};
 use nexo_core::message::Durability;
 use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{NeedsPage, Queue};
+use nexo_core::queue::{Entry as QueueEntry, NeedsPage, Queue};
 use nexo_core::record::{Leave, Pick, Record};
 use nexo_core::topology::{Topology, TopologyRecord};
-use nexo_log::{Entry, EntryKind, Frame, Log, Recovered};
-use nexo_types::{Position, QueueId, Timestamp};
+use nexo_log::{Damage, Entry, EntryKind, Frame, Log, Recovered};
+use nexo_types::{Position, QueueId, SegmentId, Timestamp};
 
 use crate::error::OpenError;
 use crate::exchanges::TOPOLOGY;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, Snapshots};
 use crate::paging;
 use crate::slot::Slot;
+
+/// The latest checkpoint and the one before it: what earlier ones need is not kept.
+const CHECKPOINTS_TRIED: usize = 2;
 
 /// What was in the log.
 #[derive(Debug)]
@@ -26,6 +29,10 @@ pub(crate) struct Restored {
     pub(crate) topology: Topology,
     pub(crate) topology_snapshot: Vec<Position>,
     pub(crate) next_queue: u64,
+    /// Messages that are lost to damage.
+    pub(crate) damaged_messages: u64,
+    /// There may be more: a part of the log that nothing else tells about cannot be read.
+    pub(crate) damaged_uncounted: bool,
 }
 
 /// A queue that is being rebuilt.
@@ -34,45 +41,93 @@ struct Rebuilt {
     snapshot: Vec<Position>,
     /// Records have been applied since the snapshot.
     dirty: bool,
+    /// Messages that were known to be lost to damage before this start.
+    damaged_before: u64,
 }
 
 /// Rebuilds every queue.
 ///
 /// # Errors
-/// If the log's content makes no sense. Damage that the log found is reported and passed over.
-pub(crate) fn restore(log: &Log, recovered: &Recovered, path: &Path) -> Result<Restored, OpenError> {
+/// If the log's content makes no sense, or what was in it cannot be known and that was not accepted. Damage that the
+/// log found is reported and passed over.
+pub(crate) fn restore(
+    log: &Log,
+    recovered: &Recovered,
+    path: &Path,
+    accept_loss: bool,
+) -> Result<Restored, OpenError> {
     let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
+    if recovered.manifest_lost && !accept_loss {
+        let reason = "no checkpoint can be read, so queues and messages may be unknown; \
+                      start with accept-loss to go on with what the log still tells";
+        return Err(unreadable(reason.into()));
+    }
     for damage in &recovered.damage {
         let copy = damage.copy.as_deref().unwrap_or("nowhere");
         tracing::error!(at = %damage.at, end = damage.end, fact = %damage.fact, copy, "the log is damaged");
     }
-    let manifest = match &recovered.last_manifest {
-        None => Manifest::default(),
-        Some((at, payload)) => Manifest::decode(payload)
-            .ok_or_else(|| unreadable(format!("the checkpoint at {at} is of another version")))?,
-    };
-    let mut rebuild = Rebuild {
-        log,
-        queues: BTreeMap::new(),
-        topology: Topology::new(),
-        topology_snapshot: Vec::new(),
-        known_queues: manifest.next_queue,
-        next_queue: manifest.next_queue.max(1),
-        error: None,
-    };
-    for (id, frames) in &manifest.queues {
-        rebuild.load_snapshot(*id, frames).map_err(&unreadable)?;
-    }
+    let (mut rebuild, replay_from) = load_checkpoint(log, recovered, accept_loss).map_err(&unreadable)?;
     let damage = log
-        .replay(manifest.replay_from, &mut |frame| rebuild.visit(&frame))
+        .replay(replay_from, &mut |frame| rebuild.visit(&frame))
         .map_err(|error| unreadable(error.to_string()))?;
-    for damage in damage.iter().filter(|damage| !recovered.damage.contains(damage)) {
-        tracing::error!(at = %damage.at, end = damage.end, fact = %damage.fact, "the log is damaged");
-    }
     if let Some(reason) = rebuild.error {
         return Err(unreadable(reason));
     }
-    Ok(rebuild.finish())
+    let unknown = rebuild.count_lost(recovered, &damage);
+    for id in &recovered.lost_segments {
+        tracing::error!(segment = %id, "a segment of the log is lost");
+    }
+    rebuild.drop_lost_segments();
+    // What lies before was known to the snapshots.
+    let after = |damage: &&Damage| damage.at >= replay_from || damage.at.segment >= replay_from.segment;
+    let uncounted = recovered.damage.iter().chain(&damage).filter(after).any(|damage| damage.lost.is_none());
+    Ok(Restored { damaged_uncounted: uncounted, ..rebuild.finish(unknown) })
+}
+
+/// Loads the latest checkpoint whose snapshots can all be read, and says from where on the log must be read. The one
+/// before the latest is as good, as long as the log since then is there.
+fn load_checkpoint<'a>(
+    log: &'a Log,
+    recovered: &Recovered,
+    accept_loss: bool,
+) -> Result<(Rebuild<'a>, Position), String> {
+    let mut failed: Option<String> = None;
+    let mut candidate = recovered.last_manifest.clone();
+    for _ in 0..CHECKPOINTS_TRIED {
+        let Some((at, payload)) = candidate else { break };
+        let manifest = Manifest::decode(&payload)
+            .ok_or_else(|| format!("the checkpoint at {at} is of another version"))?;
+        let mut rebuild = Rebuild::new(log, &manifest);
+        match manifest.queues.iter().try_for_each(|(id, frames)| rebuild.load_snapshot(*id, frames)) {
+            Ok(()) => {
+                if failed.is_some() {
+                    tracing::error!(%at, "an earlier checkpoint is used; the log tells what came after it");
+                    rebuild.is_earlier = true;
+                }
+                return Ok((rebuild, manifest.replay_from));
+            }
+            Err(reason) => {
+                tracing::error!(%at, %reason, "a checkpoint cannot be used; trying the one before it");
+                failed.get_or_insert(reason);
+            }
+        }
+        candidate = log.manifest_before(at);
+    }
+    let Some(reason) = failed else {
+        return Ok((Rebuild::new(log, &Manifest::default()), Position::default()));
+    };
+    if !accept_loss {
+        return Err(format!("{reason}; start with accept-loss to go on without the queue"));
+    }
+    let (_, payload) = recovered.last_manifest.as_ref().ok_or("there is no checkpoint")?;
+    let manifest = Manifest::decode(payload).ok_or("the checkpoint is of another version")?;
+    let mut rebuild = Rebuild::new(log, &manifest);
+    for (id, frames) in &manifest.queues {
+        if let Err(reason) = rebuild.load_snapshot(*id, frames) {
+            tracing::error!(queue = %id, %reason, "a queue and its messages are lost with its snapshot");
+        }
+    }
+    Ok((rebuild, manifest.replay_from))
 }
 
 struct Rebuild<'a> {
@@ -83,10 +138,32 @@ struct Rebuild<'a> {
     /// Ids below this had been given out when the checkpoint was written.
     known_queues: u64,
     next_queue: u64,
+    /// Offsets of each queue that were pushed over, as far as they were not set aside: their messages were in a part of
+    /// the log that cannot be read.
+    gaps: BTreeMap<QueueId, u64>,
+    /// Messages of queues that are not known.
+    orphans: BTreeMap<QueueId, u64>,
+    /// The snapshots are of an earlier checkpoint than the latest; the next one writes them anew.
+    is_earlier: bool,
     error: Option<String>,
 }
 
-impl Rebuild<'_> {
+impl<'a> Rebuild<'a> {
+    fn new(log: &'a Log, manifest: &Manifest) -> Self {
+        Self {
+            log,
+            queues: BTreeMap::new(),
+            topology: Topology::new(),
+            topology_snapshot: Vec::new(),
+            known_queues: manifest.next_queue,
+            next_queue: manifest.next_queue.max(1),
+            gaps: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            is_earlier: false,
+            error: None,
+        }
+    }
+
     fn load_snapshot(&mut self, id: QueueId, frames: &[Position]) -> Result<(), String> {
         let mut bytes = Vec::new();
         for at in frames {
@@ -101,7 +178,8 @@ impl Rebuild<'_> {
             return Ok(());
         }
         let queue = Queue::restore(&bytes).map_err(|error| error.to_string())?;
-        self.queues.insert(id, Rebuilt { queue, snapshot: frames.to_vec(), dirty: false });
+        let damaged_before = queue.figures(Timestamp(0)).totals.damaged;
+        self.queues.insert(id, Rebuilt { queue, snapshot: frames.to_vec(), dirty: false, damaged_before });
         Ok(())
     }
 
@@ -130,7 +208,8 @@ impl Rebuild<'_> {
         match (&record, self.queues.get_mut(&id)) {
             (Record::Create { name, config, at }, None) => {
                 let queue = Queue::new(id, name.clone(), config.clone(), *at);
-                self.queues.insert(id, Rebuilt { queue, snapshot: Vec::new(), dirty: true });
+                self.queues
+                    .insert(id, Rebuilt { queue, snapshot: Vec::new(), dirty: true, damaged_before: 0 });
                 Ok(())
             }
             // It was deleted later, and the checkpoint knows.
@@ -139,6 +218,9 @@ impl Rebuild<'_> {
             // reported.
             (_, None) => {
                 tracing::debug!(queue = %id, at = %at, "a record of an unknown queue is passed over");
+                if let Record::Messages(batch) = &record {
+                    *self.orphans.entry(id).or_default() += batch.items().len() as u64;
+                }
                 Ok(())
             }
             (_, Some(rebuilt)) if rebuilt.snapshot.last().is_some_and(|snapshot| at < *snapshot) => Ok(()),
@@ -148,6 +230,10 @@ impl Rebuild<'_> {
             }
             (_, Some(rebuilt)) => {
                 rebuilt.dirty = true;
+                let gap = gap_before(&rebuilt.queue, &record);
+                if gap > 0 {
+                    *self.gaps.entry(id).or_default() += gap;
+                }
                 apply_paging(self.log, &mut rebuilt.queue, at, &record)
             }
         }
@@ -164,7 +250,70 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    fn finish(mut self) -> Restored {
+    /// Counts messages whose pushes were in a damaged part of the log, in the figures of their queues. Gives back how
+    /// many there are of queues that are not known.
+    fn count_lost(&mut self, recovered: &Recovered, replayed: &[Damage]) -> u64 {
+        if recovered.damage.is_empty() && replayed.is_empty() {
+            return 0;
+        }
+        let mut lost: BTreeMap<QueueId, u64> = BTreeMap::new();
+        for damage in replayed {
+            for (id, count) in damage.lost.iter().flatten() {
+                // What a snapshot knows is counted when it is read.
+                let in_snapshot = self.queues.get(id).and_then(|rebuilt| rebuilt.snapshot.last());
+                if in_snapshot.is_none_or(|snapshot| damage.at >= *snapshot) {
+                    *lost.entry(*id).or_default() += count;
+                }
+            }
+        }
+        for (id, gap) in &self.gaps {
+            let known = lost.entry(*id).or_default();
+            *known = (*known).max(*gap);
+        }
+        for (id, count) in &self.orphans {
+            tracing::error!(queue = %id, count, "messages of a queue that is not known are passed over; its creation may be lost");
+        }
+        let mut unknown = 0;
+        for (id, count) in &lost {
+            match self.queues.get_mut(id) {
+                Some(rebuilt) => {
+                    tracing::error!(queue = %rebuilt.queue.name(), count, "messages are lost in a damaged part of the log");
+                    rebuilt.queue.note_damaged(*count);
+                    rebuilt.dirty = true;
+                }
+                None => {
+                    unknown += count;
+                    tracing::error!(queue = %id, count, "messages of a queue that is not known are lost in a damaged part of the log");
+                }
+            }
+        }
+        unknown
+    }
+
+    /// Drops messages that lie in segments that are not there. Those whose time has not come, or that wait behind
+    /// another, are dropped when they are read.
+    fn drop_lost_segments(&mut self) {
+        let present: BTreeSet<SegmentId> = self.log.segments().iter().map(|segment| segment.id).collect();
+        for rebuilt in self.queues.values_mut() {
+            let queue = &mut rebuilt.queue;
+            queue.page_out();
+            let mut segments: BTreeSet<SegmentId> = BTreeSet::new();
+            queue.bytes_by_segment(|segment, _| {
+                segments.insert(segment);
+            });
+            for segment in segments.difference(&present) {
+                let (dropped, later) = drop_lost_segment(queue, *segment);
+                tracing::error!(queue = %queue.name(), %segment, dropped, later, "messages are lost with a segment of the log");
+                rebuilt.dirty = true;
+            }
+        }
+    }
+
+    fn finish(mut self, unknown_damaged: u64) -> Restored {
+        let damaged = self.queues.values().map(|rebuilt| {
+            rebuilt.queue.figures(Timestamp(0)).totals.damaged.saturating_sub(rebuilt.damaged_before)
+        });
+        let damaged_messages = damaged.sum::<u64>() + unknown_damaged;
         for rebuilt in self.queues.values() {
             let (name, id) = (rebuilt.queue.name(), rebuilt.queue.id());
             self.topology.queue_added(name, id, Durability::Durable);
@@ -177,8 +326,8 @@ impl Rebuild<'_> {
             rebuilt.queue.finish_recovery();
             let slot = Slot::new(rebuilt.queue);
             let mut state = slot.state.lock();
-            state.snapshot = rebuilt.snapshot;
-            state.dirty = rebuilt.dirty;
+            state.snapshots = Snapshots::restored(rebuilt.snapshot);
+            state.dirty = rebuilt.dirty || self.is_earlier;
             state.queue.bytes_by_segment(|segment, bytes| self.log.account(segment, bytes as i64));
             drop(state);
             slot
@@ -188,8 +337,48 @@ impl Rebuild<'_> {
             topology: self.topology,
             topology_snapshot: self.topology_snapshot,
             next_queue: self.next_queue,
+            damaged_messages,
+            damaged_uncounted: false,
         }
     }
+}
+
+/// How many messages are missing before those that this record pushes.
+fn gap_before(queue: &Queue, record: &Record) -> u64 {
+    let Record::Messages(batch) = record else { return 0 };
+    let expected = queue.next_offset();
+    match batch.items().first() {
+        // Below the reserve, transient messages had these offsets.
+        Some(first) if batch.kind() == BatchKind::Pushed && expected >= queue.reserved() => {
+            first.offset.0.saturating_sub(expected.0)
+        }
+        Some(_) | None => 0,
+    }
+}
+
+/// Drops what can be dropped of the messages in a segment that is not there. Says how many, and how many are left.
+fn drop_lost_segment(queue: &mut Queue, segment: SegmentId) -> (u64, u64) {
+    let at = Position { segment, byte: 0 };
+    let before = queue.figures(Timestamp(0)).totals.damaged;
+    while let Some(page) = queue.page_in_segment(segment) {
+        let entries = page.offsets.iter().map(|offset| QueueEntry::lost(offset, page.lane, at)).collect();
+        if !queue.page_in(&page, entries, Timestamp(0)) {
+            break;
+        }
+        let picks = vec![Pick { lane: page.lane, offsets: page.offsets }];
+        if queue.apply(at, &Record::Drop { picks, why: Leave::Damaged, at: Timestamp(0) }).is_err() {
+            break;
+        }
+    }
+    let held: OffsetSet =
+        queue.entries_in_segment(segment).into_iter().map(|(offset, _, _)| offset).collect();
+    if let Err(NeedsPage(_)) =
+        queue.apply(at, &Record::Settle { offsets: held, why: Leave::Damaged, at: Timestamp(0) })
+    {
+        debug_assert!(false, "settling needs no page");
+    }
+    let dropped = queue.figures(Timestamp(0)).totals.damaged - before;
+    (dropped, queue.entries_in_segment(segment).len() as u64)
 }
 
 /// Applies a record, reading messages into memory where it needs them.

@@ -62,6 +62,10 @@ pub(crate) struct Shared {
     pub(crate) memory_bytes: AtomicI64,
     /// Messages handed out by all queues.
     pub(crate) delivered: AtomicU64,
+    /// Messages found since the start to be lost to damage.
+    pub(crate) damaged_messages: AtomicU64,
+    /// There may be more of them, which nobody can count.
+    pub(crate) damaged_uncounted: bool,
     pub(crate) stopping: AtomicBool,
     pub(crate) traffic: Arc<AllTraffic>,
 }

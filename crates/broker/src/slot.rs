@@ -6,11 +6,12 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use nexo_core::message::Durability;
 use nexo_core::queue::{Death, Queue};
-use nexo_types::{ConsumerId, Offset, Position, QueueId, QueueName, Timestamp};
+use nexo_types::{ConsumerId, Offset, QueueId, QueueName, Timestamp};
 use parking_lot::Mutex;
 
 use crate::flow::{Flow, FlowGate};
 use crate::mailbox::Mailbox;
+use crate::manifest::Snapshots;
 use crate::request::{SessionId, Settle};
 use crate::shared::Written;
 
@@ -48,8 +49,8 @@ pub(crate) struct SlotState {
     pub(crate) armed: Option<Timestamp>,
     /// Records have been written since the last snapshot.
     pub(crate) dirty: bool,
-    /// The frames of the last snapshot; empty if there is none.
-    pub(crate) snapshot: Vec<Position>,
+    /// The last snapshots.
+    pub(crate) snapshots: Snapshots,
     /// Messages that died and are to be moved, in the order of their deaths.
     pub(crate) pending_deaths: Vec<Death>,
     /// What was said about leased messages by somebody who does not wait, and could not be written down yet. Each is
@@ -86,7 +87,7 @@ impl Slot {
             page_arrived: false,
             armed: None,
             dirty: true,
-            snapshot: Vec::new(),
+            snapshots: Snapshots::default(),
             pending_deaths: Vec::new(),
             unsettled: Vec::new(),
             last_push: Written::NOTHING,

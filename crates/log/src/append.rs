@@ -11,7 +11,7 @@ use crate::entry::{EntryKind, EntryRef};
 use crate::error::AppendError;
 use crate::frame::{self, END_BYTES, MARKER_BYTES};
 use crate::group::Group;
-use crate::header::HEADER_BYTES;
+use crate::header::{HEADER_BYTES, TRAILER_BYTES};
 use crate::index::SPAN_BYTES_MAX;
 use crate::options::{Claim, FRAME_BYTES_MAX, SEGMENT_BYTES_MAX, Urgency};
 use crate::segment::Segment;
@@ -45,9 +45,9 @@ impl Need {
     }
 
     /// What has to be free behind the frame: a marker and an end frame, in case the segment ends with the next
-    /// group, and the footer.
+    /// group, the footer and the trailer.
     fn tail(&self, footer_so_far: usize) -> usize {
-        MARKER_BYTES + END_BYTES + footer_so_far + self.footer
+        MARKER_BYTES + END_BYTES + footer_so_far + self.footer + TRAILER_BYTES as usize
     }
 
     /// The largest frame that an empty segment takes.

@@ -3,13 +3,14 @@
 use std::ops::{ControlFlow, RangeInclusive};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use nexo_types::{Offset, Position, Priority, QueueId, SegmentId};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::append::Appended;
+use crate::damage::KnownDamage;
 use crate::disk::{Disk, PooledDisk};
 use crate::entry::{EntryRef, Frame};
 use crate::error::{AppendError, Damage, LogError, OpenError, ReadError, is_shortage};
@@ -95,6 +96,7 @@ impl Log {
             spares,
             footers: Mutex::new(FooterCache::new(FOOTER_CACHE_BYTES)),
             metrics,
+            known_damage: KnownDamage::new(&recovered.damage),
             rotate_hook: RwLock::new(None),
             oversize_turn: Mutex::new(()),
             lock: Mutex::new(Some(lock)),
@@ -224,7 +226,7 @@ impl Log {
     }
 
     /// Visits every frame from `from` on that was appended before this call, in order, until `visit` breaks.
-    /// Answers with the damage it met and passed over; a copy of each damaged segment is in `damaged/`.
+    /// Answers with the damage it met and passed over; a copy of the damaged bytes is in `damaged/`.
     ///
     /// # Errors
     /// When the disk fails, or a segment is retired meanwhile.
@@ -308,12 +310,26 @@ impl Log {
         let shared = self.shared();
         let mut stats = shared.metrics.read(shared.health());
         let segments = self.segments();
+        stats.damage_first = shared.known_damage.first();
         stats.segments = segments.len();
         stats.sealed_segments = segments.iter().filter(|segment| segment.sealed).count();
         stats.spare_segments = shared.spares.count();
         let files: u64 = shared.segments.read().values().map(|segment| u64::from(segment.file_bytes())).sum();
         stats.disk_bytes = files + stats.spare_segments as u64 * u64::from(shared.options.segment_bytes);
         stats
+    }
+
+    /// The manifest before the one at `at`: where its frame starts, and its payload. For when that one is of no use.
+    #[must_use]
+    pub fn manifest_before(&self, at: Position) -> Option<(Position, bytes::Bytes)> {
+        self.shared().manifest_before(at)
+    }
+
+    /// How many damaged places have been found, and the first of them in words, if any.
+    #[must_use]
+    pub fn damage(&self) -> Option<(u64, String)> {
+        let first = self.shared().known_damage.first()?;
+        Some((self.shared().metrics.damage.load(Ordering::Relaxed), first))
     }
 
     /// Whether the log can take and keep what is appended.

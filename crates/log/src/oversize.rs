@@ -21,7 +21,7 @@ use crate::entry::{EntryKind, EntryRef};
 use crate::error::{AppendError, is_shortage};
 use crate::frame::{self, END_BYTES, MARKER_BYTES};
 use crate::group::Group;
-use crate::header::{HEADER_BYTES, Header};
+use crate::header::{HEADER_BYTES, Header, TRAILER_BYTES};
 use crate::index::SegmentIndex;
 use crate::options::Urgency;
 use crate::segment::Segment;
@@ -70,7 +70,7 @@ impl Oversize {
 
     /// The file's length: nothing else fits behind the frame but what every segment ends with.
     pub(crate) fn file_bytes(&self) -> u32 {
-        self.frame_end() + (MARKER_BYTES + END_BYTES + self.index.footer_bytes_max()) as u32
+        self.frame_end() + (MARKER_BYTES + END_BYTES + self.index.footer_bytes_max()) as u32 + TRAILER_BYTES
     }
 
     /// Tells whoever waits.
@@ -110,7 +110,7 @@ impl Shared {
     /// Makes a segment for the frame, numbered `id`, and one to go on in, and puts the frame into the log. On a
     /// full disk the frame is refused, and the log goes on as before.
     pub(crate) fn place(&self, oversize: Oversize, id: SegmentId) {
-        let header = Header { id, salt: oversize.salt };
+        let header = Header { id, salt: oversize.salt, file_bytes: oversize.file_bytes() };
         match self.make_room(&header, oversize.file_bytes()) {
             Ok((file, next)) => self.put_oversize(oversize, header, file, next),
             Err(error) if is_shortage(&error) => {

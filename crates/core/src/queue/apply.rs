@@ -466,7 +466,8 @@ impl Queue {
             Leave::Expired => self.totals.expired += 1,
             Leave::Overflow => self.totals.overflowed += 1,
             Leave::DeadLettered => self.totals.dead_lettered += 1,
-            Leave::Moved | Leave::Damaged => {}
+            Leave::Damaged => self.totals.damaged += 1,
+            Leave::Moved => {}
         }
         if let Some(tenant) = &entry.tenant {
             self.tenants.remove(tenant);

@@ -157,6 +157,8 @@ pub struct Totals {
     pub overflowed: u64,
     /// Messages purged.
     pub purged: u64,
+    /// Messages lost because the disk did not give their bytes back.
+    pub damaged: u64,
 }
 
 #[derive(Debug, Default)]
@@ -430,6 +432,12 @@ impl Queue {
             oldest_age: oldest.map_or(Millis::ZERO, |then| now.since(then)),
             average_wait_ms: self.rates.wait.value_ms(),
         }
+    }
+
+    /// The first offset that is not set aside for transient messages.
+    #[must_use]
+    pub const fn reserved(&self) -> Offset {
+        self.reserved
     }
 
     fn note_usage(&mut self, segment: SegmentId, bytes: i64) {

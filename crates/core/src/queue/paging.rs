@@ -77,13 +77,22 @@ impl Queue {
             .filter(|entry| entry.expires_at != Timestamp::MAX)
             .map(|entry| Entry { payload: None, ..entry.clone() })
             .collect();
-        if entries.is_empty() || !self.lanes.page_in(request, entries, now) {
+        if entries.is_empty() {
             return false;
+        }
+        let Some(lost_bytes) = self.lanes.page_in(request, entries, now) else { return false };
+        if lost_bytes > 0 {
+            self.note_usage(request.segment, -(lost_bytes as i64));
         }
         for entry in &expiring {
             self.watch_expiry(entry);
         }
         true
+    }
+
+    /// Messages of this queue were in a part of the log that cannot be read, so it never knew them.
+    pub fn note_damaged(&mut self, count: u64) {
+        self.totals.damaged += count;
     }
 
     /// Leaves in memory only what must be there.

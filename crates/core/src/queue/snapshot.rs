@@ -223,12 +223,22 @@ impl Totals {
             expired: input.u64()?,
             overflowed: input.u64()?,
             purged: input.u64()?,
+            damaged: input.u64()?,
         })
     }
 
-    const fn all(&self) -> [u64; 8] {
-        let Self { pushed, delivered, redelivered, acked, dead_lettered, expired, overflowed, purged } =
-            *self;
-        [pushed, delivered, redelivered, acked, dead_lettered, expired, overflowed, purged]
+    const fn all(&self) -> [u64; 9] {
+        let Self {
+            pushed,
+            delivered,
+            redelivered,
+            acked,
+            dead_lettered,
+            expired,
+            overflowed,
+            purged,
+            damaged,
+        } = *self;
+        [pushed, delivered, redelivered, acked, dead_lettered, expired, overflowed, purged, damaged]
     }
 }
