@@ -1,6 +1,7 @@
 //! Exchanges and bindings of this node: the rules are `nexo_core::topology`'s; here they get a lock, the log, and a
 //! snapshot that publishing reads without one.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,11 +11,12 @@ use nexo_core::topology::{
     Topology, UnbindError,
 };
 use nexo_log::{AppendError, Claim, EntryKind, EntryRef, Urgency};
-use nexo_types::{ExchangeName, Position, QueueId};
+use nexo_types::{ExchangeName, QueueId, SegmentId};
 use parking_lot::Mutex;
 
 use crate::broker::Broker;
 use crate::error::ExchangeError;
+use crate::manifest::Snapshot;
 use crate::shared::{Shared, Written};
 
 /// Records of exchanges and bindings are written under this id, which no queue has.
@@ -33,12 +35,12 @@ pub(crate) struct Exchanges {
 struct State {
     topology: Topology,
     dirty: bool,
-    snapshot: Vec<Position>,
+    snapshot: Snapshot,
 }
 
 impl Exchanges {
-    /// What was in the log, with the frames of its snapshot.
-    pub(crate) fn new(topology: Topology, snapshot: Vec<Position>) -> Self {
+    /// What was in the log, with its latest snapshot.
+    pub(crate) fn new(topology: Topology, snapshot: Snapshot) -> Self {
         let routes = ArcSwap::new(topology.routes());
         let generation = AtomicU64::new(topology.generation());
         Self { state: Mutex::new(State { topology, dirty: true, snapshot }), routes, generation }
@@ -90,17 +92,33 @@ impl Shared {
         Ok(Ok(written))
     }
 
-    /// The frames of the latest snapshot of exchanges and bindings, writing one if they have changed.
-    pub(crate) fn snapshot_topology(
-        &self,
-        stale: impl Fn(&Position) -> bool,
-    ) -> Result<Vec<Position>, AppendError> {
-        let mut state = self.exchanges.state.lock();
-        if state.dirty || state.snapshot.iter().any(stale) {
-            state.snapshot = self.write_snapshot(TOPOLOGY, &state.topology.snapshot())?;
+    /// The latest snapshot of exchanges and bindings, which is written if they have changed, or if the one before lies in
+    /// a segment that is to be given up.
+    pub(crate) fn snapshot_topology(&self, given_up: &BTreeSet<SegmentId>) -> Result<Snapshot, AppendError> {
+        let (at, bytes) = {
+            let mut state = self.exchanges.state.lock();
+            let stale = state.snapshot.head.iter().any(|frame| given_up.contains(&frame.at.segment));
+            if !state.dirty && !stale {
+                return Ok(state.snapshot.clone());
+            }
             state.dirty = false;
+            (self.log.next_position(), state.topology.snapshot())
+        };
+        let written = self.write_parts(TOPOLOGY, &bytes);
+        let mut state = self.exchanges.state.lock();
+        match written {
+            Ok(head) => state.snapshot = Snapshot { at, head, ..Snapshot::default() },
+            Err(error) => {
+                state.dirty = true;
+                return Err(error);
+            }
         }
         Ok(state.snapshot.clone())
+    }
+
+    /// The latest snapshot of exchanges and bindings.
+    pub(crate) fn topology_snapshot(&self) -> Snapshot {
+        self.exchanges.state.lock().snapshot.clone()
     }
 }
 

@@ -37,6 +37,7 @@ mod request;
 mod scribe;
 mod shared;
 mod slot;
+mod snapshots;
 mod stats;
 mod subscription;
 mod system;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use bytes::Bytes;
 use nexo_core::batch::MessageBatch;
 use nexo_core::message::Durability;
 use nexo_core::offsets::OffsetSet;
@@ -15,7 +16,7 @@ use nexo_types::{Position, QueueId, Timestamp};
 
 use crate::error::OpenError;
 use crate::exchanges::TOPOLOGY;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, Snapshot, SnapshotForm, SnapshotFrame};
 use crate::paging;
 use crate::slot::Slot;
 
@@ -24,14 +25,14 @@ use crate::slot::Slot;
 pub(crate) struct Restored {
     pub(crate) slots: Vec<Slot>,
     pub(crate) topology: Topology,
-    pub(crate) topology_snapshot: Vec<Position>,
+    pub(crate) topology_snapshot: Snapshot,
     pub(crate) next_queue: u64,
 }
 
 /// A queue that is being rebuilt.
 struct Rebuilt {
     queue: Queue,
-    snapshot: Vec<Position>,
+    snapshot: Snapshot,
     /// Records have been applied since the snapshot.
     dirty: bool,
 }
@@ -55,13 +56,13 @@ pub(crate) fn restore(log: &Log, recovered: &Recovered, path: &Path) -> Result<R
         log,
         queues: BTreeMap::new(),
         topology: Topology::new(),
-        topology_snapshot: Vec::new(),
+        topology_snapshot: Snapshot::default(),
         known_queues: manifest.next_queue,
         next_queue: manifest.next_queue.max(1),
         error: None,
     };
-    for (id, frames) in &manifest.queues {
-        rebuild.load_snapshot(*id, frames).map_err(&unreadable)?;
+    for (id, snapshot) in manifest.queues {
+        rebuild.load_snapshot(id, snapshot).map_err(&unreadable)?;
     }
     let damage = log
         .replay(manifest.replay_from, &mut |frame| rebuild.visit(&frame))
@@ -79,7 +80,7 @@ struct Rebuild<'a> {
     log: &'a Log,
     queues: BTreeMap<QueueId, Rebuilt>,
     topology: Topology,
-    topology_snapshot: Vec<Position>,
+    topology_snapshot: Snapshot,
     /// Ids below this had been given out when the checkpoint was written.
     known_queues: u64,
     next_queue: u64,
@@ -87,22 +88,38 @@ struct Rebuild<'a> {
 }
 
 impl Rebuild<'_> {
-    fn load_snapshot(&mut self, id: QueueId, frames: &[Position]) -> Result<(), String> {
-        let mut bytes = Vec::new();
-        for at in frames {
-            let frame = self.log.read_frame(*at).map_err(|error| error.to_string())?;
-            let part =
-                frame.entries.iter().find(|entry| entry.queue == id && entry.kind == EntryKind::Snapshot);
-            bytes.extend_from_slice(&part.ok_or_else(|| format!("there is no snapshot at {at}"))?.payload);
+    fn load_snapshot(&mut self, id: QueueId, snapshot: Snapshot) -> Result<(), String> {
+        let mut head = Vec::new();
+        for frame in &snapshot.head {
+            head.extend_from_slice(&self.read_part(id, frame)?);
         }
         if id == TOPOLOGY {
-            self.topology = Topology::restore(&bytes).map_err(|error| error.to_string())?;
-            self.topology_snapshot = frames.to_vec();
+            self.topology = Topology::restore(&head).map_err(|error| error.to_string())?;
+            self.topology_snapshot = snapshot;
             return Ok(());
         }
-        let queue = Queue::restore(&bytes).map_err(|error| error.to_string())?;
-        self.queues.insert(id, Rebuilt { queue, snapshot: frames.to_vec(), dirty: false });
+        let queue = match snapshot.form {
+            SnapshotForm::Whole => Queue::restore_v1(&head),
+            SnapshotForm::Chunks => {
+                let chunks = snapshot.chunks.values().map(|frame| self.read_part(id, frame));
+                let chunks: Vec<Bytes> = chunks.collect::<Result<_, _>>()?;
+                Queue::restore(&head, chunks.iter().map(|chunk| &chunk[..]))
+            }
+        };
+        let queue = queue.map_err(|error| error.to_string())?;
+        // One in an older form is written anew.
+        let dirty = snapshot.form != SnapshotForm::Chunks;
+        self.queues.insert(id, Rebuilt { queue, snapshot, dirty });
         Ok(())
+    }
+
+    fn read_part(&self, id: QueueId, frame: &SnapshotFrame) -> Result<Bytes, String> {
+        let at = frame.at;
+        let frame = self.log.read_frame(at).map_err(|error| error.to_string())?;
+        let is_part = |entry: &&Entry| entry.queue == id && entry.kind == EntryKind::Snapshot;
+        let part =
+            frame.entries.iter().find(is_part).ok_or_else(|| format!("there is no snapshot at {at}"))?;
+        Ok(part.payload.clone())
     }
 
     fn visit(&mut self, frame: &Frame) -> ControlFlow<()> {
@@ -130,7 +147,7 @@ impl Rebuild<'_> {
         match (&record, self.queues.get_mut(&id)) {
             (Record::Create { name, config, at }, None) => {
                 let queue = Queue::new(id, name.clone(), config.clone(), *at);
-                self.queues.insert(id, Rebuilt { queue, snapshot: Vec::new(), dirty: true });
+                self.queues.insert(id, Rebuilt { queue, snapshot: Snapshot::default(), dirty: true });
                 Ok(())
             }
             // It was deleted later, and the checkpoint knows.
@@ -141,7 +158,8 @@ impl Rebuild<'_> {
                 tracing::debug!(queue = %id, at = %at, "a record of an unknown queue is passed over");
                 Ok(())
             }
-            (_, Some(rebuilt)) if rebuilt.snapshot.last().is_some_and(|snapshot| at < *snapshot) => Ok(()),
+            // It is in the snapshot.
+            (_, Some(rebuilt)) if at < rebuilt.snapshot.at => Ok(()),
             (Record::Delete, Some(_)) => {
                 self.queues.remove(&id);
                 Ok(())
@@ -154,9 +172,7 @@ impl Rebuild<'_> {
     }
 
     fn apply_topology(&mut self, at: Position, entry: &Entry) -> Result<(), String> {
-        if entry.kind != EntryKind::Record
-            || self.topology_snapshot.last().is_some_and(|snapshot| at < *snapshot)
-        {
+        if entry.kind != EntryKind::Record || at < self.topology_snapshot.at {
             return Ok(());
         }
         let record = TopologyRecord::decode(&entry.payload).map_err(|error| error.to_string())?;

@@ -6,10 +6,11 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use nexo_core::message::Durability;
 use nexo_core::queue::{Death, Queue};
-use nexo_types::{ConsumerId, Offset, Position, QueueId, QueueName, Timestamp};
+use nexo_types::{ConsumerId, Offset, QueueId, QueueName, Timestamp};
 use parking_lot::Mutex;
 
 use crate::mailbox::Mailbox;
+use crate::manifest::Snapshot;
 use crate::request::SessionId;
 use crate::shared::Written;
 
@@ -44,8 +45,8 @@ pub(crate) struct SlotState {
     pub(crate) armed: Option<Timestamp>,
     /// Records have been written since the last snapshot.
     pub(crate) dirty: bool,
-    /// The frames of the last snapshot; empty if there is none.
-    pub(crate) snapshot: Vec<Position>,
+    /// The last snapshot.
+    pub(crate) snapshot: Snapshot,
     /// Messages that died and are to be moved, in the order of their deaths.
     pub(crate) pending_deaths: Vec<Death>,
     /// Messages that the broker took for itself and could not give back yet.
@@ -73,7 +74,7 @@ impl Slot {
             page_arrived: false,
             armed: None,
             dirty: true,
-            snapshot: Vec::new(),
+            snapshot: Snapshot::default(),
             pending_deaths: Vec::new(),
             taken_aside: Vec::new(),
             last_push: Written::NOTHING,

@@ -243,6 +243,12 @@ impl Log {
         (state.pending.len() + flying, state.appended_end)
     }
 
+    /// Bytes of all frames appended since the log was opened.
+    #[must_use]
+    pub fn appended_bytes(&self) -> u64 {
+        self.shared().metrics.frame_bytes.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Every segment that holds frames, oldest first. The last is the active one.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentUsage> {

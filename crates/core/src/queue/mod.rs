@@ -14,6 +14,7 @@
 //! Read on in [`apply`], then in the file of each decision.
 
 mod apply;
+mod changes;
 mod consumers;
 mod dedup;
 mod dispatch;
@@ -31,6 +32,7 @@ mod paging;
 mod push;
 mod settle;
 mod snapshot;
+mod snapshot_v1;
 mod tokens;
 
 use std::cmp::Reverse;
@@ -42,6 +44,7 @@ use hashbrown::HashMap;
 use nexo_types::{GroupId, Millis, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
 
 pub use apply::{Applied, Handed, NeedsPage, Removed};
+pub use changes::ChunkId;
 pub use consumers::{LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use dispatch::{Dispatch, Turn};
 pub use due::DuePlan;
@@ -52,11 +55,12 @@ pub use outline::{MessageState, Outline, Stage};
 pub use paging::Peeked;
 pub use push::{Admission, BundlePlan, PushOutcome, PushPlan};
 pub use settle::{Death, Dying, LeaseError, ReturnCause, ReturnPlan, Verdict};
-pub use snapshot::SnapshotError;
+pub use snapshot::{ChunkSlice, SnapshotError};
 
 use crate::config::QueueConfig;
 use crate::message::DeathReason;
 use crate::record::Phase;
+use changes::Changes;
 use consumers::Consumers;
 use dedup::Dedup;
 use entry::MESSAGE_OVERHEAD_BYTES;
@@ -88,6 +92,8 @@ pub struct Queue {
     lease_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
     /// For each group with a message in the queue: those behind its head.
     groups: BTreeMap<GroupId, VecDeque<Entry>>,
+    /// Which messages these are, and their groups.
+    behind: HashMap<Offset, GroupId, FixedState>,
     grouped: u64,
     /// Where groups share the queue fairly: what each has in it.
     tenants: Tenants,
@@ -110,6 +116,8 @@ pub struct Queue {
     rates: Rates,
     /// How much more, or less, this queue keeps alive in each segment since this was last asked.
     usage: Vec<(SegmentId, i64)>,
+    /// What the next snapshot has to write.
+    changes: Changes,
 }
 
 /// A message that is with a consumer.
@@ -214,6 +222,7 @@ impl Queue {
             leased: HashMap::default(),
             lease_ends: BinaryHeap::new(),
             groups: BTreeMap::new(),
+            behind: HashMap::default(),
             grouped: 0,
             tenants: Tenants::default(),
             dying: HashMap::default(),
@@ -228,6 +237,7 @@ impl Queue {
             totals: Totals::default(),
             rates: Rates::default(),
             usage: Vec::new(),
+            changes: Changes::default(),
         }
     }
 
@@ -464,6 +474,7 @@ impl Queue {
         match behind.pop_front() {
             Some(next) => {
                 self.grouped -= 1;
+                self.behind.remove(&next.offset);
                 self.uncount(&next);
                 self.place(next, at);
             }
@@ -501,6 +512,12 @@ impl Queue {
     pub fn check_invariants(&self) {
         let behind: u64 = self.groups.values().map(|behind| behind.len() as u64).sum();
         assert_eq!(behind, self.grouped, "messages behind a group's head are counted");
+        assert_eq!(self.behind.len() as u64, behind, "they are known by their offsets");
+        for (group, entries) in &self.groups {
+            for entry in entries {
+                assert_eq!(self.behind.get(&entry.offset), Some(group), "with the right group");
+            }
+        }
         let loose = self.loose();
         let bytes: u64 = loose.clone().map(|entry| u64::from(entry.stored_bytes)).sum();
         assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");
