@@ -21,7 +21,9 @@ use crate::exchanges::TOPOLOGY;
 use crate::manifest::Manifest;
 use crate::shared::{Encoded, Shared};
 use crate::slot::{Slot, SlotState};
+use crate::workers::Work;
 
+const NAME: &str = "nexo-keeper";
 /// A checkpoint is due when this many segments' worth of messages have been let go …
 const FREED_SEGMENTS: u64 = 4;
 /// … or when a segment has been filled, and one part in this many of a segment was written by others than the keeper.
@@ -90,7 +92,7 @@ impl Keeper {
         }));
         let weak = Arc::downgrade(shared);
         let signal = Arc::clone(&self.signal);
-        let thread = thread::Builder::new().name("nexo-keeper".into()).spawn(move || signal.run(&weak))?;
+        let thread = shared.threads.spawn(NAME, move || signal.run(&weak))?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }
@@ -185,6 +187,8 @@ impl Signal {
                 std::mem::take(&mut *reasons)
             };
             let Some(shared) = shared.upgrade() else { return };
+            #[cfg(test)]
+            shared.threads.panic_if_asked(NAME);
             if reasons.pressure && paged_out.is_none_or(|at: Instant| at.elapsed() >= PAGE_OUT_PAUSE) {
                 shared.page_out_all();
                 paged_out = Some(Instant::now());
@@ -235,10 +239,11 @@ impl Shared {
             if self.return_taken(state).is_err() {
                 self.keeper.note_stuck(slot);
             }
-            state.pending_deaths = state.queue.deaths();
+            state.pending_deaths = state.queue.deaths().into();
         });
         if stuck.is_ok() {
-            self.bury_pending(slot);
+            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+            self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
         }
     }
 

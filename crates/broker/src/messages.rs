@@ -20,6 +20,7 @@ use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
 use crate::shared::{Confirm, Shared, Written};
 use crate::slot::{Slot, SlotState};
 use crate::subscription::{Kind, Subscription, delivery};
+use crate::workers::Work;
 
 /// A redrive moves this many at a time, and reports after each.
 const REDRIVE_STEP: usize = 256;
@@ -224,7 +225,7 @@ impl Broker {
         let burials = dead.into_iter().map(|(slot, deaths, urgency)| {
             slot.state.lock().pending_deaths.extend(deaths);
             let shared = Arc::clone(&self.shared);
-            (self.shared.begin_on_worker(move || shared.bury_pending(&slot)), urgency)
+            (self.shared.begin_on_worker(Work::Move, move || shared.bury_pending(&slot)), urgency)
         });
         for (burial, urgency) in burials.collect::<Vec<_>>() {
             if burial.await.is_err() {
@@ -295,7 +296,7 @@ impl Broker {
         let slot = self.slot(name)?;
         let max = max.min(limits::PEEK_MAX);
         let (shared, peeked) = (Arc::clone(&self.shared), Arc::clone(&slot));
-        self.shared.on_worker(move || shared.peek_now(&peeked, max)).await?
+        self.shared.on_worker(Work::Look, move || shared.peek_now(&peeked, max)).await?
     }
 
     /// Sends dead letters back to where they came from, or elsewhere. Only those that are there now; `progress`
@@ -325,7 +326,7 @@ impl Broker {
             let seen = std::mem::take(&mut passed);
             let part = self
                 .shared
-                .on_worker(move || shared.redrive_part(&part_slot, &part, before, step, seen))
+                .on_worker(Work::Move, move || shared.redrive_part(&part_slot, &part, before, step, seen))
                 .await??;
             let Some(part) = part else { break };
             done.moved += part.moved;
@@ -440,7 +441,7 @@ impl Shared {
         if !deaths.is_empty() {
             slot.state.lock().pending_deaths.extend(deaths);
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || shared.bury_pending(&slot));
+            self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
         }
     }
 
@@ -491,10 +492,11 @@ impl Shared {
     /// Has something done that may wait for the disk, and gives back where its result will be.
     fn begin_on_worker<R: Send + 'static>(
         &self,
+        kind: Work,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> oneshot::Receiver<R> {
         let (send, receive) = oneshot::channel();
-        self.workers.spawn(move || {
+        self.workers.spawn(kind, move || {
             // Whoever asked may have gone.
             let _ = send.send(work());
         });
@@ -504,9 +506,10 @@ impl Shared {
     /// Runs something that may wait for the disk.
     async fn on_worker<R: Send + 'static>(
         &self,
+        kind: Work,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, QueueError> {
-        self.begin_on_worker(work)
+        self.begin_on_worker(kind, work)
             .await
             .map_err(|_| QueueError::Unavailable { reason: "the broker is stopping".into() })
     }

@@ -10,7 +10,7 @@ use nexo_core::batch::LaneSpan;
 use nexo_core::config::SyncMode;
 use nexo_core::queue::{Applied, Death, Handed, PageRequest};
 use nexo_core::record::Record;
-use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Span, Urgency};
+use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Patience, Span, Urgency};
 use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Timestamp};
 
 use crate::catalog::Catalog;
@@ -23,8 +23,9 @@ use crate::keeper::Keeper;
 use crate::mailbox::Mailbox;
 use crate::options::BrokerOptions;
 use crate::slot::{Slot, SlotState};
+use crate::threads::Threads;
 use crate::timer::Timer;
-use crate::workers::Workers;
+use crate::workers::{Work, Workers};
 
 /// Messages handed out, or dealt with because of time, under one hold of a queue's lock.
 const BATCH: usize = 1000;
@@ -32,6 +33,8 @@ const BATCH: usize = 1000;
 const BATCHES: usize = 8;
 /// When a record could not be written, the queue tries again after this.
 const RETRY: Millis = Millis(500);
+/// The same, if only the disk is behind: what follows from a change never waits for it under the queue's lock.
+const RETRY_BUSY: Millis = Millis(20);
 
 /// Everything that is one of its kind in a broker.
 #[derive(Debug)]
@@ -43,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
     pub(crate) exchanges: Exchanges,
+    pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,
     pub(crate) keeper: Keeper,
@@ -181,6 +185,17 @@ impl Shared {
         urgency: Urgency,
         claim: Claim,
     ) -> Result<(Written, Vec<Applied>), AppendError> {
+        self.commit_with(state, records, urgency, claim, Patience::Wait)
+    }
+
+    fn commit_with(
+        &self,
+        state: &mut SlotState,
+        records: &[Record],
+        urgency: Urgency,
+        claim: Claim,
+        patience: Patience,
+    ) -> Result<(Written, Vec<Applied>), AppendError> {
         let id = state.queue.id();
         // Of a queue that does not survive a restart only messages are written, to be read back when memory is short.
         let kept = |record: &&Record| state.durable || matches!(record, Record::Messages(_));
@@ -189,7 +204,7 @@ impl Shared {
         let (at, written) = if entries.is_empty() {
             (Position::default(), Written::NOTHING)
         } else {
-            let appended = self.append(&entries, urgency, claim)?;
+            let appended = self.append_with(&entries, urgency, claim, patience)?;
             state.dirty = true;
             (appended.at, Written { end: appended.end, urgency })
         };
@@ -215,8 +230,21 @@ impl Shared {
         urgency: Urgency,
         claim: Claim,
     ) -> Result<Appended, AppendError> {
+        self.append_with(entries, urgency, claim, Patience::Wait)
+    }
+
+    fn append_with(
+        &self,
+        entries: &[Encoded],
+        urgency: Urgency,
+        claim: Claim,
+        patience: Patience,
+    ) -> Result<Appended, AppendError> {
         let refs: Vec<EntryRef<'_>> = entries.iter().map(Encoded::as_entry).collect();
-        self.log.append(&refs, urgency, claim)
+        match patience {
+            Patience::Wait => self.log.append(&refs, urgency, claim),
+            Patience::Refuse => self.log.try_append(&refs, urgency, claim),
+        }
     }
 
     /// Tells the log what a queue keeps alive, and the keeper if much has been let go.
@@ -262,9 +290,10 @@ impl Shared {
         let reason = error.to_string();
         match error {
             AppendError::Full { .. } => QueueError::DiskFull { reason },
-            AppendError::Failed { .. } | AppendError::TooLarge { .. } | AppendError::Closed => {
-                QueueError::Unavailable { reason }
-            }
+            AppendError::Failed { .. }
+            | AppendError::TooLarge { .. }
+            | AppendError::Busy
+            | AppendError::Closed => QueueError::Unavailable { reason },
         }
     }
 
@@ -314,11 +343,14 @@ impl Shared {
                 aftermath.cold.push((mailbox, number, messages));
             }
         }
+        // Whoever asks for what is there now waits for this as for a page.
+        let busy = matches!(outcome, Err(AppendError::Busy));
+        let caught_up = std::mem::replace(&mut state.busy, busy) && !busy;
         let again = match outcome {
             Ok(more) => more.then_some(now),
             Err(error) => {
                 tracing::debug!(queue = %slot.name, %error, "a record could not be written; trying again later");
-                Some(now.plus(RETRY))
+                Some(now.plus(if error == AppendError::Busy { RETRY_BUSY } else { RETRY }))
             }
         };
         let expiry = expires_at(state);
@@ -339,7 +371,7 @@ impl Shared {
             }
             state.paging = !aftermath.pages.is_empty();
         }
-        if std::mem::take(&mut state.page_arrived) {
+        if std::mem::take(&mut state.page_arrived) || caught_up {
             // Whoever waits for the log and not for a push must see that it was read.
             for mailbox in state.mailboxes.values() {
                 mailbox.stir();
@@ -385,7 +417,8 @@ impl Shared {
         };
         if dispatch.durable && state.durable {
             let entry = Encoded::new(state.queue.id(), &dispatch.record);
-            if let Err(error) = self.append(&[entry], Urgency::Lazy, Claim::Reserved) {
+            let appended = self.append_with(&[entry], Urgency::Lazy, Claim::Reserved, Patience::Refuse);
+            if let Err(error) = appended {
                 state.queue.undo_dispatch(&dispatch);
                 return Err(error);
             }
@@ -407,7 +440,7 @@ impl Shared {
             return Ok(());
         }
         if durable {
-            self.commit(state, records, Urgency::Lazy, Claim::Reserved)?;
+            self.commit_with(state, records, Urgency::Lazy, Claim::Reserved, Patience::Refuse)?;
         } else {
             for record in records {
                 self.apply_unwritten(state, record);
@@ -419,16 +452,17 @@ impl Shared {
     pub(crate) fn finish(self: &Arc<Self>, slot: &Arc<Slot>, aftermath: Aftermath) {
         for (mailbox, number, messages) in aftermath.cold {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || shared.read_delivery(&slot, &mailbox, number, messages));
+            let read = move || shared.read_delivery(&slot, &mailbox, number, messages);
+            self.workers.spawn(Work::Deliver, read);
         }
         self.bury_soon(slot, aftermath.deaths);
         if !aftermath.pages.is_empty() {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || shared.load_pages(&slot, &aftermath.pages));
+            self.workers.spawn(Work::Deliver, move || shared.load_pages(&slot, &aftermath.pages));
         }
         if aftermath.expired {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || {
+            self.workers.spawn(Work::Chore, move || {
                 shared.delete_unused(&slot, |state, now| expires_at(state).is_some_and(|at| at <= now))
             });
         }

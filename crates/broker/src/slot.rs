@@ -1,5 +1,6 @@
 //! One queue with all that belongs to it on this node, behind a lock of its own.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -39,6 +40,8 @@ pub(crate) struct SlotState {
     pub(crate) deleted: bool,
     /// A page is being read.
     pub(crate) paging: bool,
+    /// The disk was behind when something was to be handed out; that is tried again.
+    pub(crate) busy: bool,
     /// A page has just come in.
     pub(crate) page_arrived: bool,
     /// The earliest deadline that the timer has been told.
@@ -48,7 +51,7 @@ pub(crate) struct SlotState {
     /// The last snapshot.
     pub(crate) snapshot: Snapshot,
     /// Messages that died and are to be moved, in the order of their deaths.
-    pub(crate) pending_deaths: Vec<Death>,
+    pub(crate) pending_deaths: VecDeque<Death>,
     /// Messages that the broker took for itself and could not give back yet.
     pub(crate) taken_aside: Vec<(Offset, u32)>,
     /// The latest push that somebody waits for.
@@ -71,11 +74,12 @@ impl Slot {
             durable: durability == Durability::Durable,
             deleted: false,
             paging: false,
+            busy: false,
             page_arrived: false,
             armed: None,
             dirty: true,
             snapshot: Snapshot::default(),
-            pending_deaths: Vec::new(),
+            pending_deaths: VecDeque::new(),
             taken_aside: Vec::new(),
             last_push: Written::NOTHING,
             memory_bytes: 0,

@@ -14,6 +14,7 @@ use crate::error::QueueError;
 use crate::mailbox::Mailbox;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
+use crate::workers::Work;
 
 /// How long somebody who does not want to wait waits for the disk.
 const LOG_READ_MAX: Duration = Duration::from_secs(30);
@@ -124,7 +125,7 @@ impl Subscription {
                 let stirred = self.mailbox.stirred();
                 let reading = self.mailbox.is_waiting_for_log() || {
                     let state = self.slot.state.lock();
-                    state.paging && !state.deleted
+                    (state.paging || state.busy) && !state.deleted
                 };
                 if self.mailbox.len() >= max || !reading || self.mailbox.is_closed() {
                     return;
@@ -261,7 +262,8 @@ impl Drop for Subscription {
             |state: &SlotState| state.queue.config().auto_delete && state.queue.consumers().0 == 0;
         if self.kind != Kind::Pull && left_alone(&self.slot.state.lock()) {
             let (shared, slot) = (Arc::clone(&self.shared), Arc::clone(&self.slot));
-            self.shared.workers.spawn(move || shared.delete_unused(&slot, |state, _| left_alone(state)));
+            let delete = move || shared.delete_unused(&slot, |state, _| left_alone(state));
+            self.shared.workers.spawn(Work::Chore, delete);
         }
     }
 }

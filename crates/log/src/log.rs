@@ -15,7 +15,7 @@ use crate::entry::{EntryRef, Frame};
 use crate::error::{AppendError, Damage, LogError, OpenError, ReadError};
 use crate::index::FrameRef;
 use crate::index::cache::FooterCache;
-use crate::options::{Claim, LogOptions, Urgency};
+use crate::options::{Claim, LogOptions, Patience, Urgency};
 use crate::recovery::{self, Opened, Recovered};
 use crate::segment::EndFrame;
 use crate::shared::{Phase, Shared, State};
@@ -117,7 +117,21 @@ impl Log {
         urgency: Urgency,
         claim: Claim,
     ) -> Result<Appended, AppendError> {
-        self.shared().append(entries, urgency, claim)
+        self.shared().append(entries, urgency, claim, Patience::Wait)
+    }
+
+    /// As [`Log::append`], for a frame that fits into a segment: where that would wait, this is refused as
+    /// [`AppendError::Busy`].
+    ///
+    /// # Errors
+    /// Nothing was appended then.
+    pub fn try_append(
+        &self,
+        entries: &[EntryRef<'_>],
+        urgency: Urgency,
+        claim: Claim,
+    ) -> Result<Appended, AppendError> {
+        self.shared().append(entries, urgency, claim, Patience::Refuse)
     }
 
     /// Resolves once everything before `end` is synced, or when that cannot be promised any more. Asks for a
@@ -396,11 +410,11 @@ fn refusal(state: &State) -> Option<LogError> {
 }
 
 fn spawn(name: &str, shared: &Arc<Shared>, run: fn(&Shared)) -> Result<JoinHandle<()>, OpenError> {
-    let own = shared.clone();
+    let (own, own_name) = (shared.clone(), name.to_owned());
     let body = move || {
         // A bug must not leave those who wait hanging: they are told, as after a failed write.
         if panic::catch_unwind(AssertUnwindSafe(|| run(&own))).is_err() {
-            own.fail("go on", &"a thread of the log panicked");
+            own.fail("go on", &format_args!("thread '{own_name}' has panicked"));
         }
     };
     let thread = thread::Builder::new().name(name.to_owned()).spawn(body);

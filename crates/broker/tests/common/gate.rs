@@ -12,6 +12,9 @@ const OPEN: u8 = 0;
 const FAILING: u8 = 1;
 const HOLDING: u8 = 2;
 const HOLDING_WRITES: u8 = 3;
+const HOLDING_MARKED: u8 = 4;
+/// Messages with this in them can be held back: see [`Gate::hold_marked`].
+pub(crate) const MARK: &str = "held back";
 
 /// The disk. A clone is the same disk.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +50,16 @@ impl Gate {
     /// Whether a read has had to wait.
     pub(crate) fn has_held(&self) -> bool {
         self.held.load(Ordering::SeqCst) > 0
+    }
+
+    /// Reads that bring a message with [`MARK`] in it wait until the gate is open, whoever reads.
+    pub(crate) fn hold_marked(&self) {
+        self.mode.store(HOLDING_MARKED, Ordering::SeqCst);
+    }
+
+    /// How often a read has been found waiting.
+    pub(crate) fn reads_held(&self) -> u64 {
+        self.held.load(Ordering::SeqCst)
     }
 
     /// Writes wait until the gate is open.
@@ -116,7 +129,15 @@ impl DiskFile for GateFile {
             self.gate.held.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.file.read_at(buf, at)
+        let read = self.file.read_at(buf, at)?;
+        let is_marked = |bytes: &[u8]| bytes.windows(MARK.len()).any(|part| part == MARK.as_bytes());
+        if self.gate.mode() == HOLDING_MARKED && is_marked(&buf[..read]) {
+            self.gate.held.fetch_add(1, Ordering::SeqCst);
+            while self.gate.mode() == HOLDING_MARKED {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(read)
     }
 
     fn write_at(&self, buf: &[u8], at: u64) -> io::Result<()> {
