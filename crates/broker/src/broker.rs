@@ -28,6 +28,7 @@ use crate::shared::{Shared, not_found};
 use crate::slot::{Slot, SlotState};
 use crate::stats::{BrokerStats, Health, QueueStats};
 use crate::system::{self, ProcessStats};
+use crate::threads::Threads;
 use crate::timer::Timer;
 use crate::traffic::{AllTraffic, Protocol, Traffic};
 use crate::workers::Workers;
@@ -87,6 +88,7 @@ impl Broker {
             clock: Arc::new(Clock::default()),
             catalog: Catalog::default(),
             exchanges: Exchanges::new(restored.topology, restored.topology_snapshot),
+            threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
             keeper: Keeper::default(),
@@ -101,7 +103,7 @@ impl Broker {
             stopping: AtomicBool::new(false),
             traffic: Arc::default(),
         });
-        let started = shared.workers.start().and_then(|()| shared.timer.start(&shared));
+        let started = shared.workers.start(&shared.threads).and_then(|()| shared.timer.start(&shared));
         started
             .and_then(|()| shared.keeper.start(&shared))
             .map_err(|source| OpenError::Directory { path, source })?;
@@ -349,6 +351,11 @@ impl Broker {
     pub fn health(&self) -> Health {
         if self.shared.stopping.load(Ordering::Relaxed) {
             return Health::Unhealthy { reason: "the broker is stopping".into() };
+        }
+        if let Some(thread) = self.shared.threads.panicked() {
+            return Health::Unhealthy {
+                reason: format!("thread '{thread}' has panicked; restart the broker"),
+            };
         }
         match self.shared.log.health() {
             nexo_log::Health::Ok => match self.shared.room.shortage(&self.shared.clock) {

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use bytes::Bytes;
 use nexo_core::batch::{BatchKind, MessageBatch};
 use nexo_core::message::Durability;
 use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{Entry as QueueEntry, NeedsPage, Queue};
+use nexo_core::queue::{ChunkId, Entry as QueueEntry, NeedsPage, Queue};
 use nexo_core::record::{Leave, Pick, Record};
 use nexo_core::topology::{Topology, TopologyRecord};
 use nexo_log::{Damage, Entry, EntryKind, Frame, Log, Recovered};
@@ -15,19 +16,16 @@ use nexo_types::{Position, QueueId, SegmentId, Timestamp};
 
 use crate::error::OpenError;
 use crate::exchanges::TOPOLOGY;
-use crate::manifest::{Manifest, Snapshots};
+use crate::manifest::{Chunk, Manifest, Snapshot, SnapshotFrame};
 use crate::paging;
 use crate::slot::Slot;
-
-/// The latest checkpoint and the one before it: what earlier ones need is not kept.
-const CHECKPOINTS_TRIED: usize = 2;
 
 /// What was in the log.
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) slots: Vec<Slot>,
     pub(crate) topology: Topology,
-    pub(crate) topology_snapshot: Vec<Position>,
+    pub(crate) topology_snapshot: Snapshot,
     pub(crate) next_queue: u64,
     /// Messages that are lost to damage.
     pub(crate) damaged_messages: u64,
@@ -38,7 +36,7 @@ pub(crate) struct Restored {
 /// A queue that is being rebuilt.
 struct Rebuilt {
     queue: Queue,
-    snapshot: Vec<Position>,
+    snapshot: Snapshot,
     /// Records have been applied since the snapshot.
     dirty: bool,
     /// Messages that were known to be lost to damage before this start.
@@ -81,60 +79,77 @@ pub(crate) fn restore(
     // What lies before was known to the snapshots.
     let after = |damage: &&Damage| damage.at >= replay_from || damage.at.segment >= replay_from.segment;
     let uncounted = recovered.damage.iter().chain(&damage).filter(after).any(|damage| damage.lost.is_none());
+    let uncounted = uncounted || rebuild.chunks_lost;
     Ok(Restored { damaged_uncounted: uncounted, ..rebuild.finish(unknown) })
 }
 
-/// Loads the latest checkpoint whose snapshots can all be read, and says from where on the log must be read. The one
-/// before the latest is as good, as long as the log since then is there.
+/// Loads the latest checkpoint, and says from where on the log must be read. A queue whose snapshot cannot be read comes from
+/// the checkpoint before and from the log since then, which is kept for that.
 fn load_checkpoint<'a>(
     log: &'a Log,
     recovered: &Recovered,
     accept_loss: bool,
 ) -> Result<(Rebuild<'a>, Position), String> {
-    let mut failed: Option<String> = None;
-    let mut candidate = recovered.last_manifest.clone();
-    for _ in 0..CHECKPOINTS_TRIED {
-        let Some((at, payload)) = candidate else { break };
-        let manifest = Manifest::decode(&payload)
-            .ok_or_else(|| format!("the checkpoint at {at} is of another version"))?;
-        let mut rebuild = Rebuild::new(log, &manifest);
-        match manifest.queues.iter().try_for_each(|(id, frames)| rebuild.load_snapshot(*id, frames)) {
-            Ok(()) => {
-                if failed.is_some() {
-                    tracing::error!(%at, "an earlier checkpoint is used; the log tells what came after it");
-                    rebuild.is_earlier = true;
-                }
-                return Ok((rebuild, manifest.replay_from));
-            }
-            Err(reason) => {
-                tracing::error!(%at, %reason, "a checkpoint cannot be used; trying the one before it");
-                failed.get_or_insert(reason);
-            }
-        }
-        candidate = log.manifest_before(at);
-    }
-    let Some(reason) = failed else {
+    let Some((at, payload)) = &recovered.last_manifest else {
         return Ok((Rebuild::new(log, &Manifest::default()), Position::default()));
     };
-    if !accept_loss {
-        return Err(format!("{reason}; start with accept-loss to go on without the queue"));
-    }
-    let (_, payload) = recovered.last_manifest.as_ref().ok_or("there is no checkpoint")?;
-    let manifest = Manifest::decode(payload).ok_or("the checkpoint is of another version")?;
-    let mut rebuild = Rebuild::new(log, &manifest);
-    for (id, frames) in &manifest.queues {
-        if let Err(reason) = rebuild.load_snapshot(*id, frames) {
-            tracing::error!(queue = %id, %reason, "a queue and its messages are lost with its snapshot");
+    let decode = |at: &Position, payload: &[u8]| {
+        Manifest::decode(payload).ok_or_else(|| format!("the checkpoint at {at} is of another version"))
+    };
+    let latest = decode(at, payload)?;
+    let mut rebuild = Rebuild::new(log, &latest);
+    let mut failed = Vec::new();
+    for (id, snapshot) in &latest.queues {
+        if let Err(reason) = rebuild.load_snapshot(*id, snapshot, Chunks::All) {
+            tracing::error!(queue = %id, %reason, "a snapshot cannot be used; trying that of the checkpoint before");
+            failed.push((*id, snapshot, reason));
         }
     }
-    Ok((rebuild, manifest.replay_from))
+    if failed.is_empty() {
+        return Ok((rebuild, latest.replay_from));
+    }
+    let earlier = log.manifest_before(*at);
+    let earlier = earlier.map(|(at, payload)| decode(&at, &payload)).transpose()?;
+    let earlier = earlier.or_else(|| is_complete(log, *at).then(Manifest::default));
+    let mut replay_from = latest.replay_from;
+    for (id, snapshot, reason) in failed {
+        if let Some(earlier) = &earlier
+            && rebuild.load_earlier(id, earlier)
+        {
+            replay_from = replay_from.min(earlier.replay_from);
+            continue;
+        }
+        // What is left of it.
+        if rebuild.load_snapshot(id, snapshot, Chunks::Readable).is_ok() {
+            continue;
+        }
+        if !accept_loss {
+            return Err(format!("{reason}; start with accept-loss to go on without the queue"));
+        }
+        tracing::error!(queue = %id, %reason, "a queue and its messages are lost with its snapshot");
+    }
+    Ok((rebuild, replay_from))
+}
+
+/// Whether the log is there from its beginning to this position, so that nothing but it is needed.
+fn is_complete(log: &Log, to: Position) -> bool {
+    let segments = log.segments().into_iter().map(|segment| segment.id);
+    segments.take_while(|id| *id <= to.segment).map(|id| id.0).eq(1..=to.segment.0)
+}
+
+/// Which chunks of a snapshot must be readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chunks {
+    All,
+    /// What was in the others is lost.
+    Readable,
 }
 
 struct Rebuild<'a> {
     log: &'a Log,
     queues: BTreeMap<QueueId, Rebuilt>,
     topology: Topology,
-    topology_snapshot: Vec<Position>,
+    topology_snapshot: Snapshot,
     /// Ids below this had been given out when the checkpoint was written.
     known_queues: u64,
     next_queue: u64,
@@ -143,8 +158,8 @@ struct Rebuild<'a> {
     gaps: BTreeMap<QueueId, u64>,
     /// Messages of queues that are not known.
     orphans: BTreeMap<QueueId, u64>,
-    /// The snapshots are of an earlier checkpoint than the latest; the next one writes them anew.
-    is_earlier: bool,
+    /// Parts of snapshots are lost, and nothing tells how many messages were in them.
+    chunks_lost: bool,
     error: Option<String>,
 }
 
@@ -154,33 +169,103 @@ impl<'a> Rebuild<'a> {
             log,
             queues: BTreeMap::new(),
             topology: Topology::new(),
-            topology_snapshot: Vec::new(),
+            topology_snapshot: Snapshot::default(),
             known_queues: manifest.next_queue,
             next_queue: manifest.next_queue.max(1),
             gaps: BTreeMap::new(),
             orphans: BTreeMap::new(),
-            is_earlier: false,
+            chunks_lost: false,
             error: None,
         }
     }
 
-    fn load_snapshot(&mut self, id: QueueId, frames: &[Position]) -> Result<(), String> {
-        let mut bytes = Vec::new();
-        for at in frames {
-            let frame = self.log.read_frame(*at).map_err(|error| error.to_string())?;
-            let part =
-                frame.entries.iter().find(|entry| entry.queue == id && entry.kind == EntryKind::Snapshot);
-            bytes.extend_from_slice(&part.ok_or_else(|| format!("there is no snapshot at {at}"))?.payload);
-        }
+    /// Loads a snapshot. What is remembered of it is what can be read: the next checkpoint writes the rest again.
+    fn load_snapshot(&mut self, id: QueueId, snapshot: &Snapshot, wanted: Chunks) -> Result<(), String> {
+        let mut readable = Snapshot { at: snapshot.at, ..Snapshot::default() };
+        let head = match self.read_head(id, &snapshot.head) {
+            Ok(head) => {
+                readable.head.clone_from(&snapshot.head);
+                readable.head_copy.clone_from(&snapshot.head_copy);
+                head
+            }
+            Err(_) if !snapshot.head_copy.is_empty() => {
+                readable.head.clone_from(&snapshot.head_copy);
+                self.read_head(id, &snapshot.head_copy)?
+            }
+            Err(reason) => return Err(reason),
+        };
         if id == TOPOLOGY {
-            self.topology = Topology::restore(&bytes).map_err(|error| error.to_string())?;
-            self.topology_snapshot = frames.to_vec();
+            self.topology = Topology::restore(&head).map_err(|error| error.to_string())?;
+            self.topology_snapshot = readable;
             return Ok(());
         }
-        let queue = Queue::restore(&bytes).map_err(|error| error.to_string())?;
+        let mut chunks: Vec<Bytes> = Vec::with_capacity(snapshot.chunks.len());
+        let mut lost = 0;
+        for (chunk, place) in &snapshot.chunks {
+            match self.read_chunk(id, *place) {
+                Ok((place, bytes)) => {
+                    readable.chunks.insert(*chunk, place);
+                    chunks.push(bytes);
+                }
+                Err(reason) if wanted == Chunks::All => return Err(reason),
+                Err(reason) => {
+                    let (first, end) = chunk.offsets();
+                    tracing::error!(queue = %id, %first, %end, %reason, "part of a snapshot is lost, and with it what was known of these messages except of those that were never delivered");
+                    lost += 1;
+                }
+            }
+        }
+        let queue = Queue::restore(&head, chunks.iter().map(|chunk| &chunk[..]));
+        let queue = queue.map_err(|error| error.to_string())?;
         let damaged_before = queue.figures(Timestamp(0)).totals.damaged;
-        self.queues.insert(id, Rebuilt { queue, snapshot: frames.to_vec(), dirty: false, damaged_before });
+        self.chunks_lost |= lost > 0;
+        self.queues.insert(id, Rebuilt { queue, snapshot: readable, dirty: lost > 0, damaged_before });
         Ok(())
+    }
+
+    /// Has a queue come from an earlier checkpoint and the log since then. `false` if that cannot be read either.
+    fn load_earlier(&mut self, id: QueueId, earlier: &Manifest) -> bool {
+        // It was created since then, and the log tells all of it.
+        let Some(snapshot) = earlier.snapshot_of(id) else { return true };
+        match self.load_snapshot(id, snapshot, Chunks::All) {
+            Ok(()) => {
+                tracing::error!(queue = %id, "an earlier snapshot is used; the log tells what came after it");
+                if let Some(rebuilt) = self.queues.get_mut(&id) {
+                    rebuilt.dirty = true;
+                }
+                true
+            }
+            Err(reason) => {
+                tracing::error!(queue = %id, %reason, "the earlier snapshot cannot be used either");
+                false
+            }
+        }
+    }
+
+    fn read_head(&self, id: QueueId, frames: &[SnapshotFrame]) -> Result<Vec<u8>, String> {
+        let mut head = Vec::new();
+        for frame in frames {
+            head.extend_from_slice(&self.read_part(id, frame)?);
+        }
+        Ok(head)
+    }
+
+    /// Reads a chunk, and says where it can be read.
+    fn read_chunk(&self, id: QueueId, chunk: Chunk) -> Result<(Chunk, Bytes), String> {
+        match (self.read_part(id, &chunk.frame), chunk.copy) {
+            (Ok(bytes), _) => Ok((chunk, bytes)),
+            (Err(_), Some(frame)) => Ok((Chunk { frame, copy: None }, self.read_part(id, &frame)?)),
+            (Err(reason), None) => Err(reason),
+        }
+    }
+
+    fn read_part(&self, id: QueueId, frame: &SnapshotFrame) -> Result<Bytes, String> {
+        let at = frame.at;
+        let frame = self.log.read_frame(at).map_err(|error| error.to_string())?;
+        let is_part = |entry: &&Entry| entry.queue == id && entry.kind == EntryKind::Snapshot;
+        let part =
+            frame.entries.iter().find(is_part).ok_or_else(|| format!("there is no snapshot at {at}"))?;
+        Ok(part.payload.clone())
     }
 
     fn visit(&mut self, frame: &Frame) -> ControlFlow<()> {
@@ -208,8 +293,9 @@ impl<'a> Rebuild<'a> {
         match (&record, self.queues.get_mut(&id)) {
             (Record::Create { name, config, at }, None) => {
                 let queue = Queue::new(id, name.clone(), config.clone(), *at);
-                self.queues
-                    .insert(id, Rebuilt { queue, snapshot: Vec::new(), dirty: true, damaged_before: 0 });
+                let rebuilt =
+                    Rebuilt { queue, snapshot: Snapshot::default(), dirty: true, damaged_before: 0 };
+                self.queues.insert(id, rebuilt);
                 Ok(())
             }
             // It was deleted later, and the checkpoint knows.
@@ -223,7 +309,8 @@ impl<'a> Rebuild<'a> {
                 }
                 Ok(())
             }
-            (_, Some(rebuilt)) if rebuilt.snapshot.last().is_some_and(|snapshot| at < *snapshot) => Ok(()),
+            // It is in the snapshot.
+            (_, Some(rebuilt)) if at < rebuilt.snapshot.at => Ok(()),
             (Record::Delete, Some(_)) => {
                 self.queues.remove(&id);
                 Ok(())
@@ -240,9 +327,7 @@ impl<'a> Rebuild<'a> {
     }
 
     fn apply_topology(&mut self, at: Position, entry: &Entry) -> Result<(), String> {
-        if entry.kind != EntryKind::Record
-            || self.topology_snapshot.last().is_some_and(|snapshot| at < *snapshot)
-        {
+        if entry.kind != EntryKind::Record || at < self.topology_snapshot.at {
             return Ok(());
         }
         let record = TopologyRecord::decode(&entry.payload).map_err(|error| error.to_string())?;
@@ -260,8 +345,8 @@ impl<'a> Rebuild<'a> {
         for damage in replayed {
             for (id, count) in damage.lost.iter().flatten() {
                 // What a snapshot knows is counted when it is read.
-                let in_snapshot = self.queues.get(id).and_then(|rebuilt| rebuilt.snapshot.last());
-                if in_snapshot.is_none_or(|snapshot| damage.at >= *snapshot) {
+                let in_snapshot = self.queues.get(id).is_some_and(|rebuilt| damage.at < rebuilt.snapshot.at);
+                if !in_snapshot {
                     *lost.entry(*id).or_default() += count;
                 }
             }
@@ -301,8 +386,14 @@ impl<'a> Rebuild<'a> {
             queue.bytes_by_segment(|segment, _| {
                 segments.insert(segment);
             });
-            for segment in segments.difference(&present) {
-                let (dropped, later) = drop_lost_segment(queue, *segment);
+            let mut lost = segments.difference(&present).peekable();
+            if lost.peek().is_none() {
+                continue;
+            }
+            let chunks = queue.loose_chunks(rebuilt.snapshot.chunks.keys().copied());
+            let chunks: Vec<ChunkId> = chunks.into_iter().collect();
+            for segment in lost {
+                let (dropped, later) = drop_lost_segment(queue, *segment, &chunks);
                 tracing::error!(queue = %queue.name(), %segment, dropped, later, "messages are lost with a segment of the log");
                 rebuilt.dirty = true;
             }
@@ -326,8 +417,8 @@ impl<'a> Rebuild<'a> {
             rebuilt.queue.finish_recovery();
             let slot = Slot::new(rebuilt.queue);
             let mut state = slot.state.lock();
-            state.snapshots = Snapshots::restored(rebuilt.snapshot);
-            state.dirty = rebuilt.dirty || self.is_earlier;
+            state.snapshot = rebuilt.snapshot;
+            state.dirty = rebuilt.dirty;
             state.queue.bytes_by_segment(|segment, bytes| self.log.account(segment, bytes as i64));
             drop(state);
             slot
@@ -356,8 +447,9 @@ fn gap_before(queue: &Queue, record: &Record) -> u64 {
     }
 }
 
-/// Drops what can be dropped of the messages in a segment that is not there. Says how many, and how many are left.
-fn drop_lost_segment(queue: &mut Queue, segment: SegmentId) -> (u64, u64) {
+/// Drops what can be dropped of the messages in a segment that is not there; `chunks` are all that may have some. Says how
+/// many, and how many are left.
+fn drop_lost_segment(queue: &mut Queue, segment: SegmentId, chunks: &[ChunkId]) -> (u64, u64) {
     let at = Position { segment, byte: 0 };
     let before = queue.figures(Timestamp(0)).totals.damaged;
     while let Some(page) = queue.page_in_segment(segment) {
@@ -371,14 +463,14 @@ fn drop_lost_segment(queue: &mut Queue, segment: SegmentId) -> (u64, u64) {
         }
     }
     let held: OffsetSet =
-        queue.entries_in_segment(segment).into_iter().map(|(offset, _, _)| offset).collect();
+        queue.loose_in_segment(segment, chunks).into_iter().map(|(offset, _, _)| offset).collect();
     if let Err(NeedsPage(_)) =
         queue.apply(at, &Record::Settle { offsets: held, why: Leave::Damaged, at: Timestamp(0) })
     {
         debug_assert!(false, "settling needs no page");
     }
     let dropped = queue.figures(Timestamp(0)).totals.damaged - before;
-    (dropped, queue.entries_in_segment(segment).len() as u64)
+    (dropped, queue.loose_in_segment(segment, chunks).len() as u64)
 }
 
 /// Applies a record, reading messages into memory where it needs them.

@@ -136,6 +136,9 @@ pub enum AppendError {
         /// The most that is taken.
         max: usize,
     },
+    /// It would have had to wait, and was told not to: see [`Patience`](crate::Patience).
+    #[error("the disk is behind")]
+    Busy,
     /// The log was closed.
     #[error("the log is closed")]
     Closed,

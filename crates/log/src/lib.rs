@@ -46,7 +46,8 @@ pub use error::{AppendError, Damage, LogError, OpenError, ReadError};
 pub use index::FrameRef;
 pub use log::{Log, OPEN_FILES_MAX, SEALED_FILES_OPEN_MAX, SegmentUsage};
 pub use options::{
-    Claim, FRAME_BYTES_MAX, LogOptions, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Urgency,
+    Claim, FRAME_BYTES_MAX, LogOptions, Patience, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN, Urgency,
 };
 pub use recovery::Recovered;
 pub use stats::{GROUP_FRAMES_BOUNDS, Health, Histogram, LogStats, SYNC_MICROS_BOUNDS};

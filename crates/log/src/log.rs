@@ -16,7 +16,7 @@ use crate::entry::{EntryRef, Frame};
 use crate::error::{AppendError, Damage, LogError, OpenError, ReadError, is_shortage};
 use crate::index::FrameRef;
 use crate::index::cache::FooterCache;
-use crate::options::{Claim, LogOptions, Urgency};
+use crate::options::{Claim, LogOptions, Patience, Urgency};
 use crate::recovery::{self, Opened, Recovered};
 use crate::segment::EndFrame;
 use crate::shared::{Phase, Shared, State};
@@ -127,7 +127,21 @@ impl Log {
         urgency: Urgency,
         claim: Claim,
     ) -> Result<Appended, AppendError> {
-        self.shared().append(entries, urgency, claim)
+        self.shared().append(entries, urgency, claim, Patience::Wait)
+    }
+
+    /// As [`Log::append`], for a frame that fits into a segment: where that would wait, this is refused as
+    /// [`AppendError::Busy`].
+    ///
+    /// # Errors
+    /// Nothing was appended then.
+    pub fn try_append(
+        &self,
+        entries: &[EntryRef<'_>],
+        urgency: Urgency,
+        claim: Claim,
+    ) -> Result<Appended, AppendError> {
+        self.shared().append(entries, urgency, claim, Patience::Refuse)
     }
 
     /// Resolves once everything before `end` is synced, or when that cannot be promised any more. Asks for a
@@ -251,6 +265,12 @@ impl Log {
         let state = self.shared().state.lock();
         let flying = state.flying.as_ref().map_or(0, |group| group.len());
         (state.pending.len() + flying, state.appended_end)
+    }
+
+    /// Bytes of all frames appended since the log was opened.
+    #[must_use]
+    pub fn appended_bytes(&self) -> u64 {
+        self.shared().metrics.frame_bytes.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Every segment that holds frames, oldest first. The last is the active one.
@@ -419,11 +439,11 @@ fn refusal(state: &State) -> Option<LogError> {
 }
 
 fn spawn(name: &str, shared: &Arc<Shared>, run: fn(&Shared)) -> Result<JoinHandle<()>, OpenError> {
-    let own = shared.clone();
+    let (own, own_name) = (shared.clone(), name.to_owned());
     let body = move || {
         // A bug must not leave those who wait hanging: they are told, as after a failed write.
         if panic::catch_unwind(AssertUnwindSafe(|| run(&own))).is_err() {
-            own.fail("go on", &"a thread of the log panicked");
+            own.fail("go on", &format_args!("thread '{own_name}' has panicked"));
         }
     };
     let thread = thread::Builder::new().name(name.to_owned()).spawn(body);

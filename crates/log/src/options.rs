@@ -96,6 +96,16 @@ pub enum Urgency {
     Synced,
 }
 
+/// Whether an append may wait for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Until there is room, on the caller's thread.
+    Wait,
+    /// It is refused instead. Such appends are small and make others move on, so they have some room that those who wait
+    /// leave to them.
+    Refuse,
+}
+
 /// What an append may use when the disk is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {

@@ -23,7 +23,7 @@ use crate::frame::{self, END_BYTES, MARKER_BYTES};
 use crate::group::Group;
 use crate::header::{HEADER_BYTES, Header, TRAILER_BYTES};
 use crate::index::SegmentIndex;
-use crate::options::Urgency;
+use crate::options::{Patience, Urgency};
 use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::spares::random_salt;
@@ -90,7 +90,7 @@ impl Shared {
         urgency: Urgency,
     ) -> Result<Appended, AppendError> {
         let _turn = self.oversize_turn.lock();
-        self.wait_for_buffer(&mut self.state.lock(), Group::len)?;
+        self.wait_for_buffer(&mut self.state.lock(), Patience::Wait, Group::len)?;
         let (answer, answered) = mpsc::sync_channel(1);
         let oversize = Oversize::new(entries, frame_bytes, urgency, answer);
         {
