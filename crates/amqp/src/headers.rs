@@ -1,5 +1,8 @@
 //! Headers and properties as routing reads them.
 
+use std::cell::OnceCell;
+
+use hashbrown::HashMap;
 use nexo_broker::topology::{HeaderSource, HeaderValue, Property as RoutingProperty};
 
 use crate::codec::{Properties, ShortStr, Table, TableBuf, Value};
@@ -7,9 +10,35 @@ use crate::codec::{Properties, ShortStr, Table, TableBuf, Value};
 /// Properties travel in one frame, and clients negotiate 128 KiB for one. Other ways in take larger headers.
 const NATIVE_TABLE_BYTES_MAX: usize = 100 * 1024;
 
+/// With more headers than this they are put into a map when the first is looked for: an exchange may have thousands of
+/// bindings that look for one each.
+const UNMAPPED_HEADERS_MAX: usize = 16;
+
 /// The headers and properties of one message.
-#[derive(Clone, Copy)]
-pub(crate) struct MessageHeaders<'a>(pub(crate) Properties<'a>);
+pub(crate) struct MessageHeaders<'a> {
+    properties: Properties<'a>,
+    /// By name, if there are many.
+    map: OnceCell<Option<HashMap<&'a [u8], Value<'a>, foldhash::fast::RandomState>>>,
+}
+
+impl<'a> MessageHeaders<'a> {
+    pub(crate) const fn new(properties: Properties<'a>) -> Self {
+        Self { properties, map: OnceCell::new() }
+    }
+
+    fn map(&self, table: Table<'a>) -> Option<&HashMap<&'a [u8], Value<'a>, foldhash::fast::RandomState>> {
+        let map = self.map.get_or_init(|| {
+            table.iter().nth(UNMAPPED_HEADERS_MAX)?;
+            let mut map = HashMap::default();
+            for (name, value) in table.iter() {
+                // Of two with one name the first counts.
+                map.entry(name.as_bytes()).or_insert(value);
+            }
+            Some(map)
+        });
+        map.as_ref()
+    }
+}
 
 /// The arguments of a declaration.
 #[derive(Clone, Copy)]
@@ -17,16 +46,22 @@ pub(crate) struct ArgumentHeaders<'a>(pub(crate) Table<'a>);
 
 impl HeaderSource for MessageHeaders<'_> {
     fn header(&self, name: &[u8]) -> Option<HeaderValue<&[u8]>> {
-        find(self.0.headers()?, name)
+        let table = self.properties.headers()?;
+        match self.map(table) {
+            Some(map) => map.get(name).map(|value| header_value(*value)),
+            None => find(table, name),
+        }
     }
 
     fn property(&self, property: RoutingProperty) -> Option<HeaderValue<&[u8]>> {
         match property {
             RoutingProperty::CorrelationId => {
-                self.0.correlation_id().map(|id| HeaderValue::Text(id.as_bytes()))
+                self.properties.correlation_id().map(|id| HeaderValue::Text(id.as_bytes()))
             }
-            RoutingProperty::MessageId => self.0.message_id().map(|id| HeaderValue::Text(id.as_bytes())),
-            RoutingProperty::Timestamp => self.0.timestamp().map(HeaderValue::Timestamp),
+            RoutingProperty::MessageId => {
+                self.properties.message_id().map(|id| HeaderValue::Text(id.as_bytes()))
+            }
+            RoutingProperty::Timestamp => self.properties.timestamp().map(HeaderValue::Timestamp),
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct AmqpScribe;
 impl Scribe for AmqpScribe {
     fn header_source<'a>(&self, properties: &'a Properties) -> Box<dyn HeaderSource + 'a> {
         match amqp(properties) {
-            Some((_, properties)) => Box::new(MessageHeaders(properties)),
+            Some((_, properties)) => Box::new(MessageHeaders::new(properties)),
             None => Box::new(NoHeaders),
         }
     }

@@ -21,7 +21,7 @@ use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
 
 /// Ready messages that are nobody's concern: they keep consumers busy while publishers are paused.
-const SLACK_MESSAGES: u64 = 65_536;
+const SLACK_MESSAGES: u64 = 32_768;
 /// As above, for large messages.
 const SLACK_BYTES: u64 = 16 << 20;
 /// How long publishers are stopped to see what consumers do then. Timers are late on a busy machine, and consumers come in
@@ -50,7 +50,7 @@ const OWED_PART: u32 = 8;
 const SLOWER_PART: u64 = 4;
 /// What paced publishers may push beyond what was handed out before they pause: many short pauses cost more than few
 /// long ones.
-const DEBT_MESSAGES: i64 = 32_768;
+const DEBT_MESSAGES: i64 = 16_384;
 /// Consumers that are asked how long messages lay ready for them; of more than these, some are.
 const CONSUMERS_ASKED_MAX: usize = 64;
 
@@ -232,7 +232,8 @@ impl Flow {
             }
             Some(Phase::Paced { from, until, rate }) => {
                 let looks = from.age(now) >= PACED_WINDOW;
-                if now >= until || (looks && from.rates(here).own < rate / SLOWER_PART) {
+                let own = from.rates(here).own;
+                if now >= until || (looks && (own == 0 || own < rate / SLOWER_PART)) {
                     self.leave_alone(here);
                     return Step::Push;
                 }

@@ -24,6 +24,9 @@ use crate::traffic::Protocol;
 /// With this much on its way to the disk, whoever can wait should: a quarter of what the log takes.
 const UNWRITTEN_BYTES_MAX: usize = 16 << 20;
 
+/// Messages that are settled under one hold of a queue's lock: a millisecond or two.
+pub(crate) const SETTLE_SLICE: usize = 4_096;
+
 /// A queue. Cheap to clone; if the queue is deleted, calls answer that it does not exist.
 #[derive(Clone, Debug)]
 pub struct QueueHandle {
@@ -478,7 +481,33 @@ impl QueueHandle {
         Ok(Settling { shared: Arc::clone(&self.shared), written, dead_letters })
     }
 
+    /// Settles a bounded number of messages under one hold of the queue's lock: a connection may end with millions.
     fn settle_now(
+        &self,
+        held: &[(Offset, u32)],
+        what: Settle,
+        credit: Option<(ConsumerId, u32)>,
+        confirm: Confirm,
+    ) -> Result<(Written, Vec<Death>, Urgency), QueueError> {
+        let mut slices = held.chunks(SETTLE_SLICE).peekable();
+        let mut all = (Written::NOTHING, Vec::new(), Urgency::Lazy);
+        while let Some(slice) = slices.next() {
+            let credit = credit.filter(|_| slices.peek().is_none());
+            let (written, deaths, urgency) = match self.settle_slice(slice, what, credit, confirm) {
+                Ok(settled) => settled,
+                Err(error) => {
+                    self.shared.bury_soon(&self.slot, all.1);
+                    return Err(error);
+                }
+            };
+            all.0 = all.0.and(written);
+            all.1.extend(deaths);
+            all.2 = urgency;
+        }
+        Ok(all)
+    }
+
+    fn settle_slice(
         &self,
         held: &[(Offset, u32)],
         what: Settle,

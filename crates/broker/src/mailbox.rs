@@ -186,6 +186,11 @@ impl Mailbox {
         inner.batches.drain(..).flat_map(|batch| batch.messages).collect()
     }
 
+    /// Notes whether the consumer takes more, where no socket tells.
+    pub(crate) fn set_taking(&self, taking: bool) {
+        self.socket.set_stalled(!taking);
+    }
+
     /// For how long, since `then`, messages lay here that the consumer could have taken.
     pub(crate) fn owed_since(&self, then: Instant) -> Duration {
         self.inner.lock().owed.since(then, &self.socket)

@@ -17,6 +17,7 @@ use crate::broker::Broker;
 use crate::dead_letter_move::DeadLetterMove;
 use crate::delivery::Delivery;
 use crate::error::{PopError, PushError, QueueError, SettleError};
+use crate::flow::Evenness;
 use crate::receipt::Receipt;
 use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
 use crate::shared::{Confirm, Shared, Written};
@@ -24,6 +25,8 @@ use crate::slot::{Slot, SlotState};
 use crate::subscription::{Kind, Subscription, delivery};
 use crate::workers::Work;
 
+/// Whoever pushes no more than this at once is not slowed for the sake of consumers.
+const UNPAUSED_MESSAGES: usize = 64;
 /// A redrive moves this many at a time, and reports after each.
 const REDRIVE_STEP: usize = 256;
 
@@ -67,14 +70,22 @@ impl Broker {
             }
         }
         let confirm = if all_transient { Confirm::Lazily } else { Confirm::AsQueue };
+        let mut evenness = Evenness::Even;
         let (written, mut outcomes) = self
             .shared
-            .with(&slot, |state, now| self.shared.push_now(state, now, &wanted, confirm))?
+            .with(&slot, |state, now| {
+                evenness = state.pushed(&self.shared.delivered, wanted.len() as u64);
+                self.shared.push_now(state, now, &wanted, confirm)
+            })?
             .map_err(|error| self.shared.refused(&error))?;
+        let pauses = evenness == Evenness::Pause && wanted.len() > UNPAUSED_MESSAGES;
         // The queue has its own copy; those who wait for the disk need not hold the messages.
         drop(wanted);
         if let Some(written) = written {
             self.shared.wait_for(written).await?;
+        }
+        if pauses {
+            self.shared.until_even(&slot).await;
         }
         let mut taken = outcomes.drain(..);
         for answer in answers.iter_mut().filter(|answer| answer.is_none()) {

@@ -516,15 +516,18 @@ impl Shared {
         let memory = state.queue.memory_bytes();
         let change = memory as i64 - state.memory_bytes as i64;
         state.memory_bytes = memory;
-        let sum = self.memory_bytes.fetch_add(change, Ordering::Relaxed) + change;
-        if change > 0 && sum > self.options.memory_bytes_max as i64 {
+        self.memory_bytes.fetch_add(change, Ordering::Relaxed);
+        if change > 0 && self.under_pressure() {
             self.keeper.note_pressure();
         }
     }
 
-    /// Whether messages take more memory than they may.
+    /// Whether messages take more memory than they may: those in queues, on their way in and on their way out. A quarter is
+    /// left for what is not counted, such as buffers of connections and room that containers keep.
     pub(crate) fn under_pressure(&self) -> bool {
-        self.memory_bytes.load(Ordering::Relaxed) > self.options.memory_bytes_max as i64
+        let in_queues = u64::try_from(self.memory_bytes.load(Ordering::Relaxed)).unwrap_or(0);
+        let used = in_queues + self.intake.held_bytes() + self.outgoing.bytes();
+        used > self.options.memory_bytes_max / 4 * 3
     }
 
     pub(crate) fn new_consumer_id(&self) -> ConsumerId {

@@ -12,6 +12,7 @@ use nexo_types::{ConsumerId, Offset, Timestamp, limits};
 use crate::delivery::Delivery;
 use crate::error::QueueError;
 use crate::flow::SocketState;
+use crate::handle::SETTLE_SLICE;
 use crate::mailbox::{Mailbox, charged};
 use crate::request::Settle;
 use crate::shared::Shared;
@@ -132,10 +133,13 @@ impl Subscription {
     /// The next messages, as soon as there are any; `None` once the queue is deleted or the broker stops. Whoever asks
     /// has passed on what came before, as far as the bytes that a consumer may hold are concerned.
     pub async fn next(&mut self) -> Option<Vec<Delivery>> {
+        self.mailbox.set_taking(true);
         loop {
             let handed = self.next_taken().await?;
             let deliveries = self.open(handed);
             if !deliveries.is_empty() {
+                // Until it asks again it is busy with these.
+                self.mailbox.set_taking(false);
                 return Some(deliveries);
             }
         }
@@ -313,13 +317,19 @@ impl Drop for Subscription {
             if self.kind != Kind::Lasting {
                 return Vec::new();
             }
-            let held = state.queue.held_by(self.id);
-            let (_, plan) = state.queue.decide_return(now, &held, ReturnCause::SessionEnd);
-            self.give_back(state, &plan.records, plan.durable, (held, Settle::Requeue));
-            plan.deaths
+            state.queue.held_by(self.id)
         });
-        let Ok(deaths) = ended else { return };
-        self.shared.bury_soon(&self.slot, deaths);
+        let Ok(held) = ended else { return };
+        // Each slice under a lock of its own: it may have held a million.
+        for slice in held.chunks(SETTLE_SLICE) {
+            let returned = self.shared.with(&self.slot, |state, now| {
+                let (_, plan) = state.queue.decide_return(now, slice, ReturnCause::SessionEnd);
+                self.give_back(state, &plan.records, plan.durable, (slice.to_vec(), Settle::Requeue));
+                plan.deaths
+            });
+            let Ok(deaths) = returned else { return };
+            self.shared.bury_soon(&self.slot, deaths);
+        }
         if self.kind != Kind::Pull && self.slot.state.lock().is_left_alone() {
             let (shared, slot) = (Arc::clone(&self.shared), Arc::clone(&self.slot));
             let delete = move || shared.delete_unused(&slot, |state, _| state.is_left_alone());

@@ -10,7 +10,7 @@ use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, Timestamp, varint};
 use crate::batch::{BATCH_BYTES_MAX, HEAD_BYTES_MAX, MessageBatch};
 use crate::message::{
     Durability, HAS_DEDUP, HAS_DELAY, HAS_GROUP, HAS_LIFETIME, HAS_ORIGIN, HAS_PROPERTIES, NewMessage,
-    Origin, PropertyFormat, StoredMessage, TRANSIENT,
+    Origin, Properties, PropertyFormat, StoredMessage, TRANSIENT,
 };
 use crate::wire::{WireError, Writer};
 
@@ -86,6 +86,23 @@ impl Draft<'_> {
             out.raw(self.properties);
         }
         out.raw(self.body);
+    }
+
+    /// The same with bytes of its own, which clones share.
+    #[must_use]
+    pub fn to_message(&self) -> NewMessage {
+        NewMessage {
+            properties: Properties { format: self.format, bytes: Bytes::copy_from_slice(self.properties) },
+            address: Bytes::copy_from_slice(self.address),
+            priority: self.priority,
+            delay: self.delay,
+            ttl: self.ttl,
+            dedup: self.dedup.cloned(),
+            group: self.group.cloned(),
+            durability: self.durability,
+            origin: self.origin.cloned(),
+            ..NewMessage::new(Bytes::copy_from_slice(self.body))
+        }
     }
 
     const fn has_properties(&self) -> bool {

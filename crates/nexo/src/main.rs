@@ -23,6 +23,11 @@ mod signals;
 mod units;
 mod view;
 
+/// Memory that a load took is given back within seconds when the load is over.
+#[cfg(feature = "jemalloc")]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     // Usage errors end here, with exit code 2.
     let cli = cli::Cli::parse();

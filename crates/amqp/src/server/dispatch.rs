@@ -72,12 +72,17 @@ impl Session {
                     self.conclude(found.channel, Err(refusal.of(basic::Publish::ID))).await;
                 }
                 if self.outbox.is_full() {
-                    self.flush_publishes();
+                    self.flush_publishes().await;
                 }
                 continue;
             }
             match frames.next() {
-                Some(Ok(frame)) => self.take_frame(&frame).await,
+                Some(Ok(frame)) => {
+                    self.take_frame(&frame).await;
+                    if self.outbox.is_full() {
+                        self.flush_publishes().await;
+                    }
+                }
                 Some(Err(fault)) => {
                     stop = Stop::Fault(fault);
                     break;
@@ -88,14 +93,14 @@ impl Session {
                 }
             }
         }
-        self.flush();
+        self.flush().await;
         Taken { bytes: frames.consumed_bytes(), stop }
     }
 
     /// Hands to the broker what was collected.
-    pub(super) fn flush(&mut self) {
+    pub(super) async fn flush(&mut self) {
         self.flush_acks();
-        self.flush_publishes();
+        self.flush_publishes().await;
     }
 
     fn takes_publish(&self, number: u16, body_bytes: usize) -> bool {
@@ -146,7 +151,7 @@ impl Session {
         let method = Method::decode(payload).map_err(|error| error::method_refusal(error, payload))?;
         match method {
             Method::Connection(ConnectionMethod::Close(_)) => {
-                self.flush();
+                self.flush().await;
                 self.end().await;
                 self.out.method(0, &connection::CloseOk {});
                 self.phase = Phase::Closed;
@@ -239,7 +244,7 @@ impl Session {
                 return Ok(());
             }
             Method::Basic(BasicMethod::Ack(ack)) => return self.ack(number, ack),
-            _ => self.flush(),
+            _ => self.flush().await,
         }
         match method {
             Method::Basic(method) => self.basic_method(number, method).await,

@@ -10,10 +10,26 @@ use nexo_broker::{
 use nexo_types::{QueueId, limits};
 
 use super::pace::Pushed;
+use super::publish::for_target;
 use super::routing::Target;
 
 /// Queues that are waited for after one flush: each wait is short, and there may be thousands of queues.
 const UNEVEN_MAX: usize = 4;
+
+/// A message that takes more than this in all its queues is not copied for them before their turn comes.
+const COPIES_BYTES_MAX: usize = 1 << 20;
+/// What is pushed before others have their turn: so many queues …
+const SLICE_QUEUES: usize = 256;
+/// … or so many bytes.
+const SLICE_BYTES: usize = 4 << 20;
+
+/// A large message on its way to many queues, or one that must not overtake it.
+#[derive(Debug)]
+struct Fanout {
+    message: NewMessage,
+    targets: VecDeque<Arc<Target>>,
+    publisher: Publisher,
+}
 
 /// Publishes that wait.
 #[derive(Debug)]
@@ -27,6 +43,8 @@ pub(super) struct Outbox {
     refused: Vec<Publisher>,
     dead: Vec<(Arc<Target>, NewMessage)>,
     messages: usize,
+    bytes: usize,
+    fanouts: VecDeque<Fanout>,
     pushed: Pushed,
 }
 
@@ -150,13 +168,28 @@ impl Default for Outbox {
             refused: Vec::new(),
             dead: Vec::new(),
             messages: 0,
+            bytes: 0,
+            fanouts: VecDeque::new(),
             pushed: Pushed::default(),
         }
     }
 }
 
 impl Outbox {
-    pub(super) fn add(&mut self, target: &Arc<Target>, message: &Draft<'_>, publisher: Publisher) {
+    /// Adds a message for all its queues.
+    pub(super) fn add_all(&mut self, targets: &[Arc<Target>], message: &Draft<'_>, publisher: Publisher) {
+        let large = targets.len() > 1 && message.body.len() * targets.len() > COPIES_BYTES_MAX;
+        if large || !self.fanouts.is_empty() {
+            let targets = targets.iter().cloned().collect();
+            self.fanouts.push_back(Fanout { message: message.to_message(), targets, publisher });
+            return;
+        }
+        for target in targets {
+            self.add(target, &for_target(*message, target), publisher);
+        }
+    }
+
+    fn add(&mut self, target: &Arc<Target>, message: &Draft<'_>, publisher: Publisher) {
         let id = target.queue.id();
         let is_last = self.batches.get(self.last).is_some_and(|batch| batch.target.queue.id() == id);
         if !is_last {
@@ -169,6 +202,7 @@ impl Outbox {
         batch.add(message);
         batch.publishers.push(publisher);
         self.messages += 1;
+        self.bytes += message.body.len();
     }
 
     /// Notes a publish that is to be confirmed.
@@ -179,27 +213,53 @@ impl Outbox {
         }
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
-        self.messages == 0 && self.runs.is_empty()
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages == 0 && self.runs.is_empty() && self.fanouts.is_empty()
     }
 
     /// Whether it should be flushed before more comes in.
-    pub(super) const fn is_full(&self) -> bool {
-        self.messages >= limits::PUSH_BATCH_MAX / 2
+    pub(super) fn is_full(&self) -> bool {
+        self.messages >= limits::PUSH_BATCH_MAX / 2 || self.bytes >= SLICE_BYTES || !self.fanouts.is_empty()
     }
 
-    /// Pushes everything. Answers why not, if the disk is full; what was not pushed then stays for the next attempt.
-    pub(super) fn flush(&mut self) -> Result<Flushed, String> {
-        for batch in &mut self.batches {
+    /// Pushes as much as should be done at once, and says what came of everything when nothing is left. Answers why not,
+    /// if the disk is full; what was not pushed then stays for the next attempt.
+    pub(super) fn flush_slice(&mut self) -> Result<Option<Flushed>, String> {
+        let (mut queues, mut bytes) = (0, 0);
+        if !self.push_batches(&mut queues, &mut bytes)? {
+            return Ok(None);
+        }
+        while let Some(fanout) = self.fanouts.front_mut() {
+            let Some(target) = fanout.targets.pop_front() else {
+                self.fanouts.pop_front();
+                continue;
+            };
+            let (message, publisher) = (fanout.message.clone(), fanout.publisher);
+            self.add(&target, &for_target(message.as_draft(), &target), publisher);
+            if !self.push_batches(&mut queues, &mut bytes)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.finish()))
+    }
+
+    /// Pushes what is packed. `false` if others should have their turn before the rest.
+    fn push_batches(&mut self, queues: &mut usize, bytes: &mut usize) -> Result<bool, String> {
+        for batch in self.batches.iter_mut().filter(|batch| !batch.bundles.is_empty()) {
+            if *queues >= SLICE_QUEUES || *bytes >= SLICE_BYTES {
+                return Ok(false);
+            }
+            *queues += 1;
             let mut done = 0;
             while let Some(bundle) = batch.bundles.pop_front() {
                 batch.expect_another(&bundle);
-                let (count, bytes) = (bundle.len(), bundle.bytes());
+                let (count, bundle_bytes) = (bundle.len(), bundle.bytes());
+                *bytes += bundle_bytes;
                 let mut bundle = Some(bundle);
                 match batch.target.queue.push_bundle(&mut bundle) {
                     Ok(pushed) => {
                         self.pushed.messages += count;
-                        self.pushed.bytes += bytes;
+                        self.pushed.bytes += bundle_bytes;
                         self.pushed.uneven |= pushed.evenness != Evenness::Even;
                         if pushed.evenness == Evenness::Pause && self.pushed.pauses.len() < UNEVEN_MAX {
                             self.pushed.pauses.push(batch.target.queue.clone());
@@ -231,6 +291,12 @@ impl Outbox {
             }
             batch.publishers.clear();
         }
+        self.bytes = 0;
+        Ok(true)
+    }
+
+    /// Everything is pushed: says what came of it.
+    fn finish(&mut self) -> Flushed {
         // A few batches keep their room; a channel that publishes to thousands of queues does not.
         if self.batches.len() > 64 {
             self.batches.clear();
@@ -240,7 +306,7 @@ impl Outbox {
         let written = std::mem::replace(&mut self.written, Written::NOTHING);
         let (runs, refused) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.refused));
         let (dead, pushed) = (std::mem::take(&mut self.dead), std::mem::take(&mut self.pushed));
-        Ok(Flushed { written, runs, refused, dead, pushed })
+        Flushed { written, runs, refused, dead, pushed }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use nexo_broker::{Draft, Durability, PropertyFormat, Written};
+use nexo_broker::{Broker, Draft, Durability, PropertyFormat, Written};
 use nexo_types::{DedupId, Millis, Priority};
 
 use super::arguments::QueueKind;
@@ -85,7 +85,7 @@ impl Session {
         let properties = Properties::parse(incoming.properties)?;
         let facts = Facts::of(&properties, self.user);
         let copies = facts.as_ref().map(|facts| facts.copies.clone()).unwrap_or_default();
-        let headers = MessageHeaders(properties);
+        let headers = MessageHeaders::new(properties);
         let (exchange, key) = (incoming.exchange, incoming.routing_key);
         channel.route.find(&self.shared.broker, &mut self.targets, exchange, key, &copies, &headers)?;
         facts?;
@@ -109,7 +109,7 @@ impl Session {
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let facts = Facts::of(&properties, self.user);
         let copies: &[&[u8]] = facts.as_ref().map_or(&[], |facts| &facts.copies);
-        let headers = MessageHeaders(properties);
+        let headers = MessageHeaders::new(properties);
         let broker = &self.shared.broker;
         let reply_address = rewritten_reply_to(channel, &properties);
         let (exchange, key) = (incoming.exchange, incoming.routing_key);
@@ -137,9 +137,7 @@ impl Session {
             ..Draft::default()
         };
         self.published_nowhere |= !is_routed;
-        for target in route.targets {
-            self.outbox.add(target, &for_target(draft, target), publisher);
-        }
+        self.outbox.add_all(route.targets, &draft, publisher);
         if reply_address.is_none() {
             self.last_asks.note(incoming.properties, &facts);
         }
@@ -181,15 +179,13 @@ impl Session {
             durability: asks.durability,
             ..Draft::default()
         };
-        for target in route.targets {
-            self.outbox.add(target, &for_target(draft, target), publisher);
-        }
+        self.outbox.add_all(route.targets, &draft, publisher);
         true
     }
 
     /// Pushes what was published; gives back what to wait for, unless the disk is full: then it stays, and the
-    /// connection is not read from until there is room.
-    pub(super) fn flush_publishes(&mut self) -> Option<Written> {
+    /// connection is not read from until there is room. Others have their turn in between if it is much.
+    pub(super) async fn flush_publishes(&mut self) -> Option<Written> {
         if std::mem::take(&mut self.published_nowhere)
             && let Some(reason) = disk_is_full(&self.shared.broker)
         {
@@ -199,11 +195,14 @@ impl Session {
         if self.outbox.is_empty() {
             return Some(Written::NOTHING);
         }
-        let flushed = match self.outbox.flush() {
-            Ok(flushed) => flushed,
-            Err(reason) => {
-                self.block(&reason);
-                return None;
+        let flushed = loop {
+            match self.outbox.flush_slice() {
+                Ok(Some(flushed)) => break flushed,
+                Ok(None) => give_way(self.shared.broker.clone()).await,
+                Err(reason) => {
+                    self.block(&reason);
+                    return None;
+                }
             }
         };
         for (target, message) in flushed.dead {
@@ -221,6 +220,15 @@ impl Session {
         self.pace.check(&self.shared.broker, flushed.pushed);
         Some(flushed.written)
     }
+}
+
+/// Lets others have their turn, and the disk catch up.
+async fn give_way(broker: Broker) {
+    if let Some(written) = broker.disk_behind() {
+        // If it failed, the next push says so.
+        let _ = broker.wait_for(written).await;
+    }
+    tokio::task::yield_now().await;
 }
 
 /// Lets another thread of the runtime have the consumers that were just woken. The runtime keeps the task that was woken
@@ -243,7 +251,7 @@ fn number_publish(channel: u16, serial: u64, mode: &mut Mode, outbox: &mut Outbo
 }
 
 /// A message as this queue takes it.
-fn for_target<'a>(draft: Draft<'a>, target: &Target) -> Draft<'a> {
+pub(super) fn for_target<'a>(draft: Draft<'a>, target: &Target) -> Draft<'a> {
     let durable = draft.durability == Durability::Durable && target.queue.durability() == Durability::Durable;
     let durable = durable || target.traits.kind == QueueKind::Quorum;
     Draft {

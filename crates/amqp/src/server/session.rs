@@ -31,6 +31,9 @@ use super::transactions::Unfinished;
 use crate::codec::method::{channel, connection, tx};
 use crate::codec::{AmqpMethod, FrameMax, MethodId, ReplyCode, ShortStr};
 
+/// With more unsettled messages than this a connection that ends gives them back on a thread of its own.
+const RETURNED_HERE_MAX: usize = 10_000;
+
 /// The state of a connection. The fields are dropped in this order: no consumer takes what is given back.
 pub(super) struct Session {
     pub(super) consumers: FuturesUnordered<BoxFuture<'static, Arrival>>,
@@ -188,7 +191,7 @@ impl Session {
 
     /// Ends what a channel holds. Its publishes count, its consumers go, and what it did not settle comes back.
     pub(super) async fn end_channel(&mut self, number: u16) {
-        self.flush();
+        self.flush().await;
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return };
         let ids: HashSet<u64> = channel.consumers.keys().copied().collect();
         for consumer in channel.consumers.values() {
@@ -208,7 +211,7 @@ impl Session {
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
         tracing::info!(protocol = "amqp", %peer, user = self.user, error, "connection closed by the broker");
-        self.flush();
+        self.flush().await;
         self.phase = Phase::Closing;
         self.end().await;
         let MethodId { class_id, method_id } = refusal.method;
@@ -226,10 +229,19 @@ impl Session {
         self.flush_acks();
         self.leave_refused();
         let mut consumed = Vec::new();
-        for (_, slot) in self.channels.drain() {
+        let mut unsettled = 0;
+        let slots: Vec<Slot> = self.channels.drain().map(|(_, slot)| slot).collect();
+        for slot in &slots {
             if let Slot::Open(channel) = slot {
                 consumed.extend(channel.consumed_queues());
+                unsettled += channel.unacked.len();
             }
+        }
+        if unsettled > RETURNED_HERE_MAX {
+            // Millions take seconds, which others need.
+            let _ = tokio::task::spawn_blocking(move || drop(slots)).await;
+        } else {
+            drop(slots);
         }
         delete_left_alone(consumed).await;
         if std::mem::take(&mut self.owns_queues) {
@@ -262,7 +274,7 @@ impl Session {
         if !self.blocked || outbox::disk_is_full(&self.shared.broker).is_some() {
             return;
         }
-        let Some(written) = self.flush_publishes() else { return };
+        let Some(written) = self.flush_publishes().await else { return };
         self.blocked = false;
         if let Some(Unfinished { channel, transaction }) = self.unfinished.take() {
             let finished = self.finish_commit(channel, transaction, written).await;

@@ -118,7 +118,7 @@ impl Session {
         for message in std::mem::take(&mut done.publishes) {
             self.publish_now(number, &message.as_incoming())?;
         }
-        match self.flush_publishes() {
+        match self.flush_publishes().await {
             Some(written) => self.finish_commit(number, done, written).await,
             None => {
                 self.unfinished = Some(Unfinished { channel: number, transaction: done });

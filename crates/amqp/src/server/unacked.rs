@@ -88,6 +88,11 @@ impl Unacked {
     }
 
     /// The oldest.
+    /// How many there are.
+    pub(super) const fn len(&self) -> usize {
+        self.held
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Held> {
         self.row.iter().filter_map(|(_, held)| held.as_ref())
     }

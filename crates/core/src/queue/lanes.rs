@@ -30,6 +30,14 @@ pub(crate) struct Lanes {
     paged_expiry: Option<Timestamp>,
 }
 
+/// What becomes of the messages that are next, when memory is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Front {
+    /// They stay: to read them back at once would only cost more.
+    Kept,
+    PagedOut,
+}
+
 /// Where a reader of the lanes has come to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
@@ -314,11 +322,14 @@ impl Lanes {
     }
 
     /// Pages out all that can be; gives back how much memory that freed.
-    pub(crate) fn page_out_all(&mut self) -> u64 {
+    pub(crate) fn page_out_all(&mut self, front: Front) -> u64 {
         let mut freed = 0;
         let mut outs = Vec::new();
-        for lane in &mut self.lanes {
-            let mut at = 0;
+        let kept = self.top().filter(|_| front == Front::Kept);
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            let is_front =
+                kept == Some(index) && matches!(lane.stretches.front(), Some(Stretch::Resident(_)));
+            let mut at = usize::from(is_front);
             while at < lane.stretches.len() {
                 let before = lane.stretches.len();
                 let out = lane.page_out(at);

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
 
 use super::dispatch::ReadyWalk;
+use super::lanes::Front;
 use super::lanes::Waiting;
 use super::{ChunkId, Entry, PageRequest, Queue};
 
@@ -96,9 +97,10 @@ impl Queue {
         self.totals.damaged += count;
     }
 
-    /// Leaves in memory only what must be there.
+    /// Leaves in memory only what must be there, and what consumers that wait get next.
     pub fn page_out(&mut self) {
-        self.lanes.page_out_all();
+        let wanted = !self.config.paused && self.consumers.anyone_waiting();
+        self.lanes.page_out_all(if wanted { Front::Kept } else { Front::PagedOut });
     }
 
     /// Ready messages in the order of delivery, at most `max`, and whether more could be seen if the page
