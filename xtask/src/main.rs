@@ -35,7 +35,7 @@ Usage: cargo xtask COMMAND
                  AMQP with thousands of connections, bindings and queues, and a consumer that does not read
                  (--short: a small load, to see that it works)
   torture        kills, freezes and starves the broker under load, and accounts for every message
-                 (--seconds 300, --kills one every 12 seconds, --seed any)
+                 (--seconds 300, --kills one every 12 seconds, --seed any; --damage: also changes bytes on disk)
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
   bench sqs      measures the SQS API beside moto's, in turn, and writes docs/benchmarks.md

@@ -17,10 +17,13 @@ enum Build {
 pub(crate) fn torture(rest: &[&str]) -> anyhow::Result<()> {
     let mut words = rest.iter();
     while let Some(word) = words.next() {
+        if *word == "--damage" {
+            continue;
+        }
         let number = words.next().is_some_and(|number| number.parse::<u64>().is_ok());
         if !matches!(*word, "--seconds" | "--seed" | "--kills") || !number {
             bail!(
-                "torture takes --seconds, --seed and --kills, each with a number, not '{}'",
+                "torture takes --seconds, --seed and --kills, each with a number, and --damage, not '{}'",
                 rest.join(" ")
             );
         }
@@ -31,7 +34,7 @@ pub(crate) fn torture(rest: &[&str]) -> anyhow::Result<()> {
 
 /// Half a minute with a fixed seed, as a part of the tests.
 pub(crate) fn short() -> anyhow::Result<()> {
-    begin(Build::Debug, "torture-short", &["--seconds", "25", "--seed", "1", "--kills", "8"])
+    begin(Build::Debug, "torture-short", &["--seconds", "25", "--seed", "1", "--kills", "8", "--damage"])
 }
 
 fn begin(build: Build, home: &str, args: &[&str]) -> anyhow::Result<()> {

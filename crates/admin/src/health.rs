@@ -13,10 +13,13 @@ struct Body<'a> {
     reason: Option<&'a str>,
 }
 
-/// 200, or 503 with the reason.
+/// 200, with a reason if something was found to be damaged; or 503 with the reason.
 pub(crate) fn response(health: &Health) -> Response {
     match health {
         Health::Ok => (StatusCode::OK, Json(Body { status: "ok", reason: None })).into_response(),
+        Health::Degraded { reason } => {
+            (StatusCode::OK, Json(Body { status: "degraded", reason: Some(reason) })).into_response()
+        }
         Health::DiskFull { reason } | Health::Unhealthy { reason } => {
             let body = Body { status: "unhealthy", reason: Some(reason) };
             (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
@@ -38,6 +41,9 @@ mod tests {
         let fine = response(&Health::Ok);
         assert_eq!(fine.status(), StatusCode::OK);
         assert_eq!(text(fine).await, r#"{"status":"ok"}"#);
+        let degraded = response(&Health::Degraded { reason: "segment 3 is damaged".into() });
+        assert_eq!(degraded.status(), StatusCode::OK);
+        assert_eq!(text(degraded).await, r#"{"status":"degraded","reason":"segment 3 is damaged"}"#);
         let ill = response(&Health::Unhealthy { reason: "the disk is \"full\"".into() });
         assert_eq!(ill.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(text(ill).await, r#"{"status":"unhealthy","reason":"the disk is \"full\""}"#);

@@ -38,6 +38,7 @@ const QUEUE_COUNTERS: &[Of<QueueStats, u64>] = &[
     ("nexo_queue_dead_lettered", "Messages moved to the dead-letter queue", |q| q.dead_lettered),
     ("nexo_queue_expired", "Messages whose time to live ended", |q| q.expired),
     ("nexo_queue_overflowed", "Messages dropped because the queue was full", |q| q.overflowed),
+    ("nexo_queue_damaged", "Messages lost because the disk did not give their bytes back", |q| q.damaged),
     ("nexo_queue_duplicates", "Pushes recognised as repetitions", |q| q.duplicates),
 ];
 
@@ -51,7 +52,10 @@ const QUEUE_TIMES: &[Of<QueueStats, f64>] = &[
 ];
 
 const BROKER_GAUGES: &[Of<BrokerStats, u64>] = &[
-    ("nexo_healthy", "1 while the broker can take and confirm messages", |b| (b.health == Health::Ok).into()),
+    ("nexo_healthy", "1 while the broker can take and confirm messages", |b| b.health.can_serve().into()),
+    ("nexo_degraded", "1 if damage was found in what was stored", |b| {
+        matches!(b.health, Health::Degraded { .. }).into()
+    }),
     ("nexo_queues", "Queues there are", |b| b.queues),
     ("nexo_message_memory_bytes", "Bytes of messages held in memory", |b| b.message_memory_bytes),
     ("nexo_disk_free_bytes", "Free bytes on the disk that holds the data", |b| b.disk_free_bytes),
@@ -98,6 +102,7 @@ const BROKER_COUNTERS: &[Of<BrokerStats, u64>] = &[
     ("nexo_log_groups", "Groups of frames written together", |b| b.log.groups),
     ("nexo_log_written_bytes", "Bytes written", |b| b.log.written_bytes),
     ("nexo_log_syncs", "Syncs of what was written", |b| b.log.syncs),
+    ("nexo_damaged_messages", "Messages found to be lost to damage since the start", |b| b.damaged_messages),
     ("nexo_log_retired_segments", "Segments in which nothing was alive any more", |b| b.log.retired),
     ("nexo_log_damage", "Damaged places found, set aside and not read", |b| b.log.damage),
 ];
@@ -300,6 +305,7 @@ mod tests {
             dead_lettered: 0,
             expired: 0,
             overflowed: 0,
+            damaged: 0,
             duplicates: 0,
             push_rate: 0.0,
             deliver_rate: 0.0,
@@ -320,6 +326,7 @@ mod tests {
             seals: 0,
             retired: 0,
             damage: 0,
+            damage_first: None,
             sync_micros: Histogram { bounds: &[50, 100], cumulative: vec![1, 1, 3], sum: 500_000 },
             group_frames: Histogram { bounds: &[1], cumulative: vec![0, 0], sum: 0 },
             segments: 1,
@@ -331,6 +338,8 @@ mod tests {
         let stats = BrokerStats {
             health: Health::Unhealthy { reason: "the disk is full".into() },
             queues: queues.len() as u64,
+            damaged_messages: 0,
+            damaged_uncounted: false,
             message_memory_bytes: 2,
             disk_free_bytes: 3,
             intake_bytes: 0,

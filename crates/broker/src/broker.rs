@@ -28,6 +28,7 @@ use crate::shared::{Shared, not_found};
 use crate::slot::{Slot, SlotState};
 use crate::stats::{BrokerStats, Health, QueueStats};
 use crate::system::{self, ProcessStats};
+use crate::threads::Threads;
 use crate::timer::Timer;
 use crate::traffic::{AllTraffic, Protocol, Traffic};
 use crate::workers::Workers;
@@ -68,10 +69,11 @@ impl Broker {
             segment_bytes: options.segment_bytes,
             background_sync: (options.sync != nexo_core::config::SyncMode::Os)
                 .then_some(options.sync_interval),
+            accept_loss: options.accept_loss,
             ..LogOptions::default()
         };
         let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
-        let restored = recovery::restore(&log, &recovered, &path)?;
+        let restored = recovery::restore(&log, &recovered, &path, options.accept_loss)?;
         let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);
         let intake = Intake::new(options.memory_bytes_max / INTAKE_SHARE);
         let connections = Arc::new(Connections::new(options.connections_max));
@@ -86,6 +88,7 @@ impl Broker {
             clock: Arc::new(Clock::default()),
             catalog: Catalog::default(),
             exchanges: Exchanges::new(restored.topology, restored.topology_snapshot),
+            threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
             keeper: Keeper::default(),
@@ -95,10 +98,12 @@ impl Broker {
             next_consumer: AtomicU64::new(1),
             memory_bytes: AtomicI64::new(0),
             delivered: AtomicU64::new(0),
+            damaged_messages: AtomicU64::new(restored.damaged_messages),
+            damaged_uncounted: restored.damaged_uncounted,
             stopping: AtomicBool::new(false),
             traffic: Arc::default(),
         });
-        let started = shared.workers.start().and_then(|()| shared.timer.start(&shared));
+        let started = shared.workers.start(&shared.threads).and_then(|()| shared.timer.start(&shared));
         started
             .and_then(|()| shared.keeper.start(&shared))
             .map_err(|source| OpenError::Directory { path, source })?;
@@ -330,6 +335,8 @@ impl Broker {
         BrokerStats {
             health: self.health(),
             queues: self.shared.catalog.len() as u64,
+            damaged_messages: self.shared.damaged_messages.load(Ordering::Relaxed),
+            damaged_uncounted: self.shared.damaged_uncounted,
             message_memory_bytes: u64::try_from(self.shared.memory_bytes.load(Ordering::Relaxed))
                 .unwrap_or(0),
             disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir).unwrap_or(0),
@@ -345,10 +352,15 @@ impl Broker {
         if self.shared.stopping.load(Ordering::Relaxed) {
             return Health::Unhealthy { reason: "the broker is stopping".into() };
         }
+        if let Some(thread) = self.shared.threads.panicked() {
+            return Health::Unhealthy {
+                reason: format!("thread '{thread}' has panicked; restart the broker"),
+            };
+        }
         match self.shared.log.health() {
             nexo_log::Health::Ok => match self.shared.room.shortage(&self.shared.clock) {
                 Some(reason) => Health::DiskFull { reason },
-                None => Health::Ok,
+                None => self.shared.damage_reason().map_or(Health::Ok, |reason| Health::Degraded { reason }),
             },
             nexo_log::Health::Full { reason } => {
                 Health::DiskFull { reason: format!("the disk is full: {reason}") }

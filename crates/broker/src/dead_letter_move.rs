@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use crate::error::QueueError;
 use crate::shared::{Shared, Written};
 use crate::slot::Slot;
+use crate::workers::Work;
 
 /// Dead letters on their way out of a queue.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl Shared {
     ) -> DeadLetterMove {
         slot.state.lock().pending_deaths.extend(&deaths);
         let (shared, moved) = (Arc::clone(self), Arc::clone(slot));
-        let done = self.begin_on_worker(move || shared.bury_pending(&moved));
+        let done = self.begin_on_worker(Work::Move, move || shared.bury_pending(&moved));
         DeadLetterMove { slot: Arc::clone(slot), deaths, urgency, done }
     }
 }

@@ -10,11 +10,12 @@ use nexo_core::topology::{
     Topology, UnbindError,
 };
 use nexo_log::{AppendError, Claim, EntryKind, EntryRef, Urgency};
-use nexo_types::{ExchangeName, Position, QueueId};
+use nexo_types::{ExchangeName, QueueId};
 use parking_lot::Mutex;
 
 use crate::broker::Broker;
 use crate::error::ExchangeError;
+use crate::manifest::{Demand, Snapshot};
 use crate::shared::{Shared, Written};
 
 /// Records of exchanges and bindings are written under this id, which no queue has.
@@ -33,12 +34,12 @@ pub(crate) struct Exchanges {
 struct State {
     topology: Topology,
     dirty: bool,
-    snapshot: Vec<Position>,
+    snapshot: Snapshot,
 }
 
 impl Exchanges {
-    /// What was in the log, with the frames of its snapshot.
-    pub(crate) fn new(topology: Topology, snapshot: Vec<Position>) -> Self {
+    /// What was in the log, with its latest snapshot.
+    pub(crate) fn new(topology: Topology, snapshot: Snapshot) -> Self {
         let routes = ArcSwap::new(topology.routes());
         let generation = AtomicU64::new(topology.generation());
         Self { state: Mutex::new(State { topology, dirty: true, snapshot }), routes, generation }
@@ -95,17 +96,35 @@ impl Shared {
         Ok(Ok(written))
     }
 
-    /// The frames of the latest snapshot of exchanges and bindings, writing one if they have changed.
-    pub(crate) fn snapshot_topology(
-        &self,
-        stale: impl Fn(&Position) -> bool,
-    ) -> Result<Vec<Position>, AppendError> {
+    /// The latest snapshot of exchanges and bindings, which is written if they have changed, or if the one before does not
+    /// meet the demand.
+    pub(crate) fn snapshot_topology(&self, demand: Demand<'_>) -> Result<Snapshot, AppendError> {
+        let (at, bytes, was_dirty) = {
+            let mut state = self.exchanges.state.lock();
+            if !state.dirty && state.snapshot.head_will_do(demand) {
+                return Ok(state.snapshot.clone());
+            }
+            let was_dirty = std::mem::replace(&mut state.dirty, false);
+            (self.log.next_position(), state.topology.snapshot(), was_dirty)
+        };
+        let written = self.write_parts(TOPOLOGY, &bytes);
         let mut state = self.exchanges.state.lock();
-        if state.dirty || state.snapshot.iter().any(stale) {
-            state.snapshot = self.write_snapshot(TOPOLOGY, &state.topology.snapshot())?;
-            state.dirty = false;
+        match written {
+            Ok(head) => {
+                let head_copy = if was_dirty { Vec::new() } else { state.snapshot.kept_head(demand) };
+                state.snapshot = Snapshot { at, head, head_copy, ..Snapshot::default() };
+            }
+            Err(error) => {
+                state.dirty = true;
+                return Err(error);
+            }
         }
         Ok(state.snapshot.clone())
+    }
+
+    /// The latest snapshot of exchanges and bindings.
+    pub(crate) fn topology_snapshot(&self) -> Snapshot {
+        self.exchanges.state.lock().snapshot.clone()
     }
 }
 

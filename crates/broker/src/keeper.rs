@@ -11,27 +11,30 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nexo_core::batch;
-use nexo_core::queue::PageRequest;
+use nexo_core::queue::{ChunkId, PageRequest, Queue};
 use nexo_core::record::Record;
-use nexo_log::{AppendError, Claim, EntryKind, EntryRef, SegmentUsage, Urgency};
+use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Urgency};
 use nexo_types::{Offset, Position, QueueId, SegmentId, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
 use crate::exchanges::TOPOLOGY;
-use crate::manifest::Manifest;
+use crate::manifest::{Demand, Manifest};
 use crate::shared::{Encoded, Shared};
 use crate::slot::{Slot, SlotState};
+use crate::workers::Work;
 
-/// A checkpoint is due when this many segments' worth of messages have been let go.
+const NAME: &str = "nexo-keeper";
+/// A checkpoint is due when this many segments' worth of messages have been let go …
 const FREED_SEGMENTS: u64 = 4;
-/// A segment with less than one part in this many alive is worth copying.
-const SPARSE: u64 = 4;
+/// … or when a segment has been filled, and one part in this many of a segment was written by others than the keeper.
+/// But in both cases no less than the last checkpoint wrote: so checkpoints never write more than those they serve.
+const WRITTEN_PART: u64 = 2;
 /// Segments copied at one checkpoint, so that copying never takes the disk from the living.
 const COPIES_MAX: usize = 4;
 /// Messages copied under one hold of a queue's lock.
 const COPY_BATCH: usize = 1000;
-/// A snapshot is written in parts of at most this, so that it fits into any segment.
-const SNAPSHOT_PART_BYTES: usize = 1024 * 1024;
+/// Chunks in which they are looked for under one hold of it.
+const COPY_CHUNKS: usize = 4;
 /// Taking messages out of memory is not worth doing more often than this.
 const PAGE_OUT_PAUSE: Duration = Duration::from_millis(200);
 /// What could not be done is tried again after this.
@@ -42,6 +45,17 @@ const RETRY: Duration = Duration::from_millis(500);
 pub(crate) struct Keeper {
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    last_checkpoint: Mutex<Option<Checkpoint>>,
+}
+
+/// What a checkpoint needs of the log, and what was empty when it began.
+#[derive(Clone, Debug)]
+struct Checkpoint {
+    replay_from: Position,
+    /// Segments that hold its snapshots.
+    needed: BTreeSet<SegmentId>,
+    /// Segments in which nothing was alive before it began: none of its snapshots names a message there.
+    empty: BTreeSet<SegmentId>,
 }
 
 #[derive(Debug, Default)]
@@ -50,10 +64,18 @@ struct Signal {
     wake: Condvar,
     /// Let go since the last checkpoint that this asked for; counted on every acknowledgement, so without a lock.
     freed_bytes: AtomicU64,
+    /// What the keeper itself has appended to the log.
+    own_bytes: AtomicU64,
+    /// What the keeper wrote for the last checkpoint, and for those that followed at once to free what it could not.
+    cost_bytes: AtomicU64,
+    /// What others had written when it began.
+    written_bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Reasons {
+    /// The log has a new segment: a checkpoint may be due.
+    rotated: bool,
     checkpoint: bool,
     pressure: bool,
     stuck: Vec<Weak<Slot>>,
@@ -63,7 +85,12 @@ struct Reasons {
 
 impl Reasons {
     fn any(&self) -> bool {
-        self.stopping || self.checkpoint || self.pressure || self.full || !self.stuck.is_empty()
+        self.stopping
+            || self.rotated
+            || self.checkpoint
+            || self.pressure
+            || self.full
+            || !self.stuck.is_empty()
     }
 }
 
@@ -71,12 +98,12 @@ impl Keeper {
     pub(crate) fn start(&self, shared: &Arc<Shared>) -> std::io::Result<()> {
         let signal = Arc::clone(&self.signal);
         shared.log.on_rotate(Box::new(move |_| {
-            signal.reasons.lock().checkpoint = true;
+            signal.reasons.lock().rotated = true;
             signal.wake.notify_one();
         }));
         let weak = Arc::downgrade(shared);
         let signal = Arc::clone(&self.signal);
-        let thread = thread::Builder::new().name("nexo-keeper".into()).spawn(move || signal.run(&weak))?;
+        let thread = shared.threads.spawn(NAME, move || signal.run(&weak))?;
         *self.thread.lock() = Some(thread);
         Ok(())
     }
@@ -84,11 +111,31 @@ impl Keeper {
     /// Messages have been let go: the disk may have something to give back.
     pub(crate) fn note_freed(&self, bytes: u64, segment_bytes: u64) {
         let freed = self.signal.freed_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if freed > FREED_SEGMENTS * segment_bytes {
+        if freed > (FREED_SEGMENTS * segment_bytes).max(self.signal.cost_bytes.load(Ordering::Relaxed)) {
             self.signal.freed_bytes.store(0, Ordering::Relaxed);
             self.signal.reasons.lock().checkpoint = true;
             self.signal.wake.notify_one();
         }
+    }
+
+    /// The keeper has appended this. Gives back how many bytes that are.
+    pub(crate) fn note_own(&self, appended: &Appended) -> u64 {
+        let bytes = u64::from(appended.end.byte.saturating_sub(appended.at.byte));
+        self.signal.own_bytes.fetch_add(bytes, Ordering::Relaxed);
+        bytes
+    }
+
+    /// Checkpoints begin; `appended` is all that the log has ever taken. Gives back what to tell [`Self::note_end`].
+    fn note_begin(&self, appended: u64) -> (u64, u64) {
+        let own = self.signal.own_bytes.load(Ordering::Relaxed);
+        (own, appended.saturating_sub(own))
+    }
+
+    /// They are written.
+    fn note_end(&self, (own, written): (u64, u64)) {
+        let cost = self.signal.own_bytes.load(Ordering::Relaxed) - own;
+        self.signal.cost_bytes.store(cost, Ordering::Relaxed);
+        self.signal.written_bytes.store(written, Ordering::Relaxed);
     }
 
     /// Messages take too much memory.
@@ -129,6 +176,14 @@ impl Keeper {
 }
 
 impl Signal {
+    /// Whether others have written enough since the last checkpoint.
+    fn is_due(&self, shared: &Shared) -> bool {
+        let written = shared.log.appended_bytes().saturating_sub(self.own_bytes.load(Ordering::Relaxed));
+        let since = written.saturating_sub(self.written_bytes.load(Ordering::Relaxed));
+        let enough = u64::from(shared.options.segment_bytes) / WRITTEN_PART;
+        since >= enough.max(self.cost_bytes.load(Ordering::Relaxed))
+    }
+
     fn run(&self, shared: &Weak<Shared>) {
         let mut paged_out = None;
         loop {
@@ -143,11 +198,14 @@ impl Signal {
                 std::mem::take(&mut *reasons)
             };
             let Some(shared) = shared.upgrade() else { return };
+            #[cfg(test)]
+            shared.threads.panic_if_asked(NAME);
             if reasons.pressure && paged_out.is_none_or(|at: Instant| at.elapsed() >= PAGE_OUT_PAUSE) {
                 shared.page_out_all();
                 paged_out = Some(Instant::now());
             }
-            let kept = !(reasons.checkpoint || reasons.full) || shared.keep_house();
+            let due = reasons.checkpoint || (reasons.rotated && self.is_due(&shared));
+            let kept = !(due || reasons.full) || shared.keep_house();
             let mut again = !kept || (reasons.full && shared.log.health() != nexo_log::Health::Ok);
             again |= !reasons.stuck.is_empty();
             if again {
@@ -192,10 +250,11 @@ impl Shared {
             if self.settle_again(state).is_err() {
                 self.keeper.note_stuck(slot);
             }
-            state.pending_deaths = state.queue.deaths();
+            state.pending_deaths = state.queue.deaths().into();
         });
         if stuck.is_ok() {
-            self.bury_pending(slot);
+            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+            self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
         }
     }
 
@@ -206,63 +265,73 @@ impl Shared {
             // There is nothing to free, and what is left of the disk is for acknowledgements.
             return true;
         }
-        if let Err(error) = self.checkpoint() {
+        let begin = self.keeper.note_begin(self.log.appended_bytes());
+        if let Err(error) = self.checkpoint_and_free(full) {
             tracing::warn!(%error, "no checkpoint could be written; trying again later");
             return false;
         }
-        if !full && self.copy_sparse_segments() {
-            // What was copied can be retired as soon as a checkpoint knows of it.
-            if let Err(error) = self.checkpoint() {
-                tracing::warn!(%error, "no checkpoint could be written; trying again later");
-                return false;
-            }
-        }
+        self.keeper.note_end(begin);
         true
+    }
+
+    fn checkpoint_and_free(self: &Arc<Self>, full: bool) -> Result<(), AppendError> {
+        self.checkpoint()?;
+        if full {
+            return Ok(());
+        }
+        if self.copy_sparse_segments() {
+            // What was copied can be retired as soon as a checkpoint knows of it.
+            self.checkpoint()?;
+        }
+        // What was empty before the last checkpoint is given up by the one after it.
+        if self.can_free_more() { self.checkpoint() } else { Ok(()) }
     }
 
     /// Writes snapshots of all queues that have changed, and a manifest; then retires what nothing needs.
     pub(crate) fn checkpoint(self: &Arc<Self>) -> Result<(), AppendError> {
         let segments = self.log.segments();
         // Looked at before any snapshot is taken: what is empty now is in none of them, and stays empty.
-        let empty: Vec<SegmentId> =
+        let empty: BTreeSet<SegmentId> =
             segments.iter().filter(|s| s.sealed && s.live_bytes == 0).map(|s| s.id).collect();
-        let sparse: BTreeSet<SegmentId> = segments.iter().filter(|s| is_sparse(s)).map(|s| s.id).collect();
+        let sparse: BTreeSet<SegmentId> = self.sparse_segments().iter().map(|s| s.id).collect();
         let (replay_from, mut slots) = {
             let _creating = self.creating.lock();
             (self.log.next_position(), self.catalog.all())
         };
         let mut manifest = Manifest { replay_from, ..Manifest::default() };
-        let topology = self.snapshot_topology(|frame| sparse.contains(&frame.segment))?;
-        manifest.queues.push((TOPOLOGY, topology));
+        // An old snapshot in a segment that is nearly empty would keep it.
+        let twice = self.log.health() == nexo_log::Health::Ok;
+        let demand = Demand { given_up: &sparse, twice };
+        manifest.queues.push((TOPOLOGY, self.snapshot_topology(demand)?));
         slots.sort_unstable_by_key(|slot| slot.id);
         for slot in slots {
-            let mut state = slot.state.lock();
-            if state.deleted || !state.durable {
-                continue;
+            if let Some(snapshot) = self.snapshot_queue(&slot, demand)? {
+                manifest.queues.push((slot.id, snapshot));
             }
-            // An old snapshot in a segment that is nearly empty would keep it.
-            let stale = state.snapshot.iter().any(|frame| sparse.contains(&frame.segment));
-            if state.dirty || state.snapshot.is_empty() || stale {
-                self.snapshot(&mut state)?;
-            }
-            manifest.queues.push((slot.id, state.snapshot.clone()));
         }
         manifest.next_queue = self.next_queue.load(Ordering::Relaxed);
         let payload = manifest.encode();
         let entry = EntryRef { queue: QueueId(0), kind: EntryKind::Manifest, spans: &[], payload: &payload };
         let appended = self.log.append(&[entry], Urgency::Synced, Claim::Checkpoint)?;
+        self.keeper.note_own(&appended);
         if let Err(error) = self.log.synced(appended.end).wait_blocking() {
             tracing::error!(%error, "a checkpoint was not synced");
             return Ok(());
         }
-        let needed: BTreeSet<SegmentId> =
-            manifest.queues.iter().flat_map(|(_, frames)| frames).map(|frame| frame.segment).collect();
+        let this = Checkpoint { replay_from, needed: manifest.segments(), empty };
+        // What the checkpoint before this one needs is kept, in case this one cannot be read. On a full disk there is no
+        // room for that.
+        let before = self.keeper.last_checkpoint.lock().replace(this.clone());
+        let is_full = self.log.health() != nexo_log::Health::Ok;
+        let before = if is_full { Some(this.clone()) } else { before };
+        let Some(before) = before else { return Ok(()) };
         // Looked at again: an append that was under way when this began may not have been counted then. By now it has
         // been, because its queue's lock was taken for the snapshot.
         let still_empty: BTreeSet<SegmentId> =
             self.log.segments().iter().filter(|s| s.live_bytes == 0).map(|s| s.id).collect();
-        for segment in empty {
-            if segment < replay_from.segment && still_empty.contains(&segment) && !needed.contains(&segment) {
+        for segment in before.empty {
+            let is_needed = before.needed.contains(&segment) || this.needed.contains(&segment);
+            if segment < before.replay_from.segment && still_empty.contains(&segment) && !is_needed {
                 match self.log.retire(segment) {
                     Ok(()) => tracing::debug!(%segment, "segment retired"),
                     Err(error) => tracing::warn!(%segment, %error, "a segment cannot be retired"),
@@ -272,27 +341,20 @@ impl Shared {
         Ok(())
     }
 
-    fn snapshot(&self, state: &mut SlotState) -> Result<(), AppendError> {
-        state.snapshot = self.write_snapshot(state.queue.id(), &state.queue.snapshot())?;
-        state.dirty = false;
-        Ok(())
-    }
-
-    /// Writes a snapshot in parts, and says where they are.
-    pub(crate) fn write_snapshot(&self, queue: QueueId, bytes: &[u8]) -> Result<Vec<Position>, AppendError> {
-        let part_bytes = SNAPSHOT_PART_BYTES.min(self.options.segment_bytes as usize / 4);
-        let mut frames = Vec::new();
-        for part in bytes.chunks(part_bytes) {
-            let entry = EntryRef { queue, kind: EntryKind::Snapshot, spans: &[], payload: part };
-            frames.push(self.log.append(&[entry], Urgency::Lazy, Claim::Checkpoint)?.at);
-        }
-        Ok(frames)
+    /// Whether segments can be given up by the next checkpoint that this one had to keep.
+    fn can_free_more(&self) -> bool {
+        let last = self.keeper.last_checkpoint.lock();
+        let Some(last) = &*last else { return false };
+        let segments = self.log.segments();
+        segments.iter().any(|segment| {
+            segment.live_bytes == 0 && last.empty.contains(&segment.id) && !last.needed.contains(&segment.id)
+        })
     }
 
     /// Copies what is alive in nearly empty segments to the end of the log. Says whether anything was copied.
     fn copy_sparse_segments(self: &Arc<Self>) -> bool {
-        let mut sparse: Vec<SegmentUsage> =
-            self.log.segments().into_iter().filter(|s| is_sparse(s) && s.live_bytes > 0).collect();
+        let mut sparse = self.sparse_segments();
+        sparse.retain(|segment| segment.live_bytes > 0);
         sparse.sort_unstable_by_key(|segment| segment.live_bytes);
         sparse.truncate(COPIES_MAX);
         for segment in &sparse {
@@ -307,19 +369,14 @@ impl Shared {
     }
 
     fn copy_forward(self: &Arc<Self>, slot: &Arc<Slot>, segment: SegmentId) -> Result<(), AppendError> {
-        loop {
-            let here = slot.state.lock().queue.entries_in_segment(segment);
-            if here.is_empty() {
-                break;
-            }
-            let part: Vec<(Offset, Timestamp, Position)> = here.into_iter().take(COPY_BATCH).collect();
-            let wanted: Vec<(Offset, Position)> = part.iter().map(|(offset, _, at)| (*offset, *at)).collect();
-            let payloads = self.read_payloads(slot.id, &wanted);
-            let moved = self.copy_entries(slot, segment, &part, &payloads)?;
-            if moved == 0 {
-                break;
-            }
+        let chunks: Vec<ChunkId> = {
+            let state = slot.state.lock();
+            state.queue.loose_chunks(state.snapshot.chunks.keys().copied()).into_iter().collect()
+        };
+        for part in chunks.chunks(COPY_CHUNKS) {
+            self.copy_entries(slot, |queue| queue.loose_in_segment(segment, part))?;
         }
+        self.copy_entries(slot, |queue| queue.resident_in_segment(segment))?;
         loop {
             let page = slot.state.lock().queue.page_in_segment(segment);
             let Some(page) = page else { return Ok(()) };
@@ -329,27 +386,36 @@ impl Shared {
         }
     }
 
+    /// Copies messages in memory that `find` names, as long as it names some that can be read.
     fn copy_entries(
         self: &Arc<Self>,
         slot: &Arc<Slot>,
-        segment: SegmentId,
-        part: &[(Offset, Timestamp, Position)],
-        payloads: &std::collections::BTreeMap<Offset, Bytes>,
-    ) -> Result<usize, AppendError> {
-        let mut state = slot.state.lock();
-        if state.deleted {
-            return Ok(0);
+        find: impl Fn(&Queue) -> Vec<(Offset, Timestamp, Position)>,
+    ) -> Result<(), AppendError> {
+        loop {
+            let mut part = find(&slot.state.lock().queue);
+            part.truncate(COPY_BATCH);
+            if part.is_empty() {
+                return Ok(());
+            }
+            let wanted: Vec<(Offset, Position)> = part.iter().map(|(offset, _, at)| (*offset, *at)).collect();
+            let payloads = self.read_payloads(slot.id, &wanted);
+            let mut state = slot.state.lock();
+            if state.deleted {
+                return Ok(());
+            }
+            // What was read without the lock may have left, or may have been moved, meanwhile.
+            let still: BTreeSet<(Offset, Timestamp, Position)> = find(&state.queue).into_iter().collect();
+            let messages: Vec<(Offset, Timestamp, Bytes)> = part
+                .iter()
+                .filter(|entry| still.contains(entry))
+                .filter_map(|(offset, at, _)| Some((*offset, *at, payloads.get(offset)?.clone())))
+                .collect();
+            self.append_copies(&mut state, &messages)?;
+            if messages.is_empty() {
+                return Ok(());
+            }
         }
-        // What was read without the lock may have left, or may have been moved, meanwhile.
-        let still: BTreeSet<(Offset, Timestamp, Position)> =
-            state.queue.entries_in_segment(segment).into_iter().collect();
-        let messages: Vec<(Offset, Timestamp, Bytes)> = part
-            .iter()
-            .filter(|entry| still.contains(entry))
-            .filter_map(|(offset, at, _)| Some((*offset, *at, payloads.get(offset)?.clone())))
-            .collect();
-        self.append_copies(&mut state, &messages)?;
-        Ok(messages.len())
     }
 
     /// Copies a page that is not in memory. `false` if it cannot be read.
@@ -361,6 +427,17 @@ impl Shared {
                 return Ok(false);
             }
         };
+        if entries.iter().any(|entry| entry.payload.is_none()) {
+            // What is damaged leaves the queue. The rest is in memory then, and is copied another time.
+            let dropped = self.with(slot, |state, _| {
+                let is_there = state.queue.page_in_segment(page.segment).as_ref() == Some(page);
+                if is_there {
+                    self.take_page(state, page, entries);
+                }
+                is_there
+            });
+            return Ok(dropped.unwrap_or(false));
+        }
         let messages: Vec<(Offset, Timestamp, Bytes)> = entries
             .iter()
             .map_while(|entry| Some((entry.offset, entry.enqueued_at, entry.payload.clone()?)))
@@ -384,13 +461,10 @@ impl Shared {
             let record = Record::Messages(batch);
             let entry = Encoded::new(state.queue.id(), &record);
             let appended = self.append(&[entry], Urgency::Lazy, Claim::Reserved)?;
+            self.keeper.note_own(&appended);
             state.dirty = true;
             self.apply(state, appended.at, &record);
         }
         Ok(())
     }
-}
-
-fn is_sparse(segment: &SegmentUsage) -> bool {
-    segment.sealed && segment.live_bytes * SPARSE < segment.bytes.max(segment.file_bytes)
 }

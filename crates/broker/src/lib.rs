@@ -6,7 +6,8 @@
 //! - [`Broker`] (`broker.rs`, `messages.rs`): the calls.
 //! - `shared.rs`: the way every change takes: lock, decide, write down, apply, see what follows, hand out.
 //! - `mailbox.rs`, `subscription.rs`: consumers. `flow.rs`: publishers that would starve them are slowed.
-//! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters.
+//! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters. `snapshots.rs`: what
+//!   a checkpoint writes. `threads.rs`: which threads are well.
 //! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in.
 //! - `connections.rs`: how many clients may be connected.
@@ -43,9 +44,11 @@ mod request;
 mod scribe;
 mod shared;
 mod slot;
+mod snapshots;
 mod stats;
 mod subscription;
 mod system;
+mod threads;
 mod timer;
 mod traffic;
 mod workers;

@@ -14,6 +14,7 @@ use crate::error::QueueError;
 use crate::request::SessionId;
 use crate::shared::{Encoded, Shared, Written, not_found};
 use crate::slot::{Slot, SlotState};
+use crate::workers::Work;
 
 impl Shared {
     /// Writes down that a queue exists, and makes it so. The caller holds the catalog's lock.
@@ -115,7 +116,7 @@ impl Shared {
         let Some(removed) = removed else { return 0 };
         let count = removed.count;
         let shared = Arc::clone(self);
-        self.workers.spawn(move || {
+        self.workers.spawn(Work::Chore, move || {
             let mut freed = 0;
             removed.usage(|segment, bytes| {
                 shared.log.account(segment, -(bytes as i64));

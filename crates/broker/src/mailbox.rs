@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 use nexo_core::queue::{Allowance, Handed, SettleMode};
 use nexo_types::ConsumerId;
 use parking_lot::Mutex;
@@ -202,5 +204,38 @@ impl Mailbox {
     fn is_closed_and_empty(&self) -> bool {
         let inner = self.inner.lock();
         inner.closed && inner.batches.is_empty()
+    }
+}
+
+/// What each consumer gets: turns in several rounds become one batch in its mailbox.
+#[derive(Default)]
+pub(crate) struct Deliveries {
+    pub(crate) batches: Vec<(Arc<Mailbox>, Vec<Handed>)>,
+    places: HashMap<ConsumerId, usize, RandomState>,
+}
+
+impl Deliveries {
+    pub(crate) fn add(
+        &mut self,
+        consumer: ConsumerId,
+        mailboxes: &HashMap<ConsumerId, Arc<Mailbox>, RandomState>,
+        messages: impl Iterator<Item = Handed>,
+    ) {
+        // One consumer in a row needs no looking up.
+        let place = match self.batches.last() {
+            Some((mailbox, _)) if mailbox.consumer() == consumer => Some(self.batches.len() - 1),
+            _ => self.places.get(&consumer).copied(),
+        };
+        let place = match (place, mailboxes.get(&consumer)) {
+            (Some(place), _) => place,
+            (None, Some(mailbox)) => {
+                self.places.insert(consumer, self.batches.len());
+                self.batches.push((Arc::clone(mailbox), Vec::new()));
+                self.batches.len() - 1
+            }
+            // A consumer without a mailbox has left, and its messages come back with its leases.
+            (None, None) => return messages.for_each(drop),
+        };
+        self.batches[place].1.extend(messages);
     }
 }

@@ -1,8 +1,11 @@
 //! Where recovery starts: for each queue its latest snapshot, and from where on the log must be read.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use nexo_core::queue::ChunkId;
 use nexo_types::{Position, QueueId, SegmentId, varint};
 
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// The latest checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -11,22 +14,124 @@ pub(crate) struct Manifest {
     pub(crate) next_queue: u64,
     /// Records before this are in the snapshots.
     pub(crate) replay_from: Position,
-    /// The frames of each queue's snapshot.
-    pub(crate) queues: Vec<(QueueId, Vec<Position>)>,
+    /// Each queue's snapshot.
+    pub(crate) queues: Vec<(QueueId, Snapshot)>,
+}
+
+/// Where the parts of a snapshot are.
+///
+/// One part that cannot be read costs nothing. What a checkpoint wrote for the first time is there once, and the checkpoint
+/// before and the log tell the same. What the next checkpoint finds unchanged it writes a second time, and from then on
+/// manifests name both copies.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    /// Records of the queue before this are in it, and none behind.
+    pub(crate) at: Position,
+    /// The frames of its head; empty if there is no snapshot. Exchanges and bindings are all in the head.
+    pub(crate) head: Vec<SnapshotFrame>,
+    /// The same once more, or nothing.
+    pub(crate) head_copy: Vec<SnapshotFrame>,
+    /// Each chunk that is not empty; it may be older than the head.
+    pub(crate) chunks: BTreeMap<ChunkId, Chunk>,
+}
+
+/// Where a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) frame: SnapshotFrame,
+    /// The same once more.
+    pub(crate) copy: Option<SnapshotFrame>,
+}
+
+/// A frame with part of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SnapshotFrame {
+    pub(crate) at: Position,
+    /// Its length.
+    pub(crate) bytes: u64,
+}
+
+/// What a checkpoint asks of a snapshot that is there already.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand<'a> {
+    /// No part of it may stay in these segments.
+    pub(crate) given_up: &'a BTreeSet<SegmentId>,
+    /// All of it must be there twice. (Not on a full disk.)
+    pub(crate) twice: bool,
+}
+
+impl Demand<'_> {
+    fn keeps(self, frame: &SnapshotFrame) -> bool {
+        !self.given_up.contains(&frame.at.segment)
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn frames(&self) -> impl Iterator<Item = &SnapshotFrame> {
+        let chunks = self.chunks.values().flat_map(|chunk| std::iter::once(&chunk.frame).chain(&chunk.copy));
+        self.head.iter().chain(&self.head_copy).chain(chunks)
+    }
+
+    /// Whether the head can stay as it is, if it has not changed.
+    pub(crate) fn head_will_do(&self, demand: Demand<'_>) -> bool {
+        !self.head.is_empty()
+            && self.head.iter().chain(&self.head_copy).all(|frame| demand.keeps(frame))
+            && (!demand.twice || !self.head_copy.is_empty())
+    }
+
+    /// The frames of a head that can stay beside one that is written now.
+    pub(crate) fn kept_head(&self, demand: Demand<'_>) -> Vec<SnapshotFrame> {
+        let mut copies = [&self.head, &self.head_copy].into_iter();
+        let kept = copies.find(|head| !head.is_empty() && head.iter().all(|frame| demand.keeps(frame)));
+        kept.cloned().unwrap_or_default()
+    }
+}
+
+impl Chunk {
+    /// Whether it can stay as it is, if it has not changed.
+    pub(crate) fn will_do(&self, demand: Demand<'_>) -> bool {
+        let kept = demand.keeps(&self.frame) && self.copy.iter().all(|frame| demand.keeps(frame));
+        kept && (!demand.twice || self.copy.is_some())
+    }
+
+    /// The frame that can stay beside one that is written now.
+    pub(crate) fn kept(&self, demand: Demand<'_>) -> Option<SnapshotFrame> {
+        std::iter::once(self.frame).chain(self.copy).find(|frame| demand.keeps(frame))
+    }
 }
 
 impl Manifest {
+    /// The segments that hold its snapshots.
+    pub(crate) fn segments(&self) -> BTreeSet<SegmentId> {
+        self.queues.iter().flat_map(|(_, snapshot)| snapshot.frames()).map(|frame| frame.at.segment).collect()
+    }
+
+    /// The snapshot of a queue.
+    pub(crate) fn snapshot_of(&self, queue: QueueId) -> Option<&Snapshot> {
+        self.queues.iter().find(|(id, _)| *id == queue).map(|(_, snapshot)| snapshot)
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(32 + self.queues.len() * 12);
+        let mut out = Vec::with_capacity(32 + self.queues.len() * 24);
         varint::put(&mut out, VERSION);
         varint::put(&mut out, self.next_queue);
         put_position(&mut out, self.replay_from);
         varint::put(&mut out, self.queues.len() as u64);
-        for (queue, frames) in &self.queues {
+        for (queue, snapshot) in &self.queues {
             varint::put(&mut out, queue.0);
-            varint::put(&mut out, frames.len() as u64);
-            for frame in frames {
-                put_position(&mut out, *frame);
+            put_position(&mut out, snapshot.at);
+            for head in [&snapshot.head, &snapshot.head_copy] {
+                varint::put(&mut out, head.len() as u64);
+                head.iter().for_each(|frame| put_frame(&mut out, *frame));
+            }
+            varint::put(&mut out, snapshot.chunks.len() as u64);
+            let mut next = 0;
+            for (id, chunk) in &snapshot.chunks {
+                varint::put(&mut out, id.0 - next);
+                next = id.0 + 1;
+                put_frame(&mut out, chunk.frame);
+                varint::put(&mut out, chunk.copy.is_some().into());
+                chunk.copy.iter().for_each(|frame| put_frame(&mut out, *frame));
             }
         }
         out
@@ -42,15 +147,32 @@ impl Manifest {
         let replay_from = take_position(rest)?;
         let mut queues = Vec::new();
         for _ in 0..varint::take(rest)? {
-            let queue = QueueId(varint::take(rest)?);
-            let mut frames = Vec::new();
-            for _ in 0..varint::take(rest)? {
-                frames.push(take_position(rest)?);
-            }
-            queues.push((queue, frames));
+            queues.push((QueueId(varint::take(rest)?), take_snapshot(rest)?));
         }
         rest.is_empty().then_some(Self { next_queue, replay_from, queues })
     }
+}
+
+fn take_snapshot(rest: &mut &[u8]) -> Option<Snapshot> {
+    let mut snapshot = Snapshot { at: take_position(rest)?, ..Snapshot::default() };
+    for head in [&mut snapshot.head, &mut snapshot.head_copy] {
+        for _ in 0..varint::take(rest)? {
+            head.push(take_frame(rest)?);
+        }
+    }
+    let mut next = 0u64;
+    for _ in 0..varint::take(rest)? {
+        let id = next.checked_add(varint::take(rest)?)?;
+        next = id.checked_add(1)?;
+        let frame = take_frame(rest)?;
+        let copy = match varint::take(rest)? {
+            0 => None,
+            1 => Some(take_frame(rest)?),
+            _ => return None,
+        };
+        snapshot.chunks.insert(ChunkId(id), Chunk { frame, copy });
+    }
+    Some(snapshot)
 }
 
 fn put_position(out: &mut Vec<u8>, position: Position) {
@@ -58,27 +180,88 @@ fn put_position(out: &mut Vec<u8>, position: Position) {
     varint::put(out, position.byte.into());
 }
 
+fn put_frame(out: &mut Vec<u8>, frame: SnapshotFrame) {
+    put_position(out, frame.at);
+    varint::put(out, frame.bytes);
+}
+
 fn take_position(rest: &mut &[u8]) -> Option<Position> {
     let segment = SegmentId(u32::try_from(varint::take(rest)?).ok()?);
     Some(Position { segment, byte: u32::try_from(varint::take(rest)?).ok()? })
+}
+
+fn take_frame(rest: &mut &[u8]) -> Option<SnapshotFrame> {
+    Some(SnapshotFrame { at: take_position(rest)?, bytes: varint::take(rest)? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn at(segment: u32, byte: u32) -> Position {
+        Position { segment: SegmentId(segment), byte }
+    }
+
+    fn frame(segment: u32, byte: u32) -> SnapshotFrame {
+        SnapshotFrame { at: at(segment, byte), bytes: 300 }
+    }
+
     #[test]
     fn a_manifest_reads_back_as_it_was_written() {
-        let at = |segment, byte| Position { segment: SegmentId(segment), byte };
+        let once = |frame| Chunk { frame, copy: None };
+        let chunked = Snapshot {
+            at: at(3, 4),
+            head: vec![frame(3, 5), frame(3, 9)],
+            head_copy: Vec::new(),
+            chunks: [
+                (ChunkId(0), once(frame(1, 70))),
+                (ChunkId(1), Chunk { frame: frame(3, 80), copy: Some(frame(2, 60)) }),
+                (ChunkId(900), once(frame(2, 90))),
+            ]
+            .into(),
+        };
+        let plain = Snapshot {
+            at: at(2, 70),
+            head: vec![frame(2, 77)],
+            head_copy: vec![frame(1, 50)],
+            ..Snapshot::default()
+        };
         let manifest = Manifest {
             next_queue: 9,
             replay_from: at(3, 4096),
-            queues: vec![(QueueId(1), vec![at(2, 77)]), (QueueId(8), vec![at(3, 5), at(3, 9)])],
+            queues: vec![(QueueId(1), plain), (QueueId(8), chunked)],
         };
+        assert_eq!(manifest.segments(), [1, 2, 3].map(SegmentId).into());
         let bytes = manifest.encode();
         assert_eq!(Manifest::decode(&bytes), Some(manifest));
         for cut in 0..bytes.len() {
             assert_eq!(Manifest::decode(&bytes[..cut]), None);
         }
+    }
+
+    #[test]
+    fn a_later_version_is_not_guessed_at() {
+        assert_eq!(Manifest::decode(&[3, 9, 3, 4, 0]), None);
+    }
+
+    #[test]
+    fn what_is_there_once_or_lies_where_it_may_not_stay_is_written_again() {
+        let (none, second) = (BTreeSet::new(), [SegmentId(2)].into());
+        let twice = Demand { given_up: &none, twice: true };
+        let once = Demand { given_up: &none, twice: false };
+        let moved = Demand { given_up: &second, twice: true };
+        let chunk = Chunk { frame: frame(2, 5), copy: None };
+        assert!(!chunk.will_do(twice) && chunk.will_do(once) && !chunk.will_do(moved));
+        assert_eq!((chunk.kept(twice), chunk.kept(moved)), (Some(frame(2, 5)), None));
+        let copied = Chunk { copy: Some(frame(1, 9)), ..chunk };
+        assert!(copied.will_do(twice) && !copied.will_do(moved));
+        assert_eq!(copied.kept(moved), Some(frame(1, 9)));
+        let mut snapshot = Snapshot::default();
+        assert!(!snapshot.head_will_do(once));
+        snapshot.head = vec![frame(2, 5)];
+        assert!(snapshot.head_will_do(once) && !snapshot.head_will_do(twice));
+        snapshot.head_copy = vec![frame(1, 9)];
+        assert!(snapshot.head_will_do(twice) && !snapshot.head_will_do(moved));
+        assert_eq!(snapshot.kept_head(moved), [frame(1, 9)]);
     }
 }

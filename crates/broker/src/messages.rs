@@ -23,6 +23,7 @@ use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
 use crate::shared::{Confirm, Shared, Written};
 use crate::slot::{Slot, SlotState};
 use crate::subscription::{Kind, Subscription, delivery};
+use crate::workers::Work;
 
 /// Whoever pushes no more than this at once is not slowed for the sake of consumers.
 const UNPAUSED_MESSAGES: usize = 64;
@@ -350,7 +351,7 @@ impl Broker {
         let slot = self.slot(name)?;
         let max = max.min(limits::PEEK_MAX);
         let (shared, peeked) = (Arc::clone(&self.shared), Arc::clone(&slot));
-        self.shared.on_worker(move || shared.peek_now(&peeked, max)).await?
+        self.shared.on_worker(Work::Look, move || shared.peek_now(&peeked, max)).await?
     }
 
     /// As [`Self::peek`], from behind a place in the order of delivery on; gives back the place to go on from, unless
@@ -367,7 +368,7 @@ impl Broker {
         let slot = self.slot(name)?;
         let max = max.min(limits::PEEK_MAX);
         let (shared, peeked) = (Arc::clone(&self.shared), Arc::clone(&slot));
-        self.shared.on_worker(move || shared.peek_after_now(&peeked, after, max)).await?
+        self.shared.on_worker(Work::Look, move || shared.peek_after_now(&peeked, after, max)).await?
     }
 
     /// Sends dead letters back to where they came from, or elsewhere. Only those that are there now; `progress`
@@ -397,7 +398,7 @@ impl Broker {
             let seen = std::mem::take(&mut passed);
             let part = self
                 .shared
-                .on_worker(move || shared.redrive_part(&part_slot, &part, before, step, seen))
+                .on_worker(Work::Move, move || shared.redrive_part(&part_slot, &part, before, step, seen))
                 .await??;
             let Some(part) = part else { break };
             done.moved += part.moved;
@@ -512,7 +513,7 @@ impl Shared {
         if !deaths.is_empty() {
             slot.state.lock().pending_deaths.extend(deaths);
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || shared.bury_pending(&slot));
+            self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
         }
     }
 
@@ -596,10 +597,11 @@ impl Shared {
     /// Has something done that may wait for the disk, and gives back where its result will be.
     pub(crate) fn begin_on_worker<R: Send + 'static>(
         &self,
+        kind: Work,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> oneshot::Receiver<R> {
         let (send, receive) = oneshot::channel();
-        self.workers.spawn(move || {
+        self.workers.spawn(kind, move || {
             // Whoever asked may have gone.
             let _ = send.send(work());
         });
@@ -609,9 +611,10 @@ impl Shared {
     /// Runs something that may wait for the disk.
     async fn on_worker<R: Send + 'static>(
         &self,
+        kind: Work,
         work: impl FnOnce() -> R + Send + 'static,
     ) -> Result<R, QueueError> {
-        self.begin_on_worker(work)
+        self.begin_on_worker(kind, work)
             .await
             .map_err(|_| QueueError::Unavailable { reason: "the broker is stopping".into() })
     }

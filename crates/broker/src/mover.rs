@@ -19,11 +19,15 @@ use crate::paging::Fetched;
 use crate::request::{Redrive, Settle};
 use crate::shared::{Confirm, Encoded, Shared};
 use crate::slot::{Slot, SlotState};
+use crate::workers::Work;
 
 /// Messages moved under one hold of two locks, and written as one frame.
 const MOVE_BATCH: usize = 256;
 /// Bytes of them, so that they fit into one frame.
 const MOVE_BYTES: usize = 1024 * 1024;
+
+/// Messages of one queue that are moved before it is another queue's turn.
+const BURIAL_SLICE: usize = 1024;
 
 /// A message on its way: what it will be there, and the record by which it leaves here.
 struct Moving {
@@ -55,10 +59,28 @@ impl Wanted {
 }
 
 impl Shared {
-    /// Moves what has died in a queue, one job at a time, so that dead letters keep the order of their deaths.
+    /// Moves some of what has died in a queue; the rest when other queues have had their turn.
+    pub(crate) fn bury_slice(self: &Arc<Self>, slot: &Arc<Slot>) {
+        self.bury_next(slot, BURIAL_SLICE);
+        if !slot.state.lock().pending_deaths.is_empty() {
+            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+            self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
+        }
+    }
+
+    /// Moves all that has died in a queue: for whoever waits until that is done.
     pub(crate) fn bury_pending(self: &Arc<Self>, slot: &Arc<Slot>) {
+        self.bury_next(slot, usize::MAX);
+    }
+
+    /// One job at a time, so that dead letters keep the order of their deaths.
+    fn bury_next(self: &Arc<Self>, slot: &Arc<Slot>, max: usize) {
         let _one_at_a_time = slot.burial.lock();
-        let mut deaths = std::mem::take(&mut slot.state.lock().pending_deaths);
+        let mut deaths: Vec<Death> = {
+            let mut state = slot.state.lock();
+            let count = state.pending_deaths.len().min(max);
+            state.pending_deaths.drain(..count).collect()
+        };
         // Between a death and its note here the keeper may have noted it too.
         let mut seen = BTreeSet::new();
         deaths.retain(|death| seen.insert(death.offset));
@@ -118,6 +140,7 @@ impl Shared {
                 let why = if message.is_some() { Leave::DeadLettered } else { Leave::Damaged };
                 if message.is_none() {
                     tracing::error!(queue = %slot.name, %offset, "a dead letter is damaged on disk and is dropped");
+                    self.note_damaged(1);
                 }
                 if let Some(leave) = from.queue.decide_burial(now, *offset, why) {
                     match message {

@@ -28,6 +28,8 @@ pub struct BrokerOptions {
     pub disk_free_min: u64,
     /// Connections of all ports together; one more is closed at once. The log's descriptors are not among them.
     pub connections_max: usize,
+    /// Whether to start although files of the log are missing, without what was in them.
+    pub accept_loss: bool,
 }
 
 impl BrokerOptions {
@@ -43,6 +45,7 @@ impl BrokerOptions {
             scribe: None,
             disk_free_min: 0,
             connections_max: usize::MAX,
+            accept_loss: false,
         }
     }
 }

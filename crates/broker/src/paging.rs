@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use nexo_core::batch::{BatchItem, MessageBatch};
@@ -58,6 +59,23 @@ impl Shared {
         }
     }
 
+    /// Counts messages that are lost to damage.
+    pub(crate) fn note_damaged(&self, count: u64) {
+        self.damaged_messages.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// What damage was found since the start, in words, if any.
+    pub(crate) fn damage_reason(&self) -> Option<String> {
+        let (places, first) = self.log.damage()?;
+        let lost = self.damaged_messages.load(Ordering::Relaxed);
+        let more = if self.damaged_uncounted { ", and how many more cannot be told" } else { "" };
+        Some(format!(
+            "the log is damaged in {places} {}, and {lost} {} known to be lost{more}; the first is {first}",
+            if places == 1 { "place" } else { "places" },
+            if lost == 1 { "message is" } else { "messages are" },
+        ))
+    }
+
     fn drop_damaged(&self, state: &mut SlotState, picks: Vec<Pick>) {
         let count: u64 = picks.iter().map(|pick| pick.offsets.len()).sum();
         tracing::error!(
@@ -65,6 +83,7 @@ impl Shared {
             count,
             "messages are damaged on disk and are dropped; the segment is kept as it is"
         );
+        self.note_damaged(count);
         let record = Record::Drop { picks, why: Leave::Damaged, at: self.clock.now() };
         let urgency = self.urgency(state, Confirm::Lazily);
         if let Err(error) = self.commit(state, &[record], urgency, nexo_log::Claim::Reserved) {
@@ -129,6 +148,7 @@ impl Shared {
             return;
         }
         tracing::error!(queue = %state.queue.name(), count = damaged.len(), "messages are damaged on disk and are dropped");
+        self.note_damaged(damaged.len() as u64);
         let record = Record::Settle { offsets: damaged.into_iter().collect(), why: Leave::Damaged, at: now };
         if let Err(error) = self.commit(state, &[record], nexo_log::Urgency::Lazy, nexo_log::Claim::Reserved)
         {
@@ -145,13 +165,19 @@ impl Shared {
             if wanted.is_empty() {
                 return fetched;
             }
+            let tried: BTreeMap<Offset, Position> = wanted.iter().copied().collect();
             let gone = self.read_into(slot.id, &wanted, &mut fetched);
             let state = slot.state.lock();
-            // One that is neither leased nor dying any more has been settled, and nobody needs it.
-            wanted = gone
-                .into_iter()
-                .filter_map(|offset| Some((offset, state.queue.position_of(offset)?)))
-                .collect();
+            wanted.clear();
+            for offset in gone {
+                match state.queue.position_of(offset) {
+                    // It has been settled, and nobody needs it.
+                    None => {}
+                    // It has not been copied forward, so its segment was not given up: it is lost.
+                    Some(at) if tried.get(&offset) == Some(&at) => fetched.damaged.push(offset),
+                    Some(at) => wanted.push((offset, at)),
+                }
+            }
         }
         fetched.unreadable.extend(wanted.into_iter().map(|(offset, _)| offset));
         fetched
@@ -226,7 +252,13 @@ pub(crate) fn read_page(log: &Log, queue: QueueId, request: &PageRequest) -> Res
 fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<Vec<Vec<Entry>>, ReadError> {
     let mut lanes: Vec<LanePage<'_>> = Vec::with_capacity(requests.len());
     for request in requests {
-        lanes.push(LanePage::new(log, queue, request)?);
+        match LanePage::new(log, queue, request) {
+            Ok(lane) => lanes.push(lane),
+            // The segment is not there. The queue knows whether its messages have been copied forward meanwhile, and
+            // takes no answer to a question that it does not ask any more. If it still does, they are lost.
+            Err(ReadError::Retired { .. } | ReadError::NoFrame { .. }) => return Ok(all_lost(requests)),
+            Err(error) => return Err(error),
+        }
     }
     let Some(frames) = lanes.first().map(|lane| lane.frames.clone()) else { return Ok(Vec::new()) };
     let segment = requests[0].segment;
@@ -235,12 +267,24 @@ fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<Vec
     while read.len() < frames.len() && bytes < PAGE_BYTES * lanes.len().min(PAGES_BYTES_FACTOR) {
         let part = &frames[read.len()..(read.len() + step).min(frames.len())];
         let starts: Vec<u32> = part.iter().map(|frame| frame.byte).collect();
-        bytes += read_part(log, queue, segment, starts.clone(), &mut lanes)?;
+        match read_part(log, queue, segment, starts.clone(), &mut lanes) {
+            Ok(part) => bytes += part,
+            Err(ReadError::Retired { .. }) => return Ok(all_lost(requests)),
+            Err(error) => return Err(error),
+        }
         read.extend(starts);
         step *= 2;
     }
     read.sort_unstable();
     Ok(lanes.into_iter().map(|lane| lane.into_entries(&read)).collect())
+}
+
+fn all_lost(requests: &[PageRequest]) -> Vec<Vec<Entry>> {
+    let lost = |request: &PageRequest| {
+        let at = Position { segment: request.segment, byte: 0 };
+        request.offsets.iter().map(|offset| Entry::lost(offset, request.lane, at)).collect()
+    };
+    requests.iter().map(lost).collect()
 }
 
 /// A page of one lane while it is read.

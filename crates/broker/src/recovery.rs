@@ -1,21 +1,22 @@
 //! Bringing a broker back from its log: snapshots first, then the records that came after them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use nexo_core::batch::MessageBatch;
+use bytes::Bytes;
+use nexo_core::batch::{BatchKind, MessageBatch};
 use nexo_core::message::Durability;
 use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{NeedsPage, Queue};
+use nexo_core::queue::{ChunkId, Entry as QueueEntry, NeedsPage, Queue};
 use nexo_core::record::{Leave, Pick, Record};
 use nexo_core::topology::{Topology, TopologyRecord};
-use nexo_log::{Entry, EntryKind, Frame, Log, Recovered};
-use nexo_types::{Position, QueueId, Timestamp};
+use nexo_log::{Damage, Entry, EntryKind, Frame, Log, Recovered};
+use nexo_types::{Position, QueueId, SegmentId, Timestamp};
 
 use crate::error::OpenError;
 use crate::exchanges::TOPOLOGY;
-use crate::manifest::Manifest;
+use crate::manifest::{Chunk, Manifest, Snapshot, SnapshotFrame};
 use crate::paging;
 use crate::slot::Slot;
 
@@ -24,85 +25,247 @@ use crate::slot::Slot;
 pub(crate) struct Restored {
     pub(crate) slots: Vec<Slot>,
     pub(crate) topology: Topology,
-    pub(crate) topology_snapshot: Vec<Position>,
+    pub(crate) topology_snapshot: Snapshot,
     pub(crate) next_queue: u64,
+    /// Messages that are lost to damage.
+    pub(crate) damaged_messages: u64,
+    /// There may be more: a part of the log that nothing else tells about cannot be read.
+    pub(crate) damaged_uncounted: bool,
 }
 
 /// A queue that is being rebuilt.
 struct Rebuilt {
     queue: Queue,
-    snapshot: Vec<Position>,
+    snapshot: Snapshot,
     /// Records have been applied since the snapshot.
     dirty: bool,
+    /// Messages that were known to be lost to damage before this start.
+    damaged_before: u64,
 }
 
 /// Rebuilds every queue.
 ///
 /// # Errors
-/// If the log's content makes no sense. Damage that the log found is reported and passed over.
-pub(crate) fn restore(log: &Log, recovered: &Recovered, path: &Path) -> Result<Restored, OpenError> {
+/// If the log's content makes no sense, or what was in it cannot be known and that was not accepted. Damage that the
+/// log found is reported and passed over.
+pub(crate) fn restore(
+    log: &Log,
+    recovered: &Recovered,
+    path: &Path,
+    accept_loss: bool,
+) -> Result<Restored, OpenError> {
     let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
+    if recovered.manifest_lost && !accept_loss {
+        let reason = "no checkpoint can be read, so queues and messages may be unknown; \
+                      start with accept-loss to go on with what the log still tells";
+        return Err(unreadable(reason.into()));
+    }
     for damage in &recovered.damage {
         let copy = damage.copy.as_deref().unwrap_or("nowhere");
         tracing::error!(at = %damage.at, end = damage.end, fact = %damage.fact, copy, "the log is damaged");
     }
-    let manifest = match &recovered.last_manifest {
-        None => Manifest::default(),
-        Some((at, payload)) => Manifest::decode(payload)
-            .ok_or_else(|| unreadable(format!("the checkpoint at {at} is of another version")))?,
-    };
-    let mut rebuild = Rebuild {
-        log,
-        queues: BTreeMap::new(),
-        topology: Topology::new(),
-        topology_snapshot: Vec::new(),
-        known_queues: manifest.next_queue,
-        next_queue: manifest.next_queue.max(1),
-        error: None,
-    };
-    for (id, frames) in &manifest.queues {
-        rebuild.load_snapshot(*id, frames).map_err(&unreadable)?;
-    }
+    let (mut rebuild, replay_from) = load_checkpoint(log, recovered, accept_loss).map_err(&unreadable)?;
     let damage = log
-        .replay(manifest.replay_from, &mut |frame| rebuild.visit(&frame))
+        .replay(replay_from, &mut |frame| rebuild.visit(&frame))
         .map_err(|error| unreadable(error.to_string()))?;
-    for damage in damage.iter().filter(|damage| !recovered.damage.contains(damage)) {
-        tracing::error!(at = %damage.at, end = damage.end, fact = %damage.fact, "the log is damaged");
-    }
     if let Some(reason) = rebuild.error {
         return Err(unreadable(reason));
     }
-    Ok(rebuild.finish())
+    let unknown = rebuild.count_lost(recovered, &damage);
+    for id in &recovered.lost_segments {
+        tracing::error!(segment = %id, "a segment of the log is lost");
+    }
+    rebuild.drop_lost_segments();
+    // What lies before was known to the snapshots.
+    let after = |damage: &&Damage| damage.at >= replay_from || damage.at.segment >= replay_from.segment;
+    let uncounted = recovered.damage.iter().chain(&damage).filter(after).any(|damage| damage.lost.is_none());
+    let uncounted = uncounted || rebuild.chunks_lost;
+    Ok(Restored { damaged_uncounted: uncounted, ..rebuild.finish(unknown) })
+}
+
+/// Loads the latest checkpoint, and says from where on the log must be read. A queue whose snapshot cannot be read comes from
+/// the checkpoint before and from the log since then, which is kept for that.
+fn load_checkpoint<'a>(
+    log: &'a Log,
+    recovered: &Recovered,
+    accept_loss: bool,
+) -> Result<(Rebuild<'a>, Position), String> {
+    let Some((at, payload)) = &recovered.last_manifest else {
+        return Ok((Rebuild::new(log, &Manifest::default()), Position::default()));
+    };
+    let decode = |at: &Position, payload: &[u8]| {
+        Manifest::decode(payload).ok_or_else(|| format!("the checkpoint at {at} is of another version"))
+    };
+    let latest = decode(at, payload)?;
+    let mut rebuild = Rebuild::new(log, &latest);
+    let mut failed = Vec::new();
+    for (id, snapshot) in &latest.queues {
+        if let Err(reason) = rebuild.load_snapshot(*id, snapshot, Chunks::All) {
+            tracing::error!(queue = %id, %reason, "a snapshot cannot be used; trying that of the checkpoint before");
+            failed.push((*id, snapshot, reason));
+        }
+    }
+    if failed.is_empty() {
+        return Ok((rebuild, latest.replay_from));
+    }
+    let earlier = log.manifest_before(*at);
+    let earlier = earlier.map(|(at, payload)| decode(&at, &payload)).transpose()?;
+    let earlier = earlier.or_else(|| is_complete(log, *at).then(Manifest::default));
+    let mut replay_from = latest.replay_from;
+    for (id, snapshot, reason) in failed {
+        if let Some(earlier) = &earlier
+            && rebuild.load_earlier(id, earlier)
+        {
+            replay_from = replay_from.min(earlier.replay_from);
+            continue;
+        }
+        // What is left of it.
+        if rebuild.load_snapshot(id, snapshot, Chunks::Readable).is_ok() {
+            continue;
+        }
+        if !accept_loss {
+            return Err(format!("{reason}; start with accept-loss to go on without the queue"));
+        }
+        tracing::error!(queue = %id, %reason, "a queue and its messages are lost with its snapshot");
+    }
+    Ok((rebuild, replay_from))
+}
+
+/// Whether the log is there from its beginning to this position, so that nothing but it is needed.
+fn is_complete(log: &Log, to: Position) -> bool {
+    let segments = log.segments().into_iter().map(|segment| segment.id);
+    segments.take_while(|id| *id <= to.segment).map(|id| id.0).eq(1..=to.segment.0)
+}
+
+/// Which chunks of a snapshot must be readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chunks {
+    All,
+    /// What was in the others is lost.
+    Readable,
 }
 
 struct Rebuild<'a> {
     log: &'a Log,
     queues: BTreeMap<QueueId, Rebuilt>,
     topology: Topology,
-    topology_snapshot: Vec<Position>,
+    topology_snapshot: Snapshot,
     /// Ids below this had been given out when the checkpoint was written.
     known_queues: u64,
     next_queue: u64,
+    /// Offsets of each queue that were pushed over, as far as they were not set aside: their messages were in a part of
+    /// the log that cannot be read.
+    gaps: BTreeMap<QueueId, u64>,
+    /// Messages of queues that are not known.
+    orphans: BTreeMap<QueueId, u64>,
+    /// Parts of snapshots are lost, and nothing tells how many messages were in them.
+    chunks_lost: bool,
     error: Option<String>,
 }
 
-impl Rebuild<'_> {
-    fn load_snapshot(&mut self, id: QueueId, frames: &[Position]) -> Result<(), String> {
-        let mut bytes = Vec::new();
-        for at in frames {
-            let frame = self.log.read_frame(*at).map_err(|error| error.to_string())?;
-            let part =
-                frame.entries.iter().find(|entry| entry.queue == id && entry.kind == EntryKind::Snapshot);
-            bytes.extend_from_slice(&part.ok_or_else(|| format!("there is no snapshot at {at}"))?.payload);
+impl<'a> Rebuild<'a> {
+    fn new(log: &'a Log, manifest: &Manifest) -> Self {
+        Self {
+            log,
+            queues: BTreeMap::new(),
+            topology: Topology::new(),
+            topology_snapshot: Snapshot::default(),
+            known_queues: manifest.next_queue,
+            next_queue: manifest.next_queue.max(1),
+            gaps: BTreeMap::new(),
+            orphans: BTreeMap::new(),
+            chunks_lost: false,
+            error: None,
         }
+    }
+
+    /// Loads a snapshot. What is remembered of it is what can be read: the next checkpoint writes the rest again.
+    fn load_snapshot(&mut self, id: QueueId, snapshot: &Snapshot, wanted: Chunks) -> Result<(), String> {
+        let mut readable = Snapshot { at: snapshot.at, ..Snapshot::default() };
+        let head = match self.read_head(id, &snapshot.head) {
+            Ok(head) => {
+                readable.head.clone_from(&snapshot.head);
+                readable.head_copy.clone_from(&snapshot.head_copy);
+                head
+            }
+            Err(_) if !snapshot.head_copy.is_empty() => {
+                readable.head.clone_from(&snapshot.head_copy);
+                self.read_head(id, &snapshot.head_copy)?
+            }
+            Err(reason) => return Err(reason),
+        };
         if id == TOPOLOGY {
-            self.topology = Topology::restore(&bytes).map_err(|error| error.to_string())?;
-            self.topology_snapshot = frames.to_vec();
+            self.topology = Topology::restore(&head).map_err(|error| error.to_string())?;
+            self.topology_snapshot = readable;
             return Ok(());
         }
-        let queue = Queue::restore(&bytes).map_err(|error| error.to_string())?;
-        self.queues.insert(id, Rebuilt { queue, snapshot: frames.to_vec(), dirty: false });
+        let mut chunks: Vec<Bytes> = Vec::with_capacity(snapshot.chunks.len());
+        let mut lost = 0;
+        for (chunk, place) in &snapshot.chunks {
+            match self.read_chunk(id, *place) {
+                Ok((place, bytes)) => {
+                    readable.chunks.insert(*chunk, place);
+                    chunks.push(bytes);
+                }
+                Err(reason) if wanted == Chunks::All => return Err(reason),
+                Err(reason) => {
+                    let (first, end) = chunk.offsets();
+                    tracing::error!(queue = %id, %first, %end, %reason, "part of a snapshot is lost, and with it what was known of these messages except of those that were never delivered");
+                    lost += 1;
+                }
+            }
+        }
+        let queue = Queue::restore(&head, chunks.iter().map(|chunk| &chunk[..]));
+        let queue = queue.map_err(|error| error.to_string())?;
+        let damaged_before = queue.figures(Timestamp(0)).totals.damaged;
+        self.chunks_lost |= lost > 0;
+        self.queues.insert(id, Rebuilt { queue, snapshot: readable, dirty: lost > 0, damaged_before });
         Ok(())
+    }
+
+    /// Has a queue come from an earlier checkpoint and the log since then. `false` if that cannot be read either.
+    fn load_earlier(&mut self, id: QueueId, earlier: &Manifest) -> bool {
+        // It was created since then, and the log tells all of it.
+        let Some(snapshot) = earlier.snapshot_of(id) else { return true };
+        match self.load_snapshot(id, snapshot, Chunks::All) {
+            Ok(()) => {
+                tracing::error!(queue = %id, "an earlier snapshot is used; the log tells what came after it");
+                if let Some(rebuilt) = self.queues.get_mut(&id) {
+                    rebuilt.dirty = true;
+                }
+                true
+            }
+            Err(reason) => {
+                tracing::error!(queue = %id, %reason, "the earlier snapshot cannot be used either");
+                false
+            }
+        }
+    }
+
+    fn read_head(&self, id: QueueId, frames: &[SnapshotFrame]) -> Result<Vec<u8>, String> {
+        let mut head = Vec::new();
+        for frame in frames {
+            head.extend_from_slice(&self.read_part(id, frame)?);
+        }
+        Ok(head)
+    }
+
+    /// Reads a chunk, and says where it can be read.
+    fn read_chunk(&self, id: QueueId, chunk: Chunk) -> Result<(Chunk, Bytes), String> {
+        match (self.read_part(id, &chunk.frame), chunk.copy) {
+            (Ok(bytes), _) => Ok((chunk, bytes)),
+            (Err(_), Some(frame)) => Ok((Chunk { frame, copy: None }, self.read_part(id, &frame)?)),
+            (Err(reason), None) => Err(reason),
+        }
+    }
+
+    fn read_part(&self, id: QueueId, frame: &SnapshotFrame) -> Result<Bytes, String> {
+        let at = frame.at;
+        let frame = self.log.read_frame(at).map_err(|error| error.to_string())?;
+        let is_part = |entry: &&Entry| entry.queue == id && entry.kind == EntryKind::Snapshot;
+        let part =
+            frame.entries.iter().find(is_part).ok_or_else(|| format!("there is no snapshot at {at}"))?;
+        Ok(part.payload.clone())
     }
 
     fn visit(&mut self, frame: &Frame) -> ControlFlow<()> {
@@ -130,7 +293,9 @@ impl Rebuild<'_> {
         match (&record, self.queues.get_mut(&id)) {
             (Record::Create { name, config, at }, None) => {
                 let queue = Queue::new(id, name.clone(), config.clone(), *at);
-                self.queues.insert(id, Rebuilt { queue, snapshot: Vec::new(), dirty: true });
+                let rebuilt =
+                    Rebuilt { queue, snapshot: Snapshot::default(), dirty: true, damaged_before: 0 };
+                self.queues.insert(id, rebuilt);
                 Ok(())
             }
             // It was deleted later, and the checkpoint knows.
@@ -139,24 +304,30 @@ impl Rebuild<'_> {
             // reported.
             (_, None) => {
                 tracing::debug!(queue = %id, at = %at, "a record of an unknown queue is passed over");
+                if let Record::Messages(batch) = &record {
+                    *self.orphans.entry(id).or_default() += batch.items().len() as u64;
+                }
                 Ok(())
             }
-            (_, Some(rebuilt)) if rebuilt.snapshot.last().is_some_and(|snapshot| at < *snapshot) => Ok(()),
+            // It is in the snapshot.
+            (_, Some(rebuilt)) if at < rebuilt.snapshot.at => Ok(()),
             (Record::Delete, Some(_)) => {
                 self.queues.remove(&id);
                 Ok(())
             }
             (_, Some(rebuilt)) => {
                 rebuilt.dirty = true;
+                let gap = gap_before(&rebuilt.queue, &record);
+                if gap > 0 {
+                    *self.gaps.entry(id).or_default() += gap;
+                }
                 apply_paging(self.log, &mut rebuilt.queue, at, &record)
             }
         }
     }
 
     fn apply_topology(&mut self, at: Position, entry: &Entry) -> Result<(), String> {
-        if entry.kind != EntryKind::Record
-            || self.topology_snapshot.last().is_some_and(|snapshot| at < *snapshot)
-        {
+        if entry.kind != EntryKind::Record || at < self.topology_snapshot.at {
             return Ok(());
         }
         let record = TopologyRecord::decode(&entry.payload).map_err(|error| error.to_string())?;
@@ -164,7 +335,76 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    fn finish(mut self) -> Restored {
+    /// Counts messages whose pushes were in a damaged part of the log, in the figures of their queues. Gives back how
+    /// many there are of queues that are not known.
+    fn count_lost(&mut self, recovered: &Recovered, replayed: &[Damage]) -> u64 {
+        if recovered.damage.is_empty() && replayed.is_empty() {
+            return 0;
+        }
+        let mut lost: BTreeMap<QueueId, u64> = BTreeMap::new();
+        for damage in replayed {
+            for (id, count) in damage.lost.iter().flatten() {
+                // What a snapshot knows is counted when it is read.
+                let in_snapshot = self.queues.get(id).is_some_and(|rebuilt| damage.at < rebuilt.snapshot.at);
+                if !in_snapshot {
+                    *lost.entry(*id).or_default() += count;
+                }
+            }
+        }
+        for (id, gap) in &self.gaps {
+            let known = lost.entry(*id).or_default();
+            *known = (*known).max(*gap);
+        }
+        for (id, count) in &self.orphans {
+            tracing::error!(queue = %id, count, "messages of a queue that is not known are passed over; its creation may be lost");
+        }
+        let mut unknown = 0;
+        for (id, count) in &lost {
+            match self.queues.get_mut(id) {
+                Some(rebuilt) => {
+                    tracing::error!(queue = %rebuilt.queue.name(), count, "messages are lost in a damaged part of the log");
+                    rebuilt.queue.note_damaged(*count);
+                    rebuilt.dirty = true;
+                }
+                None => {
+                    unknown += count;
+                    tracing::error!(queue = %id, count, "messages of a queue that is not known are lost in a damaged part of the log");
+                }
+            }
+        }
+        unknown
+    }
+
+    /// Drops messages that lie in segments that are not there. Those whose time has not come, or that wait behind
+    /// another, are dropped when they are read.
+    fn drop_lost_segments(&mut self) {
+        let present: BTreeSet<SegmentId> = self.log.segments().iter().map(|segment| segment.id).collect();
+        for rebuilt in self.queues.values_mut() {
+            let queue = &mut rebuilt.queue;
+            queue.page_out();
+            let mut segments: BTreeSet<SegmentId> = BTreeSet::new();
+            queue.bytes_by_segment(|segment, _| {
+                segments.insert(segment);
+            });
+            let mut lost = segments.difference(&present).peekable();
+            if lost.peek().is_none() {
+                continue;
+            }
+            let chunks = queue.loose_chunks(rebuilt.snapshot.chunks.keys().copied());
+            let chunks: Vec<ChunkId> = chunks.into_iter().collect();
+            for segment in lost {
+                let (dropped, later) = drop_lost_segment(queue, *segment, &chunks);
+                tracing::error!(queue = %queue.name(), %segment, dropped, later, "messages are lost with a segment of the log");
+                rebuilt.dirty = true;
+            }
+        }
+    }
+
+    fn finish(mut self, unknown_damaged: u64) -> Restored {
+        let damaged = self.queues.values().map(|rebuilt| {
+            rebuilt.queue.figures(Timestamp(0)).totals.damaged.saturating_sub(rebuilt.damaged_before)
+        });
+        let damaged_messages = damaged.sum::<u64>() + unknown_damaged;
         for rebuilt in self.queues.values() {
             let (name, id) = (rebuilt.queue.name(), rebuilt.queue.id());
             self.topology.queue_added(name, id, Durability::Durable);
@@ -188,8 +428,49 @@ impl Rebuild<'_> {
             topology: self.topology,
             topology_snapshot: self.topology_snapshot,
             next_queue: self.next_queue,
+            damaged_messages,
+            damaged_uncounted: false,
         }
     }
+}
+
+/// How many messages are missing before those that this record pushes.
+fn gap_before(queue: &Queue, record: &Record) -> u64 {
+    let Record::Messages(batch) = record else { return 0 };
+    let expected = queue.next_offset();
+    match batch.items().first() {
+        // Below the reserve, transient messages had these offsets.
+        Some(first) if batch.kind() == BatchKind::Pushed && expected >= queue.reserved() => {
+            first.offset.0.saturating_sub(expected.0)
+        }
+        Some(_) | None => 0,
+    }
+}
+
+/// Drops what can be dropped of the messages in a segment that is not there; `chunks` are all that may have some. Says how
+/// many, and how many are left.
+fn drop_lost_segment(queue: &mut Queue, segment: SegmentId, chunks: &[ChunkId]) -> (u64, u64) {
+    let at = Position { segment, byte: 0 };
+    let before = queue.figures(Timestamp(0)).totals.damaged;
+    while let Some(page) = queue.page_in_segment(segment) {
+        let entries = page.offsets.iter().map(|offset| QueueEntry::lost(offset, page.lane, at)).collect();
+        if !queue.page_in(&page, entries, Timestamp(0)) {
+            break;
+        }
+        let picks = vec![Pick { lane: page.lane, offsets: page.offsets }];
+        if queue.apply(at, &Record::Drop { picks, why: Leave::Damaged, at: Timestamp(0) }).is_err() {
+            break;
+        }
+    }
+    let held: OffsetSet =
+        queue.loose_in_segment(segment, chunks).into_iter().map(|(offset, _, _)| offset).collect();
+    if let Err(NeedsPage(_)) =
+        queue.apply(at, &Record::Settle { offsets: held, why: Leave::Damaged, at: Timestamp(0) })
+    {
+        debug_assert!(false, "settling needs no page");
+    }
+    let dropped = queue.figures(Timestamp(0)).totals.damaged - before;
+    (dropped, queue.loose_in_segment(segment, chunks).len() as u64)
 }
 
 /// Applies a record, reading messages into memory where it needs them.

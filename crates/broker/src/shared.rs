@@ -4,13 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use foldhash::fast::RandomState;
-use hashbrown::HashMap;
 use nexo_core::batch::LaneSpan;
 use nexo_core::config::SyncMode;
 use nexo_core::queue::{Applied, Death, Handed, Outgoing, PageRequest};
 use nexo_core::record::Record;
-use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Span, Urgency};
+use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Patience, Span, Urgency};
 use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Timestamp};
 
 use crate::catalog::Catalog;
@@ -21,12 +19,13 @@ use crate::error::QueueError;
 use crate::exchanges::Exchanges;
 use crate::intake::Intake;
 use crate::keeper::Keeper;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Deliveries, Mailbox};
 use crate::options::BrokerOptions;
 use crate::slot::{Slot, SlotState};
+use crate::threads::Threads;
 use crate::timer::Timer;
 use crate::traffic::{AllTraffic, Protocol, Traffic};
-use crate::workers::Workers;
+use crate::workers::{Work, Workers};
 
 /// Messages handed out, or dealt with because of time, under one hold of a queue's lock.
 const BATCH: usize = 1000;
@@ -34,6 +33,8 @@ const BATCH: usize = 1000;
 const BATCHES: usize = 8;
 /// When a record could not be written, the queue tries again after this.
 const RETRY: Millis = Millis(500);
+/// The same, if only the disk is behind: what follows from a change never waits for it under the queue's lock.
+const RETRY_BUSY: Millis = Millis(20);
 
 /// Everything that is one of its kind in a broker.
 #[derive(Debug)]
@@ -48,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
     pub(crate) exchanges: Exchanges,
+    pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,
     pub(crate) keeper: Keeper,
@@ -62,6 +64,10 @@ pub(crate) struct Shared {
     pub(crate) memory_bytes: AtomicI64,
     /// Messages handed out by all queues.
     pub(crate) delivered: AtomicU64,
+    /// Messages found since the start to be lost to damage.
+    pub(crate) damaged_messages: AtomicU64,
+    /// There may be more of them, which nobody can count.
+    pub(crate) damaged_uncounted: bool,
     pub(crate) stopping: AtomicBool,
     pub(crate) traffic: Arc<AllTraffic>,
 }
@@ -196,6 +202,17 @@ impl Shared {
         urgency: Urgency,
         claim: Claim,
     ) -> Result<(Written, Vec<Applied>), AppendError> {
+        self.commit_with(state, records, urgency, claim, Patience::Wait)
+    }
+
+    fn commit_with(
+        &self,
+        state: &mut SlotState,
+        records: &[Record],
+        urgency: Urgency,
+        claim: Claim,
+        patience: Patience,
+    ) -> Result<(Written, Vec<Applied>), AppendError> {
         let id = state.queue.id();
         // Of a queue that does not survive a restart only messages are written, to be read back when memory is short.
         let kept = |record: &&Record| state.durable || matches!(record, Record::Messages(_));
@@ -204,7 +221,7 @@ impl Shared {
         let (at, written) = if entries.is_empty() {
             (Position::default(), Written::NOTHING)
         } else {
-            let appended = self.append(&entries, urgency, claim)?;
+            let appended = self.append_with(&entries, urgency, claim, patience)?;
             state.dirty = true;
             (appended.at, Written { end: appended.end, urgency })
         };
@@ -230,8 +247,21 @@ impl Shared {
         urgency: Urgency,
         claim: Claim,
     ) -> Result<Appended, AppendError> {
+        self.append_with(entries, urgency, claim, Patience::Wait)
+    }
+
+    fn append_with(
+        &self,
+        entries: &[Encoded],
+        urgency: Urgency,
+        claim: Claim,
+        patience: Patience,
+    ) -> Result<Appended, AppendError> {
         let refs: Vec<EntryRef<'_>> = entries.iter().map(Encoded::as_entry).collect();
-        self.log.append(&refs, urgency, claim)
+        match patience {
+            Patience::Wait => self.log.append(&refs, urgency, claim),
+            Patience::Refuse => self.log.try_append(&refs, urgency, claim),
+        }
     }
 
     /// Tells the log what a queue keeps alive, and the keeper if much has been let go.
@@ -277,9 +307,10 @@ impl Shared {
         let reason = error.to_string();
         match error {
             AppendError::Full { .. } => QueueError::DiskFull { reason },
-            AppendError::Failed { .. } | AppendError::TooLarge { .. } | AppendError::Closed => {
-                QueueError::Unavailable { reason }
-            }
+            AppendError::Failed { .. }
+            | AppendError::TooLarge { .. }
+            | AppendError::Busy
+            | AppendError::Closed => QueueError::Unavailable { reason },
         }
     }
 
@@ -335,11 +366,14 @@ impl Shared {
                 aftermath.cold.push((mailbox, number, messages));
             }
         }
+        // Whoever asks for what is there now waits for this as for a page.
+        let busy = matches!(outcome, Err(AppendError::Busy));
+        let caught_up = std::mem::replace(&mut state.busy, busy) && !busy;
         let again = match outcome {
             Ok(more) => more.then_some(now),
             Err(error) => {
                 tracing::debug!(queue = %slot.name, %error, "a record could not be written; trying again later");
-                Some(now.plus(RETRY))
+                Some(now.plus(if error == AppendError::Busy { RETRY_BUSY } else { RETRY }))
             }
         };
         let expiry = expires_at(state);
@@ -362,7 +396,7 @@ impl Shared {
             }
             state.paging = !aftermath.pages.is_empty();
         }
-        if std::mem::take(&mut state.page_arrived) {
+        if std::mem::take(&mut state.page_arrived) || caught_up {
             // Whoever waits for the log and not for a push must see that it was read.
             for mailbox in state.mailboxes.values() {
                 mailbox.stir();
@@ -412,7 +446,7 @@ impl Shared {
             // What is left of a full disk is for what frees space, and a lease does not. But whoever will acknowledge
             // must get its messages; `unwritten.rs` says what that means for a replay.
             let claim = if dispatch.must_be_written() { Claim::Reserved } else { Claim::Normal };
-            match self.append(&[entry], Urgency::Lazy, claim) {
+            match self.append_with(&[entry], Urgency::Lazy, claim, Patience::Refuse) {
                 Ok(_) => state.dirty = true,
                 Err(AppendError::Full { .. }) if claim == Claim::Normal => is_unwritten = true,
                 Err(error) => {
@@ -442,7 +476,7 @@ impl Shared {
         }
         let records = state.queue.decide_unwritten_leases(BATCH);
         // If there is still none, it is tried again later.
-        let _ = self.commit(state, &records, Urgency::Lazy, Claim::Normal);
+        let _ = self.commit_with(state, &records, Urgency::Lazy, Claim::Normal, Patience::Refuse);
     }
 
     fn commit_if(&self, state: &mut SlotState, records: &[Record], durable: bool) -> Result<(), AppendError> {
@@ -450,7 +484,7 @@ impl Shared {
             return Ok(());
         }
         if durable {
-            self.commit(state, records, Urgency::Lazy, Claim::Reserved)?;
+            self.commit_with(state, records, Urgency::Lazy, Claim::Reserved, Patience::Refuse)?;
         } else {
             for record in records {
                 self.apply_unwritten(state, record);
@@ -462,16 +496,17 @@ impl Shared {
     pub(crate) fn finish(self: &Arc<Self>, slot: &Arc<Slot>, aftermath: Aftermath) {
         for (mailbox, number, messages) in aftermath.cold {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || shared.read_delivery(&slot, &mailbox, number, messages));
+            let read = move || shared.read_delivery(&slot, &mailbox, number, messages);
+            self.workers.spawn(Work::Deliver, read);
         }
         self.bury_soon(slot, aftermath.deaths);
         if !aftermath.pages.is_empty() {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || shared.load_pages(&slot, &aftermath.pages));
+            self.workers.spawn(Work::Deliver, move || shared.load_pages(&slot, &aftermath.pages));
         }
         if aftermath.expired {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(move || {
+            self.workers.spawn(Work::Chore, move || {
                 shared.delete_unused(&slot, |state, now| expires_at(state).is_some_and(|at| at <= now))
             });
         }
@@ -513,39 +548,6 @@ impl Drop for Shared {
 fn expires_at(state: &SlotState) -> Option<Timestamp> {
     let expires = state.queue.config().expires?;
     (state.queue.consumers().0 == 0).then(|| state.last_used.plus(expires))
-}
-
-/// What each consumer gets: turns in several rounds become one batch in its mailbox.
-#[derive(Default)]
-struct Deliveries {
-    batches: Vec<(Arc<Mailbox>, Vec<Handed>)>,
-    places: HashMap<ConsumerId, usize, RandomState>,
-}
-
-impl Deliveries {
-    fn add(
-        &mut self,
-        consumer: ConsumerId,
-        mailboxes: &HashMap<ConsumerId, Arc<Mailbox>, RandomState>,
-        messages: impl Iterator<Item = Handed>,
-    ) {
-        // One consumer in a row needs no looking up.
-        let place = match self.batches.last() {
-            Some((mailbox, _)) if mailbox.consumer() == consumer => Some(self.batches.len() - 1),
-            _ => self.places.get(&consumer).copied(),
-        };
-        let place = match (place, mailboxes.get(&consumer)) {
-            (Some(place), _) => place,
-            (None, Some(mailbox)) => {
-                self.places.insert(consumer, self.batches.len());
-                self.batches.push((Arc::clone(mailbox), Vec::new()));
-                self.batches.len() - 1
-            }
-            // A consumer without a mailbox has left, and its messages come back with its leases.
-            (None, None) => return messages.for_each(drop),
-        };
-        self.batches[place].1.extend(messages);
-    }
 }
 
 pub(crate) fn not_found(name: &QueueName) -> QueueError {

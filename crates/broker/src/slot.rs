@@ -1,16 +1,18 @@
 //! One queue with all that belongs to it on this node, behind a lock of its own.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use nexo_core::message::Durability;
 use nexo_core::queue::{Death, Queue};
-use nexo_types::{ConsumerId, Offset, Position, QueueId, QueueName, Timestamp};
+use nexo_types::{ConsumerId, Offset, QueueId, QueueName, Timestamp};
 use parking_lot::Mutex;
 
 use crate::flow::{Flow, FlowGate};
 use crate::mailbox::Mailbox;
+use crate::manifest::Snapshot;
 use crate::request::{SessionId, Settle};
 use crate::shared::Written;
 
@@ -42,16 +44,18 @@ pub(crate) struct SlotState {
     pub(crate) deleted: bool,
     /// A page is being read.
     pub(crate) paging: bool,
+    /// The disk was behind when something was to be handed out; that is tried again.
+    pub(crate) busy: bool,
     /// A page has just come in.
     pub(crate) page_arrived: bool,
     /// The earliest deadline that the timer has been told.
     pub(crate) armed: Option<Timestamp>,
     /// Records have been written since the last snapshot.
     pub(crate) dirty: bool,
-    /// The frames of the last snapshot; empty if there is none.
-    pub(crate) snapshot: Vec<Position>,
+    /// The last snapshot.
+    pub(crate) snapshot: Snapshot,
     /// Messages that died and are to be moved, in the order of their deaths.
-    pub(crate) pending_deaths: Vec<Death>,
+    pub(crate) pending_deaths: VecDeque<Death>,
     /// What was said about leased messages by somebody who does not wait, and could not be written down yet. Each is
     /// leased, so there are no more of them than messages in flight.
     pub(crate) unsettled: Vec<(Vec<(Offset, u32)>, Settle)>,
@@ -83,11 +87,12 @@ impl Slot {
             durable: durability == Durability::Durable,
             deleted: false,
             paging: false,
+            busy: false,
             page_arrived: false,
             armed: None,
             dirty: true,
-            snapshot: Vec::new(),
-            pending_deaths: Vec::new(),
+            snapshot: Snapshot::default(),
+            pending_deaths: VecDeque::new(),
             unsettled: Vec::new(),
             last_push: Written::NOTHING,
             memory_bytes: 0,

@@ -43,6 +43,8 @@ pub struct QueueStats {
     pub expired: u64,
     /// Messages dropped because the queue was full.
     pub overflowed: u64,
+    /// Messages lost because the disk did not give their bytes back.
+    pub damaged: u64,
     /// Pushes recognised as repetitions.
     pub duplicates: u64,
     /// Messages pushed a second, lately.
@@ -81,6 +83,7 @@ impl QueueStats {
             dead_lettered: totals.dead_lettered,
             expired: totals.expired,
             overflowed: totals.overflowed,
+            damaged: totals.damaged,
             duplicates: figures.duplicates,
             push_rate: figures.push_rate,
             deliver_rate: figures.deliver_rate,
@@ -97,6 +100,11 @@ impl QueueStats {
 pub enum Health {
     /// It can.
     Ok,
+    /// It can, but something that was confirmed is lost, or nearly was.
+    Degraded {
+        /// In words for whoever has to look into it.
+        reason: String,
+    },
     /// Not until there is room on the disk. Messages can be taken out, and that may make room.
     DiskFull {
         /// In words for whoever has to make room.
@@ -110,12 +118,23 @@ pub enum Health {
 }
 
 impl Health {
-    /// Why it cannot.
+    /// Whether it can take and confirm messages.
+    #[must_use]
+    pub const fn can_serve(&self) -> bool {
+        match self {
+            Self::Ok | Self::Degraded { .. } => true,
+            Self::DiskFull { .. } | Self::Unhealthy { .. } => false,
+        }
+    }
+
+    /// What is wrong, if anything.
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Ok => None,
-            Self::DiskFull { reason } | Self::Unhealthy { reason } => Some(reason),
+            Self::Degraded { reason } | Self::DiskFull { reason } | Self::Unhealthy { reason } => {
+                Some(reason)
+            }
         }
     }
 }
@@ -127,6 +146,10 @@ pub struct BrokerStats {
     pub health: Health,
     /// How many queues there are.
     pub queues: u64,
+    /// Messages found since the start to be lost to damage, in all queues.
+    pub damaged_messages: u64,
+    /// More may be lost than that: nothing tells how many were in a part of the log that cannot be read.
+    pub damaged_uncounted: bool,
     /// Bytes of messages held in memory.
     pub message_memory_bytes: u64,
     /// Free bytes on the disk that holds the data, or 0 where the system does not say.

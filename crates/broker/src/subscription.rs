@@ -18,6 +18,7 @@ use crate::request::Settle;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
 use crate::traffic::Protocol;
+use crate::workers::Work;
 
 /// How long somebody who does not want to wait waits for the disk.
 const LOG_READ_MAX: Duration = Duration::from_secs(30);
@@ -189,7 +190,7 @@ impl Subscription {
                 let stirred = self.mailbox.stirred();
                 let reading = self.mailbox.is_waiting_for_log() || {
                     let state = self.slot.state.lock();
-                    state.paging && !state.deleted
+                    (state.paging || state.busy) && !state.deleted
                 };
                 if self.mailbox.len() >= max || !reading || self.mailbox.is_closed() {
                     return;
@@ -331,7 +332,8 @@ impl Drop for Subscription {
         }
         if self.kind != Kind::Pull && self.slot.state.lock().is_left_alone() {
             let (shared, slot) = (Arc::clone(&self.shared), Arc::clone(&self.slot));
-            self.shared.workers.spawn(move || shared.delete_unused(&slot, |state, _| state.is_left_alone()));
+            let delete = move || shared.delete_unused(&slot, |state, _| state.is_left_alone());
+            self.shared.workers.spawn(Work::Chore, delete);
         }
     }
 }

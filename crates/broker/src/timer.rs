@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::shared::Shared;
 use crate::slot::Slot;
 
+const NAME: &str = "nexo-timer";
 /// Longest sleep: a moment that never comes must not overflow the system's clock.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
 
@@ -37,7 +38,7 @@ impl Timer {
     pub(crate) fn start(self: &Arc<Self>, shared: &Arc<Shared>) -> std::io::Result<()> {
         let (timer, clock, weak) = (Arc::clone(self), Arc::clone(&shared.clock), Arc::downgrade(shared));
         let run = move || timer.run(&clock, &weak);
-        let thread = thread::Builder::new().name("nexo-timer".into()).spawn(run)?;
+        let thread = shared.threads.spawn(NAME, run)?;
         self.state.lock().thread = Some(thread);
         Ok(())
     }
@@ -74,6 +75,8 @@ impl Timer {
         while let Some(due) = self.next(clock) {
             // Held only while there is something to do, so that a broker that is dropped can end.
             let Some(shared) = shared.upgrade() else { return };
+            #[cfg(test)]
+            shared.threads.panic_if_asked(NAME);
             for (at, slot) in due {
                 if let Some(slot) = slot.upgrade() {
                     shared.wake_queue(&slot, at);

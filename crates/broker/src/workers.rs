@@ -1,4 +1,8 @@
-//! A few threads for work that may wait for the disk: reading messages back, moving dead letters.
+//! A few threads for work that may wait for the disk: reading messages back, moving dead letters, looking into queues.
+//!
+//! Each kind of work has threads of its own, so that none waits behind another: a consumer's next messages are read
+//! however many dead letters are on the move and however large the messages are that somebody looks at. Within a kind, jobs
+//! are done in the order in which they came, and each is a bounded slice, so that queues take turns.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,19 +10,52 @@ use std::thread::{self, JoinHandle};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Two: one that waits for a slow read does not hold up the other queues, and the machine has few cores.
-const THREADS: usize = 2;
+use crate::threads::Threads;
+
+/// Kinds of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Reading messages back for consumers.
+    Deliver,
+    /// Moving messages from one queue to another.
+    Move,
+    /// Reading messages for somebody who only looks.
+    Look,
+    /// Deleting queues and letting go of messages: little reading, if any.
+    Chore,
+}
+
+impl Work {
+    const ALL: [Self; 4] = [Self::Deliver, Self::Move, Self::Look, Self::Chore];
+
+    /// Two where one slow read would hold up other queues that wait for the same; the machine has few cores.
+    const fn threads(self) -> usize {
+        match self {
+            Self::Deliver | Self::Move => 2,
+            Self::Look | Self::Chore => 1,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Deliver => "deliver",
+            Self::Move => "move",
+            Self::Look => "look",
+            Self::Chore => "chore",
+        }
+    }
+}
 
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The threads and what they have to do.
 #[derive(Clone, Default)]
 pub(crate) struct Workers {
-    shared: Arc<Shared>,
+    pools: [Arc<Pool>; Work::ALL.len()],
 }
 
 #[derive(Default)]
-struct Shared {
+struct Pool {
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -32,56 +69,69 @@ struct State {
 
 impl std::fmt::Debug for Workers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Workers").field("jobs", &self.shared.state.lock().jobs.len()).finish()
+        let jobs: Vec<usize> = self.pools.iter().map(|pool| pool.state.lock().jobs.len()).collect();
+        f.debug_struct("Workers").field("jobs", &jobs).finish()
     }
 }
 
 impl Workers {
-    pub(crate) fn start(&self) -> std::io::Result<()> {
-        let mut state = self.shared.state.lock();
-        for number in 0..THREADS {
-            let shared = Arc::clone(&self.shared);
-            let name = format!("nexo-worker-{number}");
-            state.threads.push(thread::Builder::new().name(name).spawn(move || shared.run())?);
+    pub(crate) fn start(&self, threads: &Threads) -> std::io::Result<()> {
+        for work in Work::ALL {
+            for number in 0..work.threads() {
+                let pool = Arc::clone(self.pool(work));
+                let name = format!("nexo-worker-{}-{number}", work.name());
+                let (own_name, noted) = (name.clone(), threads.clone());
+                let thread = threads.spawn(&name, move || pool.run(&own_name, &noted))?;
+                self.pool(work).state.lock().threads.push(thread);
+            }
         }
         Ok(())
     }
 
     /// Has `job` done soon. After [`Self::stop`] it is dropped.
-    pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
-        let mut state = self.shared.state.lock();
+    pub(crate) fn spawn(&self, work: Work, job: impl FnOnce() + Send + 'static) {
+        let pool = self.pool(work);
+        let mut state = pool.state.lock();
         if !state.stopping {
             state.jobs.push_back(Box::new(job));
-            self.shared.wake.notify_one();
+            pool.wake.notify_one();
         }
     }
 
     /// Finishes what has been started and drops the rest.
     pub(crate) fn stop(&self) {
-        let threads = {
-            let mut state = self.shared.state.lock();
+        let mut threads = Vec::new();
+        let mut dropped = Vec::new();
+        for pool in &self.pools {
+            let mut state = pool.state.lock();
             state.stopping = true;
-            state.jobs.clear();
-            self.shared.wake.notify_all();
-            std::mem::take(&mut state.threads)
-        };
+            // A job may own the last handle to something that needs this lock.
+            dropped.push(std::mem::take(&mut state.jobs));
+            pool.wake.notify_all();
+            threads.append(&mut state.threads);
+        }
+        drop(dropped);
         for thread in threads {
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 tracing::error!("a worker thread panicked");
             }
         }
     }
+
+    fn pool(&self, work: Work) -> &Arc<Pool> {
+        &self.pools[work as usize]
+    }
 }
 
-impl Shared {
-    fn run(&self) {
+impl Pool {
+    fn run(&self, name: &str, threads: &Threads) {
         let mut state = self.state.lock();
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 // A bug in one job must not end all reading and moving.
                 let run = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
                 if parking_lot::MutexGuard::unlocked(&mut state, run).is_err() {
-                    tracing::error!("a job of the broker panicked");
+                    threads.note_panic(name);
                 }
             } else if state.stopping {
                 return;

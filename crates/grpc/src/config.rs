@@ -127,6 +127,7 @@ pub(crate) fn queue_to_proto(queue: &QueueStats) -> proto::Queue {
             dead_lettered: queue.dead_lettered,
             expired: queue.expired,
             overflowed: queue.overflowed,
+            damaged: queue.damaged,
             duplicates: queue.duplicates,
             push_rate: queue.push_rate,
             deliver_rate: queue.deliver_rate,

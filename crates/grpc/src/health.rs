@@ -34,7 +34,7 @@ impl Health {
 fn status(broker: &Broker, stop: &CancellationToken) -> ServingStatus {
     match broker.health() {
         _ if stop.is_cancelled() => ServingStatus::NotServing,
-        BrokerHealth::Ok => ServingStatus::Serving,
+        BrokerHealth::Ok | BrokerHealth::Degraded { .. } => ServingStatus::Serving,
         BrokerHealth::DiskFull { .. } | BrokerHealth::Unhealthy { .. } => ServingStatus::NotServing,
     }
 }

@@ -21,11 +21,17 @@ impl StatsService for Stats {
 }
 
 fn to_proto(stats: &BrokerStats) -> proto::GetStatsResponse {
-    let reason = stats.health.reason();
+    let reason = stats.health.reason().unwrap_or_default().to_owned();
+    let (unhealthy_reason, degraded_reason) =
+        if stats.health.can_serve() { (String::new(), reason) } else { (reason, String::new()) };
     proto::GetStatsResponse {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        healthy: reason.is_none(),
-        unhealthy_reason: reason.unwrap_or_default().to_owned(),
+        healthy: stats.health.can_serve(),
+        unhealthy_reason,
+        degraded: !degraded_reason.is_empty(),
+        degraded_reason,
+        damaged_messages: stats.damaged_messages,
+        damaged_uncounted: stats.damaged_uncounted,
         queues: stats.queues,
         resident_bytes: stats.process.resident_bytes,
         message_memory_bytes: stats.message_memory_bytes,

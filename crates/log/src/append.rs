@@ -11,9 +11,9 @@ use crate::entry::{EntryKind, EntryRef};
 use crate::error::AppendError;
 use crate::frame::{self, END_BYTES, MARKER_BYTES};
 use crate::group::Group;
-use crate::header::HEADER_BYTES;
+use crate::header::{HEADER_BYTES, TRAILER_BYTES};
 use crate::index::SPAN_BYTES_MAX;
-use crate::options::{Claim, FRAME_BYTES_MAX, SEGMENT_BYTES_MAX, Urgency};
+use crate::options::{Claim, FRAME_BYTES_MAX, Patience, SEGMENT_BYTES_MAX, Urgency};
 use crate::segment::Segment;
 use crate::shared::{Shared, State};
 use crate::stats::add;
@@ -21,6 +21,9 @@ use crate::stats::add;
 /// With this much waiting to be written, appends wait too. It bounds memory when the disk is slower than those
 /// who append, and is far more than one group needs.
 pub(crate) const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What appends that do not wait may add to that. They are leases and returns: a few bytes for each message.
+const PENDING_BYTES_EXTRA: usize = 16 * 1024 * 1024;
 
 /// Where a frame was put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,9 +48,9 @@ impl Need {
     }
 
     /// What has to be free behind the frame: a marker and an end frame, in case the segment ends with the next
-    /// group, and the footer.
+    /// group, the footer and the trailer.
     fn tail(&self, footer_so_far: usize) -> usize {
-        MARKER_BYTES + END_BYTES + footer_so_far + self.footer
+        MARKER_BYTES + END_BYTES + footer_so_far + self.footer + TRAILER_BYTES as usize
     }
 
     /// The largest frame that an empty segment takes.
@@ -63,12 +66,13 @@ impl Shared {
         entries: &[EntryRef<'_>],
         urgency: Urgency,
         claim: Claim,
+        patience: Patience,
     ) -> Result<Appended, AppendError> {
         entries.iter().for_each(EntryRef::assert_sound);
         let need = Need::of(entries);
         let appended = if need.frame <= need.frame_max(self.options.segment_bytes) {
             let mut state = self.state.lock();
-            self.wait_for_room(&mut state, &need, claim)?;
+            self.wait_for_room(&mut state, &need, claim, patience)?;
             let appended = self.put(&mut state, entries);
             self.rouse_writer(&mut state, urgency, appended.end);
             appended
@@ -90,10 +94,11 @@ impl Shared {
         state: &mut MutexGuard<'_, State>,
         need: &Need,
         claim: Claim,
+        patience: Patience,
     ) -> Result<(), AppendError> {
         loop {
             // Not counting a large frame, which was let in by itself: nobody else need wait for it.
-            self.wait_for_buffer(state, |pending| pending.bytes.len())?;
+            self.wait_for_buffer(state, patience, |pending| pending.bytes.len())?;
             if let Some(reason) = state.stalled.as_ref().filter(|_| claim == Claim::Normal) {
                 return Err(AppendError::Full { reason: reason.clone() });
             }
@@ -106,6 +111,8 @@ impl Shared {
                 self.rotate(state, next);
             } else if let Some(reason) = &state.full {
                 return Err(AppendError::Full { reason: reason.clone() });
+            } else if patience == Patience::Refuse {
+                return Err(AppendError::Busy);
             } else {
                 // The keeper is at it and will find either a segment or that the disk is full.
                 self.room.wait(state);
@@ -117,13 +124,18 @@ impl Shared {
     pub(crate) fn wait_for_buffer(
         &self,
         state: &mut MutexGuard<'_, State>,
+        patience: Patience,
         bytes: impl Fn(&Group) -> usize,
     ) -> Result<(), AppendError> {
         loop {
             if let Some(refusal) = state.append_refusal() {
                 return Err(refusal);
             }
-            if bytes(&state.pending) < PENDING_BYTES_MAX {
+            let max = match patience {
+                Patience::Wait => PENDING_BYTES_MAX,
+                Patience::Refuse => PENDING_BYTES_MAX + PENDING_BYTES_EXTRA,
+            };
+            if bytes(&state.pending) < max {
                 return Ok(());
             }
             if let Some(reason) = &state.stalled {
@@ -131,6 +143,9 @@ impl Shared {
             }
             state.write_wanted = true;
             self.writer_wake.notify_one();
+            if patience == Patience::Refuse {
+                return Err(AppendError::Busy);
+            }
             self.room.wait(state);
         }
     }

@@ -171,6 +171,22 @@ pub(crate) fn decode_entries(bytes: &Bytes) -> Option<Vec<Entry>> {
     Some(entries)
 }
 
+/// Whether the bytes can be taken apart as entries. Each one costs some of the budget, and without any left
+/// they cannot.
+pub(crate) fn look_like_entries(mut bytes: &[u8], budget: &mut usize) -> bool {
+    const COST: usize = 8;
+    while !bytes.is_empty() {
+        let mut spans = 0usize;
+        let head = take_head(&mut bytes, |_, _| spans += 1);
+        *budget = budget.saturating_sub(COST * (1 + spans));
+        match head {
+            Some(head) if *budget > 0 => bytes = &bytes[head.payload_len..],
+            Some(_) | None => return false,
+        }
+    }
+    true
+}
+
 /// Calls `span` for each span and `entry` for each entry without keeping any; `None` if they are malformed.
 pub(crate) fn walk_entries(
     mut bytes: &[u8],

@@ -1,9 +1,10 @@
 //! What can go wrong, one type for each thing that is asked of the log.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use nexo_types::{Position, SegmentId};
+use nexo_types::{Position, QueueId, SegmentId};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -72,6 +73,16 @@ pub enum OpenError {
         /// What is allowed.
         demand: &'static str,
     },
+    /// Files that must be there are not.
+    #[error(
+        "data directory '{dir}' is not complete: {} missing; put the files back, or start with accept-loss to go on without what was in them", missing_segments(.segments)
+    )]
+    Missing {
+        /// The directory.
+        dir: String,
+        /// The segments whose files are gone.
+        segments: Vec<SegmentId>,
+    },
     /// The disk has no room for even a small segment.
     #[error("no space left in data directory '{dir}': not even {bytes} bytes for a new segment")]
     NoSpace {
@@ -90,6 +101,16 @@ pub enum OpenError {
         /// What the disk said.
         source: io::Error,
     },
+}
+
+/// How many segments an error names one by one.
+const NAMED_MAX: usize = 20;
+
+fn missing_segments(segments: &[SegmentId]) -> String {
+    let named: Vec<String> = segments.iter().take(NAMED_MAX).map(|id| format!("segments/{id}.seg")).collect();
+    let more = segments.len().saturating_sub(NAMED_MAX);
+    let and_more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!("{}{and_more} {}", named.join(", "), if segments.len() == 1 { "is" } else { "are" })
 }
 
 /// Why a frame was not taken.
@@ -115,6 +136,9 @@ pub enum AppendError {
         /// The most that is taken.
         max: usize,
     },
+    /// It would have had to wait, and was told not to: see [`Patience`](crate::Patience).
+    #[error("the disk is behind")]
+    Busy,
     /// The log was closed.
     #[error("the log is closed")]
     Closed,
@@ -188,6 +212,15 @@ pub struct Damage {
     pub end: u32,
     /// What is wrong.
     pub fact: String,
-    /// Where a copy of the segment file was put, relative to the data directory, if that was possible.
+    /// Where a copy of the damaged bytes was put, relative to the data directory, if that was possible.
     pub copy: Option<String>,
+    /// How many messages of each queue lay there, if the segment's index tells. Some of them may have been
+    /// settled.
+    pub lost: Option<Vec<(QueueId, u64)>>,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {} at byte {}: {}", self.at.segment, self.at.byte, self.fact)
+    }
 }

@@ -132,16 +132,28 @@ fn content(payload: &[u8]) -> Result<Checked<'_>, Bad> {
 }
 
 /// As [`check`], but turns away what does not look like a frame before summing it up. A scan over arbitrary
-/// bytes would otherwise sum up to a whole segment at each of them.
-pub(crate) fn check_if_plausible(buf: &[u8], salt: u32, byte: u32) -> Option<Checked<'_>> {
+/// bytes would otherwise sum up to a whole segment at each of them. What it costs is taken from `budget`.
+pub(crate) fn check_if_plausible<'a>(
+    buf: &'a [u8],
+    salt: u32,
+    byte: u32,
+    budget: &mut usize,
+) -> Option<Checked<'a>> {
     let (payload, _) = outline(buf).ok()?;
     let plausible = match payload.split_first()? {
-        (&KIND_ENTRIES, rest) => entry::walk_entries(rest, |_, _| {}, |_| {}).is_some(),
+        (&KIND_ENTRIES, rest) => entry::look_like_entries(rest, budget),
         (&KIND_MARKER, rest) => rest.len() + 1 == MARKER_PAYLOAD_BYTES,
         (&KIND_END, rest) => rest.is_empty(),
         _ => false,
     };
-    if plausible { check(buf, salt, byte).ok() } else { None }
+    if !plausible || *budget == 0 {
+        return None;
+    }
+    let checked = check(buf, salt, byte).ok();
+    if checked.is_none() {
+        *budget = budget.saturating_sub(payload.len());
+    }
+    checked
 }
 
 /// The next commit marker in `buf` from `from` on, where `buf` starts at the segment's first byte.

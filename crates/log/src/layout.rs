@@ -7,21 +7,24 @@ use nexo_types::SegmentId;
 
 use crate::disk::{Disk, DiskLock};
 use crate::error::OpenError;
+use crate::inventory;
 
 pub(crate) const SEGMENTS: &str = "segments";
 pub(crate) const SPARE: &str = "spare";
 pub(crate) const DAMAGED: &str = "damaged";
+/// The list of segments; see `inventory`.
+pub(crate) const INVENTORY: &str = "INVENTORY";
 
 const FORMAT: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
 const FORMAT_NAME: &str = "nexo-data";
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 /// Longer than any FORMAT file of ours.
 const FORMAT_BYTES_MAX: usize = 256;
 
 /// What an opening that was cut off may have left behind before it wrote `FORMAT`, and what file systems put
 /// into a new volume by themselves.
-const HARMLESS: [&str; 6] = ["LOCK", FORMAT_NEW, SEGMENTS, SPARE, DAMAGED, "lost+found"];
+const HARMLESS: [&str; 7] = ["LOCK", FORMAT_NEW, INVENTORY, SEGMENTS, SPARE, DAMAGED, "lost+found"];
 
 pub(crate) fn segment_path(id: SegmentId) -> String {
     format!("{SEGMENTS}/{id}.seg")
@@ -98,6 +101,7 @@ fn lay_out(disk: &dyn Disk, is_new: bool) -> io::Result<()> {
         disk.create_dir(dir)?;
     }
     if is_new {
+        inventory::set_up(disk)?;
         let file = disk.create(FORMAT_NEW)?;
         file.write_at(format!("{FORMAT_NAME} {FORMAT_VERSION}\n").as_bytes(), 0)?;
         file.sync_data()?;

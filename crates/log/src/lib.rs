@@ -9,11 +9,13 @@
 //!   syncs; `wait` tells those who wait. The `keeper` thread prepares segments and seals them. A frame larger
 //!   than a segment takes another way in, `oversize`.
 //! - `frame`, `entry`, `header` and `index` are the bytes, described in `docs/format.md`.
-//! - `recovery` opens a log with the help of `scan`; `layout` knows the directory, `spares` the files to reuse.
-//! - `read` and `lookup` find frames again.
+//! - `recovery` opens a log with the help of `scan`; `layout` knows the directory, `spares` the files to reuse,
+//!   `inventory` which segments must be there.
+//! - `read` and `lookup` find frames again; `damage` keeps account of what cannot be read.
 //! - [`disk`] is everything below, with fakes that fail on command.
 
 mod append;
+mod damage;
 pub mod disk;
 mod entry;
 mod error;
@@ -21,6 +23,7 @@ mod frame;
 mod group;
 mod header;
 mod index;
+mod inventory;
 mod keeper;
 mod layout;
 mod log;
@@ -43,7 +46,8 @@ pub use error::{AppendError, Damage, LogError, OpenError, ReadError};
 pub use index::FrameRef;
 pub use log::{Log, OPEN_FILES_MAX, SEALED_FILES_OPEN_MAX, SegmentUsage};
 pub use options::{
-    Claim, FRAME_BYTES_MAX, LogOptions, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, Urgency,
+    Claim, FRAME_BYTES_MAX, LogOptions, Patience, SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN, Urgency,
 };
 pub use recovery::Recovered;
 pub use stats::{GROUP_FRAMES_BOUNDS, Health, Histogram, LogStats, SYNC_MICROS_BOUNDS};

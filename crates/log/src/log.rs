@@ -3,19 +3,20 @@
 use std::ops::{ControlFlow, RangeInclusive};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
 use nexo_types::{Offset, Position, Priority, QueueId, SegmentId};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::append::Appended;
+use crate::damage::KnownDamage;
 use crate::disk::{Disk, PooledDisk};
 use crate::entry::{EntryRef, Frame};
 use crate::error::{AppendError, Damage, LogError, OpenError, ReadError, is_shortage};
 use crate::index::FrameRef;
 use crate::index::cache::FooterCache;
-use crate::options::{Claim, LogOptions, Urgency};
+use crate::options::{Claim, LogOptions, Patience, Urgency};
 use crate::recovery::{self, Opened, Recovered};
 use crate::segment::EndFrame;
 use crate::shared::{Phase, Shared, State};
@@ -95,6 +96,7 @@ impl Log {
             spares,
             footers: Mutex::new(FooterCache::new(FOOTER_CACHE_BYTES)),
             metrics,
+            known_damage: KnownDamage::new(&recovered.damage),
             rotate_hook: RwLock::new(None),
             oversize_turn: Mutex::new(()),
             lock: Mutex::new(Some(lock)),
@@ -125,7 +127,21 @@ impl Log {
         urgency: Urgency,
         claim: Claim,
     ) -> Result<Appended, AppendError> {
-        self.shared().append(entries, urgency, claim)
+        self.shared().append(entries, urgency, claim, Patience::Wait)
+    }
+
+    /// As [`Log::append`], for a frame that fits into a segment: where that would wait, this is refused as
+    /// [`AppendError::Busy`].
+    ///
+    /// # Errors
+    /// Nothing was appended then.
+    pub fn try_append(
+        &self,
+        entries: &[EntryRef<'_>],
+        urgency: Urgency,
+        claim: Claim,
+    ) -> Result<Appended, AppendError> {
+        self.shared().append(entries, urgency, claim, Patience::Refuse)
     }
 
     /// Resolves once everything before `end` is synced, or when that cannot be promised any more. Asks for a
@@ -224,7 +240,7 @@ impl Log {
     }
 
     /// Visits every frame from `from` on that was appended before this call, in order, until `visit` breaks.
-    /// Answers with the damage it met and passed over; a copy of each damaged segment is in `damaged/`.
+    /// Answers with the damage it met and passed over; a copy of the damaged bytes is in `damaged/`.
     ///
     /// # Errors
     /// When the disk fails, or a segment is retired meanwhile.
@@ -249,6 +265,12 @@ impl Log {
         let state = self.shared().state.lock();
         let flying = state.flying.as_ref().map_or(0, |group| group.len());
         (state.pending.len() + flying, state.appended_end)
+    }
+
+    /// Bytes of all frames appended since the log was opened.
+    #[must_use]
+    pub fn appended_bytes(&self) -> u64 {
+        self.shared().metrics.frame_bytes.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Every segment that holds frames, oldest first. The last is the active one.
@@ -308,12 +330,26 @@ impl Log {
         let shared = self.shared();
         let mut stats = shared.metrics.read(shared.health());
         let segments = self.segments();
+        stats.damage_first = shared.known_damage.first();
         stats.segments = segments.len();
         stats.sealed_segments = segments.iter().filter(|segment| segment.sealed).count();
         stats.spare_segments = shared.spares.count();
         let files: u64 = shared.segments.read().values().map(|segment| u64::from(segment.file_bytes())).sum();
         stats.disk_bytes = files + stats.spare_segments as u64 * u64::from(shared.options.segment_bytes);
         stats
+    }
+
+    /// The manifest before the one at `at`: where its frame starts, and its payload. For when that one is of no use.
+    #[must_use]
+    pub fn manifest_before(&self, at: Position) -> Option<(Position, bytes::Bytes)> {
+        self.shared().manifest_before(at)
+    }
+
+    /// How many damaged places have been found, and the first of them in words, if any.
+    #[must_use]
+    pub fn damage(&self) -> Option<(u64, String)> {
+        let first = self.shared().known_damage.first()?;
+        Some((self.shared().metrics.damage.load(Ordering::Relaxed), first))
     }
 
     /// Whether the log can take and keep what is appended.
@@ -403,11 +439,11 @@ fn refusal(state: &State) -> Option<LogError> {
 }
 
 fn spawn(name: &str, shared: &Arc<Shared>, run: fn(&Shared)) -> Result<JoinHandle<()>, OpenError> {
-    let own = shared.clone();
+    let (own, own_name) = (shared.clone(), name.to_owned());
     let body = move || {
         // A bug must not leave those who wait hanging: they are told, as after a failed write.
         if panic::catch_unwind(AssertUnwindSafe(|| run(&own))).is_err() {
-            own.fail("go on", &"a thread of the log panicked");
+            own.fail("go on", &format_args!("thread '{own_name}' has panicked"));
         }
     };
     let thread = thread::Builder::new().name(name.to_owned()).spawn(body);

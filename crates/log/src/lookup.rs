@@ -3,9 +3,9 @@
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
-use nexo_types::{Offset, Position, SegmentId};
-use tracing::warn;
+use nexo_types::{Offset, Position, QueueId, SegmentId};
 
+use crate::damage::LostCount;
 use crate::entry::Frame;
 use crate::error::{Damage, ReadError};
 use crate::header::{HEADER_BYTES, Seal};
@@ -18,7 +18,6 @@ use crate::recovery;
 use crate::scan;
 use crate::segment::{Index, Segment};
 use crate::shared::Shared;
-use crate::stats::add;
 
 /// Read at once when frames are read one after the other.
 const REPLAY_BYTES: usize = 1024 * 1024;
@@ -60,8 +59,7 @@ impl Shared {
         };
         match self.search_footer(&segment, &seal, lane, first, last, max) {
             Err(ReadError::Damaged { at, fact }) => {
-                warn!(%at, fact, "a footer is damaged; reading the segment instead");
-                add(&self.metrics.damage, 1);
+                self.note_damaged_footer(at, fact);
                 rebuild_index(&segment, seal.frames_end)?;
                 Ok(segment.with_index(|index| match index {
                     Index::Memory(index) | Index::Rebuilt(index) => index.find(lane, first, last, max),
@@ -175,8 +173,9 @@ impl Shared {
                 Ok(Found::Other { end }) => at = end,
                 Ok(Found::End) => break,
                 Err(ReadError::Damaged { fact, .. }) => {
-                    let next = self.pass_over(segment, at, frames_end, fact, damage)?;
-                    at = next;
+                    let met = self.note_damage(segment, at, fact)?;
+                    at = met.end.max(at + 1);
+                    damage.push(met);
                 }
                 Err(error) => return Err(error),
             }
@@ -184,26 +183,43 @@ impl Shared {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Reports damage at `at` and says where frames go on.
-    fn pass_over(
+    /// The latest readable manifest before `at`.
+    pub(crate) fn manifest_before(&self, at: Position) -> Option<(Position, bytes::Bytes)> {
+        let mut segments: Vec<Arc<Segment>> =
+            self.segments.read().range(..=at.segment).map(|(_, segment)| segment.clone()).collect();
+        while let Some(segment) = segments.pop() {
+            let end = if segment.id() == at.segment { at.byte } else { segment.frames_end() };
+            if let Some(found) = recovery::last_manifest_in(&segment, end) {
+                return Some(found);
+            }
+        }
+        None
+    }
+
+    /// How many messages of each queue lie in frames from `from` to `to`, as far as the index of the segment is
+    /// whole and can be read.
+    pub(crate) fn messages_between(
         &self,
         segment: &Segment,
-        at: u32,
-        frames_end: u32,
-        fact: &str,
-        damage: &mut Vec<Damage>,
-    ) -> Result<u32, ReadError> {
-        let bytes = read_whole(segment)?;
-        let next = scan::next_frame(&bytes, segment.header.salt, at + 1, frames_end).unwrap_or(frames_end);
-        let position = segment.position(at);
-        warn!(at = %position, end = next, fact, "the log is damaged");
-        add(&self.metrics.damage, 1);
-        let copy = match damage.last() {
-            Some(last) if last.at.segment == segment.id() => last.copy.clone(),
-            Some(_) | None => recovery::set_aside(&*self.disk, segment.id()),
+        from: u32,
+        to: u32,
+    ) -> Option<Vec<(QueueId, u64)>> {
+        let mut lost = LostCount::default();
+        let here = |frame: &FrameRef| from <= frame.byte && frame.byte < to;
+        let mut note = |(queue, _): LaneKey, frames: Vec<FrameRef>| {
+            lost.add(queue, frames.iter().filter(|frame| here(frame)).map(|f| u64::from(f.count)).sum());
         };
-        damage.push(Damage { at: position, end: next, fact: fact.to_owned(), copy });
-        Ok(next)
+        let (first, last) = (Offset(0), Offset(u64::MAX));
+        let seal = segment.with_index(|index| match index {
+            Index::Sealed(seal) => Some(*seal).filter(|seal| seal.index_is_whole),
+            // It was made from the frames that can be read.
+            Index::Memory(_) | Index::Rebuilt(_) => None,
+        })?;
+        for key in self.directory(segment, &seal).ok()?.keys() {
+            let section = self.read_section(segment, &seal, key).ok()??;
+            note(key, section.find(first, last, usize::MAX)?);
+        }
+        Some(lost.into_vec())
     }
 }
 

@@ -30,6 +30,8 @@ pub struct LogOptions {
     /// Room in the last segment that [`Claim::Normal`] appends may not use once the disk is full. `None` is an
     /// eighth of a segment.
     pub reserve_bytes: Option<u32>,
+    /// Whether to open a log some of whose files are missing, without what was in them.
+    pub accept_loss: bool,
 }
 
 impl Default for LogOptions {
@@ -40,6 +42,7 @@ impl Default for LogOptions {
             spare_segments_max: 4,
             lazy_write_delay: Duration::from_millis(10),
             reserve_bytes: None,
+            accept_loss: false,
         }
     }
 }
@@ -91,6 +94,16 @@ pub enum Urgency {
     Written,
     /// Somebody waits for it to be synced.
     Synced,
+}
+
+/// Whether an append may wait for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Until there is room, on the caller's thread.
+    Wait,
+    /// It is refused instead. Such appends are small and make others move on, so they have some room that those who wait
+    /// leave to them.
+    Refuse,
 }
 
 /// What an append may use when the disk is full.

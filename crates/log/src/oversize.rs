@@ -21,9 +21,9 @@ use crate::entry::{EntryKind, EntryRef};
 use crate::error::{AppendError, is_shortage};
 use crate::frame::{self, END_BYTES, MARKER_BYTES};
 use crate::group::Group;
-use crate::header::{HEADER_BYTES, Header};
+use crate::header::{HEADER_BYTES, Header, TRAILER_BYTES};
 use crate::index::SegmentIndex;
-use crate::options::Urgency;
+use crate::options::{Patience, Urgency};
 use crate::segment::Segment;
 use crate::shared::Shared;
 use crate::spares::random_salt;
@@ -70,7 +70,7 @@ impl Oversize {
 
     /// The file's length: nothing else fits behind the frame but what every segment ends with.
     pub(crate) fn file_bytes(&self) -> u32 {
-        self.frame_end() + (MARKER_BYTES + END_BYTES + self.index.footer_bytes_max()) as u32
+        self.frame_end() + (MARKER_BYTES + END_BYTES + self.index.footer_bytes_max()) as u32 + TRAILER_BYTES
     }
 
     /// Tells whoever waits.
@@ -90,7 +90,7 @@ impl Shared {
         urgency: Urgency,
     ) -> Result<Appended, AppendError> {
         let _turn = self.oversize_turn.lock();
-        self.wait_for_buffer(&mut self.state.lock(), Group::len)?;
+        self.wait_for_buffer(&mut self.state.lock(), Patience::Wait, Group::len)?;
         let (answer, answered) = mpsc::sync_channel(1);
         let oversize = Oversize::new(entries, frame_bytes, urgency, answer);
         {
@@ -110,7 +110,7 @@ impl Shared {
     /// Makes a segment for the frame, numbered `id`, and one to go on in, and puts the frame into the log. On a
     /// full disk the frame is refused, and the log goes on as before.
     pub(crate) fn place(&self, oversize: Oversize, id: SegmentId) {
-        let header = Header { id, salt: oversize.salt };
+        let header = Header { id, salt: oversize.salt, file_bytes: oversize.file_bytes() };
         match self.make_room(&header, oversize.file_bytes()) {
             Ok((file, next)) => self.put_oversize(oversize, header, file, next),
             Err(error) if is_shortage(&error) => {

@@ -52,7 +52,8 @@ impl Shared {
         {
             return found;
         }
-        found_in_file(&*self.segment(at.segment)?, at.byte)
+        let segment = self.segment(at.segment)?;
+        self.noted(&segment, found_in_file(&segment, at.byte))
     }
 
     fn find_in_memory(&self, at: Position) -> Option<Result<Found, ReadError>> {
@@ -90,10 +91,18 @@ impl Shared {
             let run = run_len(&rest[..in_file]);
             let (now, later) = rest.split_at(run);
             rest = later;
+            let before = out.len();
             if let [one] = now {
                 out.push(frame_in_file(segment, *one));
             } else {
                 read_run(segment, now, out);
+            }
+            for result in &mut out[before..] {
+                if let Err(ReadError::Damaged { at, fact }) = result
+                    && let Err(error) = self.note_damage(segment, at.byte, fact)
+                {
+                    *result = Err(error);
+                }
             }
         }
     }

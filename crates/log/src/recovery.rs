@@ -4,19 +4,21 @@
 //! written and the one prepared after it. Every opening goes on in a fresh segment, so a segment holds frames
 //! of one run only, and what a torn tail left behind a cut can never come to life again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_types::{Position, SegmentId};
+use nexo_types::{Position, QueueId, SegmentId};
 use tracing::{info, warn};
 
+use crate::damage;
 use crate::disk::{Disk, DiskFile};
 use crate::entry::EntryKind;
 use crate::error::{Damage, OpenError, is_out_of_space};
-use crate::header::{HEADER_BYTES, Header, Seal};
-use crate::layout::{self, DAMAGED, SEGMENTS, io_error, segment_path};
+use crate::header::{HEADER_BYTES, Header, SEAL_SECTOR_AT, Seal, TRAILER_BYTES};
+use crate::inventory::{Inventory, Listed};
+use crate::layout::{self, SEGMENTS, io_error, segment_path};
 use crate::options::{LogOptions, SEGMENT_BYTES_MIN};
 use crate::read;
 use crate::scan::{self, Behind, Broken, Scan};
@@ -37,6 +39,10 @@ pub struct Recovered {
     pub truncated_bytes: u64,
     /// Segments that had to be scanned.
     pub scanned_segments: usize,
+    /// Segments whose files are missing, or of which nothing could be read.
+    pub lost_segments: Vec<SegmentId>,
+    /// There was a manifest once, and none can be read.
+    pub manifest_lost: bool,
 }
 
 /// What the log starts with.
@@ -52,6 +58,8 @@ struct Unsealed {
     header: Header,
     file: Arc<dyn DiskFile>,
     file_bytes: u32,
+    /// The file is shorter than it was made.
+    cut: bool,
 }
 
 struct Recovery<'a> {
@@ -71,9 +79,15 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &LogOptions) -> Result<Open
         recovered: Recovered::default(),
         highest: SegmentId(0),
     };
-    recovery.read_headers()?;
+    let (inventory, listed) =
+        Inventory::open(disk).map_err(io_error(&**disk, "read the list of segments"))?;
+    let present = recovery.list_segments()?;
+    recovery.check_missing(&listed, &present, options)?;
+    for id in present {
+        recovery.read_header(id, &inventory).map_err(io_error(&**disk, format!("read segment {id}")))?;
+    }
     let (spares, highest_spare) =
-        Spares::open(disk.clone(), options.segment_bytes, options.spare_segments_max)
+        Spares::open(disk.clone(), options.segment_bytes, options.spare_segments_max, inventory)
             .map_err(io_error(&**disk, "look through spare files"))?;
     recovery.highest = recovery.highest.max(highest_spare);
     recovery.settle_unsealed(&spares).map_err(io_error(&**disk, "recover the end of the log"))?;
@@ -85,6 +99,9 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &LogOptions) -> Result<Open
         .next_back()
         .map_or(active.position(HEADER_BYTES), |segment| segment.position(segment.frames_end()));
     segments.insert(active.id(), active.clone());
+    spares
+        .list_segments(segments.keys().copied().collect())
+        .map_err(io_error(&**disk, "write the list of segments"))?;
     if recovered.truncated_bytes > 0 {
         info!(bytes = recovered.truncated_bytes, end = %recovered.end, "cut what had never been synced");
     }
@@ -92,49 +109,100 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &LogOptions) -> Result<Open
 }
 
 impl Recovery<'_> {
-    fn read_headers(&mut self) -> Result<(), OpenError> {
+    fn list_segments(&mut self) -> Result<BTreeSet<SegmentId>, OpenError> {
+        let mut present = BTreeSet::new();
         let names = self.disk.list(SEGMENTS).map_err(io_error(&**self.disk, "list segments"))?;
         for name in names {
-            let Some(id) = layout::parse_segment_name(&name) else {
-                warn!(name, "a file in segments/ is not a segment; left alone");
-                continue;
+            match layout::parse_segment_name(&name) {
+                Some(id) => present.insert(id),
+                None => {
+                    warn!(name, "a file in segments/ is not a segment; left alone");
+                    continue;
+                }
             };
+        }
+        self.highest = present.last().copied().unwrap_or_default();
+        Ok(present)
+    }
+
+    /// Refuses a log that is not complete before anything is changed, unless told to go on without the rest.
+    fn check_missing(
+        &mut self,
+        listed: &Listed,
+        present: &BTreeSet<SegmentId>,
+        options: &LogOptions,
+    ) -> Result<(), OpenError> {
+        let must_be_there = match listed {
+            Listed::Known(ids) => ids,
+            Listed::Unreadable(fact) => {
+                let fact = format!("{fact}: it is not known whether all segments are there");
+                let at = Position::default();
+                self.recovered.damage.push(Damage { at, end: 0, fact, copy: None, lost: Some(Vec::new()) });
+                return Ok(());
+            }
+        };
+        let segments: Vec<SegmentId> = must_be_there.difference(present).copied().collect();
+        if !segments.is_empty() && !options.accept_loss {
+            return Err(OpenError::Missing { dir: self.disk.name(), segments });
+        }
+        for id in segments {
+            let at = Position { segment: id, byte: 0 };
+            let fact = "the file is missing".to_owned();
+            self.recovered.damage.push(Damage { at, end: u32::MAX, fact, copy: None, lost: None });
+            self.recovered.lost_segments.push(id);
             self.highest = self.highest.max(id);
-            self.read_header(id).map_err(io_error(&**self.disk, format!("read segment {id}")))?;
         }
         Ok(())
     }
 
-    fn read_header(&mut self, id: SegmentId) -> io::Result<()> {
+    fn read_header(&mut self, id: SegmentId, inventory: &Inventory) -> io::Result<()> {
         let file = self.disk.open(&segment_path(id))?;
         let file_bytes = u32::try_from(file.len()?).unwrap_or(u32::MAX);
-        let mut block = vec![0; HEADER_BYTES as usize];
-        let len = file.read_at(&mut block, 0)?;
-        let header = Header::read(&block[..len]).filter(|(header, _)| header.id == id);
-        let seal = Seal::read(&block[..len])
-            .filter(|seal| seal.header.id == id && header.is_none_or(|(header, _)| header == seal.header))
-            .filter(|seal| seal.frames_end <= file_bytes);
-        if !header.is_some_and(|(_, is_whole)| is_whole) {
-            let copy = self.set_aside(id);
-            let at = Position { segment: id, byte: 0 };
-            let end = if header.is_none() && seal.is_none() { file_bytes } else { HEADER_BYTES };
-            self.recovered.damage.push(Damage { at, end, fact: "the header is damaged".to_owned(), copy });
-            if let Some(known) = header.map(|(header, _)| header).or(seal.map(|seal| seal.header)) {
-                repair_header(&*file, &known)?;
-            }
+        let found = Headers::read(&*file, file_bytes, id)?;
+        let known = found.header.or(found.seal.map(|seal| seal.header));
+        let Some(known) = known else {
+            // Without the salt nothing in the file can be told from garbage.
+            inventory.remove(id)?;
+            drop(file);
+            let copy = damage::move_aside(&**self.disk, id)?;
+            self.report_header(id, file_bytes, "no copy of the header can be read", Some(copy), None);
+            self.recovered.lost_segments.push(id);
+            return Ok(());
+        };
+        let expected = found.seal.map_or(known.file_bytes, |seal| seal.file_bytes);
+        let cut = file_bytes < expected;
+        if cut {
+            let at = Position { segment: id, byte: file_bytes };
+            let fact = format!("the file was cut from {expected} bytes to {file_bytes}");
+            self.recovered.damage.push(Damage { at, end: expected, fact, copy: None, lost: None });
         }
-        match (header, seal) {
-            (_, Some(seal)) => {
+        let only_cut = cut && found.front_is_whole;
+        if !found.is_whole && !only_cut {
+            let copy = damage::keep_copy(&**self.disk, id, 0, HEADER_BYTES, &found.block);
+            let fact = "a copy of the header is damaged; it is repaired";
+            self.report_header(id, HEADER_BYTES, fact, copy, Some(Vec::new()));
+            repair_header(&*file, file_bytes, &known, found.seal.as_ref(), cut)?;
+        }
+        match found.seal {
+            Some(seal) => {
+                let seal = Seal { header: known, ..seal };
                 self.segments.insert(id, Arc::new(Segment::sealed(seal, file, file_bytes)));
             }
-            (Some((header, _)), None) => self.unsealed.push(Unsealed { header, file, file_bytes }),
-            // Without the salt nothing in the file can be told from garbage. The copy is all that is left.
-            (None, None) => {
-                self.disk.remove(&segment_path(id))?;
-                self.disk.sync_dir(SEGMENTS)?;
-            }
+            None => self.unsealed.push(Unsealed { header: known, file, file_bytes, cut }),
         }
         Ok(())
+    }
+
+    fn report_header(
+        &mut self,
+        id: SegmentId,
+        end: u32,
+        fact: &str,
+        copy: Option<String>,
+        lost: Option<Vec<(QueueId, u64)>>,
+    ) {
+        let at = Position { segment: id, byte: 0 };
+        self.recovered.damage.push(Damage { at, end, fact: fact.to_owned(), copy, lost });
     }
 
     /// How far the log is sure to have been synced, judging from everything that was scanned.
@@ -178,7 +246,7 @@ impl Recovery<'_> {
                 // It stopped at damage. Knowing how far the log was synced, a second scan gets past it.
                 let bytes = read::whole_file(&*unsealed.file, unsealed.file_bytes)?;
                 scan = scan::scan(&bytes, unsealed.header.salt, sure_to);
-                self.report(id, &scan.damage);
+                self.report(id, &scan.damage, &bytes);
             }
             if !scan.is_complete && proven.segment <= id {
                 is_cut = true;
@@ -188,9 +256,12 @@ impl Recovery<'_> {
                 to_drop.push(unsealed);
                 continue;
             }
-            let Unsealed { header, file, file_bytes } = unsealed;
+            let Unsealed { header, file, file_bytes, cut } = unsealed;
             let manifest = scan.last_manifest.map(|byte| Position { segment: id, byte });
             let segment = Segment::with_frames(header, file, file_bytes, scan.end, scan.index);
+            if cut || !scan.damage.is_empty() {
+                segment.set_index_partial();
+            }
             to_seal.push((Arc::new(segment), manifest));
         }
         // What lies behind a cut goes first: were the cut sealed before, a crash in between would leave a log
@@ -210,44 +281,51 @@ impl Recovery<'_> {
         last_manifest(before)
     }
 
-    fn report(&mut self, id: SegmentId, broken: &[Broken]) {
-        if broken.is_empty() {
-            return;
-        }
-        let copy = self.set_aside(id);
+    fn report(&mut self, id: SegmentId, broken: &[Broken], file: &[u8]) {
         for broken in broken {
             let at = Position { segment: id, byte: broken.at };
-            warn!(%at, end = broken.end, fact = broken.fact, "the log is damaged");
+            let copy = damage::keep_copy(&**self.disk, id, broken.at, broken.end, file);
             let (end, fact) = (broken.end, broken.fact.to_owned());
-            self.recovered.damage.push(Damage { at, end, fact, copy: copy.clone() });
+            self.recovered.damage.push(Damage { at, end, fact, copy, lost: None });
         }
     }
 
-    fn set_aside(&self, id: SegmentId) -> Option<String> {
-        set_aside(&**self.disk, id)
-    }
-
-    /// Reads the latest manifest that can be read, and reports those that cannot.
+    /// Reads the latest manifest that can be read, and reports those that cannot. A seal names the last one only:
+    /// where that is damaged, its segment is searched for the one before it.
     fn find_manifest(&mut self) {
         let mut places: Vec<Position> = self.segments.values().filter_map(|s| last_manifest(s)).collect();
         places.sort_unstable();
         places.dedup();
-        for at in places.into_iter().rev() {
-            let Some(segment) = self.segments.get(&at.segment) else { continue };
-            match read::frame_in_file(segment, at.byte) {
-                Ok(frame) => {
-                    let manifest = frame.entries.into_iter().rfind(|entry| entry.kind == EntryKind::Manifest);
-                    if let Some(entry) = manifest {
-                        self.recovered.last_manifest = Some((at, entry.payload));
-                        return;
-                    }
-                }
-                Err(error) => {
-                    warn!(%at, %error, "a manifest cannot be read; looking for an earlier one");
-                    let copy = self.set_aside(at.segment);
-                    let damage = Damage { at, end: at.byte, fact: error.to_string(), copy };
-                    self.recovered.damage.push(damage);
-                }
+        for at in places.iter().rev() {
+            let found = self.read_manifest(*at).or_else(|| {
+                let segment = self.segments.get(&at.segment)?;
+                last_manifest_in(segment, at.byte)
+            });
+            if let Some(found) = found {
+                self.recovered.last_manifest = Some(found);
+                return;
+            }
+        }
+        self.recovered.manifest_lost = !places.is_empty();
+    }
+
+    fn read_manifest(&mut self, at: Position) -> Option<(Position, Bytes)> {
+        let segment = self.segments.get(&at.segment)?.clone();
+        match read::frame_in_file(&segment, at.byte) {
+            Ok(frame) => {
+                let manifest = frame.entries.into_iter().rfind(|entry| entry.kind == EntryKind::Manifest);
+                manifest.map(|entry| (at, entry.payload))
+            }
+            Err(error) => {
+                warn!(%at, %error, "a manifest cannot be read; looking for an earlier one");
+                let file = read::whole_file(&*segment.file, segment.file_bytes()).unwrap_or_default();
+                let frames_end = segment.frames_end();
+                let end = scan::next_frame(&file, segment.header.salt, at.byte + 1, frames_end);
+                let end = end.unwrap_or(frames_end);
+                let copy = damage::keep_copy(&**self.disk, at.segment, at.byte, end, &file);
+                let fact = format!("a checkpoint cannot be read: {error}");
+                self.recovered.damage.push(Damage { at, end, fact, copy, lost: Some(Vec::new()) });
+                None
             }
         }
     }
@@ -270,12 +348,68 @@ impl Recovery<'_> {
     }
 }
 
-/// Writes both copies of the header again, so that the next damage to one of them is survived as well.
-fn repair_header(file: &dyn DiskFile, header: &Header) -> io::Result<()> {
+/// What the first block and the trailer of a segment file say.
+struct Headers {
+    block: Vec<u8>,
+    header: Option<Header>,
+    seal: Option<Seal>,
+    front_is_whole: bool,
+    /// Every copy of the header is good.
+    is_whole: bool,
+}
+
+impl Headers {
+    fn read(file: &dyn DiskFile, file_bytes: u32, id: SegmentId) -> io::Result<Self> {
+        let mut block = vec![0; HEADER_BYTES as usize];
+        let len = file.read_at(&mut block, 0)?;
+        block.truncate(len);
+        let mut trailer = vec![0; TRAILER_BYTES as usize];
+        let trailer_at = file_bytes.saturating_sub(TRAILER_BYTES).max(HEADER_BYTES);
+        let len = file.read_at(&mut trailer, trailer_at.into())?;
+        trailer.truncate(len);
+        let front = Header::read(&block).filter(|(header, _)| header.id == id);
+        let back = Header::read_trailer(&trailer).filter(|header| header.id == id);
+        let header = front.map(|(header, _)| header).or(back);
+        let seals = [Seal::read(&block), Seal::read_trailer(&trailer)].into_iter().flatten();
+        let is_ours = |seal: &Seal| {
+            seal.header.id == id && header.is_none_or(|header| header.is_same_use(&seal.header))
+        };
+        let front_is_whole = front.is_some_and(|(_, both)| both);
+        let is_whole = front_is_whole && back == header;
+        let seal = seals.into_iter().find(is_ours);
+        Ok(Self { block, header, seal, front_is_whole, is_whole })
+    }
+}
+
+/// Writes every copy of the header again, so that the next damage to one of them is survived as well.
+fn repair_header(
+    file: &dyn DiskFile,
+    file_bytes: u32,
+    header: &Header,
+    seal: Option<&Seal>,
+    cut: bool,
+) -> io::Result<()> {
     for (at, copy) in header.copies() {
         file.write_at(&copy, at)?;
     }
+    if let Some(seal) = seal {
+        file.write_at(&seal.sector(), SEAL_SECTOR_AT)?;
+    }
+    // Where a file was cut, frames may lie where the trailer would go.
+    if !cut && file_bytes >= HEADER_BYTES + TRAILER_BYTES {
+        file.write_at(&header.trailer(seal), u64::from(file_bytes - TRAILER_BYTES))?;
+    }
     file.sync_data()
+}
+
+/// Searches the frames before `end` for the last manifest that can be read.
+pub(crate) fn last_manifest_in(segment: &Segment, end: u32) -> Option<(Position, Bytes)> {
+    let file = read::whole_file(&*segment.file, segment.file_bytes()).ok()?;
+    let before = &file[..file.len().min(end as usize)];
+    let at = scan::scan(before, segment.header.salt, end).last_manifest?;
+    let frame = read::frame_in_file(segment, at).ok()?;
+    let manifest = frame.entries.into_iter().rfind(|entry| entry.kind == EntryKind::Manifest)?;
+    Some((segment.position(at), manifest.payload))
 }
 
 fn last_manifest(segment: &Segment) -> Option<Position> {
@@ -283,40 +417,4 @@ fn last_manifest(segment: &Segment) -> Option<Position> {
         Index::Sealed(seal) => seal.last_manifest,
         Index::Memory(_) | Index::Rebuilt(_) => None,
     })
-}
-
-/// Copies a segment file to `damaged/` and says where to. A copy that fails is no reason not to go on.
-pub(crate) fn set_aside(disk: &dyn Disk, id: SegmentId) -> Option<String> {
-    match copy_damaged(disk, id) {
-        Ok(path) => Some(path),
-        Err(error) => {
-            warn!(segment = %id, %error, "cannot copy a damaged segment to damaged/");
-            None
-        }
-    }
-}
-
-fn copy_damaged(disk: &dyn Disk, id: SegmentId) -> io::Result<String> {
-    let read = |path: &str| -> io::Result<Vec<u8>> {
-        let file = disk.open(path)?;
-        read::whole_file(&*file, u32::try_from(file.len()?).unwrap_or(u32::MAX))
-    };
-    let bytes = read(&segment_path(id))?;
-    let names = disk.list(DAMAGED)?;
-    let mut path = format!("{DAMAGED}/{id}.seg");
-    for n in 1.. {
-        if !names.iter().any(|name| path.ends_with(name.as_str())) {
-            break;
-        }
-        // The same damage is met at every start; one copy of it is enough.
-        if read(&path)? == bytes {
-            return Ok(path);
-        }
-        path = format!("{DAMAGED}/{id}-{n}.seg");
-    }
-    let to = disk.create(&path)?;
-    to.write_at(&bytes, 0)?;
-    to.sync_data()?;
-    disk.sync_dir(DAMAGED)?;
-    Ok(path)
 }

@@ -97,13 +97,29 @@ impl Scan {
     }
 }
 
+/// What a search for the next frame may sum up, as a multiple of the segment: bytes can look like frames at
+/// many places, and each would have to be summed up to its end.
+const SEARCH_FACTOR: usize = 4;
+/// What it may sum up in a small segment.
+const SEARCH_BYTES_MIN: usize = 1024 * 1024;
+
 /// The first place from `from` up to `to` (which is included, as a place where frames go on) with a good frame.
+/// Among bytes that only look like frames, at too many places, it is the first commit marker: every group that
+/// was written has one.
 pub(crate) fn next_frame(bytes: &[u8], salt: u32, from: u32, to: u32) -> Option<u32> {
     let last = to.min(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-    (from..=last).find(|&at| {
+    let mut budget = bytes.len().saturating_mul(SEARCH_FACTOR).max(SEARCH_BYTES_MIN);
+    for at in from..=last {
         let rest = bytes.get(at as usize..).unwrap_or_default();
-        frame::check_if_plausible(rest, salt, at).is_some()
-    })
+        if frame::check_if_plausible(rest, salt, at, &mut budget).is_some() {
+            return Some(at);
+        }
+        if budget == 0 {
+            let (marker, _) = frame::find_marker(bytes, salt, at as usize)?;
+            return u32::try_from(marker).ok().filter(|marker| *marker <= last);
+        }
+    }
+    None
 }
 
 /// Looks for markers, and frames after them, at every byte from `from` on.
@@ -131,5 +147,50 @@ pub(crate) fn sure_to(segment: SegmentId, proven: Position) -> u32 {
         std::cmp::Ordering::Less => 0,
         std::cmp::Ordering::Equal => proven.byte,
         std::cmp::Ordering::Greater => u32::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that look like the head of a large frame at every few bytes.
+    fn hostile(bytes: &mut Vec<u8>, len: usize, whole: usize) {
+        while bytes.len() < len {
+            // Length, checksum, kind, queue, kind of entry, length of the payload: all fits to the end.
+            let payload = (whole - bytes.len() - 8) as u32;
+            bytes.extend_from_slice(&payload.to_le_bytes());
+            bytes.extend_from_slice(&[7; 4]);
+            bytes.extend_from_slice(&[1, 1, 1]);
+            let rest = u64::from(payload) - 3 - 4;
+            let mut number = Vec::new();
+            nexo_types::varint::put(&mut number, rest);
+            number.resize(4, 0);
+            for byte in &mut number[..3] {
+                *byte |= 0x80;
+            }
+            bytes.extend_from_slice(&number);
+        }
+    }
+
+    #[test]
+    fn a_search_among_bytes_that_look_like_frames_costs_little_and_ends_at_a_marker() {
+        const WHOLE: usize = 8 * 1024 * 1024;
+        let salt = 5;
+        let mut bytes = vec![0; HEADER_BYTES as usize];
+        hostile(&mut bytes, WHOLE / 2, WHOLE);
+        let marker_at = bytes.len() as u32;
+        frame::put_marker(&mut bytes, salt, marker_at, Position::default());
+        bytes.resize(WHOLE, 0);
+        let heads = (marker_at as usize - HEADER_BYTES as usize) / 15;
+        let mut budget = usize::MAX;
+        let plausible = (HEADER_BYTES..HEADER_BYTES + 300).filter(|&at| {
+            let before = budget;
+            frame::check_if_plausible(&bytes[at as usize..], salt, at, &mut budget);
+            before - budget > WHOLE / 4
+        });
+        assert!(plausible.count() >= 15 && heads > 200_000, "each of them would be summed up");
+        // Summing all up would take an hour; the test's own time limit is the judge.
+        assert_eq!(next_frame(&bytes, salt, HEADER_BYTES, WHOLE as u32), Some(marker_at));
     }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::disk::DiskFile;
 use crate::frame::{self, END_BYTES};
-use crate::header::{HEADER_BYTES, Header, SEAL_SECTOR_AT, Seal};
+use crate::header::{HEADER_BYTES, Header, SEAL_SECTOR_AT, Seal, TRAILER_BYTES, TRAILER_SEAL_AT};
 use crate::index::{SegmentIndex, footer};
 use crate::layout::segment_path;
 
@@ -29,6 +29,8 @@ pub(crate) struct Segment {
     has_entries: AtomicBool,
     live_bytes: AtomicI64,
     retired: AtomicBool,
+    /// Frames of it were lost before its index was made.
+    index_is_partial: AtomicBool,
     index: Mutex<Index>,
 }
 
@@ -86,6 +88,7 @@ impl Segment {
             has_entries: AtomicBool::new(false),
             live_bytes: AtomicI64::new(0),
             retired: AtomicBool::new(false),
+            index_is_partial: AtomicBool::new(false),
             index: Mutex::new(index),
         }
     }
@@ -135,6 +138,11 @@ impl Segment {
         self.retired.store(true, Ordering::Release);
     }
 
+    /// Its index does not know of frames that were lost.
+    pub(crate) fn set_index_partial(&self) {
+        self.index_is_partial.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_sealed(&self) -> bool {
         matches!(*self.index.lock(), Index::Sealed(_) | Index::Rebuilt(_))
     }
@@ -170,6 +178,8 @@ impl Segment {
             }
         }
         self.file.sync_data()?;
+        let used = footer_at + footer.bytes.len() as u32 + TRAILER_BYTES;
+        let file_bytes = self.sealed_bytes(used);
         let seal = Seal {
             header: self.header,
             frames_end,
@@ -177,11 +187,15 @@ impl Segment {
             directory_len: footer.directory_len,
             directory_crc: footer.directory_crc,
             last_manifest,
+            file_bytes,
+            index_is_whole: !self.index_is_partial.load(Ordering::Relaxed),
         };
-        self.file.write_at(&seal.sector(), SEAL_SECTOR_AT)?;
-        self.file.sync_data()?;
+        self.write_seal(&seal)?;
         *self.index.lock() = Index::Sealed(seal);
-        self.give_back(footer_at + footer.bytes.len() as u32)?;
+        if file_bytes < self.file_bytes() {
+            self.file.set_len(u64::from(file_bytes))?;
+        }
+        self.file_bytes.store(file_bytes, Ordering::Relaxed);
         self.release_file();
         Ok(())
     }
@@ -191,15 +205,27 @@ impl Segment {
         self.file.release(&segment_path(self.id()));
     }
 
-    fn give_back(&self, used: u32) -> io::Result<()> {
+    /// Writes both copies of the seal, durably.
+    fn write_seal(&self, seal: &Seal) -> io::Result<()> {
+        self.file.write_at(&seal.sector(), SEAL_SECTOR_AT)?;
+        let trailer_at = u64::from(seal.file_bytes - TRAILER_BYTES);
+        if seal.file_bytes == self.file_bytes() {
+            // The header's copy is there already and is not touched.
+            self.file.write_at(&seal.encode(), trailer_at + u64::from(TRAILER_SEAL_AT))?;
+        } else {
+            self.file.write_at(&self.header.trailer(Some(seal)), trailer_at)?;
+        }
+        self.file.sync_data()
+    }
+
+    /// How long the file will be that needs `used` bytes.
+    fn sealed_bytes(&self, used: u32) -> u32 {
         let file_bytes = self.file_bytes();
         if file_bytes.saturating_sub(used) > file_bytes / UNUSED_PART_MAX {
-            self.file.set_len(u64::from(used))?;
-            self.file_bytes.store(used, Ordering::Relaxed);
+            used
         } else {
-            // A footer rebuilt after damage may have outgrown the file.
-            self.file_bytes.fetch_max(used, Ordering::Relaxed);
+            // A footer made after damage may have outgrown the file.
+            file_bytes.max(used)
         }
-        Ok(())
     }
 }

@@ -10,6 +10,7 @@ use nexo_types::{Position, SegmentId};
 use parking_lot::{Condvar, Mutex, RwLock};
 use tracing::{error, info};
 
+use crate::damage::KnownDamage;
 use crate::disk::{Disk, DiskLock};
 use crate::error::{AppendError, LogError};
 use crate::group::Group;
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) spares: Spares,
     pub(crate) footers: Mutex<FooterCache>,
     pub(crate) metrics: Metrics,
+    pub(crate) known_damage: KnownDamage,
     pub(crate) rotate_hook: RwLock<Option<RotateHook>>,
     /// Held by whoever appends an oversize frame: one at a time, to bound memory.
     pub(crate) oversize_turn: Mutex<()>,

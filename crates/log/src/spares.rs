@@ -8,6 +8,7 @@
 //! The file of an oversize frame is as large as that frame needs. It is written once, so it is not zeroed, and
 //! it is removed when it is not needed any more.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ use tracing::warn;
 
 use crate::disk::{Disk, DiskFile, Room};
 use crate::error::is_shortage;
-use crate::header::{HEADER_BYTES, Header};
+use crate::header::{HEADER_BYTES, Header, TRAILER_BYTES};
+use crate::inventory::Inventory;
 use crate::layout::{SEGMENTS, SPARE, segment_path};
 use crate::segment::Segment;
 
@@ -30,6 +32,7 @@ pub(crate) struct Spares {
     segment_bytes: u32,
     files_max: usize,
     names: Mutex<Vec<String>>,
+    inventory: Inventory,
 }
 
 impl Spares {
@@ -38,6 +41,7 @@ impl Spares {
         disk: Arc<dyn Disk>,
         segment_bytes: u32,
         files_max: usize,
+        inventory: Inventory,
     ) -> io::Result<(Self, SegmentId)> {
         let mut highest = SegmentId(0);
         let mut names = Vec::new();
@@ -53,7 +57,7 @@ impl Spares {
             }
             disk.remove(&path)?;
         }
-        Ok((Self { disk, segment_bytes, files_max, names: Mutex::new(names) }, highest))
+        Ok((Self { disk, segment_bytes, files_max, names: Mutex::new(names), inventory }, highest))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -74,7 +78,7 @@ impl Spares {
 
     /// Makes a new segment of a size of its own, to be written bit by bit.
     pub(crate) fn create(&self, id: SegmentId, bytes: u32) -> io::Result<Segment> {
-        let header = Header { id, salt: random_salt() };
+        let header = Header { id, salt: random_salt(), file_bytes: bytes };
         let file = self.create_file(&header, bytes, Zeros::Always)?;
         Ok(Segment::empty(header, file, bytes))
     }
@@ -117,14 +121,17 @@ impl Spares {
 
     fn give_another_number(&self, path: &str, id: SegmentId) -> io::Result<Segment> {
         let file = self.disk.open(path)?;
-        let Some((old, _)) = read_header(&*file)? else {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("the header of '{path}' is damaged"),
-            ));
+        let old = read_header(&*file)?.filter(|(_, len)| *len == u64::from(self.segment_bytes));
+        let Some((old, _)) = old else {
+            // It holds nothing, so nothing is lost with it.
+            warn!(path, "a spare file is damaged; it is removed");
+            drop(file);
+            self.disk.remove(path)?;
+            return self.create(id, self.segment_bytes);
         };
-        let header = Header { id, salt: old.salt.wrapping_add(1) };
+        let header = Header { id, salt: old.salt.wrapping_add(1), file_bytes: self.segment_bytes };
         file.write_at(&header.block(), 0)?;
+        file.write_at(&header.trailer(None), trailer_at(self.segment_bytes))?;
         file.sync_data()?;
         self.settle(path, id)?;
         Ok(Segment::empty(header, file, self.segment_bytes))
@@ -133,7 +140,19 @@ impl Spares {
     fn settle(&self, path: &str, id: SegmentId) -> io::Result<()> {
         self.disk.rename(path, &segment_path(id))?;
         self.disk.sync_dir(SEGMENTS)?;
-        self.disk.sync_dir(SPARE)
+        self.disk.sync_dir(SPARE)?;
+        match self.inventory.add(id) {
+            Err(error) if is_shortage(&error) => {
+                warn!(segment = %id, %error, "no room to list a segment; its loss would go unnoticed");
+                Ok(())
+            }
+            added => added,
+        }
+    }
+
+    /// Makes the list of segments say what is there.
+    pub(crate) fn list_segments(&self, ids: BTreeSet<SegmentId>) -> io::Result<()> {
+        self.inventory.set(ids)
     }
 
     /// Takes the file of a segment that is not needed any more. Durable when this returns, so that the header
@@ -151,6 +170,7 @@ impl Spares {
                 Err(error) => return Err(error),
             }
         }
+        self.inventory.remove(id)?;
         self.disk.remove(&segment_path(id))?;
         self.disk.sync_dir(SEGMENTS)
     }
@@ -158,6 +178,7 @@ impl Spares {
     /// Moves a segment's file to `spare/`, durably, and says its name there.
     fn take_out(&self, id: SegmentId) -> io::Result<String> {
         let name = format!("{id}.seg");
+        self.inventory.remove(id)?;
         self.disk.rename(&segment_path(id), &format!("{SPARE}/{name}"))?;
         self.disk.sync_dir(SPARE)?;
         self.disk.sync_dir(SEGMENTS)?;
@@ -182,10 +203,17 @@ pub(crate) fn random_salt() -> u32 {
 fn read_header(file: &dyn DiskFile) -> io::Result<Option<(Header, u64)>> {
     let mut block = vec![0; HEADER_BYTES as usize];
     let len = file.read_at(&mut block, 0)?;
-    match Header::read(&block[..len]) {
-        Some((header, _)) => Ok(Some((header, file.len()?))),
-        None => Ok(None),
-    }
+    let file_bytes = file.len()?;
+    let mut trailer = vec![0; TRAILER_BYTES as usize];
+    let trailer_len = file.read_at(&mut trailer, file_bytes.saturating_sub(u64::from(TRAILER_BYTES)))?;
+    // The two differ while a file is prepared. The one with the higher number is the later.
+    let front = Header::read(&block[..len]).map(|(header, _)| header);
+    let header = front.into_iter().chain(Header::read_trailer(&trailer[..trailer_len]));
+    Ok(header.max_by_key(|header| (header.id, header.salt)).map(|header| (header, file_bytes)))
+}
+
+fn trailer_at(file_bytes: u32) -> u64 {
+    u64::from(file_bytes - TRAILER_BYTES)
 }
 
 fn fill(file: &dyn DiskFile, header: &Header, bytes: u32, zeros: Zeros) -> io::Result<()> {
@@ -194,6 +222,7 @@ fn fill(file: &dyn DiskFile, header: &Header, bytes: u32, zeros: Zeros) -> io::R
         write_zeros(file, bytes)?;
     }
     file.write_at(&header.block(), 0)?;
+    file.write_at(&header.trailer(None), trailer_at(bytes))?;
     file.sync_data()
 }
 

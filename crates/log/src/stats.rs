@@ -57,6 +57,8 @@ pub struct LogStats {
     pub retired: u64,
     /// Damaged places found, at opening and since.
     pub damage: u64,
+    /// The first of them, in words.
+    pub damage_first: Option<String>,
     /// Time of each sync in microseconds.
     pub sync_micros: Histogram,
     /// Frames of each group.
@@ -126,6 +128,7 @@ impl Metrics {
             seals: get(&self.seals),
             retired: get(&self.retired),
             damage: get(&self.damage),
+            damage_first: None,
             sync_micros,
             group_frames: self.group_frames.read(),
             segments: 0,

@@ -149,7 +149,7 @@ fn a_second_opener_is_refused_until_the_first_has_closed() {
 fn a_directory_that_is_not_ours_is_refused_and_left_alone() {
     for (name, text, expected) in [
         ("precious.txt", "mine", "is not a Nexo data directory"),
-        ("FORMAT", "nexo-data 2\n", "version 2"),
+        ("FORMAT", "nexo-data 3\n", "version 3"),
         ("FORMAT", "something\n", "is not a Nexo data directory"),
         ("segments", "", ""),
     ] {
@@ -172,7 +172,7 @@ fn a_newer_format_names_both_versions() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("FORMAT"), "nexo-data 7\n").unwrap();
     let error = Log::open(Arc::new(RealDisk::open(dir.path()).unwrap()), small()).unwrap_err();
-    assert!(error.to_string().contains("version 7") && error.to_string().contains("version 1"), "{error}");
+    assert!(error.to_string().contains("version 7") && error.to_string().contains("version 2"), "{error}");
 }
 
 #[test]
@@ -234,4 +234,41 @@ fn an_idle_log_does_nothing() {
     eventually("the first sync", || log.stats().syncs == 1);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!((log.stats().syncs, log.stats().groups), (1, 1));
+}
+
+#[test]
+fn nobody_else_can_read_the_data_also_where_they_could_before() {
+    use std::os::unix::fs::PermissionsExt;
+    fn modes(dir: &std::path::Path, found: &mut Vec<(std::path::PathBuf, u32)>) {
+        found.push((dir.to_owned(), dir.metadata().unwrap().permissions().mode() & 0o777));
+        if dir.is_dir() {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                modes(&entry.unwrap().path(), found);
+            }
+        }
+    }
+    let check = |dir: &std::path::Path| {
+        let mut found = Vec::new();
+        modes(dir, &mut found);
+        assert!(found.len() > 6, "{found:?}");
+        for (path, mode) in found {
+            assert_eq!(mode, if path.is_dir() { 0o700 } else { 0o600 }, "{}", path.display());
+        }
+    };
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("data");
+    let (log, _) = open(RealDisk::open(&dir).unwrap());
+    push(&log, 1, 10, Urgency::Synced).unwrap();
+    log.close();
+    check(&dir);
+
+    let mut all = Vec::new();
+    modes(&dir, &mut all);
+    for (path, _) in all {
+        let open = if path.is_dir() { 0o755 } else { 0o644 };
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(open)).unwrap();
+    }
+    let (log, _) = open(RealDisk::open(&dir).unwrap());
+    log.close();
+    check(&dir);
 }

@@ -3,7 +3,7 @@
 //! | to see | read |
 //! |---|---|
 //! | which promises are checked, and why that is fair | `ledger` |
-//! | what is done to the broker | `plan`, `run`, `disk` |
+//! | what is done to the broker | `plan`, `run`, `disk`, `damage` |
 //! | when all is accounted for | `stock` |
 //! | who publishes and consumes | `clients`, `workload`, `amqp`, `native`, `sqs`, `priorities`, `places` |
 //! | the queues | `queues`, `setup` |
@@ -11,6 +11,7 @@
 mod amqp;
 mod clients;
 mod clock;
+mod damage;
 mod disk;
 mod ledger;
 mod link;
@@ -38,6 +39,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 
+use plan::DiskDamage;
 use run::Settings;
 
 /// What can be typed.
@@ -58,6 +60,9 @@ struct Args {
     /// How often the broker is killed, about [default: every 12 seconds]
     #[arg(long)]
     kills: Option<u32>,
+    /// Also damages bytes of sealed segments while the broker is down: what is lost then, it must count
+    #[arg(long)]
+    damage: bool,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -72,8 +77,15 @@ fn main() -> anyhow::Result<ExitCode> {
             .with_context(|| format!("cannot remove '{}'", args.home.display()))?;
     }
     std::fs::create_dir_all(&args.home).with_context(|| format!("cannot make '{}'", args.home.display()))?;
-    let settings =
-        Settings { nexo: args.nexo, home: args.home, seed, span: Duration::from_secs(args.seconds), kills };
+    let disk_damage = if args.damage { DiskDamage::Some } else { DiskDamage::Never };
+    let settings = Settings {
+        nexo: args.nexo,
+        home: args.home,
+        seed,
+        span: Duration::from_secs(args.seconds),
+        kills,
+        disk_damage,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let (world, tally) = runtime.block_on(async {
         tokio::select! {

@@ -26,12 +26,28 @@ pub(crate) enum Fault {
     FillDisk(Duration, Meanwhile),
     /// The disk is busy for a while; as above.
     SlowDisk(Duration, Meanwhile),
+    /// The broker is ended, and bytes of a sealed segment change before it starts again; `chance` decides which.
+    Damage { end: End, chance: u64 },
     /// No fault: a quiet in which everything is accounted for.
     TakeStock,
 }
 
 /// Kills between two stocks: each leaves some hundreds of messages of which nobody knows what became.
 const KILLS_PER_STOCK: u32 = 25;
+
+/// How the broker ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Kill,
+    Stop,
+}
+
+/// Whether the disk changes what it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskDamage {
+    Never,
+    Some,
+}
 
 /// Whether the broker is killed while something else is wrong as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +67,8 @@ impl Clients {
 }
 
 /// Faults for about this long, with about this many kills among them.
-pub(crate) fn plan(seed: u64, span: Duration, kills: u32) -> Vec<Step> {
-    let mut steps = draw(seed, kills);
+pub(crate) fn plan(seed: u64, span: Duration, kills: u32, damage: DiskDamage) -> Vec<Step> {
+    let mut steps = draw(seed, kills, damage);
     // The pauses so far are only in proportion to each other: they share what the faults leave of the time.
     let faults: Duration = steps.iter().map(|step| step.fault.lasts()).sum();
     let pauses: Duration = steps.iter().map(|step| step.pause).sum();
@@ -63,8 +79,10 @@ pub(crate) fn plan(seed: u64, span: Duration, kills: u32) -> Vec<Step> {
     steps
 }
 
-fn draw(seed: u64, kills: u32) -> Vec<Step> {
+fn draw(seed: u64, kills: u32, damage: DiskDamage) -> Vec<Step> {
     let mut rng = fastrand::Rng::with_seed(seed);
+    // Of its own, so that the other faults are the same with it and without.
+    let mut damage_rng = fastrand::Rng::with_seed(seed ^ 0xDA_3A6E);
     let pause = Duration::from_secs(1);
     let mut steps = Vec::new();
     let (mut killed, mut counted) = (0, 0);
@@ -78,6 +96,12 @@ fn draw(seed: u64, kills: u32) -> Vec<Step> {
         let fault = other(&mut rng, turn);
         killed += fault.kills();
         steps.push(Step { pause: pause.mul_f64(0.1 + 0.4 * rng.f64()), fault });
+        if damage == DiskDamage::Some {
+            let end = if damage_rng.bool() { End::Kill } else { End::Stop };
+            let fault = Fault::Damage { end, chance: damage_rng.u64(..) };
+            killed += fault.kills();
+            steps.push(Step { pause: pause.mul_f64(0.1 + 0.4 * damage_rng.f64()), fault });
+        }
         // The run ends with a stock of its own.
         if killed >= counted + KILLS_PER_STOCK && killed < kills {
             steps.push(Step { pause: Duration::ZERO, fault: Fault::TakeStock });
@@ -122,7 +146,8 @@ impl Fault {
             + match self {
                 Self::Kill { again_after } => again_after.iter().sum(),
                 Self::Freeze(span) | Self::FillDisk(span, _) | Self::SlowDisk(span, _) => *span,
-                Self::Stop => start,
+                Self::Stop | Self::Damage { end: End::Stop, .. } => start,
+                Self::Damage { end: End::Kill, .. } => Duration::ZERO,
                 Self::Cut(_) | Self::Stall(..) => Duration::ZERO,
                 Self::TakeStock => Duration::from_secs(5),
             }
@@ -132,9 +157,12 @@ impl Fault {
     pub(crate) fn kills(&self) -> u32 {
         match self {
             Self::Kill { again_after } => 1 + again_after.len() as u32,
-            Self::FillDisk(_, Meanwhile::Kill) | Self::SlowDisk(_, Meanwhile::Kill) => 1,
+            Self::FillDisk(_, Meanwhile::Kill)
+            | Self::SlowDisk(_, Meanwhile::Kill)
+            | Self::Damage { end: End::Kill, .. } => 1,
             Self::Freeze(_)
             | Self::Stop
+            | Self::Damage { end: End::Stop, .. }
             | Self::Cut(_)
             | Self::Stall(..)
             | Self::FillDisk(_, Meanwhile::Nothing)
@@ -152,7 +180,7 @@ mod tests {
     #[test]
     fn a_long_run_takes_stock_now_and_then_and_a_short_one_only_in_the_end() {
         let stocks = |kills| {
-            let steps = plan(7, Duration::from_secs(60), kills);
+            let steps = plan(7, Duration::from_secs(60), kills, DiskDamage::Never);
             steps.iter().filter(|step| step.fault == Fault::TakeStock).count()
         };
         assert_eq!(stocks(20), 0);
@@ -162,17 +190,21 @@ mod tests {
     #[test]
     fn the_same_seed_gives_the_same_plan() {
         let span = Duration::from_secs(3600);
-        assert_eq!(plan(7, span, 250), plan(7, span, 250));
-        assert_ne!(plan(7, span, 250), plan(8, span, 250));
+        let plan = |seed| plan(seed, span, 250, DiskDamage::Some);
+        assert_eq!(plan(7), plan(7));
+        assert_ne!(plan(7), plan(8));
     }
 
     #[test]
     fn there_are_as_many_kills_as_were_asked_for_and_they_take_the_whole_time() {
         for seed in 0..50 {
             let span = Duration::from_secs(300);
-            let steps = plan(seed, span, 25);
+            let damage = if seed % 2 == 0 { DiskDamage::Never } else { DiskDamage::Some };
+            let steps = plan(seed, span, 25, damage);
+            let damaged = steps.iter().any(|step| matches!(step.fault, Fault::Damage { .. }));
+            assert_eq!(damaged, damage == DiskDamage::Some);
             let kills: u32 = steps.iter().map(|step| step.fault.kills()).sum();
-            assert!((25..30).contains(&kills), "{kills}");
+            assert!((25..31).contains(&kills), "{kills}");
             let planned: Duration = steps.iter().map(|step| step.pause + step.fault.lasts()).sum();
             assert!(planned.abs_diff(span) < Duration::from_secs(1), "{planned:?}");
         }

@@ -17,6 +17,8 @@ pub(crate) struct Tally {
     /// Starts that were refused for want of room.
     pub(crate) refused_starts: u32,
     pub(crate) slow_disks: u32,
+    /// Sealed segments of which bytes were changed.
+    pub(crate) damages: u32,
     /// How often everything was accounted for.
     pub(crate) stocks: u32,
     pub(crate) slowest_start: Duration,
@@ -34,6 +36,7 @@ pub(crate) fn print(ledger: &Ledger, tally: &Tally, seed: u64) {
         ("disk full", tally.full_disks.into()),
         ("starts refused meanwhile", tally.refused_starts.into()),
         ("disk slow", tally.slow_disks.into()),
+        ("segments damaged", tally.damages.into()),
         ("stock taken", tally.stocks.into()),
         ("slowest start, ms", u64::try_from(tally.slowest_start.as_millis()).unwrap_or(u64::MAX)),
         ("copies published", totals.published),
@@ -47,6 +50,8 @@ pub(crate) fn print(ledger: &Ledger, tally: &Tally, seed: u64) {
         ("acknowledged for certain", totals.acked),
         ("acknowledged perhaps", totals.unsure_acks),
         ("transient and gone with a restart", totals.vanished),
+        ("reported as damaged", totals.reported_damaged),
+        ("lost to damage", totals.lost_to_damage),
         ("repetitions recognised", totals.repeated),
         ("strays returned", totals.returned),
     ];

@@ -13,9 +13,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::clients;
 use crate::clock;
+use crate::damage;
 use crate::disk::Disk;
 use crate::ledger::{Violation, What};
-use crate::plan::{Fault, Meanwhile, Step, plan};
+use crate::plan::{DiskDamage, End, Fault, Meanwhile, Step, plan};
 use crate::report::Tally;
 use crate::server::Server;
 use crate::setup::set_up;
@@ -24,6 +25,9 @@ use crate::world::{Order, Phase, World};
 const PROGRESS: Duration = Duration::from_secs(5);
 /// With nothing moving for this long, the broker is stuck.
 pub(crate) const STUCK: Duration = Duration::from_secs(60);
+
+/// The last sealed segments that are not damaged after a kill: more than are filled between two checkpoints.
+const SEGMENTS_SPARED: usize = 4;
 
 /// What to do.
 #[derive(Clone, Debug)]
@@ -34,6 +38,7 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     pub(crate) span: Duration,
     pub(crate) kills: u32,
+    pub(crate) disk_damage: DiskDamage,
 }
 
 /// A run under way.
@@ -47,6 +52,8 @@ pub(crate) struct Run {
     told: Instant,
     /// Violations that were told already.
     violations_told: usize,
+    /// Messages that the broker had counted as lost to damage when the books were last closed.
+    pub(crate) damaged_before: u64,
 }
 
 /// Runs, and gives back the books.
@@ -67,9 +74,10 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<(Arc<World>, Tall
         started: Instant::now(),
         told: Instant::now(),
         violations_told: 0,
+        damaged_before: 0,
     };
     let mut tasks = clients::start(&world);
-    for step in plan(settings.seed, settings.span, settings.kills) {
+    for step in plan(settings.seed, settings.span, settings.kills, settings.disk_damage) {
         run.step(&step).await?;
     }
     let rest = settings.span.saturating_sub(run.started.elapsed());
@@ -105,6 +113,23 @@ impl Run {
             }
             Fault::Stop => {
                 self.stop().await?;
+                self.start().await?;
+            }
+            Fault::Damage { end, chance } => {
+                // Records count again after a kill, from the last checkpoint on: that is not what this is about.
+                let spared = match end {
+                    End::Kill => SEGMENTS_SPARED,
+                    End::Stop => 0,
+                };
+                match end {
+                    End::Kill => self.kill().await?,
+                    End::Stop => self.stop().await?,
+                }
+                self.world.ledger().may_be_damaged();
+                if let Some(place) = damage::strike(&self.disk.data_dir(), *chance, spared)? {
+                    self.tally.damages += 1;
+                    self.note(&format!("damage to {place}"));
+                }
                 self.start().await?;
             }
             Fault::Cut(clients) => {

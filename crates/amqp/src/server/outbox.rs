@@ -314,6 +314,6 @@ impl Outbox {
 pub(super) fn disk_is_full(broker: &Broker) -> Option<String> {
     match broker.health() {
         Health::DiskFull { reason } => Some(reason),
-        Health::Ok | Health::Unhealthy { .. } => None,
+        Health::Ok | Health::Degraded { .. } | Health::Unhealthy { .. } => None,
     }
 }

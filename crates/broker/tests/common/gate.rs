@@ -1,4 +1,5 @@
-//! A disk in memory whose reads can be made to fail or to wait.
+//! A disk in memory whose reads can be made to fail or to wait, and whose writes can be made to wait.
+#![allow(dead_code)] // Each test file uses its own part.
 
 use std::io;
 use std::sync::Arc;
@@ -10,6 +11,10 @@ use nexo_log::disk::{Disk, DiskFile, DiskLock, MemoryDisk, Room};
 const OPEN: u8 = 0;
 const FAILING: u8 = 1;
 const HOLDING: u8 = 2;
+const HOLDING_WRITES: u8 = 3;
+const HOLDING_MARKED: u8 = 4;
+/// Messages with this in them can be held back: see [`Gate::hold_marked`].
+pub(crate) const MARK: &str = "held back";
 
 /// The disk. A clone is the same disk.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +22,7 @@ pub(crate) struct Gate {
     disk: MemoryDisk,
     mode: Arc<AtomicU8>,
     held: Arc<AtomicU64>,
+    writes_held: Arc<AtomicU64>,
 }
 
 #[derive(Debug)]
@@ -26,7 +32,7 @@ struct GateFile {
 }
 
 impl Gate {
-    /// Reads work.
+    /// Reads and writes work.
     pub(crate) fn open(&self) {
         self.mode.store(OPEN, Ordering::SeqCst);
     }
@@ -44,6 +50,26 @@ impl Gate {
     /// Whether a read has had to wait.
     pub(crate) fn has_held(&self) -> bool {
         self.held.load(Ordering::SeqCst) > 0
+    }
+
+    /// Reads that bring a message with [`MARK`] in it wait until the gate is open, whoever reads.
+    pub(crate) fn hold_marked(&self) {
+        self.mode.store(HOLDING_MARKED, Ordering::SeqCst);
+    }
+
+    /// How often a read has been found waiting.
+    pub(crate) fn reads_held(&self) -> u64 {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    /// Writes wait until the gate is open.
+    pub(crate) fn hold_writes(&self) {
+        self.mode.store(HOLDING_WRITES, Ordering::SeqCst);
+    }
+
+    /// How often a write has been found waiting.
+    pub(crate) fn writes_held(&self) -> u64 {
+        self.writes_held.load(Ordering::SeqCst)
     }
 
     fn mode(&self) -> u8 {
@@ -103,10 +129,22 @@ impl DiskFile for GateFile {
             self.gate.held.fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(1));
         }
-        self.file.read_at(buf, at)
+        let read = self.file.read_at(buf, at)?;
+        let is_marked = |bytes: &[u8]| bytes.windows(MARK.len()).any(|part| part == MARK.as_bytes());
+        if self.gate.mode() == HOLDING_MARKED && is_marked(&buf[..read]) {
+            self.gate.held.fetch_add(1, Ordering::SeqCst);
+            while self.gate.mode() == HOLDING_MARKED {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Ok(read)
     }
 
     fn write_at(&self, buf: &[u8], at: u64) -> io::Result<()> {
+        while self.gate.mode() == HOLDING_WRITES {
+            self.gate.writes_held.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
         self.file.write_at(buf, at)
     }
 

@@ -24,6 +24,9 @@ use crate::message::{Durability, Head};
 use crate::offsets::OffsetSet;
 use crate::record::{AttemptCount, Grant, Leave, Phase, Pick, Record};
 
+/// Deduplication ids that a message with one lets go of: more than it brings, so that there are never many too many.
+const DEDUP_FORGET_MAX: usize = 16;
+
 /// Part of the queue must come into memory before a record can be applied.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("messages of segment {} must be read first", .0.segment)]
@@ -78,6 +81,7 @@ pub struct Removed {
     groups: BTreeMap<GroupId, VecDeque<Entry>>,
     held: Vec<Entry>,
     // Only to be let go of without the lock as well.
+    _behind: HashMap<Offset, GroupId, FixedState>,
     _delay_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
     _expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
 }
@@ -157,7 +161,8 @@ impl Queue {
                 continue;
             };
             if let Some(id) = dedup {
-                self.dedup.forget(item.enqueued_at);
+                self.forget_dedup(item.enqueued_at, DEDUP_FORGET_MAX);
+                self.touch(item.offset);
                 self.dedup.insert(id, item.offset, item.enqueued_at.plus(self.config.dedup_window));
             }
             self.note_tenant(&mut entry);
@@ -176,15 +181,26 @@ impl Queue {
         }
     }
 
+    /// Forgets deduplication ids whose windows have ended by `now`. That needs no record: the moment is known.
+    pub(super) fn forget_dedup(&mut self, now: Timestamp, max: usize) {
+        for _ in 0..max {
+            let Some(offset) = self.dedup.ended(now) else { return };
+            self.touch(offset);
+            self.dedup.forget_first();
+        }
+    }
+
     /// A new message takes its place.
     fn take_in(&mut self, mut entry: Entry) {
         let now = entry.enqueued_at;
         if let Some(group) = entry.group.clone() {
+            self.touch(entry.offset);
             self.loose_bytes += u64::from(entry.stored_bytes);
             if let Some(behind) = self.groups.get_mut(&group) {
                 // It may wait for long; its bytes are read back when its turn comes.
                 entry.cool();
                 let cached = entry.payload.as_ref().map_or(0, |payload| payload.len() as u64);
+                self.behind.insert(entry.offset, group);
                 behind.push_back(entry);
                 self.loose_cached_bytes += cached;
                 self.grouped += 1;
@@ -193,6 +209,7 @@ impl Queue {
                 self.place(entry, now);
             }
         } else if entry.ready_at > now {
+            self.touch(entry.offset);
             self.loose_bytes += u64::from(entry.stored_bytes);
             self.place(entry, now);
         } else {
@@ -280,6 +297,7 @@ impl Queue {
     }
 
     fn apply_extend(&mut self, offset: Offset, until: Timestamp) {
+        self.touch(offset);
         if let Some(lease) = self.leased.get_mut(&offset) {
             lease.until = Some(until);
             lease.phase = Phase::Done;
@@ -303,6 +321,7 @@ impl Queue {
     }
 
     fn apply_return(&mut self, offset: Offset, ready_at: Timestamp, attempt: AttemptCount, at: Timestamp) {
+        self.touch(offset);
         let Some(lease) = self.leased.remove(&offset) else { return };
         self.forget_unwritten(offset);
         let mut entry = lease.entry;
@@ -318,11 +337,13 @@ impl Queue {
     /// Everything that waits goes; what is with a consumer stays, and stays the head of its group. The containers
     /// themselves are taken out, so that this takes no longer for millions of messages.
     fn apply_purge(&mut self) -> Removed {
+        self.changes.change_all();
         let mut removed = Removed {
             lanes: std::mem::take(&mut self.lanes),
             rejoined: std::mem::take(&mut self.rejoined),
             delayed: std::mem::take(&mut self.delayed),
             groups: std::mem::take(&mut self.groups),
+            _behind: std::mem::take(&mut self.behind),
             _delay_ends: std::mem::take(&mut self.delay_ends),
             _expiries: std::mem::take(&mut self.expiries),
             ..Removed::default()
@@ -367,6 +388,7 @@ impl Queue {
             let payload = batch.payload(item);
             let Ok(head) = Head::parse(&payload) else { continue };
             let size = u64::from(head.body_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES));
+            self.touch(item.offset);
             if let Some(entry) = self.entry_mut(head.priority, head.group, item.offset) {
                 let from = std::mem::replace(&mut entry.at, at).segment;
                 self.note_usage(from, -(size as i64));
@@ -403,6 +425,7 @@ impl Queue {
         offset: Offset,
         at: Timestamp,
     ) -> Result<Option<Entry>, NeedsPage> {
+        self.touch(offset);
         if let Some(entry) = self.take_rejoined(lane, offset) {
             return Ok(Some(entry));
         }
@@ -429,6 +452,7 @@ impl Queue {
 
     /// Takes out a message that is leased or dying.
     fn take_held(&mut self, offset: Offset) -> Option<Entry> {
+        self.touch(offset);
         if let Some(lease) = self.leased.remove(&offset) {
             self.forget_unwritten(offset);
             self.uncount(&lease.entry);
@@ -442,6 +466,7 @@ impl Queue {
 
     /// Takes out a message whose time has not come.
     fn take_delayed(&mut self, offset: Offset) -> Option<Entry> {
+        self.touch(offset);
         let entry = self.delayed.remove(&offset)?;
         self.uncount(&entry);
         Some(entry)
@@ -466,7 +491,8 @@ impl Queue {
             Leave::Expired => self.totals.expired += 1,
             Leave::Overflow => self.totals.overflowed += 1,
             Leave::DeadLettered => self.totals.dead_lettered += 1,
-            Leave::Moved | Leave::Damaged => {}
+            Leave::Damaged => self.totals.damaged += 1,
+            Leave::Moved => {}
         }
         if let Some(tenant) = &entry.tenant {
             self.tenants.remove(tenant);

@@ -6,15 +6,14 @@ use std::ops::Bound;
 use nexo_types::{DedupId, Offset, Timestamp};
 
 use crate::message::DedupScope;
-use crate::wire::{Reader, WireError, Writer};
 
 /// Ids with the message they came with, until their window ends.
 #[derive(Debug, Default)]
 pub(crate) struct Dedup {
     /// A tree, because ids are chosen by clients: they could make a hash table slow.
     seen: BTreeMap<DedupId, (Timestamp, Offset)>,
-    /// In the order of arrival, which is the order of ending unless the window was changed.
-    order: VecDeque<(Timestamp, DedupId)>,
+    /// In the order of arrival, which is that of the offsets, and the order of ending unless the window was changed.
+    order: VecDeque<(Timestamp, DedupId, Offset)>,
 }
 
 impl Dedup {
@@ -30,53 +29,49 @@ impl Dedup {
     }
 
     pub(crate) fn insert(&mut self, id: DedupId, offset: Offset, until: Timestamp) {
-        self.order.push_back((until, id.clone()));
+        self.order.push_back((until, id.clone(), offset));
         self.seen.insert(id, (until, offset));
     }
 
-    /// Forgets what has ended by `now`.
-    pub(crate) fn forget(&mut self, now: Timestamp) {
-        while let Some((until, _)) = self.order.front()
-            && *until <= now
-            && let Some((until, id)) = self.order.pop_front()
-        {
-            // A later message may have brought the same id again, with a later end.
-            if self.seen.get(&id).is_some_and(|(held, _)| *held == until) {
-                self.seen.remove(&id);
-            }
+    /// The message whose id can be forgotten next, if its window has ended by `now`.
+    pub(crate) fn ended(&self, now: Timestamp) -> Option<Offset> {
+        self.order.front().filter(|(until, ..)| *until <= now).map(|(_, _, offset)| *offset)
+    }
+
+    /// Forgets the id that came first.
+    pub(crate) fn forget_first(&mut self) {
+        let Some((_, id, offset)) = self.order.pop_front() else { return };
+        // A later message may have brought the same id again, with a later end.
+        if self.seen.get(&id).is_some_and(|(_, held)| *held == offset) {
+            self.seen.remove(&id);
         }
     }
 
     /// When the next id can be forgotten.
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
-        self.order.front().map(|(until, _)| *until)
+        self.order.front().map(|(until, ..)| *until)
     }
 
     /// Every id that is remembered, in the order of arrival.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&DedupId, Timestamp, Offset)> {
-        self.order.iter().filter_map(|(until, id)| {
-            let (held, offset) = self.seen.get(id)?;
-            (held == until).then_some((id, *until, *offset))
+        self.current(0)
+    }
+
+    /// Those that came with messages of these offsets.
+    pub(crate) fn range(
+        &self,
+        start: Offset,
+        end: Offset,
+    ) -> impl Iterator<Item = (&DedupId, Timestamp, Offset)> {
+        let first = self.order.partition_point(|(_, _, offset)| *offset < start);
+        self.current(first).take_while(move |(_, _, offset)| *offset < end)
+    }
+
+    fn current(&self, from: usize) -> impl Iterator<Item = (&DedupId, Timestamp, Offset)> {
+        self.order.range(from..).filter_map(|(until, id, offset)| {
+            let (_, held) = self.seen.get(id)?;
+            (held == offset).then_some((id, *until, *offset))
         })
-    }
-
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u64(self.seen.len() as u64);
-        for (id, until, offset) in self.iter() {
-            out.text(id.as_str());
-            out.u64(until.0);
-            out.u64(offset.0);
-        }
-    }
-
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        let mut dedup = Self::default();
-        for _ in 0..input.u64()? {
-            let id = DedupId::new(input.text()?).map_err(|_| WireError::BadName)?;
-            let until = Timestamp(input.u64()?);
-            dedup.insert(id, Offset(input.u64()?), until);
-        }
-        Ok(dedup)
     }
 }
 
@@ -139,9 +134,12 @@ mod tests {
         assert_eq!(dedup.find(&id, DedupScope::Id, Timestamp(9)), Some(Offset(1)));
         assert_eq!(dedup.find(&id, DedupScope::Id, Timestamp(10)), None);
         dedup.insert(id.clone(), Offset(2), Timestamp(20));
-        dedup.forget(Timestamp(15));
+        assert_eq!(dedup.ended(Timestamp(15)), Some(Offset(1)));
+        dedup.forget_first();
         assert_eq!(dedup.find(&id, DedupScope::Id, Timestamp(15)), Some(Offset(2)));
-        dedup.forget(Timestamp(20));
+        assert_eq!(dedup.ended(Timestamp(15)), None);
+        assert_eq!(dedup.ended(Timestamp(20)), Some(Offset(2)));
+        dedup.forget_first();
         assert_eq!(dedup.iter().count(), 0);
         assert_eq!(dedup.next_deadline(), None);
     }

@@ -29,7 +29,7 @@ pub struct DuePlan {
 impl Queue {
     /// Decides what has become due by `now`, for at most `max` messages of each kind.
     pub fn decide_due(&mut self, now: Timestamp, max: usize) -> DuePlan {
-        self.dedup.forget(now);
+        self.forget_dedup(now, max * 4);
         // Nobody may be served before all whose time has come have taken their places: one of them may be the most
         // urgent. That needs no record and is quick, so its bound is larger.
         let advance_max = max * 16;

@@ -214,7 +214,7 @@ mod tests {
             replayed.queue.apply(Position::default(), record).unwrap();
         }
         assert_eq!(replayed.queue.outline(NOW), expected);
-        let restored = Queue::restore(&fair.queue.snapshot()).unwrap();
+        let restored = fair.queue.restored();
         assert_eq!(restored.outline(NOW), expected);
         fair.apply(Record::Purge { before: fair.queue.next_offset(), at: NOW });
         assert!(fair.queue.tenants.0.is_empty());

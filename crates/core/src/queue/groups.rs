@@ -51,6 +51,7 @@ impl Queue {
         if first.offset != offset {
             return None;
         }
+        self.touch(offset);
         let entry = self.pop_line(group)?;
         self.note_out(group);
         Some(entry)
@@ -85,17 +86,16 @@ impl Queue {
         let cached = entry.payload.as_ref().map_or(0, |payload| payload.len() as u64);
         let place = line.partition_point(|other| other.offset < entry.offset);
         self.runs.returned.insert(entry.offset, group.clone());
+        self.behind.insert(entry.offset, group.clone());
         line.insert(place, entry);
         self.loose_cached_bytes += cached;
         self.grouped += 1;
         self.release_group(&group, at);
     }
 
-    /// A message joins the end of a line of a snapshot.
-    pub(super) fn note_restored(&mut self, group: &GroupId, entry: &Entry) {
-        if entry.attempts > 0 {
-            self.runs.returned.insert(entry.offset, group.clone());
-        }
+    /// A message that is in the line of a snapshot has been delivered before.
+    pub(super) fn note_returned(&mut self, group: &GroupId, offset: Offset) {
+        self.runs.returned.insert(offset, group.clone());
     }
 
     /// A message that came back into a line.
@@ -106,10 +106,12 @@ impl Queue {
 
     /// Takes it out of the line for good.
     pub(super) fn take_returned(&mut self, offset: Offset) -> Option<Entry> {
+        self.touch(offset);
         let group = self.runs.returned.remove(&offset)?;
         let line = self.groups.get_mut(&group)?;
         let at = line.binary_search_by_key(&offset, |entry| entry.offset).ok()?;
         let entry = line.remove(at)?;
+        self.behind.remove(&offset);
         self.grouped -= 1;
         self.uncount(&entry);
         Some(entry)
@@ -119,6 +121,7 @@ impl Queue {
     pub(super) fn reset_groups(&mut self, out: &[GroupId]) {
         self.grouped = 0;
         self.groups.clear();
+        self.behind.clear();
         self.runs = Runs::default();
         for group in out {
             self.note_out(group);
@@ -128,6 +131,7 @@ impl Queue {
     fn pop_line(&mut self, group: &GroupId) -> Option<Entry> {
         let entry = self.groups.get_mut(group)?.pop_front()?;
         self.grouped -= 1;
+        self.behind.remove(&entry.offset);
         self.uncount(&entry);
         self.runs.returned.remove(&entry.offset);
         Some(entry)

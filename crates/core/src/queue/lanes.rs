@@ -168,19 +168,23 @@ impl Lanes {
 
     /// Puts messages that were paged out in front of the rest of their stretch. They must be the first of the
     /// first paged stretch of their lane; anything else is an answer to a question no longer asked, and ignored.
-    pub(crate) fn page_in(&mut self, request: &PageRequest, entries: Vec<Entry>, now: Timestamp) -> bool {
-        let Some(index) = self.lane_index(request.lane) else { return false };
+    /// Gives back how many bytes of the run turned out not to be there, if it was asked for.
+    pub(crate) fn page_in(
+        &mut self,
+        request: &PageRequest,
+        entries: Vec<Entry>,
+        now: Timestamp,
+    ) -> Option<u64> {
+        let index = self.lane_index(request.lane)?;
         let lane = &mut self.lanes[index];
-        let Some(at) = lane.stretches.iter().position(|stretch| {
+        let at = lane.stretches.iter().position(|stretch| {
             matches!(stretch, Stretch::Paged(run)
                 if run.segment == request.segment && run.offsets.first() == request.offsets.first())
-        }) else {
-            return false;
-        };
-        let Stretch::Paged(run) = &mut lane.stretches[at] else { return false };
+        })?;
+        let Stretch::Paged(run) = &mut lane.stretches[at] else { return None };
         // While the page was read, messages may have come in and gone, and the rest been paged out again.
         if !run.begins_with(entries.iter().map(|entry| entry.offset)) {
-            return false;
+            return None;
         }
         run.offsets.take_front(entries.len() as u64);
         // What is left of the run was pushed later; with equal lifetimes it also ends later.
@@ -202,7 +206,7 @@ impl Lanes {
         if self.paged_expiry.is_some() {
             self.paged_expiry = self.earliest_paged_expiry();
         }
-        true
+        Some(claimed.saturating_sub(bytes))
     }
 
     /// Points paged messages at another segment, if they are the front of a run. Gives back where they lay and

@@ -15,6 +15,7 @@
 
 mod allowance;
 mod apply;
+mod changes;
 mod consumers;
 mod dedup;
 mod dispatch;
@@ -46,6 +47,7 @@ use nexo_types::{GroupId, Millis, Offset, Position, Priority, QueueId, QueueName
 
 pub use allowance::{Allowance, Outgoing};
 pub use apply::{Applied, Handed, NeedsPage, Removed};
+pub use changes::ChunkId;
 pub use consumers::{LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use dispatch::{Dispatch, Turn};
 pub use due::DuePlan;
@@ -57,11 +59,12 @@ pub use outline::{MessageState, Outline, Stage};
 pub use paging::{PeekPosition, Peeked};
 pub use push::{Admission, BundlePlan, PushOutcome, PushPlan};
 pub use settle::{Death, Dying, LeaseError, ReturnCause, ReturnPlan, Verdict};
-pub use snapshot::SnapshotError;
+pub use snapshot::{ChunkSlice, SnapshotError};
 
 use crate::config::QueueConfig;
 use crate::message::DeathReason;
 use crate::record::Phase;
+use changes::Changes;
 use consumers::Consumers;
 use dedup::Dedup;
 use entry::MESSAGE_OVERHEAD_BYTES;
@@ -96,6 +99,8 @@ pub struct Queue {
     lease_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
     /// For each group with a message in the queue: those behind its head.
     groups: BTreeMap<GroupId, VecDeque<Entry>>,
+    /// Which messages these are, and their groups.
+    behind: HashMap<Offset, GroupId, FixedState>,
     grouped: u64,
     /// Groups of which several messages are out at once.
     runs: Runs,
@@ -120,6 +125,8 @@ pub struct Queue {
     rates: Rates,
     /// How much more, or less, this queue keeps alive in each segment since this was last asked.
     usage: Vec<(SegmentId, i64)>,
+    /// What the next snapshot has to write.
+    changes: Changes,
 }
 
 /// A message that is with a consumer.
@@ -157,6 +164,8 @@ pub struct Totals {
     pub overflowed: u64,
     /// Messages purged.
     pub purged: u64,
+    /// Messages lost because the disk did not give their bytes back.
+    pub damaged: u64,
 }
 
 #[derive(Debug, Default)]
@@ -225,6 +234,7 @@ impl Queue {
             unwritten_leases: BTreeSet::new(),
             lease_ends: BinaryHeap::new(),
             groups: BTreeMap::new(),
+            behind: HashMap::default(),
             grouped: 0,
             runs: Runs::default(),
             tenants: Tenants::default(),
@@ -240,6 +250,7 @@ impl Queue {
             totals: Totals::default(),
             rates: Rates::default(),
             usage: Vec::new(),
+            changes: Changes::default(),
         }
     }
 
@@ -432,6 +443,12 @@ impl Queue {
         }
     }
 
+    /// The first offset that is not set aside for transient messages.
+    #[must_use]
+    pub const fn reserved(&self) -> Offset {
+        self.reserved
+    }
+
     fn note_usage(&mut self, segment: SegmentId, bytes: i64) {
         match self.usage.last_mut() {
             Some((last, sum)) if *last == segment => *sum += bytes,
@@ -514,6 +531,12 @@ impl Queue {
     pub fn check_invariants(&self) {
         let behind: u64 = self.groups.values().map(|behind| behind.len() as u64).sum();
         assert_eq!(behind, self.grouped, "messages behind a group's head are counted");
+        assert_eq!(self.behind.len() as u64, behind, "they are known by their offsets");
+        for (group, entries) in &self.groups {
+            for entry in entries {
+                assert_eq!(self.behind.get(&entry.offset), Some(group), "with the right group");
+            }
+        }
         let loose = self.loose();
         let bytes: u64 = loose.clone().map(|entry| u64::from(entry.stored_bytes)).sum();
         assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");

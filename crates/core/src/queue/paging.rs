@@ -1,6 +1,7 @@
 //! What is in memory and what is not. None of it is durable state: the same messages wait either way.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
 use super::dispatch::ReadyWalk;
 use super::lanes::Front;
 use super::lanes::Waiting;
-use super::{Entry, PageRequest, Queue};
+use super::{ChunkId, Entry, PageRequest, Queue};
 
 /// A place in the order of delivery: behind the message of this priority and offset.
 pub type PeekPosition = (Priority, Offset);
@@ -78,13 +79,22 @@ impl Queue {
             .filter(|entry| entry.expires_at != Timestamp::MAX)
             .map(|entry| Entry { payload: None, ..entry.clone() })
             .collect();
-        if entries.is_empty() || !self.lanes.page_in(request, entries, now) {
+        if entries.is_empty() {
             return false;
+        }
+        let Some(lost_bytes) = self.lanes.page_in(request, entries, now) else { return false };
+        if lost_bytes > 0 {
+            self.note_usage(request.segment, -(lost_bytes as i64));
         }
         for entry in &expiring {
             self.watch_expiry(entry);
         }
         true
+    }
+
+    /// Messages of this queue were in a part of the log that cannot be read, so it never knew them.
+    pub fn note_damaged(&mut self, count: u64) {
+        self.totals.damaged += count;
     }
 
     /// Leaves in memory only what must be there, and what consumers that wait get next.
@@ -162,18 +172,30 @@ impl Queue {
         Some(self.lanes.page_for(lane, offset))
     }
 
-    /// Messages in memory, apart from those behind a page, that lie in this segment.
+    /// The chunks in which there may be messages that are not in a lane; `known` are those that snapshots wrote.
     #[must_use]
-    pub fn entries_in_segment(&self, segment: SegmentId) -> Vec<(Offset, Timestamp, Position)> {
-        let here = |entry: &&Entry| entry.is_durable() && entry.at.segment == segment;
-        let mut found: Vec<_> = self
-            .loose()
-            .chain(self.lanes.resident())
-            .filter(here)
-            .map(|entry| (entry.offset, entry.enqueued_at, entry.at))
-            .collect();
-        found.sort_unstable();
-        found
+    pub fn loose_chunks(&self, known: impl Iterator<Item = ChunkId>) -> BTreeSet<ChunkId> {
+        known.chain(self.changes.changed()).collect()
+    }
+
+    /// Messages of these chunks that are not in a lane and lie in this segment.
+    #[must_use]
+    pub fn loose_in_segment(
+        &self,
+        segment: SegmentId,
+        chunks: &[ChunkId],
+    ) -> Vec<(Offset, Timestamp, Position)> {
+        let in_chunk = |chunk: &ChunkId| {
+            let (start, end) = chunk.offsets();
+            self.loose_waiting_in(start, end).chain(self.leased_in(start, end))
+        };
+        found_in(segment, chunks.iter().flat_map(in_chunk))
+    }
+
+    /// Messages in memory that are in a lane and lie in this segment.
+    #[must_use]
+    pub fn resident_in_segment(&self, segment: SegmentId) -> Vec<(Offset, Timestamp, Position)> {
+        found_in(segment, self.lanes.resident())
     }
 
     /// Messages not in memory that lie in this segment: the next ones to copy forward.
@@ -189,4 +211,14 @@ impl Queue {
             note(entry.at.segment, entry.stored_bytes.into());
         }
     }
+}
+
+fn found_in<'a>(
+    segment: SegmentId,
+    entries: impl Iterator<Item = &'a Entry>,
+) -> Vec<(Offset, Timestamp, Position)> {
+    let here = entries.filter(|entry| entry.is_durable() && entry.at.segment == segment);
+    let mut found: Vec<_> = here.map(|entry| (entry.offset, entry.enqueued_at, entry.at)).collect();
+    found.sort_unstable();
+    found
 }

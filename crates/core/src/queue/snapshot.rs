@@ -1,14 +1,21 @@
 //! The durable state of a queue as bytes, so that recovery need not read the log from its beginning.
 //!
-//! Ready messages that were never delivered are written as ranges; the others one by one. Bodies are not
-//! written: the log has them.
+//! A snapshot is a *head* (settings, figures, and the ready messages that were never delivered, as ranges) and *chunks*
+//! (all other messages and the deduplication ids, one by one, by offset). Bodies are not written: the log has them.
+//! Chunks that have not changed since an earlier snapshot are not written again: see `changes.rs`.
+//!
+//! What makes it right: head and chunks together are the state at the moment of [`Queue::begin_snapshot`]. The head is
+//! encoded then; a chunk is encoded later, but as it was then. A chunk that is not written again has not changed
+//! between its own snapshot and this one. So the records after that moment, applied to it, give the present state.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use nexo_types::{GroupId, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
+use bytes::Bytes;
+use nexo_types::{DedupId, GroupId, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
 use thiserror::Error;
 
-use super::dedup::Dedup;
+use super::changes::ChunkId;
 use super::entry::Entry;
 use super::lanes::Lanes;
 use super::{Lease, Queue, Totals};
@@ -19,17 +26,46 @@ use crate::wire::{Reader, WireError, Writer};
 
 const WAITING: u8 = 0;
 const LEASED: u8 = 1;
-const BEHIND: u8 = 2;
+const DEDUP: u8 = 2;
 
 /// A snapshot that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the snapshot of a queue cannot be read: {0}")]
 pub struct SnapshotError(#[from] WireError);
 
+/// Chunks of a snapshot that was begun, as many as one hold of a queue's lock should encode.
+#[derive(Debug, Default)]
+pub struct ChunkSlice {
+    /// Each with its bytes. No bytes: there is nothing in it (any more).
+    pub chunks: Vec<(ChunkId, Bytes)>,
+    /// Whether there are more to come.
+    pub more: bool,
+}
+
+/// What a chunk says of one offset.
+enum Item<'a> {
+    Waiting(&'a Entry),
+    Leased(&'a Lease),
+    Dedup(&'a DedupId, Timestamp),
+}
+
 impl Queue {
-    /// The durable state as bytes.
+    /// Whether chunks have changed since the last snapshot was begun.
     #[must_use]
-    pub fn snapshot(&self) -> bytes::Bytes {
+    pub fn has_changed_chunks(&self) -> bool {
+        self.changes.any()
+    }
+
+    /// Whether this one has.
+    #[must_use]
+    pub fn has_chunk_changed(&self, chunk: ChunkId) -> bool {
+        self.changes.has(chunk)
+    }
+
+    /// Begins a snapshot, and gives back its head. `known` are the chunks that earlier snapshots wrote; `stale` those of
+    /// them that are to be written again although they have not changed.
+    pub fn begin_snapshot(&mut self, known: impl Iterator<Item = ChunkId>, stale: &[ChunkId]) -> Bytes {
+        self.changes.begin(known, stale);
         let mut out = Writer::with_capacity(256);
         out.u64(self.id.0);
         out.text(self.name.as_str());
@@ -39,30 +75,79 @@ impl Queue {
         out.u64(self.reserved.0);
         self.totals.encode(&mut out);
         self.lanes.encode(&mut out);
-        self.encode_loose(&mut out);
-        self.dedup.encode(&mut out);
         out.into_bytes()
     }
 
-    /// A queue in the state of a snapshot. Everything that can be on disk only is.
+    /// The next chunks of the snapshot: until `messages_max` messages are encoded or `chunks_max` chunks looked at.
+    /// `None` if the snapshot has been cancelled, or none was begun.
+    pub fn next_chunks(&mut self, chunks_max: usize, messages_max: usize) -> Option<ChunkSlice> {
+        if !self.changes.is_ongoing() {
+            return None;
+        }
+        let mut slice = ChunkSlice::default();
+        let mut messages = 0;
+        while slice.chunks.len() < chunks_max && messages < messages_max {
+            let Some((chunk, before)) = self.changes.next() else { break };
+            let (bytes, count) = self.encode_chunk(chunk, &before);
+            messages += count;
+            slice.chunks.push((chunk, bytes));
+        }
+        slice.more = self.changes.has_pending();
+        if !slice.more {
+            self.changes.end();
+        }
+        Some(slice)
+    }
+
+    /// The snapshot comes to nothing. `taken` are the chunks that [`Self::next_chunks`] gave for it.
+    pub fn abandon_snapshot(&mut self, taken: &[ChunkId]) {
+        self.changes.abandon(taken);
+    }
+
+    /// A queue in the state of a snapshot. Everything that can be on disk only is. The chunks must be in the order of
+    /// their numbers.
     ///
     /// # Errors
     /// If the bytes are not a snapshot.
-    pub fn restore(bytes: &[u8]) -> Result<Self, SnapshotError> {
-        let mut input = Reader::new(bytes);
+    pub fn restore<'a>(head: &[u8], chunks: impl Iterator<Item = &'a [u8]>) -> Result<Self, SnapshotError> {
+        let mut input = Reader::new(head);
+        let mut queue = Self::restore_head(&mut input)?;
+        input.finish()?;
+        let mut waiting = Vec::new();
+        for chunk in chunks {
+            queue.restore_chunk(&mut Reader::new(chunk), &mut waiting)?;
+        }
+        // Only when all that are leased are known: whoever waits then waits behind them.
+        waiting.into_iter().for_each(|entry| queue.restore_waiting(entry));
+        Ok(queue)
+    }
+
+    fn restore_head(input: &mut Reader<'_>) -> Result<Self, WireError> {
         let id = QueueId(input.u64()?);
         let name = QueueName::new(input.text()?).map_err(|_| WireError::BadName)?;
         let created_at = Timestamp(input.u64()?);
-        let config = QueueConfig::decode(&mut input)?;
+        let config = QueueConfig::decode(input)?;
         let mut queue = Self::new(id, name, config, created_at);
         queue.next_offset = Offset(input.u64()?);
         queue.reserved = Offset(input.u64()?);
-        queue.totals = Totals::decode(&mut input)?;
-        queue.lanes = Lanes::decode(&mut input)?;
-        queue.decode_loose(&mut input)?;
-        queue.dedup = Dedup::decode(&mut input)?;
-        input.finish()?;
+        queue.totals = Totals::decode(input)?;
+        queue.lanes = Lanes::decode(input)?;
         Ok(queue)
+    }
+
+    /// What a whole snapshot of this queue gives back.
+    #[cfg(test)]
+    pub(super) fn restored(&mut self) -> Self {
+        // As if nothing had ever been written, and nothing was after this.
+        let changes = std::mem::take(&mut self.changes);
+        let offsets: Vec<Offset> = self.loose().map(|entry| entry.offset).collect();
+        let remembered: Vec<Offset> = self.dedup.iter().map(|(_, _, offset)| offset).collect();
+        offsets.into_iter().chain(remembered).for_each(|offset| self.touch(offset));
+        let head = self.begin_snapshot(std::iter::empty(), &[]);
+        let slice = self.next_chunks(usize::MAX, usize::MAX).unwrap();
+        assert!(!slice.more);
+        self.changes = changes;
+        Self::restore(&head, slice.chunks.iter().map(|(_, bytes)| &bytes[..])).unwrap()
     }
 
     /// To be called once all records after the snapshot are applied: offsets that transient messages may
@@ -74,102 +159,189 @@ impl Queue {
         self.page_out();
     }
 
-    fn encode_loose(&self, out: &mut Writer) {
-        let mut names: Vec<&GroupId> = self.groups.keys().collect();
-        names.sort_unstable();
-        let index: BTreeMap<&GroupId, u64> =
-            names.iter().enumerate().map(|(i, name)| (*name, i as u64)).collect();
-        out.u64(names.len() as u64);
-        for name in &names {
-            out.text(name.as_str());
+    /// The chunk as it was when the snapshot began, and how many items it has. `before` has what has changed since.
+    fn encode_chunk<'a>(&'a self, chunk: ChunkId, before: &BTreeMap<Offset, Vec<u8>>) -> (Bytes, usize) {
+        let (start, end) = chunk.offsets();
+        let mut items: Vec<(Offset, Item<'a>)> = Vec::new();
+        let mut add = |offset: Offset, item: Item<'a>| {
+            if !before.contains_key(&offset) {
+                items.push((offset, item));
+            }
+        };
+        for entry in self.loose_waiting_in(start, end) {
+            add(entry.offset, Item::Waiting(entry));
         }
-        let waiting = self.rejoined.values().chain(self.delayed.values());
-        let waiting: Vec<&Entry> = waiting
-            .chain(self.dying.values().map(|(entry, _)| entry))
-            .filter(|entry| entry.is_durable())
-            .collect();
-        let leased: Vec<&Lease> = self.leased.values().filter(|lease| lease.entry.is_durable()).collect();
-        let behind: Vec<&Entry> =
-            names.iter().flat_map(|name| &self.groups[*name]).filter(|entry| entry.is_durable()).collect();
-        out.u64((waiting.len() + leased.len() + behind.len()) as u64);
-        for entry in waiting {
-            out.u8(WAITING);
-            entry.encode(&index, out);
+        for lease in in_range(&self.leased, start, end).filter(|lease| lease.entry.is_durable()) {
+            add(lease.entry.offset, Item::Leased(lease));
         }
-        for lease in leased {
-            out.u8(LEASED);
-            lease.entry.encode(&index, out);
-            out.optional(lease.until.map(|until| until.0));
-            out.u8(lease.phase.code());
-            out.u64(lease.granted_at.0);
+        for (id, until, offset) in self.dedup.range(start, end) {
+            add(offset, Item::Dedup(id, until));
         }
-        for entry in behind {
-            out.u8(BEHIND);
-            entry.encode(&index, out);
+        items.sort_unstable_by_key(|(offset, _)| *offset);
+        let mut out = Writer::with_capacity(items.len() * 48);
+        let mut before = before.iter().peekable();
+        let count = items.len() + before.len();
+        for (offset, item) in items {
+            while let Some((_, bytes)) = before.next_if(|(changed, _)| **changed < offset) {
+                out.raw(bytes);
+            }
+            item.encode(offset, &mut out);
+        }
+        before.for_each(|(_, bytes)| out.raw(bytes));
+        (out.into_bytes(), count)
+    }
+
+    /// What a chunk says of one offset.
+    pub(super) fn encode_items_of(&self, offset: Offset, out: &mut Writer) {
+        let next = offset.next();
+        if let Some(entry) = self.loose_waiting_in(offset, next).next() {
+            Item::Waiting(entry).encode(offset, out);
+        }
+        if let Some(lease) = self.leased.get(&offset).filter(|lease| lease.entry.is_durable()) {
+            Item::Leased(lease).encode(offset, out);
+        }
+        for (id, until, _) in self.dedup.range(offset, next) {
+            Item::Dedup(id, until).encode(offset, out);
         }
     }
 
-    fn decode_loose(&mut self, input: &mut Reader<'_>) -> Result<(), WireError> {
-        let mut names = Vec::new();
-        for _ in 0..input.u64()? {
-            names.push(GroupId::new(input.text()?).map_err(|_| WireError::BadName)?);
-        }
-        for _ in 0..input.u64()? {
-            let stage = input.u8()?;
-            let entry = Entry::decode(&names, input)?;
-            self.loose_bytes += u64::from(entry.stored_bytes);
-            match stage {
-                WAITING => {
-                    self.head_of_group(&entry);
-                    self.place(entry, Timestamp(0));
-                }
+    /// Durable messages of these offsets that are neither leased nor in a lane.
+    pub(super) fn loose_waiting_in(&self, start: Offset, end: Offset) -> impl Iterator<Item = &Entry> {
+        let delayed = in_range(&self.delayed, start, end);
+        let dying = in_range(&self.dying, start, end).map(|(entry, _)| entry);
+        let behind = in_range_with_offset(&self.behind, start, end).filter_map(|(offset, group)| {
+            let behind = self.groups.get(group)?;
+            behind.get(behind.binary_search_by_key(&offset, |entry| entry.offset).ok()?)
+        });
+        let rejoined = self.rejoined_in(start, end);
+        delayed.chain(dying).chain(behind).chain(rejoined).filter(|entry| entry.is_durable())
+    }
+
+    /// Messages of these offsets that are with consumers.
+    pub(super) fn leased_in(&self, start: Offset, end: Offset) -> impl Iterator<Item = &Entry> {
+        in_range(&self.leased, start, end).map(|lease| &lease.entry)
+    }
+
+    /// Messages of these offsets that have come back, of every priority there is.
+    fn rejoined_in(&self, start: Offset, end: Offset) -> impl Iterator<Item = &Entry> {
+        let mut next = self.rejoined.keys().next().map(|(priority, _)| *priority);
+        let priorities = std::iter::from_fn(move || {
+            let priority = next?;
+            let beyond = (priority, Offset(u64::MAX));
+            let after = (std::ops::Bound::Excluded(beyond), std::ops::Bound::Unbounded);
+            next = self.rejoined.range(after).next().map(|((priority, _), _)| *priority);
+            Some(priority)
+        });
+        priorities.flat_map(move |priority: Reverse<Priority>| {
+            self.rejoined.range((priority, start)..(priority, end)).map(|(_, entry)| entry)
+        })
+    }
+
+    /// Takes in a chunk, but for messages that wait: those are added to `waiting`.
+    fn restore_chunk(&mut self, input: &mut Reader<'_>, waiting: &mut Vec<Entry>) -> Result<(), WireError> {
+        while input.left() > 0 {
+            match input.u8()? {
+                WAITING => waiting.push(Entry::decode_item(input)?),
                 LEASED => {
-                    let until = input.optional()?.map(Timestamp);
-                    let phase = Phase::from_code(input.u8()?)?;
-                    let granted_at = Timestamp(input.u64()?);
-                    self.head_of_group(&entry);
-                    self.leased_bytes += u64::from(entry.stored_bytes);
-                    if let Some(until) = until {
-                        self.lease_ends.push(std::cmp::Reverse((until, entry.offset)));
-                    }
-                    self.leased.insert(
-                        entry.offset,
-                        Lease { entry, until, phase, granted_at, consumer: None, span: None, dying: None },
-                    );
+                    let entry = Entry::decode_item(input)?;
+                    self.restore_leased(entry, input)?;
                 }
-                BEHIND => self.wait_behind(entry)?,
-                value => return Err(WireError::Unknown { what: "stage of a message", value }),
+                DEDUP => {
+                    let offset = Offset(input.u64()?);
+                    let until = Timestamp(input.u64()?);
+                    let id = DedupId::new(input.text()?).map_err(|_| WireError::BadName)?;
+                    self.dedup.insert(id, offset, until);
+                }
+                value => return Err(WireError::Unknown { what: "item of a snapshot", value }),
             }
         }
         Ok(())
     }
 
-    fn head_of_group(&mut self, entry: &Entry) {
+    /// Messages come by rising offset, after all that are leased. While any of a group is leased, the others wait behind it;
+    /// otherwise the first is out. (So it is if the one before was transient and has not survived.)
+    fn restore_waiting(&mut self, entry: Entry) {
+        self.loose_bytes += u64::from(entry.stored_bytes);
+        if let Some(group) = entry.group.clone() {
+            if let Some(behind) = self.groups.get_mut(&group) {
+                self.behind.insert(entry.offset, group.clone());
+                self.grouped += 1;
+                let returned = (entry.attempts > 0).then_some(entry.offset);
+                behind.push_back(entry);
+                if let Some(offset) = returned {
+                    self.note_returned(&group, offset);
+                }
+                return;
+            }
+            self.note_out(&group);
+        }
+        self.place(entry, Timestamp(0));
+    }
+
+    fn restore_leased(&mut self, entry: Entry, input: &mut Reader<'_>) -> Result<(), WireError> {
+        let until = input.optional()?.map(Timestamp);
+        let phase = Phase::from_code(input.u8()?)?;
+        let granted_at = Timestamp(input.u64()?);
         if let Some(group) = &entry.group {
             self.note_out(group);
         }
-    }
-
-    fn wait_behind(&mut self, entry: Entry) -> Result<(), WireError> {
-        let group = entry.group.clone().ok_or(WireError::Range)?;
-        self.note_restored(&group, &entry);
-        match self.groups.get_mut(&group) {
-            Some(behind) => {
-                behind.push_back(entry);
-                self.grouped += 1;
-            }
-            // The head was transient and has not survived: the first of those behind it is the head now.
-            None => {
-                self.note_out(&group);
-                self.place(entry, Timestamp(0));
-            }
+        self.loose_bytes += u64::from(entry.stored_bytes);
+        self.leased_bytes += u64::from(entry.stored_bytes);
+        if let Some(until) = until {
+            self.lease_ends.push(Reverse((until, entry.offset)));
         }
+        let lease = Lease { entry, until, phase, granted_at, consumer: None, span: None, dying: None };
+        self.leased.insert(lease.entry.offset, lease);
         Ok(())
     }
 }
 
+type ByOffset<V> = hashbrown::HashMap<Offset, V, foldhash::fast::FixedState>;
+
+fn in_range<V>(map: &ByOffset<V>, start: Offset, end: Offset) -> impl Iterator<Item = &V> {
+    in_range_with_offset(map, start, end).map(|(_, value)| value)
+}
+
+/// What a map has of these offsets: by looking each of them up, or, if that is less, by going through the map.
+fn in_range_with_offset<V>(
+    map: &ByOffset<V>,
+    start: Offset,
+    end: Offset,
+) -> impl Iterator<Item = (Offset, &V)> {
+    let few = (map.len() as u64) < end.0 - start.0;
+    let through = few.then(|| map.iter().map(|(offset, value)| (*offset, value)));
+    let looked_up = (!few).then(|| (start.0..end.0).map(Offset));
+    let through = through.into_iter().flatten().filter(move |(offset, _)| (start..end).contains(offset));
+    let looked_up = looked_up.into_iter().flatten().filter_map(|offset| Some((offset, map.get(&offset)?)));
+    through.chain(looked_up)
+}
+
+impl Item<'_> {
+    fn encode(&self, offset: Offset, out: &mut Writer) {
+        match self {
+            Self::Waiting(entry) => {
+                out.u8(WAITING);
+                entry.encode_item(out);
+            }
+            Self::Leased(lease) => {
+                out.u8(LEASED);
+                lease.entry.encode_item(out);
+                out.optional(lease.until.map(|until| until.0));
+                out.u8(lease.phase.code());
+                out.u64(lease.granted_at.0);
+            }
+            Self::Dedup(id, until) => {
+                out.u8(DEDUP);
+                out.u64(offset.0);
+                out.u64(until.0);
+                out.text(id.as_str());
+            }
+        }
+    }
+}
+
 impl Entry {
-    fn encode(&self, groups: &BTreeMap<&GroupId, u64>, out: &mut Writer) {
+    fn encode_item(&self, out: &mut Writer) {
         out.u64(self.offset.0);
         out.u64(self.at.segment.0.into());
         out.u64(self.at.byte.into());
@@ -179,10 +351,20 @@ impl Entry {
         out.u64(self.enqueued_at.0);
         out.u64(self.ready_at.0);
         out.u64(self.expires_at.0);
-        out.optional(self.group.as_ref().map(|group| groups[group]));
+        // No group has the empty name.
+        out.text(self.group.as_ref().map_or("", GroupId::as_str));
     }
 
-    fn decode(groups: &[GroupId], input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode_item(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let mut entry = Self::decode_fields(input)?;
+        let group = input.text()?;
+        if !group.is_empty() {
+            entry.group = Some(GroupId::new(group).map_err(|_| WireError::BadName)?);
+        }
+        Ok(entry)
+    }
+
+    fn decode_fields(input: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(Self {
             offset: Offset(input.u64()?),
             at: Position { segment: SegmentId(input.u32()?), byte: input.u32()? },
@@ -192,13 +374,7 @@ impl Entry {
             enqueued_at: Timestamp(input.u64()?),
             ready_at: Timestamp(input.u64()?),
             expires_at: Timestamp(input.u64()?),
-            group: match input.optional()? {
-                None => None,
-                Some(index) => {
-                    let index = usize::try_from(index).map_err(|_| WireError::Range)?;
-                    Some(groups.get(index).ok_or(WireError::Range)?.clone())
-                }
-            },
+            group: None,
             tenant: None,
             durability: Durability::Durable,
             payload: None,
@@ -223,12 +399,102 @@ impl Totals {
             expired: input.u64()?,
             overflowed: input.u64()?,
             purged: input.u64()?,
+            damaged: input.u64()?,
         })
     }
 
-    const fn all(&self) -> [u64; 8] {
-        let Self { pushed, delivered, redelivered, acked, dead_lettered, expired, overflowed, purged } =
-            *self;
-        [pushed, delivered, redelivered, acked, dead_lettered, expired, overflowed, purged]
+    const fn all(&self) -> [u64; 9] {
+        let Self {
+            pushed,
+            delivered,
+            redelivered,
+            acked,
+            dead_lettered,
+            expired,
+            overflowed,
+            purged,
+            damaged,
+        } = *self;
+        [pushed, delivered, redelivered, acked, dead_lettered, expired, overflowed, purged, damaged]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nexo_types::Millis;
+
+    use super::super::changes::CHUNK_OFFSETS;
+    use super::*;
+    use crate::message::NewMessage;
+    use crate::offsets::OffsetSet;
+    use crate::queue::Admission;
+    use crate::record::{Leave, Record};
+
+    const NOW: Timestamp = Timestamp(1000);
+
+    fn with_delayed(count: usize) -> Queue {
+        let name = QueueName::new("q").unwrap();
+        let mut queue = Queue::new(QueueId(1), name, QueueConfig::default(), NOW);
+        let messages = vec![NewMessage { delay: Millis(500), ..NewMessage::new("x") }; count];
+        for (_, batch) in queue.decide_push(NOW, &messages, Admission::Checked).batches {
+            queue.apply(Position::default(), &Record::Messages(batch)).unwrap();
+        }
+        queue
+    }
+
+    #[test]
+    fn a_slice_encodes_no_more_than_it_may() {
+        let mut queue = with_delayed(400);
+        queue.begin_snapshot(std::iter::empty(), &[]);
+        let mut slices = 0;
+        loop {
+            let slice = queue.next_chunks(usize::MAX, 10).unwrap();
+            assert!(slice.chunks.len() as u64 * CHUNK_OFFSETS < 10 + CHUNK_OFFSETS);
+            slices += 1;
+            if !slice.more {
+                break;
+            }
+        }
+        assert!(slices > 30, "a snapshot of 400 messages takes many holds of the lock, not {slices}");
+        assert!(queue.next_chunks(1, 1).is_none(), "it is complete");
+    }
+
+    #[test]
+    fn what_has_not_changed_is_not_written_again() {
+        let mut queue = with_delayed(400);
+        queue.begin_snapshot(std::iter::empty(), &[]);
+        let first = queue.next_chunks(usize::MAX, usize::MAX).unwrap().chunks;
+        assert_eq!(first.len() as u64, 400 / CHUNK_OFFSETS);
+        assert!(!queue.has_changed_chunks());
+        let gone: OffsetSet = [Offset(41)].into_iter().collect();
+        queue
+            .apply(Position::default(), &Record::Settle { offsets: gone, why: Leave::Acked, at: NOW })
+            .unwrap();
+        let known: Vec<ChunkId> = first.iter().map(|(chunk, _)| *chunk).collect();
+        queue.begin_snapshot(known.into_iter(), &[ChunkId(3)]);
+        let second = queue.next_chunks(usize::MAX, usize::MAX).unwrap().chunks;
+        let written: Vec<ChunkId> = second.iter().map(|(chunk, _)| *chunk).collect();
+        assert_eq!(
+            written,
+            [ChunkId(3), ChunkId::of(Offset(41))],
+            "what was asked for, and what has changed"
+        );
+    }
+
+    #[test]
+    fn ids_that_are_forgotten_leave_their_chunks() {
+        let name = QueueName::new("q").unwrap();
+        let config = QueueConfig { dedup_window: Millis(10), ..QueueConfig::default() };
+        let mut queue = Queue::new(QueueId(1), name, config, NOW);
+        let message = NewMessage { dedup: Some(DedupId::new("a").unwrap()), ..NewMessage::new("x") };
+        for (_, batch) in queue.decide_push(NOW, &[message], Admission::Checked).batches {
+            queue.apply(Position::default(), &Record::Messages(batch)).unwrap();
+        }
+        queue.begin_snapshot(std::iter::empty(), &[]);
+        assert!(!queue.next_chunks(9, 9).unwrap().chunks[0].1.is_empty());
+        queue.decide_due(NOW.plus(Millis(10)), 1);
+        assert!(queue.has_changed_chunks());
+        queue.begin_snapshot(std::iter::empty(), &[]);
+        assert!(queue.next_chunks(9, 9).unwrap().chunks[0].1.is_empty(), "nothing is left to keep");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +11,11 @@ use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 
 use super::{Disk, DiskFile, DiskLock, Room};
+
+/// Directories are for the broker's own user: messages are nobody else's business.
+const DIR_MODE: u32 = 0o700;
+/// And so are files.
+const FILE_MODE: u32 = 0o600;
 
 /// Files in a directory, with real syncs.
 #[derive(Debug)]
@@ -36,8 +41,10 @@ impl RealDisk {
     /// When the directory cannot be made or is not one.
     pub fn open(root: impl AsRef<Path>) -> io::Result<Self> {
         let root = root.as_ref();
-        if !root.is_dir() {
-            fs::create_dir_all(root)?;
+        if root.is_dir() {
+            tighten(root, DIR_MODE);
+        } else {
+            fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(root)?;
             if let Some(parent) = root.parent().filter(|p| !p.as_os_str().is_empty()) {
                 File::open(parent)?.sync_all()?;
             }
@@ -56,14 +63,19 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self) -> io::Result<Box<dyn DiskLock>> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(self.path("LOCK"))?;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+        let file = options.open(self.path("LOCK"))?;
+        tighten(&self.path("LOCK"), FILE_MODE);
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(Box::new(RealLock { _file: file }))
     }
 
     fn create_dir(&self, dir: &str) -> io::Result<()> {
-        fs::create_dir_all(self.path(dir))
+        let path = self.path(dir);
+        fs::DirBuilder::new().recursive(true).mode(DIR_MODE).create(&path)?;
+        tighten(&path, DIR_MODE);
+        Ok(())
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
@@ -76,13 +88,16 @@ impl Disk for RealDisk {
     }
 
     fn create(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).open(self.path(path))?;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true).truncate(true).mode(FILE_MODE);
+        let file = options.open(self.path(path))?;
         Ok(Arc::new(RealFile(file)))
     }
 
     fn open(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(self.path(path))?;
+        let path = self.path(path);
+        let file = OpenOptions::new().read(true).write(true).open(&path)?;
+        tighten(&path, FILE_MODE);
         Ok(Arc::new(RealFile(file)))
     }
 
@@ -105,6 +120,20 @@ impl Disk for RealDisk {
             }
         };
         opened.sync_all()
+    }
+}
+
+/// Takes away what others may do with a file or directory that was made before, or by hand. Where that is not
+/// allowed, it is said.
+fn tighten(path: &Path, mode: u32) {
+    let Ok(metadata) = fs::metadata(path) else { return };
+    let found = metadata.permissions().mode() & 0o7777;
+    if found & !mode & 0o777 == 0 {
+        return;
+    }
+    if let Err(error) = fs::set_permissions(path, fs::Permissions::from_mode(found & mode)) {
+        let path = path.display();
+        tracing::warn!(%path, mode = format_args!("{found:o}"), %error, "others can read the data, and that cannot be changed");
     }
 }
 

@@ -75,6 +75,12 @@ impl Directory {
         })
     }
 
+    /// Every lane that has a section.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = LaneKey> + '_ {
+        let (entries, _) = self.bytes.as_chunks::<DIRECTORY_ENTRY_BYTES>();
+        entries.iter().map(key_of)
+    }
+
     /// What it costs to keep this in memory.
     pub(crate) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.bytes.len()

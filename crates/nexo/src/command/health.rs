@@ -9,17 +9,23 @@ use crate::cli::Shared;
 use crate::connect::Asked;
 use crate::output::Printer;
 
-/// Exit code 0 if it can, 1 if not.
+/// Exit code 0 if it can, also when it is degraded; 1 if not.
 pub(crate) async fn run(shared: &Shared) -> anyhow::Result<ExitCode> {
     let client = shared.server.connect().await?;
     let serving = client.is_serving().await.asked("health")?;
     let mut out = Printer::new(shared.output);
+    let stats = client.stats().get_stats(proto::GetStatsRequest {}).await.asked("health")?.into_inner();
+    if serving && stats.degraded {
+        let reason = &stats.degraded_reason;
+        out.show(&json!({ "status": "degraded", "reason": reason }), format_args!("degraded: {reason}"))?;
+        out.flush()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if serving {
         out.show(&json!({ "status": "ok" }), "ok")?;
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let stats = client.stats().get_stats(proto::GetStatsRequest {}).await.asked("health")?.into_inner();
     let reason = match stats.unhealthy_reason.as_str() {
         "" => "the broker is shutting down",
         reason => reason,

@@ -25,6 +25,10 @@ struct StatsView {
     healthy: bool,
     #[serde(skip_serializing_if = "String::is_empty")]
     unhealthy_reason: String,
+    degraded: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    degraded_reason: String,
+    damaged_messages: u64,
     queues: u64,
     resident_bytes: u64,
     message_memory_bytes: u64,
@@ -68,6 +72,9 @@ impl From<proto::GetStatsResponse> for StatsView {
             version: stats.version,
             healthy: stats.healthy,
             unhealthy_reason: stats.unhealthy_reason,
+            degraded: stats.degraded,
+            degraded_reason: stats.degraded_reason,
+            damaged_messages: stats.damaged_messages,
             queues: stats.queues,
             resident_bytes: stats.resident_bytes,
             message_memory_bytes: stats.message_memory_bytes,
@@ -90,7 +97,11 @@ impl StatsView {
     fn figures(&self) -> Figures {
         let log = &self.log;
         let mean_micros = log.sync_micros.checked_div(log.syncs).unwrap_or(0);
-        let health = if self.healthy { "ok" } else { self.unhealthy_reason.as_str() };
+        let health = match (self.healthy, self.degraded) {
+            (true, false) => "ok".to_owned(),
+            (true, true) => format!("degraded: {}", self.degraded_reason),
+            (false, _) => self.unhealthy_reason.clone(),
+        };
         let mut figures = Figures::default();
         figures
             .add("version", &self.version)
@@ -103,7 +114,8 @@ impl StatsView {
             .add("log on disk", Size(log.disk_bytes))
             .add("log written", Size(log.written_bytes))
             .add("syncs", format_args!("{} ({mean_micros} µs each)", log.syncs))
-            .add("damaged places", log.damage);
+            .add("damaged places", log.damage)
+            .add("damaged messages", self.damaged_messages);
         figures
     }
 }

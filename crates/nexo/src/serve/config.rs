@@ -66,6 +66,9 @@ pub(crate) struct Layer {
     /// Disk that must stay free: below it nothing is pushed; 0 for no limit. Read again on SIGHUP [default: 0]
     #[arg(long, value_name = "BYTES", env = "NEXO_DISK_FREE_MIN")]
     pub(crate) disk_free_min: Option<Size>,
+    /// Start although files of the log are missing or no checkpoint can be read, without what was in them
+    #[arg(long, env = "NEXO_ACCEPT_LOSS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) accept_loss: Option<bool>,
     /// What to log: a level from error to trace, or a filter like warn,nexo_broker=debug [default: warn]
     #[arg(long, value_name = "FILTER", env = "NEXO_LOG")]
     pub(crate) log: Option<String>,
@@ -168,6 +171,7 @@ impl Layer {
             memory_bytes_max: self.memory_bytes_max.or(below.memory_bytes_max),
             amqp_consumer_timeout_ms: self.amqp_consumer_timeout_ms.or(below.amqp_consumer_timeout_ms),
             disk_free_min: self.disk_free_min.or(below.disk_free_min),
+            accept_loss: self.accept_loss.or(below.accept_loss),
             log: self.log.or(below.log),
             log_format: self.log_format.or(below.log_format),
         }
@@ -192,6 +196,7 @@ impl Layer {
         if let Some(Size(bytes)) = self.disk_free_min {
             broker.disk_free_min = bytes;
         }
+        broker.accept_loss = self.accept_loss.unwrap_or(false);
         let mut amqp_options = nexo_amqp::Options::default();
         if let Some(timeout) = self.amqp_consumer_timeout_ms {
             amqp_options.consumer_timeout = Duration::from_millis(timeout);

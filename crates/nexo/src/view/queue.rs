@@ -59,6 +59,7 @@ pub(super) struct StatsView {
     dead_lettered: u64,
     expired: u64,
     overflowed: u64,
+    damaged: u64,
     duplicates: u64,
     pub(super) push_rate: f64,
     pub(super) deliver_rate: f64,
@@ -132,6 +133,7 @@ impl From<proto::QueueStats> for StatsView {
             dead_lettered: stats.dead_lettered,
             expired: stats.expired,
             overflowed: stats.overflowed,
+            damaged: stats.damaged,
             duplicates: stats.duplicates,
             push_rate: stats.push_rate,
             deliver_rate: stats.deliver_rate,
@@ -193,6 +195,7 @@ impl QueueView {
             .add("dead-lettered", stats.dead_lettered)
             .add("expired", stats.expired)
             .add("overflowed", stats.overflowed)
+            .add("damaged", stats.damaged)
             .add("duplicates", stats.duplicates)
             .add("oldest age", format_args!("{:.1} s", stats.oldest_age_ms as f64 / 1e3))
             .add("average wait", format_args!("{:.1} ms", stats.average_wait_ms));

@@ -72,6 +72,10 @@ pub(crate) struct Ledger {
     next_session: u64,
     order: Order,
     pub(super) groups: Groups,
+    /// Segments were damaged since the books were last closed.
+    may_be_damaged: bool,
+    /// What may come of that, until the broker has said what it lost.
+    suspects: Vec<Violation>,
     violations: Vec<Violation>,
     counts: BTreeMap<What, u64>,
     totals: Totals,
@@ -409,8 +413,8 @@ impl Ledger {
     }
 
     /// Everything that could come has come, and nothing is left in any queue after a clean stop: what is not lost is
-    /// done, and must never come again.
-    pub(crate) fn close_books(&mut self) {
+    /// done, and must never come again. Since the last time the broker has reported so many messages as damaged.
+    pub(crate) fn close_books(&mut self, reported_damaged: u64) {
         let copies: Vec<Copy> = self.records.keys().copied().collect();
         for copy in copies {
             let Some(record) = self.records.get(&copy) else { continue };
@@ -425,14 +429,40 @@ impl Ledger {
             }
             self.forget(copy);
         }
+        self.judge_suspects(reported_damaged);
         self.order = Order::default();
         self.groups = Groups::default();
         // No life before this one is asked about any more.
         self.horizons.clear();
     }
 
+    /// Bytes of the disk were changed: messages may be lost, if the broker says so.
+    pub(crate) fn may_be_damaged(&mut self) {
+        self.may_be_damaged = true;
+    }
+
+    /// What the broker has reported accounts for as many losses, and for what comes of them. The rest it has lost silently.
+    fn judge_suspects(&mut self, reported: u64) {
+        self.may_be_damaged = false;
+        self.totals.reported_damaged += reported;
+        let mut left = reported;
+        for suspect in std::mem::take(&mut self.suspects) {
+            let is_loss = suspect.what == What::Lost;
+            if reported == 0 || (is_loss && left == 0) {
+                self.report(suspect);
+            } else if is_loss {
+                left -= 1;
+                self.totals.lost_to_damage += 1;
+            }
+        }
+    }
+
     /// Reports something that is not about one message alone.
     pub(crate) fn report(&mut self, violation: Violation) {
+        if self.may_be_damaged && violation.what.may_be_a_loss() {
+            self.suspects.push(violation);
+            return;
+        }
         *self.counts.entry(violation.what).or_default() += 1;
         if self.violations.len() < TOLD_MAX {
             self.violations.push(violation);

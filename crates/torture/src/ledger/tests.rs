@@ -83,9 +83,28 @@ fn a_life_without_incidents_is_in_order() {
     let one = story.confirmed(stamp(1));
     story.delivered(one, Place::WORK_A, 1);
     story.acked(one);
-    story.ledger.close_books();
+    story.ledger.close_books(0);
     assert_eq!(story.found(), []);
     assert_eq!(story.ledger.outstanding(), 0, "what is done is forgotten");
+}
+
+#[test]
+fn a_message_on_a_damaged_disk_may_be_lost_if_the_broker_says_so() {
+    for (lost, reported, violations) in [(1, 1, 0), (2, 2, 0), (2, 1, 1), (1, 0, 1), (0, 3, 0)] {
+        let mut story = Story::new();
+        for seq in 1..=lost {
+            story.confirmed(stamp(seq));
+        }
+        story.killed();
+        story.ledger.may_be_damaged();
+        story.ledger.close_books(reported);
+        assert_eq!(story.ledger.violations().len(), violations, "{lost} lost, {reported} reported");
+        assert_eq!(story.ledger.totals().lost_to_damage, lost.min(reported));
+        // The next time it must be told again.
+        story.confirmed(stamp(9));
+        story.ledger.close_books(0);
+        assert_eq!(story.ledger.violations().len(), violations + 1);
+    }
 }
 
 #[test]
@@ -93,7 +112,7 @@ fn a_confirmed_message_that_never_comes_is_lost() {
     let mut story = Story::new();
     story.confirmed(stamp(1));
     story.killed();
-    story.ledger.close_books();
+    story.ledger.close_books(0);
     assert_eq!(story.found(), [What::Lost]);
     assert!(story.ledger.violations()[0].history.contains("confirmed"), "its history is told");
 }
@@ -104,7 +123,7 @@ fn a_message_that_was_delivered_and_not_acknowledged_is_lost_if_it_does_not_come
     let one = story.confirmed(stamp(1));
     story.delivered(one, Place::WORK_A, 1);
     story.killed();
-    story.ledger.close_books();
+    story.ledger.close_books(0);
     assert_eq!(story.found(), [What::Lost]);
 }
 
@@ -116,7 +135,7 @@ fn an_unconfirmed_message_may_be_there_or_not() {
         story.ledger.uncertain(&stamp(seq), 2);
     }
     story.delivered(stamp(1), Place::WORK_A, 1);
-    story.ledger.close_books();
+    story.ledger.close_books(0);
     assert_eq!(story.found(), []);
 }
 
@@ -129,7 +148,7 @@ fn what_was_left_open_is_done_once_all_queues_were_empty() {
     story.ledger.sent(&stamp(2), 0, story.now);
     story.ledger.uncertain(&stamp(2), story.now);
     story.killed();
-    story.ledger.close_books();
+    story.ledger.close_books(0);
     assert_eq!((story.found(), story.ledger.outstanding()), (vec![], 0));
     for stamp in [one, stamp(2)] {
         story.delivered(stamp, Place::WORK_A, 2);
@@ -146,7 +165,7 @@ fn one_missing_copy_of_a_fanout_is_lost() {
         story.delivered(one, place, 1);
         story.ledger.acked(one.copy_in(place.family()), story.now);
     }
-    story.ledger.close_books();
+    story.ledger.close_books(0);
     assert_eq!(story.found(), [What::Lost]);
     assert!(story.ledger.violations()[0].fact.contains("fan.b"));
 }
@@ -406,7 +425,7 @@ fn a_transient_message_vanishes_with_a_kill_and_never_otherwise() {
 
     let mut story = Story::new();
     story.confirmed(transient(1));
-    story.ledger.close_books();
+    story.ledger.close_books(0);
     assert_eq!(story.found(), [What::Lost]);
 }
 
@@ -476,7 +495,7 @@ fn who_was_late_with_sqs_may_have_deleted_what_another_holds() {
         story.delivered(message, Place::ORDERED, 2);
         let at = story.tick();
         story.ledger.returned(copy, story.session, at);
-        story.ledger.close_books();
+        story.ledger.close_books(0);
         assert_eq!(story.found(), if is_late { vec![] } else { vec![What::Lost] });
     }
 }

@@ -25,6 +25,10 @@ pub(crate) struct Totals {
     pub(crate) unsure_acks: u64,
     /// Transient copies that a restart took, as it may.
     pub(crate) vanished: u64,
+    /// Messages that the broker reported as lost to damage.
+    pub(crate) reported_damaged: u64,
+    /// Copies that are gone, as the broker reported.
+    pub(crate) lost_to_damage: u64,
     /// Repetitions that were recognised.
     pub(crate) repeated: u64,
     /// Messages that no queue wanted and that were given back.

@@ -47,6 +47,26 @@ pub(crate) enum What {
     Broker,
 }
 
+impl What {
+    /// Whether the loss of a message may look like this, at once or to those who wait for it.
+    pub(super) const fn may_be_a_loss(self) -> bool {
+        match self {
+            Self::Lost | Self::OutOfOrder | Self::Misplaced | Self::Priority => true,
+            Self::Invented
+            | Self::Altered
+            | Self::Resurrected
+            | Self::Doubled
+            | Self::AttemptReset
+            | Self::Early
+            | Self::DeadLetter
+            | Self::NotReturned
+            | Self::NotRecognised
+            | Self::Stuck
+            | Self::Broker => false,
+        }
+    }
+}
+
 impl Violation {
     pub(crate) fn new(what: What, fact: impl Into<String>) -> Self {
         Self { what, fact: fact.into(), history: String::new() }

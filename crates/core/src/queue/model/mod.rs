@@ -57,8 +57,12 @@ enum Op {
     PageOut,
     /// A page is asked for, or the answer to an earlier question comes.
     LatePage,
-    /// A snapshot is taken, to which later records are applied after a restart.
+    /// A snapshot is begun, to which later records are applied after a restart.
     Checkpoint,
+    /// Some of its chunks are taken.
+    Chunks(usize),
+    /// The disk was full, and it comes to nothing.
+    Abandon,
     Relocate(u32),
     Restart,
 }
@@ -160,7 +164,9 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
         1 => (1usize..5).prop_map(Op::Take),
         2 => Just(Op::PageOut),
         2 => Just(Op::LatePage),
-        1 => Just(Op::Checkpoint),
+        2 => Just(Op::Checkpoint),
+        6 => (0usize..4).prop_map(Op::Chunks),
+        1 => Just(Op::Abandon),
         2 => any::<u32>().prop_map(Op::Relocate),
         2 => Just(Op::Restart),
     ]

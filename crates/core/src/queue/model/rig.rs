@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use nexo_types::{ConsumerId, Millis, Offset, Position, QueueId, SegmentId, Timestamp};
 
 use super::naive::{Model, Naive, Where};
@@ -31,8 +32,27 @@ pub(super) struct Rig {
     left: Vec<u64>,
     /// A page that was read and not yet given to the queue.
     late: Option<(PageRequest, Vec<Entry>)>,
-    /// A snapshot, and how many records there were when it was taken.
-    saved: Option<(bytes::Bytes, usize)>,
+    /// The latest chunk of each number that is on disk.
+    chunks: BTreeMap<ChunkId, Bytes>,
+    /// A snapshot that is being taken.
+    taking: Option<Taking>,
+    saved: Option<Saved>,
+}
+
+/// A snapshot that has been begun.
+struct Taking {
+    head: Bytes,
+    /// How many records there were when it was begun.
+    records: usize,
+    chunks: Vec<(ChunkId, Bytes)>,
+}
+
+/// A snapshot on disk.
+#[derive(Clone)]
+struct Saved {
+    head: Bytes,
+    chunks: BTreeMap<ChunkId, Bytes>,
+    records: usize,
 }
 
 impl Rig {
@@ -50,6 +70,8 @@ impl Rig {
             dead: Vec::new(),
             left: Vec::new(),
             late: None,
+            chunks: BTreeMap::new(),
+            taking: None,
             saved: None,
         }
     }
@@ -659,7 +681,13 @@ impl Rig {
                 }
             }
         };
-        let here = self.queue.entries_in_segment(segment);
+        // The broker does not copy while it takes a snapshot; here the chunks that were taken for one are known as well.
+        let taken = self.taking.iter().flat_map(|taking| taking.chunks.iter().map(|(chunk, _)| *chunk));
+        let known = self.chunks.keys().copied().chain(taken);
+        let chunks: Vec<ChunkId> = self.queue.loose_chunks(known).into_iter().collect();
+        let mut here = self.queue.loose_in_segment(segment, &chunks);
+        here.extend(self.queue.resident_in_segment(segment));
+        here.sort_unstable();
         let messages: Vec<_> = here.iter().map(|(offset, ..)| read(&self.store, *offset)).collect();
         move_on(self, messages);
         while let Some(page) = self.queue.page_in_segment(segment) {
@@ -677,22 +705,29 @@ impl Rig {
         let before = self.queue.outline(self.now);
         let whole = !self.has_transient();
         let usage = by_segment(&self.queue);
-        let restored = Queue::restore(&self.queue.snapshot()).unwrap();
+        let restored = self.queue.restored();
         assert_same(&restored.outline(self.now), &before, whole, "a snapshot");
         restored.check_invariants();
         assert_eq!(by_segment(&restored), usage, "a snapshot keeps the same bytes alive");
-        if let Some((snapshot, records)) = &self.saved {
-            let mut caught_up = Queue::restore(snapshot).unwrap();
-            self.apply_records(&mut caught_up, *records);
+        let caught_up = self.saved.as_ref().map(|saved| {
+            let chunks = saved.chunks.values().map(|bytes| &bytes[..]);
+            let mut caught_up = Queue::restore(&saved.head, chunks).unwrap();
+            self.apply_records(&mut caught_up, saved.records);
             assert_same(&caught_up.outline(self.now), &before, whole, "a snapshot with the records after it");
             caught_up.check_invariants();
-        }
-        let mut replayed = self.replay();
+            assert_eq!(by_segment(&caught_up), usage, "it keeps the same bytes alive");
+            caught_up
+        });
+        let replayed = self.replay();
         assert_same(&replayed.outline(self.now), &before, whole, "a replay of all records");
         replayed.check_invariants();
         assert_eq!(by_segment(&replayed), usage, "a replay keeps the same bytes alive");
         if !self.has_transient() {
             // Go on with the queue as a crash would leave it.
+            let known = self.saved.as_ref().map(|saved| saved.chunks.clone());
+            self.chunks = known.unwrap_or_default();
+            self.taking = None;
+            let mut replayed = caught_up.unwrap_or(replayed);
             replayed.finish_recovery();
             let ids: Vec<_> = self.model.consumers.iter().map(|(id, (terms, _))| (*id, *terms)).collect();
             self.queue = replayed;
@@ -767,6 +802,44 @@ impl Rig {
         }
     }
 
+    fn checkpoint(&mut self) {
+        self.abandon_snapshot();
+        let known: Vec<ChunkId> = self.chunks.keys().copied().collect();
+        // Some chunk lies in a segment that is to be given up.
+        let stale: Vec<ChunkId> = known.iter().copied().step_by(5).collect();
+        let head = self.queue.begin_snapshot(known.into_iter(), &stale);
+        self.taking = Some(Taking { head, records: self.log.len(), chunks: Vec::new() });
+        self.take_chunks(1);
+    }
+
+    fn take_chunks(&mut self, count: usize) {
+        let Some(taking) = &mut self.taking else { return };
+        let Some(slice) = self.queue.next_chunks(count, usize::MAX) else {
+            // A purge has cancelled it.
+            self.abandon_snapshot();
+            return;
+        };
+        taking.chunks.extend(slice.chunks);
+        if slice.more {
+            return;
+        }
+        let Some(Taking { head, records, chunks }) = self.taking.take() else { return };
+        for (chunk, bytes) in chunks {
+            if bytes.is_empty() {
+                self.chunks.remove(&chunk);
+            } else {
+                self.chunks.insert(chunk, bytes);
+            }
+        }
+        self.saved = Some(Saved { head, chunks: self.chunks.clone(), records });
+    }
+
+    fn abandon_snapshot(&mut self) {
+        let Some(taking) = self.taking.take() else { return };
+        let taken: Vec<ChunkId> = taking.chunks.iter().map(|(chunk, _)| *chunk).collect();
+        self.queue.abandon_snapshot(&taken);
+    }
+
     fn has_transient(&self) -> bool {
         self.queue.reserved > Offset(0)
     }
@@ -811,7 +884,9 @@ impl Rig {
             Op::Take(max) => self.take(*max),
             Op::PageOut => self.queue.page_out(),
             Op::LatePage => self.late_page(),
-            Op::Checkpoint => self.saved = Some((self.queue.snapshot(), self.log.len())),
+            Op::Checkpoint => self.checkpoint(),
+            Op::Chunks(count) => self.take_chunks(*count),
+            Op::Abandon => self.abandon_snapshot(),
             Op::Relocate(segment) => self.relocate(SegmentId(*segment % (self.log.len() as u32 / 7 + 1))),
             Op::Restart => self.restart(),
         }

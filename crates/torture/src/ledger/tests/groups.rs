@@ -29,7 +29,7 @@ fn a_message_comes_when_the_one_before_it_is_done() {
     story.acked(one);
     story.delivered(two, Place::GROUPS, 1);
     story.acked(two);
-    story.ledger.close_books();
+    story.ledger.close_books(0);
     assert_eq!(story.found(), []);
 }
 

@@ -1,0 +1,158 @@
+//! Writing snapshots for a checkpoint: what has changed since the last one, a bounded slice under each hold of a queue's
+//! lock, and the log without it.
+//!
+//! A snapshot of a queue is its state at one position of the log, which is noted under the queue's lock: its records
+//! before that are in it, those behind are not. `nexo_core` keeps it so while the queue goes on: see there,
+//! `queue/snapshot.rs`. What has not changed but is there only once is written a second time: see `manifest.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nexo_core::queue::ChunkId;
+use nexo_log::{AppendError, Claim, EntryKind, EntryRef, SegmentUsage, Urgency};
+use nexo_types::{Position, QueueId, SegmentId};
+
+use crate::manifest::{Chunk, Demand, Snapshot, SnapshotFrame};
+use crate::shared::Shared;
+use crate::slot::Slot;
+
+/// The head of a snapshot is written in parts of at most this, so that it fits into any segment.
+const PART_BYTES: usize = 1024 * 1024;
+/// Chunks looked at, and messages encoded, under one hold of a queue's lock: some hundred microseconds.
+const SLICE_CHUNKS: usize = 64;
+const SLICE_MESSAGES: usize = 2048;
+/// A segment with less than one part in this many alive is worth copying.
+const SPARSE: u64 = 4;
+
+/// A snapshot of a queue that has been begun.
+struct Begun {
+    at: Position,
+    head: Bytes,
+    /// Nothing has changed since the last snapshot.
+    same: bool,
+    /// Chunks that have not, and are written again.
+    again: BTreeSet<ChunkId>,
+}
+
+/// What became of one.
+enum Outcome {
+    Written(Snapshot),
+    /// The queue was purged meanwhile: there is little left to write now.
+    Cancelled,
+}
+
+impl Shared {
+    /// The latest snapshot of a queue, of which is written what has changed, and what does not meet the demand. `None` if the
+    /// queue does not survive a restart.
+    pub(crate) fn snapshot_queue(
+        &self,
+        slot: &Arc<Slot>,
+        demand: Demand<'_>,
+    ) -> Result<Option<Snapshot>, AppendError> {
+        loop {
+            let begun = {
+                let mut state = slot.state.lock();
+                if state.deleted || !state.durable {
+                    return Ok(None);
+                }
+                let state = &mut *state;
+                let chunks = state.snapshot.chunks.iter();
+                let again: Vec<ChunkId> = chunks
+                    .filter(|(id, chunk)| !chunk.will_do(demand) && !state.queue.has_chunk_changed(**id))
+                    .map(|(id, _)| *id)
+                    .collect();
+                let same = !state.dirty && !state.queue.has_changed_chunks();
+                if same && state.snapshot.head_will_do(demand) && again.is_empty() {
+                    return Ok(Some(state.snapshot.clone()));
+                }
+                state.dirty = false;
+                let head = state.queue.begin_snapshot(state.snapshot.chunks.keys().copied(), &again);
+                Begun { at: self.log.next_position(), head, same, again: again.into_iter().collect() }
+            };
+            let mut taken = Vec::new();
+            let outcome = self.write_begun(slot, &begun, demand, &mut taken);
+            if let Ok(Outcome::Written(snapshot)) = outcome {
+                return Ok(Some(snapshot));
+            }
+            {
+                let mut state = slot.state.lock();
+                state.queue.abandon_snapshot(&taken);
+                state.dirty = true;
+            }
+            outcome?;
+        }
+    }
+
+    /// Writes a snapshot that was begun; `taken` gets the chunks that the queue gave for it.
+    fn write_begun(
+        &self,
+        slot: &Arc<Slot>,
+        begun: &Begun,
+        demand: Demand<'_>,
+        taken: &mut Vec<ChunkId>,
+    ) -> Result<Outcome, AppendError> {
+        let mut written: Vec<(ChunkId, Option<SnapshotFrame>)> = Vec::new();
+        loop {
+            let slice = slot.state.lock().queue.next_chunks(SLICE_CHUNKS, SLICE_MESSAGES);
+            let Some(slice) = slice else { return Ok(Outcome::Cancelled) };
+            taken.extend(slice.chunks.iter().map(|(chunk, _)| *chunk));
+            for (chunk, bytes) in slice.chunks {
+                let frame = if bytes.is_empty() { None } else { Some(self.write_frame(slot.id, &bytes)?) };
+                written.push((chunk, frame));
+            }
+            if !slice.more {
+                break;
+            }
+        }
+        let head = self.write_parts(slot.id, &begun.head)?;
+        let mut state = slot.state.lock();
+        let snapshot = &mut state.snapshot;
+        snapshot.at = begun.at;
+        snapshot.head_copy = if begun.same { snapshot.kept_head(demand) } else { Vec::new() };
+        snapshot.head = head;
+        for (id, frame) in written {
+            let before = snapshot.chunks.remove(&id).filter(|_| begun.again.contains(&id));
+            if let Some(frame) = frame {
+                let copy = before.and_then(|chunk| chunk.kept(demand));
+                snapshot.chunks.insert(id, Chunk { frame, copy });
+            }
+        }
+        Ok(Outcome::Written(snapshot.clone()))
+    }
+
+    /// Writes bytes of a snapshot in parts, and says where they are.
+    pub(crate) fn write_parts(
+        &self,
+        queue: QueueId,
+        bytes: &[u8],
+    ) -> Result<Vec<SnapshotFrame>, AppendError> {
+        let part_bytes = PART_BYTES.min(self.options.segment_bytes as usize / 4);
+        bytes.chunks(part_bytes).map(|part| self.write_frame(queue, part)).collect()
+    }
+
+    fn write_frame(&self, queue: QueueId, payload: &[u8]) -> Result<SnapshotFrame, AppendError> {
+        let entry = EntryRef { queue, kind: EntryKind::Snapshot, spans: &[], payload };
+        let appended = self.log.append(&[entry], Urgency::Lazy, Claim::Checkpoint)?;
+        Ok(SnapshotFrame { at: appended.at, bytes: self.keeper.note_own(&appended) })
+    }
+
+    /// Segments of which little is alive: messages, or snapshots that are still in use.
+    pub(crate) fn sparse_segments(&self) -> Vec<SegmentUsage> {
+        let mut snapshots: BTreeMap<SegmentId, u64> = BTreeMap::new();
+        let mut add = |snapshot: &Snapshot| {
+            for frame in snapshot.frames() {
+                *snapshots.entry(frame.at.segment).or_default() += frame.bytes;
+            }
+        };
+        add(&self.topology_snapshot());
+        for slot in self.catalog.all() {
+            add(&slot.state.lock().snapshot);
+        }
+        let is_sparse = |segment: &SegmentUsage| {
+            let live = segment.live_bytes + snapshots.get(&segment.id).copied().unwrap_or(0);
+            segment.sealed && live * SPARSE < segment.bytes.max(segment.file_bytes)
+        };
+        self.log.segments().into_iter().filter(is_sparse).collect()
+    }
+}

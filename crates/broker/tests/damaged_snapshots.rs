@@ -1,0 +1,178 @@
+//! Snapshots in chunks on a disk that is damaged: one frame that cannot be read costs nothing, whichever it is. If both
+//! copies of a chunk are lost, only what it held is, and the broker says so.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::*;
+use nexo_broker::{Broker, BrokerOptions, Health, NewMessage, PopRequest, QueueConfig};
+use nexo_core::queue::Outline;
+use nexo_log::disk::{CutMode, MemoryDisk};
+use nexo_log::{EntryKind, Log, LogOptions};
+use nexo_types::{DedupId, GroupId, Millis, Position, QueueId};
+
+const HOUR: Millis = Millis::from_secs(3600);
+const SEGMENT_BYTES: u32 = 32 * 1024;
+/// Offsets of a chunk.
+const CHUNK: usize = 1024;
+const QUEUES: [&str; 3] = ["q", "other", "late"];
+
+fn small() -> BrokerOptions {
+    BrokerOptions { segment_bytes: SEGMENT_BYTES, ..BrokerOptions::new("memory") }
+}
+
+/// Delayed messages, messages in groups and others, each with an id that is remembered.
+fn loose(from: usize, count: usize) -> Vec<NewMessage> {
+    let message = |number: usize| NewMessage {
+        delay: if number.is_multiple_of(3) { HOUR } else { Millis::ZERO },
+        group: (number % 3 == 1).then(|| GroupId::new(&format!("group {}", number % 7)).unwrap()),
+        dedup: Some(DedupId::new(&format!("id {number}")).unwrap()),
+        ..NewMessage::new(format!("{number:06}"))
+    };
+    (from..from + count).map(message).collect()
+}
+
+/// A disk on which chunks of a large queue have become old, some in one copy and most in two.
+async fn image(clean: bool) -> MemoryDisk {
+    let disk = MemoryDisk::new();
+    let broker = open_with(&disk, small());
+    let (queue, other) = (name("q"), name("other"));
+    broker.create_queue(&queue, QueueConfig::default()).await.unwrap();
+    broker.create_queue(&other, QueueConfig::default()).await.unwrap();
+    for batch in 0..4 {
+        broker.push(&queue, loose(batch * 1000, 1000)).await.unwrap();
+    }
+    for round in 0..40 {
+        for _ in 0..4 {
+            let pushed = push(&broker, &other, &"x".repeat(2000)).await;
+            assert!(pushed.offset.0 < 160);
+        }
+        if round == 20 {
+            broker.create_queue(&name("late"), QueueConfig::default()).await.unwrap();
+        }
+        if round % 8 == 0 {
+            broker.push(&queue, loose(100_000 + round, 1)).await.unwrap();
+            let request = PopRequest { max: 3, wait: Millis::ZERO, visibility: Some(HOUR), bytes_max: None };
+            let held = broker.pop(&queue, request).await.unwrap();
+            ack(&broker, &held[..1]).await;
+        }
+    }
+    if clean {
+        broker.shutdown().await;
+        return disk;
+    }
+    let stopped = disk.after_power_cut(CutMode::Drop, 0);
+    broker.shutdown().await;
+    stopped
+}
+
+/// Every frame of a snapshot: where it is, whose, and what is in it.
+fn snapshot_frames(disk: &MemoryDisk) -> Vec<(Position, QueueId, Bytes)> {
+    let disk = disk.after_power_cut(CutMode::Keep, 0);
+    let options = LogOptions { segment_bytes: SEGMENT_BYTES, ..LogOptions::default() };
+    let (log, _) = Log::open(Arc::new(disk), options).unwrap();
+    let mut found = Vec::new();
+    let damage = log.replay(Position::default(), &mut |frame| {
+        let parts = frame.entries.iter().filter(|entry| entry.kind == EntryKind::Snapshot);
+        found.extend(parts.map(|entry| (frame.at, entry.queue, entry.payload.clone())));
+        ControlFlow::Continue(())
+    });
+    assert_eq!(damage.unwrap(), []);
+    log.close();
+    found
+}
+
+fn outlines(broker: &Broker) -> BTreeMap<&'static str, Outline> {
+    QUEUES.into_iter().filter_map(|queue| Some((queue, broker.outline(&name(queue)).ok()?))).collect()
+}
+
+/// The disk with these frames damaged.
+fn damaged(image: &MemoryDisk, frames: &[Position]) -> MemoryDisk {
+    let disk = image.after_power_cut(CutMode::Keep, 0);
+    for at in frames {
+        // Behind the length and the checksum.
+        disk.flip_bit(&format!("segments/{}.seg", at.segment), at.byte as usize + 9, 3);
+    }
+    disk
+}
+
+async fn whole(image: &MemoryDisk) -> BTreeMap<&'static str, Outline> {
+    let broker = open_with(&damaged(image, &[]), small());
+    assert_eq!(broker.health(), Health::Ok);
+    let expected = outlines(&broker);
+    assert_eq!(expected.len(), QUEUES.len());
+    assert!(expected["q"].messages.len() > 3 * CHUNK);
+    broker.shutdown().await;
+    expected
+}
+
+async fn damage_one(clean: bool) {
+    let image = image(clean).await;
+    let expected = whole(&image).await;
+    let mut used = 0;
+    for (at, queue, _) in snapshot_frames(&image) {
+        let disk = damaged(&image, &[at]);
+        let broker = Broker::open_on(Arc::new(disk.clone()), small())
+            .unwrap_or_else(|error| panic!("the snapshot of {queue} at {at}: refused: {error}"));
+        used += u32::from(matches!(broker.health(), Health::Degraded { .. }));
+        assert!(outlines(&broker) == expected, "the snapshot of {queue} at {at}: something is not as it was");
+        // It goes on, and what was written anew is as good.
+        broker.shutdown().await;
+        let broker = open_with(&disk, small());
+        assert!(outlines(&broker) == expected, "the snapshot of {queue} at {at}: after another start");
+        broker.shutdown().await;
+    }
+    assert!(used > 5, "some of them were needed: {used}");
+}
+
+#[tokio::test]
+async fn one_frame_of_a_snapshot_costs_nothing_after_a_clean_stop() {
+    damage_one(true).await;
+}
+
+#[tokio::test]
+async fn one_frame_of_a_snapshot_costs_nothing_after_a_crash() {
+    damage_one(false).await;
+}
+
+#[tokio::test]
+async fn all_copies_of_a_chunk_cost_what_it_held_and_that_is_told() {
+    let image = image(true).await;
+    let expected = whole(&image).await;
+    let mut copies: BTreeMap<(QueueId, Bytes), Vec<Position>> = BTreeMap::new();
+    for (at, queue, payload) in snapshot_frames(&image) {
+        copies.entry((queue, payload)).or_default().push(at);
+    }
+    copies.retain(|_, frames| frames.len() > 1);
+    let (mut lost_chunks, mut refused) = (0, 0);
+    for ((queue, _), frames) in copies {
+        let broker = match Broker::open_on(Arc::new(damaged(&image, &frames)), small()) {
+            Ok(broker) => broker,
+            Err(error) => {
+                assert!(error.to_string().contains("accept-loss"), "{queue} at {frames:?}: {error}");
+                refused += 1;
+                continue;
+            }
+        };
+        let (found, stats) = (outlines(&broker), broker.stats());
+        for (name, outline) in &expected {
+            let here = &found[name].messages;
+            let missing: Vec<u64> =
+                outline.messages.keys().filter(|offset| !here.contains_key(offset)).map(|o| o.0).collect();
+            let (Some(first), Some(last)) = (missing.first(), missing.last()) else { continue };
+            assert!(
+                *name == "q" && first / CHUNK as u64 == last / CHUNK as u64,
+                "{first} to {last} of {name}"
+            );
+            assert!(matches!(stats.health, Health::Degraded { .. }) && stats.damaged_uncounted, "{stats:?}");
+            lost_chunks += 1;
+        }
+        broker.shutdown().await;
+    }
+    assert!(lost_chunks > 0, "some chunks were lost with both copies ({refused} starts refused)");
+}
