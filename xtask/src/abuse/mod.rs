@@ -84,7 +84,11 @@ pub(crate) fn abuse(options: Options) -> anyhow::Result<()> {
         }
         outcomes.push((*scenario, outcome));
     }
-    let text = page::text(&bench.machine(), &version, &outcomes);
+    let part = match options.size {
+        Size::Full => String::new(),
+        Size::Quick => format!(", all counts divided by {QUICK}"),
+    };
+    let text = page::text(&bench.machine(), &version, &part, &outcomes);
     println!("{text}");
     if options.is_whole() { crate::page::write("abuse", &text) } else { Ok(()) }
 }

@@ -12,12 +12,12 @@ use crate::spread::Unit;
 pub(super) type Outcome = (&'static Scenario, anyhow::Result<Value>);
 
 /// Everything as Markdown, which is readable as it is.
-pub(super) fn text(machine: &[String], version: &str, outcomes: &[Outcome]) -> String {
+pub(super) fn text(machine: &[String], version: &str, part: &str, outcomes: &[Outcome]) -> String {
     let mut out = String::new();
     put_machine(&mut out, machine);
     let _ = writeln!(
         out,
-        "- {version}, a fresh broker for each line; load and broker on the same machine; default settings"
+        "- {version}, a fresh broker for each line{part}; load and broker on the same machine; default settings"
     );
     out.push_str(
         "\n| what | measured | resident memory: before, at most, after | probe: p50, p99, max | p99 from when due | goal |\n\
@@ -94,8 +94,11 @@ mod tests {
             "probe": {"sent": {"p50_us": 90.0, "p99_us": 1500.0, "max_us": 2000.0}, "due": {"p99_us": 1600.0}},
         });
         let outcomes = [(&SCENARIOS[0], Ok(report)), (&SCENARIOS[1], Err(anyhow!("no\nanswer | none")))];
-        let text = text(&["kernel: 1".to_owned()], "nexo 1", &outcomes);
-        assert!(text.starts_with("- kernel: 1\n- nexo 1, "), "{text}");
+        let text = text(&["kernel: 1".to_owned()], "nexo 1", ", a fiftieth of each load", &outcomes);
+        assert!(
+            text.starts_with("- kernel: 1\n- nexo 1, a fresh broker for each line, a fiftieth of each load;"),
+            "{text}"
+        );
         let lines: Vec<&str> = text.lines().skip(5).collect();
         assert_eq!(
             lines[0],
