@@ -36,7 +36,7 @@ impl Bench {
 
     /// Runs a load and gives back its report.
     pub(crate) fn report(&self, args: &[&str]) -> anyhow::Result<Value> {
-        read(args, self.command(args).output().context("cannot start nexo bench")?)
+        read(args, &self.command(args).output().context("cannot start nexo bench")?)
     }
 
     /// The same, for a load that may hang: ended when it takes longer than this.
@@ -57,7 +57,7 @@ impl Bench {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        read(args, child.wait_with_output().context("cannot read the report")?)
+        read(args, &child.wait_with_output().context("cannot read the report")?)
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -87,7 +87,7 @@ impl Bench {
 }
 
 /// The report that a load printed.
-fn read(args: &[&str], output: Output) -> anyhow::Result<Value> {
+fn read(args: &[&str], output: &Output) -> anyhow::Result<Value> {
     ensure!(
         output.status.success(),
         "nexo bench {} failed: {}",

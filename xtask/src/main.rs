@@ -69,7 +69,9 @@ fn main() -> ExitCode {
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
         ["bench", "sqs", rest @ ..] => bench_sqs::Options::parse(rest).and_then(bench_sqs::sqs),
         ["bench", "rivals", rest @ ..] => rivals::Options::parse(rest).and_then(rivals::rivals),
-        ["bench", "abuse", rest @ ..] => abuse::Options::parse(rest).and_then(abuse::abuse),
+        ["bench", "abuse", rest @ ..] => {
+            abuse::Options::parse(rest).and_then(|options| abuse::abuse(&options))
+        }
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

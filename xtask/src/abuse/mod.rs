@@ -67,7 +67,7 @@ impl Options {
 }
 
 /// Runs the scenarios one after the other.
-pub(crate) fn abuse(options: Options) -> anyhow::Result<()> {
+pub(crate) fn abuse(options: &Options) -> anyhow::Result<()> {
     let bench = match &options.load {
         Some(nexo) => Bench::of(nexo.clone())?,
         None => Bench::build()?,

@@ -64,14 +64,19 @@ pub(super) fn backlog(target: &Target) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-/// The status of `GET /health`.
+/// The status of `GET /health`, with what it says unless all is well.
 fn health(address: &str) -> anyhow::Result<String> {
     let mut socket = TcpStream::connect(address).context("not reachable")?;
     socket.set_read_timeout(Some(PATIENCE))?;
     write!(socket, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     socket.take(4096).read_to_end(&mut answer).context("no answer")?;
-    Ok(status(&String::from_utf8_lossy(&answer)).context("no status")?.to_owned())
+    let answer = String::from_utf8_lossy(&answer);
+    let status = status(&answer).context("no status")?;
+    Ok(match answer.split_once("\r\n\r\n") {
+        Some((_, body)) if status != "200" => format!("{status} {}", body.trim()),
+        _ => status.to_owned(),
+    })
 }
 
 /// The number in the first line of an answer.

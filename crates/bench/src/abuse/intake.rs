@@ -78,11 +78,12 @@ pub(super) fn bodies(target: &Target) -> anyhow::Result<Found> {
         };
         let payload = vec![b'x'; connection.frame_max.payload_bytes()];
         let (mut taken, mut last) = (0, Sent::All);
-        for channel in CHANNEL..CHANNEL + 20 {
-            if channel != CHANNEL && connection.open_channel(channel).is_err() {
-                last = Sent::Ended;
-                break;
-            }
+        let channels = CHANNEL..CHANNEL + 20;
+        // All before the first body: a channel that the broker closes must not keep the others from sending theirs.
+        for channel in channels.clone().skip(1) {
+            connection.open_channel(channel)?;
+        }
+        for channel in channels {
             let mut head = Vec::new();
             encode_message_head(&mut head, channel, &publish, &[], body_bytes);
             let mut frame = Vec::new();
