@@ -2,6 +2,7 @@
 //!
 //! Kept free of heavy dependencies, so that the first of them starts at once.
 
+mod abuse;
 mod bench;
 mod bench_sqs;
 mod broker;
@@ -43,6 +44,9 @@ Usage: cargo xtask COMMAND
   bench rivals   measures Nexo beside RabbitMQ and NATS, in turn, and writes docs/benchmarks.md
                  (--reps N, --seconds S; --backlog: only a hundred million waiting messages, Nexo alone;
                  --quick: one short repetition, and writes nothing)
+  bench abuse    what Nexo must bear, a fresh broker for each, with its memory and what a client beside it
+                 waits for; writes docs/benchmarks.md (--only NAME,.. and --quick, a fiftieth, write nothing;
+                 --binary PATH: another broker; --load PATH: another load, without building)
 ";
 
 fn main() -> ExitCode {
@@ -65,6 +69,9 @@ fn main() -> ExitCode {
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
         ["bench", "sqs", rest @ ..] => bench_sqs::Options::parse(rest).and_then(bench_sqs::sqs),
         ["bench", "rivals", rest @ ..] => rivals::Options::parse(rest).and_then(rivals::rivals),
+        ["bench", "abuse", rest @ ..] => {
+            abuse::Options::parse(rest).and_then(|options| abuse::abuse(&options))
+        }
         [] | ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

@@ -13,11 +13,16 @@ pub(crate) fn write(name: &str, text: &str) -> anyhow::Result<()> {
     std::fs::write(&path, replaced).with_context(|| format!("cannot write '{}'", path.display()))
 }
 
-/// How something was measured, as the beginning of a section.
-pub(crate) fn put_settings(out: &mut String, machine: &[String], reps: u32, seconds: u32) {
+/// On what something was measured, as the beginning of a section.
+pub(crate) fn put_machine(out: &mut String, machine: &[String]) {
     for line in machine {
         out.push_str(&format!("- {line}\n"));
     }
+}
+
+/// The same, and how.
+pub(crate) fn put_settings(out: &mut String, machine: &[String], reps: u32, seconds: u32) {
+    put_machine(out, machine);
     out.push_str(&format!(
         "- {reps} repetitions in turn, {seconds} s each after 1 s of warm-up; load and broker on the same machine; \
          default settings\n"

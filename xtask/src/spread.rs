@@ -22,11 +22,16 @@ impl Spread {
 
     /// `median (least–most)`.
     pub(crate) fn show(&self, unit: Unit) -> String {
+        self.show_with(|figure| unit.show(figure))
+    }
+
+    /// The same with figures as `show` has them.
+    pub(crate) fn show_with(&self, show: impl Fn(f64) -> String) -> String {
         match (self.median(), self.0.first(), self.0.last()) {
             (Some(median), Some(least), Some(most)) if self.0.len() > 1 => {
-                format!("{} ({}–{})", unit.show(median), unit.show(*least), unit.show(*most))
+                format!("{} ({}–{})", show(median), show(*least), show(*most))
             }
-            (Some(median), ..) => unit.show(median),
+            (Some(median), ..) => show(median),
             _ => "–".to_owned(),
         }
     }

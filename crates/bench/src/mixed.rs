@@ -133,7 +133,13 @@ fn consume_while(
     work: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<u64> {
     let (tally, stop) = (Arc::<Tally>::default(), AtomicBool::new(false));
-    let wants = Wants { queues: vec![queue.to_owned()], ack: Ack::Auto, prefetch: 0, batch: 1 };
+    let wants = Wants {
+        queues: vec![queue.to_owned()],
+        ack: Ack::Auto,
+        prefetch: 0,
+        batch: 1,
+        pause: Duration::ZERO,
+    };
     let consumer = protocol.consumer(&wants, Arc::clone(&tally))?;
     let consumed = std::thread::scope(|scope| {
         let consuming = scope.spawn(|| consumer.run(&stop, Some(&mut look)));

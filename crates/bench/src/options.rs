@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::amqp::AmqpUrl;
 use crate::native::NativeUrl;
 use crate::nats::NatsUrl;
 use crate::protocol::Protocol;
+use crate::span;
 use crate::sqs::{BATCH_MAX, SqsUrl};
 use crate::work::{Ack, Durability, MessageShape, Persistence, QueueArgument, Settings, Wants};
 
@@ -86,6 +88,10 @@ pub struct LoadOptions {
     /// Most messages with a consumer that are not acknowledged; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub prefetch: u16,
+    /// Over AMQP, how long a consumer sleeps after each message
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = span::parse)]
+    #[serde(serialize_with = "span::seconds")]
+    pub consumer_pause: Duration,
     /// The kind of queue
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = QueueType::Classic)]
     pub queue_type: QueueType,
@@ -151,7 +157,13 @@ impl LoadOptions {
 
     /// What a consumer of these queues asks for.
     pub(crate) fn wants(&self, queues: Vec<String>) -> Wants {
-        Wants { queues, ack: self.ack, prefetch: self.prefetch, batch: self.batch }
+        Wants {
+            queues,
+            ack: self.ack,
+            prefetch: self.prefetch,
+            batch: self.batch,
+            pause: self.consumer_pause,
+        }
     }
 
     pub(crate) fn settings(&self) -> Settings {

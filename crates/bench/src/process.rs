@@ -25,9 +25,32 @@ pub(crate) fn own_processor_time() -> anyhow::Result<Duration> {
 
 /// Memory that a process holds, in bytes.
 pub(crate) fn resident_bytes(pid: u32) -> anyhow::Result<u64> {
-    let status = read(pid, "status")?;
-    let line =
-        status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("the system tells VmRSS")?;
+    kibibytes(&read(pid, "status")?, "VmRSS:")
+}
+
+/// The most memory that a process has held since it began, in bytes.
+pub(crate) fn peak_resident_bytes(pid: u32) -> anyhow::Result<u64> {
+    kibibytes(&read(pid, "status")?, "VmHWM:")
+}
+
+/// Bytes that a process has had written to disks so far.
+pub(crate) fn written_bytes(pid: u32) -> anyhow::Result<u64> {
+    let io = read(pid, "io")?;
+    let line = io.lines().find_map(|line| line.strip_prefix("write_bytes:"));
+    Ok(line.context("the system tells write_bytes")?.trim().parse()?)
+}
+
+/// Files and connections that a process has open.
+pub(crate) fn open_descriptors(pid: u32) -> anyhow::Result<usize> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .with_context(|| format!("there is no process {pid} to look at"))?;
+    Ok(entries.count())
+}
+
+/// A line such as `VmRSS:   1234 kB`, in bytes.
+fn kibibytes(status: &str, name: &str) -> anyhow::Result<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let line = line.with_context(|| format!("the system tells {name}"))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kib * 1024)
 }
@@ -106,6 +129,16 @@ mod tests {
         while own_processor_time().unwrap() == began {
             sum = std::hint::black_box(sum + 1);
         }
+    }
+
+    #[test]
+    fn a_peak_is_no_lower_than_what_is_held_and_descriptors_are_counted() {
+        let own = std::process::id();
+        // The system counts what is held in parts that it adds up now and then.
+        assert!(peak_resident_bytes(own).unwrap() + (1 << 20) >= resident_bytes(own).unwrap());
+        assert!(open_descriptors(own).unwrap() >= 3);
+        assert_eq!(kibibytes("VmHWM:\t    12 kB\nVmRSS:\t 8 kB\n", "VmRSS:").unwrap(), 8192);
+        assert!(kibibytes("", "VmRSS:").is_err());
     }
 
     #[test]

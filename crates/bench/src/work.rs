@@ -66,6 +66,8 @@ pub(crate) struct Wants {
     pub(crate) prefetch: u16,
     /// Most messages in one answer, where a protocol has answers.
     pub(crate) batch: u16,
+    /// How long it sleeps after each message, as somebody who has work to do; only over AMQP.
+    pub(crate) pause: Duration,
 }
 
 /// How queues are declared.

@@ -305,3 +305,38 @@ fn what_cannot_be_measured_is_said_in_one_line() {
         assert_eq!(finished.stderr.lines().count(), 1, "{args:?}: {}", finished.stderr);
     }
 }
+
+#[test]
+fn a_consumer_that_sleeps_takes_one_message_a_time() {
+    let (server, url) = amqp_server();
+    let slow = ["--consumer-pause", "50ms", "--ack", "1", "--prefetch", "10", "--drain", "0s"];
+    let report = bench(&server, &url, &[&["throughput"], &BRIEF[..], &slow].concat());
+    let consumed = number(&report, "/consumed_per_second");
+    assert!(consumed > 0.0 && consumed <= 30.0, "one each 50 ms, not {consumed} a second");
+    assert!(number(&report, "/published_per_second") > consumed);
+    let over_native = ["bench", "throughput", "--url", "http://127.0.0.1:1", "--consumer-pause", "1ms"];
+    let refused = server.run(&over_native).error();
+    assert!(refused.contains("--consumer-pause needs AMQP"), "{refused}");
+}
+
+#[test]
+fn a_probe_has_every_message_confirmed() {
+    let (server, url) = amqp_server();
+    let report = bench(&server, &url, &["probe", "--every", "10ms", "--duration", "500ms"]);
+    let sent = number(&report, "/probed/sent/count");
+    assert!((1.0..=51.0).contains(&sent), "{sent} messages in half a second");
+    assert!(number(&report, "/probed/due/count") >= sent, "what could not be sent counts too");
+}
+
+#[test]
+fn abuse_tells_the_memory_and_what_others_waited_for() {
+    let (server, url) = amqp_server();
+    let pid = server.pid().to_string();
+    let args = ["abuse", "requeue", "--divide", "1000", "--broker-pid", &pid];
+    let report = bench(&server, &url, &args);
+    assert!(number(&report, "/before_bytes") > 0.0);
+    assert!(number(&report, "/peak_bytes") > 0.0 && number(&report, "/after_bytes") > 0.0);
+    assert!(number(&report, "/probe/sent/count") > 0.0);
+    let measured = report.pointer("/measured").unwrap().to_string();
+    assert!(measured.contains(r#"["held","5,000"]"#) && measured.contains("5,000 in "), "{measured}");
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::contender::Contender;
+use super::flow::{Ends, Flow};
 use super::scenario::{SCENARIOS, Scenario};
 use crate::spread::{Spread, Unit};
 
@@ -10,6 +11,7 @@ use crate::spread::{Spread, Unit};
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     found: BTreeMap<(&'static str, Contender), Spread>,
+    flows: BTreeMap<(&'static str, Contender), Ends>,
     /// The disk's own time for a small append with a sync.
     pub(super) disk: Spread,
     /// Memory for what is idle.
@@ -31,6 +33,15 @@ impl Figures {
 
     pub(super) fn get(&self, scenario: &Scenario, contender: Contender) -> Option<&Spread> {
         self.found.get(&(scenario.work, contender))
+    }
+
+    /// Both ends of a flow, to add to.
+    pub(super) fn flow_mut(&mut self, flow: &Flow, contender: Contender) -> &mut Ends {
+        self.flows.entry((flow.work, contender)).or_default()
+    }
+
+    pub(super) fn flow(&self, flow: &Flow, contender: Contender) -> Option<&Ends> {
+        self.flows.get(&(flow.work, contender))
     }
 
     /// Half of what somebody reached at the first scenario, for a scenario whose rate is that.

@@ -6,6 +6,7 @@ use anyhow::Context;
 use serde_json::Value;
 
 use super::contender::{Contender, Running};
+use super::flow::Flow;
 use super::scenario::Scenario;
 use crate::load::Bench;
 use crate::spread::thousands;
@@ -51,6 +52,13 @@ impl Load {
             .pointer(scenario.figure)
             .and_then(Value::as_f64)
             .with_context(|| format!("the report has no {}: {report}", scenario.figure))
+    }
+
+    /// The report of one flow.
+    pub(super) fn flow(&self, flow: &Flow, broker: &Running) -> anyhow::Result<Value> {
+        let seconds = format!("{}s", self.seconds);
+        let times = ["--duration", &seconds, "--warmup", "1s", "--drain", "1s"];
+        self.bench(&[&["throughput"], flow.args, &times[..]].concat(), broker)
     }
 
     /// Runs a load against a broker and gives back its report.

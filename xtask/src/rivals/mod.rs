@@ -3,6 +3,7 @@
 
 mod contender;
 mod figures;
+mod flow;
 mod load;
 mod page;
 mod scenario;
@@ -16,6 +17,7 @@ use crate::bench::Size;
 use crate::load::Bench;
 use contender::{Contender, Running};
 use figures::Figures;
+use flow::{FLOWS, Flow};
 use load::Load;
 use scenario::{SCENARIOS, Scenario};
 
@@ -140,6 +142,9 @@ impl Measuring {
             for scenario in SCENARIOS.iter().filter(|scenario| scenario.is_for(contender)) {
                 self.measure(scenario, contender, &broker)?;
             }
+            if Flow::is_for(contender) {
+                self.measure_flows(contender, &broker)?;
+            }
             if rep == self.options.reps {
                 let syncs = syncs::count(&self.load, contender, &broker)
                     .unwrap_or_else(|error| format!("not known: {error:#}"));
@@ -162,6 +167,20 @@ impl Measuring {
         }
         eprintln!("  {contender}: {}: {}", scenario.work, scenario.unit.show(found));
         self.figures.add(scenario, contender, found);
+        Ok(())
+    }
+
+    /// Every flow. A rival may give up under one of them, which is no reason to do without the rest.
+    fn measure_flows(&mut self, contender: Contender, broker: &Running) -> anyhow::Result<()> {
+        for flow in FLOWS {
+            let report = self.load.flow(flow, broker);
+            let added = report.and_then(|report| self.figures.flow_mut(flow, contender).add(&report));
+            match added.with_context(|| format!("{contender}: {}", flow.work)) {
+                Ok(()) => eprintln!("  {contender}: {}", flow.work),
+                Err(error) if contender != Contender::Nexo => eprintln!("  {error:#}"),
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
     }
 

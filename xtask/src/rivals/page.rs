@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::Measuring;
 use super::contender::Contender;
+use super::flow::{Flow, put_table};
 use super::scenario::{MIXED_BACKLOG, PLAIN_BACKLOG, SCENARIOS};
 use crate::page::put_settings;
 use crate::spread::Unit;
@@ -13,6 +14,7 @@ pub(super) fn text(measuring: &Measuring) -> String {
     let mut out = String::new();
     settings(measuring, &mut out);
     table(measuring, &mut out);
+    flows(measuring, &mut out);
     disk(measuring, &mut out);
     priorities(measuring, &mut out);
     idle(measuring, &mut out);
@@ -60,6 +62,15 @@ fn table(measuring: &Measuring, out: &mut String) {
         }
         let _ = writeln!(out, " {} |", scenario.goal);
     }
+}
+
+/// What gets in and out at the same time, of those who take part in it.
+fn flows(measuring: &Measuring, out: &mut String) {
+    let contenders: Vec<Contender> = Contender::ALL
+        .into_iter()
+        .filter(|contender| Flow::is_for(*contender) && !measuring.absent.contains_key(contender))
+        .collect();
+    put_table(out, &contenders, |flow, contender| measuring.figures.flow(flow, contender));
 }
 
 /// What a confirm takes compared with the disk itself.

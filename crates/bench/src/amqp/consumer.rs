@@ -27,6 +27,8 @@ pub(crate) struct Consumer {
     ack: Ack,
     acknowledged: u64,
     acks: Vec<u8>,
+    /// How long to sleep after each message.
+    pause: Duration,
 }
 
 impl Consumer {
@@ -68,7 +70,14 @@ impl Consumer {
         }
         connection.socket.set_read_timeout(Some(GLANCE))?;
         let deliveries = Deliveries::new(connection.frame_max);
-        Ok(Self { connection, deliveries, ack: wants.ack, acknowledged: 0, acks: Vec::new() })
+        Ok(Self {
+            connection,
+            deliveries,
+            ack: wants.ack,
+            acknowledged: 0,
+            acks: Vec::new(),
+            pause: wants.pause,
+        })
     }
 
     /// Consumes until told to stop, and shows every message to whoever looks.
@@ -94,8 +103,12 @@ impl Consumer {
                     let bytes = self.connection.input.bytes();
                     let done = self.deliveries.scan(bytes, |body| seen(body, now))?;
                     self.connection.input.consume(done);
-                    tally.consumed.set(self.deliveries.count);
-                    self.acknowledge()?;
+                    if self.pause.is_zero() {
+                        tally.consumed.set(self.deliveries.count);
+                        self.acknowledge(self.deliveries.count)?;
+                    } else {
+                        self.take_slowly(stop, tally)?;
+                    }
                 }
                 Filled::Nothing => self.acknowledge_all()?,
             }
@@ -106,10 +119,23 @@ impl Consumer {
         Ok(Seen { consumed: self.deliveries.count, redelivered: self.deliveries.redelivered })
     }
 
-    /// Sends the acknowledgements that have come due, in one write.
-    fn acknowledge(&mut self) -> anyhow::Result<()> {
+    /// Takes what has come one by one, with a pause after each.
+    fn take_slowly(&mut self, stop: &AtomicBool, tally: &Tally) -> anyhow::Result<()> {
+        for taken in tally.consumed.get() + 1..=self.deliveries.count {
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            std::thread::sleep(self.pause);
+            tally.consumed.set(taken);
+            self.acknowledge(taken)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the acknowledgements that have come due when so many messages were taken, in one write.
+    fn acknowledge(&mut self, taken: u64) -> anyhow::Result<()> {
         let Ack::Every(every) = self.ack else { return Ok(()) };
-        while self.deliveries.count - self.acknowledged >= u64::from(every) {
+        while taken - self.acknowledged >= u64::from(every) {
             self.acknowledged += u64::from(every);
             let ack = basic::Ack { delivery_tag: self.acknowledged, multiple: every > 1 };
             encode_method(&mut self.acks, CHANNEL, &ack);

@@ -1,3 +1,4 @@
+mod confirmed;
 mod confirms;
 mod connection;
 mod consumer;
@@ -11,8 +12,10 @@ mod template;
 mod topology;
 mod url;
 
-pub(crate) use connection::{Connection, InputSize};
+pub(crate) use confirmed::Confirmed;
+pub(crate) use connection::{Connection, InputSize, short};
+pub(crate) use deliveries::Deliveries;
 pub(crate) use publisher::CHANNEL;
 pub use sink::Sink;
-pub(crate) use topology::{bind, declare_queue, delete_queue, unbind};
+pub(crate) use topology::{bind, declare_exchange, declare_queue, delete_queue, queue_depth, unbind};
 pub use url::AmqpUrl;

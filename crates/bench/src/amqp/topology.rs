@@ -96,6 +96,13 @@ pub(crate) fn declare_queue(
     Ok(())
 }
 
+/// How many messages wait in a queue that is there.
+pub(crate) fn queue_depth(connection: &mut Connection, name: &str) -> anyhow::Result<u32> {
+    let declare = queue::Declare { passive: true, ..declaration(name, Table::EMPTY)? };
+    connection.send(CHANNEL, &declare)?;
+    wait_for_queue(connection)
+}
+
 /// Deletes one queue on an open channel.
 pub(crate) fn delete_queue(connection: &mut Connection, name: &str) -> anyhow::Result<()> {
     let delete =
@@ -150,7 +157,8 @@ pub(crate) fn unbind(
     })
 }
 
-fn declare_exchange(
+/// Declares an exchange on an open channel.
+pub(crate) fn declare_exchange(
     connection: &mut Connection,
     name: &str,
     kind: &str,

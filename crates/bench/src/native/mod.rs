@@ -23,6 +23,8 @@ use crate::schedule::Schedule;
 use crate::tally::{Tally, add_tally};
 use crate::work::{Delayed, MessageShape, Persistence, Settings, Wants, mixed};
 
+pub(crate) use publisher::accepted;
+
 /// Delayed messages in one push.
 const DELAYED_BATCH: usize = 500;
 
@@ -50,19 +52,19 @@ impl fmt::Display for NativeUrl {
 }
 
 /// A client and the runtime it lives in.
-struct Line {
+pub(crate) struct Line {
     runtime: Runtime,
-    client: Client,
+    pub(crate) client: Client,
 }
 
 impl Line {
-    fn open(url: &NativeUrl) -> anyhow::Result<Self> {
+    pub(crate) fn open(url: &NativeUrl) -> anyhow::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
         let client = runtime.block_on(Client::connect(&url.0))?;
         Ok(Self { runtime, client })
     }
 
-    fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 }

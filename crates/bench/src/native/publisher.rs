@@ -144,7 +144,7 @@ pub(super) fn confirmed(reply: &PushStreamResponse) -> anyhow::Result<u64> {
 }
 
 /// How many messages these results are for; an error if one was refused.
-pub(super) fn accepted(results: &[PushResult]) -> anyhow::Result<u64> {
+pub(crate) fn accepted(results: &[PushResult]) -> anyhow::Result<u64> {
     for result in results {
         match &result.outcome {
             Some(Outcome::Pushed(_)) => {}

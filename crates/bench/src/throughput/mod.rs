@@ -5,12 +5,13 @@ mod options;
 mod plan;
 mod report;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 pub use load::Sample;
 pub use options::ThroughputOptions;
 pub use report::Throughput;
 
+use crate::options::Target;
 use crate::progress::Watch;
 use load::Load;
 use plan::Plan;
@@ -20,6 +21,10 @@ use plan::Plan;
 /// # Errors
 /// If the broker cannot be reached, refuses what it is asked, or hangs.
 pub fn run(options: &ThroughputOptions, watch: Watch<'_>) -> anyhow::Result<Throughput> {
+    ensure!(
+        options.load.consumer_pause.is_zero() || matches!(options.load.url, Target::Amqp(_)),
+        "--consumer-pause needs AMQP"
+    );
     let protocol = options.load.url.protocol();
     let plan = Plan::new(options);
     let declared = protocol.declare(&plan.queues, plan.exchange.as_deref(), &options.load.settings())?;

@@ -10,11 +10,13 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Subcommand;
 use comfy_table::CellAlignment;
+use nexo_bench::abuse::{self, AbuseOptions};
 use nexo_bench::backlog::{self, BacklogOptions};
 use nexo_bench::churn::{self, ChurnOptions};
 use nexo_bench::disk::{self, DiskOptions};
 use nexo_bench::latency::{self, LatencyOptions};
 use nexo_bench::mixed::{self, MixedOptions};
+use nexo_bench::probe::{self, ProbeOptions};
 use nexo_bench::throughput::{self, ThroughputOptions};
 use nexo_bench::waiting::{self, WaitingOptions};
 use nexo_bench::{Report, Sink, Verdict, Watch, html};
@@ -39,6 +41,7 @@ Examples:
   nexo bench mixed --url http://127.0.0.1:7654                 over the native API
   nexo bench throughput --url sqs://127.0.0.1:9324 --size 1024 --publishers 8 --consumers 8
   nexo bench waiting --url sqs://127.0.0.1:9324                2000 receives of SQS that wait
+  nexo bench probe                                             one client's confirms while others do their worst
   nexo bench disk --data-dir ./nexo-data                       what the disk itself takes
   nexo bench sink                                              a server that only parses";
 
@@ -67,6 +70,10 @@ enum What {
     Mixed(MixedOptions),
     /// Receives of SQS that wait: what they cost, and how soon a message wakes one
     Waiting(WaitingOptions),
+    /// One persistent message every 20 ms, and how long its confirm takes
+    Probe(ProbeOptions),
+    /// Loads that look for stalls and for memory without a bound; they leave their queues behind
+    Abuse(AbuseOptions),
     /// The disk's own time for a small append with fdatasync, to compare with
     Disk(DiskOptions),
     /// Be a server that only parses and counts: what the load could reach at most
@@ -104,8 +111,10 @@ impl What {
     /// Whether it can be asked to end and still has something to tell. The others end as any process does.
     fn can_end_early(&self) -> bool {
         match self {
-            Self::Throughput(_) | Self::Latency(_) | Self::Backlog(_) | Self::Waiting(_) => true,
-            Self::Churn(_) | Self::Mixed(_) | Self::Disk(_) | Self::Sink(_) => false,
+            Self::Throughput(_) | Self::Latency(_) | Self::Backlog(_) | Self::Waiting(_) | Self::Probe(_) => {
+                true
+            }
+            Self::Churn(_) | Self::Mixed(_) | Self::Abuse(_) | Self::Disk(_) | Self::Sink(_) => false,
         }
     }
 
@@ -125,6 +134,10 @@ impl What {
             Self::Waiting(options) => {
                 shown.show(&watched("waiting", enough, |watch| waiting::run(&options, watch))?)
             }
+            Self::Probe(options) => {
+                shown.show(&watched("probe", enough, |watch| probe::run(&options, watch))?)
+            }
+            Self::Abuse(options) => shown.show(&abuse::run(&options)?),
             Self::Disk(options) => shown.show(&disk::run(&options)?),
             Self::Sink(args) => args.run(&mut shown.out),
         }

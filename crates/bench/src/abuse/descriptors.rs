@@ -1,0 +1,101 @@
+//! Files and connections: what a process can have open is bounded, and the log must not be the one that goes without.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::Found;
+use super::target::Target;
+use crate::process;
+use crate::report::thousands;
+
+/// A body of the size at which a disk rather than the count of messages is the limit.
+const BODY_BYTES: usize = 16 * 1024;
+/// More than a segment of the log, so that it must open another.
+const PUBLISHED_BYTES: u64 = 96 << 20;
+/// How long the management port may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Connections to the management port that say nothing, while the log needs files.
+pub(super) fn silent(target: &Target) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    target.probed(&mut found, |found| {
+        let mut held = Vec::new();
+        let mut refused = 0;
+        for _ in 0..target.count(1_100) {
+            match TcpStream::connect(&target.http) {
+                Ok(socket) => held.push(socket),
+                Err(_) => refused += 1,
+            }
+        }
+        found.add("connections", format!("{} made, {refused} refused", held.len()));
+        let count = target.count(PUBLISHED_BYTES).div_ceil(BODY_BYTES as u64);
+        let filled = target.fill("abuse-silent", count, BODY_BYTES)?;
+        let bytes = count * BODY_BYTES as u64;
+        found
+            .add("published meanwhile", format!("{} MiB in {:.1} s", bytes >> 20, filled.as_secs_f64()))
+            .add("descriptors meanwhile", process::open_descriptors(target.pid)?)
+            .add("health meanwhile", said(health(&target.http)));
+        drop(held);
+        Ok(())
+    })?;
+    found
+        .add("descriptors after", process::open_descriptors(target.pid)?)
+        .add("health after", said(health(&target.http)));
+    Ok(found)
+}
+
+/// A large backlog.
+pub(super) fn backlog(target: &Target) -> anyhow::Result<Found> {
+    let mut found = Found::default();
+    found.add("descriptors before", process::open_descriptors(target.pid)?);
+    target.probed(&mut found, |found| {
+        let count = target.count(4 << 30).div_ceil(BODY_BYTES as u64);
+        let filled = target.fill("abuse-backlog", count, BODY_BYTES)?;
+        let bytes = count * BODY_BYTES as u64;
+        let rate = bytes as f64 / 1e6 / filled.as_secs_f64();
+        found
+            .add("waiting", format!("{} MiB, written at {} MB/s", bytes >> 20, thousands(rate)))
+            .add("descriptors", process::open_descriptors(target.pid)?);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// The status of `GET /health`, with what it says unless all is well.
+fn health(address: &str) -> anyhow::Result<String> {
+    let mut socket = TcpStream::connect(address).context("not reachable")?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    write!(socket, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    socket.take(4096).read_to_end(&mut answer).context("no answer")?;
+    let answer = String::from_utf8_lossy(&answer);
+    let status = status(&answer).context("no status")?;
+    Ok(match answer.split_once("\r\n\r\n") {
+        Some((_, body)) if status != "200" => format!("{status} {}", body.trim()),
+        _ => status.to_owned(),
+    })
+}
+
+/// The number in the first line of an answer.
+pub(super) fn status(answer: &str) -> Option<&str> {
+    answer.strip_prefix("HTTP/1.1 ")?.split_whitespace().next()
+}
+
+fn said(health: anyhow::Result<String>) -> String {
+    health.unwrap_or_else(|error| format!("{error:#}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_an_answer_is_its_number() {
+        assert_eq!(status("HTTP/1.1 503 Service Unavailable\r\n\r\n"), Some("503"));
+        assert_eq!(status(""), None);
+        assert_eq!(status("SSH-2.0"), None);
+    }
+}

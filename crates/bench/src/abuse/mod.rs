@@ -1,0 +1,184 @@
+//! What brokers find hard: loads that look for memory without a bound, for stalls, and for work that never ends. One
+//! scenario at a time, against a broker of its own: what it declares stays there. `cargo xtask bench abuse` starts a
+//! fresh broker for each and writes down what was found.
+//!
+//! A [`Probe`](crate::probe) runs beside most of them, as a client that has nothing to do with the load.
+
+mod checkpoints;
+mod descriptors;
+mod intake;
+mod pace;
+mod stalls;
+mod target;
+
+use std::time::Duration;
+
+use crate::amqp::AmqpUrl;
+use crate::native::NativeUrl;
+use crate::probe::Probed;
+use crate::process;
+use crate::report::{Figures, Report, mib};
+use target::Target;
+
+/// How long a broker is left alone before it is seen what memory it gave back.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// What can be done to a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scenario {
+    /// Nothing but the probe, to compare with
+    Idle,
+    /// 1,100 silent connections to the management port, and publishes meanwhile
+    Silent,
+    /// 4 GiB that wait: how many files are open
+    Backlog,
+    /// 1.5 million deduplication ids: what the broker writes when nobody asks for anything
+    Dedup,
+    /// The same with 4 million delayed messages
+    Delayed,
+    /// A native subscriber with a credit of a million that does not read, and 2 GB for it
+    Subscriber,
+    /// 20 unfinished bodies of 60 MiB on one AMQP connection
+    Bodies,
+    /// Eight open transactions of 200 MiB
+    Transactions,
+    /// Eight unfinished requests of 200 MiB to the SQS API
+    SqsBodies,
+    /// A message of 16 MiB to 300 queues
+    FanoutLarge,
+    /// 100 bytes to 50,000 queues
+    FanoutMany,
+    /// 5 million messages that come back at once, because their consumer went away
+    Requeue,
+    /// Messages with 17,000 headers for 3,000 bindings of a headers exchange
+    Headers,
+    /// Transient messages of 10 KB, as fast as they go
+    Flood,
+    /// Latency at half of the broker's own maximum
+    Half,
+    /// A queue with 256 priorities, filled and drained ten times
+    Priorities,
+}
+
+/// Options of `abuse`.
+#[derive(Clone, Debug, clap::Args, serde::Serialize)]
+pub struct AbuseOptions {
+    /// What to do
+    #[arg(value_enum)]
+    pub scenario: Scenario,
+    /// The broker's AMQP: amqp://user:password@host:port/vhost
+    #[arg(long, value_name = "URL", default_value = "amqp://guest:guest@127.0.0.1:5672/%2F")]
+    #[serde(skip)]
+    pub url: AmqpUrl,
+    /// Its native API
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7654")]
+    #[serde(skip)]
+    pub native: NativeUrl,
+    /// Its SQS API
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9324")]
+    pub sqs: String,
+    /// Its management port
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:15672")]
+    pub http: String,
+    /// Its process, for memory, files and what it writes
+    #[arg(long, value_name = "PID")]
+    pub broker_pid: u32,
+    /// Divide all counts by this, for a quick look
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub divide: u64,
+}
+
+/// What was found.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Abuse {
+    /// What was asked for.
+    pub options: AbuseOptions,
+    /// Memory of the broker before it began.
+    pub before_bytes: u64,
+    /// The most that it held.
+    pub peak_bytes: u64,
+    /// What it held some seconds after everything was over.
+    pub after_bytes: u64,
+    /// What the probe saw, where one ran.
+    pub probe: Option<Probed>,
+    /// What else was measured, by name.
+    pub measured: Vec<(String, String)>,
+}
+
+/// What a scenario gives back.
+#[derive(Debug, Default)]
+struct Found {
+    probe: Option<Probed>,
+    measured: Vec<(String, String)>,
+}
+
+impl Found {
+    fn add(&mut self, name: &str, value: impl std::fmt::Display) -> &mut Self {
+        self.measured.push((name.to_owned(), value.to_string()));
+        self
+    }
+}
+
+/// Runs one scenario.
+///
+/// # Errors
+/// If the broker cannot be reached, refuses what is no abuse, or hangs.
+pub fn run(options: &AbuseOptions) -> anyhow::Result<Abuse> {
+    let target = Target::new(options);
+    process::allow_many_files();
+    let before_bytes = process::resident_bytes(target.pid)?;
+    let found = match options.scenario {
+        Scenario::Idle => stalls::idle(&target),
+        Scenario::Silent => descriptors::silent(&target),
+        Scenario::Backlog => descriptors::backlog(&target),
+        Scenario::Dedup => checkpoints::dedup(&target),
+        Scenario::Delayed => checkpoints::delayed(&target),
+        Scenario::Subscriber => intake::subscriber(&target),
+        Scenario::Bodies => intake::bodies(&target),
+        Scenario::Transactions => intake::transactions(&target),
+        Scenario::SqsBodies => intake::sqs_bodies(&target),
+        Scenario::FanoutLarge => stalls::fanout_large(&target),
+        Scenario::FanoutMany => stalls::fanout_many(&target),
+        Scenario::Requeue => stalls::requeue(&target),
+        Scenario::Headers => stalls::headers(&target),
+        Scenario::Flood => stalls::flood(&target),
+        Scenario::Half => pace::half(&target),
+        Scenario::Priorities => pace::priorities(&target),
+    }?;
+    std::thread::sleep(target.time(SETTLE));
+    Ok(Abuse {
+        options: options.clone(),
+        before_bytes,
+        peak_bytes: process::peak_resident_bytes(target.pid)?,
+        after_bytes: process::resident_bytes(target.pid)?,
+        probe: found.probe,
+        measured: found.measured,
+    })
+}
+
+impl Report for Abuse {
+    fn title(&self) -> String {
+        let part = match self.options.divide {
+            1 => String::new(),
+            divide => format!(", a part of {divide}"),
+        };
+        format!("abuse: {:?}{part}", self.options.scenario)
+    }
+
+    fn figures(&self) -> Figures {
+        let mut figures = Figures::default();
+        for (name, value) in &self.measured {
+            figures.add(name.as_str(), value);
+        }
+        if let Some(probe) = &self.probe {
+            figures.add_some("probe, send to confirm", probe.sent);
+            figures.add_some("probe, from when due", probe.due);
+        }
+        figures
+            .add("broker's memory before", mib(self.before_bytes))
+            .add("at most", mib(self.peak_bytes))
+            .add("after", mib(self.after_bytes));
+        figures
+    }
+}

@@ -1,0 +1,52 @@
+//! A publisher that waits until the broker has taken care of what it sent before it goes on: for few messages whose
+//! time matters, or that are too large or too odd for a template.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use nexo_amqp::codec::Method;
+use nexo_amqp::codec::method::{ConfirmMethod, confirm};
+
+use super::confirms::Confirms;
+use super::connection::{Connection, InputSize, PATIENCE};
+use super::publisher::CHANNEL;
+use super::url::AmqpUrl;
+use crate::input::Filled;
+
+/// A connection with one channel that has its publishes confirmed.
+pub(crate) struct Confirmed {
+    /// For declarations, while nothing is unconfirmed.
+    pub(crate) connection: Connection,
+    confirms: Confirms,
+    published: u64,
+}
+
+impl Confirmed {
+    pub(crate) fn open(url: &AmqpUrl) -> anyhow::Result<Self> {
+        let mut connection = Connection::open(url, InputSize::Small)?;
+        connection.open_channel(CHANNEL)?;
+        connection.send(CHANNEL, &confirm::Select { nowait: false })?;
+        connection.wait_for(CHANNEL, |method| match method {
+            Method::Confirm(ConfirmMethod::SelectOk(_)) => Some(()),
+            _ => None,
+        })?;
+        let confirms = Confirms::new(connection.frame_max);
+        Ok(Self { connection, confirms, published: 0 })
+    }
+
+    /// Sends the frames of one message, and gives back how long it took from then to its confirm.
+    pub(crate) fn publish(&mut self, frames: &[u8]) -> anyhow::Result<Duration> {
+        let began = Instant::now();
+        (&self.connection.socket).write_all(frames).context("cannot publish")?;
+        self.published += 1;
+        let input = &mut self.connection.input;
+        while self.confirms.confirmed() < self.published {
+            let filled = input.fill(&self.connection.socket).context("cannot read a confirm")?;
+            ensure!(filled == Filled::More, "nothing was confirmed for {PATIENCE:?}");
+            let done = self.confirms.scan(input.bytes(), Instant::now())?;
+            input.consume(done);
+        }
+        Ok(began.elapsed())
+    }
+}
