@@ -32,7 +32,8 @@ const SHIM: &str = r#"#!/bin/sh
 case "$1" in
 serve)
     shift
-    exec timeout --preserve-status -s TERM 3 env NEXO_AMQP=127.0.0.1:0 NEXO_GRPC=127.0.0.1:0 NEXO_SQS=127.0.0.1:0 \
+    # In the foreground: otherwise it signals the whole group, and the second signal ends a broker at once.
+    exec timeout --foreground --preserve-status -s TERM 3 env NEXO_AMQP=127.0.0.1:0 NEXO_GRPC=127.0.0.1:0 NEXO_SQS=127.0.0.1:0 \
         NEXO_HTTP=127.0.0.1:0 NEXO_DATA_DIR=other-data "$NEXO" serve "$@" ;;
 bench)
     case "$2" in throughput | latency) ;; *) exec "$NEXO" "$@" ;; esac
