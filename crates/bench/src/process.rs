@@ -135,7 +135,12 @@ mod tests {
     fn a_peak_is_no_lower_than_what_is_held_and_descriptors_are_counted() {
         let own = std::process::id();
         // The system counts what is held in parts that it adds up now and then.
-        assert!(peak_resident_bytes(own).unwrap() + (1 << 20) >= resident_bytes(own).unwrap());
+        // The kernel counts with some slack on each processor, so the two may differ by megabytes.
+        let held = vec![1u8; 64 << 20];
+        assert!(std::hint::black_box(&held).iter().all(|byte| *byte == 1));
+        assert!(peak_resident_bytes(own).unwrap() >= 48 << 20);
+        drop(held);
+        assert!(peak_resident_bytes(own).unwrap() >= 48 << 20, "a peak stays");
         assert!(open_descriptors(own).unwrap() >= 3);
         assert_eq!(kibibytes("VmHWM:\t    12 kB\nVmRSS:\t 8 kB\n", "VmRSS:").unwrap(), 8192);
         assert!(kibibytes("", "VmRSS:").is_err());
