@@ -33,6 +33,8 @@ const STOPPING_MAX: Duration = Duration::from_millis(200);
 const FREE_MIN: Duration = Duration::from_millis(100);
 /// … and at most, if consumers turn out to be slow by themselves again and again. Then one part in 128 is lost.
 const FREE_MAX: Duration = Duration::from_millis(3_200);
+/// Publishers that were to be stopped this long ago had nothing to push then.
+const STALE: Duration = Duration::from_millis(100);
 /// How long publishers are paced before it is tried out again.
 const PACED: Duration = Duration::from_millis(3_200);
 /// What paced consumers take is looked at again after this.
@@ -168,6 +170,12 @@ impl Flow {
         match self.phase {
             None => {
                 self.leave_alone(self.mark(now, delivered_by_all));
+                false
+            }
+            Some(Phase::Free { until, .. }) if now >= until + STALE => {
+                // It had too much long ago. What consumers took since then tells nothing.
+                let from = self.mark(now, delivered_by_all);
+                self.phase = Some(Phase::Free { from, until: common_moment(now, self.free_for) });
                 false
             }
             Some(Phase::Free { until, .. }) => now >= until,

@@ -121,9 +121,7 @@ impl Mailbox {
         });
         drop(inner);
         if let (Some((before, now)), Some(allowance)) = (found, &self.allowance) {
-            // First what they count for now, so that it is never taken for less.
-            allowance.take(now);
-            let _ = allowance.passed_on(before);
+            allowance.recharge(before, now);
         }
         self.wake.notify_one();
         found.is_some()

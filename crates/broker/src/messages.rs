@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{
@@ -27,6 +28,8 @@ use crate::workers::Work;
 
 /// Whoever pushes no more than this at once is not slowed for the sake of consumers.
 const UNPAUSED_MESSAGES: usize = 64;
+/// How long a push may be slowed for the sake of consumers before it is answered.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// A redrive moves this many at a time, and reports after each.
 const REDRIVE_STEP: usize = 256;
 
@@ -85,7 +88,8 @@ impl Broker {
             self.shared.wait_for(written).await?;
         }
         if pauses {
-            self.shared.until_even(&slot).await;
+            // Not for long: it is taken, and whoever waits in vain for the answer sends it again.
+            let _ = tokio::time::timeout(PAUSE_MAX, self.shared.until_even(&slot)).await;
         }
         let mut taken = outcomes.drain(..);
         for answer in answers.iter_mut().filter(|answer| answer.is_none()) {

@@ -526,7 +526,7 @@ impl Shared {
     /// left for what is not counted, such as buffers of connections and room that containers keep.
     pub(crate) fn under_pressure(&self) -> bool {
         let in_queues = u64::try_from(self.memory_bytes.load(Ordering::Relaxed)).unwrap_or(0);
-        let used = in_queues + self.intake.held_bytes() + self.outgoing.bytes();
+        let used = in_queues.saturating_add(self.intake.held_bytes()).saturating_add(self.outgoing.bytes());
         used > self.options.memory_bytes_max / 4 * 3
     }
 

@@ -40,6 +40,24 @@ struct Image {
     clean: bool,
 }
 
+/// Waits until nothing has been written for a while.
+async fn quiet(broker: &Broker) {
+    let mut last = broker.stats().log;
+    let mut same = 0;
+    while same < 3 {
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        let now = broker.stats().log;
+        same = if (now.written_bytes, now.seals, now.retired)
+            == (last.written_bytes, last.seals, last.retired)
+        {
+            same + 1
+        } else {
+            0
+        };
+        last = now;
+    }
+}
+
 impl Image {
     async fn make(clean: bool) -> Self {
         let disk = MemoryDisk::new();
@@ -80,6 +98,8 @@ impl Image {
                 acked.extend(bodies(&first));
                 ack(&broker, &first).await;
             }
+            // Checkpoints come in between: what is where must not depend on how busy the machine is.
+            quiet(&broker).await;
         }
         for gone in &acked {
             sent.get_mut("plain").unwrap().remove(gone);

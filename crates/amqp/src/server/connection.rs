@@ -241,6 +241,8 @@ impl Connection {
         }
         self.take_input().await;
         self.worked += self.heard.elapsed();
+        // What came meanwhile has not been read: the peer is not silent for that.
+        self.heard = Instant::now();
         if self.worked >= self.session.pace.turn() {
             // One that always has more to read would keep its thread from the others.
             tokio::task::yield_now().await;

@@ -178,7 +178,7 @@ impl Default for Outbox {
 impl Outbox {
     /// Adds a message for all its queues.
     pub(super) fn add_all(&mut self, targets: &[Arc<Target>], message: &Draft<'_>, publisher: Publisher) {
-        let large = targets.len() > 1 && message.body.len() * targets.len() > COPIES_BYTES_MAX;
+        let large = targets.len() > 1 && copy_bytes(message) * targets.len() > COPIES_BYTES_MAX;
         if large || !self.fanouts.is_empty() {
             let targets = targets.iter().cloned().collect();
             self.fanouts.push_back(Fanout { message: message.to_message(), targets, publisher });
@@ -202,7 +202,7 @@ impl Outbox {
         batch.add(message);
         batch.publishers.push(publisher);
         self.messages += 1;
-        self.bytes += message.body.len();
+        self.bytes += copy_bytes(message);
     }
 
     /// Notes a publish that is to be confirmed.
@@ -292,22 +292,36 @@ impl Outbox {
             batch.publishers.clear();
         }
         self.bytes = 0;
+        self.forget_many();
         Ok(true)
     }
 
-    /// Everything is pushed: says what came of it.
-    fn finish(&mut self) -> Flushed {
-        // A few batches keep their room; a channel that publishes to thousands of queues does not.
+    /// A few batches keep their room; a channel that publishes to thousands of queues does not.
+    fn forget_many(&mut self) {
         if self.batches.len() > 64 {
             self.batches.clear();
             self.places.clear();
             self.last = 0;
         }
+    }
+
+    /// Has a later flush tell of what this one wrote as well.
+    pub(super) fn keep_written(&mut self, written: Written) {
+        self.written = self.written.and(written);
+    }
+
+    /// Everything is pushed: says what came of it.
+    fn finish(&mut self) -> Flushed {
         let written = std::mem::replace(&mut self.written, Written::NOTHING);
         let (runs, refused) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.refused));
         let (dead, pushed) = (std::mem::take(&mut self.dead), std::mem::take(&mut self.pushed));
         Flushed { written, runs, refused, dead, pushed }
     }
+}
+
+/// What a copy of a message takes, near enough.
+const fn copy_bytes(message: &Draft<'_>) -> usize {
+    message.body.len() + message.properties.len() + message.address.len() + 64
 }
 
 /// Why publishers must wait, if they must.

@@ -92,6 +92,7 @@ impl Session {
         self.published_nowhere = true;
         match &mut channel.mode {
             Mode::Transaction(transaction) => {
+                self.intake.progress = std::time::Instant::now();
                 if let Some(bytes) = transaction.publish(incoming.to_whole(), hold, &self.intake)? {
                     self.intake.wait(number, channel.serial, bytes);
                 }

@@ -200,7 +200,7 @@ impl Session {
         let consumed = channel.consumed_queues();
         self.stop_consumers(ids).await;
         self.waiting.retain(|batch| batch.source.channel != number);
-        self.channels.remove(&number);
+        return_unsettled(self.channels.remove(&number).into_iter().collect()).await;
         delete_left_alone(consumed).await;
     }
 
@@ -229,20 +229,13 @@ impl Session {
         self.flush_acks();
         self.leave_refused();
         let mut consumed = Vec::new();
-        let mut unsettled = 0;
         let slots: Vec<Slot> = self.channels.drain().map(|(_, slot)| slot).collect();
         for slot in &slots {
             if let Slot::Open(channel) = slot {
                 consumed.extend(channel.consumed_queues());
-                unsettled += channel.unacked.len();
             }
         }
-        if unsettled > RETURNED_HERE_MAX {
-            // Millions take seconds, which others need.
-            let _ = tokio::task::spawn_blocking(move || drop(slots)).await;
-        } else {
-            drop(slots);
-        }
+        return_unsettled(slots).await;
         delete_left_alone(consumed).await;
         if std::mem::take(&mut self.owns_queues) {
             self.shared.broker.end_session(self.id).await;
@@ -341,6 +334,18 @@ impl Session {
     pub(super) const fn new_serial(&mut self) -> u64 {
         self.next_serial += 1;
         self.next_serial
+    }
+}
+
+/// Gives back what channels hold.
+async fn return_unsettled(slots: Vec<Slot>) {
+    let unsettled = |slot: &Slot| match slot {
+        Slot::Open(channel) => channel.unacked.len(),
+        Slot::Closing => 0,
+    };
+    if slots.iter().map(unsettled).sum::<usize>() > RETURNED_HERE_MAX {
+        // Millions take seconds, which others need.
+        let _ = tokio::task::spawn_blocking(move || drop(slots)).await;
     }
 }
 

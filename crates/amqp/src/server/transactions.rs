@@ -117,6 +117,13 @@ impl Session {
         let mut done = self.begin_anew(number)?;
         for message in std::mem::take(&mut done.publishes) {
             self.publish_now(number, &message.as_incoming())?;
+            // Copies for many queues are made a part at a time. On a full disk the rest waits with them.
+            if self.outbox.is_full()
+                && !self.blocked
+                && let Some(written) = self.flush_publishes().await
+            {
+                self.outbox.keep_written(written);
+            }
         }
         match self.flush_publishes().await {
             Some(written) => self.finish_commit(number, done, written).await,

@@ -25,7 +25,8 @@ impl Outgoing {
     /// Bytes that are with consumers now.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        // Two that report at once may be seen in the wrong order, and the sum be below nothing for a moment.
+        u64::try_from(self.bytes.load(Ordering::Relaxed).cast_signed()).unwrap_or(0)
     }
 
     fn has_room(&self) -> bool {
@@ -89,6 +90,15 @@ impl Allowance {
         }
     }
 
+    /// Corrects what messages count for, which are still with the consumer. It is not looked at again for that: whoever
+    /// waits for it to pass them on must still be told then.
+    pub fn recharge(&self, before: u64, now: u64) {
+        // First what they count for now, so that it is never taken for less.
+        self.bytes.fetch_add(now, Ordering::SeqCst);
+        self.bytes.fetch_sub(before, Ordering::SeqCst);
+        self.report();
+    }
+
     /// Notes bytes that the consumer has passed on. `true` if the queue should look at it again: with a credit of 0.
     pub fn passed_on(&self, bytes: u64) -> bool {
         let before = self.bytes.fetch_sub(bytes, Ordering::SeqCst);
@@ -118,6 +128,16 @@ mod tests {
         assert!(!allowance.passed_on(60));
         assert!(allowance.passed_on(30));
         assert!(!allowance.passed_on(40), "nobody waits");
+    }
+
+    #[test]
+    fn a_correction_does_not_swallow_the_word_that_the_consumer_waits() {
+        let allowance = Allowance::new(100, Arc::new(Outgoing::new(1000)));
+        allowance.take(100);
+        assert_eq!(allowance.room(), 0);
+        allowance.recharge(100, 40);
+        assert!(allowance.passed_on(40), "the queue must look again");
+        assert_eq!(allowance.all.bytes(), 0);
     }
 
     #[test]
