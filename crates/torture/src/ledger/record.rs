@@ -26,6 +26,11 @@ impl Attempt {
         if redelivered { Self { least: 2, most: u32::MAX } } else { Self::exact(1) }
     }
 
+    /// The broker says how often it was delivered in all, in queues before this one too.
+    pub(crate) const fn in_all(number: u32) -> Self {
+        Self { least: 1, most: number }
+    }
+
     /// Whether it can be a later one than `before`.
     pub(crate) const fn can_follow(self, before: Self) -> bool {
         self.most > before.least
@@ -41,6 +46,7 @@ impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.most {
             u32::MAX => write!(f, "attempt {} or later", self.least),
+            most if most > self.least => write!(f, "attempt {most} in all"),
             most => write!(f, "attempt {most}"),
         }
     }

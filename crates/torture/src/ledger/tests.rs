@@ -307,6 +307,23 @@ fn attempts_count_up_within_a_life() {
 }
 
 #[test]
+fn a_count_that_went_on_in_the_dead_letter_queue_says_little_of_the_attempts_there() {
+    let mut story = Story::new();
+    let one = story.confirmed(Stamp { targets: Families::one(Family::LIMITED), ..stamp(1) });
+    let copy = one.copy_in(Family::LIMITED);
+    let place = Place::LIMITED_DEAD;
+    let over_sqs = Delivery { attempt: Attempt::in_all(4), ..story.delivery(one, place, 1) };
+    story.ledger.delivered(&over_sqs);
+    story.ledger.returned(copy, story.session, story.now);
+    story.delivered(one, place, 2);
+    assert_eq!(story.found(), [], "the second delivery of this queue, the fifth in all");
+    story.ledger.returned(copy, story.session, story.now);
+    let over_sqs = Delivery { attempt: Attempt::in_all(2), ..story.delivery(one, place, 1) };
+    story.ledger.delivered(&over_sqs);
+    assert_eq!(story.found(), [What::AttemptReset]);
+}
+
+#[test]
 fn a_kill_takes_back_an_attempt_only_if_nothing_after_it_was_confirmed() {
     let mut story = Story::new();
     let one = story.confirmed(stamp(1));

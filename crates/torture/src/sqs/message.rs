@@ -93,7 +93,8 @@ pub(super) fn read(world: &World, asked: Asked, message: &Value) -> Option<Recei
     // The lease began after it was asked for, and not before the message could be seen; of a first receive that is exact.
     let seen = number("ApproximateFirstReceiveTimestamp").unwrap_or(0) * 1000;
     let until = Some(asked.at.max(seen) + asked.visibility);
-    let attempt = Attempt::exact(attempt);
+    // The count goes on when a message becomes a dead letter.
+    let attempt = if place.is_dead() { Attempt::in_all(attempt) } else { Attempt::exact(attempt) };
     let delivery = Delivery { session, stamp, place, attempt, until, cause: None, at: clock::now() };
     Some(Received { delivery, body, handle: handle.to_owned() })
 }
