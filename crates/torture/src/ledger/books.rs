@@ -202,6 +202,9 @@ impl Ledger {
             return Reception::Work(copy);
         }
         let Some(record) = self.records.get(&copy) else {
+            if self.was_taken_away(copy) {
+                return Reception::Late;
+            }
             let fact = format!("{copy} came from '{}' as {attempt} and was done", place.name());
             self.tell(What::Resurrected, fact, copy);
             return Reception::Work(copy);
@@ -251,7 +254,8 @@ impl Ledger {
         }
         // The latest that the broker must remember says most.
         if let Some(before) = record.seen.iter().rev().find(|seen| self.is_binding(seen)) {
-            if before.place == place && !attempt.can_follow(before.attempt) {
+            // An answer that was read late may tell of a delivery that a late word had ended before.
+            if before.place == place && !attempt.can_follow(before.attempt) && !record.words.may_count() {
                 faults.push((What::AttemptReset, format!("{attempt} after {}", before.attempt)));
             }
             if before.place.is_dead() && !place.is_dead() {
@@ -400,6 +404,12 @@ impl Ledger {
     /// Whether somebody who was late may have deleted a message that another holds.
     pub(crate) fn may_be_gone(&self, copy: Copy) -> bool {
         self.records.get(&copy).is_some_and(|record| record.words.may_count())
+    }
+
+    /// Whether a message that is done may have been taken from one who had not read of its delivery yet.
+    fn was_taken_away(&self, copy: Copy) -> bool {
+        let done = self.done.iter().rev().find(|(done, _)| *done == copy);
+        done.is_some_and(|(_, record)| record.words.may_count() && record.words.are_of(self.life))
     }
 
     /// Notes a repetition that was recognised.

@@ -135,6 +135,11 @@ impl Words {
         self.may_be_late |= self.open > 0;
     }
 
+    /// Whether they were said in this life of the broker.
+    pub(super) const fn are_of(&self, life: u32) -> bool {
+        self.life == life
+    }
+
     /// Whether somebody who was late may have deleted it, or given it back, while another had it.
     pub(super) const fn may_count(&self) -> bool {
         self.may_be_late && self.open > 0

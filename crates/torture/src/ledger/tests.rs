@@ -516,3 +516,34 @@ fn who_was_late_with_sqs_may_have_deleted_what_another_holds() {
         assert_eq!(story.found(), if is_late { vec![] } else { vec![What::Lost] });
     }
 }
+
+#[test]
+fn who_was_late_with_sqs_may_have_taken_it_from_one_who_has_not_read_of_it_yet() {
+    for (is_late, is_done) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut story = Story::new();
+        let message = story.confirmed(stamp(1));
+        let copy = message.copy_in(Family::WORK_A);
+        let early = story.ledger.open_session(Way::Sqs);
+        let delivery = Delivery { session: early, ..story.delivery(message, Place::WORK_A, 1) };
+        story.ledger.delivered(&delivery);
+        let at = story.tick();
+        story.ledger.returned(copy, early, at);
+        if !is_late {
+            story.ledger.answered_in_time(copy);
+        }
+        story.delivered(message, Place::WORK_A, 3);
+        let at = story.tick();
+        story.ledger.returned(copy, story.session, at);
+        if is_done {
+            story.acked(message);
+        }
+        story.delivered(message, Place::WORK_A, 2);
+        let wrong = if is_done { What::Resurrected } else { What::AttemptReset };
+        assert_eq!(story.found(), if is_late { vec![] } else { vec![wrong] });
+        if is_done && is_late {
+            story.killed();
+            story.delivered(message, Place::WORK_A, 2);
+            assert_eq!(story.found(), [What::Resurrected], "whoever had not read of it is gone");
+        }
+    }
+}

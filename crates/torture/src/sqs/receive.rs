@@ -197,8 +197,9 @@ impl Receiver<'_> {
             Ok(_) => {
                 let back_at = said_at + clock::micros(after);
                 let mut ledger = self.world.ledger();
-                ledger.return_confirmed(held.copy, deliveries, back_at);
+                // If the lease may have ended before that was heard, it came back by itself, and perhaps sooner.
                 if !held.has_ended(clock::now()) {
+                    ledger.return_confirmed(held.copy, deliveries, back_at);
                     ledger.answered_in_time(held.copy);
                 }
             }
