@@ -1,7 +1,7 @@
 //! The HTTP server of the management port.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +11,11 @@ use axum::http::{HeaderMap, StatusCode, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use nexo_broker::{Broker, ConnectionPermit, Protocol};
-use nexo_net::{Connection, TimeLimits, is_for_this_machine};
-use tokio::net::{TcpListener, TcpStream};
+use nexo_broker::{Broker, Protocol};
+use nexo_net::{Ends, HttpLimits, HttpPort, is_for_this_machine};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tower_service::Service as _;
 
 use crate::accept::Format;
 use crate::health;
@@ -29,12 +24,12 @@ use crate::metrics;
 /// What `GET /` says.
 const INDEX: &str = "Nexo, the message broker.\n\n/health   whether it can take and confirm messages\n/metrics  figures for Prometheus\n";
 
-/// How long a connection may take for the head of its next request, the wait for it included. Who asks every minute may
-/// as well connect again.
-const HEAD_MAX: Duration = Duration::from_secs(30);
-/// Requests have no body, so the head is all there is to wait for.
-const TIME_LIMITS: TimeLimits =
-    TimeLimits { opening_bytes: 0, opening: HEAD_MAX, write_stall: Duration::from_secs(30) };
+/// Who asks every minute may as well connect again. Requests have no body, so their heads are all there is to wait for.
+const LIMITS: HttpLimits = HttpLimits {
+    idle: Duration::from_secs(30),
+    head: Duration::from_secs(30),
+    write_stall: Duration::from_secs(30),
+};
 /// Metrics that are made at the same time: each reads all queues and holds all of its text.
 const RENDERS_MAX: usize = 2;
 
@@ -52,10 +47,6 @@ struct Port {
     renders: Arc<Semaphore>,
 }
 
-/// The address that a client connected to.
-#[derive(Clone, Copy, Debug)]
-struct Local(SocketAddr);
-
 /// Serves the management port of `broker` on `listener` until `shutdown` is done and the requests that have
 /// begun are answered.
 ///
@@ -67,8 +58,9 @@ pub async fn serve(
     options: AdminOptions,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
+    let broker = broker.over(Protocol::Http);
     let port = Port {
-        broker: broker.over(Protocol::Http),
+        broker: broker.clone(),
         options: Arc::new(options),
         renders: Arc::new(Semaphore::new(RENDERS_MAX)),
     };
@@ -77,56 +69,11 @@ pub async fn serve(
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .layer(middleware::from_fn_with_state(port.clone(), check_host))
-        .with_state(port.clone());
-    let allowed = Arc::clone(port.broker.connections());
+        .with_state(port);
     let stop = CancellationToken::new();
-    let mut connections = JoinSet::new();
-    tokio::pin!(shutdown);
-    loop {
-        tokio::select! {
-            () = &mut shutdown => break,
-            (stream, _, permit) = allowed.accept(Protocol::Http, &listener) => {
-                let admitted = (stream, permit);
-                connections.spawn(connection(admitted, port.broker.clone(), router.clone(), stop.clone()));
-            }
-            Some(_) = connections.join_next(), if !connections.is_empty() => {}
-        }
-    }
-    drop(listener);
-    stop.cancel();
-    while connections.join_next().await.is_some() {}
+    let port = HttpPort { broker, protocol: Protocol::Http, router, limits: LIMITS, stop };
+    port.serve(listener, shutdown).await;
     Ok(())
-}
-
-async fn connection(
-    (stream, permit): (TcpStream, ConnectionPermit),
-    broker: Broker,
-    router: Router,
-    stop: CancellationToken,
-) {
-    // The peer may be gone already.
-    let Ok(connection) = Connection::new(stream, permit, &broker, Protocol::Http, TIME_LIMITS) else {
-        return;
-    };
-    let router = router.layer(axum::Extension(Local(connection.local())));
-    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-        router.clone().call(request.map(axum::body::Body::new))
-    });
-    let serving = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .serve_connection(TokioIo::new(connection), service);
-    tokio::pin!(serving);
-    let ended = tokio::select! {
-        ended = serving.as_mut() => ended,
-        () = stop.cancelled() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection of the management port failed");
-    }
 }
 
 /// There are no users yet, so a web page must not be able to ask by having its name lead here.
@@ -143,7 +90,7 @@ async fn check_host(State(port): State<Port>, request: Request, next: Next) -> R
 impl AdminOptions {
     /// Whether a request is meant for this broker, by all the names it has for it.
     fn is_asked(&self, request: &Request) -> bool {
-        let Some(local) = request.extensions().get::<Local>() else { return false };
+        let Some(ends) = request.extensions().get::<Ends>() else { return false };
         let mut names: Vec<&[u8]> = Vec::new();
         names.extend(request.headers().get_all(header::HOST).iter().map(|host| host.as_bytes()));
         names.extend(request.uri().authority().map(|authority| authority.as_str().as_bytes()));
@@ -151,13 +98,13 @@ impl AdminOptions {
             // Only tools that are older than the header leave it out; no browser does.
             return request.version() <= Version::HTTP_10;
         }
-        names.into_iter().all(|host| self.admits(host, *local))
+        names.into_iter().all(|host| self.admits(host, ends.local.ip()))
     }
 
-    fn admits(&self, host: &[u8], local: Local) -> bool {
+    fn admits(&self, host: &[u8], local: IpAddr) -> bool {
         let Ok(host) = std::str::from_utf8(host) else { return false };
         let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-        is_for_this_machine(host, local.0.ip())
+        is_for_this_machine(host, local)
             || self.hosts.iter().any(|own| own.eq_ignore_ascii_case(host) || own.eq_ignore_ascii_case(name))
     }
 }

@@ -8,15 +8,17 @@ use std::task::{Context, Poll};
 use futures_util::Stream;
 use futures_util::stream;
 use nexo_broker::{Broker, Protocol};
-use nexo_net::{Connection, TimeLimits};
+use nexo_net::{Connection, ReadLimit, TimeLimits};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
 use tonic::transport::server::Connected;
 
 use crate::limits::{PREFACE_BYTES, PREFACE_MAX, WRITE_STALL_MAX};
 
-const TIME_LIMITS: TimeLimits =
-    TimeLimits { opening_bytes: PREFACE_BYTES, opening: PREFACE_MAX, write_stall: WRITE_STALL_MAX };
+const TIME_LIMITS: TimeLimits = TimeLimits {
+    read: ReadLimit::Opening { bytes: PREFACE_BYTES, within: PREFACE_MAX },
+    write_stall: WRITE_STALL_MAX,
+};
 
 /// Who calls.
 #[derive(Clone, Copy, Debug)]

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -14,12 +16,42 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 /// How long a peer may do nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimits {
-    /// How many bytes a peer must say at the beginning.
-    pub opening_bytes: usize,
-    /// How long it may take for them.
-    pub opening: Duration,
+    /// How long it may take to say what it has to say.
+    pub read: ReadLimit,
     /// How long it may take no byte of what is written to it.
     pub write_stall: Duration,
+}
+
+/// Which bytes a peer is waited for in vain. How long it may be silent otherwise is for the protocol to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadLimit {
+    /// The first of a connection.
+    Opening {
+        /// How many.
+        bytes: usize,
+        /// From the beginning of the connection on.
+        within: Duration,
+    },
+    /// The head of a request, whenever [`InRequest`] says that none is being worked on.
+    Head {
+        /// From its first byte on.
+        within: Duration,
+    },
+}
+
+/// Whether a request is being worked on, so that bytes that come belong to its body. A clone is of the same connection.
+#[derive(Clone, Debug, Default)]
+pub struct InRequest(Arc<AtomicBool>);
+
+impl InRequest {
+    /// Notes that a request begins to be worked on, or has been answered.
+    pub fn set(&self, in_request: bool) {
+        self.0.store(in_request, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A TCP connection.
@@ -29,15 +61,67 @@ pub struct Connection {
     protocol: Protocol,
     peer: SocketAddr,
     local: SocketAddr,
-    write_stall: Duration,
     opened: Instant,
-    /// Bytes that are still missing from the opening, and the time until when they must have come.
-    opening: Option<(usize, Pin<Box<Sleep>>)>,
+    awaited: Awaited,
+    in_request: InRequest,
+    write_stall: Duration,
     /// Runs while a write makes no progress.
     stalled: Option<Pin<Box<Sleep>>>,
     _counted: Counted,
     // Dropped after the stream: the next may have its descriptor.
     _permit: ConnectionPermit,
+}
+
+/// What must come in time.
+#[derive(Debug)]
+enum Awaited {
+    Nothing,
+    /// The rest of the opening.
+    Opening {
+        missing: usize,
+        deadline: Pin<Box<Sleep>>,
+    },
+    /// The head of a request, once it has begun.
+    Head {
+        within: Duration,
+        deadline: Option<Pin<Box<Sleep>>>,
+    },
+}
+
+impl Awaited {
+    fn new(limit: ReadLimit, opened: Instant) -> Self {
+        match limit {
+            ReadLimit::Opening { bytes, within } => {
+                Self::Opening { missing: bytes, deadline: Box::pin(sleep_until(opened + within)) }
+            }
+            ReadLimit::Head { within } => Self::Head { within, deadline: None },
+        }
+    }
+
+    /// Notes that so many bytes came, and tells what did not come in time.
+    fn note(&mut self, came: usize, in_request: &InRequest, cx: &mut Context<'_>) -> Poll<&'static str> {
+        match self {
+            Self::Nothing => Poll::Pending,
+            Self::Opening { missing, deadline } => {
+                *missing = missing.saturating_sub(came);
+                if *missing == 0 {
+                    *self = Self::Nothing;
+                    return Poll::Pending;
+                }
+                // Also when something came: a peer that sends a byte now and then is no better.
+                deadline.as_mut().poll(cx).map(|()| "the peer says nothing")
+            }
+            Self::Head { within, deadline } => {
+                if in_request.get() {
+                    *deadline = None;
+                } else if came > 0 && deadline.is_none() {
+                    *deadline = Some(Box::pin(sleep(*within)));
+                }
+                let Some(deadline) = deadline else { return Poll::Pending };
+                deadline.as_mut().poll(cx).map(|()| "the head of a request does not come")
+            }
+        }
+    }
 }
 
 impl Connection {
@@ -67,15 +151,15 @@ impl Connection {
             }
         }
         let opened = Instant::now();
-        let deadline = Box::pin(sleep_until(opened + limits.opening));
         Ok(Self {
             stream,
             protocol,
             peer,
             local,
-            write_stall: limits.write_stall,
             opened,
-            opening: (limits.opening_bytes > 0).then_some((limits.opening_bytes, deadline)),
+            awaited: Awaited::new(limits.read, opened),
+            in_request: InRequest::default(),
+            write_stall: limits.write_stall,
             stalled: None,
             _counted: broker.traffic().connection(protocol),
             _permit: permit,
@@ -92,6 +176,12 @@ impl Connection {
     #[must_use]
     pub const fn local(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Where to note that a request is being worked on.
+    #[must_use]
+    pub fn in_request(&self) -> InRequest {
+        self.in_request.clone()
     }
 
     fn late(&self, what: &'static str) -> io::Error {
@@ -128,17 +218,15 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
         let before = buf.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        let Some((missing, deadline)) = &mut self.opening else { return read };
-        *missing = missing.saturating_sub(buf.filled().len() - before);
-        if *missing == 0 || matches!(read, Poll::Ready(Err(_))) {
-            self.opening = None;
+        let read = Pin::new(&mut this.stream).poll_read(cx, buf);
+        if matches!(read, Poll::Ready(Err(_))) {
             return read;
         }
-        // Also when something came: a peer that sends a byte now and then is no better.
-        match deadline.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(self.late("the peer says nothing"))),
+        let came = buf.filled().len() - before;
+        match this.awaited.note(came, &this.in_request, cx) {
+            Poll::Ready(what) => Poll::Ready(Err(this.late(what))),
             Poll::Pending => read,
         }
     }
@@ -183,55 +271,104 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: TimeLimits = TimeLimits {
-        opening_bytes: 24,
-        opening: Duration::from_millis(100),
-        write_stall: Duration::from_millis(100),
-    };
+    const SHORT: Duration = Duration::from_millis(100);
+    const OPENING: ReadLimit = ReadLimit::Opening { bytes: 24, within: SHORT };
+    const HEAD: ReadLimit = ReadLimit::Head { within: SHORT };
 
-    async fn connected() -> (Broker, Connection, TcpStream) {
+    async fn connected(read: ReadLimit) -> (Broker, Connection, TcpStream) {
         let broker = Broker::open_on(Arc::new(FaultyDisk::new()), BrokerOptions::new("faulty")).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         let permit = broker.connections().admit(Protocol::Grpc).unwrap();
-        let connection = Connection::new(stream, permit, &broker, Protocol::Grpc, LIMITS).unwrap();
+        let limits = TimeLimits { read, write_stall: SHORT };
+        let connection = Connection::new(stream, permit, &broker, Protocol::Grpc, limits).unwrap();
         (broker, connection, client)
+    }
+
+    /// Reads until that fails, and tells how many bytes came before.
+    async fn read_until_late(connection: &mut Connection) -> (usize, io::Error) {
+        let mut read = 0;
+        loop {
+            match connection.read_u8().await {
+                Ok(_) => read += 1,
+                Err(error) => return (read, error),
+            }
+        }
+    }
+
+    /// Sends a byte now and then.
+    async fn drip(mut client: TcpStream) {
+        while client.write_all(b"P").await.is_ok() {
+            tokio::time::sleep(SHORT / 5).await;
+        }
     }
 
     #[tokio::test]
     async fn a_peer_that_drips_its_opening_is_not_waited_for() {
-        let (broker, mut connection, mut client) = connected().await;
+        let (broker, mut connection, client) = connected(OPENING).await;
         assert_eq!(broker.traffic().of(Protocol::Grpc).stats().connections, 1);
-        let drip = tokio::spawn(async move {
-            while client.write_all(b"P").await.is_ok() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        });
-        let mut buf = [0; 64];
-        let error = loop {
-            match connection.read(&mut buf).await {
-                Ok(count) => assert_ne!(count, 0),
-                Err(error) => break error,
-            }
-        };
+        let sending = tokio::spawn(drip(client));
+        let (_, error) = read_until_late(&mut connection).await;
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         drop(connection);
         assert_eq!(broker.traffic().of(Protocol::Grpc).stats().connections, 0);
-        drip.await.unwrap();
+        sending.await.unwrap();
+        broker.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn a_head_that_drips_is_not_waited_for_and_silence_before_it_is_allowed() {
+        let (broker, mut connection, client) = connected(HEAD).await;
+        let sending = tokio::spawn(async {
+            tokio::time::sleep(SHORT * 3).await;
+            drip(client).await;
+        });
+        let (read, error) = read_until_late(&mut connection).await;
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(read > 0, "it waited for the first byte");
+        drop(connection);
+        sending.await.unwrap();
+        broker.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn a_body_may_take_its_time() {
+        let (broker, mut connection, mut client) = connected(HEAD).await;
+        let in_request = connection.in_request();
+        client.write_all(b"head").await.unwrap();
+        connection.read_exact(&mut [0; 4]).await.unwrap();
+        in_request.set(true);
+        let sending = tokio::spawn(async move {
+            for _ in 0..3 {
+                tokio::time::sleep(SHORT * 2).await;
+                client.write_all(b"x").await.unwrap();
+            }
+            client
+        });
+        for _ in 0..3 {
+            connection.read_u8().await.unwrap();
+        }
+        in_request.set(false);
+        let client = sending.await.unwrap();
+        let sending = tokio::spawn(drip(client));
+        let (_, error) = read_until_late(&mut connection).await;
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "the head of the next request is waited for again");
+        drop(connection);
+        sending.await.unwrap();
         broker.shutdown().await;
     }
 
     #[tokio::test]
     async fn a_peer_that_has_opened_may_be_silent() {
-        let (broker, mut connection, mut client) = connected().await;
+        let (broker, mut connection, mut client) = connected(OPENING).await;
         client.write_all(&[b'x'; 24]).await.unwrap();
         let mut buf = [0; 24];
         connection.read_exact(&mut buf).await.unwrap();
         tokio::spawn(async move {
-            tokio::time::sleep(LIMITS.opening * 3).await;
+            tokio::time::sleep(SHORT * 3).await;
             client.write_all(b"later").await.unwrap();
-            tokio::time::sleep(LIMITS.opening).await;
+            tokio::time::sleep(SHORT).await;
         });
         let mut later = [0; 5];
         connection.read_exact(&mut later).await.unwrap();
@@ -241,7 +378,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_does_not_read_is_not_waited_for() {
-        let (broker, mut connection, client) = connected().await;
+        let (broker, mut connection, client) = connected(OPENING).await;
         let error = loop {
             if let Err(error) = connection.write_all(&[0; 1 << 16]).await {
                 break error;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Extension, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response as HttpResponse;
 use bytes::Bytes;
 use nexo_broker::IntakeHold;
+use nexo_net::Ends;
 
 use crate::clock::now;
 use crate::fault::{Fault, FaultCode};
@@ -59,7 +60,7 @@ impl Style {
 /// Answers one request.
 pub(crate) async fn handle(
     State(service): State<Arc<Service>>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Extension(Ends { peer, .. }): Extension<Ends>,
     request: Request,
 ) -> HttpResponse {
     let protocol = protocol_of(request.headers());

@@ -6,7 +6,7 @@
 //! - `settings.rs`, `attributes.rs`: what SQS keeps with a queue, and what clients call it.
 //! - `message.rs`, `message_attributes.rs`: messages between SQS and the broker. `docs/interop.md` has the table.
 //! - `signature`, `refusals.rs`, `host.rs`: who is let in.
-//! - `http.rs`, `listener.rs`, `request_body.rs`, `guarded_io.rs`: the port.
+//! - `http.rs`, `listener.rs`, `request_body.rs`: the port. Its connections are `nexo-net`'s.
 //!
 //! `fault.rs` is the one table of errors.
 
@@ -14,7 +14,6 @@ mod arn;
 mod attributes;
 mod clock;
 mod fault;
-mod guarded_io;
 mod host;
 mod http;
 mod ids;

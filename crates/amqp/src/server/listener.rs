@@ -1,11 +1,11 @@
-//! Takes connections in until it is told to stop, and then waits for them to end.
+//! The port: from the first connection to the last.
 
 use std::io;
 use std::sync::Arc;
 
 use nexo_broker::{Broker, Protocol};
+use nexo_net::{Accepted, serve_connections};
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::connection;
@@ -24,34 +24,15 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     listener.local_addr()?;
-    let allowed = Arc::clone(broker.connections());
     let shared = Arc::new(Shared::new(&broker, options));
     let stop = CancellationToken::new();
-    let mut connections = JoinSet::new();
-    tokio::pin!(shutdown);
-    loop {
-        tokio::select! {
-            () = &mut shutdown => break,
-            (socket, peer, permit) = allowed.accept(Protocol::Amqp, &listener) => {
-                let run = connection::run(Arc::clone(&shared), socket, peer, stop.clone());
-                connections.spawn(async move {
-                    run.await;
-                    drop(permit);
-                });
-            }
-            Some(ended) = connections.join_next(), if !connections.is_empty() => note_end(ended),
+    let serve = |Accepted { stream, peer, permit }| {
+        let run = connection::run(Arc::clone(&shared), stream, peer, stop.clone());
+        async move {
+            run.await;
+            drop(permit);
         }
-    }
-    drop(listener);
-    stop.cancel();
-    while let Some(ended) = connections.join_next().await {
-        note_end(ended);
-    }
+    };
+    serve_connections(&broker, Protocol::Amqp, listener, &stop, shutdown, serve).await;
     Ok(())
-}
-
-fn note_end(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(%error, "an AMQP connection failed");
-    }
 }

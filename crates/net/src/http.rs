@@ -1,0 +1,100 @@
+//! The HTTP/1.1 server that the HTTP ports share: its connections, and how long they may take.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nexo_broker::{Broker, Protocol};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tower_service::Service as _;
+
+use crate::accept::{Accepted, serve_connections};
+use crate::connection::{Connection, ReadLimit, TimeLimits};
+
+/// How long a client may keep a port waiting. What a request's body may take is for whoever reads it to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// For its next request, until the end of that request's head.
+    pub idle: Duration,
+    /// For the head of a request, from its first byte on.
+    pub head: Duration,
+    /// Without taking any byte of an answer.
+    pub write_stall: Duration,
+}
+
+/// The two ends of the connection that a request came over. Every request has them among its extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// Who asks.
+    pub peer: SocketAddr,
+    /// The address that the client connected to.
+    pub local: SocketAddr,
+}
+
+/// A port that speaks HTTP.
+#[derive(Clone, Debug)]
+pub struct HttpPort {
+    /// Counts the connections.
+    pub broker: Broker,
+    /// What it counts them as.
+    pub protocol: Protocol,
+    /// Answers the requests.
+    pub router: Router,
+    /// How long clients may take.
+    pub limits: HttpLimits,
+    /// Cancelled when the port is to close: requests that wait for something end their wait.
+    pub stop: CancellationToken,
+}
+
+impl HttpPort {
+    /// Serves `listener` until `shutdown` is done and the requests that have begun are answered.
+    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        let (broker, protocol, stop) = (self.broker.clone(), self.protocol, self.stop.clone());
+        let serve = |accepted| self.clone().connection(accepted);
+        serve_connections(&broker, protocol, listener, &stop, shutdown, serve).await;
+    }
+
+    async fn connection(self, accepted: Accepted) {
+        let Self { broker, protocol, router, limits, stop } = self;
+        let times =
+            TimeLimits { read: ReadLimit::Head { within: limits.head }, write_stall: limits.write_stall };
+        // The peer may be gone already.
+        let Ok(connection) = Connection::new(accepted.stream, accepted.permit, &broker, protocol, times)
+        else {
+            return;
+        };
+        let ends = Ends { peer: connection.peer(), local: connection.local() };
+        let in_request = connection.in_request();
+        let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            in_request.set(true);
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(ends);
+            let (in_request, answer) = (in_request.clone(), router.clone().call(request));
+            async move {
+                let answer = answer.await;
+                in_request.set(false);
+                answer
+            }
+        });
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.idle)
+            .serve_connection(TokioIo::new(connection), service);
+        tokio::pin!(serving);
+        let ended = tokio::select! {
+            ended = serving.as_mut() => ended,
+            () = stop.cancelled() => {
+                serving.as_mut().graceful_shutdown();
+                serving.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(protocol = protocol.name(), %error, "a connection failed");
+        }
+    }
+}
