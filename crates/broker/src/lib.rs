@@ -3,7 +3,7 @@
 //! A [`Broker`] owns the log and all queues. Each queue has a lock of its own and is a state machine from
 //! `nexo-core`; this crate decides nothing about messages, it brings time, disk and threads to the rules.
 //!
-//! - [`Broker`] (`broker.rs`, `messages.rs`): the calls.
+//! - [`Broker`] (`broker.rs`, `messages.rs`, `peek.rs`): the calls.
 //! - `shared.rs`: the way every change takes: lock, decide, write down, apply, see what follows, hand out.
 //! - `mailbox.rs`, `subscription.rs`: consumers. `flow.rs`: publishers that would starve them are slowed.
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters. `snapshots.rs`: what
@@ -37,6 +37,7 @@ mod messages;
 mod mover;
 mod options;
 mod paging;
+mod peek;
 mod post;
 mod receipt;
 mod recovery;

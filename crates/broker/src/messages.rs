@@ -1,4 +1,4 @@
-//! What is done with messages: push, pop, subscribe, settle, look, send back.
+//! What is done with messages: push, pop, subscribe, settle, send back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{
-    Admission, Death, GroupTake, Handed, LeaseError, LeaseTerms, PeekPosition, Peeked, PushOutcome,
-    ReturnCause, Terms, Verdict,
+    Admission, Death, GroupTake, LeaseError, LeaseTerms, PushOutcome, ReturnCause, Terms, Verdict,
 };
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
-use nexo_types::{Millis, Offset, Position, QueueId, QueueName, Timestamp, limits};
+use nexo_types::{Millis, Offset, QueueId, QueueName, Timestamp, limits};
 use tokio::sync::oneshot;
 
 use crate::broker::Broker;
@@ -23,7 +22,7 @@ use crate::receipt::Receipt;
 use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
 use crate::shared::{Confirm, Shared, Written};
 use crate::slot::{Slot, SlotState};
-use crate::subscription::{Kind, Subscription, delivery};
+use crate::subscription::{Kind, Subscription};
 use crate::workers::Work;
 
 /// Whoever pushes no more than this at once is not slowed for the sake of consumers.
@@ -347,34 +346,6 @@ impl Broker {
         Settled { answers, written, dead: (!deaths.is_empty()).then_some((slot, deaths, urgency)) }
     }
 
-    /// Shows the next messages in the order of delivery. Changes nothing.
-    ///
-    /// # Errors
-    /// If there is no such queue, or the log cannot be read.
-    pub async fn peek(&self, name: &QueueName, max: usize) -> Result<Vec<Delivery>, QueueError> {
-        let slot = self.slot(name)?;
-        let max = max.min(limits::PEEK_MAX);
-        let (shared, peeked) = (Arc::clone(&self.shared), Arc::clone(&slot));
-        self.shared.on_worker(Work::Look, move || shared.peek_now(&peeked, max)).await?
-    }
-
-    /// As [`Self::peek`], from behind a place in the order of delivery on; gives back the place to go on from, unless
-    /// that was all. A long backlog can be looked through in parts, and none of it stays in memory.
-    ///
-    /// # Errors
-    /// If there is no such queue, or the log cannot be read.
-    pub async fn peek_after(
-        &self,
-        name: &QueueName,
-        after: Option<PeekPosition>,
-        max: usize,
-    ) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
-        let slot = self.slot(name)?;
-        let max = max.min(limits::PEEK_MAX);
-        let (shared, peeked) = (Arc::clone(&self.shared), Arc::clone(&slot));
-        self.shared.on_worker(Work::Look, move || shared.peek_after_now(&peeked, after, max)).await?
-    }
-
     /// Sends dead letters back to where they came from, or elsewhere. Only those that are there now; `progress`
     /// is told how many have been moved so far.
     ///
@@ -535,69 +506,6 @@ impl Shared {
         }
     }
 
-    fn peek_now(self: &Arc<Self>, slot: &Arc<Slot>, max: usize) -> Result<Vec<Delivery>, QueueError> {
-        let seen = loop {
-            let (seen, page) = {
-                let state = slot.state.lock();
-                let (seen, blocked) = state.queue.peek(max);
-                (seen, if blocked { state.queue.head_page() } else { None })
-            };
-            match page {
-                Some(page) => self.load_now(slot, &page)?,
-                None => break seen,
-            }
-        };
-        Ok(self.shown(slot, seen))
-    }
-
-    fn peek_after_now(
-        self: &Arc<Self>,
-        slot: &Arc<Slot>,
-        mut after: Option<PeekPosition>,
-        max: usize,
-    ) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
-        let mut all: Vec<Peeked> = Vec::new();
-        while all.len() < max {
-            let (seen, page) = slot.state.lock().queue.peek_after(after, max - all.len());
-            after = seen.last().map(|last| (last.priority, last.offset)).or(after);
-            all.extend(seen);
-            let Some(page) = page else {
-                if all.len() < max {
-                    return Ok((self.shown(slot, all), None));
-                }
-                break;
-            };
-            let entries = self
-                .read_page(slot.id, &page)
-                .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
-            // A reader may stop early. What it does not find at all is passed over.
-            let last = entries.last().map(|entry| entry.offset).or(page.offsets.last());
-            after = last.map(|last| (page.lane, last)).or(after);
-            all.extend(entries.iter().map(Peeked::from));
-        }
-        Ok((self.shown(slot, all), after))
-    }
-
-    fn shown(self: &Arc<Self>, slot: &Arc<Slot>, seen: Vec<Peeked>) -> Vec<Delivery> {
-        let cold = seen.iter().filter(|one| one.payload.is_none());
-        let mut payloads =
-            self.read_payloads(slot.id, &cold.map(|one| (one.offset, one.at)).collect::<Vec<_>>());
-        let shown = seen.into_iter().filter_map(|one| {
-            let handed = Handed {
-                offset: one.offset,
-                attempts: one.attempts,
-                enqueued_at: one.enqueued_at,
-                until: None,
-                granted_at: Timestamp(0),
-                at: Position::default(),
-                charged: 0,
-                payload: one.payload.or_else(|| payloads.remove(&one.offset)),
-            };
-            delivery(self, slot, handed)
-        });
-        shown.collect()
-    }
-
     /// Has something done that may wait for the disk, and gives back where its result will be.
     pub(crate) fn begin_on_worker<R: Send + 'static>(
         &self,
@@ -613,7 +521,7 @@ impl Shared {
     }
 
     /// Runs something that may wait for the disk.
-    async fn on_worker<R: Send + 'static>(
+    pub(crate) async fn on_worker<R: Send + 'static>(
         &self,
         kind: Work,
         work: impl FnOnce() -> R + Send + 'static,

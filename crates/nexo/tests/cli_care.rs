@@ -318,6 +318,18 @@ fn peek_shows_all_about_messages_and_goes_as_far_as_asked() {
 }
 
 #[test]
+fn peek_shows_large_messages_beyond_what_one_answer_holds() {
+    let server = Server::start();
+    server.ok(&["queue", "create", "q"]);
+    let line = "x".repeat(800_000) + "\n";
+    server.run_with_input(&["push", "q", "-"], line.repeat(12)).ok();
+    let ids: Vec<u64> = (0..12).collect();
+    let shown = server.json(&["peek", "q", "--max", "100"]);
+    assert_eq!(shown.iter().map(|message| message["id"].as_u64().unwrap()).collect::<Vec<_>>(), ids);
+    assert_eq!(server.ok(&["peek", "q", "--max", "7", "--raw"]).len(), 7 * 800_000);
+}
+
+#[test]
 fn raw_bodies_are_as_they_were() {
     let server = Server::start();
     server.ok(&["queue", "create", "q"]);

@@ -30,6 +30,9 @@ pub const POP_BATCH_MAX: usize = 10_000;
 pub const SETTLE_BATCH_MAX: usize = 10_000;
 /// Messages in one peek: they are copied into one answer.
 pub const PEEK_MAX: usize = 1_000;
+/// Bytes of messages in one peek, unless one message has more: gRPC clients refuse answers above 4 MiB unless they are told
+/// otherwise, and an answer is in memory as a whole.
+pub const PEEK_BYTES_MAX: usize = 3 * 1024 * 1024;
 
 /// Bindings listed for one queue: a queue may have hundreds of thousands, and nobody reads so many.
 pub const BINDINGS_SHOWN_MAX: usize = 1_000;

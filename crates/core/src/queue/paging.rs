@@ -7,7 +7,6 @@ use std::ops::Bound;
 use bytes::Bytes;
 use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
 
-use super::dispatch::ReadyWalk;
 use super::lanes::Front;
 use super::lanes::Waiting;
 use super::{ChunkId, Entry, PageRequest, Queue};
@@ -28,8 +27,18 @@ pub struct Peeked {
     pub priority: Priority,
     /// The log frame that holds it.
     pub at: Position,
+    /// What it is taken to cost on disk.
+    pub stored_bytes: u32,
     /// Its stored form, if it is in memory.
     pub payload: Option<Bytes>,
+}
+
+impl Peeked {
+    /// How large its stored form is. As long as that is not in memory, its properties are not counted.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.payload.as_ref().map_or(self.stored_bytes as usize, Bytes::len)
+    }
 }
 
 impl From<&Entry> for Peeked {
@@ -40,6 +49,7 @@ impl From<&Entry> for Peeked {
             enqueued_at: entry.enqueued_at,
             priority: entry.priority,
             at: entry.at,
+            stored_bytes: entry.stored_bytes,
             payload: entry.payload.clone(),
         }
     }
@@ -101,19 +111,6 @@ impl Queue {
     pub fn page_out(&mut self) {
         let wanted = !self.config.paused && self.consumers.anyone_waiting();
         self.lanes.page_out_all(if wanted { Front::Kept } else { Front::PagedOut });
-    }
-
-    /// Ready messages in the order of delivery, at most `max`, and whether more could be seen if the page
-    /// [`Self::head_page`] were in memory.
-    #[must_use]
-    pub fn peek(&self, max: usize) -> (Vec<Peeked>, bool) {
-        let mut walk = ReadyWalk::new(&self.rejoined, &self.lanes);
-        let mut seen = Vec::new();
-        while seen.len() < max {
-            let Some(entry) = walk.next() else { break };
-            seen.push(Peeked::from(entry));
-        }
-        (seen, walk.blocked)
     }
 
     /// Ready messages behind `after` in the order of delivery, at most `max`. If messages that are not in memory come

@@ -640,7 +640,7 @@ impl Rig {
     /// The broker takes messages aside and gives them back as if nothing had happened.
     fn take(&mut self, max: usize) {
         self.look_through(max.max(1));
-        while self.queue.peek(max).1 {
+        while self.queue.peek_after(None, max).1.is_some() {
             let page = self.queue.head_page().expect("a peek that ends at a page wants it");
             self.page_in(&page);
             self.due();

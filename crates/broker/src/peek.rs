@@ -1,0 +1,143 @@
+//! Looking at messages without taking them. A look brings nothing into the memory of its queue, and what it shows at once
+//! is bounded in messages and in bytes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nexo_core::queue::{Handed, PeekPosition, Peeked};
+use nexo_types::{Offset, Position, QueueName, Timestamp, limits};
+
+use crate::broker::Broker;
+use crate::delivery::Delivery;
+use crate::error::QueueError;
+use crate::shared::Shared;
+use crate::slot::Slot;
+use crate::subscription::delivery;
+use crate::workers::Work;
+
+/// Messages of known places that are read at a time. How long their properties are only reading tells.
+const READ_STEP: usize = 64;
+
+impl Broker {
+    /// Shows the next messages in the order of delivery. Changes nothing. As many as [`Self::peek_after`] shows at once.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log cannot be read.
+    pub async fn peek(&self, name: &QueueName, max: usize) -> Result<Vec<Delivery>, QueueError> {
+        Ok(self.peek_after(name, None, max).await?.0)
+    }
+
+    /// Shows messages from behind a place in the order of delivery on: at most `max` and [`limits::PEEK_MAX`], and no more
+    /// bytes than [`limits::PEEK_BYTES_MAX`] unless one message has more. Gives back the place to go on from, unless
+    /// that was all. A long backlog can be looked through in parts, and none of it stays in memory.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log cannot be read.
+    pub async fn peek_after(
+        &self,
+        name: &QueueName,
+        after: Option<PeekPosition>,
+        max: usize,
+    ) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
+        let slot = self.slot(name)?;
+        let look = Look { max: max.min(limits::PEEK_MAX), after, seen: 0, bytes: 0, found: Vec::new() };
+        let shared = Arc::clone(&self.shared);
+        self.shared.on_worker(Work::Look, move || shared.look(&slot, look)).await?
+    }
+}
+
+/// What somebody has seen so far.
+struct Look {
+    max: usize,
+    /// The place of the last message that was seen.
+    after: Option<PeekPosition>,
+    /// Messages, also those that cannot be read.
+    seen: usize,
+    bytes: usize,
+    found: Vec<Delivery>,
+}
+
+/// Whether there is room for more in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Left,
+    Full,
+}
+
+impl Look {
+    /// Whether one of this size would be too much.
+    const fn is_too_much(seen_bytes: usize, more: usize) -> bool {
+        seen_bytes > 0 && seen_bytes.saturating_add(more) > limits::PEEK_BYTES_MAX
+    }
+}
+
+impl Shared {
+    #[allow(clippy::type_complexity)] // What is shown, and the place behind it.
+    fn look(&self, slot: &Slot, mut look: Look) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
+        while look.seen < look.max {
+            let (seen, page) = slot.state.lock().queue.peek_after(look.after, look.max - look.seen);
+            if self.show(slot, seen, &mut look) == Room::Full || look.seen == look.max {
+                break;
+            }
+            let Some(page) = page else { return Ok((look.found, None)) };
+            let entries = self
+                .read_page(slot.id, &page)
+                .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
+            // A reader may stop early. What it does not find at all is passed over.
+            let last = entries.last().map(|entry| entry.offset).or(page.offsets.last());
+            let seen = entries.iter().map(Peeked::from).collect();
+            if self.show(slot, seen, &mut look) == Room::Full {
+                break;
+            }
+            look.after = last.map(|last| (page.lane, last)).or(look.after);
+        }
+        Ok((look.found, look.after))
+    }
+
+    /// Adds messages as far as there is room for them, and reads those whose bytes are not in memory.
+    fn show(&self, slot: &Slot, seen: Vec<Peeked>, look: &mut Look) -> Room {
+        let mut seen = seen.into_iter().peekable();
+        while seen.peek().is_some() {
+            let (mut part, mut bytes) = (Vec::new(), look.bytes);
+            let fits = |one: &Peeked, bytes| !Look::is_too_much(bytes, one.bytes());
+            while part.len() < READ_STEP
+                && let Some(one) = seen.next_if(|one| fits(one, bytes))
+            {
+                bytes += one.bytes();
+                part.push(one);
+            }
+            if part.is_empty() || self.show_part(slot, part, look) == Room::Full {
+                return Room::Full;
+            }
+        }
+        Room::Left
+    }
+
+    fn show_part(&self, slot: &Slot, part: Vec<Peeked>, look: &mut Look) -> Room {
+        let cold = part.iter().filter(|one| one.payload.is_none()).map(|one| (one.offset, one.at));
+        let cold: Vec<(Offset, Position)> = cold.collect();
+        let mut payloads = self.read_payloads(slot.id, &cold);
+        for one in part {
+            let payload = one.payload.or_else(|| payloads.remove(&one.offset));
+            let bytes = payload.as_ref().map_or(0, Bytes::len);
+            if Look::is_too_much(look.bytes, bytes) {
+                return Room::Full;
+            }
+            look.seen += 1;
+            look.bytes += bytes;
+            look.after = Some((one.priority, one.offset));
+            let handed = Handed {
+                offset: one.offset,
+                attempts: one.attempts,
+                enqueued_at: one.enqueued_at,
+                until: None,
+                granted_at: Timestamp(0),
+                at: Position::default(),
+                charged: 0,
+                payload,
+            };
+            look.found.extend(delivery(self, slot, handed));
+        }
+        Room::Left
+    }
+}
