@@ -3,17 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
 
 mod common;
-#[path = "common/gate.rs"]
-mod gate;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use gate::Gate;
 use nexo_broker::{Broker, BrokerOptions, NewMessage, PopRequest, QueueConfig};
-use nexo_log::disk::{CutMode, FaultyDisk, MemoryDisk};
+use nexo_log::disk::{CutMode, FaultyDisk, GateDisk, MemoryDisk};
 use nexo_types::{DedupId, Millis, Offset};
 
 const HOUR: Millis = Millis::from_secs(3600);
@@ -99,7 +96,7 @@ async fn checkpoints_cost_in_proportion_to_what_was_written() {
 
 #[tokio::test]
 async fn a_snapshot_that_waits_for_the_disk_holds_nobody_up() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let broker = Broker::open_on(Arc::new(gate.clone()), small_segments()).unwrap();
     let queue = name("q");
     broker.create_queue(&queue, QueueConfig::default()).await.unwrap();
@@ -124,7 +121,7 @@ async fn a_snapshot_that_waits_for_the_disk_holds_nobody_up() {
         assert_eq!(looked.expect("the queue's lock is free").unwrap(), 5000);
     }
     assert!(!stopping.is_finished(), "the snapshot still waits");
-    gate.open();
+    gate.open_gate();
     stopping.await.unwrap();
 }
 

@@ -3,26 +3,26 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
 
 mod common;
-#[path = "common/gate.rs"]
-mod gate;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::*;
-use gate::Gate;
 use nexo_broker::{
     Broker, BrokerOptions, Durability, Fate, Handed, LeaseTerms, MessageView, NewMessage, Overflow,
     PopRequest, QueueConfig, RateLimit, Settle, SettleMode, SharedCredit, SubscribeRequest, SyncMode, Terms,
 };
-use nexo_log::disk::{CutMode, FaultyDisk, MemoryDisk};
+use nexo_log::disk::{CutMode, FaultyDisk, GateDisk, MemoryDisk};
 use nexo_types::{DedupId, Millis, Priority, QueueName};
+
+/// The threads that read for the broker.
+const WORKERS: &str = "nexo-worker";
 
 fn options(segment_bytes: u32) -> BrokerOptions {
     BrokerOptions { segment_bytes, ..BrokerOptions::new("memory") }
 }
 
-fn open_gate(gate: &Gate, segment_bytes: u32) -> Broker {
+fn open_gate(gate: &GateDisk, segment_bytes: u32) -> Broker {
     Broker::open_on(Arc::new(gate.clone()), options(segment_bytes)).unwrap()
 }
 
@@ -48,15 +48,15 @@ async fn with_returned_message(broker: &Broker) -> QueueName {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_settles_when_it_is_taken_stays_until_it_is_read() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let broker = open_gate(&gate, 256 * 1024);
     let q = with_returned_message(&broker).await;
     let queue = broker.queue(&q).unwrap();
     let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Automatic, ..Terms::default() };
-    gate.fail();
+    gate.fail_reads();
     assert!(queue.get(terms).await.unwrap().is_none(), "it cannot be read now");
     assert_eq!(total(&broker, &q), 1, "the message is still there");
-    gate.open();
+    gate.open_gate();
     let mut got = None;
     while got.is_none() {
         got = queue.get(terms).await.unwrap();
@@ -68,13 +68,13 @@ async fn a_message_that_settles_when_it_is_taken_stays_until_it_is_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_that_fails_loses_nothing() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let broker = open_gate(&gate, 256 * 1024);
     let q = with_returned_message(&broker).await;
-    gate.fail();
+    gate.fail_reads();
     let popped = pop(&broker, &q, 1).await;
     assert!(popped.is_empty() || bodies(&popped) == ["precious"]);
-    gate.open();
+    gate.open_gate();
     assert_eq!(total(&broker, &q), 1, "the message is still there");
     if popped.is_empty() {
         let again = pop_wait(&broker, &q).await;
@@ -85,17 +85,17 @@ async fn a_read_that_fails_loses_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_segment_given_up_under_a_slow_reader_takes_no_message_with_it() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let broker = open_gate(&gate, 64 * 1024);
     let q = with_returned_message(&broker).await;
     let other = name("other");
     broker.create_queue(&other, QueueConfig::default()).await.unwrap();
     push(&broker, &other, "x").await;
-    gate.hold();
+    gate.hold_reads_by(WORKERS);
     let request =
         SubscribeRequest { credit: 1, visibility: Some(Millis::from_secs(3600)), keep_leases: false };
     let mut slow = broker.subscribe(&q, request).unwrap();
-    eventually("the message is read", || gate.has_held()).await;
+    eventually("the message is read", || gate.reads_held() > 0).await;
     for _ in 0..200 {
         let messages = (0..20).map(|_| NewMessage::new(vec![1u8; 300])).collect();
         broker.push(&other, messages).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_segment_given_up_under_a_slow_reader_takes_no_message_with_it() {
         ack(&broker, &held).await;
     }
     eventually("segments are given up", || broker.stats().log.retired > 3).await;
-    gate.open();
+    gate.open_gate();
     assert_eq!(bodies(&next(&mut slow).await), ["precious"]);
     drop(slow);
     assert_eq!(total(&broker, &q), 1);
@@ -180,7 +180,7 @@ async fn dead_letters_larger_than_a_segment_in_sum_are_moved() {
 /// rejected must not come back for that, and one that has no attempts left must not be moved twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_fails_for_good_and_loses_its_consumer_is_one_dead_letter() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let broker = open_gate(&gate, 256 * 1024);
     let q = name("q");
     broker.create_queue(&q, QueueConfig { max_attempts: Some(2), ..QueueConfig::default() }).await.unwrap();
@@ -199,18 +199,18 @@ async fn a_message_that_fails_for_good_and_loses_its_consumer_is_one_dead_letter
         later.extend(subscription.next().await.unwrap());
     }
 
-    gate.hold();
+    gate.hold_reads_by(WORKERS);
     let rejecting = tokio::spawn({
         let (broker, receipts) = (broker.clone(), receipts(&earlier));
         async move { broker.reject(&receipts).await }
     });
-    eventually("the first move waits for the disk", || gate.has_held()).await;
+    eventually("the first move waits for the disk", || gate.reads_held() > 0).await;
     let handle = broker.queue(&q).unwrap();
     let held: Vec<_> = later.iter().map(|delivery| (delivery.offset, delivery.attempt)).collect();
     handle.settle(&held[..1], Settle::Requeue).unwrap();
     handle.settle(&held[1..], Settle::Reject).unwrap();
     drop(subscription);
-    gate.open();
+    gate.open_gate();
     assert_eq!(rejecting.await.unwrap(), [Ok(())]);
     let dlq = name("q_dlq");
     eventually("all are moved", || total(&broker, &q) == 0).await;
@@ -253,21 +253,21 @@ async fn delayed_transient_messages_count_as_memory() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pop_ends_when_its_queue_is_deleted_while_the_log_is_read() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let q = name("q");
     let broker = open_gate(&gate, 256 * 1024);
     broker.create_queue(&q, QueueConfig::default()).await.unwrap();
     broker.push(&q, vec![NewMessage::new("x"); 100]).await.unwrap();
     broker.shutdown().await;
     let broker = open_gate(&gate, 256 * 1024);
-    gate.hold();
+    gate.hold_reads_by(WORKERS);
     let waiting = tokio::spawn({
         let (broker, q) = (broker.clone(), q.clone());
         async move { pop(&broker, &q, 10).await }
     });
-    eventually("the page is read", || gate.has_held()).await;
+    eventually("the page is read", || gate.reads_held() > 0).await;
     broker.delete_queue(&q).await.unwrap();
-    gate.open();
+    gate.open_gate();
     let popped = tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("the pop ends").unwrap();
     assert!(popped.is_empty());
     broker.shutdown().await;
@@ -275,7 +275,7 @@ async fn a_pop_ends_when_its_queue_is_deleted_while_the_log_is_read() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pop_that_is_given_up_while_the_log_is_read_keeps_nothing() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let q = name("q");
     let broker = open_gate(&gate, 16 * 1024 * 1024);
     broker.create_queue(&q, QueueConfig::default()).await.unwrap();
@@ -287,11 +287,11 @@ async fn a_pop_that_is_given_up_while_the_log_is_read_keeps_nothing() {
     // Part of the backlog comes into memory.
     let seen = pop(&broker, &q, 1).await;
     broker.return_unseen(&receipts(&seen)).await.remove(0).unwrap();
-    gate.hold();
+    gate.hold_reads_by(WORKERS);
     let request = PopRequest { max: 6000, wait: Millis::ZERO, visibility: None, bytes_max: None };
     let given_up = tokio::time::timeout(Duration::from_millis(200), broker.pop(&q, request)).await;
     assert!(given_up.is_err(), "part of the backlog cannot be read yet");
-    gate.open();
+    gate.open_gate();
     eventually("all is ready", || broker.queue_stats(&q).unwrap().ready == 6000).await;
     assert_eq!(broker.queue_stats(&q).unwrap().leased, 0);
     broker.shutdown().await;
@@ -337,7 +337,7 @@ async fn of_many_whose_time_comes_at_once_the_urgent_go_first() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_limited_queue_goes_on_when_its_page_has_come() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let q = name("q");
     let broker = open_gate(&gate, 256 * 1024);
     let rate_limit = Some(RateLimit { deliveries: 10, period: Millis(1000) });
@@ -345,10 +345,10 @@ async fn a_rate_limited_queue_goes_on_when_its_page_has_come() {
     broker.push(&q, vec![NewMessage::new("x"); 100]).await.unwrap();
     broker.shutdown().await;
     let broker = open_gate(&gate, 256 * 1024);
-    gate.hold();
+    gate.hold_reads_by(WORKERS);
     let mut subscription = subscribe(&broker, &q, 10);
-    eventually("the page is read", || gate.has_held()).await;
-    gate.open();
+    eventually("the page is read", || gate.reads_held() > 0).await;
+    gate.open_gate();
     assert_eq!(next(&mut subscription).await.len(), 10);
     drop(subscription);
     broker.shutdown().await;

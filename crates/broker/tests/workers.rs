@@ -2,24 +2,25 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
 
 mod common;
-#[path = "common/gate.rs"]
-mod gate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::*;
-use gate::{Gate, MARK};
 use nexo_broker::{Broker, NewMessage, QueueConfig, Subscription};
+use nexo_log::disk::GateDisk;
 use nexo_types::{Millis, QueueName};
 
-fn open_gate(gate: &Gate) -> Broker {
+/// What a message says that can be held back.
+const MARK: &str = "held back";
+
+fn open_gate(gate: &GateDisk) -> Broker {
     Broker::open_on(Arc::new(gate.clone()), options()).unwrap()
 }
 
 /// A broker whose queues were filled before a restart, each in a segment of its own: all must be read from the disk.
-async fn with_backlogs(gate: &Gate, queues: &[(&QueueName, &str, usize)]) -> Broker {
+async fn with_backlogs(gate: &GateDisk, queues: &[(&QueueName, &str, usize)]) -> Broker {
     for (queue, body, count) in queues {
         let broker = open_gate(gate);
         broker.create_queue(queue, QueueConfig::default()).await.unwrap();
@@ -38,10 +39,10 @@ async fn gets_a_message(subscription: &mut Subscription) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delivery_does_not_wait_for_those_who_look() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let (looked_at, busy) = (name("looked-at"), name("busy"));
     let broker = with_backlogs(&gate, &[(&looked_at, MARK, 2), (&busy, "x", 3)]).await;
-    gate.hold_marked();
+    gate.hold_reads_of(MARK);
     let look = || {
         let (broker, queue) = (broker.clone(), looked_at.clone());
         tokio::spawn(async move { broker.peek(&queue, 9).await.unwrap().len() })
@@ -49,7 +50,7 @@ async fn delivery_does_not_wait_for_those_who_look() {
     let looks = [look(), look(), look()];
     eventually("somebody looks", || gate.reads_held() > 0).await;
     gets_a_message(&mut subscribe(&broker, &busy, 1)).await;
-    gate.open();
+    gate.open_gate();
     for look in looks {
         assert_eq!(look.await.unwrap(), 2);
     }
@@ -58,14 +59,14 @@ async fn delivery_does_not_wait_for_those_who_look() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delivery_does_not_wait_for_dead_letters() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let (dying, busy) = (name("dying"), name("busy"));
     let broker = with_backlogs(&gate, &[(&dying, MARK, 3), (&busy, "x", 3)]).await;
     let mut held = Vec::new();
     while held.len() < 3 {
         held.extend(pop_wait(&broker, &dying).await);
     }
-    gate.hold_marked();
+    gate.hold_reads_of(MARK);
     let reject = |at: usize| {
         let (broker, receipts) = (broker.clone(), receipts(&held[at..=at]));
         tokio::spawn(async move { broker.reject(&receipts).await.remove(0).unwrap() })
@@ -74,7 +75,7 @@ async fn delivery_does_not_wait_for_dead_letters() {
     eventually("a dead letter is read", || gate.reads_held() > 0).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     gets_a_message(&mut subscribe(&broker, &busy, 1)).await;
-    gate.open();
+    gate.open_gate();
     for reject in rejects {
         reject.await.unwrap();
     }
@@ -85,7 +86,7 @@ async fn delivery_does_not_wait_for_dead_letters() {
 /// More than one slice of dead letters: they all move, in their order.
 #[tokio::test(flavor = "multi_thread")]
 async fn very_many_dead_letters_move_in_order() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let broker = open_gate(&gate);
     let queue = name("q");
     let config = QueueConfig { on_expiry: nexo_broker::Fate::DeadLetter, ..QueueConfig::default() };
@@ -108,7 +109,7 @@ async fn very_many_dead_letters_move_in_order() {
 /// A queue's deadline comes while the log cannot take anything: the queue's lock is free all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn handing_out_does_not_wait_for_the_disk() {
-    let gate = Gate::default();
+    let gate = GateDisk::default();
     let broker = Broker::open_on(
         Arc::new(gate.clone()),
         nexo_broker::BrokerOptions { segment_bytes: 64 * 1024, ..nexo_broker::BrokerOptions::new("memory") },
@@ -166,7 +167,7 @@ async fn handing_out_does_not_wait_for_the_disk() {
     });
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!asking.is_finished());
-    gate.open();
+    gate.open_gate();
     assert_eq!(bodies(&next(&mut subscription).await), ["x"]);
     assert_eq!(bodies(&asking.await.unwrap()), ["here"]);
     for filled in filling_up {

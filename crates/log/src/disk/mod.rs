@@ -1,11 +1,12 @@
 //! The disk as the log sees it: a few directories of files that are read and written at byte positions.
 //!
 //! [`RealDisk`] is a directory of the file system. [`MemoryDisk`] keeps what a page cache and a platter would
-//! hold apart, so that a power cut can be played out. [`FaultyDisk`] wraps it and makes calls fail. The log puts
+//! hold apart, so that a power cut can be played out. [`FaultyDisk`] wraps it and makes calls fail, [`GateDisk`] makes them wait. The log puts
 //! a `PooledDisk` around whichever it is given, which bounds how many files are open. Nothing above this module
 //! opens a file by itself.
 
 mod faulty;
+mod gate;
 mod memory;
 mod pooled;
 mod real;
@@ -15,6 +16,7 @@ use std::io;
 use std::sync::Arc;
 
 pub use faulty::FaultyDisk;
+pub use gate::GateDisk;
 pub use memory::{CutMode, MemoryDisk};
 pub(crate) use pooled::PooledDisk;
 pub use real::RealDisk;
