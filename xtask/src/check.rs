@@ -1,8 +1,10 @@
 //! Formatting, lints and tests.
 
+use anyhow::Context;
+
 use crate::bench::Size;
 use crate::conformance;
-use crate::run::{answers, run};
+use crate::run::{answers, install, run};
 use crate::torture;
 
 /// What to run after every change: all that takes seconds, and a short torture of the real program. What real clients see
@@ -22,6 +24,7 @@ pub(crate) fn fix() -> anyhow::Result<()> {
 
 /// Every test there is. `rest` goes to the runner, for example a part of a test's name.
 pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
+    build_tools()?;
     rust_tests(rest)?;
     // A part of a test's name is for Rust's tests.
     if !rest.is_empty() {
@@ -31,6 +34,15 @@ pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
     // What real clients see.
     conformance::nexo(&[])?;
     conformance::scale(Size::Quick)
+}
+
+/// The broker's allocator is C and is built with `make`, whose absence its build would tell in words that nobody understands.
+/// Whoever got here has a C compiler: Rust links with it.
+fn build_tools() -> anyhow::Result<()> {
+    if answers("make", &["--version"]) {
+        return Ok(());
+    }
+    install(&["make"]).context("make, which builds the allocator")
 }
 
 fn rust_tests(rest: &[&str]) -> anyhow::Result<()> {
