@@ -9,6 +9,10 @@
 //! [`WATCH`]. If messages are handed out faster meanwhile, or lie in the mailboxes of consumers that could take
 //! them, it was the publishers that held them up: then publishers go on only as fast as messages are handed out. If not,
 //! publishers are left alone for a while, longer each time.
+//!
+//! Some publishers cannot be made to wait ([`Pacing::Unpaced`]): those that push a few messages in each call, and those
+//! whose consumers wait for acknowledgements that come on the same connection. They must not use up what the others
+//! wait for, so they count for at most half of what is handed out: others go as fast as the rest of it.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,6 +56,8 @@ const SLOWER_PART: u64 = 4;
 /// What paced publishers may push beyond what was handed out before they pause: many short pauses cost more than few
 /// long ones.
 const DEBT_MESSAGES: i64 = 16_384;
+/// Publishers that do not wait use up at most one part in so many of what is handed out.
+const UNPACED_PART: u64 = 2;
 /// Consumers that are asked how long messages lay ready for them; of more than these, some are.
 const CONSUMERS_ASKED_MAX: usize = 64;
 
@@ -71,8 +77,10 @@ pub(crate) struct Flow {
     phase: Option<Phase>,
     /// Messages handed out, ever.
     delivered: u64,
-    /// Messages that paced publishers may push; below zero, what they pushed beyond it.
+    /// Messages that paced publishers may push; below zero, what was pushed beyond it.
     allowance: i64,
+    /// How much of it others may use up.
+    unpaced_room: u64,
     /// How long publishers were last left alone.
     free_for: Duration,
     /// What consumers took while publishers were left alone.
@@ -140,6 +148,15 @@ impl Mark {
     }
 }
 
+/// What a publisher does when it should pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pacing {
+    /// It waits for as long as it should.
+    Paced,
+    /// It does not, or only for a moment.
+    Unpaced,
+}
+
 /// How a queue stands after a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evenness {
@@ -164,8 +181,8 @@ enum Step {
 
 impl Flow {
     /// Notes a push to a queue that has too much, and says whether its publisher should pause.
-    fn pushed(&mut self, now: Instant, delivered_by_all: u64, count: u64) -> bool {
-        self.allowance = self.allowance.saturating_sub_unsigned(count);
+    fn pushed(&mut self, now: Instant, delivered_by_all: u64, count: u64, pacing: Pacing) -> bool {
+        self.charge(count, pacing);
         match self.phase {
             None => {
                 self.leave_alone(self.mark(now, delivered_by_all));
@@ -179,7 +196,8 @@ impl Flow {
             }
             Some(Phase::Free { until, .. }) => now >= until,
             Some(Phase::Watch { until, .. }) => {
-                if now < until {
+                // One that does not stop would have the others stopped in vain.
+                if now < until && pacing == Pacing::Paced {
                     self.phase = Some(Phase::Watch { from: self.mark(now, delivered_by_all), until });
                 }
                 true
@@ -188,16 +206,28 @@ impl Flow {
         }
     }
 
+    fn charge(&mut self, count: u64, pacing: Pacing) {
+        let charged = match pacing {
+            Pacing::Paced => count,
+            Pacing::Unpaced => count.min(self.unpaced_room),
+        };
+        if pacing == Pacing::Unpaced {
+            self.unpaced_room -= charged;
+        }
+        self.allowance = self.allowance.saturating_sub_unsigned(charged);
+    }
+
     /// Notes that messages were handed out. Publishers may push a little less than that, so that what is too much goes.
     fn delivered(&mut self, count: u64) {
         self.delivered += count;
-        let more = i64::try_from(count - count / 8).unwrap_or(i64::MAX);
-        self.allowance = self.allowance.saturating_add(more).min(SLACK_MESSAGES as i64);
+        let more = count - count / 8;
+        self.allowance = self.allowance.saturating_add_unsigned(more).min(SLACK_MESSAGES as i64);
+        self.unpaced_room = self.unpaced_room.saturating_add(more / UNPACED_PART).min(SLACK_MESSAGES);
     }
 
     /// So few messages are ready that nobody need be paused.
     fn settle_up(&mut self) {
-        self.allowance = 0;
+        self.clear_allowance();
         if matches!(self.phase, Some(Phase::Watch { .. })) {
             self.phase = None;
         }
@@ -229,7 +259,7 @@ impl Flow {
                 let quicker = quicker || rates.own > PASSING_ON_PER_SECOND;
                 if quicker || owed(from.at) >= from.age(now) / OWED_PART {
                     self.free_for = Duration::ZERO;
-                    self.allowance = 0;
+                    self.clear_allowance();
                     let until = common_moment(now, PACED);
                     self.phase = Some(Phase::Paced { from: here, until, rate: rates.own });
                     return Step::WaitUntil(now + WATCH);
@@ -255,7 +285,11 @@ impl Flow {
     fn leave_alone(&mut self, here: Mark) {
         self.free_for = (self.free_for * 2).clamp(FREE_MIN, FREE_MAX);
         self.phase = Some(Phase::Free { from: here, until: common_moment(here.at, self.free_for) });
-        self.allowance = 0;
+        self.clear_allowance();
+    }
+
+    const fn clear_allowance(&mut self) {
+        (self.allowance, self.unpaced_room) = (0, 0);
     }
 
     const fn mark(&self, at: Instant, delivered_by_all: u64) -> Mark {
@@ -265,12 +299,13 @@ impl Flow {
 
 impl SlotState {
     /// Notes a push before it is applied, and says whether its publisher should pause.
-    pub(crate) fn pushed(&mut self, delivered_by_all: &AtomicU64, count: u64) -> Evenness {
+    pub(crate) fn pushed(&mut self, delivered_by_all: &AtomicU64, count: u64, pacing: Pacing) -> Evenness {
         if !self.has_too_much() {
             return Evenness::Even;
         }
         let delivered = delivered_by_all.load(Ordering::Relaxed);
-        if self.flow.pushed(Instant::now(), delivered, count) { Evenness::Pause } else { Evenness::Uneven }
+        let pauses = self.flow.pushed(Instant::now(), delivered, count, pacing);
+        if pauses { Evenness::Pause } else { Evenness::Uneven }
     }
 
     /// Notes that messages were handed out, and lets publishers go on if they may.
@@ -342,7 +377,37 @@ mod tests {
         }
 
         fn pushes(&mut self, count: u64) -> bool {
-            self.flow.pushed(self.now, self.flow.delivered, count)
+            self.flow.pushed(self.now, self.flow.delivered, count, Pacing::Paced)
+        }
+
+        fn pushes_unpaced(&mut self, count: u64) -> bool {
+            self.flow.pushed(self.now, self.flow.delivered, count, Pacing::Unpaced)
+        }
+
+        /// Gets publishers paced, by consumers that take so many a second.
+        fn until_paced(&mut self, per_second: u64) {
+            self.until_watched(per_second / 2);
+            self.takes(per_second, WATCH);
+            assert!(matches!(self.steps(Duration::ZERO), Step::WaitUntil(_)));
+            assert!(matches!(self.flow.phase, Some(Phase::Paced { .. })));
+        }
+
+        /// For a second, consumers take so many, and as many come from publishers that do not wait as is said; others
+        /// push what they may. Answers how many these were, and how many were taken.
+        fn second(&mut self, per_second: u64, unpaced: u64) -> (u64, u64) {
+            let begins = self.flow.delivered;
+            let (mut paced, mut waits) = (0, false);
+            for _ in 0..500 {
+                self.takes(per_second, Duration::from_millis(2));
+                self.pushes_unpaced(unpaced / 500);
+                waits = waits && matches!(self.steps(Duration::ZERO), Step::WaitUntil(_));
+                while !waits && paced < per_second * 10 {
+                    paced += 500;
+                    waits = self.pushes(500);
+                }
+                assert!(matches!(self.flow.phase, Some(Phase::Paced { .. })));
+            }
+            (paced, self.flow.delivered - begins)
         }
 
         fn steps(&mut self, owed: Duration) -> Step {
@@ -432,6 +497,36 @@ mod tests {
         }
         assert!(waited <= PACED_WINDOW * 2, "{waited:?}");
         assert!(!rig.pushes(1000));
+    }
+
+    #[test]
+    fn publishers_that_do_not_wait_leave_half_to_those_that_do() {
+        let mut rig = Rig::new();
+        rig.until_paced(100_000);
+        // Three times as much as consumers take comes from those that do not wait.
+        let (paced, taken) = rig.second(100_000, 300_000);
+        assert!(paced > taken * 3 / 8, "{paced} pushed, {taken} taken");
+        assert!(paced < taken / 2 + 2 * DEBT_MESSAGES as u64, "{paced} pushed, {taken} taken");
+    }
+
+    #[test]
+    fn publishers_that_do_not_wait_count() {
+        let mut rig = Rig::new();
+        rig.until_paced(100_000);
+        let (paced, taken) = rig.second(100_000, 20_000);
+        assert!(paced + 20_000 < taken + DEBT_MESSAGES as u64 + 1_000, "{paced} pushed, {taken} taken");
+        assert!(paced + 20_000 > taken * 3 / 4, "{paced} pushed, {taken} taken");
+    }
+
+    #[test]
+    fn publishers_that_do_not_wait_do_not_have_others_stopped_for_longer() {
+        let mut rig = Rig::new();
+        rig.until_watched(1_000);
+        for _ in 0..5 {
+            rig.takes(1_000, WATCH / 5);
+            rig.pushes_unpaced(10);
+        }
+        assert_eq!(rig.steps(Duration::ZERO), Step::Push, "the watch is over");
     }
 
     #[test]

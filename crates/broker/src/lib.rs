@@ -62,7 +62,7 @@ pub use describe::{BindingShown, QueueDetails, QueueKind};
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
 };
-pub use flow::Evenness;
+pub use flow::{Evenness, Pacing};
 pub use handle::{PushedBundle, QueueHandle, Refused, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
