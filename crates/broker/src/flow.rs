@@ -9,12 +9,15 @@
 //! [`WATCH`]. If messages are handed out faster meanwhile, or lie in the mailboxes of consumers that could take
 //! them, it was the publishers that held them up: then publishers go on only as fast as messages are handed out. If not,
 //! publishers are left alone for a while, longer each time.
+//!
+//! Some publishers cannot be made to wait ([`Pacing::Unpaced`]): those that push a few messages in each call, and those
+//! whose consumers wait for acknowledgements that come on the same connection. They must not use up what the others
+//! wait for, so they count for at most half of what is handed out: others go as fast as the rest of it.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::shared::Shared;
@@ -26,7 +29,7 @@ const SLACK_MESSAGES: u64 = 32_768;
 const SLACK_BYTES: u64 = 16 << 20;
 /// How long publishers are stopped to see what consumers do then. Timers are late on a busy machine, and consumers come in
 /// bursts: shorter would tell little.
-const WATCH: Duration = Duration::from_millis(25);
+pub(crate) const WATCH: Duration = Duration::from_millis(25);
 /// How long it may take until all publishers have stopped: each finishes what it has read.
 const STOPPING_MAX: Duration = Duration::from_millis(200);
 /// How long publishers are left alone before that, at first: to see what consumers do otherwise …
@@ -53,6 +56,8 @@ const SLOWER_PART: u64 = 4;
 /// What paced publishers may push beyond what was handed out before they pause: many short pauses cost more than few
 /// long ones.
 const DEBT_MESSAGES: i64 = 16_384;
+/// Publishers that do not wait use up at most one part in so many of what is handed out.
+const UNPACED_PART: u64 = 2;
 /// Consumers that are asked how long messages lay ready for them; of more than these, some are.
 const CONSUMERS_ASKED_MAX: usize = 64;
 
@@ -72,8 +77,10 @@ pub(crate) struct Flow {
     phase: Option<Phase>,
     /// Messages handed out, ever.
     delivered: u64,
-    /// Messages that paced publishers may push; below zero, what they pushed beyond it.
+    /// Messages that paced publishers may push; below zero, what was pushed beyond it.
     allowance: i64,
+    /// How much of it others may use up.
+    unpaced_room: u64,
     /// How long publishers were last left alone.
     free_for: Duration,
     /// What consumers took while publishers were left alone.
@@ -141,6 +148,15 @@ impl Mark {
     }
 }
 
+/// What a publisher does when it should pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pacing {
+    /// It waits for as long as it should.
+    Paced,
+    /// It does not, or only for a moment.
+    Unpaced,
+}
+
 /// How a queue stands after a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evenness {
@@ -165,8 +181,8 @@ enum Step {
 
 impl Flow {
     /// Notes a push to a queue that has too much, and says whether its publisher should pause.
-    fn pushed(&mut self, now: Instant, delivered_by_all: u64, count: u64) -> bool {
-        self.allowance = self.allowance.saturating_sub_unsigned(count);
+    fn pushed(&mut self, now: Instant, delivered_by_all: u64, count: u64, pacing: Pacing) -> bool {
+        self.charge(count, pacing);
         match self.phase {
             None => {
                 self.leave_alone(self.mark(now, delivered_by_all));
@@ -180,7 +196,8 @@ impl Flow {
             }
             Some(Phase::Free { until, .. }) => now >= until,
             Some(Phase::Watch { until, .. }) => {
-                if now < until {
+                // One that does not stop would have the others stopped in vain.
+                if now < until && pacing == Pacing::Paced {
                     self.phase = Some(Phase::Watch { from: self.mark(now, delivered_by_all), until });
                 }
                 true
@@ -189,16 +206,28 @@ impl Flow {
         }
     }
 
+    fn charge(&mut self, count: u64, pacing: Pacing) {
+        let charged = match pacing {
+            Pacing::Paced => count,
+            Pacing::Unpaced => count.min(self.unpaced_room),
+        };
+        if pacing == Pacing::Unpaced {
+            self.unpaced_room -= charged;
+        }
+        self.allowance = self.allowance.saturating_sub_unsigned(charged);
+    }
+
     /// Notes that messages were handed out. Publishers may push a little less than that, so that what is too much goes.
     fn delivered(&mut self, count: u64) {
         self.delivered += count;
-        let more = i64::try_from(count - count / 8).unwrap_or(i64::MAX);
-        self.allowance = self.allowance.saturating_add(more).min(SLACK_MESSAGES as i64);
+        let more = count - count / 8;
+        self.allowance = self.allowance.saturating_add_unsigned(more).min(SLACK_MESSAGES as i64);
+        self.unpaced_room = self.unpaced_room.saturating_add(more / UNPACED_PART).min(SLACK_MESSAGES);
     }
 
     /// So few messages are ready that nobody need be paused.
     fn settle_up(&mut self) {
-        self.allowance = 0;
+        self.clear_allowance();
         if matches!(self.phase, Some(Phase::Watch { .. })) {
             self.phase = None;
         }
@@ -230,7 +259,7 @@ impl Flow {
                 let quicker = quicker || rates.own > PASSING_ON_PER_SECOND;
                 if quicker || owed(from.at) >= from.age(now) / OWED_PART {
                     self.free_for = Duration::ZERO;
-                    self.allowance = 0;
+                    self.clear_allowance();
                     let until = common_moment(now, PACED);
                     self.phase = Some(Phase::Paced { from: here, until, rate: rates.own });
                     return Step::WaitUntil(now + WATCH);
@@ -256,7 +285,11 @@ impl Flow {
     fn leave_alone(&mut self, here: Mark) {
         self.free_for = (self.free_for * 2).clamp(FREE_MIN, FREE_MAX);
         self.phase = Some(Phase::Free { from: here, until: common_moment(here.at, self.free_for) });
-        self.allowance = 0;
+        self.clear_allowance();
+    }
+
+    const fn clear_allowance(&mut self) {
+        (self.allowance, self.unpaced_room) = (0, 0);
     }
 
     const fn mark(&self, at: Instant, delivered_by_all: u64) -> Mark {
@@ -266,12 +299,13 @@ impl Flow {
 
 impl SlotState {
     /// Notes a push before it is applied, and says whether its publisher should pause.
-    pub(crate) fn pushed(&mut self, delivered_by_all: &AtomicU64, count: u64) -> Evenness {
+    pub(crate) fn pushed(&mut self, delivered_by_all: &AtomicU64, count: u64, pacing: Pacing) -> Evenness {
         if !self.has_too_much() {
             return Evenness::Even;
         }
         let delivered = delivered_by_all.load(Ordering::Relaxed);
-        if self.flow.pushed(Instant::now(), delivered, count) { Evenness::Pause } else { Evenness::Uneven }
+        let pauses = self.flow.pushed(Instant::now(), delivered, count, pacing);
+        if pauses { Evenness::Pause } else { Evenness::Uneven }
     }
 
     /// Notes that messages were handed out, and lets publishers go on if they may.
@@ -327,75 +361,6 @@ impl Shared {
     }
 }
 
-/// Whether the one at the other end takes more. Shared by all consumers of a connection.
-#[derive(Debug, Default)]
-pub struct SocketState {
-    state: Mutex<Stalls>,
-}
-
-#[derive(Debug, Default)]
-struct Stalls {
-    stalled: bool,
-    /// How often it has stalled.
-    stalls: u64,
-}
-
-impl SocketState {
-    /// Notes whether its socket took what was written last.
-    pub fn set_stalled(&self, stalled: bool) {
-        let mut state = self.state.lock();
-        if stalled && !state.stalled {
-            state.stalls += 1;
-        }
-        state.stalled = stalled;
-    }
-
-    /// How often it has stalled, unless it does so now.
-    fn stalls(&self) -> Option<u64> {
-        let state = self.state.lock();
-        (!state.stalled).then_some(state.stalls)
-    }
-}
-
-/// How long a consumer has been owed messages that it could take.
-#[derive(Debug, Default)]
-pub(crate) struct OwedClock {
-    /// Since when, and how often its peer had stalled by then.
-    since: Option<(Instant, u64)>,
-    /// Times that are over, and when the last of them ended. Kept for one window.
-    sum: Duration,
-    sum_since: Option<Instant>,
-}
-
-impl OwedClock {
-    /// Messages have come for a consumer that had none.
-    pub(crate) fn start(&mut self, socket: &SocketState) {
-        self.since = socket.stalls().map(|stalls| (Instant::now(), stalls));
-    }
-
-    /// It has taken them.
-    pub(crate) fn stop(&mut self, socket: &SocketState) {
-        let Some((since, stalls)) = self.since.take() else { return };
-        if socket.stalls() != Some(stalls) {
-            return;
-        }
-        let now = Instant::now();
-        if self.sum_since.is_none_or(|began| now.duration_since(began) > WATCH * 2) {
-            (self.sum, self.sum_since) = (Duration::ZERO, Some(now));
-        }
-        self.sum += now.duration_since(since);
-    }
-
-    /// For how long it was owed messages since `then`, near enough.
-    pub(crate) fn since(&self, then: Instant, socket: &SocketState) -> Duration {
-        let ended = if self.sum_since.is_some_and(|began| began >= then) { self.sum } else { Duration::ZERO };
-        match self.since {
-            Some((since, stalls)) if socket.stalls() == Some(stalls) => ended + since.max(then).elapsed(),
-            Some(_) | None => ended,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -412,7 +377,37 @@ mod tests {
         }
 
         fn pushes(&mut self, count: u64) -> bool {
-            self.flow.pushed(self.now, self.flow.delivered, count)
+            self.flow.pushed(self.now, self.flow.delivered, count, Pacing::Paced)
+        }
+
+        fn pushes_unpaced(&mut self, count: u64) -> bool {
+            self.flow.pushed(self.now, self.flow.delivered, count, Pacing::Unpaced)
+        }
+
+        /// Gets publishers paced, by consumers that take so many a second.
+        fn until_paced(&mut self, per_second: u64) {
+            self.until_watched(per_second / 2);
+            self.takes(per_second, WATCH);
+            assert!(matches!(self.steps(Duration::ZERO), Step::WaitUntil(_)));
+            assert!(matches!(self.flow.phase, Some(Phase::Paced { .. })));
+        }
+
+        /// For a second, consumers take so many, and as many come from publishers that do not wait as is said; others
+        /// push what they may. Answers how many these were, and how many were taken.
+        fn second(&mut self, per_second: u64, unpaced: u64) -> (u64, u64) {
+            let begins = self.flow.delivered;
+            let (mut paced, mut waits) = (0, false);
+            for _ in 0..500 {
+                self.takes(per_second, Duration::from_millis(2));
+                self.pushes_unpaced(unpaced / 500);
+                waits = waits && matches!(self.steps(Duration::ZERO), Step::WaitUntil(_));
+                while !waits && paced < per_second * 10 {
+                    paced += 500;
+                    waits = self.pushes(500);
+                }
+                assert!(matches!(self.flow.phase, Some(Phase::Paced { .. })));
+            }
+            (paced, self.flow.delivered - begins)
         }
 
         fn steps(&mut self, owed: Duration) -> Step {
@@ -505,6 +500,36 @@ mod tests {
     }
 
     #[test]
+    fn publishers_that_do_not_wait_leave_half_to_those_that_do() {
+        let mut rig = Rig::new();
+        rig.until_paced(100_000);
+        // Three times as much as consumers take comes from those that do not wait.
+        let (paced, taken) = rig.second(100_000, 300_000);
+        assert!(paced > taken * 3 / 8, "{paced} pushed, {taken} taken");
+        assert!(paced < taken / 2 + 2 * DEBT_MESSAGES as u64, "{paced} pushed, {taken} taken");
+    }
+
+    #[test]
+    fn publishers_that_do_not_wait_count() {
+        let mut rig = Rig::new();
+        rig.until_paced(100_000);
+        let (paced, taken) = rig.second(100_000, 20_000);
+        assert!(paced + 20_000 < taken + DEBT_MESSAGES as u64 + 1_000, "{paced} pushed, {taken} taken");
+        assert!(paced + 20_000 > taken * 3 / 4, "{paced} pushed, {taken} taken");
+    }
+
+    #[test]
+    fn publishers_that_do_not_wait_do_not_have_others_stopped_for_longer() {
+        let mut rig = Rig::new();
+        rig.until_watched(1_000);
+        for _ in 0..5 {
+            rig.takes(1_000, WATCH / 5);
+            rig.pushes_unpaced(10);
+        }
+        assert_eq!(rig.steps(Duration::ZERO), Step::Push, "the watch is over");
+    }
+
+    #[test]
     fn watching_begins_when_the_last_publisher_has_stopped() {
         let mut rig = Rig::new();
         rig.until_watched(1_000);
@@ -512,20 +537,5 @@ mod tests {
         assert!(rig.pushes(1000), "it had read that before");
         rig.takes(1_000, WATCH / 2);
         assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)), "half of the watch is left");
-    }
-
-    #[test]
-    fn a_peer_that_takes_nothing_is_owed_nothing() {
-        let socket = SocketState::default();
-        let mut clock = OwedClock::default();
-        let then = Instant::now();
-        clock.start(&socket);
-        std::thread::sleep(Duration::from_millis(2));
-        assert!(clock.since(then, &socket) >= Duration::from_millis(2));
-        socket.set_stalled(true);
-        assert_eq!(clock.since(then, &socket), Duration::ZERO);
-        socket.set_stalled(false);
-        clock.stop(&socket);
-        assert_eq!(clock.since(then, &socket), Duration::ZERO, "it had stalled meanwhile");
     }
 }

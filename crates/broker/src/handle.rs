@@ -14,7 +14,8 @@ use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 use crate::broker::Broker;
 use crate::dead_letter_move::DeadLetterMove;
 use crate::error::{CreateError, PushError, QueueError};
-use crate::flow::{Evenness, SocketState};
+use crate::flow::{Evenness, Pacing};
+use crate::owed::SocketState;
 use crate::request::{Declaration, SessionId, Settle};
 use crate::shared::{Confirm, Shared, Written, not_found};
 use crate::slot::{Slot, SlotState};
@@ -254,16 +255,20 @@ impl QueueHandle {
         let draft = message.as_draft();
         let mut bundle = Bundle::new(draft.durability, 0, 1);
         bundle.push(&draft);
-        self.push_bundle(&mut Some(bundle))
+        self.push_bundle(&mut Some(bundle), Pacing::Unpaced)
     }
 
     /// Pushes messages and takes the bundle; does not wait for the disk. If none was taken, the bundle stays.
     ///
     /// # Errors
     /// If none was taken: the queue is gone, or the log takes no more.
-    pub fn push_bundle(&self, bundle: &mut Option<Bundle>) -> Result<PushedBundle, QueueError> {
+    pub fn push_bundle(
+        &self,
+        bundle: &mut Option<Bundle>,
+        pacing: Pacing,
+    ) -> Result<PushedBundle, QueueError> {
         let count = bundle.as_ref().map_or(0, Bundle::len);
-        let pushed = self.push_uncounted(bundle);
+        let pushed = self.push_uncounted(bundle, pacing);
         let refused = match &pushed {
             Ok(pushed) => pushed.refused.len(),
             // It is tried again.
@@ -274,7 +279,11 @@ impl QueueHandle {
         pushed
     }
 
-    fn push_uncounted(&self, bundle: &mut Option<Bundle>) -> Result<PushedBundle, QueueError> {
+    fn push_uncounted(
+        &self,
+        bundle: &mut Option<Bundle>,
+        pacing: Pacing,
+    ) -> Result<PushedBundle, QueueError> {
         self.shared.refuse_pushes()?;
         let Some(packed) = bundle.take() else {
             return Ok(PushedBundle {
@@ -297,7 +306,7 @@ impl QueueHandle {
         };
         let mut evenness = Evenness::Even;
         let pushed = self.shared.with(&self.slot, |state, now| {
-            evenness = state.pushed(&self.shared.delivered, count);
+            evenness = state.pushed(&self.shared.delivered, count, pacing);
             if durability == packed.durability()
                 && let Some(plan) = state.queue.decide_bundle(&packed)
             {

@@ -6,6 +6,7 @@
 //! - [`Broker`] (`broker.rs`, `messages.rs`, `peek.rs`): the calls.
 //! - `shared.rs`: the way every change takes: lock, decide, write down, apply, see what follows, hand out.
 //! - `mailbox.rs`, `subscription.rs`: consumers. `flow.rs`: publishers that would starve them are slowed.
+//!   `owed.rs`: for how long a consumer has waited for the broker.
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters. `snapshots.rs`: what
 //!   a checkpoint writes. `threads.rs`: which threads are well.
 //! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
@@ -36,6 +37,7 @@ mod manifest;
 mod messages;
 mod mover;
 mod options;
+mod owed;
 mod paging;
 mod peek;
 mod post;
@@ -61,7 +63,7 @@ pub use describe::{BindingShown, QueueDetails, QueueKind};
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
 };
-pub use flow::{Evenness, SocketState};
+pub use flow::{Evenness, Pacing};
 pub use handle::{PushedBundle, QueueHandle, Refused, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
@@ -78,6 +80,7 @@ pub use nexo_core::topology;
 /// The most files that the log has open at once.
 pub use nexo_log::OPEN_FILES_MAX as LOG_FILES_MAX;
 pub use options::BrokerOptions;
+pub use owed::SocketState;
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
     Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle,

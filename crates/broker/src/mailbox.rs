@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-use crate::flow::{OwedClock, SocketState};
+use crate::owed::{OwedClock, SocketState};
 
 /// What messages count for among the bytes that their consumer may hold.
 pub(crate) fn charged(messages: &[Handed]) -> u64 {

@@ -17,7 +17,7 @@ use crate::broker::Broker;
 use crate::dead_letter_move::DeadLetterMove;
 use crate::delivery::Delivery;
 use crate::error::{PopError, PushError, QueueError, SettleError};
-use crate::flow::Evenness;
+use crate::flow::{Evenness, Pacing};
 use crate::receipt::Receipt;
 use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
 use crate::shared::{Confirm, Shared, Written};
@@ -72,15 +72,16 @@ impl Broker {
             }
         }
         let confirm = if all_transient { Confirm::Lazily } else { Confirm::AsQueue };
+        let pacing = if wanted.len() > UNPAUSED_MESSAGES { Pacing::Paced } else { Pacing::Unpaced };
         let mut evenness = Evenness::Even;
         let (written, mut outcomes) = self
             .shared
             .with(&slot, |state, now| {
-                evenness = state.pushed(&self.shared.delivered, wanted.len() as u64);
+                evenness = state.pushed(&self.shared.delivered, wanted.len() as u64, pacing);
                 self.shared.push_now(state, now, &wanted, confirm)
             })?
             .map_err(|error| self.shared.refused(&error))?;
-        let pauses = evenness == Evenness::Pause && wanted.len() > UNPAUSED_MESSAGES;
+        let pauses = evenness == Evenness::Pause && pacing == Pacing::Paced;
         // The queue has its own copy; those who wait for the disk need not hold the messages.
         drop(wanted);
         if let Some(written) = written {

@@ -11,9 +11,9 @@ use nexo_types::{ConsumerId, Offset, Timestamp, limits};
 
 use crate::delivery::Delivery;
 use crate::error::QueueError;
-use crate::flow::SocketState;
 use crate::handle::SETTLE_SLICE;
 use crate::mailbox::{Mailbox, charged};
+use crate::owed::SocketState;
 use crate::request::Settle;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};

@@ -183,6 +183,15 @@ impl Channel {
         self.consumers.values().map(|consumer| consumer.source.queue.clone()).collect()
     }
 
+    /// Whether a consumer may soon be handed no more until some of what it holds is acknowledged.
+    pub(super) fn awaits_acks(&self) -> bool {
+        let bound = self.consumers.values().filter(|consumer| consumer.acks == Acks::Wanted);
+        let own = bound.map(|consumer| consumer.source.prefetch).filter(|prefetch| *prefetch > 0);
+        let shared = self.limit.as_ref().map(|limit| limit.max());
+        let fewest = own.chain(shared).min();
+        fewest.is_some_and(|fewest| self.unacked.len() >= (fewest as usize).div_ceil(2))
+    }
+
     pub(super) const fn next_tag(&mut self) -> u64 {
         self.delivered += 1;
         self.delivered

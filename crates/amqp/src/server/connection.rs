@@ -19,6 +19,7 @@ use super::erlang;
 use super::error::{Refusal, frame_refusal};
 use super::handshake::Handshake;
 use super::output::Output;
+use super::pace::Awaits;
 use super::session::{Peer, Phase, Session};
 use super::shared::Shared;
 use crate::codec::{FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES, FrameError, ReplyCode};
@@ -156,6 +157,8 @@ impl Connection {
             if self.input.capacity() - self.input.len() < READ_BYTES_MIN / 2 {
                 self.input.reserve(self.read_bytes);
             }
+            // While it is paused, messages are handed out all the same: acknowledgements may have become due.
+            let awaits = if self.session.pace.is_behind() { self.session.awaits() } else { Awaits::NoAcks };
             let Self { session, reader, writer, input, stop, tick, .. } = self;
             tokio::select! {
                 read = reader.read_buf(input), if can_read => match read {
@@ -174,7 +177,7 @@ impl Connection {
                     self.session.confirm_ready(Some(outcome));
                 }
                 Some(reply) = session.replies.recv(), if running && has_room => self.session.write_reply(&reply),
-                () = session.pace.caught_up(), if session.pace.is_behind() => {}
+                () = session.pace.caught_up(awaits), if session.pace.is_behind() => {}
                 Some((channel, serial, hold)) = session.intake.granted(), if session.intake.is_waiting() => {
                     self.session.take_hold(channel, serial, hold);
                 }

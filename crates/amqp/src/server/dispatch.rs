@@ -71,7 +71,7 @@ impl Session {
                 if let Err(refusal) = self.publish(found.channel, &incoming, None) {
                     self.conclude(found.channel, Err(refusal.of(basic::Publish::ID))).await;
                 }
-                if self.outbox.is_full() {
+                if self.publishes_are_due() {
                     self.flush_publishes().await;
                 }
                 continue;
@@ -79,7 +79,7 @@ impl Session {
             match frames.next() {
                 Some(Ok(frame)) => {
                     self.take_frame(&frame).await;
-                    if self.outbox.is_full() {
+                    if self.publishes_are_due() {
                         self.flush_publishes().await;
                     }
                 }
@@ -95,6 +95,11 @@ impl Session {
         }
         self.flush().await;
         Taken { bytes: frames.consumed_bytes(), stop }
+    }
+
+    /// Whether what was published should go to its queues before more is read.
+    fn publishes_are_due(&self) -> bool {
+        self.outbox.is_full() || (self.pace.is_rationed() && self.outbox.holds_ration())
     }
 
     /// Hands to the broker what was collected.

@@ -34,6 +34,10 @@ impl Limit {
         }
     }
 
+    pub(super) fn max(&self) -> u32 {
+        self.max.load(Ordering::Relaxed)
+    }
+
     /// Makes room for messages that were settled.
     pub(super) fn give_back(&self, count: u32) {
         self.credit.add(count);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use nexo_broker::{
-    Broker, Bundle, Draft, Evenness, Health, NewMessage, PushError, QueueError, Refused, Written,
+    Broker, Bundle, Draft, Evenness, Health, NewMessage, Pacing, PushError, QueueError, Refused, Written,
 };
 use nexo_types::{QueueId, limits};
 
-use super::pace::Pushed;
+use super::pace::{Pushed, RATION_BYTES, RATION_MESSAGES};
 use super::publish::for_target;
 use super::routing::Target;
 
@@ -222,11 +222,16 @@ impl Outbox {
         self.messages >= limits::PUSH_BATCH_MAX / 2 || self.bytes >= SLICE_BYTES || !self.fanouts.is_empty()
     }
 
+    /// Whether it holds what a connection that is rationed may publish at once.
+    pub(super) const fn holds_ration(&self) -> bool {
+        self.messages >= RATION_MESSAGES || self.bytes >= RATION_BYTES
+    }
+
     /// Pushes as much as should be done at once, and says what came of everything when nothing is left. Answers why not,
     /// if the disk is full; what was not pushed then stays for the next attempt.
-    pub(super) fn flush_slice(&mut self) -> Result<Option<Flushed>, String> {
+    pub(super) fn flush_slice(&mut self, pacing: Pacing) -> Result<Option<Flushed>, String> {
         let (mut queues, mut bytes) = (0, 0);
-        if !self.push_batches(&mut queues, &mut bytes)? {
+        if !self.push_batches(&mut queues, &mut bytes, pacing)? {
             return Ok(None);
         }
         while let Some(fanout) = self.fanouts.front_mut() {
@@ -236,7 +241,7 @@ impl Outbox {
             };
             let (message, publisher) = (fanout.message.clone(), fanout.publisher);
             self.add(&target, &for_target(message.as_draft(), &target), publisher);
-            if !self.push_batches(&mut queues, &mut bytes)? {
+            if !self.push_batches(&mut queues, &mut bytes, pacing)? {
                 return Ok(None);
             }
         }
@@ -244,7 +249,12 @@ impl Outbox {
     }
 
     /// Pushes what is packed. `false` if others should have their turn before the rest.
-    fn push_batches(&mut self, queues: &mut usize, bytes: &mut usize) -> Result<bool, String> {
+    fn push_batches(
+        &mut self,
+        queues: &mut usize,
+        bytes: &mut usize,
+        pacing: Pacing,
+    ) -> Result<bool, String> {
         for batch in self.batches.iter_mut().filter(|batch| !batch.bundles.is_empty()) {
             if *queues >= SLICE_QUEUES || *bytes >= SLICE_BYTES {
                 return Ok(false);
@@ -256,7 +266,7 @@ impl Outbox {
                 let (count, bundle_bytes) = (bundle.len(), bundle.bytes());
                 *bytes += bundle_bytes;
                 let mut bundle = Some(bundle);
-                match batch.target.queue.push_bundle(&mut bundle) {
+                match batch.target.queue.push_bundle(&mut bundle, pacing) {
                     Ok(pushed) => {
                         self.pushed.messages += count;
                         self.pushed.bytes += bundle_bytes;

@@ -197,7 +197,7 @@ impl Session {
             return Some(Written::NOTHING);
         }
         let flushed = loop {
-            match self.outbox.flush_slice() {
+            match self.outbox.flush_slice(self.pace.pacing()) {
                 Ok(Some(flushed)) => break flushed,
                 Ok(None) => give_way(self.shared.broker.clone()).await,
                 Err(reason) => {

@@ -21,7 +21,7 @@ use super::intake::ConnectionIntake;
 use super::message_facts::LastAsks;
 use super::outbox::{self, Outbox};
 use super::output::Output;
-use super::pace::Pace;
+use super::pace::{Awaits, Pace};
 use super::reply_to::{REPLIES_MAX, Reply};
 use super::routing::Targets;
 use super::settle::Groups;
@@ -309,6 +309,12 @@ impl Session {
             ));
             self.close_channel(number, &refusal).await;
         }
+    }
+
+    /// What the connection's consumers wait for.
+    pub(super) fn awaits(&self) -> Awaits {
+        let awaits = |slot: &Slot| matches!(slot, Slot::Open(channel) if channel.awaits_acks());
+        if self.channels.values().any(awaits) { Awaits::Acks } else { Awaits::NoAcks }
     }
 
     pub(super) fn channel(&mut self, number: u16) -> Result<&mut Channel, Refusal> {
