@@ -18,6 +18,9 @@ use crate::shared::{Phase, Shared, State};
 
 /// Memory that a group's buffer keeps from one use to the next.
 const BUFFER_KEEP_BYTES: usize = 8 * 1024 * 1024;
+/// With this much written and not synced, the writer syncs though nobody waits. Whoever comes next then waits for
+/// little: a disk that keeps up 350 MB/s takes twelve milliseconds for so much.
+const UNSYNCED_BYTES_MAX: u32 = 4 * 1024 * 1024;
 /// When the disk had no room for a write, it is tried again after this.
 const STALL_RETRY: Duration = Duration::from_millis(100);
 
@@ -45,7 +48,7 @@ pub(crate) fn run(shared: &Shared) {
             unsynced_since.get_or_insert_with(Instant::now);
         }
         let due = unsynced_since.zip(shared.options.background_sync);
-        if job.sync || due.is_some_and(|(since, every)| since.elapsed() >= every) {
+        if job.sync || is_much_unsynced(shared) || due.is_some_and(|(since, every)| since.elapsed() >= every) {
             if let Err(error) = sync(shared) {
                 shared.fail("sync", &error);
                 return;
@@ -57,6 +60,14 @@ pub(crate) fn run(shared: &Shared) {
             return;
         }
     }
+}
+
+/// Whether the next sync would take long; never if nothing is synced in the background.
+fn is_much_unsynced(shared: &Shared) -> bool {
+    let (written, synced) = (shared.written.get(), shared.synced.get());
+    // A segment is synced before anything is written to the next.
+    let from = if synced.segment == written.segment { synced.byte } else { 0 };
+    shared.options.background_sync.is_some() && written.byte.saturating_sub(from) >= UNSYNCED_BYTES_MAX
 }
 
 /// Sleeps until there is something to do; `None` if the log has failed.
