@@ -34,6 +34,7 @@ mod lifecycle;
 mod mailbox;
 mod manifest;
 mod messages;
+mod missing;
 mod mover;
 mod options;
 mod paging;
