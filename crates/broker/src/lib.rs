@@ -35,6 +35,7 @@ mod lifecycle;
 mod mailbox;
 mod manifest;
 mod messages;
+mod missing;
 mod mover;
 mod options;
 mod owed;

@@ -17,6 +17,7 @@ use nexo_types::{Position, QueueId, SegmentId, Timestamp};
 use crate::error::OpenError;
 use crate::exchanges::TOPOLOGY;
 use crate::manifest::{Chunk, Manifest, Snapshot, SnapshotFrame};
+use crate::missing;
 use crate::paging;
 use crate::slot::Slot;
 
@@ -55,21 +56,27 @@ pub(crate) fn restore(
     accept_loss: bool,
 ) -> Result<Restored, OpenError> {
     let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
-    if recovered.manifest_lost && !accept_loss {
-        let reason = "no checkpoint can be read, so queues and messages may be unknown; \
-                      start with accept-loss to go on with what the log still tells";
-        return Err(unreadable(reason.into()));
-    }
     for damage in &recovered.damage {
         let copy = damage.copy.as_deref().unwrap_or("nowhere");
         tracing::error!(at = %damage.at, end = damage.end, fact = %damage.fact, copy, "the log is damaged");
     }
     let (mut rebuild, replay_from) = load_checkpoint(log, recovered, accept_loss).map_err(&unreadable)?;
+    for id in missing::lost_before(recovered, replay_from) {
+        log.note_missing(Position { segment: id, byte: 0 }, "the segment was lost before this start".into());
+        rebuild.uncounted = true;
+    }
     let damage = log
         .replay(replay_from, &mut |frame| rebuild.visit(&frame))
         .map_err(|error| unreadable(error.to_string()))?;
     if let Some(reason) = rebuild.error {
         return Err(unreadable(reason));
+    }
+    if let Some(id) = rebuild.missing_queue()
+        && !accept_loss
+    {
+        let reason =
+            format!("queue {id} cannot be brought back: its snapshot and its creation cannot be read");
+        return Err(unreadable(format!("{reason}; start with accept-loss to go on without the queue")));
     }
     let unknown = rebuild.count_lost(recovered, &damage);
     for id in &recovered.lost_segments {
@@ -79,7 +86,7 @@ pub(crate) fn restore(
     // What lies before was known to the snapshots.
     let after = |damage: &&Damage| damage.at >= replay_from || damage.at.segment >= replay_from.segment;
     let uncounted = recovered.damage.iter().chain(&damage).filter(after).any(|damage| damage.lost.is_none());
-    let uncounted = uncounted || rebuild.chunks_lost;
+    let uncounted = uncounted || rebuild.uncounted;
     Ok(Restored { damaged_uncounted: uncounted, ..rebuild.finish(unknown) })
 }
 
@@ -90,14 +97,22 @@ fn load_checkpoint<'a>(
     recovered: &Recovered,
     accept_loss: bool,
 ) -> Result<(Rebuild<'a>, Position), String> {
-    let Some((at, payload)) = &recovered.last_manifest else {
-        return Ok((Rebuild::new(log, &Manifest::default()), Position::default()));
-    };
     let decode = |at: &Position, payload: &[u8]| {
         Manifest::decode(payload).ok_or_else(|| format!("the checkpoint at {at} is of another version"))
     };
-    let latest = decode(at, payload)?;
+    let latest = match &recovered.last_manifest {
+        Some((at, payload)) => decode(at, payload)?,
+        None => Manifest::default(),
+    };
     let mut rebuild = Rebuild::new(log, &latest);
+    if let Some(missing) = missing::given_up_since(log, recovered, latest.replay_from) {
+        let reason = missing::refusal(recovered, &missing);
+        if !accept_loss {
+            return Err(reason);
+        }
+        rebuild.note_gap(latest.replay_from, reason);
+    }
+    let Some((at, _)) = &recovered.last_manifest else { return Ok((rebuild, Position::default())) };
     let mut failed = Vec::new();
     for (id, snapshot) in &latest.queues {
         if let Err(reason) = rebuild.load_snapshot(*id, snapshot, Chunks::All) {
@@ -109,13 +124,11 @@ fn load_checkpoint<'a>(
         return Ok((rebuild, latest.replay_from));
     }
     let earlier = log.manifest_before(*at);
-    let earlier = earlier.map(|(at, payload)| decode(&at, &payload)).transpose()?;
-    let earlier = earlier.or_else(|| is_complete(log, *at).then(Manifest::default));
+    let earlier = earlier.map(|(at, payload)| decode(&at, &payload)).transpose()?.unwrap_or_default();
+    let is_complete = missing::is_complete_since(log, recovered, earlier.replay_from);
     let mut replay_from = latest.replay_from;
     for (id, snapshot, reason) in failed {
-        if let Some(earlier) = &earlier
-            && rebuild.load_earlier(id, earlier)
-        {
+        if is_complete && rebuild.load_earlier(id, &earlier) {
             replay_from = replay_from.min(earlier.replay_from);
             continue;
         }
@@ -124,17 +137,19 @@ fn load_checkpoint<'a>(
             continue;
         }
         if !accept_loss {
-            return Err(format!("{reason}; start with accept-loss to go on without the queue"));
+            let since = "the log since the checkpoint before is not complete, or that cannot be read either";
+            return Err(format!(
+                "{reason}, and {since}; start with accept-loss to go on with what is left of queue {id}"
+            ));
+        }
+        rebuild.note_gap(snapshot.at, format!("the snapshot of queue {id} is lost: {reason}"));
+        if rebuild.load_earlier(id, &earlier) {
+            replay_from = replay_from.min(earlier.replay_from);
+            continue;
         }
         tracing::error!(queue = %id, %reason, "a queue and its messages are lost with its snapshot");
     }
     Ok((rebuild, replay_from))
-}
-
-/// Whether the log is there from its beginning to this position, so that nothing but it is needed.
-fn is_complete(log: &Log, to: Position) -> bool {
-    let segments = log.segments().into_iter().map(|segment| segment.id);
-    segments.take_while(|id| *id <= to.segment).map(|id| id.0).eq(1..=to.segment.0)
 }
 
 /// Which chunks of a snapshot must be readable.
@@ -158,8 +173,10 @@ struct Rebuild<'a> {
     gaps: BTreeMap<QueueId, u64>,
     /// Messages of queues that are not known.
     orphans: BTreeMap<QueueId, u64>,
-    /// Parts of snapshots are lost, and nothing tells how many messages were in them.
-    chunks_lost: bool,
+    /// Queues of the latest checkpoint that must come from the log, because their snapshots cannot be read.
+    expected: BTreeSet<QueueId>,
+    /// Parts of snapshots or of the log are lost, and nothing tells how many messages were in them.
+    uncounted: bool,
     error: Option<String>,
 }
 
@@ -174,7 +191,8 @@ impl<'a> Rebuild<'a> {
             next_queue: manifest.next_queue.max(1),
             gaps: BTreeMap::new(),
             orphans: BTreeMap::new(),
-            chunks_lost: false,
+            expected: BTreeSet::new(),
+            uncounted: false,
             error: None,
         }
     }
@@ -218,13 +236,16 @@ impl<'a> Rebuild<'a> {
         let queue = Queue::restore(&head, chunks.iter().map(|chunk| &chunk[..]));
         let queue = queue.map_err(|error| error.to_string())?;
         let damaged_before = queue.figures(Timestamp(0)).totals.damaged;
-        self.chunks_lost |= lost > 0;
+        self.uncounted |= lost > 0;
         self.queues.insert(id, Rebuilt { queue, snapshot: readable, dirty: lost > 0, damaged_before });
         Ok(())
     }
 
     /// Has a queue come from an earlier checkpoint and the log since then. `false` if that cannot be read either.
     fn load_earlier(&mut self, id: QueueId, earlier: &Manifest) -> bool {
+        if id != TOPOLOGY {
+            self.expected.insert(id);
+        }
         // It was created since then, and the log tells all of it.
         let Some(snapshot) = earlier.snapshot_of(id) else { return true };
         match self.load_snapshot(id, snapshot, Chunks::All) {
@@ -240,6 +261,19 @@ impl<'a> Rebuild<'a> {
                 false
             }
         }
+    }
+
+    /// Takes note of a part of the log that is needed and not there.
+    fn note_gap(&mut self, at: Position, fact: String) {
+        self.log.note_missing(at, fact);
+        self.uncounted = true;
+    }
+
+    /// A queue that had to come from the log and did not.
+    fn missing_queue(&mut self) -> Option<QueueId> {
+        let missing = self.expected.iter().copied().find(|id| !self.queues.contains_key(id));
+        self.uncounted |= missing.is_some();
+        missing
     }
 
     fn read_head(&self, id: QueueId, frames: &[SnapshotFrame]) -> Result<Vec<u8>, String> {
@@ -299,13 +333,20 @@ impl<'a> Rebuild<'a> {
                 Ok(())
             }
             // It was deleted later, and the checkpoint knows.
-            (_, None) if id.0 < self.known_queues => Ok(()),
+            (_, None) if id.0 < self.known_queues && !self.expected.contains(&id) => Ok(()),
             // It was not durable, and its messages only passed through; or its creation was damaged, which the log has
             // reported.
             (_, None) => {
                 tracing::debug!(queue = %id, at = %at, "a record of an unknown queue is passed over");
-                if let Record::Messages(batch) = &record {
-                    *self.orphans.entry(id).or_default() += batch.items().len() as u64;
+                match &record {
+                    Record::Messages(batch) => {
+                        *self.orphans.entry(id).or_default() += batch.items().len() as u64;
+                    }
+                    Record::Delete => {
+                        self.orphans.remove(&id);
+                        self.expected.remove(&id);
+                    }
+                    _ => {}
                 }
                 Ok(())
             }
@@ -313,6 +354,7 @@ impl<'a> Rebuild<'a> {
             (_, Some(rebuilt)) if at < rebuilt.snapshot.at => Ok(()),
             (Record::Delete, Some(_)) => {
                 self.queues.remove(&id);
+                self.expected.remove(&id);
                 Ok(())
             }
             (_, Some(rebuilt)) => {
@@ -338,7 +380,7 @@ impl<'a> Rebuild<'a> {
     /// Counts messages whose pushes were in a damaged part of the log, in the figures of their queues. Gives back how
     /// many there are of queues that are not known.
     fn count_lost(&mut self, recovered: &Recovered, replayed: &[Damage]) -> u64 {
-        if recovered.damage.is_empty() && replayed.is_empty() {
+        if recovered.damage.is_empty() && replayed.is_empty() && !self.uncounted {
             return 0;
         }
         let mut lost: BTreeMap<QueueId, u64> = BTreeMap::new();
@@ -355,10 +397,12 @@ impl<'a> Rebuild<'a> {
             let known = lost.entry(*id).or_default();
             *known = (*known).max(*gap);
         }
+        // If checkpoints are lost, so are these queues. Otherwise some may not have been durable.
+        let mut unknown = if self.uncounted { self.orphans.values().sum() } else { 0 };
+        self.uncounted |= !self.orphans.is_empty();
         for (id, count) in &self.orphans {
             tracing::error!(queue = %id, count, "messages of a queue that is not known are passed over; its creation may be lost");
         }
-        let mut unknown = 0;
         for (id, count) in &lost {
             match self.queues.get_mut(id) {
                 Some(rebuilt) => {

@@ -100,7 +100,7 @@ impl Shared {
         }
     }
 
-    fn add_damage(&self, damage: &Damage) {
+    pub(crate) fn add_damage(&self, damage: &Damage) {
         let copy = damage.copy.as_deref().unwrap_or("nowhere");
         error!(at = %damage.at, end = damage.end, fact = %damage.fact, copy, "the log is damaged");
         add(&self.metrics.damage, 1);

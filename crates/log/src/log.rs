@@ -16,6 +16,7 @@ use crate::entry::{EntryRef, Frame};
 use crate::error::{AppendError, Damage, LogError, OpenError, ReadError, is_shortage};
 use crate::index::FrameRef;
 use crate::index::cache::FooterCache;
+use crate::inventory::Leaves;
 use crate::options::{Claim, LogOptions, Patience, Urgency};
 use crate::recovery::{self, Opened, Recovered};
 use crate::segment::EndFrame;
@@ -308,7 +309,7 @@ impl Log {
             segments.remove(&segment).ok_or(LogError::NoSegment { segment })?
         };
         shared.footers.lock().forget(segment);
-        if let Err(error) = shared.spares.give(segment, retired.file_bytes()) {
+        if let Err(error) = shared.spares.give(segment, retired.file_bytes(), Leaves::Retired) {
             shared.fail("retire a segment", &error);
             return Err(LogError::Failed { reason: error.to_string().into() });
         }
@@ -343,6 +344,11 @@ impl Log {
     #[must_use]
     pub fn manifest_before(&self, at: Position) -> Option<(Position, bytes::Bytes)> {
         self.shared().manifest_before(at)
+    }
+
+    /// Takes note of a part of the log that is not there and should be, as of damage.
+    pub fn note_missing(&self, at: Position, fact: String) {
+        self.shared().add_damage(&Damage { at, end: at.byte, fact, copy: None, lost: None });
     }
 
     /// How many damaged places have been found, and the first of them in words, if any.
@@ -418,7 +424,7 @@ impl Handle {
         for segment in unused.into_iter().chain(prepared) {
             segment.set_retired();
             shared.segments.write().remove(&segment.id());
-            shared.spares.give(segment.id(), segment.file_bytes())?;
+            shared.spares.give(segment.id(), segment.file_bytes(), Leaves::Unused)?;
         }
         Ok(())
     }

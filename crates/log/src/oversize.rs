@@ -23,6 +23,7 @@ use crate::frame::{self, END_BYTES, MARKER_BYTES};
 use crate::group::Group;
 use crate::header::{HEADER_BYTES, Header, TRAILER_BYTES};
 use crate::index::SegmentIndex;
+use crate::inventory::Leaves;
 use crate::options::{Patience, Urgency};
 use crate::segment::Segment;
 use crate::shared::Shared;
@@ -129,7 +130,7 @@ impl Shared {
         match self.prepare_behind(header.id) {
             Ok(next) => Ok((file, next)),
             Err(error) => {
-                self.spares.give(header.id, file_bytes)?;
+                self.spares.give(header.id, file_bytes, Leaves::Unused)?;
                 Err(error)
             }
         }
@@ -160,7 +161,7 @@ impl Shared {
             state.prepared = Some(next);
             drop(state);
             self.forget_unused(&segment);
-            if let Err(error) = self.spares.give(segment.id(), file_bytes) {
+            if let Err(error) = self.spares.give(segment.id(), file_bytes, Leaves::Unused) {
                 self.fail("remove an unused segment", &error);
             }
             return;

@@ -17,7 +17,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::entry::EntryKind;
 use crate::error::{Damage, OpenError, is_out_of_space};
 use crate::header::{HEADER_BYTES, Header, SEAL_SECTOR_AT, Seal, TRAILER_BYTES};
-use crate::inventory::{Inventory, Listed};
+use crate::inventory::{Inventory, Leaves, Listed};
 use crate::layout::{self, SEGMENTS, io_error, segment_path};
 use crate::options::{LogOptions, SEGMENT_BYTES_MIN};
 use crate::read;
@@ -41,6 +41,13 @@ pub struct Recovered {
     pub scanned_segments: usize,
     /// Segments whose files are missing, or of which nothing could be read.
     pub lost_segments: Vec<SegmentId>,
+    /// Segments that were lost before this opening, and told then. Records that lay there are missing still.
+    pub lost_before: Vec<SegmentId>,
+    /// The highest segment that was ever retired, 0 if none was; `None` if that is not known. Whoever needs what was
+    /// appended in it or before cannot go by the log.
+    pub retired_to: Option<SegmentId>,
+    /// Places of manifests behind the latest that can be read: they cannot.
+    pub lost_manifests: Vec<Position>,
     /// There was a manifest once, and none can be read.
     pub manifest_lost: bool,
 }
@@ -100,7 +107,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &LogOptions) -> Result<Open
         .map_or(active.position(HEADER_BYTES), |segment| segment.position(segment.frames_end()));
     segments.insert(active.id(), active.clone());
     spares
-        .list_segments(segments.keys().copied().collect())
+        .list_segments(segments.keys().copied().collect(), &recovered.lost_segments)
         .map_err(io_error(&**disk, "write the list of segments"))?;
     if recovered.truncated_bytes > 0 {
         info!(bytes = recovered.truncated_bytes, end = %recovered.end, "cut what had never been synced");
@@ -133,7 +140,11 @@ impl Recovery<'_> {
         options: &LogOptions,
     ) -> Result<(), OpenError> {
         let must_be_there = match listed {
-            Listed::Known(ids) => ids,
+            Listed::Known(list) => {
+                self.recovered.retired_to = list.retired_to;
+                self.recovered.lost_before = list.lost.difference(present).copied().collect();
+                &list.ids
+            }
             Listed::Unreadable(fact) => {
                 let fact = format!("{fact}: it is not known whether all segments are there");
                 let at = Position::default();
@@ -162,7 +173,7 @@ impl Recovery<'_> {
         let known = found.header.or(found.seal.map(|seal| seal.header));
         let Some(known) = known else {
             // Without the salt nothing in the file can be told from garbage.
-            inventory.remove(id)?;
+            inventory.remove(id, Leaves::Lost)?;
             drop(file);
             let copy = damage::move_aside(&**self.disk, id)?;
             self.report_header(id, file_bytes, "no copy of the header can be read", Some(copy), None);
@@ -267,7 +278,7 @@ impl Recovery<'_> {
         // What lies behind a cut goes first: were the cut sealed before, a crash in between would leave a log
         // with a hole that looks whole.
         for unsealed in to_drop {
-            spares.give(unsealed.header.id, unsealed.file_bytes)?;
+            spares.give(unsealed.header.id, unsealed.file_bytes, Leaves::Unused)?;
         }
         for (segment, manifest) in to_seal {
             segment.seal(manifest.or_else(|| self.manifest_before(segment.id())), EndFrame::Missing)?;
@@ -301,6 +312,9 @@ impl Recovery<'_> {
                 let segment = self.segments.get(&at.segment)?;
                 last_manifest_in(segment, at.byte)
             });
+            if found.as_ref().is_none_or(|(found, _)| found != at) {
+                self.recovered.lost_manifests.push(*at);
+            }
             if let Some(found) = found {
                 self.recovered.last_manifest = Some(found);
                 return;

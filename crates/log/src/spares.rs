@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::disk::{Disk, DiskFile, Room};
 use crate::error::is_shortage;
 use crate::header::{HEADER_BYTES, Header, TRAILER_BYTES};
-use crate::inventory::Inventory;
+use crate::inventory::{Inventory, Leaves};
 use crate::layout::{SEGMENTS, SPARE, segment_path};
 use crate::segment::Segment;
 
@@ -105,7 +105,7 @@ impl Spares {
 
     /// Gives a prepared segment that nothing was written to another number.
     pub(crate) fn renumber(&self, unused: SegmentId, id: SegmentId) -> io::Result<Segment> {
-        let name = self.take_out(unused)?;
+        let name = self.take_out(unused, Leaves::Unused)?;
         self.reuse(name, id)
     }
 
@@ -150,17 +150,17 @@ impl Spares {
         }
     }
 
-    /// Makes the list of segments say what is there.
-    pub(crate) fn list_segments(&self, ids: BTreeSet<SegmentId>) -> io::Result<()> {
-        self.inventory.set(ids)
+    /// Makes the list of segments say what is there, and what was lost.
+    pub(crate) fn list_segments(&self, ids: BTreeSet<SegmentId>, lost: &[SegmentId]) -> io::Result<()> {
+        self.inventory.set(ids, lost)
     }
 
     /// Takes the file of a segment that is not needed any more. Durable when this returns, so that the header
     /// can be rewritten without a crash bringing the old name back.
-    pub(crate) fn give(&self, id: SegmentId, file_bytes: u32) -> io::Result<()> {
+    pub(crate) fn give(&self, id: SegmentId, file_bytes: u32, why: Leaves) -> io::Result<()> {
         let mut names = self.names.lock();
         if file_bytes == self.segment_bytes && names.len() < self.files_max {
-            match self.take_out(id) {
+            match self.take_out(id, why) {
                 Ok(name) => {
                     names.push(name);
                     return Ok(());
@@ -170,15 +170,15 @@ impl Spares {
                 Err(error) => return Err(error),
             }
         }
-        self.inventory.remove(id)?;
+        self.inventory.remove(id, why)?;
         self.disk.remove(&segment_path(id))?;
         self.disk.sync_dir(SEGMENTS)
     }
 
     /// Moves a segment's file to `spare/`, durably, and says its name there.
-    fn take_out(&self, id: SegmentId) -> io::Result<String> {
+    fn take_out(&self, id: SegmentId, why: Leaves) -> io::Result<String> {
         let name = format!("{id}.seg");
-        self.inventory.remove(id)?;
+        self.inventory.remove(id, why)?;
         self.disk.rename(&segment_path(id), &format!("{SPARE}/{name}"))?;
         self.disk.sync_dir(SPARE)?;
         self.disk.sync_dir(SEGMENTS)?;
