@@ -91,16 +91,22 @@ impl MessageBatch {
         Ok(Self { kind, bytes, items })
     }
 
-    /// New messages whose bytes are in place, behind [`HEAD_BYTES_MAX`] bytes that are free for the head. `places` says
-    /// where each begins and how long it is.
-    pub(crate) fn seal(mut bytes: Vec<u8>, places: &[(u32, u32)], first: Offset, at: Timestamp) -> Self {
+    /// New messages whose bytes are in place, behind [`HEAD_BYTES_MAX`] bytes that are free for the head and begin at
+    /// `start`. `places` says where each begins and how long it is.
+    pub(crate) fn seal(
+        mut bytes: Vec<u8>,
+        start: usize,
+        places: &[(u32, u32)],
+        first: Offset,
+        at: Timestamp,
+    ) -> Self {
         let mut head = Writer::with_capacity(HEAD_BYTES_MAX);
         head.u8(0);
         head.u64(first.0);
         head.u64(at.0);
         let head = head.into_bytes();
-        let unused = HEAD_BYTES_MAX - head.len();
-        bytes[unused..HEAD_BYTES_MAX].copy_from_slice(&head);
+        let unused = start + HEAD_BYTES_MAX - head.len();
+        bytes[unused..start + HEAD_BYTES_MAX].copy_from_slice(&head);
         let items = places.iter().enumerate().map(|(index, &(start, len))| BatchItem {
             offset: Offset(first.0 + index as u64),
             enqueued_at: at,

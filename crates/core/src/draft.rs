@@ -8,6 +8,7 @@ use bytes::Bytes;
 use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, Timestamp, varint};
 
 use crate::batch::{BATCH_BYTES_MAX, HEAD_BYTES_MAX, MessageBatch};
+use crate::body_buffer::BodyBuffer;
 use crate::message::{
     Durability, HAS_DEDUP, HAS_DELAY, HAS_GROUP, HAS_LIFETIME, HAS_ORIGIN, HAS_PROPERTIES, NewMessage,
     Origin, Properties, PropertyFormat, StoredMessage, TRANSIENT,
@@ -113,8 +114,9 @@ impl Draft<'_> {
 /// Messages for one queue, alike in durability, in their stored form.
 #[derive(Debug)]
 pub struct Bundle {
-    /// Room for the head of a batch, then each message behind its length.
+    /// From `start` on room for the head of a batch, then each message behind its length.
     out: Writer,
+    start: usize,
     /// Where each message begins, and its length.
     places: Vec<(u32, u32)>,
     durability: Durability,
@@ -127,14 +129,42 @@ impl Bundle {
     pub fn new(durability: Durability, bytes: usize, count: usize) -> Self {
         let mut out = Writer::with_capacity(HEAD_BYTES_MAX + bytes.min(BATCH_BYTES_MAX));
         out.raw(&[0; HEAD_BYTES_MAX]);
-        Self { out, places: Vec::with_capacity(count), durability, has_dedup: false }
+        Self { out, start: 0, places: Vec::with_capacity(count), durability, has_dedup: false }
+    }
+
+    /// A bundle of one message whose body was received in its place; that of `message` does not count. Nothing joins it.
+    ///
+    /// # Errors
+    /// If there is no room for what stands before the body: the body, as it was.
+    pub fn of_received(message: &Draft<'_>, mut body: BodyBuffer) -> Result<Self, BodyBuffer> {
+        let message = Draft { body: &[], ..*message };
+        let head_bytes = message.encoded_len(message.ttl);
+        let len = head_bytes + body.len();
+        let before = HEAD_BYTES_MAX + varint::len(len as u64) + head_bytes;
+        let (bytes, head_room) = body.parts_mut();
+        let Some(start) = head_room.checked_sub(before).filter(|_| !bytes.is_empty()) else {
+            return Err(body);
+        };
+        let mut head = Writer::with_capacity(before);
+        head.raw(&[0; HEAD_BYTES_MAX]);
+        head.u64(len as u64);
+        message.encode(message.ttl, &mut head);
+        bytes[start..head_room].copy_from_slice(head.as_slice());
+        Ok(Self {
+            out: Writer::over(std::mem::take(bytes)),
+            start,
+            places: vec![((head_room - head_bytes) as u32, len as u32)],
+            durability: message.durability,
+            has_dedup: message.dedup.is_some(),
+        })
     }
 
     /// Whether the message may join. An empty bundle takes any of its durability.
     #[must_use]
     pub fn has_room(&self, message: &Draft<'_>) -> bool {
         let len = message.address.len() + message.properties.len() + message.body.len();
-        self.durability == message.durability && (self.is_empty() || self.out.len() + len <= BATCH_BYTES_MAX)
+        let fits = self.is_empty() || (!self.is_of_received() && self.out.len() + len <= BATCH_BYTES_MAX);
+        self.durability == message.durability && fits
     }
 
     /// Adds a message for which there is room.
@@ -163,7 +193,13 @@ impl Bundle {
     /// How long its messages are in all.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.out.len() - HEAD_BYTES_MAX
+        self.out.len() - self.start - HEAD_BYTES_MAX
+    }
+
+    /// Whether it is [of one received body](Self::of_received).
+    #[must_use]
+    pub const fn is_of_received(&self) -> bool {
+        self.start > 0
     }
 
     /// Whether its messages survive a restart.
@@ -197,7 +233,7 @@ impl Bundle {
         if bytes.capacity() / 2 > bytes.len() {
             bytes.shrink_to_fit();
         }
-        MessageBatch::seal(bytes, &self.places, first, at)
+        MessageBatch::seal(bytes, self.start, &self.places, first, at)
     }
 
     /// Makes a bundle of a batch that nobody took.
@@ -260,6 +296,48 @@ mod tests {
         assert!(again.has_dedup());
         assert_eq!(again.messages().unwrap(), drafts());
         assert_eq!(again.seal(Offset(1), Timestamp(2)), batch);
+    }
+
+    #[test]
+    fn a_body_that_was_received_in_place_makes_the_same_batch() {
+        let body: Vec<u8> = (0..100_000u32).map(|at| (at % 251) as u8).collect();
+        let dedup = Some(DedupId::new("once").unwrap());
+        let described = NewMessage {
+            properties: Properties { format: PropertyFormat::Amqp, bytes: vec![5; 300].into() },
+            address: vec![6; 20].into(),
+            ..NewMessage::new(body.clone())
+        };
+        let messages = [
+            NewMessage::new(body.clone()),
+            described.clone(),
+            NewMessage { dedup, ttl: Some(Millis(9)), delay: Millis(u64::MAX), ..described },
+        ];
+        for message in messages {
+            let draft = message.as_draft();
+            let mut received = BodyBuffer::new(body.len(), draft.address.len() + draft.properties.len());
+            received.extend(&body);
+            let place = received.as_slice().as_ptr();
+            let in_place = Bundle::of_received(&draft, received).unwrap();
+            let copied = bundle(std::slice::from_ref(&message));
+            assert_eq!((in_place.bytes(), in_place.has_dedup()), (copied.bytes(), copied.has_dedup()));
+            assert!(in_place.messages().unwrap() == copied.messages().unwrap());
+            assert!(!in_place.has_room(&NewMessage::new("x").as_draft()));
+            let (first, at) = (Offset(5), Timestamp(1_700_000_000_000));
+            let sealed = in_place.seal(first, at);
+            assert!(sealed == copied.seal(first, at));
+            let stored = sealed.payload(&sealed.items()[0]);
+            assert_eq!(stored[stored.len() - body.len()..].as_ptr(), place, "the body was not moved");
+        }
+    }
+
+    #[test]
+    fn a_received_body_without_room_for_its_head_is_given_back() {
+        let mut received = BodyBuffer::new(100_000, 0);
+        received.extend(&[7; 100_000]);
+        let message = NewMessage { address: vec![6; 5000].into(), ..NewMessage::new("") };
+        let back = Bundle::of_received(&message.as_draft(), received).unwrap_err();
+        assert!(back.as_slice() == [7; 100_000]);
+        assert!(Bundle::of_received(&NewMessage::new("").as_draft(), BodyBuffer::copy_of(b"small")).is_err());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! Start with [`queue`], then [`record`].
 
 pub mod batch;
+pub mod body_buffer;
 pub mod config;
 pub mod draft;
 pub mod message;

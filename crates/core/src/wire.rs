@@ -47,6 +47,11 @@ impl Writer {
         Self { out: Vec::with_capacity(bytes) }
     }
 
+    /// Over bytes that are written already.
+    pub(crate) const fn over(out: Vec<u8>) -> Self {
+        Self { out }
+    }
+
     pub(crate) fn u8(&mut self, value: u8) {
         self.out.push(value);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
 use nexo_broker::{Protocol, SocketState};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -20,6 +20,7 @@ use super::error::{Refusal, frame_refusal};
 use super::handshake::Handshake;
 use super::output::Output;
 use super::pace::Awaits;
+use super::receive::{Direct, Read, read_some};
 use super::session::{Peer, Phase, Session};
 use super::shared::Shared;
 use crate::codec::{FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES, FrameError, ReplyCode};
@@ -73,6 +74,8 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
         input,
         stalled: false,
         read_bytes: READ_BYTES_MIN,
+        next_read_max: None,
+        direct: None,
         stop,
         tick: Box::pin(sleep(IDLE_TICK)),
         worked: Duration::ZERO,
@@ -123,6 +126,10 @@ struct Connection {
     /// Whether frames have come that the session would not take yet.
     stalled: bool,
     read_bytes: usize,
+    /// If the next read should bring no more than this.
+    next_read_max: Option<usize>,
+    /// The body frame that is read to its place.
+    direct: Option<Direct>,
     stop: CancellationToken,
     tick: Pin<Box<Sleep>>,
     /// How long it has worked since others had their turn.
@@ -159,10 +166,13 @@ impl Connection {
             }
             // While it is paused, messages are handed out all the same: acknowledgements may have become due.
             let awaits = if self.session.pace.is_behind() { self.session.awaits() } else { Awaits::NoAcks };
+            let (input_max, direct) = (self.input_max(), self.direct);
             let Self { session, reader, writer, input, stop, tick, .. } = self;
+            let channels = &mut session.channels;
             tokio::select! {
-                read = reader.read_buf(input), if can_read => match read {
-                    Ok(count) if count > 0 => self.has_read(count).await,
+                read = read_some(reader, input, input_max, channels, direct), if can_read => match read {
+                    Ok(Read::Input(count)) if count > 0 => self.has_read(count).await,
+                    Ok(Read::Body(count)) if count > 0 => self.has_received(count),
                     Ok(_) | Err(_) => return,
                 },
                 written = write_some(writer, &session.out, &session.socket), if !session.out.is_empty() => match written {
@@ -204,6 +214,13 @@ impl Connection {
         self.session.out.release();
     }
 
+    /// How much may be read into the input. What follows a large body is likely to be another one, of which little
+    /// should have to be copied.
+    fn input_max(&self) -> usize {
+        let usual = if self.read_bytes < READ_BYTES_MAX { self.read_bytes } else { usize::MAX };
+        self.next_read_max.unwrap_or(usual)
+    }
+
     fn can_read(&self) -> bool {
         !self.stalled && self.session.takes_frames()
     }
@@ -235,8 +252,15 @@ impl Connection {
         }
     }
 
+    fn has_received(&mut self, count: usize) {
+        self.heard = Instant::now();
+        let Some(direct) = self.direct else { return };
+        (self.direct, self.next_read_max) = self.session.has_received(direct, count, &mut self.input);
+    }
+
     async fn has_read(&mut self, count: usize) {
         self.heard = Instant::now();
+        self.next_read_max = None;
         if count >= self.read_bytes / 2 {
             self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
         } else if count < self.read_bytes / 16 {
@@ -263,8 +287,13 @@ impl Connection {
             let taken = self.session.take_frames(&self.input).await;
             self.input.advance(taken.bytes);
             self.stalled = matches!(taken.stop, Stop::Busy);
+            self.direct = None;
             match taken.stop {
-                Stop::NoMore | Stop::Busy => return,
+                Stop::NoMore => {
+                    self.direct = self.session.begin_direct(&mut self.input);
+                    return;
+                }
+                Stop::Busy => return,
                 Stop::Fault(fault) => {
                     if !self.refuse(fault).await {
                         return;
@@ -360,7 +389,7 @@ async fn write_some(
     socket: &SocketState,
 ) -> std::io::Result<usize> {
     let written = std::future::poll_fn(|context| {
-        let polled = Pin::new(&mut *writer).poll_write(context, out.unwritten());
+        let polled = out.poll_write(Pin::new(&mut *writer), context);
         socket.set_stalled(polled.is_pending());
         polled
     });

@@ -1,6 +1,7 @@
 //! A publish whose content comes in several frames.
 
 use bytes::Bytes;
+use nexo_broker::BodyBuffer;
 use nexo_types::limits;
 
 use super::error::Refusal;
@@ -34,8 +35,7 @@ pub(super) struct Publish {
 pub(super) struct Partial {
     publish: Publish,
     properties: Bytes,
-    body: Vec<u8>,
-    body_bytes: usize,
+    pub(super) body: BodyBuffer,
     /// The memory for all of it, once that is granted.
     pub(super) hold: Option<Hold>,
 }
@@ -45,7 +45,7 @@ pub(super) struct Partial {
 pub(super) struct Whole {
     pub(super) publish: Publish,
     pub(super) properties: Bytes,
-    pub(super) body: Bytes,
+    pub(super) body: BodyBuffer,
     /// The memory that was held for it while it came.
     pub(super) hold: Option<Hold>,
 }
@@ -56,17 +56,7 @@ pub(super) const MESSAGE_OVERHEAD_BYTES: usize = 256;
 impl Partial {
     /// What the message will take when it is whole.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.body_bytes + self.properties.len() + MESSAGE_OVERHEAD_BYTES
-    }
-
-    /// Adds a part. The body is allocated as it arrives, not as it is announced, and never larger than it will be.
-    fn add(&mut self, part: &[u8]) {
-        let (len, room) = (self.body.len(), self.body.capacity());
-        if room - len < part.len() {
-            let wanted = (room * 2).max(len + part.len()).min(self.body_bytes);
-            self.body.reserve_exact(wanted - len);
-        }
-        self.body.extend_from_slice(part);
+        self.body.body_bytes() + self.properties.len() + MESSAGE_OVERHEAD_BYTES
     }
 }
 
@@ -82,6 +72,14 @@ impl Publish {
 }
 
 impl Content {
+    /// The body that comes, if there is memory for all of it.
+    pub(super) const fn receiving(&mut self) -> Option<&mut BodyBuffer> {
+        match self {
+            Self::Body(partial) if partial.hold.is_some() => Some(&mut partial.body),
+            Self::Nothing | Self::Header(_) | Self::Body(_) => None,
+        }
+    }
+
     pub(super) const fn is_nothing(&self) -> bool {
         matches!(self, Self::Nothing)
     }
@@ -119,9 +117,12 @@ impl Content {
         }
         let properties = Bytes::copy_from_slice(header.properties);
         if body_bytes == 0 {
-            return Ok(Some(Whole { publish, properties, body: Bytes::new(), hold: None }));
+            return Ok(Some(Whole { publish, properties, body: BodyBuffer::default(), hold: None }));
         }
-        *self = Self::Body(Partial { publish, properties, body: Vec::new(), body_bytes, hold: None });
+        // Exchange and routing key come before the properties, each behind an octet.
+        let described = 2 + publish.exchange.len() + publish.routing_key.len() + properties.len();
+        let body = BodyBuffer::new(body_bytes, described);
+        *self = Self::Body(Partial { publish, properties, body, hold: None });
         Ok(None)
     }
 
@@ -132,17 +133,17 @@ impl Content {
             Self::Nothing => return Err(no_method()),
             Self::Header(_) => return Err(no_header("got non content header frame instead")),
         };
-        if partial.body.len() + payload.len() > partial.body_bytes {
-            let text = format!("the body is longer than the {} bytes announced", partial.body_bytes);
+        if payload.len() > partial.body.missing_bytes() {
+            let text = format!("the body is longer than the {} bytes announced", partial.body.body_bytes());
             return Err(Refusal::new(ReplyCode::FrameError, text));
         }
-        partial.add(payload);
-        if partial.body.len() < partial.body_bytes {
+        partial.body.extend(payload);
+        if partial.body.missing_bytes() > 0 {
             return Ok(None);
         }
         match std::mem::take(self) {
             Self::Body(Partial { publish, properties, body, hold, .. }) => {
-                Ok(Some(Whole { publish, properties, body: body.into(), hold }))
+                Ok(Some(Whole { publish, properties, body, hold }))
             }
             Self::Nothing | Self::Header(_) => Ok(None),
         }

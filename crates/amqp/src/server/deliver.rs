@@ -24,7 +24,7 @@ use super::source::{Arrival, Batch, News, Source, await_messages};
 use super::unacked::Held;
 use crate::address::Address;
 use crate::codec::method::basic;
-use crate::codec::{FrameMax, Properties, PropertiesBuilder, ShortStr, TableBuf, encode_message};
+use crate::codec::{FrameMax, Properties, PropertiesBuilder, ShortStr, TableBuf};
 use crate::headers::native_table;
 
 impl Session {
@@ -118,7 +118,7 @@ impl Session {
         let source = Arc::new(source);
         let frame_max = self.limits.frame_max;
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
-        let Some(view) = view(&source, &handed) else {
+        let Some((view, stored)) = view(&source, &handed) else {
             self.answer(number, &basic::GetEmpty { cluster_id: ShortStr::EMPTY });
             return Ok(());
         };
@@ -132,7 +132,7 @@ impl Session {
             routing_key: ShortStr::clipped(head.routing_key),
             message_count: clamp(left),
         };
-        encode_message(&mut self.out.bytes, number, &method, &head.properties, view.body, frame_max);
+        self.out.stored_message(number, &method, &head.properties, (view.body, stored), frame_max);
         if !get.no_ack {
             channel.unacked.push(held(tag, &source, &handed, Instant::now()));
         }
@@ -152,8 +152,8 @@ impl Session {
             exchange: ShortStr::EMPTY,
             routing_key: ShortStr::clipped(&reply.routing_key),
         };
-        let max = self.limits.frame_max;
-        encode_message(&mut self.out.bytes, reply.channel, &method, &reply.properties, &reply.body, max);
+        let (body, max) = (&reply.body, self.limits.frame_max);
+        self.out.stored_message(reply.channel, &method, &reply.properties, (body, body), max);
     }
 }
 
@@ -167,11 +167,11 @@ fn write_some(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: F
     // A cancelled consumer is not there any more: the rest goes back.
     let Some(consumer) = channel.consumers.get_mut(&batch.source.id) else { return };
     let now = Instant::now();
-    let (before, mut count) = (out.bytes.len(), 0u32);
+    let (before, mut count) = (out.len(), 0u32);
     while out.len() < room
         && let Some(handed) = batch.rest.next()
     {
-        let Some(view) = view(&batch.source, &handed) else { continue };
+        let Some((view, stored)) = view(&batch.source, &handed) else { continue };
         channel.delivered += 1;
         let tag = channel.delivered;
         let attempts_before = handed.attempts.saturating_sub(1);
@@ -185,14 +185,14 @@ fn write_some(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: F
             exchange: ShortStr::clipped(head.exchange),
             routing_key: ShortStr::clipped(head.routing_key),
         };
-        encode_message(&mut out.bytes, number, &method, &head.properties, view.body, max);
+        out.stored_message(number, &method, &head.properties, (view.body, stored), max);
         count += 1;
         if consumer.acks == Acks::Wanted {
             channel.unacked.push(held(tag, &batch.source, &handed, now));
         }
     }
     if batch.source.prefetch == 0 && count > 0 {
-        let more = consumer.window.written(count, out.bytes.len() - before);
+        let more = consumer.window.written(count, out.len() - before);
         if more > 0
             && let Some(id) = batch.source.seat().consumer
         {
@@ -205,10 +205,11 @@ fn held(tag: u64, source: &Arc<Source>, handed: &Handed, since: Instant) -> Held
     Held { tag, source: Arc::clone(source), offset: handed.offset, attempt: handed.attempts, since }
 }
 
-/// The message itself. One that cannot be read stays with the connection.
-fn view<'a>(source: &Source, handed: &'a Handed) -> Option<MessageView<'a>> {
-    match MessageView::parse(handed.payload.as_deref()?) {
-        Ok(view) => Some(view),
+/// The message itself, and the bytes that it lies in. One that cannot be read stays with the connection.
+fn view<'a>(source: &Source, handed: &'a Handed) -> Option<(MessageView<'a>, &'a Bytes)> {
+    let stored = handed.payload.as_ref()?;
+    match MessageView::parse(stored) {
+        Ok(view) => Some((view, stored)),
         Err(error) => {
             let (queue, offset) = (source.queue.name(), handed.offset);
             tracing::error!(%queue, %offset, %error, "a stored message cannot be read");

@@ -9,7 +9,7 @@ use super::content::{self, Content, Publish, Whole};
 use super::erlang;
 use super::error::{self, Refusal};
 use super::output::HARD_BYTES;
-use super::publish::Incoming;
+use super::publish::{Body, Incoming};
 use super::session::{Phase, Session, Slot};
 use crate::codec::method::{
     AccessMethod, BasicMethod, ChannelMethod, ConfirmMethod, ConnectionMethod, access, basic, channel,
@@ -60,15 +60,15 @@ impl Session {
                 && self.takes_publish(found.channel, found.body.len())
             {
                 frames.skip_bytes(found.bytes);
-                let incoming = Incoming {
+                let mut incoming = Incoming {
                     exchange: found.publish.exchange.as_bytes(),
                     routing_key: found.publish.routing_key.as_bytes(),
                     mandatory: found.publish.mandatory,
                     immediate: found.publish.immediate,
                     properties: found.properties,
-                    body: found.body,
+                    body: Body::Read(found.body),
                 };
-                if let Err(refusal) = self.publish(found.channel, &incoming, None) {
+                if let Err(refusal) = self.publish(found.channel, &mut incoming, None) {
                     self.conclude(found.channel, Err(refusal.of(basic::Publish::ID))).await;
                 }
                 if self.publishes_are_due() {
@@ -182,7 +182,7 @@ impl Session {
             Some(Slot::Open(channel)) => match take(&mut channel.content)? {
                 Some(mut whole) => {
                     let hold = whole.hold.take();
-                    self.publish(number, &whole.as_incoming(), hold)
+                    self.publish(number, &mut whole.as_incoming(), hold)
                         .map_err(|refusal| refusal.of(basic::Publish::ID))
                 }
                 None => {

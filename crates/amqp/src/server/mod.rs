@@ -34,6 +34,7 @@ mod output;
 mod pace;
 mod publish;
 mod queues;
+mod receive;
 mod reply_to;
 mod routing;
 mod session;

@@ -125,6 +125,9 @@ impl QueueBatch {
 
     /// A little more than was needed last time, so that like loads fit.
     fn expect_another(&mut self, bundle: &Bundle) {
+        if bundle.is_of_received() {
+            return;
+        }
         self.bytes_expected = bundle.bytes() + bundle.bytes() / 8;
         self.count_expected = bundle.len() + bundle.len() / 8;
     }
@@ -189,7 +192,30 @@ impl Outbox {
         }
     }
 
+    /// Whether bundles can be added: what waits for many queues is not overtaken.
+    pub(super) fn takes_bundles(&self) -> bool {
+        self.fanouts.is_empty()
+    }
+
+    /// Adds a message that is packed already, if [bundles are taken](Self::takes_bundles).
+    pub(super) fn add_bundle(&mut self, target: &Arc<Target>, bundle: Bundle, publisher: Publisher) {
+        debug_assert!(self.takes_bundles() && bundle.len() == 1, "one message, in its turn");
+        self.messages += 1;
+        self.bytes += bundle.bytes();
+        let batch = self.batch_for(target);
+        batch.bundles.push_back(bundle);
+        batch.publishers.push(publisher);
+    }
+
     fn add(&mut self, target: &Arc<Target>, message: &Draft<'_>, publisher: Publisher) {
+        self.messages += 1;
+        self.bytes += copy_bytes(message);
+        let batch = self.batch_for(target);
+        batch.add(message);
+        batch.publishers.push(publisher);
+    }
+
+    fn batch_for(&mut self, target: &Arc<Target>) -> &mut QueueBatch {
         let id = target.queue.id();
         let is_last = self.batches.get(self.last).is_some_and(|batch| batch.target.queue.id() == id);
         if !is_last {
@@ -198,11 +224,7 @@ impl Outbox {
                 self.batches.len() - 1
             });
         }
-        let batch = &mut self.batches[self.last];
-        batch.add(message);
-        batch.publishers.push(publisher);
-        self.messages += 1;
-        self.bytes += copy_bytes(message);
+        &mut self.batches[self.last]
     }
 
     /// Notes a publish that is to be confirmed.

@@ -1,9 +1,10 @@
 //! `basic.publish`: what a message asks for, where it goes, and what becomes of one that goes nowhere.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_broker::{Broker, Draft, Durability, PropertyFormat, Written};
+use nexo_broker::{BodyBuffer, Broker, Bundle, Draft, Durability, PropertyFormat, Written};
 use nexo_types::{DedupId, Millis, Priority};
 
 use super::arguments::QueueKind;
@@ -17,7 +18,7 @@ use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::routing::Target;
 use super::session::{Session, Slot};
 use crate::codec::method::basic;
-use crate::codec::{Properties, PropertiesBuilder, ReplyCode, ShortStr, encode_message};
+use crate::codec::{Properties, PropertiesBuilder, ReplyCode, ShortStr};
 use crate::headers::MessageHeaders;
 
 /// After a push of this many messages, work on them goes on in parallel. With fewer, waking a thread takes longer.
@@ -31,12 +32,37 @@ pub(super) struct Incoming<'a> {
     pub(super) mandatory: bool,
     pub(super) immediate: bool,
     pub(super) properties: &'a [u8],
-    pub(super) body: &'a [u8],
+    pub(super) body: Body<'a>,
+}
+
+/// Where a body lies.
+#[derive(Debug)]
+pub(super) enum Body<'a> {
+    /// Among what was read.
+    Read(&'a [u8]),
+    /// By itself. It may be taken; it is empty then.
+    Received(&'a mut BodyBuffer),
+}
+
+impl Body<'_> {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Read(body) => body,
+            Self::Received(body) => body.as_slice(),
+        }
+    }
+
+    fn take(&mut self) -> BodyBuffer {
+        match self {
+            Self::Read(body) => BodyBuffer::copy_of(body),
+            Self::Received(body) => std::mem::take(body),
+        }
+    }
 }
 
 impl Incoming<'_> {
     /// Kept beyond the buffer that it came in.
-    fn to_whole(&self) -> Whole {
+    fn take_whole(&mut self) -> Whole {
         let own = Bytes::copy_from_slice;
         Whole {
             publish: Publish {
@@ -46,21 +72,21 @@ impl Incoming<'_> {
                 immediate: self.immediate,
             },
             properties: own(self.properties),
-            body: own(self.body),
+            body: self.body.take(),
             hold: None,
         }
     }
 }
 
 impl Whole {
-    pub(super) fn as_incoming(&self) -> Incoming<'_> {
+    pub(super) fn as_incoming(&mut self) -> Incoming<'_> {
         Incoming {
             exchange: &self.publish.exchange,
             routing_key: &self.publish.routing_key,
             mandatory: self.publish.mandatory,
             immediate: self.publish.immediate,
             properties: &self.properties,
-            body: &self.body,
+            body: Body::Received(&mut self.body),
         }
     }
 }
@@ -71,7 +97,7 @@ impl Session {
     pub(super) fn publish(
         &mut self,
         number: u16,
-        incoming: &Incoming<'_>,
+        incoming: &mut Incoming<'_>,
         hold: Option<Hold>,
     ) -> Result<(), Refusal> {
         if incoming.immediate {
@@ -93,7 +119,7 @@ impl Session {
         match &mut channel.mode {
             Mode::Transaction(transaction) => {
                 self.intake.progress = std::time::Instant::now();
-                if let Some(bytes) = transaction.publish(incoming.to_whole(), hold, &self.intake)? {
+                if let Some(bytes) = transaction.publish(incoming.take_whole(), hold, &self.intake)? {
                     self.intake.wait(number, channel.serial, bytes);
                 }
                 Ok(())
@@ -102,7 +128,7 @@ impl Session {
         }
     }
 
-    pub(super) fn publish_now(&mut self, number: u16, incoming: &Incoming<'_>) -> Result<(), Refusal> {
+    pub(super) fn publish_now(&mut self, number: u16, incoming: &mut Incoming<'_>) -> Result<(), Refusal> {
         if self.publish_like_the_last(number, incoming) {
             return Ok(());
         }
@@ -126,7 +152,6 @@ impl Session {
         let publisher = number_publish(number, channel.serial, &mut channel.mode, &mut self.outbox);
         let mut is_routed = !route.targets.is_empty();
         let draft = Draft {
-            body: incoming.body,
             format: PropertyFormat::Amqp,
             address: route.address,
             properties: &stored,
@@ -138,12 +163,18 @@ impl Session {
             ..Draft::default()
         };
         self.published_nowhere |= !is_routed;
-        self.outbox.add_all(route.targets, &draft, publisher);
+        let is_reply = exchange.is_empty() && key.starts_with(REPLY_TO_PREFIX.as_bytes());
+        if is_reply {
+            let body = incoming.body.as_slice();
+            self.outbox.add_all(route.targets, &Draft { body, ..draft }, publisher);
+        } else {
+            add_taking_body(&mut self.outbox, route.targets, draft, &mut incoming.body, publisher);
+        }
         if reply_address.is_none() {
             self.last_asks.note(incoming.properties, &facts);
         }
-        if exchange.is_empty() && key.starts_with(REPLY_TO_PREFIX.as_bytes()) {
-            is_routed |= self.shared.replies.send(key, &stored, incoming.body);
+        if is_reply {
+            is_routed |= self.shared.replies.send(key, &stored, incoming.body.as_slice());
         }
         if !is_routed && incoming.mandatory {
             let returned = basic::Return {
@@ -152,15 +183,15 @@ impl Session {
                 exchange: ShortStr::clipped(exchange),
                 routing_key: ShortStr::clipped(key),
             };
-            let (out, max) = (&mut self.out.bytes, self.limits.frame_max);
-            encode_message(out, number, &returned, incoming.properties, incoming.body, max);
+            let (body, max) = (incoming.body.as_slice(), self.limits.frame_max);
+            self.out.message(number, &returned, incoming.properties, body, max);
         }
         Ok(())
     }
 
     /// Takes a publish in if it goes where the channel's last one went and asks for what the last one asked for, as
     /// nearly all do.
-    fn publish_like_the_last(&mut self, number: u16, incoming: &Incoming<'_>) -> bool {
+    fn publish_like_the_last(&mut self, number: u16, incoming: &mut Incoming<'_>) -> bool {
         let Some(asks) = self.last_asks.recall(incoming.properties) else { return false };
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return false };
         let generation = self.shared.broker.routes_generation();
@@ -171,7 +202,6 @@ impl Session {
         }
         let publisher = number_publish(number, channel.serial, &mut channel.mode, &mut self.outbox);
         let draft = Draft {
-            body: incoming.body,
             format: PropertyFormat::Amqp,
             address: route.address,
             properties: incoming.properties,
@@ -180,7 +210,7 @@ impl Session {
             durability: asks.durability,
             ..Draft::default()
         };
-        self.outbox.add_all(route.targets, &draft, publisher);
+        add_taking_body(&mut self.outbox, route.targets, draft, &mut incoming.body, publisher);
         true
     }
 
@@ -221,6 +251,26 @@ impl Session {
         self.pace.check(&self.shared.broker, flushed.pushed);
         Some(flushed.written)
     }
+}
+
+/// Adds a message for all its queues. A large body that was received by itself and goes to one queue is not copied.
+#[inline]
+fn add_taking_body(
+    outbox: &mut Outbox,
+    targets: &[Arc<Target>],
+    message: Draft<'_>,
+    body: &mut Body<'_>,
+    publisher: Publisher,
+) {
+    if let (Body::Received(received), [target]) = (&mut *body, targets)
+        && outbox.takes_bundles()
+    {
+        match Bundle::of_received(&for_target(message, target), std::mem::take(received)) {
+            Ok(bundle) => return outbox.add_bundle(target, bundle, publisher),
+            Err(back) => **received = back,
+        }
+    }
+    outbox.add_all(targets, &Draft { body: body.as_slice(), ..message }, publisher);
 }
 
 /// Lets others have their turn, and the disk catch up.

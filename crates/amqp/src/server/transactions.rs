@@ -115,8 +115,8 @@ impl Session {
     /// Answers when everything is as safe as it would be if it were confirmed.
     async fn commit(&mut self, number: u16) -> Result<(), Refusal> {
         let mut done = self.begin_anew(number)?;
-        for message in std::mem::take(&mut done.publishes) {
-            self.publish_now(number, &message.as_incoming())?;
+        for mut message in std::mem::take(&mut done.publishes) {
+            self.publish_now(number, &mut message.as_incoming())?;
             // Copies for many queues are made a part at a time. On a full disk the rest waits with them.
             if self.outbox.is_full()
                 && !self.blocked

@@ -121,6 +121,11 @@ impl Client {
 
     /// Connects and gets as far as `connection.open-ok`.
     pub async fn connect(address: SocketAddr) -> Self {
+        Self::connect_with(address, MAX).await
+    }
+
+    /// As [`Self::connect`], with frames of at most this size.
+    pub async fn connect_with(address: SocketAddr, max: FrameMax) -> Self {
         let mut client = Self::begin(address).await;
         client.raw(&PROTOCOL_HEADER).await;
         client.expect("connection.start").await;
@@ -137,7 +142,7 @@ impl Client {
         };
         client.send(0, &start_ok).await;
         client.expect("connection.tune").await;
-        let tune = connection::TuneOk { channel_max: 2047, frame_max: MAX.bytes(), heartbeat: 0 };
+        let tune = connection::TuneOk { channel_max: 2047, frame_max: max.bytes(), heartbeat: 0 };
         client.send(0, &tune).await;
         let virtual_host = ShortStr::from_static("/");
         client
