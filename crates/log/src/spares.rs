@@ -5,12 +5,17 @@
 //! as long. So a new file is filled with zeros before it is used, and the file of a retired segment is used
 //! again. It is not zeroed then: it gets another salt, and with that none of its old frames verify.
 //!
+//! Zeros take the disk's time from those who wait for it. They are written in steps, so that a sync in between waits for
+//! little; and not at all while segments fill one after the other, when every sync is large and the file system's own
+//! records do not count.
+//!
 //! The file of an oversize frame is as large as that frame needs. It is written once, so it is not zeroed, and
 //! it is removed when it is not needed any more.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nexo_types::SegmentId;
 use parking_lot::Mutex;
@@ -23,7 +28,10 @@ use crate::inventory::{Inventory, Leaves};
 use crate::layout::{SEGMENTS, SPARE, segment_path};
 use crate::segment::Segment;
 
+/// Zeros that are written and synced at once.
 const ZEROS_BYTES: usize = 1024 * 1024;
+/// If a new file is wanted so soon after the one before it, segments fill faster than zeros should be written.
+const HURRY: Duration = Duration::from_secs(1);
 
 /// The pool of files in `spare/`.
 #[derive(Debug)]
@@ -33,6 +41,8 @@ pub(crate) struct Spares {
     files_max: usize,
     names: Mutex<Vec<String>>,
     inventory: Inventory,
+    /// When the latest new file was wanted.
+    created_at: Mutex<Option<Instant>>,
 }
 
 impl Spares {
@@ -57,7 +67,8 @@ impl Spares {
             }
             disk.remove(&path)?;
         }
-        Ok((Self { disk, segment_bytes, files_max, names: Mutex::new(names), inventory }, highest))
+        let (names, created_at) = (Mutex::new(names), Mutex::new(None));
+        Ok((Self { disk, segment_bytes, files_max, names, inventory, created_at }, highest))
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -79,7 +90,10 @@ impl Spares {
     /// Makes a new segment of a size of its own, to be written bit by bit.
     pub(crate) fn create(&self, id: SegmentId, bytes: u32) -> io::Result<Segment> {
         let header = Header { id, salt: random_salt(), file_bytes: bytes };
-        let file = self.create_file(&header, bytes, Zeros::Always)?;
+        let before = self.created_at.lock().replace(Instant::now());
+        let in_a_hurry = before.is_some_and(|before| before.elapsed() < HURRY);
+        let zeros = if in_a_hurry { Zeros::UnlessReserved } else { Zeros::Always };
+        let file = self.create_file(&header, bytes, zeros)?;
         Ok(Segment::empty(header, file, bytes))
     }
 
@@ -191,7 +205,7 @@ impl Spares {
 enum Zeros {
     /// Many small durable writes will follow, and each is faster for it.
     Always,
-    /// One large write will follow: all it needs is that there is room.
+    /// Large writes will follow: all they need is that there is room.
     UnlessReserved,
 }
 
@@ -232,6 +246,7 @@ fn write_zeros(file: &dyn DiskFile, bytes: u32) -> io::Result<()> {
     while at < u64::from(bytes) {
         let len = zeros.len().min((u64::from(bytes) - at) as usize);
         file.write_at(&zeros[..len], at)?;
+        file.sync_data()?;
         at += len as u64;
     }
     Ok(())
