@@ -6,7 +6,7 @@ mod raw_client;
 use std::time::Duration;
 
 use nexo_amqp::codec::Method;
-use nexo_amqp::codec::method::{ChannelMethod, channel, tx};
+use nexo_amqp::codec::method::{ChannelMethod, basic, channel, tx};
 use nexo_broker::BrokerOptions;
 use nexo_types::limits;
 use raw_client::{Client, Served, TRANSIENT, within};
@@ -186,4 +186,30 @@ async fn a_large_prefetch_does_not_bring_a_client_that_does_not_read_more_bytes(
     for _ in 0..400 {
         assert_eq!(deaf.delivery().await.2.len(), 100_000);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_without_a_limit_that_does_not_acknowledge_gets_no_more_when_memory_is_short() {
+    const COUNT: u64 = 120_000;
+    let options = BrokerOptions { memory_bytes_max: 16 * MIB, ..BrokerOptions::new("memory") };
+    let served = Served::start_on(nexo_amqp::Options::default(), options).await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    for _ in 0..COUNT / 1000 {
+        client.publish_at_once("q", TRANSIENT, &[b"x".as_slice(); 1000]).await;
+    }
+    let mut greedy = served.client().await;
+    greedy.consume("q", false).await;
+    let mut got = 0;
+    while let Ok((tag, ..)) = tokio::time::timeout(Duration::from_secs(1), greedy.delivery()).await {
+        got = tag;
+    }
+    assert!((65_000..COUNT - 20_000).contains(&got), "{got} came");
+    // Others have their share.
+    let mut modest = served.client().await;
+    modest.consume("q", true).await;
+    assert_eq!(modest.delivery().await.2, b"x");
+    drop(modest);
+    greedy.send(1, &basic::Ack { delivery_tag: got, multiple: true }).await;
+    assert_eq!(greedy.delivery().await.0, got + 1, "it goes on");
 }

@@ -180,6 +180,12 @@ impl QueueHandle {
         self.slot.id
     }
 
+    /// Whether the broker has no memory for more messages, of whichever queue.
+    #[must_use]
+    pub fn is_memory_short(&self) -> bool {
+        self.shared.under_pressure()
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &QueueName {

@@ -58,6 +58,8 @@ pub(super) struct Consumer {
     pub(super) acks: Acks,
     pub(super) priority: i32,
     pub(super) window: Window,
+    /// Messages that it may have once there is memory to remember that it has them.
+    pub(super) withheld: u32,
     pub(super) _seat: SeatGuard,
 }
 

@@ -243,7 +243,7 @@ impl Connection {
             wait = wait.min(TIMEOUT_TICK_MIN);
         }
         let waits_for_disk = self.session.blocked || self.session.settle_refusal.is_some();
-        if waits_for_disk || self.closing_until.is_some() {
+        if waits_for_disk || self.session.withholds || self.closing_until.is_some() {
             wait = wait.min(BLOCKED_TICK);
         }
         let latest = Instant::now() + wait;
@@ -357,6 +357,9 @@ impl Connection {
         }
         self.session.settle_refused();
         self.session.unblock().await;
+        if self.session.withholds {
+            self.session.give_withheld();
+        }
         self.session.end_standstill().await;
         self.release_buffers();
         if self.session.shortest_timeout.is_some() {

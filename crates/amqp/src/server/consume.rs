@@ -54,7 +54,8 @@ impl Session {
         let source = Arc::new(source);
         let stop = Arc::new(Notify::new());
         let window = Window::new(source.queue.mean_bytes());
-        let consumer = Consumer { tag: tag.clone(), source, stop, acks, priority, window, _seat: seat };
+        let consumer =
+            Consumer { tag: tag.clone(), source, stop, acks, priority, window, withheld: 0, _seat: seat };
         let subscription = subscribe(&consumer, limit, 0, socket)?;
         let waiting = await_messages(Arc::clone(&consumer.source), subscription, Arc::clone(&consumer.stop));
         channel.tags.insert(tag.clone(), serial);

@@ -14,7 +14,7 @@ use nexo_broker::{
 use nexo_types::QueueName;
 
 use super::arguments::{QueueKind, Traits};
-use super::channel::{Acks, Channel};
+use super::channel::{Acks, Channel, Consumer};
 use super::error::Refusal;
 use super::output::Output;
 use super::queues::clamp;
@@ -26,6 +26,10 @@ use crate::address::Address;
 use crate::codec::method::basic;
 use crate::codec::{FrameMax, Properties, PropertiesBuilder, ShortStr, TableBuf};
 use crate::headers::native_table;
+
+/// Messages that a channel may hold unacknowledged while memory is short, if its consumers have no limit. The largest
+/// limit that `basic.qos` can set.
+const UNACKED_FREE: usize = u16::MAX as usize;
 
 impl Session {
     /// Takes in what a subscription brought, and has it wait for more.
@@ -79,10 +83,22 @@ impl Session {
             && let Some(mut batch) = self.waiting.pop_front()
         {
             let Some(Slot::Open(channel)) = self.channels.get_mut(&batch.source.channel) else { continue };
-            write_batch(channel, &mut batch, &mut self.out, self.limits.frame_max);
+            self.withholds |= write_batch(channel, &mut batch, &mut self.out, self.limits.frame_max);
             if !batch.rest.as_slice().is_empty() && channel.consumers.contains_key(&batch.source.id) {
                 self.waiting.push_front(batch);
                 return;
+            }
+        }
+    }
+
+    /// Looks again at consumers that wait until there is memory for what they hold.
+    pub(super) fn give_withheld(&mut self) {
+        self.withholds = false;
+        for slot in self.channels.values_mut() {
+            let Slot::Open(channel) = slot else { continue };
+            let unacked = channel.unacked.len();
+            for consumer in channel.consumers.values_mut() {
+                self.withholds |= withhold(consumer, unacked);
             }
         }
     }
@@ -157,15 +173,21 @@ impl Session {
     }
 }
 
-/// Writes a batch, as long as there is room.
-fn write_batch(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax) {
-    write_some(channel, batch, out, max, super::output::SOFT_BYTES);
+/// Writes a batch, as long as there is room. `true` if its consumer gets no more for now.
+fn write_batch(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax) -> bool {
+    write_some(channel, batch, out, max, super::output::SOFT_BYTES)
 }
 
-fn write_some(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax, room: usize) {
+fn write_some(
+    channel: &mut Channel,
+    batch: &mut Batch,
+    out: &mut Output,
+    max: FrameMax,
+    room: usize,
+) -> bool {
     let number = batch.source.channel;
     // A cancelled consumer is not there any more: the rest goes back.
-    let Some(consumer) = channel.consumers.get_mut(&batch.source.id) else { return };
+    let Some(consumer) = channel.consumers.get_mut(&batch.source.id) else { return false };
     let now = Instant::now();
     let (before, mut count) = (out.len(), 0u32);
     while out.len() < room
@@ -192,13 +214,24 @@ fn write_some(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: F
         }
     }
     if batch.source.prefetch == 0 && count > 0 {
-        let more = consumer.window.written(count, out.len() - before);
-        if more > 0
-            && let Some(id) = batch.source.seat().consumer
-        {
-            batch.source.queue.add_credit(id, more);
-        }
+        consumer.withheld += consumer.window.written(count, out.len() - before);
+        return withhold(consumer, channel.unacked.len());
     }
+    false
+}
+
+/// Lets a consumer without a limit have more, unless its client holds so much that memory is short. `true` if it has to
+/// wait.
+fn withhold(consumer: &mut Consumer, unacked: usize) -> bool {
+    let source = &consumer.source;
+    if consumer.withheld == 0 || (unacked > UNACKED_FREE && source.queue.is_memory_short()) {
+        return consumer.withheld > 0;
+    }
+    let more = std::mem::take(&mut consumer.withheld);
+    if let Some(id) = source.seat().consumer {
+        source.queue.add_credit(id, more);
+    }
+    false
 }
 
 fn held(tag: u64, source: &Arc<Source>, handed: &Handed, since: Instant) -> Held {

@@ -69,6 +69,8 @@ pub(super) struct Session {
     /// Whether something was published that no queue was asked to take: nobody has looked whether the disk is full.
     pub(super) published_nowhere: bool,
     pub(super) pace: Pace,
+    /// Whether a consumer waits until there is memory for what it holds.
+    pub(super) withholds: bool,
     pub(super) intake: ConnectionIntake,
     pub(super) reply_bytes: Arc<AtomicUsize>,
     pub(super) owns_queues: bool,
@@ -154,6 +156,7 @@ impl Session {
             replies,
             phase: Phase::Running,
             blocked: false,
+            withholds: false,
             published_nowhere: false,
             pace: Pace::default(),
             intake,

@@ -77,6 +77,12 @@ use tokens::Tokens;
 /// Bytes of loose messages that are kept in memory for a queue although the log has them.
 const LOOSE_CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
+/// What a loose message takes in memory besides its bytes: a table with a lease for each is at times half empty, and whoever
+/// holds the message remembers it too.
+const LOOSE_BYTES: u64 = 2 * size_of::<Lease>() as u64 + 64;
+/// What a queue with messages in memory takes for that, besides: containers grow in steps.
+const IN_USE_BYTES: u64 = 2048;
+
 /// The state of one queue and the rules that change it.
 #[derive(Debug)]
 pub struct Queue {
@@ -411,7 +417,8 @@ impl Queue {
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let loose = self.len() - self.lanes.len();
-        self.lanes.resident_bytes() + loose * size_of::<Lease>() as u64 + self.loose_cached_bytes
+        let resident = self.lanes.resident_bytes() + loose * LOOSE_BYTES + self.loose_cached_bytes;
+        if resident == 0 { 0 } else { resident + IN_USE_BYTES }
     }
 
     /// Everything that is neither with a consumer nor about to be moved.
