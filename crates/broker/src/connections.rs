@@ -2,16 +2,19 @@
 //! needs; so every port asks here before it serves a connection, and one too many is closed at once.
 //!
 //! The management port has a share of its own: clients cannot keep a health check out, and whoever fills the management
-//! port keeps no client out.
+//! port keeps no client out. Where a connection may wait for its next request, as in HTTP, one that waits makes room for a
+//! new one: silent connections keep nobody out.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 
 use crate::traffic::Protocol;
 
@@ -36,6 +39,47 @@ pub struct Connections {
     accepted: [AtomicU64; Protocol::ALL.len()],
     refused: [AtomicU64; Protocol::ALL.len()],
     warned_at: Mutex<Option<Instant>>,
+    /// Those whose clients send requests now and then, the oldest first.
+    request_wise: Mutex<BTreeMap<u64, (Protocol, Arc<Presence>)>>,
+    next_number: AtomicU64,
+}
+
+/// What a connection does, and whether it is to go.
+#[derive(Debug, Default)]
+pub struct Presence {
+    in_request: AtomicBool,
+    /// Whether it ever had a request.
+    is_known: AtomicBool,
+    is_asked_to_go: AtomicBool,
+    go: Notify,
+}
+
+impl Presence {
+    /// Notes that a request begins to be worked on, or has been answered.
+    pub fn set_in_request(&self, in_request: bool) {
+        self.is_known.store(true, Ordering::Relaxed);
+        self.in_request.store(in_request, Ordering::SeqCst);
+    }
+
+    /// Whether a request is being worked on.
+    #[must_use]
+    pub fn is_in_request(&self) -> bool {
+        self.in_request.load(Ordering::SeqCst)
+    }
+
+    /// Resolves when it has to make room for another connection. It may go on if it has a request by then.
+    pub async fn asked_to_go(&self) {
+        self.go.notified().await;
+    }
+
+    /// Asks it to go, if it waits for a request and has not been asked yet.
+    fn ask_to_go(&self) -> bool {
+        let asked = !self.is_in_request() && !self.is_asked_to_go.swap(true, Ordering::Relaxed);
+        if asked {
+            self.go.notify_one();
+        }
+        asked
+    }
 }
 
 /// The connections of one port.
@@ -55,6 +99,16 @@ pub struct ConnectionCounts {
 pub struct ConnectionPermit {
     connections: Arc<Connections>,
     protocol: Protocol,
+    number: u64,
+    presence: Arc<Presence>,
+}
+
+impl ConnectionPermit {
+    /// What its connection does.
+    #[must_use]
+    pub const fn presence(&self) -> &Arc<Presence> {
+        &self.presence
+    }
 }
 
 impl Connections {
@@ -69,6 +123,8 @@ impl Connections {
             accepted: Default::default(),
             refused: Default::default(),
             warned_at: Mutex::default(),
+            request_wise: Mutex::default(),
+            next_number: AtomicU64::new(0),
         }
     }
 
@@ -81,24 +137,44 @@ impl Connections {
         }
     }
 
-    /// Lets a connection in, unless there are too many.
+    /// Lets a connection in, unless there are too many and none of them can go.
     pub fn admit(self: &Arc<Self>, protocol: Protocol) -> Option<ConnectionPermit> {
-        {
-            let mut open = self.open.lock();
-            let http = open[Protocol::Http as usize];
-            let among = match protocol {
-                Protocol::Http => http,
-                Protocol::Amqp | Protocol::Grpc | Protocol::Sqs => open.iter().sum::<usize>() - http,
-            };
-            if among >= self.max(protocol) {
-                drop(open);
-                self.refused[protocol as usize].fetch_add(1, Ordering::Relaxed);
-                return None;
-            }
-            open[protocol as usize] += 1;
+        // One that was asked to go is gone a moment later, and until then there is one more.
+        if !self.take_room(protocol) && !self.make_room(protocol) {
+            self.refused[protocol as usize].fetch_add(1, Ordering::Relaxed);
+            return None;
         }
         self.accepted[protocol as usize].fetch_add(1, Ordering::Relaxed);
-        Some(ConnectionPermit { connections: Arc::clone(self), protocol })
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let presence = Arc::new(Presence::default());
+        if is_request_wise(protocol) {
+            self.request_wise.lock().insert(number, (protocol, Arc::clone(&presence)));
+        }
+        Some(ConnectionPermit { connections: Arc::clone(self), protocol, number, presence })
+    }
+
+    fn take_room(&self, protocol: Protocol) -> bool {
+        let mut open = self.open.lock();
+        let http = open[Protocol::Http as usize];
+        let among = match protocol {
+            Protocol::Http => http,
+            Protocol::Amqp | Protocol::Grpc | Protocol::Sqs => open.iter().sum::<usize>() - http,
+        };
+        let has_room = among < self.max(protocol);
+        open[protocol as usize] += usize::from(has_room);
+        has_room
+    }
+
+    /// Asks a connection to go that waits for a request: one that never had any rather than one that may want to go on.
+    fn make_room(&self, protocol: Protocol) -> bool {
+        let request_wise = self.request_wise.lock();
+        let mut silent: Vec<&Arc<Presence>> =
+            request_wise.values().filter(|(of, _)| *of == protocol).map(|(_, presence)| presence).collect();
+        // The oldest stay first.
+        silent.sort_by_key(|presence| presence.is_known.load(Ordering::Relaxed));
+        let has_room = silent.into_iter().any(|presence| presence.ask_to_go());
+        self.open.lock()[protocol as usize] += usize::from(has_room);
+        has_room
     }
 
     /// The next connection that may be served. Those that there is no room for are closed, and an accept that fails is
@@ -151,7 +227,18 @@ impl Connections {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
+        if is_request_wise(self.protocol) {
+            self.connections.request_wise.lock().remove(&self.number);
+        }
         self.connections.open.lock()[self.protocol as usize] -= 1;
+    }
+}
+
+/// Whether a connection may wait for its next request, and be closed meanwhile.
+const fn is_request_wise(protocol: Protocol) -> bool {
+    match protocol {
+        Protocol::Sqs | Protocol::Http => true,
+        Protocol::Amqp | Protocol::Grpc => false,
     }
 }
 
@@ -180,8 +267,12 @@ mod tests {
     #[test]
     fn the_management_port_and_the_others_do_not_take_each_others_room() {
         let connections = Arc::new(Connections::new(16));
+        let busy = |permit: ConnectionPermit| {
+            permit.presence().set_in_request(true);
+            permit
+        };
         let admitted = |protocol, times: usize| -> Vec<ConnectionPermit> {
-            (0..times).filter_map(|_| connections.admit(protocol)).collect()
+            (0..times).filter_map(|_| connections.admit(protocol).map(busy)).collect()
         };
         let http = admitted(Protocol::Http, 20);
         let (amqp, sqs) = (admitted(Protocol::Amqp, 10), admitted(Protocol::Sqs, 10));
@@ -191,6 +282,27 @@ mod tests {
         drop(amqp);
         assert!(connections.admit(Protocol::Grpc).is_some());
         assert!(connections.admit(Protocol::Http).is_none());
+    }
+
+    #[test]
+    fn who_waits_for_a_request_makes_room_and_first_who_never_had_one() {
+        let connections = Arc::new(Connections::new(24));
+        let permits: Vec<ConnectionPermit> =
+            (0..3).map(|_| connections.admit(Protocol::Http).unwrap()).collect();
+        permits[0].presence().set_in_request(true);
+        permits[1].presence().set_in_request(true);
+        permits[1].presence().set_in_request(false);
+        let asked = |permit: &ConnectionPermit| permit.presence().is_asked_to_go.load(Ordering::Relaxed);
+        let fourth = connections.admit(Protocol::Http).unwrap();
+        assert_eq!([0, 1, 2].map(|at| asked(&permits[at])), [false, false, true]);
+        fourth.presence().set_in_request(true);
+        let fifth = connections.admit(Protocol::Http).unwrap();
+        assert!(asked(&permits[1]), "it had one, and waits for the next");
+        fifth.presence().set_in_request(true);
+        assert!(connections.admit(Protocol::Http).is_none(), "all others are at work or about to go");
+        assert!(connections.admit(Protocol::Amqp).is_some());
+        drop(permits);
+        assert_eq!(connections.counts(Protocol::Http).open, 2);
     }
 
     #[test]
@@ -207,6 +319,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let _first = TcpStream::connect(address).await.unwrap();
         let (stream, _, permit) = connections.accept(Protocol::Http, &listener).await;
+        permit.presence().set_in_request(true);
         let mut second = TcpStream::connect(address).await.unwrap();
         let next = tokio::spawn({
             let connections = Arc::clone(&connections);

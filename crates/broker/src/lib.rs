@@ -58,7 +58,7 @@ mod traffic;
 mod workers;
 
 pub use broker::Broker;
-pub use connections::{ConnectionCounts, ConnectionPermit, Connections};
+pub use connections::{ConnectionCounts, ConnectionPermit, Connections, Presence};
 pub use delivery::Delivery;
 pub use describe::{BindingShown, QueueDetails, QueueKind};
 pub use error::{

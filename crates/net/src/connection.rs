@@ -4,11 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use nexo_broker::{Broker, ConnectionPermit, Counted, Protocol};
+use nexo_broker::{Broker, ConnectionPermit, Counted, Presence, Protocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -32,26 +31,11 @@ pub enum ReadLimit {
         /// From the beginning of the connection on.
         within: Duration,
     },
-    /// The head of a request, whenever [`InRequest`] says that none is being worked on.
+    /// The head of a request, whenever [`Presence`] says that none is being worked on.
     Head {
         /// From its first byte on.
         within: Duration,
     },
-}
-
-/// Whether a request is being worked on, so that bytes that come belong to its body. A clone is of the same connection.
-#[derive(Clone, Debug, Default)]
-pub struct InRequest(Arc<AtomicBool>);
-
-impl InRequest {
-    /// Notes that a request begins to be worked on, or has been answered.
-    pub fn set(&self, in_request: bool) {
-        self.0.store(in_request, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
 }
 
 /// A TCP connection.
@@ -63,13 +47,12 @@ pub struct Connection {
     local: SocketAddr,
     opened: Instant,
     awaited: Awaited,
-    in_request: InRequest,
     write_stall: Duration,
     /// Runs while a write makes no progress.
     stalled: Option<Pin<Box<Sleep>>>,
     _counted: Counted,
     // Dropped after the stream: the next may have its descriptor.
-    _permit: ConnectionPermit,
+    permit: ConnectionPermit,
 }
 
 /// What must come in time.
@@ -99,7 +82,7 @@ impl Awaited {
     }
 
     /// Notes that so many bytes came, and tells what did not come in time.
-    fn note(&mut self, came: usize, in_request: &InRequest, cx: &mut Context<'_>) -> Poll<&'static str> {
+    fn note(&mut self, came: usize, presence: &Presence, cx: &mut Context<'_>) -> Poll<&'static str> {
         match self {
             Self::Nothing => Poll::Pending,
             Self::Opening { missing, deadline } => {
@@ -112,7 +95,7 @@ impl Awaited {
                 deadline.as_mut().poll(cx).map(|()| "the peer says nothing")
             }
             Self::Head { within, deadline } => {
-                if in_request.get() {
+                if presence.is_in_request() {
                     *deadline = None;
                 } else if came > 0 && deadline.is_none() {
                     *deadline = Some(Box::pin(sleep(*within)));
@@ -158,11 +141,10 @@ impl Connection {
             local,
             opened,
             awaited: Awaited::new(limits.read, opened),
-            in_request: InRequest::default(),
             write_stall: limits.write_stall,
             stalled: None,
             _counted: broker.traffic().connection(protocol),
-            _permit: permit,
+            permit,
         })
     }
 
@@ -178,10 +160,10 @@ impl Connection {
         self.local
     }
 
-    /// Where to note that a request is being worked on.
+    /// Where to note that a request is being worked on: bytes that come then belong to its body.
     #[must_use]
-    pub fn in_request(&self) -> InRequest {
-        self.in_request.clone()
+    pub fn presence(&self) -> Arc<Presence> {
+        Arc::clone(self.permit.presence())
     }
 
     fn late(&self, what: &'static str) -> io::Error {
@@ -225,7 +207,7 @@ impl AsyncRead for Connection {
             return read;
         }
         let came = buf.filled().len() - before;
-        match this.awaited.note(came, &this.in_request, cx) {
+        match this.awaited.note(came, this.permit.presence(), cx) {
             Poll::Ready(what) => Poll::Ready(Err(this.late(what))),
             Poll::Pending => read,
         }
@@ -335,10 +317,10 @@ mod tests {
     #[tokio::test]
     async fn a_body_may_take_its_time() {
         let (broker, mut connection, mut client) = connected(HEAD).await;
-        let in_request = connection.in_request();
+        let presence = connection.presence();
         client.write_all(b"head").await.unwrap();
         connection.read_exact(&mut [0; 4]).await.unwrap();
-        in_request.set(true);
+        presence.set_in_request(true);
         let sending = tokio::spawn(async move {
             for _ in 0..3 {
                 tokio::time::sleep(SHORT * 2).await;
@@ -349,7 +331,7 @@ mod tests {
         for _ in 0..3 {
             connection.read_u8().await.unwrap();
         }
-        in_request.set(false);
+        presence.set_in_request(false);
         let client = sending.await.unwrap();
         let sending = tokio::spawn(drip(client));
         let (_, error) = read_until_late(&mut connection).await;

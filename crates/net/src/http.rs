@@ -1,6 +1,7 @@
 //! The HTTP/1.1 server that the HTTP ports share: its connections, and how long they may take.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -8,13 +9,16 @@ use axum::body::Body;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use nexo_broker::{Broker, Protocol};
+use nexo_broker::{Broker, Presence, Protocol};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
 use crate::accept::{Accepted, serve_connections};
 use crate::connection::{Connection, ReadLimit, TimeLimits};
+
+/// How often is looked whether a request is answered that came at the last moment.
+const ONE_REQUEST: Duration = Duration::from_millis(50);
 
 /// How long a client may keep a port waiting. What a request's body may take is for whoever reads it to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,15 +73,16 @@ impl HttpPort {
             return;
         };
         let ends = Ends { peer: connection.peer(), local: connection.local() };
-        let in_request = connection.in_request();
+        let presence = connection.presence();
+        let in_service = Arc::clone(&presence);
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
-            in_request.set(true);
+            in_service.set_in_request(true);
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(ends);
-            let (in_request, answer) = (in_request.clone(), router.clone().call(request));
+            let (presence, answer) = (Arc::clone(&in_service), router.clone().call(request));
             async move {
                 let answer = answer.await;
-                in_request.set(false);
+                presence.set_in_request(false);
                 answer
             }
         });
@@ -92,9 +97,22 @@ impl HttpPort {
                 serving.as_mut().graceful_shutdown();
                 serving.await
             }
+            () = gives_way(&presence) => {
+                tracing::debug!(protocol = protocol.name(), %ends.peer, "connection ended: another needs its place");
+                return;
+            }
         };
         if let Err(error) = ended {
             tracing::debug!(protocol = protocol.name(), %error, "a connection failed");
         }
+    }
+}
+
+/// Resolves when the connection is to make room for another, and waits for a request.
+async fn gives_way(presence: &Presence) {
+    presence.asked_to_go().await;
+    // It may have got one just now.
+    while presence.is_in_request() {
+        tokio::time::sleep(ONE_REQUEST).await;
     }
 }

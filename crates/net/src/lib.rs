@@ -11,6 +11,6 @@ mod host;
 mod http;
 
 pub use accept::{Accepted, serve_connections};
-pub use connection::{Connection, InRequest, ReadLimit, TimeLimits};
+pub use connection::{Connection, ReadLimit, TimeLimits};
 pub use host::{is_for_this_machine, is_loopback_name};
 pub use http::{Ends, HttpLimits, HttpPort};
