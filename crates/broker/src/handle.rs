@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_core::config::QueueConfig;
+use nexo_core::config::{QueueConfig, SyncMode};
 use nexo_core::draft::Bundle;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{BundlePlan, Death, Handed, Queue, ReturnCause, ReturnPlan, SharedCredit, Terms};
@@ -162,6 +162,21 @@ impl Broker {
     pub fn disk_behind(&self) -> Option<Written> {
         let (bytes, end) = self.shared.log.unwritten();
         (bytes > UNWRITTEN_BYTES_MAX).then(|| Written::at(end, Urgency::Written))
+    }
+
+    /// Returns when the disk has caught up, if it is behind: for one who has much more to push. Then others wait for no more
+    /// than what was pushed before.
+    pub async fn disk_caught_up(&self) {
+        let (bytes, end) = self.shared.log.unwritten();
+        if bytes <= UNWRITTEN_BYTES_MAX {
+            return;
+        }
+        let urgency = match self.shared.options.sync {
+            SyncMode::Os => Urgency::Written,
+            SyncMode::Always | SyncMode::Interval | SyncMode::Inherit => Urgency::Synced,
+        };
+        // If it failed, the next push says so.
+        let _ = self.shared.wait_for(Written::at(end, urgency)).await;
     }
 
     /// Deletes all queues that belong to a connection, because it has ended.

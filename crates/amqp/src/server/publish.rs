@@ -275,10 +275,7 @@ fn add_taking_body(
 
 /// Lets others have their turn, and the disk catch up.
 async fn give_way(broker: Broker) {
-    if let Some(written) = broker.disk_behind() {
-        // If it failed, the next push says so.
-        let _ = broker.wait_for(written).await;
-    }
+    broker.disk_caught_up().await;
     tokio::task::yield_now().await;
 }
 
