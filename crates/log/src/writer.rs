@@ -48,7 +48,8 @@ pub(crate) fn run(shared: &Shared) {
             unsynced_since.get_or_insert_with(Instant::now);
         }
         let due = unsynced_since.zip(shared.options.background_sync);
-        if job.sync || is_much_unsynced(shared) || due.is_some_and(|(since, every)| since.elapsed() >= every) {
+        if job.sync || is_much_unsynced(shared) || due.is_some_and(|(since, every)| since.elapsed() >= every)
+        {
             if let Err(error) = sync(shared) {
                 shared.fail("sync", &error);
                 return;
