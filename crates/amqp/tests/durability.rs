@@ -175,6 +175,37 @@ async fn an_acknowledgement_that_finds_no_room_is_kept_until_there_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_recover_could_not_give_back_makes_room_for_no_others() {
+    let served = Served::start().await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    client.declare("other").await;
+    for number in 0..10u8 {
+        client.publish("q", PERSISTENT, &[number]).await;
+    }
+    client.qos(4, false).await;
+    client.consume("q", false).await;
+    for _ in 0..4 {
+        client.delivery().await;
+    }
+    use_up_reserve(&served).await;
+    client.send(1, &basic::Recover { requeue: true }).await;
+    client.expect("basic.recover-ok").await;
+    assert_eq!(client.depth("other").await, 0);
+    let queue = served.broker.queue(&name("q")).unwrap();
+    assert_eq!((queue.in_flight(), queue.counts().0), (4, 6));
+
+    served.disk.set_bytes_max(None);
+    for number in 0..4u8 {
+        let (_, redelivered, body) = client.delivery().await;
+        assert_eq!((redelivered, body), (true, vec![number]));
+    }
+    client.send(1, &basic::Ack { delivery_tag: 8, multiple: false }).await;
+    assert_eq!(client.delivery().await.2, [4], "one settled, one more");
+    assert_eq!((queue.in_flight(), queue.counts().0), (4, 5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn acknowledgements_of_a_client_that_went_are_written_when_there_is_room() {
     let served = Served::start().await;
     let mut client = served.client().await;
