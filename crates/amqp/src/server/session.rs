@@ -359,7 +359,7 @@ impl Session {
 /// Gives back what channels hold.
 async fn return_unsettled(slots: Vec<Slot>) {
     let unsettled = |slot: &Slot| match slot {
-        Slot::Open(channel) => channel.unacked.len(),
+        Slot::Open(channel) => channel.unsettled(),
         Slot::Closing => 0,
     };
     if slots.iter().map(unsettled).sum::<usize>() > RETURNED_HERE_MAX {
@@ -392,13 +392,14 @@ impl Drop for Session {
 mod tests {
     use std::time::Instant;
 
-    use nexo_broker::{Broker, BrokerOptions, NewMessage, PopRequest, QueueConfig};
+    use nexo_broker::{Broker, BrokerOptions, NewMessage, PopRequest, Protocol, QueueConfig};
     use nexo_log::disk::FaultyDisk;
     use nexo_types::{Millis, QueueName};
 
     use super::*;
     use crate::codec::{Frames, Method};
     use crate::server::arguments::QueueKind;
+    use crate::server::channel::Mode;
     use crate::server::settle::LaterSettle;
     use crate::server::source::Source;
     use crate::server::transactions::Transaction;
@@ -436,11 +437,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_commit_that_finds_no_room_again_blocks_only_once() {
-        let disk = FaultyDisk::new();
-        let options = BrokerOptions { segment_bytes: 64 * 1024, ..BrokerOptions::new("memory") };
-        let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();
+    /// A queue with one message, and that message as a channel holds it.
+    async fn with_one_held(broker: &Broker) -> (QueueHandle, Held) {
         let name = QueueName::new("q").unwrap();
         broker.create_queue(&name, QueueConfig::default()).await.unwrap();
         broker.push(&name, vec![NewMessage::new("x")]).await.unwrap();
@@ -449,7 +447,31 @@ mod tests {
         let queue = broker.queue(&name).unwrap();
         let source = Arc::new(Source::new(1, 1, queue.clone(), QueueKind::Classic));
         let held = Held { tag: 1, source, offset: one.offset, attempt: one.attempt, since: Instant::now() };
-        fill(&broker, &disk, &name).await;
+        (queue, held)
+    }
+
+    #[tokio::test]
+    async fn what_a_transaction_would_settle_is_not_settled_yet() {
+        let broker = Broker::open_on(Arc::new(FaultyDisk::new()), BrokerOptions::new("memory")).unwrap();
+        let (_, held) = with_one_held(&broker).await;
+        let mut transaction = Box::<Transaction>::default();
+        for count in [2, 3] {
+            transaction.settles.push(LaterSettle { held: vec![held.clone(); count], what: Settle::Ack });
+        }
+        let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp));
+        channel.unacked.push(held);
+        assert_eq!(channel.unsettled(), 1);
+        channel.mode = Mode::Transaction(transaction);
+        assert_eq!(channel.unsettled(), 6);
+    }
+
+    #[tokio::test]
+    async fn a_commit_that_finds_no_room_again_blocks_only_once() {
+        let disk = FaultyDisk::new();
+        let options = BrokerOptions { segment_bytes: 64 * 1024, ..BrokerOptions::new("memory") };
+        let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();
+        let (queue, held) = with_one_held(&broker).await;
+        fill(&broker, &disk, queue.name()).await;
 
         let mut session = session(&broker);
         let mut transaction = Box::<Transaction>::default();
