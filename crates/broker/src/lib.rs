@@ -55,6 +55,7 @@ mod system;
 mod threads;
 mod timer;
 mod traffic;
+mod unread;
 mod unsettled;
 mod workers;
 
