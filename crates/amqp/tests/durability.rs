@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_amqp::codec::ShortStr;
-use nexo_amqp::codec::method::{basic, connection, tx};
+use nexo_amqp::codec::method::{basic, channel, connection, tx};
 use nexo_broker::{Broker, BrokerOptions, DeadLetters, QueueConfig, QueueError};
 use nexo_log::disk::{CutMode, FaultyDisk};
 use nexo_types::QueueName;
@@ -38,16 +38,23 @@ async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     panic!("{what} did not happen");
 }
 
-/// A client in a transaction that was delivered ten messages.
-async fn in_transaction_with_ten(served: &Served) -> Client {
+async fn publish_ten(served: &Served) {
     let mut client = served.client().await;
     client.select_confirms().await;
     for number in 0..10u8 {
         client.publish("q", PERSISTENT, &[number]).await;
         client.expect("basic.ack").await;
     }
-    client.close_channel(1).await;
-    client.open_channel(1).await;
+}
+
+/// A client in a transaction that was delivered ten messages.
+async fn in_transaction_with_ten(served: &Served) -> Client {
+    publish_ten(served).await;
+    receive_ten(served).await
+}
+
+async fn receive_ten(served: &Served) -> Client {
+    let mut client = served.client().await;
     client.send(1, &tx::Select {}).await;
     client.expect("tx.select-ok").await;
     client.consume("q", false).await;
@@ -175,6 +182,37 @@ async fn an_acknowledgement_that_finds_no_room_is_kept_until_there_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_recover_could_not_give_back_makes_room_for_no_others() {
+    let served = Served::start().await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    client.declare("other").await;
+    for number in 0..10u8 {
+        client.publish("q", PERSISTENT, &[number]).await;
+    }
+    client.qos(4, false).await;
+    client.consume("q", false).await;
+    for _ in 0..4 {
+        client.delivery().await;
+    }
+    use_up_reserve(&served).await;
+    client.send(1, &basic::Recover { requeue: true }).await;
+    client.expect("basic.recover-ok").await;
+    assert_eq!(client.depth("other").await, 0);
+    let queue = served.broker.queue(&name("q")).unwrap();
+    assert_eq!((queue.in_flight(), queue.counts().0), (4, 6));
+
+    served.disk.set_bytes_max(None);
+    for number in 0..4u8 {
+        let (_, redelivered, body) = client.delivery().await;
+        assert_eq!((redelivered, body), (true, vec![number]));
+    }
+    client.send(1, &basic::Ack { delivery_tag: 8, multiple: false }).await;
+    assert_eq!(client.delivery().await.2, [4], "one settled, one more");
+    assert_eq!((queue.in_flight(), queue.counts().0), (4, 5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn acknowledgements_of_a_client_that_went_are_written_when_there_is_room() {
     let served = Served::start().await;
     let mut client = served.client().await;
@@ -218,6 +256,31 @@ async fn a_commit_whose_acknowledgements_find_no_room_waits() {
     told.sort_unstable();
     assert_eq!(told, ["connection.unblocked", "tx.commit-ok"]);
     assert_eq!(after_power_cut(&served.disk, "q"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_is_not_answered_on_a_channel_that_was_closed_meanwhile() {
+    let options = nexo_amqp::Options { consumer_timeout: Duration::from_secs(1), ..Default::default() };
+    let served = Served::start_with(options).await;
+    let mut other = served.client().await;
+    other.declare("q").await;
+    other.declare("other").await;
+    publish_ten(&served).await;
+    use_up_reserve(&served).await;
+    let mut client = receive_ten(&served).await;
+    client.send(1, &basic::Ack { delivery_tag: 6, multiple: true }).await;
+    client.send(1, &tx::Commit {}).await;
+    client.expect("connection.blocked").await;
+    // It holds the other four for too long.
+    client.expect("channel.close").await;
+    served.disk.set_bytes_max(None);
+    client.expect("connection.unblocked").await;
+    client.send(1, &channel::CloseOk {}).await;
+    client.open_channel(1).await;
+    let queue = served.broker.queue(&name("q")).unwrap();
+    eventually("the rest is back", || (queue.in_flight(), queue.counts().0) == (0, 4)).await;
+    served.broker.purge(&name("other")).await.unwrap();
+    assert_eq!(after_power_cut(&served.disk, "q"), 4, "what was committed is done all the same");
 }
 
 #[tokio::test(flavor = "multi_thread")]

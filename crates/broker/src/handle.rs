@@ -486,15 +486,22 @@ impl QueueHandle {
     /// # Errors
     /// If the queue is gone, or the log has failed.
     pub fn settle_eventually(&self, held: &[(Offset, u32)], what: Settle) -> Result<(), QueueError> {
-        match self.settle(held, what) {
-            Err(QueueError::DiskFull { reason }) => {
-                tracing::warn!(queue = %self.slot.name, messages = held.len(), reason, "settled when there is room");
-                self.slot.state.lock().unsettled.push((held.to_vec(), what));
-                self.shared.keeper.note_stuck(&self.slot);
-                Ok(())
+        let mut left = held;
+        while !left.is_empty() {
+            let (slice, rest) = left.split_at(left.len().min(SETTLE_SLICE));
+            match self.settle(slice, what) {
+                Ok(()) => left = rest,
+                Err(QueueError::DiskFull { reason }) => {
+                    tracing::warn!(queue = %self.slot.name, messages = left.len(), reason, "settled when there is room");
+                    // Not those before: somebody else may have them by now.
+                    self.slot.state.lock().unsettled.keep(left, what);
+                    self.shared.keeper.note_stuck(&self.slot);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
             }
-            settled => settled,
         }
+        Ok(())
     }
 
     /// As [`Self::settle_for`], for somebody who is told when it is done.

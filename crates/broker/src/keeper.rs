@@ -245,11 +245,11 @@ impl Shared {
 
     /// Does again what a queue could not do before.
     fn try_again(self: &Arc<Self>, slot: &Arc<Slot>) {
+        if let Err(error) = self.settle_again(slot) {
+            tracing::debug!(queue = %slot.name, %error, "messages cannot be settled yet");
+        }
         let stuck = self.with(slot, |state, _| {
             state.paging = false;
-            if self.settle_again(state).is_err() {
-                self.keeper.note_stuck(slot);
-            }
             state.pending_deaths = state.queue.deaths().into();
         });
         if stuck.is_ok() {

@@ -55,6 +55,8 @@ mod system;
 mod threads;
 mod timer;
 mod traffic;
+mod unread;
+mod unsettled;
 mod workers;
 
 pub use broker::Broker;

@@ -14,10 +14,9 @@ use nexo_log::{AppendError, Claim, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp};
 
 use crate::error::QueueError;
-use crate::handle::decide_settle;
 use crate::paging::Fetched;
 use crate::request::{Redrive, Settle};
-use crate::shared::{Confirm, Encoded, Shared};
+use crate::shared::{Encoded, Shared};
 use crate::slot::{Slot, SlotState};
 use crate::workers::Work;
 
@@ -363,31 +362,9 @@ impl Shared {
     /// Gives back what was taken and is still held, as if it had never been taken.
     fn put_back(self: &Arc<Self>, slot: &Arc<Slot>, taken: &[Handed]) -> Result<(), QueueError> {
         let receipts: Vec<(Offset, u32)> = taken.iter().map(|one| (one.offset, one.attempts)).collect();
-        let returned = self.with(slot, |state, _| {
-            state.unsettled.push((receipts, Settle::Undelivered));
-            self.settle_again(state)
-        })?;
-        if let Err(error) = returned {
-            // They have no lease that could end; the keeper sees to it that they come back.
-            self.keeper.note_stuck(slot);
-            return Err(self.refused(&error));
-        }
-        Ok(())
-    }
-
-    /// Settles what could not be settled before. Messages that are dead because of it are marked.
-    pub(crate) fn settle_again(&self, state: &mut SlotState) -> Result<(), AppendError> {
-        let now = self.clock.now();
-        let mut waiting = std::mem::take(&mut state.unsettled).into_iter();
-        while let Some((held, what)) = waiting.next() {
-            let decided = decide_settle(&mut state.queue, now, &held, what);
-            let records = &decided.records;
-            if let Err(error) = self.commit_verdict(state, records, decided.durable, Confirm::Lazily) {
-                state.unsettled = std::iter::once((held, what)).chain(waiting).collect();
-                return Err(error);
-            }
-        }
-        Ok(())
+        // They have no lease that could end: if they cannot go back now, the keeper sees to it that they do.
+        slot.state.lock().unsettled.keep(&receipts, Settle::Undelivered);
+        self.settle_again(slot)
     }
 }
 

@@ -18,8 +18,8 @@ use crate::error::OpenError;
 use crate::exchanges::TOPOLOGY;
 use crate::manifest::{Chunk, Manifest, Snapshot, SnapshotFrame};
 use crate::missing;
-use crate::paging;
 use crate::slot::Slot;
+use crate::unread::Unread;
 
 /// What was in the log.
 #[derive(Debug)]
@@ -65,6 +65,7 @@ pub(crate) fn restore(
         log.note_missing(Position { segment: id, byte: 0 }, "the segment was lost before this start".into());
         rebuild.uncounted = true;
     }
+    rebuild.unread = Unread::since(replay_from);
     let damage = log
         .replay(replay_from, &mut |frame| rebuild.visit(&frame))
         .map_err(|error| unreadable(error.to_string()))?;
@@ -82,6 +83,7 @@ pub(crate) fn restore(
     for id in &recovered.lost_segments {
         tracing::error!(segment = %id, "a segment of the log is lost");
     }
+    rebuild.drop_unread().map_err(&unreadable)?;
     rebuild.drop_lost_segments();
     // What lies before was known to the snapshots.
     let after = |damage: &&Damage| damage.at >= replay_from || damage.at.segment >= replay_from.segment;
@@ -177,6 +179,7 @@ struct Rebuild<'a> {
     expected: BTreeSet<QueueId>,
     /// Parts of snapshots or of the log are lost, and nothing tells how many messages were in them.
     uncounted: bool,
+    unread: Unread,
     error: Option<String>,
 }
 
@@ -193,6 +196,7 @@ impl<'a> Rebuild<'a> {
             orphans: BTreeMap::new(),
             expected: BTreeSet::new(),
             uncounted: false,
+            unread: Unread::default(),
             error: None,
         }
     }
@@ -363,7 +367,7 @@ impl<'a> Rebuild<'a> {
                 if gap > 0 {
                     *self.gaps.entry(id).or_default() += gap;
                 }
-                apply_paging(self.log, &mut rebuilt.queue, at, &record)
+                self.unread.apply(self.log, &mut rebuilt.queue, at, &record)
             }
         }
     }
@@ -417,6 +421,17 @@ impl<'a> Rebuild<'a> {
             }
         }
         unknown
+    }
+
+    /// Drops messages that records named, that could not be read and that are still in their queues.
+    fn drop_unread(&mut self) -> Result<(), String> {
+        for rebuilt in self.queues.values_mut() {
+            let count = self.unread.drop_from(self.log, &mut rebuilt.queue)?;
+            if count > 0 {
+                tracing::error!(queue = %rebuilt.queue.name(), count, "messages are damaged on disk and are dropped");
+            }
+        }
+        Ok(())
     }
 
     /// Drops messages that lie in segments that are not there. Those whose time has not come, or that wait behind
@@ -515,23 +530,4 @@ fn drop_lost_segment(queue: &mut Queue, segment: SegmentId, chunks: &[ChunkId]) 
     }
     let dropped = queue.figures(Timestamp(0)).totals.damaged - before;
     (dropped, queue.loose_in_segment(segment, chunks).len() as u64)
-}
-
-/// Applies a record, reading messages into memory where it needs them.
-fn apply_paging(log: &Log, queue: &mut Queue, at: Position, record: &Record) -> Result<(), String> {
-    while let Err(NeedsPage(page)) = queue.apply(at, record) {
-        let entries = paging::read_page(log, queue.id(), &page).map_err(|error| error.to_string())?;
-        let lost: OffsetSet =
-            entries.iter().filter(|entry| entry.payload.is_none()).map(|entry| entry.offset).collect();
-        if !queue.page_in(&page, entries, Timestamp(0)) {
-            return Err(format!("messages {:?} are not where they should be", page.offsets.first()));
-        }
-        if !lost.is_empty() {
-            tracing::error!(queue = %queue.name(), count = lost.len(), "messages are damaged on disk and are dropped");
-            let picks = vec![Pick { lane: page.lane, offsets: lost }];
-            let drop = Record::Drop { picks, why: Leave::Damaged, at: Timestamp(0) };
-            queue.apply(at, &drop).map_err(|error| error.to_string())?;
-        }
-    }
-    Ok(())
 }

@@ -471,7 +471,8 @@ impl Shared {
 
     /// Writes down leases for which there was no room when they were given, as far as there is by now.
     fn write_leases(&self, state: &mut SlotState) {
-        if !state.queue.has_unwritten_leases() {
+        // Thousands of leases would be encoded in vain with every change to the queue.
+        if !state.queue.has_unwritten_leases() || self.log.health() != nexo_log::Health::Ok {
             return;
         }
         let records = state.queue.decide_unwritten_leases(BATCH);

@@ -7,14 +7,15 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use nexo_core::message::Durability;
 use nexo_core::queue::{Death, Queue};
-use nexo_types::{ConsumerId, Offset, QueueId, QueueName, Timestamp};
+use nexo_types::{ConsumerId, QueueId, QueueName, Timestamp};
 use parking_lot::Mutex;
 
 use crate::flow::{Flow, FlowGate};
 use crate::mailbox::Mailbox;
 use crate::manifest::Snapshot;
-use crate::request::{SessionId, Settle};
+use crate::request::SessionId;
 use crate::shared::Written;
+use crate::unsettled::Unsettled;
 
 /// A queue and its lock.
 #[derive(Debug)]
@@ -56,9 +57,8 @@ pub(crate) struct SlotState {
     pub(crate) snapshot: Snapshot,
     /// Messages that died and are to be moved, in the order of their deaths.
     pub(crate) pending_deaths: VecDeque<Death>,
-    /// What was said about leased messages by somebody who does not wait, and could not be written down yet. Each is
-    /// leased, so there are no more of them than messages in flight.
-    pub(crate) unsettled: Vec<(Vec<(Offset, u32)>, Settle)>,
+    /// What was said about leased messages and could not be written down yet.
+    pub(crate) unsettled: Unsettled,
     /// The latest push that somebody waits for.
     pub(crate) last_push: Written,
     /// What was last said about its memory.
@@ -93,7 +93,7 @@ impl Slot {
             dirty: true,
             snapshot: Snapshot::default(),
             pending_deaths: VecDeque::new(),
-            unsettled: Vec::new(),
+            unsettled: Unsettled::default(),
             last_push: Written::NOTHING,
             memory_bytes: 0,
             last_used: Timestamp(0),

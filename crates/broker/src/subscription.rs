@@ -255,7 +255,7 @@ impl Subscription {
         let rest: Vec<(Offset, u32)> = taken.drain(kept..).map(|one| (one.offset, one.attempt)).collect();
         let _ = self.shared.with(&self.slot, |state, now| {
             let (_, plan) = state.queue.decide_return(now, &rest, ReturnCause::Undelivered);
-            self.give_back(state, &plan.records, plan.durable, (rest, Settle::Undelivered));
+            self.give_back(state, &plan.records, plan.durable, (&rest, Settle::Undelivered));
         });
     }
 
@@ -313,7 +313,7 @@ impl Drop for Subscription {
             state.queue.give_back_credit(self.id, unseen.len() as u32);
             self.leave(state, now);
             let (_, plan) = state.queue.decide_return(now, &unseen, ReturnCause::Undelivered);
-            self.give_back(state, &plan.records, plan.durable, (unseen, Settle::Undelivered));
+            self.give_back(state, &plan.records, plan.durable, (&unseen, Settle::Undelivered));
             if self.kind != Kind::Lasting {
                 return Vec::new();
             }
@@ -324,7 +324,7 @@ impl Drop for Subscription {
         for slice in held.chunks(SETTLE_SLICE) {
             let returned = self.shared.with(&self.slot, |state, now| {
                 let (_, plan) = state.queue.decide_return(now, slice, ReturnCause::SessionEnd);
-                self.give_back(state, &plan.records, plan.durable, (slice.to_vec(), Settle::Requeue));
+                self.give_back(state, &plan.records, plan.durable, (slice, Settle::Requeue));
                 plan.deaths
             });
             let Ok(deaths) = returned else { return };
@@ -344,7 +344,7 @@ impl Subscription {
         state: &mut SlotState,
         records: &[Record],
         durable: bool,
-        said: (Vec<(Offset, u32)>, Settle),
+        (held, what): (&[(Offset, u32)], Settle),
     ) {
         if records.is_empty() {
             return;
@@ -356,7 +356,7 @@ impl Subscription {
         } else if let Err(error) = self.shared.commit(state, records, Urgency::Lazy, Claim::Reserved) {
             // They stay leased until there is room; a lease of a connection has no end of its own.
             tracing::warn!(queue = %self.slot.name, %error, "messages of a consumer that left cannot be returned now");
-            state.unsettled.push(said);
+            state.unsettled.keep(held, what);
             self.shared.keeper.note_stuck(&self.slot);
         }
     }

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use common::*;
 use nexo_broker::{
-    Broker, BrokerOptions, Delivery, Health, NewMessage, PopRequest, QueueConfig, QueueError, SettleError,
+    Broker, BrokerOptions, Delivery, Durability, Health, NewMessage, PopRequest, QueueConfig, QueueError,
+    Settle, SettleError,
 };
 use nexo_log::disk::{CutMode, FaultyDisk};
-use nexo_types::{Millis, QueueName};
+use nexo_types::{Millis, Offset, QueueName};
 
 const BODY_BYTES: usize = 2_000;
 
@@ -151,4 +152,63 @@ async fn a_rejection_is_not_answered_as_done_before_its_message_is_where_it_went
     broker.reject(&[other.receipt()]).await.remove(0).unwrap();
     assert_eq!(after_power_cut(&disk, &queue).len(), pushed.len() - 2);
     assert_eq!(after_power_cut(&disk, &dead).len(), 2);
+}
+
+/// Uses up what the log keeps for acknowledgements, with changes to a queue called `other`.
+async fn use_up_reserve(disk: &FaultyDisk, broker: &Broker) {
+    disk.set_bytes_max(Some(disk.used_bytes()));
+    let mut text = "x".repeat(10_000);
+    while !text.is_empty() {
+        let annotated = |config: &QueueConfig| {
+            let mut config = config.clone();
+            config.annotations.insert("test".into(), text.clone().into());
+            config
+        };
+        if broker.update_queue(&name("other"), annotated).await.is_err() {
+            text.truncate(text.len() / 2);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_went_back_before_there_was_no_room_does_not_go_back_twice() {
+    /// As many as are settled under one hold of the queue's lock.
+    const SLICE: usize = 4096;
+    let disk = FaultyDisk::new();
+    let broker = open_on(&disk);
+    let queue = name("q");
+    broker.create_queue(&queue, QueueConfig::default()).await.unwrap();
+    broker.create_queue(&name("other"), QueueConfig::default()).await.unwrap();
+    // Those that nobody writes down go back whatever the disk says.
+    for durability in [Durability::Transient, Durability::Durable] {
+        let message = || NewMessage { durability, ..NewMessage::new("x") };
+        broker.push(&queue, std::iter::repeat_with(message).take(SLICE).collect()).await.unwrap();
+    }
+    let request = PopRequest {
+        max: 2 * SLICE,
+        wait: Millis::ZERO,
+        visibility: Some(Millis::from_secs(3600)),
+        bytes_max: None,
+    };
+    let held = broker.pop(&queue, request).await.unwrap();
+    let held: Vec<(Offset, u32)> = held.iter().map(|one| (one.offset, one.attempt)).collect();
+    use_up_reserve(&disk, &broker).await;
+    let handle = broker.queue(&queue).unwrap();
+    handle.settle_eventually(&held, Settle::Undelivered).unwrap();
+    assert_eq!(
+        (handle.in_flight(), handle.counts().0),
+        (SLICE, SLICE as u64),
+        "the second half waits for room"
+    );
+    let others = broker.pop(&queue, request).await.unwrap();
+    assert_eq!((others.len(), others[0].attempt), (SLICE, 1), "the first half was never seen");
+
+    disk.set_bytes_max(None);
+    eventually("the second half is back", || handle.counts().0 >= SLICE as u64).await;
+    assert_eq!(
+        (handle.in_flight(), handle.counts().0),
+        (SLICE, SLICE as u64),
+        "the first half is somebody else's by now"
+    );
+    eventually("that is on disk", || after_power_cut(&disk, &queue) == [0; SLICE]).await;
 }

@@ -180,6 +180,15 @@ impl Channel {
         }
     }
 
+    /// Messages that come back if the channel ends.
+    pub(super) fn unsettled(&self) -> usize {
+        let in_transaction: usize = match &self.mode {
+            Mode::Transaction(transaction) => transaction.settles.iter().map(|later| later.held.len()).sum(),
+            Mode::Plain | Mode::Confirm(_) => 0,
+        };
+        self.unacked.len() + in_transaction
+    }
+
     /// The queues that its consumers consume from.
     pub(super) fn consumed_queues(&self) -> Vec<QueueHandle> {
         self.consumers.values().map(|consumer| consumer.source.queue.clone()).collect()

@@ -175,9 +175,14 @@ impl Session {
         let is_hard = refusal.code.is_hard() && refusal.code != ReplyCode::ResourceError;
         if is_hard || number == 0 {
             self.close(&refusal).await;
-        } else {
+        } else if self.is_open(number) {
+            // One that was closed while it waited for the disk is closed.
             self.close_channel(number, &refusal).await;
         }
+    }
+
+    pub(super) fn is_open(&self, number: u16) -> bool {
+        matches!(self.channels.get(&number), Some(Slot::Open(_)))
     }
 
     pub(super) async fn close_channel(&mut self, number: u16, refusal: &Refusal) {
@@ -267,16 +272,24 @@ impl Session {
 
     /// Goes on if there is room again.
     pub(super) async fn unblock(&mut self) {
-        if !self.blocked || outbox::disk_is_full(&self.shared.broker).is_some() {
-            return;
+        if self.blocked && outbox::disk_is_full(&self.shared.broker).is_none() {
+            self.go_on().await;
         }
+    }
+
+    /// Does what waited for room, as far as there is by now.
+    async fn go_on(&mut self) {
         let Some(written) = self.flush_publishes().await else { return };
-        self.blocked = false;
         if let Some(Unfinished { channel, transaction }) = self.unfinished.take() {
             let finished = self.finish_commit(channel, transaction, written).await;
             self.conclude(channel, finished.map_err(|refusal| refusal.of(tx::Commit::ID))).await;
         }
-        if self.abilities.blocked && !self.blocked {
+        if self.unfinished.is_some() || !self.outbox.is_empty() {
+            // There was not enough of it.
+            return;
+        }
+        self.blocked = false;
+        if self.abilities.blocked {
             self.out.method(0, &connection::Unblocked {});
         }
     }
@@ -349,7 +362,7 @@ impl Session {
 /// Gives back what channels hold.
 async fn return_unsettled(slots: Vec<Slot>) {
     let unsettled = |slot: &Slot| match slot {
-        Slot::Open(channel) => channel.unacked.len(),
+        Slot::Open(channel) => channel.unsettled(),
         Slot::Closing => 0,
     };
     if slots.iter().map(unsettled).sum::<usize>() > RETURNED_HERE_MAX {
@@ -375,5 +388,111 @@ impl Drop for Session {
             let (broker, id) = (self.shared.broker.clone(), self.id);
             runtime.spawn(async move { broker.end_session(id).await });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use nexo_broker::{Broker, BrokerOptions, NewMessage, PopRequest, Protocol, QueueConfig};
+    use nexo_log::disk::FaultyDisk;
+    use nexo_types::{Millis, QueueName};
+
+    use super::*;
+    use crate::codec::{Frames, Method};
+    use crate::server::arguments::QueueKind;
+    use crate::server::channel::Mode;
+    use crate::server::settle::LaterSettle;
+    use crate::server::source::Source;
+    use crate::server::transactions::Transaction;
+    use crate::server::unacked::Held;
+
+    const FRAME_MAX: FrameMax = FrameMax::new(131_072).unwrap();
+
+    fn session(broker: &Broker) -> Session {
+        let shared = Arc::new(Shared::new(broker, crate::Options::default()));
+        let limits = Limits { frame_max: FRAME_MAX, channel_max: 10, heartbeat: 0 };
+        let abilities = Abilities { blocked: true, ..Abilities::default() };
+        Session::new(shared, "guest", limits, abilities)
+    }
+
+    /// What the client has been told since this was asked last.
+    fn told(session: &mut Session) -> Vec<&'static str> {
+        let bytes = std::mem::take(&mut session.out.bytes);
+        let frames = Frames::new(&bytes, FRAME_MAX);
+        frames.map(|frame| Method::decode(frame.unwrap().payload).unwrap().name()).collect()
+    }
+
+    /// Fills the disk to the last byte, what is kept for acknowledgements included.
+    async fn fill(broker: &Broker, disk: &FaultyDisk, queue: &QueueName) {
+        disk.set_bytes_max(Some(disk.used_bytes()));
+        let mut text = "x".repeat(10_000);
+        while !text.is_empty() {
+            let annotated = |config: &QueueConfig| {
+                let mut config = config.clone();
+                config.annotations.insert("test".into(), text.clone().into());
+                config
+            };
+            if broker.update_queue(queue, annotated).await.is_err() {
+                text.truncate(text.len() / 2);
+            }
+        }
+    }
+
+    /// A queue with one message, and that message as a channel holds it.
+    async fn with_one_held(broker: &Broker) -> (QueueHandle, Held) {
+        let name = QueueName::new("q").unwrap();
+        broker.create_queue(&name, QueueConfig::default()).await.unwrap();
+        broker.push(&name, vec![NewMessage::new("x")]).await.unwrap();
+        let request = PopRequest { max: 1, wait: Millis::ZERO, visibility: None, bytes_max: None };
+        let one = broker.pop(&name, request).await.unwrap().remove(0);
+        let queue = broker.queue(&name).unwrap();
+        let source = Arc::new(Source::new(1, 1, queue.clone(), QueueKind::Classic));
+        let held = Held { tag: 1, source, offset: one.offset, attempt: one.attempt, since: Instant::now() };
+        (queue, held)
+    }
+
+    #[tokio::test]
+    async fn what_a_transaction_would_settle_is_not_settled_yet() {
+        let broker = Broker::open_on(Arc::new(FaultyDisk::new()), BrokerOptions::new("memory")).unwrap();
+        let (_, held) = with_one_held(&broker).await;
+        let mut transaction = Box::<Transaction>::default();
+        for count in [2, 3] {
+            transaction.settles.push(LaterSettle { held: vec![held.clone(); count], what: Settle::Ack });
+        }
+        let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp));
+        channel.unacked.push(held);
+        assert_eq!(channel.unsettled(), 1);
+        channel.mode = Mode::Transaction(transaction);
+        assert_eq!(channel.unsettled(), 6);
+    }
+
+    #[tokio::test]
+    async fn a_commit_that_finds_no_room_again_blocks_only_once() {
+        let disk = FaultyDisk::new();
+        let options = BrokerOptions { segment_bytes: 64 * 1024, ..BrokerOptions::new("memory") };
+        let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();
+        let (queue, held) = with_one_held(&broker).await;
+        fill(&broker, &disk, queue.name()).await;
+
+        let mut session = session(&broker);
+        let mut transaction = Box::<Transaction>::default();
+        transaction.settles.push(LaterSettle { held: vec![held], what: Settle::Ack });
+        session.block("no room");
+        session.unfinished = Some(Unfinished { channel: 1, transaction });
+        assert_eq!(told(&mut session), ["connection.blocked"]);
+        for _ in 0..2 {
+            session.go_on().await;
+            assert!(session.blocked && session.unfinished.is_some() && queue.in_flight() == 1);
+            assert_eq!(told(&mut session), [] as [&str; 0]);
+        }
+        disk.set_bytes_max(None);
+        while session.blocked {
+            session.unblock().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(queue.in_flight(), 0);
+        assert_eq!(told(&mut session), ["connection.unblocked"], "there is no such channel any more");
     }
 }

@@ -72,8 +72,7 @@ impl Groups {
     /// Settles all and forgets them; those that cannot be written down now, the broker settles later.
     pub(super) fn settle_eventually(&mut self, what: Settle) {
         for (source, held) in self.take() {
-            let eases = source.settle_eventually(&held, what);
-            self.note_eased(&source, eases);
+            source.settle_eventually(&held, what);
         }
     }
 
@@ -133,13 +132,14 @@ impl Session {
         Ok(())
     }
 
-    /// Everything that the channel holds goes back, and may come again to its own consumers.
+    /// Everything that the channel holds goes back, and may come again to its own consumers. What cannot be written down
+    /// is still held, so that no more comes in its place.
     pub(super) fn recover(&mut self, number: u16, requeue: bool) -> Result<(), Refusal> {
         if !requeue {
             return Err(Refusal::new(ReplyCode::NotImplemented, "requeue=false"));
         }
-        let mut requeued = self.channel(number)?.unacked.requeue_all();
-        self.ease(&std::mem::take(&mut requeued.eased));
+        let held = self.channel(number)?.unacked.take_all();
+        self.settle_now(&held, Settle::Requeue);
         Ok(())
     }
 

@@ -75,18 +75,16 @@ impl Source {
         }
     }
 
-    /// As [`Self::settle`], for a client that goes, or has said all it will say: the broker sees to it.
-    pub(super) fn settle_eventually(&self, held: &[(Offset, u32)], what: Settle) -> bool {
+    /// As [`Self::settle`], for a consumer that is gone or goes: the broker sees to it, and there is nobody to get more. The
+    /// client does not hold them any more, so others of the channel may have as many.
+    pub(super) fn settle_eventually(&self, held: &[(Offset, u32)], what: Settle) {
         if let Err(error) = self.queue.settle_eventually(held, what)
             && !matches!(error, QueueError::NotFound { .. })
         {
             // They come back when the broker does.
             tracing::warn!(queue = %self.queue.name(), %error, messages = held.len(), "messages could not be settled");
         }
-        if let Some((consumer, credit)) = self.credit(held) {
-            self.queue.add_credit(consumer, credit);
-        }
-        self.make_room(held)
+        self.make_room(held);
     }
 
     /// Who gets how much more when these are settled.

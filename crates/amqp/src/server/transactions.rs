@@ -149,7 +149,10 @@ impl Session {
         }
         match settled {
             Ok(()) => {
-                self.answer(number, &tx::CommitOk {});
+                // The channel may have been closed while this waited for the disk.
+                if self.is_open(number) {
+                    self.answer(number, &tx::CommitOk {});
+                }
                 Ok(())
             }
             Err(QueueError::DiskFull { reason }) => {

@@ -76,18 +76,12 @@ impl Unacked {
         self.row = row.into();
     }
 
-    /// Gives everything back.
-    pub(super) fn requeue_all(&mut self) -> Groups {
-        let mut groups = Groups::default();
-        for held in self.row.drain(..).filter_map(|(_, held)| held) {
-            groups.add(&held);
-        }
+    /// Takes out all there are.
+    pub(super) fn take_all(&mut self) -> Vec<Held> {
         self.held = 0;
-        groups.settle_eventually(Settle::Requeue);
-        groups
+        self.row.drain(..).filter_map(|(_, held)| held).collect()
     }
 
-    /// The oldest.
     /// How many there are.
     pub(super) const fn len(&self) -> usize {
         self.held
@@ -109,6 +103,10 @@ impl Unacked {
 
 impl Drop for Unacked {
     fn drop(&mut self) {
-        self.requeue_all();
+        let mut groups = Groups::default();
+        for held in self.iter() {
+            groups.add(held);
+        }
+        groups.settle_eventually(Settle::Requeue);
     }
 }
