@@ -340,6 +340,44 @@ async fn the_only_segment_with_checkpoints_cut_to_nothing_is_named() {
     accept(&disk, &expected, "cut to nothing", &error).await;
 }
 
+/// What an earlier checkpoint knows in a segment that was given up since, after the last message in it was copied forward.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_was_copied_forward_is_found_from_an_earlier_checkpoint() {
+    let disk = MemoryDisk::new();
+    let broker = open_on(&disk, false).unwrap();
+    for queue in &QUEUES[..2] {
+        broker.create_queue(&name(queue), QueueConfig::default()).await.unwrap();
+    }
+    for _ in 0..60 {
+        push(&broker, &name("first"), &"x".repeat(2000)).await;
+    }
+    // After a start every snapshot is written anew, here behind the segments that will be given up. All that is pushed
+    // from now on stays, so that nothing of the log behind them is.
+    broker.shutdown().await;
+    let broker = open_on(&disk, false).unwrap();
+    let on_disk = || manifests(&disk.after_power_cut(CutMode::Drop, 0));
+    let known = on_disk().len();
+    while on_disk().len() < known + 2 {
+        push(&broker, &name("first"), "stays").await;
+        push(&broker, &name("second"), &"y".repeat(2000)).await;
+    }
+    let earlier = *on_disk().last().unwrap();
+    let held = pop(&broker, &name("first"), 60).await;
+    assert_eq!(held.len(), 60);
+    for one in held.iter().filter(|one| one.offset.0 % 30 != 17) {
+        ack(&broker, std::slice::from_ref(one)).await;
+    }
+    while broker.stats().log.retired < 3 {
+        push(&broker, &name("second"), &"y".repeat(2000)).await;
+    }
+    broker.shutdown().await;
+    let expected = whole(&disk).await;
+    assert!(expected["first"].messages.contains_key(&held[17].offset));
+    let later: Vec<Position> = manifests(&disk).into_iter().filter(|at| *at > earlier).collect();
+    let image = damaged(&disk, &later);
+    assert_eq!(judge(&image, &expected, "from an earlier checkpoint").await, Outcome::Whole);
+}
+
 /// As the damage test, but nothing waits for the keeper: whatever it had done when the power went.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_segment_of_a_busy_broker_cut_to_nothing_is_named_or_costs_only_itself() {
