@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -22,6 +22,8 @@ use crate::traffic::Protocol;
 const HTTP_SHARE: usize = 8;
 /// And at most this many: health checks, scrapers and a few people.
 const HTTP_MAX: usize = 256;
+/// Connections that were asked to go and have not yet, at most: until then there are so many more than there may be.
+const LEAVING_MAX: usize = 16;
 /// How long to wait after an accept failed for want of descriptors or memory: the next one would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Refused and failed connections are logged at most this often.
@@ -42,6 +44,8 @@ pub struct Connections {
     /// Those whose clients send requests now and then, the oldest first.
     request_wise: Mutex<BTreeMap<u64, (Protocol, Arc<Presence>)>>,
     next_number: AtomicU64,
+    /// Those that were asked to go and are still there.
+    leaving: AtomicUsize,
 }
 
 /// What a connection does, and whether it is to go.
@@ -125,6 +129,7 @@ impl Connections {
             warned_at: Mutex::default(),
             request_wise: Mutex::default(),
             next_number: AtomicU64::new(0),
+            leaving: AtomicUsize::new(0),
         }
     }
 
@@ -168,12 +173,19 @@ impl Connections {
     /// Asks a connection to go that waits for a request: one that never had any rather than one that may want to go on.
     fn make_room(&self, protocol: Protocol) -> bool {
         let request_wise = self.request_wise.lock();
-        let mut silent: Vec<&Arc<Presence>> =
-            request_wise.values().filter(|(of, _)| *of == protocol).map(|(_, presence)| presence).collect();
-        // The oldest stay first.
-        silent.sort_by_key(|presence| presence.is_known.load(Ordering::Relaxed));
-        let has_room = silent.into_iter().any(|presence| presence.ask_to_go());
-        self.open.lock()[protocol as usize] += usize::from(has_room);
+        let is_http = |protocol: Protocol| protocol == Protocol::Http;
+        // All but the management port share their room.
+        let mut sharing =
+            request_wise.values().filter(|(of, _)| is_http(*of) == is_http(protocol)).map(|(_, it)| it);
+        if self.leaving.load(Ordering::Relaxed) >= LEAVING_MAX {
+            return false;
+        }
+        let has_room = sharing.clone().any(|it| !it.is_known.load(Ordering::Relaxed) && it.ask_to_go())
+            || sharing.any(|it| it.ask_to_go());
+        if has_room {
+            self.leaving.fetch_add(1, Ordering::Relaxed);
+            self.open.lock()[protocol as usize] += 1;
+        }
         has_room
     }
 
@@ -229,6 +241,8 @@ impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         if is_request_wise(self.protocol) {
             self.connections.request_wise.lock().remove(&self.number);
+            let was_asked = self.presence.is_asked_to_go.load(Ordering::Relaxed);
+            self.connections.leaving.fetch_sub(usize::from(was_asked), Ordering::Relaxed);
         }
         self.connections.open.lock()[self.protocol as usize] -= 1;
     }
@@ -303,6 +317,18 @@ mod tests {
         assert!(connections.admit(Protocol::Amqp).is_some());
         drop(permits);
         assert_eq!(connections.counts(Protocol::Http).open, 2);
+    }
+
+    #[test]
+    fn silent_connections_of_one_port_make_room_for_another_and_not_too_many_at_once() {
+        let connections = Arc::new(Connections::new(64));
+        let silent: Vec<ConnectionPermit> =
+            (0..56).map(|_| connections.admit(Protocol::Sqs).unwrap()).collect();
+        let clients: Vec<ConnectionPermit> =
+            std::iter::from_fn(|| connections.admit(Protocol::Amqp)).take(100).collect();
+        assert_eq!(clients.len(), LEAVING_MAX, "until some have gone");
+        drop(silent);
+        assert!(connections.admit(Protocol::Amqp).is_some());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use axum::body::Body;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use nexo_broker::{Broker, Presence, Protocol};
+use nexo_broker::{Broker, Protocol};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
@@ -17,8 +17,8 @@ use tower_service::Service as _;
 use crate::accept::{Accepted, serve_connections};
 use crate::connection::{Connection, ReadLimit, TimeLimits};
 
-/// How often is looked whether a request is answered that came at the last moment.
-const ONE_REQUEST: Duration = Duration::from_millis(50);
+/// How long a connection that is to make room for another may take for an answer that it has begun.
+const LEAVE_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long a client may keep a port waiting. What a request's body may take is for whoever reads it to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,22 +97,18 @@ impl HttpPort {
                 serving.as_mut().graceful_shutdown();
                 serving.await
             }
-            () = gives_way(&presence) => {
-                tracing::debug!(protocol = protocol.name(), %ends.peer, "connection ended: another needs its place");
-                return;
+            () = presence.asked_to_go() => {
+                tracing::debug!(protocol = protocol.name(), %ends.peer, "connection ends: another needs its place");
+                // What it was asked meanwhile is answered, and what is being written comes to its end.
+                serving.as_mut().graceful_shutdown();
+                match tokio::time::timeout(LEAVE_WITHIN, serving).await {
+                    Ok(ended) => ended,
+                    Err(_) => return,
+                }
             }
         };
         if let Err(error) = ended {
             tracing::debug!(protocol = protocol.name(), %error, "a connection failed");
         }
-    }
-}
-
-/// Resolves when the connection is to make room for another, and waits for a request.
-async fn gives_way(presence: &Presence) {
-    presence.asked_to_go().await;
-    // It may have got one just now.
-    while presence.is_in_request() {
-        tokio::time::sleep(ONE_REQUEST).await;
     }
 }

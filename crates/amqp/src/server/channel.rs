@@ -201,6 +201,7 @@ impl Channel {
         let shared = self.limit.as_ref().map(|limit| limit.max());
         let fewest = own.chain(shared).min();
         fewest.is_some_and(|fewest| self.unacked.len() >= (fewest as usize).div_ceil(2))
+            || self.consumers.values().any(|consumer| consumer.withheld > 0)
     }
 
     pub(super) const fn next_tag(&mut self) -> u64 {

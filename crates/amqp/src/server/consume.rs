@@ -215,6 +215,7 @@ impl Session {
             let of_consumer = channel.unacked.iter().filter(|held| held.source.id == consumer.source.id);
             let held = u32::try_from(of_consumer.count()).unwrap_or(u32::MAX);
             consumer.window = Window::new(consumer.source.queue.mean_bytes());
+            consumer.withheld = 0;
             let (source, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
             match subscribe(consumer, Some(Arc::clone(&limit)), held, Arc::clone(&self.socket)) {
                 Ok(subscription) => self.consumers.push(await_messages(source, subscription, stop)),

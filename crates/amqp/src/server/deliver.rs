@@ -224,7 +224,8 @@ fn write_some(
 /// wait.
 fn withhold(consumer: &mut Consumer, unacked: usize) -> bool {
     let source = &consumer.source;
-    if consumer.withheld == 0 || (unacked > UNACKED_FREE && source.queue.is_memory_short()) {
+    let holds_much = consumer.acks == Acks::Wanted && unacked > UNACKED_FREE;
+    if consumer.withheld == 0 || (holds_much && source.queue.is_memory_short()) {
         return consumer.withheld > 0;
     }
     let more = std::mem::take(&mut consumer.withheld);
