@@ -25,7 +25,7 @@ const UNPAUSED_BYTES: usize = 64 << 10;
 
 /// The longest pause. Much shorter ones are usual: this is for a connection that waits in vain, on which a client may
 /// have asked for something.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// As above, for a connection whose consumers wait for acknowledgements.
 const PAUSE_AWAITING_ACKS: Duration = Duration::from_millis(1);
 /// What is published between pauses that did not last until consumers were served: so many messages …
