@@ -24,7 +24,8 @@ const UNPAUSED_MESSAGES: usize = 256;
 const UNPAUSED_BYTES: usize = 64 << 10;
 
 /// The longest pause. Much shorter ones are usual: this is for a connection that waits in vain, on which a client may
-/// have asked for something.
+/// have asked for something. With a hundred publishers one in turn waits longer than a second, and whoever gives up pushes all
+/// that it has read.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// As above, for a connection whose consumers wait for acknowledgements.
 const PAUSE_AWAITING_ACKS: Duration = Duration::from_millis(1);

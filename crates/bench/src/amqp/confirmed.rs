@@ -22,16 +22,22 @@ pub(crate) struct Confirmed {
     published: u64,
 }
 
+/// A connection with a channel on which publishes are confirmed.
+pub(super) fn open_confirming(url: &AmqpUrl) -> anyhow::Result<(Connection, Confirms)> {
+    let mut connection = Connection::open(url, InputSize::Small)?;
+    connection.open_channel(CHANNEL)?;
+    connection.send(CHANNEL, &confirm::Select { nowait: false })?;
+    connection.wait_for(CHANNEL, |method| match method {
+        Method::Confirm(ConfirmMethod::SelectOk(_)) => Some(()),
+        _ => None,
+    })?;
+    let confirms = Confirms::new(connection.frame_max);
+    Ok((connection, confirms))
+}
+
 impl Confirmed {
     pub(crate) fn open(url: &AmqpUrl) -> anyhow::Result<Self> {
-        let mut connection = Connection::open(url, InputSize::Small)?;
-        connection.open_channel(CHANNEL)?;
-        connection.send(CHANNEL, &confirm::Select { nowait: false })?;
-        connection.wait_for(CHANNEL, |method| match method {
-            Method::Confirm(ConfirmMethod::SelectOk(_)) => Some(()),
-            _ => None,
-        })?;
-        let confirms = Confirms::new(connection.frame_max);
+        let (connection, confirms) = open_confirming(url)?;
         Ok(Self { connection, confirms, published: 0 })
     }
 

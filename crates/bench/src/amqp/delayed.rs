@@ -5,11 +5,11 @@ use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use nexo_amqp::codec::method::{ConfirmMethod, basic, confirm};
-use nexo_amqp::codec::{Method, PropertiesBuilder, ShortStr, TableBuf, encode_message};
+use nexo_amqp::codec::method::basic;
+use nexo_amqp::codec::{PropertiesBuilder, ShortStr, TableBuf, encode_message};
 
-use super::confirms::Confirms;
-use super::connection::{Connection, InputSize, PATIENCE, short};
+use super::confirmed::open_confirming;
+use super::connection::{Connection, PATIENCE, short};
 use super::publisher::CHANNEL;
 use super::topology::Topology;
 use super::url::AmqpUrl;
@@ -36,14 +36,7 @@ pub(super) fn publish(
     name: &str,
     messages: &mut dyn Iterator<Item = Delayed>,
 ) -> anyhow::Result<()> {
-    let mut connection = Connection::open(url, InputSize::Small)?;
-    connection.open_channel(CHANNEL)?;
-    connection.send(CHANNEL, &confirm::Select { nowait: false })?;
-    connection.wait_for(CHANNEL, |method| match method {
-        Method::Confirm(ConfirmMethod::SelectOk(_)) => Some(()),
-        _ => None,
-    })?;
-    let mut confirms = Confirms::new(connection.frame_max);
+    let (mut connection, mut confirms) = open_confirming(url)?;
     let mut published = 0;
     loop {
         let mut out = Vec::new();
