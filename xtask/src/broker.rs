@@ -1,6 +1,6 @@
 //! The broker that was just built, running for tests: on loopback, on free ports, with data that goes when it stops.
 //!
-//! Tests that need a hand on it (`conformance/amqp/test_operations.py`) call this program again: `xtask control ADDRESS
+//! Tests that need a hand on it (`tools/conformance/amqp/test_operations.py`) call this program again: `xtask control ADDRESS
 //! WORD` hands one word to the thread here that looks after the process.
 
 use std::fs;

@@ -17,14 +17,14 @@ pub(crate) type Variable = (String, String);
 /// Runs pytest on a folder of `conformance`, such as `amqp` or `celery`; an error if a test fails.
 pub(crate) fn pytest(folder: &str, variables: &[Variable], args: &[&str]) -> anyhow::Result<()> {
     let python = environment()?;
-    let tests = root().join("conformance").join(folder);
+    let tests = root().join("tools/conformance").join(folder);
     // Nothing is written next to the tests: neither a cache nor bytecode.
     let mut command = Command::new(&python);
     command.args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(args);
     show(command.current_dir(&tests).envs(variables.iter().cloned()))
 }
 
-/// Runs Node's tests of `conformance/node`; an error if one fails.
+/// Runs Node's tests of `tools/conformance/node`; an error if one fails.
 pub(crate) fn node(variables: &[Variable]) -> anyhow::Result<()> {
     let place = packages()?;
     show(Command::new("node").arg("--test").current_dir(&place).envs(variables.iter().cloned()))
@@ -32,7 +32,7 @@ pub(crate) fn node(variables: &[Variable]) -> anyhow::Result<()> {
 
 /// The interpreter of `target/venv`, which is made anew when the requirements have changed.
 pub(crate) fn environment() -> anyhow::Result<PathBuf> {
-    let asked = root().join("conformance").join("requirements.txt");
+    let asked = root().join("tools/conformance").join("requirements.txt");
     let place = root().join("target").join("venv");
     let python = place.join("bin").join("python");
     let have = place.join("requirements.txt");
@@ -55,7 +55,7 @@ pub(crate) fn environment() -> anyhow::Result<PathBuf> {
 /// A folder under `target` with the packages of these requirements, to be put before those of the environment.
 pub(crate) fn packages_of(requirements: &str, name: &str) -> anyhow::Result<PathBuf> {
     let python = environment()?;
-    let asked = root().join("conformance").join(requirements);
+    let asked = root().join("tools/conformance").join(requirements);
     let place = root().join("target").join(name);
     let have = place.join("requirements.txt");
     if same(&asked, &have) {
@@ -76,7 +76,7 @@ fn packages() -> anyhow::Result<PathBuf> {
     if !(answers("node", &["--version"]) && answers("npm", &["--version"])) {
         install(&["nodejs", "npm"]).context("Node")?;
     }
-    let source = root().join("conformance").join("node");
+    let source = root().join("tools/conformance").join("node");
     let place = root().join("target").join("conformance-node");
     fs::create_dir_all(&place).with_context(|| format!("cannot make '{}'", place.display()))?;
     let stale = !place.join("node_modules").exists()

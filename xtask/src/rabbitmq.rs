@@ -18,7 +18,7 @@ const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
 /// How long it may take to start or to stop, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What the tests ask of the broker itself, as a shell script: see `conformance/amqp/test_operations.py`.
+/// What the tests ask of the broker itself, as a shell script: see `tools/conformance/amqp/test_operations.py`.
 const CONTROL: &str = "\
 case \"$1\" in
 block) exec CTL -q set_vm_memory_high_watermark 0 ;;

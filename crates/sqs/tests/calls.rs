@@ -1,4 +1,4 @@
-//! The port as a client without an SDK sees it; what SDKs see is in `conformance/sqs`.
+//! The port as a client without an SDK sees it; what SDKs see is in `tools/conformance/sqs`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
 
 mod common;

@@ -1,4 +1,4 @@
-//! What is done to the broker, in words; how it is done is in `crates/bench/src/abuse`.
+//! What is done to the broker, in words; how it is done is in `tools/bench/src/abuse`.
 
 use std::time::Duration;
 
