@@ -9,7 +9,7 @@ use nexo_core::message::Durability;
 use nexo_core::queue::{Outgoing, Outline};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
-use nexo_log::{Claim, Log, LogOptions, Urgency};
+use nexo_log::{AppendError, Claim, Log, LogOptions, Patience, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp, limits};
 
 use crate::catalog::Catalog;
@@ -200,7 +200,8 @@ impl Broker {
             let config = change(state.queue.config());
             config.check(name)?;
             let record = Record::Configure { config, at: now };
-            let committed = self.shared.commit(state, &[record], Urgency::Synced, Claim::Reserved);
+            let committed =
+                self.shared.commit(state, &[record], Urgency::Synced, Claim::Reserved, Patience::Wait);
             Ok::<_, CreateError>(committed.map_err(|error| Shared::unavailable(&error))?.0)
         })??;
         Ok(self.shared.wait_for(written).await?)
@@ -274,13 +275,19 @@ impl Broker {
     ) -> Result<u64, QueueError> {
         self.shared.refuse_if_stopping()?;
         let slot = self.slot(name)?;
-        let purged = self.shared.with(&slot, |state, now| {
-            // What is with a consumer may stay, so a replay must know of it.
-            let mut records = state.queue.decide_unwritten_leases(usize::MAX);
-            records.push(record(state.queue.next_offset(), now));
-            let urgency = self.shared.urgency(state, crate::shared::Confirm::AsQueue);
-            self.shared.commit(state, &records, urgency, Claim::Reserved)
-        })?;
+        let purged = loop {
+            let purged = self.shared.with(&slot, |state, now| {
+                // What is with a consumer may stay, so a replay must know of it.
+                let mut records = state.queue.decide_unwritten_leases(usize::MAX);
+                records.push(record(state.queue.next_offset(), now));
+                let urgency = self.shared.urgency(state, crate::shared::Confirm::AsQueue);
+                self.shared.commit(state, &records, urgency, Claim::Reserved, Patience::RefuseLast)
+            })?;
+            if !matches!(purged, Err(AppendError::Busy)) {
+                break purged;
+            }
+            self.shared.until_room().await;
+        };
         let (written, applied) = purged.map_err(|error| Shared::unavailable(&error))?;
         let count = self.shared.let_go(applied.into_iter().find_map(|applied| applied.removed));
         self.shared.wait_for(written).await?;

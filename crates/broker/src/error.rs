@@ -48,6 +48,9 @@ pub enum QueueError {
         /// In words for whoever has to make room.
         reason: String,
     },
+    /// The disk is behind. Nothing was changed; it may be tried again when the disk has caught up.
+    #[error("the disk is behind")]
+    Busy,
     /// The log takes no more records.
     #[error("{reason}")]
     Unavailable {

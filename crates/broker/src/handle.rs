@@ -8,13 +8,14 @@ use nexo_core::draft::Bundle;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{BundlePlan, Death, Handed, Queue, ReturnCause, ReturnPlan, SharedCredit, Terms};
 use nexo_core::record::Record;
-use nexo_log::{AppendError, Claim, Urgency};
+use nexo_log::{AppendError, Claim, Patience, Urgency};
 use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
 use crate::dead_letter_move::DeadLetterMove;
 use crate::error::{CreateError, PushError, QueueError};
 use crate::flow::{Evenness, Pacing};
+use crate::messages::{PushRound, settle_patience};
 use crate::owed::SocketState;
 use crate::request::{Declaration, SessionId, Settle};
 use crate::shared::{Confirm, Shared, Written, not_found};
@@ -164,9 +165,12 @@ impl Broker {
         (bytes > UNWRITTEN_BYTES_MAX).then(|| Written::at(end, Urgency::Written))
     }
 
-    /// Returns when the disk has caught up, if it is behind: for one who has much more to push. Then others wait for no more
-    /// than what was pushed before.
+    /// Returns when the disk has caught up, if it is behind: for one who has much more to push, or was told
+    /// [`QueueError::Busy`]. Then others wait for no more than what was pushed before.
     pub async fn disk_caught_up(&self) {
+        if !self.shared.log.has_room() {
+            self.shared.until_room().await;
+        }
         let (bytes, end) = self.shared.log.unwritten();
         if bytes <= UNWRITTEN_BYTES_MAX {
             return;
@@ -294,7 +298,7 @@ impl QueueHandle {
         let refused = match &pushed {
             Ok(pushed) => pushed.refused.len(),
             // It is tried again.
-            Err(QueueError::DiskFull { .. }) => return pushed,
+            Err(QueueError::DiskFull { .. } | QueueError::Busy) => return pushed,
             Err(QueueError::NotFound { .. } | QueueError::Unavailable { .. }) => count,
         };
         self.shared.count(self.protocol, |traffic| traffic.pushed(count - refused, refused));
@@ -327,14 +331,16 @@ impl QueueHandle {
             Confirm::AsQueue
         };
         let mut evenness = Evenness::Even;
-        let pushed = self.shared.with(&self.slot, |state, now| {
-            evenness = state.pushed(&self.shared.delivered, count, pacing);
-            if durability == packed.durability()
-                && let Some(plan) = state.queue.decide_bundle(&packed)
-            {
-                return self.push_as_it_is(state, now, packed, plan, confirm);
-            }
-            self.push_one_by_one(state, now, packed, durability, confirm)
+        let pushed = self.shared.off_runtime_if_oversize(packed.bytes(), || {
+            self.shared.with(&self.slot, |state, now| {
+                evenness = state.pushed(&self.shared.delivered, count, pacing);
+                if durability == packed.durability()
+                    && let Some(plan) = state.queue.decide_bundle(&packed)
+                {
+                    return self.push_as_it_is(state, now, packed, plan, confirm);
+                }
+                self.push_one_by_one(state, now, packed, durability, confirm)
+            })
         })?;
         match pushed {
             Ok(pushed) => Ok(PushedBundle { evenness, ..pushed }),
@@ -359,7 +365,8 @@ impl QueueHandle {
         confirm: Confirm,
     ) -> Result<PushedBundle, (AppendError, Bundle)> {
         if let Some(reserve) = plan.reserve
-            && let Err(error) = self.shared.commit(state, &[reserve], Urgency::Lazy, Claim::Normal)
+            && let Err(error) =
+                self.shared.commit(state, &[reserve], Urgency::Lazy, Claim::Normal, Patience::Refuse)
         {
             return Err((error, bundle));
         }
@@ -374,7 +381,8 @@ impl QueueHandle {
             });
         }
         let urgency = self.shared.urgency(state, confirm);
-        match self.shared.commit(state, std::slice::from_ref(&record), urgency, Claim::Normal) {
+        let records = std::slice::from_ref(&record);
+        match self.shared.commit(state, records, urgency, Claim::Normal, Patience::Refuse) {
             Ok((written, _)) => {
                 state.last_push = written;
                 Ok(PushedBundle { written, refused: Vec::new(), evenness: Evenness::Even })
@@ -398,14 +406,13 @@ impl QueueHandle {
         for message in &mut messages {
             message.durability = durability;
         }
-        let (written, outcomes) = match self.shared.push_now(state, now, &messages, confirm) {
-            Ok(pushed) => pushed,
+        let PushRound { written, outcomes, .. } = match self.shared.push_now(state, now, &messages, confirm) {
+            Ok(round) => round,
             Err(error) => return Err((error, bundle)),
         };
         let refused = outcomes.into_iter().enumerate().filter_map(|(at, outcome)| {
             Some(Refused { at, message: messages[at].clone(), error: outcome.err()? })
         });
-        let written = written.unwrap_or(Written::NOTHING);
         Ok(PushedBundle { written, refused: refused.collect(), evenness: Evenness::Even })
     }
 
@@ -491,8 +498,10 @@ impl QueueHandle {
             let (slice, rest) = left.split_at(left.len().min(SETTLE_SLICE));
             match self.settle(slice, what) {
                 Ok(()) => left = rest,
-                Err(QueueError::DiskFull { reason }) => {
-                    tracing::warn!(queue = %self.slot.name, messages = left.len(), reason, "settled when there is room");
+                Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy)) => {
+                    if error != QueueError::Busy {
+                        tracing::warn!(queue = %self.slot.name, messages = left.len(), %error, "settled when there is room");
+                    }
                     // Not those before: somebody else may have them by now.
                     self.slot.state.lock().unsettled.keep(left, what);
                     self.shared.keeper.note_stuck(&self.slot);
@@ -554,7 +563,8 @@ impl QueueHandle {
     ) -> Result<(Written, Vec<Death>, Urgency), QueueError> {
         let (written, deaths, urgency) = self.shared.with(&self.slot, |state, now| {
             let ReturnPlan { records, durable, deaths } = decide_settle(&mut state.queue, now, held, what);
-            let written = self.shared.commit_verdict(state, &records, durable, confirm);
+            let written =
+                self.shared.commit_verdict(state, &records, durable, confirm, settle_patience(&deaths));
             // Whoever could not settle gets no more: what it holds must stay bounded.
             if let Some((consumer, credit)) = credit.filter(|_| written.is_ok()) {
                 state.queue.add_credit(consumer, credit);

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use nexo_core::batch;
 use nexo_core::queue::{ChunkId, PageRequest, Queue};
 use nexo_core::record::Record;
-use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Urgency};
+use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Patience, Urgency};
 use nexo_types::{Offset, Position, QueueId, SegmentId, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
@@ -460,7 +460,7 @@ impl Shared {
         for batch in batch::relocate(messages) {
             let record = Record::Messages(batch);
             let entry = Encoded::new(state.queue.id(), &record);
-            let appended = self.append(&[entry], Urgency::Lazy, Claim::Reserved)?;
+            let appended = self.append(&[entry], Urgency::Lazy, Claim::Reserved, Patience::Wait)?;
             self.keeper.note_own(&appended);
             state.dirty = true;
             self.apply(state, appended.at, &record);

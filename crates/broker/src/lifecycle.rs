@@ -7,7 +7,7 @@ use nexo_core::config::QueueConfig;
 use nexo_core::message::Durability;
 use nexo_core::queue::{Queue, Removed};
 use nexo_core::record::Record;
-use nexo_log::{Claim, Urgency};
+use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{QueueId, QueueName, Timestamp};
 
 use crate::error::QueueError;
@@ -31,7 +31,8 @@ impl Shared {
         let creating = self.creating.lock();
         if durability == Durability::Durable {
             let create = Record::Create { name: name.clone(), config: config.clone(), at: now };
-            let appended = self.append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal);
+            let appended =
+                self.append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal, Patience::Wait);
             written = Written::at(appended.map_err(|error| self.refused(&error))?.end, Urgency::Synced);
         }
         let slot = Arc::new(Slot::with(Queue::new(id, name.clone(), config, now), durability, owner));
@@ -64,7 +65,8 @@ impl Shared {
             if let Err(refusal) = check(&state, self.clock.now()) {
                 return Ok(Err(refusal));
             }
-            let committed = self.commit(&mut state, &[Record::Delete], Urgency::Synced, Claim::Reserved);
+            let committed =
+                self.commit(&mut state, &[Record::Delete], Urgency::Synced, Claim::Reserved, Patience::Wait);
             let (written, applied) = committed.map_err(|error| Self::unavailable(&error))?;
             self.forget(&mut state);
             (written, applied.into_iter().find_map(|applied| applied.removed))

@@ -9,8 +9,9 @@ use nexo_core::queue::{
     Admission, Death, GroupTake, LeaseError, LeaseTerms, PushOutcome, ReturnCause, Terms, Verdict,
 };
 use nexo_core::record::Record;
-use nexo_log::{Claim, Urgency};
+use nexo_log::{AppendError, Claim, Patience, Urgency};
 use nexo_types::{Millis, Offset, QueueId, QueueName, Timestamp, limits};
+use tokio::runtime::RuntimeFlavor;
 use tokio::sync::oneshot;
 
 use crate::broker::Broker;
@@ -74,19 +75,45 @@ impl Broker {
         let confirm = if all_transient { Confirm::Lazily } else { Confirm::AsQueue };
         let pacing = if wanted.len() > UNPAUSED_MESSAGES { Pacing::Paced } else { Pacing::Unpaced };
         let mut evenness = Evenness::Even;
-        let (written, mut outcomes) = self
-            .shared
-            .with(&slot, |state, now| {
-                evenness = state.pushed(&self.shared.delivered, wanted.len() as u64, pacing);
-                self.shared.push_now(state, now, &wanted, confirm)
-            })?
-            .map_err(|error| self.shared.refused(&error))?;
-        let pauses = evenness == Evenness::Pause && pacing == Pacing::Paced;
-        // The queue has its own copy; those who wait for the disk need not hold the messages.
-        drop(wanted);
-        if let Some(written) = written {
-            self.shared.wait_for(written).await?;
+        let mut written = Written::NOTHING;
+        let mut outcomes: Vec<Result<Pushed, PushError>> = Vec::with_capacity(wanted.len());
+        // A frame holds a batch, which is far smaller than a segment, or one message.
+        let bytes = wanted.iter().map(|message| message.body.len()).max().unwrap_or(0);
+        while !wanted.is_empty() {
+            let pushed = self.shared.off_runtime_if_oversize(bytes, || {
+                self.shared.with(&slot, |state, now| {
+                    evenness = state.pushed(&self.shared.delivered, wanted.len() as u64, pacing);
+                    self.shared.push_now(state, now, &wanted, confirm)
+                })
+            })?;
+            let mut round = match pushed {
+                Ok(round) => round,
+                Err(AppendError::Busy) => {
+                    self.shared.until_room().await;
+                    continue;
+                }
+                // Those of an earlier round were taken, and their answers count.
+                Err(error) if !outcomes.is_empty() => {
+                    let reason = error.to_string();
+                    let rest = wanted.iter().map(|_| Err(PushError::Unavailable { reason: reason.clone() }));
+                    outcomes.extend(rest);
+                    break;
+                }
+                Err(error) => return Err(self.shared.refused(&error)),
+            };
+            written = written.and(round.written);
+            if round.busy_from < wanted.len() {
+                // The disk fell behind in between. What was pushed stays so, and the rest comes after it.
+                round.outcomes.truncate(round.busy_from);
+                self.shared.until_room().await;
+            }
+            // The queue has its own copy; those who wait for the disk need not hold the messages.
+            wanted.drain(..round.outcomes.len());
+            outcomes.extend(round.outcomes);
         }
+        let pauses = evenness == Evenness::Pause && pacing == Pacing::Paced;
+        drop(wanted);
+        self.shared.wait_for(written).await?;
         if pauses {
             // Not for long: it is taken, and whoever waits in vain for the answer sends it again.
             let _ = tokio::time::timeout(PAUSE_MAX, self.shared.until_even(&slot)).await;
@@ -274,7 +301,12 @@ impl Broker {
         let mut dead: Vec<(DeadLetterMove, Vec<usize>)> = Vec::new();
         for (queue, indices) in by_queue {
             let part: Vec<Receipt> = indices.iter().map(|index| receipts[*index]).collect();
-            let settled = self.settle_in_queue(queue, &part, confirm, &mut decide);
+            let settled = loop {
+                match self.settle_in_queue(queue, &part, confirm, &mut decide) {
+                    Some(settled) => break settled,
+                    None => self.shared.until_room().await,
+                }
+            };
             written.extend(settled.written);
             for (index, answer) in indices.iter().zip(settled.answers) {
                 answers[*index] = Some(answer);
@@ -305,16 +337,17 @@ impl Broker {
         answers.into_iter().flatten().collect()
     }
 
+    /// `None` if the disk is behind: then it is to be tried again.
     fn settle_in_queue<T>(
         &self,
         queue: QueueId,
         receipts: &[Receipt],
         confirm: Confirm,
         decide: &mut impl FnMut(&mut SlotState, Timestamp, &[(Offset, u32)]) -> (Verdict<T>, Vec<Death>),
-    ) -> Settled<T> {
+    ) -> Option<Settled<T>> {
         let gone = |receipt: &Receipt| Err(SettleError::QueueGone { receipt: receipt.to_string() });
         let Some(slot) = self.shared.catalog.get_id(queue) else {
-            return Settled::answers(receipts.iter().map(gone).collect());
+            return Some(Settled::answers(receipts.iter().map(gone).collect()));
         };
         let done = self.shared.with(&slot, |state, now| {
             // A receipt from before a crash may name a message that the crash took back, and another one has its place:
@@ -325,26 +358,29 @@ impl Broker {
             };
             let part: Vec<(Offset, u32)> = receipts.iter().map(held).collect();
             let (verdict, deaths) = decide(state, now, &part);
-            let written = self.shared.commit_verdict(state, &verdict.records, verdict.durable, confirm);
-            (verdict.answers, deaths, written, self.shared.urgency(state, confirm))
+            let patience = settle_patience(&deaths);
+            let committed =
+                self.shared.commit_verdict(state, &verdict.records, verdict.durable, confirm, patience);
+            (verdict.answers, deaths, committed, self.shared.urgency(state, confirm))
         });
         let Ok((answers, deaths, written, urgency)) = done else {
-            return Settled::answers(receipts.iter().map(gone).collect());
+            return Some(Settled::answers(receipts.iter().map(gone).collect()));
         };
         let written = match written {
             Ok(written) => written,
+            Err(AppendError::Busy) => return None,
             Err(error) => {
                 self.shared.bury_soon(&slot, deaths);
                 let reason = self.shared.refused(&error).to_string();
                 let failed =
                     receipts.iter().map(|_| Err(SettleError::Unavailable { reason: reason.clone() }));
-                return Settled::answers(failed.collect());
+                return Some(Settled::answers(failed.collect()));
             }
         };
         let named = answers.into_iter().zip(receipts);
         let named = named.map(|(answer, receipt)| answer.map_err(|e| settle_error(&slot.name, receipt, e)));
         let answers = named.collect();
-        Settled { answers, written, dead: (!deaths.is_empty()).then_some((slot, deaths, urgency)) }
+        Some(Settled { answers, written, dead: (!deaths.is_empty()).then_some((slot, deaths, urgency)) })
     }
 
     /// Sends dead letters back to where they came from, or elsewhere. Only those that are there now; `progress`
@@ -371,12 +407,16 @@ impl Broker {
         while left > 0 {
             let step = usize::try_from(left).unwrap_or(usize::MAX).min(REDRIVE_STEP);
             let (shared, part_slot, part) = (Arc::clone(&self.shared), Arc::clone(&slot), request.clone());
-            let seen = std::mem::take(&mut passed);
+            let seen = passed.clone();
             let part = self
                 .shared
                 .on_worker(Work::Move, move || shared.redrive_part(&part_slot, &part, before, step, seen))
-                .await??;
-            let Some(part) = part else { break };
+                .await?;
+            if matches!(part, Err(QueueError::Busy)) {
+                self.shared.until_room().await;
+                continue;
+            }
+            let Some(part) = part? else { break };
             done.moved += part.moved;
             done.skipped = part.passed.len() as u64;
             passed = part.passed;
@@ -385,6 +425,15 @@ impl Broker {
         }
         Ok(done)
     }
+}
+
+/// What came of pushing messages under one hold of their queue's lock.
+pub(crate) struct PushRound {
+    pub(crate) written: Written,
+    /// For each message.
+    pub(crate) outcomes: Vec<Result<Pushed, PushError>>,
+    /// From this message on none was taken, only because the disk is behind.
+    busy_from: usize,
 }
 
 /// What came of settling messages of one queue.
@@ -401,20 +450,23 @@ impl<T> Settled<T> {
 }
 
 impl Shared {
-    /// Pushes messages into a locked queue.
-    #[allow(clippy::type_complexity)] // What was written, and an answer for each message.
+    /// Pushes messages into a locked queue. Does not wait for the disk, unless a message is larger than a segment.
+    ///
+    /// # Errors
+    /// If none was taken.
     pub(crate) fn push_now(
         &self,
         state: &mut SlotState,
         now: Timestamp,
         messages: &[NewMessage],
         confirm: Confirm,
-    ) -> Result<(Option<Written>, Vec<Result<Pushed, PushError>>), nexo_log::AppendError> {
+    ) -> Result<PushRound, AppendError> {
         let plan = state.queue.decide_push(now, messages, Admission::Checked);
         let urgency = self.urgency(state, confirm);
+        let patience = Patience::Refuse;
         let mut written = None;
         if let Some(reserve) = plan.reserve {
-            self.commit(state, &[reserve], Urgency::Lazy, Claim::Normal)?;
+            self.commit(state, &[reserve], Urgency::Lazy, Claim::Normal, patience)?;
         }
         let (mut taken, mut refused) = (false, None);
         for (durability, batch) in plan.batches {
@@ -425,18 +477,20 @@ impl Shared {
                     self.apply_unwritten(state, &record);
                     taken = true;
                 }
-                Durability::Durable => match self.commit(state, &[record], urgency, Claim::Normal) {
-                    Ok((done, _)) => {
-                        written = Some(done);
-                        taken = true;
+                Durability::Durable => {
+                    match self.commit(state, &[record], urgency, Claim::Normal, patience) {
+                        Ok((done, _)) => {
+                            written = Some(done);
+                            taken = true;
+                        }
+                        // Nothing of this push was taken: the caller is told so at once.
+                        Err(error) if !taken => return Err(error),
+                        Err(error) => {
+                            refused = Some((first, error));
+                            break;
+                        }
                     }
-                    // Nothing of this push was taken: the caller is told so at once.
-                    Err(error) if !taken => return Err(error),
-                    Err(error) => {
-                        refused = Some((first, error.to_string()));
-                        break;
-                    }
-                },
+                }
             }
         }
         if let Some(done) = written {
@@ -449,11 +503,18 @@ impl Shared {
         }
         state.queue.note_duplicates(duplicates as u64);
         let name = state.queue.name().clone();
+        let is_behind = |outcome: &PushOutcome| match (outcome, &refused) {
+            (PushOutcome::Accepted(offset) | PushOutcome::Duplicate(offset), Some((first, _))) => {
+                offset >= first
+            }
+            (PushOutcome::Refused { .. }, _) | (_, None) => false,
+        };
+        let is_busy = matches!(refused, Some((_, AppendError::Busy)));
+        let first_behind = plan.outcomes.iter().position(is_behind).filter(|_| is_busy);
+        let busy_from = first_behind.unwrap_or(plan.outcomes.len());
         let outcomes = plan.outcomes.into_iter().map(|outcome| match (outcome, &refused) {
-            (PushOutcome::Accepted(offset) | PushOutcome::Duplicate(offset), Some((first, reason)))
-                if offset >= *first =>
-            {
-                Err(PushError::Unavailable { reason: reason.clone() })
+            (outcome, Some((_, error))) if is_behind(&outcome) => {
+                Err(PushError::Unavailable { reason: error.to_string() })
             }
             (PushOutcome::Accepted(offset), _) => Ok(Pushed { offset, duplicate: false }),
             (PushOutcome::Duplicate(offset), _) => Ok(Pushed { offset, duplicate: true }),
@@ -461,7 +522,16 @@ impl Shared {
                 Err(PushError::Full { name: name.clone(), fact: format!("{limit} is {max}") })
             }
         });
-        Ok((written, outcomes.collect()))
+        let outcomes = outcomes.collect();
+        Ok(PushRound { written: written.unwrap_or(Written::NOTHING), outcomes, busy_from })
+    }
+
+    /// Does something that waits for the disk if it pushes `bytes` that do not fit into a segment: then other tasks of the
+    /// runtime's thread have another one meanwhile.
+    pub(crate) fn off_runtime_if_oversize<R>(&self, bytes: usize, work: impl FnOnce() -> R) -> R {
+        let is_shared = tokio::runtime::Handle::try_current()
+            .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
+        if is_shared && self.log.is_oversize(bytes) { tokio::task::block_in_place(work) } else { work() }
     }
 
     pub(crate) fn commit_verdict(
@@ -470,7 +540,8 @@ impl Shared {
         records: &[Record],
         durable: bool,
         confirm: Confirm,
-    ) -> Result<Option<Written>, nexo_log::AppendError> {
+        patience: Patience,
+    ) -> Result<Option<Written>, AppendError> {
         if records.is_empty() {
             return Ok(None);
         }
@@ -481,7 +552,7 @@ impl Shared {
             return Ok(None);
         }
         let urgency = self.urgency(state, confirm);
-        Ok(Some(self.commit(state, records, urgency, Claim::Reserved)?.0))
+        Ok(Some(self.commit(state, records, urgency, Claim::Reserved, patience)?.0))
     }
 
     /// Moves dead messages on a worker.
@@ -497,7 +568,8 @@ impl Shared {
     pub(crate) fn end_sessions(self: &Arc<Self>, slot: &Arc<Slot>) {
         let ended = self.with(slot, |state, now| {
             let plan = state.queue.decide_session_end(now);
-            if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily) {
+            let (records, patience) = (&plan.records, Patience::Wait);
+            if let Err(error) = self.commit_verdict(state, records, plan.durable, Confirm::Lazily, patience) {
                 tracing::warn!(queue = %slot.name, %error, "messages of ended connections cannot be returned now");
             }
             plan.deaths
@@ -531,6 +603,12 @@ impl Shared {
             .await
             .map_err(|_| QueueError::Unavailable { reason: "the broker is stopping".into() })
     }
+}
+
+/// Whether a settlement may wait for the disk under its queue's lock. Where it has marked messages as dead it must not be
+/// decided a second time.
+pub(crate) const fn settle_patience(deaths: &[Death]) -> Patience {
+    if deaths.is_empty() { Patience::RefuseLast } else { Patience::Wait }
 }
 
 fn terms(visibility: Option<Millis>) -> Result<Terms, PopError> {

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use nexo_core::config::QueueConfig;
@@ -10,7 +11,7 @@ use nexo_core::message::{Durability, NewMessage, Origin, StoredMessage};
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{Admission, Death, Dying, Handed};
 use nexo_core::record::{Leave, Record};
-use nexo_log::{AppendError, Claim, Urgency};
+use nexo_log::{AppendError, Claim, Patience, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp};
 
 use crate::error::QueueError;
@@ -93,7 +94,13 @@ impl Shared {
         while !rest.is_empty() {
             let (part, after) = rest.split_at(self.part_len(slot, rest));
             rest = after;
-            if let Err(error) = self.bury_part(slot, part) {
+            let mut moved = self.bury_part(slot, part);
+            while matches!(moved, Err(QueueError::Busy)) && !self.stopping.load(Ordering::Relaxed) {
+                // Without any queue's lock. Those that were moved before it are not found dying again.
+                self.log.wait_for_room();
+                moved = self.bury_part(slot, part);
+            }
+            if let Err(error) = moved {
                 tracing::warn!(queue = %slot.name, %error, "dead letters cannot be moved now");
                 self.keeper.note_stuck(slot);
                 return;
@@ -144,7 +151,7 @@ impl Shared {
                 if let Some(leave) = from.queue.decide_burial(now, *offset, why) {
                     match message {
                         Some(message) => moving.push(Moving { message, leave }),
-                        None => self.commit(from, &[leave], Urgency::Lazy, Claim::Reserved).map(|_| ())?,
+                        None => self.commit(from, &[leave], Urgency::Lazy, Claim::Reserved, Patience::RefuseLast).map(|_| ())?,
                     }
                 }
             }
@@ -206,7 +213,7 @@ impl Shared {
             nexo_types::Position::default()
         } else {
             // A copy brings in more than it frees: on a full disk it waits, and leaves the rest to acknowledgements.
-            let appended = self.append(&entries, Urgency::Written, Claim::Normal)?;
+            let appended = self.append(&entries, Urgency::Written, Claim::Normal, Patience::Refuse)?;
             to.dirty = true;
             from.dirty = true;
             appended.at
@@ -306,7 +313,13 @@ impl Shared {
                     }
                     match state.queue.decide_take(now, max, |offset| wanted.wants(offset)) {
                         Some(record) => {
-                            let (_, applied) = self.commit(state, &[record], Urgency::Lazy, Claim::Normal)?;
+                            let (_, applied) = self.commit(
+                                state,
+                                &[record],
+                                Urgency::Lazy,
+                                Claim::Normal,
+                                Patience::Refuse,
+                            )?;
                             Ok((applied.into_iter().flat_map(|applied| applied.handed).collect(), None))
                         }
                         None if only.is_some() => Ok((Vec::new(), None)),

@@ -10,7 +10,7 @@ use nexo_core::batch::{BatchItem, MessageBatch};
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{Entry, Handed, PageRequest, ReturnCause, SettleMode};
 use nexo_core::record::{Leave, Pick, Record};
-use nexo_log::{EntryKind, Frame, FrameRef, Log, ReadError};
+use nexo_log::{Claim, EntryKind, Frame, FrameRef, Log, Patience, ReadError, Urgency};
 use nexo_types::{Millis, Offset, Position, QueueId, SegmentId, Timestamp};
 
 use crate::mailbox::Mailbox;
@@ -86,7 +86,7 @@ impl Shared {
         self.note_damaged(count);
         let record = Record::Drop { picks, why: Leave::Damaged, at: self.clock.now() };
         let urgency = self.urgency(state, Confirm::Lazily);
-        if let Err(error) = self.commit(state, &[record], urgency, nexo_log::Claim::Reserved) {
+        if let Err(error) = self.commit(state, &[record], urgency, Claim::Reserved, Patience::Wait) {
             tracing::error!(queue = %state.queue.name(), %error, "damaged messages cannot be dropped now");
         }
     }
@@ -127,7 +127,7 @@ impl Shared {
         let _ = self.with(slot, |state, now| {
             if mailbox.fill(number, messages) && settles {
                 let verdict = state.queue.decide_ack(now, &cold);
-                if let Err(error) = self.commit_verdict(state, &verdict.records, verdict.durable, Confirm::Lazily) {
+                if let Err(error) = self.commit_verdict(state, &verdict.records, verdict.durable, Confirm::Lazily, Patience::Wait) {
                     tracing::warn!(queue = %slot.name, %error, "messages that were delivered may be delivered again");
                 }
             }
@@ -137,7 +137,7 @@ impl Shared {
             state.queue.give_back_credit(mailbox.consumer(), credit as u32);
             self.settle_damaged(state, now, read.damaged);
             let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(READ_AGAIN));
-            if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily) {
+            if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily, Patience::Wait) {
                 tracing::warn!(queue = %slot.name, %error, "messages that cannot be read cannot be returned either");
             }
         });
@@ -150,8 +150,7 @@ impl Shared {
         tracing::error!(queue = %state.queue.name(), count = damaged.len(), "messages are damaged on disk and are dropped");
         self.note_damaged(damaged.len() as u64);
         let record = Record::Settle { offsets: damaged.into_iter().collect(), why: Leave::Damaged, at: now };
-        if let Err(error) = self.commit(state, &[record], nexo_log::Urgency::Lazy, nexo_log::Claim::Reserved)
-        {
+        if let Err(error) = self.commit(state, &[record], Urgency::Lazy, Claim::Reserved, Patience::Wait) {
             tracing::error!(queue = %state.queue.name(), %error, "damaged messages cannot be dropped now");
         }
     }

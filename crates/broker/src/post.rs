@@ -7,7 +7,7 @@ use nexo_core::message::{Durability, NewMessage, StoredMessage};
 use nexo_core::queue::{Admission, Dying};
 use nexo_core::record::{Leave, Record};
 use nexo_core::topology::NoHeaders;
-use nexo_log::{AppendError, Claim, Urgency};
+use nexo_log::{AppendError, Claim, Patience, Urgency};
 use nexo_types::{ExchangeName, Offset, Position, Timestamp};
 use parking_lot::MutexGuard;
 
@@ -112,7 +112,7 @@ impl Shared {
         if !entries.is_empty() {
             // A copy brings in more than it frees: on a full disk it waits.
             let claim = if moves.is_empty() { Claim::Reserved } else { Claim::Normal };
-            position = self.append(&entries, Urgency::Written, claim)?.at;
+            position = self.append(&entries, Urgency::Written, claim, Patience::Refuse)?.at;
         }
         self.apply(&mut states[from], position, &leave);
         states[from].dirty = true;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use nexo_core::batch::LaneSpan;
 use nexo_core::config::SyncMode;
@@ -35,6 +36,9 @@ const BATCHES: usize = 8;
 const RETRY: Millis = Millis(500);
 /// The same, if only the disk is behind: what follows from a change never waits for it under the queue's lock.
 const RETRY_BUSY: Millis = Millis(20);
+
+/// How often is looked whether the log's next segment is ready, when everything is written and it is not.
+const ROOM_RECHECK: Duration = Duration::from_millis(1);
 
 /// Everything that is one of its kind in a broker.
 #[derive(Debug)]
@@ -201,16 +205,6 @@ impl Shared {
         records: &[Record],
         urgency: Urgency,
         claim: Claim,
-    ) -> Result<(Written, Vec<Applied>), AppendError> {
-        self.commit_with(state, records, urgency, claim, Patience::Wait)
-    }
-
-    fn commit_with(
-        &self,
-        state: &mut SlotState,
-        records: &[Record],
-        urgency: Urgency,
-        claim: Claim,
         patience: Patience,
     ) -> Result<(Written, Vec<Applied>), AppendError> {
         let id = state.queue.id();
@@ -221,7 +215,7 @@ impl Shared {
         let (at, written) = if entries.is_empty() {
             (Position::default(), Written::NOTHING)
         } else {
-            let appended = self.append_with(&entries, urgency, claim, patience)?;
+            let appended = self.append(&entries, urgency, claim, patience)?;
             state.dirty = true;
             (appended.at, Written { end: appended.end, urgency })
         };
@@ -246,22 +240,10 @@ impl Shared {
         entries: &[Encoded],
         urgency: Urgency,
         claim: Claim,
-    ) -> Result<Appended, AppendError> {
-        self.append_with(entries, urgency, claim, Patience::Wait)
-    }
-
-    fn append_with(
-        &self,
-        entries: &[Encoded],
-        urgency: Urgency,
-        claim: Claim,
         patience: Patience,
     ) -> Result<Appended, AppendError> {
         let refs: Vec<EntryRef<'_>> = entries.iter().map(Encoded::as_entry).collect();
-        match patience {
-            Patience::Wait => self.log.append(&refs, urgency, claim),
-            Patience::Refuse => self.log.try_append(&refs, urgency, claim),
-        }
+        self.log.append_with(&refs, urgency, claim, patience)
     }
 
     /// Tells the log what a queue keeps alive, and the keeper if much has been let go.
@@ -289,6 +271,15 @@ impl Shared {
         reached.await.map_err(|error| QueueError::Unavailable { reason: error.to_string() })
     }
 
+    /// Returns when the log takes more, after it was [`QueueError::Busy`]. Nobody holds a lock or a thread meanwhile.
+    pub(crate) async fn until_room(&self) {
+        // If that fails, the next attempt says so.
+        let _ = self.log.written(self.log.unwritten().1).await;
+        while !self.log.has_room() {
+            tokio::time::sleep(ROOM_RECHECK).await;
+        }
+    }
+
     /// How urgent a change to this queue is, if somebody waits for it.
     pub(crate) fn urgency(&self, state: &SlotState, confirm: Confirm) -> Urgency {
         let mode = match state.queue.config().sync {
@@ -307,10 +298,10 @@ impl Shared {
         let reason = error.to_string();
         match error {
             AppendError::Full { .. } => QueueError::DiskFull { reason },
-            AppendError::Failed { .. }
-            | AppendError::TooLarge { .. }
-            | AppendError::Busy
-            | AppendError::Closed => QueueError::Unavailable { reason },
+            AppendError::Busy => QueueError::Busy,
+            AppendError::Failed { .. } | AppendError::TooLarge { .. } | AppendError::Closed => {
+                QueueError::Unavailable { reason }
+            }
         }
     }
 
@@ -446,7 +437,7 @@ impl Shared {
             // What is left of a full disk is for what frees space, and a lease does not. But whoever will acknowledge
             // must get its messages; `unwritten.rs` says what that means for a replay.
             let claim = if dispatch.must_be_written() { Claim::Reserved } else { Claim::Normal };
-            match self.append_with(&[entry], Urgency::Lazy, claim, Patience::Refuse) {
+            match self.append(&[entry], Urgency::Lazy, claim, Patience::RefuseLast) {
                 Ok(_) => state.dirty = true,
                 Err(AppendError::Full { .. }) if claim == Claim::Normal => is_unwritten = true,
                 Err(error) => {
@@ -477,7 +468,7 @@ impl Shared {
         }
         let records = state.queue.decide_unwritten_leases(BATCH);
         // If there is still none, it is tried again later.
-        let _ = self.commit_with(state, &records, Urgency::Lazy, Claim::Normal, Patience::Refuse);
+        let _ = self.commit(state, &records, Urgency::Lazy, Claim::Normal, Patience::RefuseLast);
     }
 
     fn commit_if(&self, state: &mut SlotState, records: &[Record], durable: bool) -> Result<(), AppendError> {
@@ -485,7 +476,7 @@ impl Shared {
             return Ok(());
         }
         if durable {
-            self.commit_with(state, records, Urgency::Lazy, Claim::Reserved, Patience::Refuse)?;
+            self.commit(state, records, Urgency::Lazy, Claim::Reserved, Patience::RefuseLast)?;
         } else {
             for record in records {
                 self.apply_unwritten(state, record);

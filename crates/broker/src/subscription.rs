@@ -6,7 +6,7 @@ use std::time::Duration;
 use nexo_core::message::{PropertyFormat, StoredMessage};
 use nexo_core::queue::{Allowance, Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
-use nexo_log::{Claim, Urgency};
+use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{ConsumerId, Offset, Timestamp, limits};
 
 use crate::delivery::Delivery;
@@ -353,7 +353,9 @@ impl Subscription {
             for record in records {
                 self.shared.apply_unwritten(state, record);
             }
-        } else if let Err(error) = self.shared.commit(state, records, Urgency::Lazy, Claim::Reserved) {
+        } else if let Err(error) =
+            self.shared.commit(state, records, Urgency::Lazy, Claim::Reserved, Patience::RefuseLast)
+        {
             // They stay leased until there is room; a lease of a connection has no end of its own.
             tracing::warn!(queue = %self.slot.name, %error, "messages of a consumer that left cannot be returned now");
             state.unsettled.keep(held, what);

@@ -9,6 +9,7 @@ use nexo_types::Offset;
 
 use crate::error::QueueError;
 use crate::handle::{SETTLE_SLICE, decide_settle};
+use crate::messages::settle_patience;
 use crate::request::Settle;
 use crate::shared::{Confirm, Shared};
 use crate::slot::{Slot, SlotState};
@@ -46,7 +47,13 @@ impl Shared {
     fn settle_slice_again(&self, state: &mut SlotState) -> Result<bool, AppendError> {
         let Some((held, what)) = state.unsettled.0.pop_front() else { return Ok(false) };
         let decided = decide_settle(&mut state.queue, self.clock.now(), &held, what);
-        if let Err(error) = self.commit_verdict(state, &decided.records, decided.durable, Confirm::Lazily) {
+        if let Err(error) = self.commit_verdict(
+            state,
+            &decided.records,
+            decided.durable,
+            Confirm::Lazily,
+            settle_patience(&decided.deaths),
+        ) {
             state.unsettled.0.push_front((held, what));
             return Err(error);
         }

@@ -175,3 +175,57 @@ async fn handing_out_does_not_wait_for_the_disk() {
     }
     broker.shutdown().await;
 }
+
+/// The log takes no more because the disk stands still. Whoever pushes or settles waits for it without a thread and without
+/// its queue's lock, and goes on when the disk does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_push_that_waits_for_the_disk_keeps_no_thread_and_no_lock() {
+    let gate = GateDisk::default();
+    let options =
+        nexo_broker::BrokerOptions { segment_bytes: 1024 * 1024, ..nexo_broker::BrokerOptions::new("memory") };
+    let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();
+    let (queue, other) = (name("q"), name("other"));
+    for queue in [&queue, &other] {
+        broker.create_queue(queue, QueueConfig::default()).await.unwrap();
+    }
+    push(&broker, &other, "here").await;
+    let held = pop(&broker, &other, 1).await;
+    gate.hold_writes();
+    // Far more than two segments take. On a thread of the runtime itself: there is only one.
+    let pushes: Vec<_> = (0..200)
+        .map(|index| {
+            let (broker, queue) = (broker.clone(), queue.clone());
+            let body = format!("{index:04}{}", "x".repeat(40_000));
+            tokio::spawn(async move { broker.push(&queue, vec![NewMessage::new(body)]).await })
+        })
+        .collect();
+    // One push of many batches is taken in part, and the rest of it waits.
+    let many: Vec<NewMessage> = (0..40).map(|_| NewMessage::new(vec![0; 100_000])).collect();
+    let in_parts = tokio::spawn({
+        let (broker, queue) = (broker.clone(), queue.clone());
+        async move { broker.push(&queue, many).await }
+    });
+    let ack = tokio::spawn({
+        let (broker, receipt) = (broker.clone(), held[0].receipt());
+        async move { broker.ack(&[receipt]).await }
+    });
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        // Answered by the runtime's only thread, under the lock of the very queue.
+        assert!(broker.queue_stats(&queue).unwrap().ready <= 240);
+    }
+    assert!(pushes.iter().all(|push| !push.is_finished()), "nothing is synced");
+    assert!(!in_parts.is_finished() && !ack.is_finished());
+    gate.open_gate();
+    for push in pushes {
+        let answers = push.await.unwrap().unwrap();
+        assert!(answers[0].is_ok(), "{answers:?}");
+    }
+    let answers = in_parts.await.unwrap().unwrap();
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 40);
+    let offsets: Vec<u64> = answers.iter().map(|answer| answer.as_ref().unwrap().offset.0).collect();
+    assert!(offsets.is_sorted(), "{offsets:?}");
+    assert!(ack.await.unwrap()[0].is_ok());
+    assert_eq!(broker.queue_stats(&queue).unwrap().ready, 240);
+    assert_eq!(broker.queue_stats(&other).unwrap().ready, 0);
+}

@@ -247,10 +247,7 @@ impl Subscriber {
     fn ended_by_broker(&self) -> Result<(), Status> {
         match self.broker.queue_stats(&self.queue) {
             Err(error @ nexo_broker::QueueError::NotFound { .. }) => Err(Failure::from(error).into()),
-            Ok(_)
-            | Err(nexo_broker::QueueError::DiskFull { .. } | nexo_broker::QueueError::Unavailable { .. }) => {
-                Ok(())
-            }
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 }

@@ -22,7 +22,8 @@ use crate::stats::add;
 /// who append, and is far more than one group needs.
 pub(crate) const PENDING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What appends that do not wait may add to that. They are leases and returns: a few bytes for each message.
+/// What appends that are refused last may add to that. They are leases, settlements and returns: a few bytes for each
+/// message.
 const PENDING_BYTES_EXTRA: usize = 16 * 1024 * 1024;
 
 /// Where a frame was put.
@@ -111,7 +112,7 @@ impl Shared {
                 self.rotate(state, next);
             } else if let Some(reason) = &state.full {
                 return Err(AppendError::Full { reason: reason.clone() });
-            } else if patience == Patience::Refuse {
+            } else if patience != Patience::Wait {
                 return Err(AppendError::Busy);
             } else {
                 // The keeper is at it and will find either a segment or that the disk is full.
@@ -132,8 +133,8 @@ impl Shared {
                 return Err(refusal);
             }
             let max = match patience {
-                Patience::Wait => PENDING_BYTES_MAX,
-                Patience::Refuse => PENDING_BYTES_MAX + PENDING_BYTES_EXTRA,
+                Patience::Wait | Patience::Refuse => PENDING_BYTES_MAX,
+                Patience::RefuseLast => PENDING_BYTES_MAX + PENDING_BYTES_EXTRA,
             };
             if bytes(&state.pending) < max {
                 return Ok(());
@@ -143,7 +144,7 @@ impl Shared {
             }
             state.write_wanted = true;
             self.writer_wake.notify_one();
-            if patience == Patience::Refuse {
+            if patience != Patience::Wait {
                 return Err(AppendError::Busy);
             }
             self.room.wait(state);

@@ -128,21 +128,43 @@ impl Log {
         urgency: Urgency,
         claim: Claim,
     ) -> Result<Appended, AppendError> {
-        self.shared().append(entries, urgency, claim, Patience::Wait)
+        self.append_with(entries, urgency, claim, Patience::Wait)
     }
 
-    /// As [`Log::append`], for a frame that fits into a segment: where that would wait, this is refused as
-    /// [`AppendError::Busy`].
+    /// As [`Log::append`], with a word on whether it may wait for the disk. A frame that does not fit into a segment
+    /// ([`Log::is_oversize`]) always waits until it has one of its own.
     ///
     /// # Errors
     /// Nothing was appended then.
-    pub fn try_append(
+    pub fn append_with(
         &self,
         entries: &[EntryRef<'_>],
         urgency: Urgency,
         claim: Claim,
+        patience: Patience,
     ) -> Result<Appended, AppendError> {
-        self.shared().append(entries, urgency, claim, Patience::Refuse)
+        self.shared().append(entries, urgency, claim, patience)
+    }
+
+    /// Whether a frame with this much in it may not fit into a segment.
+    #[must_use]
+    pub fn is_oversize(&self, bytes: usize) -> bool {
+        // What is around the payloads is far less than half of that.
+        bytes > self.shared().options.segment_bytes as usize / 2
+    }
+
+    /// Whether an append that may not wait would not be told now that the log is busy.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.shared().state.lock().has_room()
+    }
+
+    /// Returns when [`Log::has_room`]. Others may be quicker to use it.
+    pub fn wait_for_room(&self) {
+        let mut state = self.shared().state.lock();
+        while !state.has_room() {
+            self.shared().room.wait(&mut state);
+        }
     }
 
     /// Resolves once everything before `end` is synced, or when that cannot be promised any more. Asks for a

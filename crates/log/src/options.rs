@@ -101,9 +101,11 @@ pub enum Urgency {
 pub enum Patience {
     /// Until there is room, on the caller's thread.
     Wait,
-    /// It is refused instead. Such appends are small and make others move on, so they have some room that those who wait
-    /// leave to them.
+    /// It is refused instead, as [`AppendError::Busy`](crate::AppendError::Busy).
     Refuse,
+    /// It is refused instead, but later than others. Such appends are small and make others move on, so they have some
+    /// room that the others leave to them.
+    RefuseLast,
 }
 
 /// What an append may use when the disk is full.

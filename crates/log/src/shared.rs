@@ -10,6 +10,7 @@ use nexo_types::{Position, SegmentId};
 use parking_lot::{Condvar, Mutex, RwLock};
 use tracing::{error, info};
 
+use crate::append::PENDING_BYTES_MAX;
 use crate::damage::KnownDamage;
 use crate::disk::{Disk, DiskLock};
 use crate::error::{AppendError, LogError};
@@ -130,6 +131,12 @@ impl State {
             failed: None,
             phase: Phase::Open,
         }
+    }
+
+    /// Whether little enough waits to be written and the next segment is there, or appends are refused for another reason.
+    pub(crate) fn has_room(&self) -> bool {
+        let is_behind = self.pending.bytes.len() >= PENDING_BYTES_MAX || self.prepared.is_none();
+        !is_behind || self.append_refusal().is_some() || self.stalled.is_some() || self.full.is_some()
     }
 
     /// Takes a segment to go on with when the active one is full.

@@ -307,11 +307,11 @@ impl Outbox {
                     }
                     // The queue went while the message was on its way, as if it had gone before.
                     Err(QueueError::NotFound { .. }) => {}
-                    Err(QueueError::DiskFull { reason }) => {
+                    Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy)) => {
                         batch.bundles.extend(bundle);
                         batch.bundles.rotate_right(1);
                         batch.publishers.drain(..done);
-                        return Err(reason);
+                        return if error == QueueError::Busy { Ok(false) } else { Err(error.to_string()) };
                     }
                     Err(QueueError::Unavailable { reason }) => {
                         tracing::warn!(queue = %batch.target.queue.name(), reason, "publishes are refused");

@@ -55,7 +55,9 @@ impl Source {
         match self.queue.settle_for(held, what, self.credit(held)) {
             // The queue is gone and its messages with it.
             Ok(()) | Err(QueueError::NotFound { .. }) => Ok(self.make_room(held)),
-            Err(error @ (QueueError::DiskFull { .. } | QueueError::Unavailable { .. })) => Err(error),
+            Err(
+                error @ (QueueError::DiskFull { .. } | QueueError::Busy | QueueError::Unavailable { .. }),
+            ) => Err(error),
         }
     }
 
@@ -71,7 +73,9 @@ impl Source {
         match self.queue.begin_settle(held, what, self.credit(held)) {
             Ok(settling) => Ok((Some(settling), self.make_room(held))),
             Err(QueueError::NotFound { .. }) => Ok((None, self.make_room(held))),
-            Err(error @ (QueueError::DiskFull { .. } | QueueError::Unavailable { .. })) => Err(error),
+            Err(
+                error @ (QueueError::DiskFull { .. } | QueueError::Busy | QueueError::Unavailable { .. }),
+            ) => Err(error),
         }
     }
 

@@ -141,12 +141,19 @@ impl Session {
         mut done: Box<Transaction>,
         written: Written,
     ) -> Result<(), Refusal> {
-        self.shared.broker.clone().wait_for(written).await?;
-        let mut begun = Vec::new();
-        let settled = self.begin_settles(&mut done.settles, &mut begun);
-        for settling in begun {
-            settling.done().await?;
-        }
+        let broker = self.shared.broker.clone();
+        broker.wait_for(written).await?;
+        let settled = loop {
+            let mut begun = Vec::new();
+            let settled = self.begin_settles(&mut done.settles, &mut begun);
+            for settling in begun {
+                settling.done().await?;
+            }
+            if settled != Err(QueueError::Busy) {
+                break settled;
+            }
+            broker.disk_caught_up().await;
+        };
         match settled {
             Ok(()) => {
                 // The channel may have been closed while this waited for the disk.
@@ -160,7 +167,7 @@ impl Session {
                 self.unfinished = Some(Unfinished { channel: number, transaction: done });
                 Ok(())
             }
-            Err(error @ (QueueError::NotFound { .. } | QueueError::Unavailable { .. })) => Err(error.into()),
+            Err(error) => Err(error.into()),
         }
     }
 
