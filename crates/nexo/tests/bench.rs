@@ -340,3 +340,30 @@ fn abuse_tells_the_memory_and_what_others_waited_for() {
     let measured = report.pointer("/measured").unwrap().to_string();
     assert!(measured.contains(r#"["held","5,000"]"#) && measured.contains("5,000 in "), "{measured}");
 }
+
+/// The most memory that a process has held, in bytes.
+fn peak_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Without anything that keeps them even, consumers got three messages of a thousand.
+#[test]
+fn publishers_do_not_starve_consumers() {
+    const BOUND: u64 = 256 << 20;
+    for kind in [
+        &["--publishers", "4", "--consumers", "4", "--ack", "100"][..],
+        &["--publishers", "20", "--consumers", "20", "--queues", "20", "--ack", "10"],
+    ] {
+        let (server, url) = amqp_server();
+        let times = ["--duration", "2s", "--warmup", "500ms", "--drain", "0s"];
+        let report = bench(&server, &url, &[&["throughput"], kind, &times[..]].concat());
+        let (published, consumed) =
+            (number(&report, "/published_per_second"), number(&report, "/consumed_per_second"));
+        assert!(published > 0.0, "{kind:?}");
+        assert!(consumed >= published / 2.0, "{kind:?}: {published} a second published, {consumed} consumed");
+        let peak = peak_bytes(server.pid());
+        assert!(peak <= BOUND / 2 * 3, "{kind:?}: {} MiB", peak >> 20);
+    }
+}

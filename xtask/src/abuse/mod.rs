@@ -1,14 +1,16 @@
 //! What a broker must bear: a fresh one for each scenario of `nexo bench abuse`, with its memory and a probe's times.
-//! What was found goes into docs/benchmarks.md; a scenario that fails is told there too, and the others go on.
+//! What was found goes into docs/benchmarks.md. A scenario that fails or misses a goal is told there too, and the others
+//! go on; then the command fails.
 
 mod broker;
+mod goal;
 mod page;
 mod scenario;
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use serde_json::Value;
 
 use crate::bench::Size;
@@ -21,7 +23,7 @@ use scenario::Scenario;
 const QUICK: &str = "50";
 
 /// What is measured.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Options {
     /// The broker; what was built for release if none is named.
     binary: Option<PathBuf>,
@@ -90,7 +92,12 @@ pub(crate) fn abuse(options: &Options) -> anyhow::Result<()> {
     };
     let text = page::text(&bench.machine(), &version, &part, &outcomes);
     println!("{text}");
-    if options.is_whole() { crate::page::write("abuse", &text) } else { Ok(()) }
+    if options.is_whole() {
+        crate::page::write("abuse", &text)?;
+    }
+    let short = page::shortfalls(&outcomes);
+    ensure!(short.is_empty(), "not everything was reached:\n  {}", short.join("\n  "));
+    Ok(())
 }
 
 fn measure(bench: &Bench, broker: &Broker, scenario: &Scenario, size: Size) -> anyhow::Result<Value> {

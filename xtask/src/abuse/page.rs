@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
+use super::goal::Goal;
 use super::scenario::Scenario;
 use crate::page::put_machine;
 use crate::spread::Unit;
@@ -33,9 +34,30 @@ pub(super) fn text(machine: &[String], version: &str, part: &str, outcomes: &[Ou
                 "–".to_owned(),
             ],
         };
-        let _ = writeln!(out, "| {} | {} | {} |", scenario.work, cells.join(" | "), scenario.goal);
+        let goals = scenario.goals.iter().map(|goal| judged(goal, outcome)).collect::<Vec<_>>().join("; ");
+        let _ = writeln!(out, "| {} | {} | {goals} |", scenario.work, cells.join(" | "));
     }
     out
+}
+
+/// A goal, and whether it was missed.
+fn judged(goal: &Goal, outcome: &anyhow::Result<Value>) -> String {
+    match outcome {
+        Ok(report) if goal.is_met(report) => goal.words.to_owned(),
+        Ok(_) | Err(_) => format!("{}: **missed**", goal.words),
+    }
+}
+
+/// The scenarios that failed, and the goals that were missed, one line each.
+pub(super) fn shortfalls(outcomes: &[Outcome]) -> Vec<String> {
+    let missed = |(scenario, outcome): &Outcome| match outcome {
+        Ok(report) => {
+            let missed = scenario.goals.iter().filter(|goal| !goal.is_met(report));
+            missed.map(|goal| format!("{}: missed '{}'", scenario.name, goal.words)).collect()
+        }
+        Err(error) => vec![format!("{}: failed: {}", scenario.name, one_line(&format!("{error:#}")))],
+    };
+    outcomes.iter().flat_map(missed).collect()
 }
 
 /// Names and values that a scenario gave.
@@ -102,10 +124,16 @@ mod tests {
         let lines: Vec<&str> = text.lines().skip(5).collect();
         assert_eq!(
             lines[0],
-            "| nothing, to compare with | held: 5; back: in 1 s | 10, 300, 20 MiB | 90 µs, 1.50 ms, 2.00 ms | 1.60 ms | – |"
+            "| nothing, to compare with | held: 5; back: in 1 s | 10, 300, 20 MiB | 90 µs, 1.50 ms, 2.00 ms | 1.60 ms | memory at most 294 MiB: **missed**; probe's p99 at most 50 ms |"
         );
         assert!(lines[1].contains("| **failed**: no answer / none | – | – | – |"), "{}", lines[1]);
         assert_eq!(lines.len(), 2);
+        let short = shortfalls(&outcomes);
+        assert_eq!(
+            short,
+            ["idle: missed 'memory at most 294 MiB'", "silent: failed: no answer / none"],
+            "each is told once"
+        );
     }
 
     #[test]

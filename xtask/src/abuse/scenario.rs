@@ -2,67 +2,89 @@
 
 use std::time::Duration;
 
+use super::goal::{
+    ALIKE, AS_ONE, BACK, DESCRIPTORS, DESCRIPTORS_MEANWHILE, EVEN, GIVEN_BACK, Goal, HEALTHY,
+    HEALTHY_MEANWHILE, IDLE, MEMORY, PROBE, PUSH, QUIET, UNSLOWED,
+};
+
 /// One line of the table.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Scenario {
     /// As `nexo bench abuse` calls it.
     pub(super) name: &'static str,
     pub(super) work: &'static str,
-    pub(super) goal: &'static str,
+    /// What it must reach.
+    pub(super) goals: &'static [Goal],
     /// How long it may take on a machine that is not idle.
     pub(super) limit: Duration,
 }
 
-const fn scenario(name: &'static str, work: &'static str, goal: &'static str, seconds: u64) -> Scenario {
-    Scenario { name, work, goal, limit: Duration::from_secs(seconds) }
+const fn scenario(name: &'static str, work: &'static str, goals: &'static [Goal], seconds: u64) -> Scenario {
+    Scenario { name, work, goals, limit: Duration::from_secs(seconds) }
 }
 
-const HEALTHY: &str = "healthy, descriptors bounded";
-const QUIET: &str = "next to nothing written when idle";
-const MEMORY: &str = "memory within its bound";
-const PROBE: &str = "probe's p99 under 50 ms";
+impl Scenario {
+    /// Whether this is the scenario of that name, or one of several whose names begin with it, as `flow` is.
+    fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'))
+    }
+}
 
 /// Every line.
 pub(super) const SCENARIOS: &[Scenario] = &[
-    scenario("idle", "nothing, to compare with", "–", 60),
+    scenario("idle", "nothing, to compare with", &[MEMORY, PROBE], 60),
     scenario(
         "silent",
         "1,100 silent connections to the management port, 96 MiB published meanwhile",
-        HEALTHY,
+        &[HEALTHY_MEANWHILE, HEALTHY, DESCRIPTORS_MEANWHILE, DESCRIPTORS, MEMORY],
         180,
     ),
-    scenario("backlog", "a backlog of 4 GiB in messages of 16 KiB", HEALTHY, 300),
-    scenario("dedup", "1.5 million deduplication ids in a queue", QUIET, 400),
-    scenario("delayed", "4 million delayed messages in a queue", QUIET, 600),
+    scenario("backlog", "a backlog of 4 GiB in messages of 16 KiB", &[HEALTHY, DESCRIPTORS, MEMORY], 300),
+    scenario("dedup", "1.5 million deduplication ids in a queue", &[QUIET, IDLE, PUSH, MEMORY], 400),
+    scenario("delayed", "4 million delayed messages in a queue", &[QUIET, IDLE, PUSH, MEMORY], 600),
     scenario(
         "subscriber",
         "a native subscriber with a credit of 1 million that does not read, 2 GB for it",
-        MEMORY,
+        &[MEMORY],
         240,
     ),
-    scenario("bodies", "20 unfinished bodies of 60 MiB on one AMQP connection", MEMORY, 180),
-    scenario("transactions", "eight open transactions of 200 MiB", MEMORY, 240),
-    scenario("sqs-bodies", "eight unfinished requests of 200 MiB to the SQS API", MEMORY, 240),
-    scenario("fanout-large", "a message of 16 MiB to 300 queues, three times", PROBE, 300),
-    scenario("fanout-many", "a message of 100 bytes to 50,000 queues, ten times", PROBE, 400),
-    scenario("requeue", "5 million unacknowledged messages come back at once", PROBE, 400),
-    scenario("headers", "messages with 17,000 headers for 3,000 bindings", PROBE, 240),
-    scenario("flood", "four publishers of transient messages of 10 KB, 8 GB", PROBE, 300),
-    scenario("half", "transient messages of 16 bytes at half of Nexo's own maximum", "–", 120),
+    scenario("bodies", "20 unfinished bodies of 60 MiB on one AMQP connection", &[MEMORY], 180),
+    scenario("transactions", "eight open transactions of 200 MiB", &[MEMORY], 240),
+    scenario("sqs-bodies", "eight unfinished requests of 200 MiB to the SQS API", &[MEMORY], 240),
+    scenario("fanout-large", "a message of 16 MiB to 300 queues, three times", &[PROBE, MEMORY], 300),
+    scenario("fanout-many", "a message of 100 bytes to 50,000 queues, ten times", &[PROBE, MEMORY], 400),
+    scenario("requeue", "5 million unacknowledged messages come back at once", &[BACK, PROBE, MEMORY], 400),
+    scenario("headers", "messages with 17,000 headers for 3,000 bindings", &[PROBE, MEMORY], 240),
+    scenario("flood", "four publishers of transient messages of 10 KB, 8 GB", &[PROBE, MEMORY], 300),
+    scenario("half", "transient messages of 16 bytes at half of Nexo's own maximum", &[MEMORY], 120),
     scenario(
         "priorities",
         "1 million messages with 256 priorities, filled and drained ten times",
-        "every run alike",
+        &[ALIKE, MEMORY],
         600,
+    ),
+    scenario("flow-4", "4 → 4, one queue, auto-ack, transient, 16 bytes", &[EVEN, AS_ONE, MEMORY], 120),
+    scenario("flow-4-ack", "4 → 4, one queue, ack 100", &[EVEN, AS_ONE, MEMORY], 120),
+    scenario("flow-10", "10 → 10, ten queues, auto-ack", &[EVEN, AS_ONE, MEMORY], 120),
+    scenario("flow-20-ack", "20 → 20, 20 queues, ack 10", &[EVEN, MEMORY], 120),
+    scenario("flow-100-ack", "100 → 1, ack 100", &[EVEN, MEMORY], 120),
+    scenario(
+        "flow-sleeps",
+        "1 → 1 that sleeps 10 ms after each message",
+        &[UNSLOWED, MEMORY, GIVEN_BACK],
+        120,
     ),
 ];
 
 /// The scenarios of these names, in their order in the table; all if none is named. The error is a name that is none.
 pub(super) fn chosen<'a>(only: &[&'a str]) -> Result<Vec<&'static Scenario>, &'a str> {
-    if let Some(unknown) = only.iter().find(|name| SCENARIOS.iter().all(|known| known.name != **name)) {
+    if let Some(unknown) = only.iter().find(|name| !SCENARIOS.iter().any(|known| known.is_called(name))) {
         return Err(unknown);
     }
-    Ok(SCENARIOS.iter().filter(|known| only.is_empty() || only.contains(&known.name)).collect())
+    Ok(SCENARIOS
+        .iter()
+        .filter(|known| only.is_empty() || only.iter().any(|name| known.is_called(name)))
+        .collect())
 }
 
 #[cfg(test)]
@@ -75,5 +97,15 @@ mod tests {
         let names: Vec<&str> = chosen(&["flood", "idle"]).unwrap().iter().map(|known| known.name).collect();
         assert_eq!(names, ["idle", "flood"]);
         assert_eq!(chosen(&["flood", "drought"]), Err("drought"));
+        assert_eq!(chosen(&["flow"]).unwrap().len(), 6, "one name for all lines of flow");
+        assert_eq!(chosen(&["flow-4"]).unwrap().len(), 2, "with and without acknowledgements");
+        assert_eq!(chosen(&["fl"]), Err("fl"));
+    }
+
+    #[test]
+    fn every_line_has_a_goal_for_memory() {
+        for scenario in SCENARIOS {
+            assert!(scenario.goals.contains(&MEMORY), "{}", scenario.name);
+        }
     }
 }

@@ -81,6 +81,7 @@ fn run(
     let look = target.time(LOOK);
     std::thread::sleep(look);
     let written = process::written_bytes(target.pid)? - from;
+    let idle_bytes = written as f64 / look.as_secs_f64();
     found
         .add(
             "quiet",
@@ -89,7 +90,9 @@ fn run(
                 |after| format!("{:.0} s after the last", after.as_secs_f64()),
             ),
         )
-        .add("written while idle", format!("{:.2} MB/s", written as f64 / 1e6 / look.as_secs_f64()));
+        .add("written while idle", format!("{:.2} MB/s", idle_bytes / 1e6))
+        .number("quiet_after_seconds", quiet_after.map_or(f64::MAX, |after| after.as_secs_f64()))
+        .number("idle_bytes_per_second", idle_bytes);
 
     let mut nanos = percentiles::nanos();
     let (began, mut next) = (Instant::now(), count);
@@ -101,7 +104,7 @@ fn run(
         std::thread::sleep(EVERY);
     }
     if let Some(times) = Percentiles::of_nanos(&nanos) {
-        found.add("a push to it meanwhile", times);
+        found.add("a push to it meanwhile", times).number("push_p99_us", times.p99_us);
     }
     Ok(found)
 }

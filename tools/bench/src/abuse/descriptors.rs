@@ -34,16 +34,22 @@ pub(super) fn silent(target: &Target) -> anyhow::Result<Found> {
         let count = target.count(PUBLISHED_BYTES).div_ceil(BODY_BYTES as u64);
         let filled = target.fill("abuse-silent", count, BODY_BYTES)?;
         let bytes = count * BODY_BYTES as u64;
+        let (open, health) = (process::open_descriptors(target.pid)?, said(health(&target.http)));
         found
             .add("published meanwhile", format!("{} MiB in {:.1} s", bytes >> 20, filled.as_secs_f64()))
-            .add("descriptors meanwhile", process::open_descriptors(target.pid)?)
-            .add("health meanwhile", said(health(&target.http)));
+            .add("descriptors meanwhile", open)
+            .add("health meanwhile", &health)
+            .number("descriptors_meanwhile", open as f64)
+            .number("healthy_meanwhile", healthy(&health));
         drop(held);
         Ok(())
     })?;
+    let (open, health) = (process::open_descriptors(target.pid)?, said(health(&target.http)));
     found
-        .add("descriptors after", process::open_descriptors(target.pid)?)
-        .add("health after", said(health(&target.http)));
+        .add("descriptors after", open)
+        .add("health after", &health)
+        .number("descriptors_after", open as f64)
+        .number("healthy_after", healthy(&health));
     Ok(found)
 }
 
@@ -56,11 +62,15 @@ pub(super) fn backlog(target: &Target) -> anyhow::Result<Found> {
         let filled = target.fill("abuse-backlog", count, BODY_BYTES)?;
         let bytes = count * BODY_BYTES as u64;
         let rate = bytes as f64 / 1e6 / filled.as_secs_f64();
+        let open = process::open_descriptors(target.pid)?;
         found
             .add("waiting", format!("{} MiB, written at {} MB/s", bytes >> 20, thousands(rate)))
-            .add("descriptors", process::open_descriptors(target.pid)?);
+            .add("descriptors", open)
+            .number("descriptors_after", open as f64);
         Ok(())
     })?;
+    let health = said(health(&target.http));
+    found.add("health", &health).number("healthy_after", healthy(&health));
     Ok(found)
 }
 
@@ -82,6 +92,11 @@ fn health(address: &str) -> anyhow::Result<String> {
 /// The number in the first line of an answer.
 pub(super) fn status(answer: &str) -> Option<&str> {
     answer.strip_prefix("HTTP/1.1 ")?.split_whitespace().next()
+}
+
+/// 1 if all is well, 0 if not.
+fn healthy(said: &str) -> f64 {
+    if said == "200" { 1.0 } else { 0.0 }
 }
 
 fn said(health: anyhow::Result<String>) -> String {

@@ -6,11 +6,13 @@
 
 mod checkpoints;
 mod descriptors;
+mod flow;
 mod intake;
 mod pace;
 mod stalls;
 mod target;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::amqp::AmqpUrl;
@@ -18,6 +20,8 @@ use crate::native::NativeUrl;
 use crate::probe::Probed;
 use crate::process;
 use crate::report::{Figures, Report, mib};
+use crate::work::Ack;
+use flow::Shape;
 use target::Target;
 
 /// How long a broker is left alone before it is seen what memory it gave back.
@@ -59,6 +63,30 @@ pub enum Scenario {
     Half,
     /// A queue with 256 priorities, filled and drained ten times
     Priorities,
+    /// 4 publishers and 4 consumers of one queue, without acknowledgements
+    #[value(name = "flow-4")]
+    #[serde(rename = "flow-4")]
+    Flow4,
+    /// The same with an acknowledgement for each 100 messages
+    #[value(name = "flow-4-ack")]
+    #[serde(rename = "flow-4-ack")]
+    Flow4Ack,
+    /// 10 publishers and 10 consumers of ten queues, without acknowledgements
+    #[value(name = "flow-10")]
+    #[serde(rename = "flow-10")]
+    Flow10,
+    /// 20 publishers and 20 consumers of twenty queues, with an acknowledgement for each 10 messages
+    #[value(name = "flow-20-ack")]
+    #[serde(rename = "flow-20-ack")]
+    Flow20Ack,
+    /// 100 publishers and one consumer, with an acknowledgement for each 100 messages
+    #[value(name = "flow-100-ack")]
+    #[serde(rename = "flow-100-ack")]
+    Flow100Ack,
+    /// A publisher beside a consumer that sleeps 10 ms after each message
+    #[value(name = "flow-sleeps")]
+    #[serde(rename = "flow-sleeps")]
+    FlowSleeps,
 }
 
 /// Options of `abuse`.
@@ -104,6 +132,8 @@ pub struct Abuse {
     pub probe: Option<Probed>,
     /// What else was measured, by name.
     pub measured: Vec<(String, String)>,
+    /// What of it a goal can be held against, by name.
+    pub numbers: BTreeMap<&'static str, f64>,
 }
 
 /// What a scenario gives back.
@@ -111,11 +141,18 @@ pub struct Abuse {
 struct Found {
     probe: Option<Probed>,
     measured: Vec<(String, String)>,
+    numbers: BTreeMap<&'static str, f64>,
 }
 
 impl Found {
     fn add(&mut self, name: &str, value: impl std::fmt::Display) -> &mut Self {
         self.measured.push((name.to_owned(), value.to_string()));
+        self
+    }
+
+    /// Something that a goal can be held against.
+    fn number(&mut self, name: &'static str, value: f64) -> &mut Self {
+        self.numbers.insert(name, value);
         self
     }
 }
@@ -128,6 +165,9 @@ pub fn run(options: &AbuseOptions) -> anyhow::Result<Abuse> {
     let target = Target::new(options);
     process::allow_many_files();
     let before_bytes = process::resident_bytes(target.pid)?;
+    let even = |publishers, consumers, queues, ack| {
+        flow::even(&target, Shape { publishers, consumers, queues, ack })
+    };
     let found = match options.scenario {
         Scenario::Idle => stalls::idle(&target),
         Scenario::Silent => descriptors::silent(&target),
@@ -145,6 +185,12 @@ pub fn run(options: &AbuseOptions) -> anyhow::Result<Abuse> {
         Scenario::Flood => stalls::flood(&target),
         Scenario::Half => pace::half(&target),
         Scenario::Priorities => pace::priorities(&target),
+        Scenario::Flow4 => even(4, 4, 1, Ack::Auto),
+        Scenario::Flow4Ack => even(4, 4, 1, Ack::Every(100)),
+        Scenario::Flow10 => even(10, 10, 10, Ack::Auto),
+        Scenario::Flow20Ack => even(20, 20, 20, Ack::Every(10)),
+        Scenario::Flow100Ack => even(100, 1, 1, Ack::Every(100)),
+        Scenario::FlowSleeps => flow::sleeper(&target),
     }?;
     std::thread::sleep(target.time(SETTLE));
     Ok(Abuse {
@@ -154,6 +200,7 @@ pub fn run(options: &AbuseOptions) -> anyhow::Result<Abuse> {
         after_bytes: process::resident_bytes(target.pid)?,
         probe: found.probe,
         measured: found.measured,
+        numbers: found.numbers,
     })
 }
 

@@ -54,7 +54,10 @@ pub(super) fn priorities(target: &Target) -> anyhow::Result<Found> {
         rates.push(backlog::run(&options, &mut go_on)?.drained_per_second);
     }
     found.add("drained, msg/s", rates.iter().map(|rate| thousands(*rate)).collect::<Vec<_>>().join(", "));
-    found.add("the slowest run", format!("{:.0} % of the fastest", 100.0 * slowest_part(&rates)));
+    let slowest = slowest_part(&rates);
+    found
+        .add("the slowest run", format!("{:.0} % of the fastest", 100.0 * slowest))
+        .number("slowest_part", slowest);
     Ok(found)
 }
 
@@ -65,12 +68,12 @@ fn slowest_part(rates: &[f64]) -> f64 {
     least / most
 }
 
-fn go_on(_: &Progress) -> Verdict {
+pub(super) fn go_on(_: &Progress) -> Verdict {
     Verdict::GoOn
 }
 
 /// As `nexo bench` has it without options.
-fn load(target: &Target) -> LoadOptions {
+pub(super) fn load(target: &Target) -> LoadOptions {
     LoadOptions {
         url: options::Target::Amqp(target.amqp.clone()),
         size: 16,

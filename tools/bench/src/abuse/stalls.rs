@@ -157,6 +157,7 @@ pub(super) fn requeue(target: &Target) -> anyhow::Result<Found> {
             "back in the queue",
             format!("{} in {:.1} s", thousands(depth.into()), began.elapsed().as_secs_f64()),
         );
+        found.number("back_part", f64::from(depth) / count as f64);
         Ok(())
     })?;
     Ok(found)
