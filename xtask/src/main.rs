@@ -45,7 +45,7 @@ Usage: cargo xtask COMMAND
                  (--reps N, --seconds S; --backlog: only a hundred million waiting messages, Nexo alone;
                  --quick: one short repetition, and writes nothing)
   bench abuse    what Nexo must bear, a fresh broker for each, with its memory and what a client beside it
-                 waits for; writes docs/benchmarks.md (--only NAME,.. and --quick, a fiftieth, write nothing;
+                 waits for; fails if a goal is missed; writes docs/benchmarks.md (--only NAME,.. and --quick, a fiftieth, write nothing;
                  --binary PATH: another broker; --load PATH: another load, without building)
 ";
 

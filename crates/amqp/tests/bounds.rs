@@ -5,11 +5,11 @@ mod raw_client;
 
 use std::time::Duration;
 
-use nexo_amqp::codec::Method;
 use nexo_amqp::codec::method::{ChannelMethod, basic, channel, tx};
+use nexo_amqp::codec::{Method, ShortStr, encode_message};
 use nexo_broker::BrokerOptions;
 use nexo_types::limits;
-use raw_client::{Client, Served, TRANSIENT, within};
+use raw_client::{Client, MAX, Served, TRANSIENT, within};
 
 const MIB: u64 = 1 << 20;
 
@@ -212,4 +212,55 @@ async fn a_client_without_a_limit_that_does_not_acknowledge_gets_no_more_when_me
     drop(modest);
     greedy.send(1, &basic::Ack { delivery_tag: got, multiple: true }).await;
     assert_eq!(greedy.delivery().await.0, got + 1, "it goes on");
+}
+
+/// The whole frames of a message on any channel.
+async fn publish_on(client: &mut Client, number: u16, name: &'static str, body: &[u8]) {
+    let publish = basic::Publish {
+        ticket: 0,
+        exchange: ShortStr::EMPTY,
+        routing_key: ShortStr::from_static(name),
+        mandatory: false,
+        immediate: false,
+    };
+    let mut out = Vec::new();
+    encode_message(&mut out, number, &publish, TRANSIENT, body, MAX);
+    client.raw(&out).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_transactions_of_one_connection_are_bounded_together() {
+    /// What one connection may hold, as the refusal tells it.
+    const CONNECTION_BYTES_MAX: u64 = 136_314_880;
+    let options = BrokerOptions { memory_bytes_max: 4 << 30, ..BrokerOptions::new("memory") };
+    let served = Served::start_on(nexo_amqp::Options::default(), options).await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    let body = vec![1; 4 << 20];
+    for number in 1..=3 {
+        if number > 1 {
+            client.open_channel(number).await;
+        }
+        client.send(number, &tx::Select {}).await;
+        client.expect("tx.select-ok").await;
+    }
+    // Each of them could have it alone: 13 messages take 52 MiB, three times that is too much.
+    for number in 1..=3 {
+        for _ in 0..13 {
+            publish_on(&mut client, number, "q", &body).await;
+            let held = served.broker.intake().held_bytes();
+            assert!(held <= CONNECTION_BYTES_MAX, "{held} bytes are held");
+        }
+    }
+    let (channel, why) = refused(&mut client).await;
+    assert_eq!(channel, 3, "those before it fit");
+    assert!(why.contains("of one connection take at most 136314880 bytes"), "{why}");
+    // What was refused is given back, and the others are as good as before.
+    eventually("the rest is held", || served.broker.intake().held_bytes() < 110 * MIB).await;
+    client.send(2, &tx::Rollback {}).await;
+    client.expect("tx.rollback-ok").await;
+    client.send(1, &tx::Commit {}).await;
+    client.expect("tx.commit-ok").await;
+    assert_eq!(client.depth("q").await, 13);
+    assert_eq!(served.broker.intake().held_bytes(), 0);
 }

@@ -4,9 +4,13 @@
 
 mod raw_client;
 
+use std::time::Duration;
+
 use nexo_amqp::codec::method::{BasicMethod, basic, queue};
 use nexo_amqp::codec::{Method, ShortStr, Table, encode_message};
+use nexo_broker::BrokerOptions;
 use raw_client::{Client, MAX, PERSISTENT, Served, TRANSIENT};
+use tokio::sync::oneshot;
 
 /// More than are pushed at a time.
 const QUEUES: usize = 600;
@@ -121,4 +125,66 @@ async fn more_messages_come_back_than_are_settled_at_a_time() {
         assert!(redelivered);
     }
     taker.expect_silence().await;
+}
+
+/// Asks what messages take, until told that it is enough; gives back the most.
+async fn most_memory(broker: nexo_broker::Broker, mut enough: oneshot::Receiver<()>) -> u64 {
+    let mut most = 0;
+    while matches!(enough.try_recv(), Err(oneshot::error::TryRecvError::Empty)) {
+        most = most.max(broker.stats().message_memory_bytes + broker.intake().held_bytes());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    most
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_a_large_message_goes_to_many_queues_memory_is_bounded_and_others_are_confirmed() {
+    const BOUND: u64 = 64 << 20;
+    const ROUNDS: u64 = 20;
+    let options = BrokerOptions { memory_bytes_max: BOUND, ..BrokerOptions::new("memory") };
+    let served = Served::start_on(nexo_amqp::Options::default(), options).await;
+    let mut publisher = served.client().await;
+    let names = fan_out(&mut publisher, 300).await;
+    publisher.select_confirms().await;
+    let mut other = served.client().await;
+    other.declare("other").await;
+    other.select_confirms().await;
+    let (enough, is_enough) = oneshot::channel();
+    let memory = tokio::spawn(most_memory(served.broker.clone(), is_enough));
+
+    let body = vec![7; 1 << 20];
+    let mut published = 0;
+    let mut meanwhile = 0;
+    // Whether a round ends before the other is heard is chance. If others had to wait, none would be in any of them.
+    for round in 1..=ROUNDS {
+        publish(&mut publisher, TRANSIENT, &[&body]).await;
+        let spread = confirmed(&mut publisher, round);
+        tokio::pin!(spread);
+        loop {
+            other.publish("other", TRANSIENT, b"small").await;
+            published += 1;
+            let is_first = tokio::select! {
+                biased;
+                () = &mut spread => false,
+                () = confirmed(&mut other, published) => true,
+            };
+            if !is_first {
+                confirmed(&mut other, published).await;
+                break;
+            }
+            meanwhile += 1;
+        }
+        if meanwhile > 0 {
+            break;
+        }
+    }
+    assert!(meanwhile > 0, "nobody else was confirmed meanwhile, in {ROUNDS} rounds");
+    enough.send(()).unwrap();
+    let most = memory.await.unwrap();
+    // Bodies are left on disk beside the publish, so it may be ahead; all copies would be 300 MiB.
+    assert!((1..=2 * BOUND).contains(&most), "{most} bytes");
+    let last = names.last().unwrap();
+    let mut taker = served.client().await;
+    taker.consume(last, true).await;
+    assert!(taker.delivery().await.2 == body, "it is there whole");
 }

@@ -3,10 +3,11 @@
 
 mod raw_client;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nexo_amqp::codec::method::{basic, connection, queue};
 use nexo_amqp::codec::{PropertiesBuilder, ShortStr, Table};
+use nexo_broker::Protocol;
 use nexo_types::QueueName;
 use raw_client::{Client, PERSISTENT, Served, TRANSIENT, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,6 +45,33 @@ async fn a_client_that_still_writes_after_the_end_gets_no_reset() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(within(client.stream.read(&mut [0; 10])).await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_never_closes_its_socket_is_not_waited_for_without_end() {
+    let close_max = Duration::from_millis(500);
+    let options = nexo_amqp::Options { close_max, ..Default::default() };
+    let served = Served::start_with(options).await;
+    let connections = || served.broker.traffic().of(Protocol::Amqp).stats().connections;
+    let mut silent = served.client().await;
+    let mut talkative = served.client().await;
+    let began = Instant::now();
+    close(&mut silent).await;
+    close(&mut talkative).await;
+    assert!(talkative.next().await.is_none(), "the broker says no more");
+    assert_eq!(connections(), 2, "both sockets are open");
+    within(async {
+        while connections() > 0 {
+            // What it still writes does not keep it longer.
+            let _ = talkative.stream.write_all(b"more").await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert!(began.elapsed() >= close_max, "both were waited for, not {:?}", began.elapsed());
+    // The socket is closed, not only said to be: who still writes is told so.
+    within(async { while talkative.stream.write_all(b"more").await.is_ok() {} }).await;
+    assert!(silent.next().await.is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]

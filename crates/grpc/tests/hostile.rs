@@ -44,17 +44,24 @@ async fn channel(url: &str) -> Channel {
 }
 
 fn call(channel: &Channel, path: &str) -> RawCall {
+    call_with(channel, path, &[])
+}
+
+/// The same with more headers.
+fn call_with(channel: &Channel, path: &str, headers: &[(&str, &str)]) -> RawCall {
     let (pieces, mut rest) = mpsc::unbounded_channel::<Bytes>();
     let stream = futures_util::stream::poll_fn(move |cx| {
         rest.poll_recv(cx).map(|piece| piece.map(|piece| Ok::<_, Status>(Frame::data(piece))))
     });
-    let request = Request::builder()
+    let mut request = Request::builder()
         .method("POST")
         .uri(path)
         .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .body(tonic::body::Body::new(StreamBody::new(stream)))
-        .unwrap();
+        .header("te", "trailers");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(tonic::body::Body::new(StreamBody::new(stream))).unwrap();
     let mut channel = channel.clone();
     let answer = tokio::spawn(async move {
         std::future::poll_fn(|cx| channel.poll_ready(cx)).await.unwrap();
@@ -235,4 +242,32 @@ async fn what_is_done_is_counted() {
     let stats = served.broker.traffic().of(Protocol::Grpc).stats();
     assert_eq!((stats.connections, stats.connections_opened), (1, 1));
     assert_eq!((stats.published, stats.refused_pushes, stats.delivered, stats.acked), (2, 1, 1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compressed_request_is_refused_and_not_unpacked() {
+    /// `gzip` of a request for a queue named "q".
+    const PACKED: [u8; 23] =
+        [31, 139, 8, 0, 0, 0, 0, 0, 2, 3, 227, 98, 44, 4, 0, 47, 44, 207, 204, 3, 0, 0, 0];
+    let served = Served::start().await;
+    served.create("q", nexo_grpc::proto::QueueConfig::default()).await;
+    let channel = channel(&served.url).await;
+    let mut packed = framed(PACKED.to_vec()).to_vec();
+    packed[0] = 1;
+    for (path, headers) in [
+        ("/nexo.v1.MessageService/Push", &[("grpc-encoding", "gzip")][..]),
+        ("/nexo.v1.MessageService/PushStream", &[("grpc-encoding", "gzip")]),
+        ("/nexo.v1.QueueService/GetQueue", &[("grpc-encoding", "gzip")]),
+        ("/nexo.v1.QueueService/GetQueue", &[]),
+    ] {
+        let call = call_with(&channel, path, headers);
+        call.send(packed.clone());
+        let status = call.status().await;
+        // Without the header nobody said how it is packed, which is a mistake of the client.
+        let expected = if headers.is_empty() { Code::Internal } else { Code::Unimplemented };
+        assert_eq!(status.code(), expected, "{path}: {status:?}");
+    }
+    served.push("q", "as it is").await;
+    assert_eq!(served.stats("q").await.ready, 1, "what is not compressed is served, and nothing else was");
+    assert_eq!(served.broker.intake().held_bytes(), 0);
 }

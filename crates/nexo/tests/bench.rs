@@ -348,16 +348,18 @@ fn peak_bytes(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
-/// Without anything that keeps them even, consumers got three messages of a thousand.
+/// Without anything that keeps them even, consumers of small messages get a quarter or less of what is published. With
+/// twenty queues this build is too slow for those to tell publishers that hold consumers up from consumers that are slow:
+/// `cargo xtask bench abuse --only flow` judges that.
 #[test]
 fn publishers_do_not_starve_consumers() {
     const BOUND: u64 = 256 << 20;
     for kind in [
         &["--publishers", "4", "--consumers", "4", "--ack", "100"][..],
-        &["--publishers", "20", "--consumers", "20", "--queues", "20", "--ack", "10"],
+        &["--publishers", "20", "--consumers", "20", "--queues", "20", "--ack", "10", "--size", "4000"],
     ] {
         let (server, url) = amqp_server();
-        let times = ["--duration", "2s", "--warmup", "500ms", "--drain", "0s"];
+        let times = ["--duration", "2s", "--warmup", "1s", "--drain", "0s"];
         let report = bench(&server, &url, &[&["throughput"], kind, &times[..]].concat());
         let (published, consumed) =
             (number(&report, "/published_per_second"), number(&report, "/consumed_per_second"));

@@ -6,6 +6,8 @@
 //! - `nexo serve` gets free ports and data of its own by the environment, and is ended after three seconds.
 //! - `nexo bench` measures for a moment only.
 //! - Lines of [`ELSEWHERE`] are not run here, each for its reason.
+//!
+//! A block that begins with anything else fails, unless it is one of [`NO_COMMANDS`].
 
 #![allow(clippy::unwrap_used)]
 
@@ -22,9 +24,13 @@ use common::{Process, Server, nexo};
 const ELSEWHERE: [(&str, &str); 4] = [
     ("cargo run", "it builds for release, and then serves as 'nexo serve' does, which is run"),
     ("cargo xtask", "it takes minutes; that there is such a command is checked"),
-    ("aws ", "the AWS command line may not be installed; 'cargo xtask conformance sqs' has AWS's clients"),
-    ("boto3.", "it is Python, and runs in 'cargo xtask conformance sqs'"),
+    ("aws ", "the AWS command line may not be installed; 'cargo xtask conformance sqs' does what it says"),
+    ("import boto3", "the block is Python, and runs in 'cargo xtask conformance sqs'"),
 ];
+
+/// How blocks begin that hold no commands, and what they are.
+const NO_COMMANDS: [(&str, &str); 2] =
+    [("0        header block", "the layout of a file"), ("Resurrected: ", "what a torture prints")];
 
 /// What stands before a command in the shell that runs it: `nexo` with what differs from a reader's terminal.
 const SHIM: &str = r#"#!/bin/sh
@@ -68,8 +74,8 @@ fn pages() -> Vec<(String, String)> {
 
 /// Blocks of a page that hold commands: indented by four spaces or fenced.
 fn blocks(page: &str) -> Vec<Vec<String>> {
-    let is_command =
-        |line: &str| line.starts_with("nexo ") || ELSEWHERE.iter().any(|(begin, _)| line.starts_with(begin));
+    let is_command = |line: &str| line.starts_with("nexo ") || elsewhere(line);
+    let is_none = |line: &str| NO_COMMANDS.iter().any(|(begin, _)| line.starts_with(begin));
     let mut blocks = vec![Vec::new()];
     let mut fenced = false;
     for line in page.lines() {
@@ -82,7 +88,14 @@ fn blocks(page: &str) -> Vec<Vec<String>> {
             blocks.push(Vec::new());
         }
     }
-    blocks.retain(|block| block.first().is_some_and(|line| is_command(line)));
+    blocks.retain(|block| block.first().is_some_and(|line| !is_none(line)));
+    for block in &blocks {
+        assert!(
+            is_command(&block[0]),
+            "nobody knows what to do with a block that begins with {:?}",
+            block[0]
+        );
+    }
     blocks
 }
 
@@ -109,10 +122,11 @@ fn run_page(name: &str, page: &str) -> Vec<(String, String)> {
     fs::set_permissions(bin.join("nexo"), fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let mut printed = Vec::new();
-    for line in blocks(page).concat().iter().filter(|line| !elsewhere(line)) {
+    let lines = blocks(page).into_iter().filter(|block| !block[0].starts_with("import ")).flatten();
+    for line in lines.filter(|line| !elsewhere(line)) {
         let mut shell = Command::new("sh");
         shell
-            .args(["-c", line])
+            .args(["-c", &line])
             .current_dir(dir.path())
             .env("PATH", &path)
             .env("NEXO", env!("CARGO_BIN_EXE_nexo"))
@@ -122,7 +136,7 @@ fn run_page(name: &str, page: &str) -> Vec<(String, String)> {
             .stdin(Stdio::null());
         let finished = Process::spawn(&mut shell).finish();
         assert_eq!(finished.code, Some(0), "{name}: {line}\n{finished:?}");
-        printed.push((line.clone(), finished.stdout));
+        printed.push((line, finished.stdout));
     }
     for (file, content) in [("outbox.txt", "later")] {
         if page.contains(file) {
@@ -152,6 +166,12 @@ fn the_commands_of_the_other_pages_work() {
         ran += run_page(&name, &page).len();
     }
     assert!(ran >= 4, "only {ran} commands were found");
+}
+
+#[test]
+#[should_panic(expected = "a block that begins with \"curl ")]
+fn a_block_that_nobody_runs_is_found() {
+    blocks("Ask for it:\n\n    curl http://127.0.0.1:15672/health\n");
 }
 
 #[test]

@@ -292,3 +292,75 @@ fn the_help_shows_no_open_port() {
     let help = Process::spawn(nexo().args(["serve", "--help"])).finish().ok();
     assert!(help.contains("Examples:") && !help.contains("0.0.0.0"), "{help}");
 }
+
+/// An address of this machine that is not loopback, if it has one.
+fn outside_address() -> Option<String> {
+    let output = std::process::Command::new("hostname").arg("-I").output().ok()?;
+    let addresses = String::from_utf8(output.stdout).ok()?;
+    addresses.split_whitespace().find(|address| address.contains('.')).map(str::to_owned)
+}
+
+#[test]
+fn an_open_address_is_warned_of_and_still_serves_this_machine_only() {
+    let open = "0.0.0.0:0";
+    let mut server = Server::start_with(&["--amqp", open, "--grpc", open, "--sqs", open, "--http", open]);
+    let port = server.grpc.rsplit_once(':').unwrap().1;
+    if let Some(address) = outside_address() {
+        let server_url = format!("http://{address}:{port}");
+        for command in [&["queue", "list"][..], &["queue", "create", "q"], &["push", "q", "x"]] {
+            let error = server.run(&[&["--server", &server_url], command].concat()).error();
+            assert!(error.contains("the native API serves its own machine only"), "{error}");
+        }
+    } else {
+        println!("this machine has no address but loopback: nobody else can be refused");
+    }
+    // From this machine it answers.
+    let loopback = format!("http://127.0.0.1:{port}");
+    assert_eq!(server.ok(&["--server", &loopback, "--output", "json", "queue", "list"]), "");
+    let log = server.stop_and_collect().stderr;
+    for (protocol, fact) in [
+        ("amqp", "it serves this machine only"),
+        ("grpc", "it serves this machine only"),
+        ("sqs", "it serves this machine only"),
+        ("http", "can read health and metrics"),
+    ] {
+        let words = ["WARN", "other machines can reach", &format!("protocol=\"{protocol}\""), fact];
+        let told = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(told, "no line with {words:?} in:\n{log}");
+    }
+}
+
+#[test]
+fn the_log_tells_what_was_recovered_and_every_listener() {
+    let any = "127.0.0.1:0";
+    let all = ["--log", "info", "--amqp", any, "--sqs", any];
+    let mut server = Server::start();
+    for (queue, count) in [("mail", 3), ("jobs", 2), ("empty", 0)] {
+        server.ok(&["queue", "create", queue]);
+        for number in 0..count {
+            server.ok(&["push", queue, &number.to_string()]);
+        }
+    }
+    server.ok(&["pop", "mail", "--ack"]);
+    // What is there is there, whether the broker was told to end or not.
+    for ending in [Signal::KILL, Signal::TERM] {
+        server.signal(ending);
+        server.wait();
+        server.restart_with(&all);
+        let ready = server.ready.clone();
+        let log = server.stop_and_collect().stderr;
+        let recovered = ["data recovered", "queues=3", "messages=4", "took_ms="];
+        assert!(
+            log.lines().any(|line| recovered.iter().all(|word| line.contains(word))),
+            "no line with {recovered:?} in:\n{log}"
+        );
+        for protocol in ["amqp", "grpc", "sqs", "http"] {
+            let address =
+                ready.split_whitespace().find_map(|word| word.strip_prefix(protocol)?.strip_prefix('='));
+            let words = ["listening", &format!("protocol=\"{protocol}\""), address.unwrap()];
+            let told = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+            assert!(told, "no line with {words:?} in:\n{log}");
+        }
+        server.restart();
+    }
+}

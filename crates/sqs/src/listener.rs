@@ -2,23 +2,15 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use nexo_broker::{Broker, Protocol};
-use nexo_net::{HttpLimits, HttpPort};
+use nexo_net::HttpPort;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::http;
 use crate::service::{Service, SqsOptions};
-
-/// Clients keep connections for later, so they may be silent for long. What a body may take, `request_body.rs` says.
-const LIMITS: HttpLimits = HttpLimits {
-    idle: Duration::from_secs(300),
-    head: Duration::from_secs(30),
-    write_stall: Duration::from_secs(60),
-};
 
 /// Serves the SQS API of `broker` on `listener` until `shutdown` is done. Then no connection is accepted any more, receives
 /// that wait are answered, and this returns when the requests that have begun are done.
@@ -33,9 +25,10 @@ pub async fn serve(
 ) -> io::Result<()> {
     let stop = CancellationToken::new();
     let broker = broker.over(Protocol::Sqs);
+    let limits = options.times;
     let service = Arc::new(Service::new(broker.clone(), options, stop.clone()));
     let router = Router::new().fallback(http::handle).with_state(service);
-    let port = HttpPort { broker, protocol: Protocol::Sqs, router, limits: LIMITS, stop };
+    let port = HttpPort { broker, protocol: Protocol::Sqs, router, limits, stop };
     port.serve(listener, shutdown).await;
     Ok(())
 }

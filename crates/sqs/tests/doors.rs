@@ -3,14 +3,16 @@
 
 mod common;
 
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use common::*;
 use nexo_log::disk::MemoryDisk;
+use nexo_net::HttpLimits;
 use nexo_sqs::SqsOptions;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 const MIB: usize = 1024 * 1024;
 
@@ -131,5 +133,112 @@ async fn answers_that_nobody_reads_are_bounded_and_others_get_theirs() {
     });
     let all = futures_util::future::join_all(read);
     tokio::time::timeout(Duration::from_secs(60), all).await.expect("all answers come");
+    server.end().await;
+}
+
+/// A port where clients may take little time.
+async fn impatient(idle: Duration, head: Duration) -> Server {
+    let times = HttpLimits { idle, head, ..SqsOptions::default().times };
+    Server::start_with(&MemoryDisk::new(), SqsOptions { times, ..SqsOptions::default() }, |_| {}).await
+}
+
+/// Waits until the broker has ended a connection.
+async fn until_ended(stream: &mut TcpStream) {
+    let ended = async {
+        let mut buffer = [0; 4096];
+        while matches!(stream.read(&mut buffer).await, Ok(count) if count > 0) {}
+    };
+    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("the connection ends");
+}
+
+#[tokio::test]
+async fn a_head_that_drips_is_not_waited_for() {
+    let head = Duration::from_millis(500);
+    let server = impatient(Duration::from_secs(600), head).await;
+    let began = Instant::now();
+    let mut stream = TcpStream::connect(server.address).await.unwrap();
+    stream.write_all(b"POST / HTTP/1.1\r\nX-Slow: ").await.unwrap();
+    let (mut reader, mut writer) = stream.split();
+    let mut answer = [0; 4096];
+    let drip = async {
+        while writer.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let ended = async {
+        tokio::select! {
+            () = drip => {}
+            () = async { while matches!(reader.read(&mut answer).await, Ok(count) if count > 0) {} } => {}
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("the connection ends");
+    assert!(began.elapsed() >= head, "it had its time, not {:?}", began.elapsed());
+    // Others are served as ever.
+    server.create("q").await;
+    server.end().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_silent_ends_before_its_first_request_and_after_it() {
+    let idle = Duration::from_secs(1);
+    let server = impatient(idle, Duration::from_secs(600)).await;
+    let began = Instant::now();
+    let mut silent = TcpStream::connect(server.address).await.unwrap();
+    until_ended(&mut silent).await;
+    assert!(began.elapsed() >= idle, "it had its time, not {:?}", began.elapsed());
+
+    let mut kept = TcpStream::connect(server.address).await.unwrap();
+    let request = format!("GET /?Action=ListQueues HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
+    kept.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = [0; 4096];
+    let count = kept.read(&mut answer).await.unwrap();
+    assert!(answer[..count].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    let last = Instant::now();
+    until_ended(&mut kept).await;
+    assert!(last.elapsed() >= idle / 2, "it had its time, not {:?}", last.elapsed());
+    server.end().await;
+}
+
+/// The answer to a request with a wrong key from this address of the loopback network.
+async fn refused_from(server: SocketAddr, from: &str) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(from.parse().unwrap()).unwrap();
+    let mut stream = socket.connect(server).await.unwrap();
+    let request = "GET /?Action=ListQueues HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
+
+#[tokio::test]
+async fn whoever_is_refused_again_and_again_waits_and_others_do_not() {
+    let sqs = SqsOptions { access_keys: vec!["AKID:secret".parse().unwrap()], ..SqsOptions::default() };
+    let server = Server::start_with(&MemoryDisk::new(), sqs, |_| {}).await;
+    let address = server.address;
+    for refusal in 1..=8 {
+        let began = Instant::now();
+        refused_from(address, "127.0.0.1:0").await;
+        // 10 ms for the second, twice as long each time, half a second at most.
+        let least = match refusal {
+            1 => Duration::ZERO,
+            number => Duration::from_millis(10 << (number - 2)).min(Duration::from_millis(500)),
+        };
+        assert!(began.elapsed() >= least, "refusal {refusal} came after {:?}", began.elapsed());
+    }
+    // Another address is answered while the first one waits. A busy machine may hide that once, not each time.
+    let mut was_first = false;
+    for other in 2..=20 {
+        let other = format!("127.0.0.{other}:0");
+        tokio::select! {
+            biased;
+            () = refused_from(address, "127.0.0.1:0") => {}
+            () = refused_from(address, &other) => was_first = true,
+        }
+        if was_first {
+            break;
+        }
+    }
+    assert!(was_first, "others wait as well");
     server.end().await;
 }

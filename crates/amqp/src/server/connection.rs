@@ -27,9 +27,7 @@ use crate::codec::{FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES, FrameError, ReplyCode
 
 /// As RabbitMQ has it: a client that does not get further holds a socket for nothing.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// How long a client may take to agree to the end.
-const CLOSE_MAX: Duration = Duration::from_secs(5);
-/// As above, if it cannot be understood any more.
+/// How long a client may take to agree to the end if it cannot be understood any more; otherwise `close_max`.
 const DEAF_CLOSE_MAX: Duration = Duration::from_secs(1);
 const BLOCKED_TICK: Duration = Duration::from_millis(200);
 /// How often is looked for clients that hold messages too long: a tenth of that time, within these bounds.
@@ -90,23 +88,24 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
     connection.session.end().await;
     let Connection { session, reader, mut writer, stop, .. } = connection;
     let is_agreed = session.phase == Phase::Closed;
+    let close_max = session.shared.options.close_max;
     drop(session);
     // The peer may be gone already.
     let _ = writer.shutdown().await;
     let seconds = began.elapsed().as_secs();
     tracing::info!(protocol = "amqp", %peer, user, seconds, "connection closed");
     if is_agreed {
-        drain(reader, stop).await;
+        drain(reader, stop, close_max).await;
     }
 }
 
 /// Reads and discards until the client closes its end, for a while: one that still writes when the socket is closed
 /// gets a reset, which some clients take for a failure, and which may cost them the `close-ok` that they have not read.
-async fn drain(mut reader: OwnedReadHalf, stop: CancellationToken) {
+async fn drain(mut reader: OwnedReadHalf, stop: CancellationToken, close_max: Duration) {
     let mut discarded = [0; 4096];
     let drained = async { while matches!(reader.read(&mut discarded).await, Ok(count) if count > 0) {} };
     tokio::select! {
-        _ = timeout(CLOSE_MAX, drained) => {}
+        _ = timeout(close_max, drained) => {}
         () = stop.cancelled() => {}
     }
 }
@@ -227,7 +226,8 @@ impl Connection {
 
     fn note_phase(&mut self) {
         if self.session.phase != Phase::Running && self.closing_until.is_none() {
-            let wait = if self.deaf { DEAF_CLOSE_MAX } else { CLOSE_MAX };
+            let close_max = self.session.shared.options.close_max;
+            let wait = if self.deaf { DEAF_CLOSE_MAX.min(close_max) } else { close_max };
             self.closing_until = Some(Instant::now() + wait);
         }
     }

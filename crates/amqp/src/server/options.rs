@@ -11,6 +11,8 @@ pub struct Options {
     /// How long a message that has not come whole, or a transaction, may stand still while others wait for the memory
     /// that it holds. Then its channel is closed.
     pub standstill_max: Duration,
+    /// How long a client may take to agree to the end of its connection, and then to close its socket.
+    pub close_max: Duration,
 }
 
 impl Default for Options {
@@ -20,6 +22,8 @@ impl Default for Options {
             consumer_timeout: Duration::from_secs(30 * 60),
             // A network that is slow comes on; a client that is stuck does not.
             standstill_max: Duration::from_secs(30),
+            // Clients close at once. One that does not is stuck, or holds a descriptor for nothing.
+            close_max: Duration::from_secs(5),
         }
     }
 }

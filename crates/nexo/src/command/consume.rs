@@ -179,10 +179,8 @@ async fn reconnect(
     tries: &mut u32,
 ) -> anyhow::Result<Option<Link>> {
     loop {
-        let wait = BACKOFF_FIRST.saturating_mul(1 << (*tries).min(16)).min(BACKOFF_MAX);
+        let wait = backoff(*tries, fastrand::f64());
         *tries = tries.saturating_add(1);
-        // Many workers that lost one broker must not all come back in the same moment.
-        let wait = wait.mul_f64(0.5 + fastrand::f64() / 2.0);
         let attempt = async {
             tokio::time::sleep(wait).await;
             let client = server.connect().await.ok()?;
@@ -202,5 +200,29 @@ async fn reconnect(
             }
             return Ok(None);
         }
+    }
+}
+
+/// How long to wait after so many attempts. `chance` is from 0 to 1: many workers that lost one broker must not all come
+/// back in the same moment.
+fn backoff(tries: u32, chance: f64) -> Duration {
+    let longest = BACKOFF_FIRST.saturating_mul(1 << tries.min(16)).min(BACKOFF_MAX);
+    longest.mul_f64(0.5 + chance / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_a_bound_and_are_spread() {
+        let longest: Vec<Duration> = (0..20).map(|tries| backoff(tries, 1.0)).collect();
+        assert_eq!(longest[..3], [100, 200, 400].map(Duration::from_millis));
+        assert!(longest.is_sorted());
+        for tries in [7, 16, 17, 64, u32::MAX] {
+            assert_eq!(backoff(tries, 1.0), BACKOFF_MAX, "after {tries} attempts");
+        }
+        assert_eq!(backoff(0, 0.0), BACKOFF_FIRST / 2, "at least half of it");
+        assert!(backoff(3, 0.3) < backoff(3, 0.6), "workers come back at different times");
     }
 }

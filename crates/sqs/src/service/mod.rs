@@ -15,9 +15,11 @@ mod tags;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use nexo_broker::{Broker, CreateError, Intake, Protocol, QueueHandle};
+use nexo_net::HttpLimits;
 use nexo_types::{QueueId, QueueName};
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +50,8 @@ pub struct SqsOptions {
     pub account: String,
     /// The region in ARNs, where a request does not say.
     pub region: String,
+    /// How long clients may take. What a body may, `request_body.rs` says.
+    pub times: HttpLimits,
 }
 
 impl Default for SqsOptions {
@@ -57,6 +61,12 @@ impl Default for SqsOptions {
             access_keys: Vec::new(),
             account: "000000000000".into(),
             region: "us-east-1".into(),
+            times: HttpLimits {
+                // Clients keep connections for later, so they may be silent for long.
+                idle: Duration::from_secs(300),
+                head: Duration::from_secs(30),
+                write_stall: Duration::from_secs(60),
+            },
         }
     }
 }
