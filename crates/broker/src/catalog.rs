@@ -8,6 +8,7 @@ use papaya::HashMap;
 use parking_lot::Mutex;
 
 use crate::request::SessionId;
+use crate::shared_configs::SharedConfigs;
 use crate::slot::Slot;
 
 /// All queues, by name and by id.
@@ -17,6 +18,7 @@ pub(crate) struct Catalog {
     by_id: HashMap<QueueId, Arc<Slot>>,
     /// Queues that belong to a connection, so that its end need not look at all there are.
     by_owner: Mutex<BTreeMap<SessionId, Vec<Arc<Slot>>>>,
+    configs: Mutex<SharedConfigs>,
 }
 
 impl Catalog {
@@ -29,6 +31,7 @@ impl Catalog {
     }
 
     pub(crate) fn insert(&self, slot: &Arc<Slot>) {
+        self.configs.lock().share(&mut slot.state.lock().queue);
         if let Some(owner) = slot.owner {
             self.by_owner.lock().entry(owner).or_default().push(Arc::clone(slot));
         }

@@ -250,7 +250,7 @@ impl Shared {
         }
         let stuck = self.with(slot, |state, _| {
             state.paging = false;
-            state.pending_deaths = state.queue.deaths().into();
+            state.pending_deaths.0 = state.queue.deaths().into();
         });
         if stuck.is_ok() {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));

@@ -398,7 +398,7 @@ impl Shared {
         }
         if std::mem::take(&mut state.page_arrived) || caught_up {
             // Whoever waits for the log and not for a push must see that it was read.
-            for mailbox in state.mailboxes.values() {
+            for mailbox in state.mailboxes.0.values() {
                 mailbox.stir();
             }
         }

@@ -15,6 +15,11 @@ use crate::offsets::{OffsetSet, PackedOffsets};
 const STRETCH_MESSAGES_MAX: usize = if cfg!(test) { 4 } else { 4096 };
 /// … or this many bytes, so that large messages do not make large stretches.
 const STRETCH_BYTES_MAX: u64 = 1024 * 1024;
+/// Up to this many messages a stretch gets room for a few more at a time: most queues have few, and room that doubles would
+/// be half of what they take.
+const SMALL_STRETCH_MESSAGES: usize = 16;
+/// That many.
+const SMALL_STEP: usize = 2;
 /// Messages asked for at a time when a paged stretch is needed again.
 pub(super) const PAGE_MESSAGES: u64 = if cfg!(test) { 3 } else { 4096 };
 
@@ -39,7 +44,8 @@ pub(super) struct Lane {
 #[derive(Debug)]
 pub(super) enum Stretch {
     Resident(Resident),
-    Paged(Run),
+    /// Boxed, because most queues have no run, and one stretch at most.
+    Paged(Box<Run>),
 }
 
 #[derive(Debug, Default)]
@@ -99,10 +105,18 @@ impl Lane {
         }
         self.stretches.remove(at);
         for run in runs.into_iter().rev() {
-            self.stretches.insert(at, Stretch::Paged(run));
+            self.insert(at, Stretch::Paged(Box::new(run)));
         }
         self.merge_with_previous(at);
         out
+    }
+
+    /// Puts a stretch in. Most lanes have one or two, and room for no more.
+    pub(super) fn insert(&mut self, at: usize, stretch: Stretch) {
+        if self.stretches.len() == self.stretches.capacity() && self.stretches.len() < 2 {
+            self.stretches.reserve_exact(1);
+        }
+        self.stretches.insert(at, stretch);
     }
 
     /// The first messages that are not in memory, if few are before them.
@@ -159,7 +173,17 @@ impl Resident {
             "a lane is in order"
         );
         self.bytes += u64::from(entry.stored_bytes);
+        if self.entries.len() == self.entries.capacity() {
+            self.grow();
+        }
         self.entries.push_back(entry);
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        if self.entries.len() < SMALL_STRETCH_MESSAGES {
+            self.entries.reserve_exact(SMALL_STEP);
+        }
     }
 
     pub(super) fn find(&self, offset: Offset) -> Option<usize> {
