@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
@@ -19,6 +20,8 @@ pub(crate) struct Catalog {
     /// Queues that belong to a connection, so that its end need not look at all there are.
     by_owner: Mutex<BTreeMap<SessionId, Vec<Arc<Slot>>>>,
     configs: Mutex<SharedConfigs>,
+    /// How many queues there are; asked for with every push.
+    count: AtomicUsize,
 }
 
 impl Catalog {
@@ -35,7 +38,9 @@ impl Catalog {
         if let Some(owner) = slot.owner {
             self.by_owner.lock().entry(owner).or_default().push(Arc::clone(slot));
         }
-        self.by_id.pin().insert(slot.id, Arc::clone(slot));
+        if self.by_id.pin().insert(slot.id, Arc::clone(slot)).is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
         let names = self.by_name.pin();
         let before = names.insert(slot.name.clone(), Arc::clone(slot));
         debug_assert!(before.is_none(), "there is one queue of a name, not two of '{}'", slot.name);
@@ -57,11 +62,13 @@ impl Catalog {
             }
         }
         self.by_name.pin().remove(&slot.name);
-        self.by_id.pin().remove(&slot.id);
+        if self.by_id.pin().remove(&slot.id).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.by_id.pin().len()
+        self.count.load(Ordering::Relaxed)
     }
 
     /// Every queue there is at some moment during the call.

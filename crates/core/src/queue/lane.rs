@@ -67,9 +67,14 @@ pub(super) struct Run {
 /// Stands in where a stretch has no entries in memory.
 pub(super) static EMPTY: VecDeque<Entry> = VecDeque::new();
 
+/// What the bytes of a message take besides: the head of its batch, the count of those who share it, and what the allocator
+/// adds. Messages that came together share that, so for many small ones it is too much.
+const PAYLOAD_OVERHEAD_BYTES: usize = 64;
+
 /// What a resident message costs in memory, near enough: its entry and its bytes.
 pub(super) fn resident_cost(entry: &Entry) -> u64 {
-    (size_of::<Entry>() + entry.payload.as_ref().map_or(0, bytes::Bytes::len)) as u64
+    let payload = entry.payload.as_ref().map_or(0, |payload| payload.len() + PAYLOAD_OVERHEAD_BYTES);
+    (size_of::<Entry>() + payload) as u64
 }
 
 /// What has left memory.
@@ -246,5 +251,46 @@ impl Run {
             offsets.push(Offset(offset));
         }
         PageRequest { lane, segment: self.segment, offsets }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::lanes::Lanes;
+
+    fn entry(offset: u64) -> Entry {
+        Entry::lost(Offset(offset), Priority(0), nexo_types::Position::default())
+    }
+
+    #[test]
+    fn a_stretch_of_few_messages_has_room_for_hardly_more() {
+        let mut resident = Resident::default();
+        for offset in 0..SMALL_STRETCH_MESSAGES as u64 {
+            resident.push_back(entry(offset));
+            let spare = resident.entries.capacity() - resident.entries.len();
+            assert!(spare < SMALL_STEP, "{spare} places unused with {} messages", offset + 1);
+        }
+        // Room for many doubles, so that a message is not moved again and again.
+        resident.push_back(entry(100));
+        assert!(resident.entries.capacity() >= 2 * SMALL_STRETCH_MESSAGES);
+    }
+
+    #[test]
+    fn a_queue_in_use_has_room_for_one_lane_of_one_stretch() {
+        let mut lanes = Lanes::default();
+        lanes.push_back(entry(0));
+        assert_eq!(lanes.room(), (1, 1));
+        assert_eq!(size_of::<Stretch>(), size_of::<Resident>(), "a run is behind a pointer");
+    }
+
+    #[test]
+    fn an_empty_stretch_keeps_its_room_until_memory_is_short() {
+        let mut lanes = Lanes::default();
+        lanes.push_back(entry(0));
+        lanes.remove(Priority(0), Offset(0)).unwrap().unwrap();
+        assert!(lanes.entry_room() > 0);
+        lanes.page_out_all(crate::queue::lanes::Front::PagedOut);
+        assert_eq!(lanes.entry_room(), 0);
     }
 }

@@ -597,6 +597,23 @@ impl Lanes {
         Ok(lanes)
     }
 
+    /// For how many lanes, and stretches in the first of them, there is room.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> (usize, usize) {
+        (self.lanes.capacity(), self.lanes.first().map_or(0, |lane| lane.stretches.capacity()))
+    }
+
+    /// For how many messages there is room.
+    #[cfg(test)]
+    pub(super) fn entry_room(&self) -> usize {
+        let stretches = self.lanes.iter().flat_map(|lane| &lane.stretches);
+        let room = stretches.map(|stretch| match stretch {
+            Stretch::Resident(resident) => resident.entries.capacity(),
+            Stretch::Paged(_) => 0,
+        });
+        room.sum()
+    }
+
     fn lane_index(&self, priority: Priority) -> Option<usize> {
         // Most queues have one lane.
         if let [lane] = self.lanes.as_slice() {

@@ -82,8 +82,9 @@ const LOOSE_CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// What a loose message takes in memory besides its bytes: a table with a lease for each is at times half empty, and whoever
 /// holds the message remembers it too.
 const LOOSE_BYTES: u64 = 2 * size_of::<Lease>() as u64 + 64;
-/// What a queue with messages in memory takes for that, besides: containers grow in steps.
-const IN_USE_BYTES: u64 = 2048;
+/// What a queue with messages in memory takes for that, besides: containers that are made with the first message, a place in
+/// the index of the segment that is being written, and one with each connection that publishes to it.
+const IN_USE_BYTES: u64 = 640;
 
 /// The state of one queue and the rules that change it.
 #[derive(Debug)]
