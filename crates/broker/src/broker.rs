@@ -390,7 +390,7 @@ impl Broker {
             return;
         }
         for slot in self.shared.catalog.all() {
-            for mailbox in slot.state.lock().mailboxes.values() {
+            for mailbox in slot.state.lock().mailboxes.0.values() {
                 mailbox.close();
             }
         }

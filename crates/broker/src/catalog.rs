@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
 use parking_lot::Mutex;
 
 use crate::request::SessionId;
+use crate::shared_configs::SharedConfigs;
 use crate::slot::Slot;
 
 /// All queues, by name and by id.
@@ -17,6 +19,9 @@ pub(crate) struct Catalog {
     by_id: HashMap<QueueId, Arc<Slot>>,
     /// Queues that belong to a connection, so that its end need not look at all there are.
     by_owner: Mutex<BTreeMap<SessionId, Vec<Arc<Slot>>>>,
+    configs: Mutex<SharedConfigs>,
+    /// How many queues there are; asked for with every push.
+    count: AtomicUsize,
 }
 
 impl Catalog {
@@ -29,10 +34,13 @@ impl Catalog {
     }
 
     pub(crate) fn insert(&self, slot: &Arc<Slot>) {
+        self.configs.lock().share(&mut slot.state.lock().queue);
         if let Some(owner) = slot.owner {
             self.by_owner.lock().entry(owner).or_default().push(Arc::clone(slot));
         }
-        self.by_id.pin().insert(slot.id, Arc::clone(slot));
+        if self.by_id.pin().insert(slot.id, Arc::clone(slot)).is_none() {
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
         let names = self.by_name.pin();
         let before = names.insert(slot.name.clone(), Arc::clone(slot));
         debug_assert!(before.is_none(), "there is one queue of a name, not two of '{}'", slot.name);
@@ -54,11 +62,13 @@ impl Catalog {
             }
         }
         self.by_name.pin().remove(&slot.name);
-        self.by_id.pin().remove(&slot.id);
+        if self.by_id.pin().remove(&slot.id).is_some() {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.by_id.pin().len()
+        self.count.load(Ordering::Relaxed)
     }
 
     /// Every queue there is at some moment during the call.

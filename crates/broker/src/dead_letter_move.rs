@@ -30,7 +30,7 @@ impl Shared {
         deaths: Vec<Death>,
         urgency: Urgency,
     ) -> DeadLetterMove {
-        slot.state.lock().pending_deaths.extend(&deaths);
+        slot.state.lock().pending_deaths.0.extend(&deaths);
         let (shared, moved) = (Arc::clone(self), Arc::clone(slot));
         let done = self.begin_on_worker(Work::Move, move || shared.bury_pending(&moved));
         DeadLetterMove { slot: Arc::clone(slot), deaths, urgency, done }

@@ -18,6 +18,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nexo_core::rare::Empty;
 use tokio::sync::Notify;
 
 use crate::shared::Shared;
@@ -179,6 +180,17 @@ enum Step {
     WaitUntil(Instant),
 }
 
+impl Empty for Flow {
+    const EMPTY: &'static Self = &Self {
+        phase: None,
+        delivered: 0,
+        allowance: 0,
+        unpaced_room: 0,
+        free_for: Duration::ZERO,
+        free: Rates { own: 0, all: 0 },
+    };
+}
+
 impl Flow {
     /// Notes a push to a queue that has too much, and says whether its publisher should pause.
     fn pushed(&mut self, now: Instant, delivered_by_all: u64, count: u64, pacing: Pacing) -> bool {
@@ -335,7 +347,8 @@ impl SlotState {
         }
         let mailboxes = &self.mailboxes;
         self.flow.step(now, delivered_by_all, |since| {
-            let owed = mailboxes.values().take(CONSUMERS_ASKED_MAX).map(|mailbox| mailbox.owed_since(since));
+            let owed =
+                mailboxes.0.values().take(CONSUMERS_ASKED_MAX).map(|mailbox| mailbox.owed_since(since));
             owed.max().unwrap_or_default()
         })
     }

@@ -84,13 +84,16 @@ struct Reasons {
 }
 
 impl Reasons {
-    fn any(&self) -> bool {
-        self.stopping
-            || self.rotated
-            || self.checkpoint
-            || self.pressure
-            || self.full
-            || !self.stuck.is_empty()
+    /// Whether there is any but memory.
+    fn any_other(&self) -> bool {
+        self.stopping || self.rotated || self.checkpoint || self.full || !self.stuck.is_empty()
+    }
+
+    /// Takes the reasons; memory only if it is worth looking at again.
+    fn take(&mut self, may_page_out: bool) -> Self {
+        let left = Self { pressure: self.pressure && !may_page_out, ..Self::default() };
+        let taken = std::mem::replace(self, left);
+        Self { pressure: taken.pressure && may_page_out, ..taken }
     }
 }
 
@@ -185,24 +188,33 @@ impl Signal {
     }
 
     fn run(&self, shared: &Weak<Shared>) {
-        let mut paged_out = None;
+        let mut page_out_from = Instant::now();
         loop {
             let reasons = {
                 let mut reasons = self.reasons.lock();
-                while !reasons.any() {
-                    self.wake.wait(&mut reasons);
+                loop {
+                    let may_page_out = Instant::now() >= page_out_from;
+                    if reasons.any_other() || (reasons.pressure && may_page_out) {
+                        break;
+                    }
+                    // Too much memory that nobody adds to would stay if this were forgotten.
+                    if reasons.pressure {
+                        self.wake.wait_until(&mut reasons, page_out_from);
+                    } else {
+                        self.wake.wait(&mut reasons);
+                    }
                 }
                 if reasons.stopping {
                     return;
                 }
-                std::mem::take(&mut *reasons)
+                reasons.take(Instant::now() >= page_out_from)
             };
             let Some(shared) = shared.upgrade() else { return };
             #[cfg(test)]
             shared.threads.panic_if_asked(NAME);
-            if reasons.pressure && paged_out.is_none_or(|at: Instant| at.elapsed() >= PAGE_OUT_PAUSE) {
+            if reasons.pressure && shared.under_pressure() {
                 shared.page_out_all();
-                paged_out = Some(Instant::now());
+                page_out_from = Instant::now() + PAGE_OUT_PAUSE;
             }
             let due = reasons.checkpoint || (reasons.rotated && self.is_due(&shared));
             let kept = !(due || reasons.full) || shared.keep_house();
@@ -226,17 +238,20 @@ impl Signal {
 }
 
 impl Shared {
-    /// Takes messages out of memory, the queues with most of them first, until half of what is allowed is used.
+    /// Takes messages out of memory, the queues with most of them first, until two thirds of what is allowed are used. Of
+    /// queues with about as much, those that were made one after the other: what they hold lies side by side, and whole pages
+    /// of memory come free.
     fn page_out_all(self: &Arc<Self>) {
+        let enough = self.message_bytes_max() / 3 * 2;
         let measured = |slot: Arc<Slot>| {
             let bytes = slot.state.lock().memory_bytes;
             (bytes, slot)
         };
         let mut slots: Vec<(u64, Arc<Slot>)> = self.catalog.all().into_iter().map(measured).collect();
-        slots.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        slots.sort_unstable_by_key(|(bytes, slot)| (std::cmp::Reverse(bytes.checked_ilog2()), slot.id));
         for (_, slot) in slots {
-            let used = self.memory_bytes.load(Ordering::Relaxed);
-            if used <= (self.options.memory_bytes_max / 2) as i64 {
+            let used = u64::try_from(self.memory_bytes.load(Ordering::Relaxed)).unwrap_or(0);
+            if used <= enough {
                 return;
             }
             let _ = self.with(&slot, |state, _| state.queue.page_out());
@@ -250,7 +265,7 @@ impl Shared {
         }
         let stuck = self.with(slot, |state, _| {
             state.paging = false;
-            state.pending_deaths = state.queue.deaths().into();
+            state.pending_deaths.0 = state.queue.deaths().into();
         });
         if stuck.is_ok() {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));

@@ -47,6 +47,7 @@ mod recovery;
 mod request;
 mod scribe;
 mod shared;
+mod shared_configs;
 mod slot;
 mod snapshots;
 mod stats;

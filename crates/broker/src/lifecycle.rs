@@ -104,7 +104,7 @@ impl Shared {
 
     fn forget(&self, state: &mut SlotState) {
         state.deleted = true;
-        for (id, mailbox) in state.mailboxes.drain() {
+        for (id, mailbox) in state.mailboxes.take().0 {
             // Others may share a limit with this consumer.
             state.queue.give_back_credit(id, mailbox.drain().len() as u32);
             mailbox.close();

@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foldhash::fast::RandomState;
+use foldhash::fast::{FixedState, RandomState};
 use hashbrown::HashMap;
 use nexo_core::queue::{Allowance, Handed, SettleMode};
+use nexo_core::rare::Empty;
 use nexo_types::ConsumerId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -205,6 +206,14 @@ impl Mailbox {
     }
 }
 
+/// The mailboxes of a queue's consumers. Their ids are ours, so no client can make them collide.
+#[derive(Debug, Default)]
+pub(crate) struct Mailboxes(pub(crate) HashMap<ConsumerId, Arc<Mailbox>, FixedState>);
+
+impl Empty for Mailboxes {
+    const EMPTY: &'static Self = &Self(HashMap::with_hasher(FixedState::with_seed(0)));
+}
+
 /// What each consumer gets: turns in several rounds become one batch in its mailbox.
 #[derive(Default)]
 pub(crate) struct Deliveries {
@@ -216,7 +225,7 @@ impl Deliveries {
     pub(crate) fn add(
         &mut self,
         consumer: ConsumerId,
-        mailboxes: &HashMap<ConsumerId, Arc<Mailbox>, RandomState>,
+        mailboxes: &Mailboxes,
         messages: impl Iterator<Item = Handed>,
     ) {
         // One consumer in a row needs no looking up.
@@ -224,7 +233,7 @@ impl Deliveries {
             Some((mailbox, _)) if mailbox.consumer() == consumer => Some(self.batches.len() - 1),
             _ => self.places.get(&consumer).copied(),
         };
-        let place = match (place, mailboxes.get(&consumer)) {
+        let place = match (place, mailboxes.0.get(&consumer)) {
             (Some(place), _) => place,
             (None, Some(mailbox)) => {
                 self.places.insert(consumer, self.batches.len());

@@ -558,7 +558,7 @@ impl Shared {
     /// Moves dead messages on a worker.
     pub(crate) fn bury_soon(self: &Arc<Self>, slot: &Arc<Slot>, deaths: Vec<Death>) {
         if !deaths.is_empty() {
-            slot.state.lock().pending_deaths.extend(deaths);
+            slot.state.lock().pending_deaths.0.extend(deaths);
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
             self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
         }

@@ -62,7 +62,7 @@ impl Shared {
     /// Moves some of what has died in a queue; the rest when other queues have had their turn.
     pub(crate) fn bury_slice(self: &Arc<Self>, slot: &Arc<Slot>) {
         self.bury_next(slot, BURIAL_SLICE);
-        if !slot.state.lock().pending_deaths.is_empty() {
+        if !slot.state.lock().pending_deaths.0.is_empty() {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
             self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
         }
@@ -78,8 +78,8 @@ impl Shared {
         let _one_at_a_time = slot.burial.lock();
         let mut deaths: Vec<Death> = {
             let mut state = slot.state.lock();
-            let count = state.pending_deaths.len().min(max);
-            state.pending_deaths.drain(..count).collect()
+            let count = state.pending_deaths.0.len().min(max);
+            state.pending_deaths.0.drain(..count).collect()
         };
         // Between a death and its note here the keeper may have noted it too.
         let mut seen = BTreeSet::new();

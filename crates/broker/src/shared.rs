@@ -32,6 +32,8 @@ use crate::workers::{Work, Workers};
 const BATCH: usize = 1000;
 /// Batches under one hold of a queue's lock; what is left comes right after.
 const BATCHES: usize = 8;
+/// What a queue takes that has no messages and one binding, in the catalog and among the exchanges too; as measured.
+const QUEUE_BYTES: u64 = 1920;
 /// When a record could not be written, the queue tries again after this.
 const RETRY: Millis = Millis(500);
 /// The same, if only the disk is behind: what follows from a change never waits for it under the queue's lock.
@@ -389,7 +391,7 @@ impl Shared {
         }
         if std::mem::take(&mut state.page_arrived) || caught_up {
             // Whoever waits for the log and not for a push must see that it was read.
-            for mailbox in state.mailboxes.values() {
+            for mailbox in state.mailboxes.0.values() {
                 mailbox.stir();
             }
         }
@@ -519,7 +521,15 @@ impl Shared {
     pub(crate) fn under_pressure(&self) -> bool {
         let in_queues = u64::try_from(self.memory_bytes.load(Ordering::Relaxed)).unwrap_or(0);
         let used = in_queues.saturating_add(self.intake.held_bytes()).saturating_add(self.outgoing.bytes());
-        used > self.options.memory_bytes_max / 4 * 3
+        used > self.message_bytes_max()
+    }
+
+    /// What messages may take: three quarters of the bound, less what the queues themselves take. However many queues there
+    /// are, a quarter is for messages.
+    pub(crate) fn message_bytes_max(&self) -> u64 {
+        let max = self.options.memory_bytes_max;
+        let queues = self.catalog.len() as u64 * QUEUE_BYTES;
+        (max / 4 * 3).saturating_sub(queues).max(max / 4)
     }
 
     pub(crate) fn new_consumer_id(&self) -> ConsumerId {

@@ -128,7 +128,11 @@ impl Shared {
         bytes: &[u8],
     ) -> Result<Vec<SnapshotFrame>, AppendError> {
         let part_bytes = PART_BYTES.min(self.options.segment_bytes as usize / 4);
-        bytes.chunks(part_bytes).map(|part| self.write_frame(queue, part)).collect()
+        let parts = bytes.chunks(part_bytes).map(|part| self.write_frame(queue, part));
+        let mut frames = parts.collect::<Result<Vec<_>, _>>()?;
+        // Every queue keeps them, and most have one.
+        frames.shrink_to_fit();
+        Ok(frames)
     }
 
     fn write_frame(&self, queue: QueueId, payload: &[u8]) -> Result<SnapshotFrame, AppendError> {

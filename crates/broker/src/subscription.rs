@@ -105,7 +105,7 @@ impl Subscription {
         let id = shared.new_consumer_id();
         let mailbox = Arc::new(Mailbox::new(id, terms.settle, socket, allowance.clone()));
         shared.with(slot, |state, _| {
-            state.mailboxes.insert(id, Arc::clone(&mailbox));
+            state.mailboxes.0.insert(id, Arc::clone(&mailbox));
             match limit {
                 Some(limit) => state.queue.add_sharing_consumer(id, terms, credit, limit),
                 None => state.queue.add_consumer(id, terms, credit),
@@ -225,7 +225,7 @@ impl Subscription {
     /// From now on the queue does not know this consumer. Called under its lock.
     fn leave(&self, state: &mut SlotState, now: Timestamp) {
         state.queue.remove_consumer(self.id);
-        state.mailboxes.remove(&self.id);
+        state.mailboxes.0.remove(&self.id);
         state.last_used = now;
     }
 

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use nexo_core::rare::Empty;
 use nexo_log::AppendError;
 use nexo_types::Offset;
 
@@ -17,6 +18,10 @@ use crate::slot::{Slot, SlotState};
 /// Slices of what is left to do. Each message is leased, so there are no more of them than messages in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Unsettled(VecDeque<(Vec<(Offset, u32)>, Settle)>);
+
+impl Empty for Unsettled {
+    const EMPTY: &'static Self = &Self(VecDeque::new());
+}
 
 impl Unsettled {
     /// Keeps what was said about these messages.

@@ -204,3 +204,25 @@ async fn many_queues_are_created_listed_and_deleted() {
     assert_eq!(broker.stats().queues, 150);
     broker.shutdown().await;
 }
+
+#[tokio::test]
+async fn what_queues_themselves_take_is_not_left_for_messages() {
+    let options = BrokerOptions { memory_bytes_max: 2_000_000, ..small_segments() };
+    let broker = open_with(&MemoryDisk::new(), options);
+    let queues: Vec<_> = (0..500).map(|n| name(&format!("q{n}"))).collect();
+    for q in &queues {
+        broker.create_queue(q, QueueConfig::default()).await.unwrap();
+    }
+    // Together they are about what three quarters of the bound would hold, in steps that no page-out keeps up with.
+    for _ in 0..4 {
+        for q in &queues {
+            push_message(&broker, q, NewMessage::new("x".repeat(300))).await;
+        }
+    }
+    // Queues take half of the bound, so a quarter is for messages, although nobody pushes any more.
+    eventually("messages leave memory", || broker.stats().message_memory_bytes <= 550_000).await;
+    for q in &queues {
+        assert_eq!(pop(&broker, q, 10).await.len(), 4, "all of them are still there");
+    }
+    broker.shutdown().await;
+}

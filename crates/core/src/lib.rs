@@ -13,6 +13,7 @@ pub mod draft;
 pub mod message;
 pub mod offsets;
 pub mod queue;
+pub mod rare;
 pub mod record;
 pub mod topology;
 mod wire;

@@ -108,8 +108,10 @@ impl Queue {
         let mut applied = Applied::default();
         match record {
             Record::Create { config, .. } | Record::Configure { config, .. } => {
-                self.consumers.set_single_active(config.single_active_consumer);
-                self.config = config.clone();
+                if config.single_active_consumer || !self.consumers.is_unused() {
+                    self.consumers.set_single_active(config.single_active_consumer);
+                }
+                self.config = config.clone().into();
             }
             Record::Delete => applied.removed = Some(self.remove_all()),
             Record::Messages(batch) => match batch.kind() {
@@ -259,7 +261,7 @@ impl Queue {
                 self.totals.redelivered += 1;
                 again += 1;
             }
-            self.rates.wait.add(at.since(entry.ready_at));
+            self.rates.served.wait.add(at.since(entry.ready_at));
             handed.push(Handed {
                 offset,
                 attempts: entry.attempts,
@@ -291,8 +293,8 @@ impl Queue {
             }
         }
         let count = (handed.len() - before) as u64;
-        self.rates.delivered.add(at, count);
-        self.rates.redelivered.add(at, again);
+        self.rates.served.delivered.add(at, count);
+        self.rates.served.redelivered.add(at, again);
         Ok(())
     }
 
@@ -343,7 +345,7 @@ impl Queue {
             rejoined: std::mem::take(&mut self.rejoined),
             delayed: std::mem::take(&mut self.delayed),
             groups: std::mem::take(&mut self.groups),
-            _behind: std::mem::take(&mut self.behind),
+            _behind: self.behind.take(),
             _delay_ends: std::mem::take(&mut self.delay_ends),
             _expiries: std::mem::take(&mut self.expiries),
             ..Removed::default()
@@ -368,7 +370,7 @@ impl Queue {
         let mut removed = self.apply_purge();
         self.unwritten_leases.clear();
         removed.held = std::mem::take(&mut self.leased).into_values().map(|lease| lease.entry).collect();
-        removed.held.extend(std::mem::take(&mut self.dying).into_values().map(|(entry, _)| entry));
+        removed.held.extend(self.dying.take().into_values().map(|(entry, _)| entry));
         removed.count += removed.held.len() as u64;
         self.totals.purged += removed.held.len() as u64;
         self.reset_groups(&[]);
@@ -486,7 +488,7 @@ impl Queue {
         match why {
             Leave::Acked => {
                 self.totals.acked += 1;
-                self.rates.acked.add(at, 1);
+                self.rates.served.acked.add(at, 1);
             }
             Leave::Expired => self.totals.expired += 1,
             Leave::Overflow => self.totals.overflowed += 1,

@@ -43,7 +43,7 @@ pub(super) struct Changes {
     all: bool,
     /// The chunk that was marked last; nothing more is to be done for it.
     last: Option<ChunkId>,
-    snapshot: Option<Ongoing>,
+    snapshot: Option<Box<Ongoing>>,
 }
 
 /// A snapshot that is being taken.
@@ -61,7 +61,7 @@ impl Changes {
     }
 
     pub(super) fn has(&self, chunk: ChunkId) -> bool {
-        let pending = |ongoing: &Ongoing| ongoing.pending.contains(chunk);
+        let pending = |ongoing: &Box<Ongoing>| ongoing.pending.contains(chunk);
         self.all || self.changed.contains(chunk) || self.snapshot.as_ref().is_some_and(pending)
     }
 
@@ -75,7 +75,7 @@ impl Changes {
             known.for_each(|chunk| pending.insert(chunk));
         }
         stale.iter().for_each(|chunk| pending.insert(*chunk));
-        self.snapshot = Some(Ongoing { pending, before: BTreeMap::new() });
+        self.snapshot = Some(Box::new(Ongoing { pending, before: BTreeMap::new() }));
     }
 
     /// The next chunk to be written, with what has changed in it since the snapshot began.
@@ -132,7 +132,7 @@ impl Queue {
 
     fn mark(&mut self, chunk: ChunkId, offset: Offset) {
         self.changes.changed.insert(chunk);
-        let pending = |ongoing: &&mut Ongoing| ongoing.pending.contains(chunk);
+        let pending = |ongoing: &&mut Box<Ongoing>| ongoing.pending.contains(chunk);
         if self.changes.snapshot.as_mut().filter(pending).is_none() {
             self.changes.last = Some(chunk);
             return;

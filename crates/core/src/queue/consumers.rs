@@ -12,6 +12,7 @@ use nexo_types::{ConsumerId, Millis, Timestamp};
 
 use super::allowance::Allowance;
 use super::groups::GroupTake;
+use crate::rare::Empty;
 use crate::record::Phase;
 
 /// On which terms a consumer takes messages.
@@ -121,6 +122,16 @@ pub(crate) struct Consumers {
     single_active: bool,
     /// Who gets everything, if only one may.
     active: Option<ConsumerId>,
+}
+
+impl Empty for Consumers {
+    const EMPTY: &'static Self = &Self {
+        all: HashMap::with_hasher(FixedState::with_seed(0)),
+        turns: Vec::new(),
+        with_credit: 0,
+        single_active: false,
+        active: None,
+    };
 }
 
 impl Consumers {

@@ -6,6 +6,7 @@ use std::ops::Bound;
 use nexo_types::{DedupId, Offset, Timestamp};
 
 use crate::message::DedupScope;
+use crate::rare::Empty;
 
 /// Ids with the message they came with, until their window ends.
 #[derive(Debug, Default)]
@@ -14,6 +15,10 @@ pub(crate) struct Dedup {
     seen: BTreeMap<DedupId, (Timestamp, Offset)>,
     /// In the order of arrival, which is that of the offsets, and the order of ending unless the window was changed.
     order: VecDeque<(Timestamp, DedupId, Offset)>,
+}
+
+impl Empty for Dedup {
+    const EMPTY: &'static Self = &Self { seen: BTreeMap::new(), order: VecDeque::new() };
 }
 
 impl Dedup {

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use nexo_types::{GroupId, Offset, Timestamp};
 
 use super::{Entry, Queue};
+use crate::rare::{Empty, Rare};
 
 /// How much of a group one consumer may hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,10 @@ pub(super) struct Runs {
     extra: BTreeMap<GroupId, u32>,
     /// Messages in a line that had been delivered and came back while others of their group were out.
     returned: BTreeMap<Offset, GroupId>,
+}
+
+impl Empty for Runs {
+    const EMPTY: &'static Self = &Self { extra: BTreeMap::new(), returned: BTreeMap::new() };
 }
 
 impl Queue {
@@ -122,7 +127,7 @@ impl Queue {
         self.grouped = 0;
         self.groups.clear();
         self.behind.clear();
-        self.runs = Runs::default();
+        self.runs = Rare::default();
         for group in out {
             self.note_out(group);
         }

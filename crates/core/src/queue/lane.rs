@@ -15,6 +15,11 @@ use crate::offsets::{OffsetSet, PackedOffsets};
 const STRETCH_MESSAGES_MAX: usize = if cfg!(test) { 4 } else { 4096 };
 /// … or this many bytes, so that large messages do not make large stretches.
 const STRETCH_BYTES_MAX: u64 = 1024 * 1024;
+/// Up to this many messages a stretch gets room for a few more at a time: most queues have few, and room that doubles would
+/// be half of what they take.
+const SMALL_STRETCH_MESSAGES: usize = 16;
+/// That many.
+const SMALL_STEP: usize = 2;
 /// Messages asked for at a time when a paged stretch is needed again.
 pub(super) const PAGE_MESSAGES: u64 = if cfg!(test) { 3 } else { 4096 };
 
@@ -39,7 +44,8 @@ pub(super) struct Lane {
 #[derive(Debug)]
 pub(super) enum Stretch {
     Resident(Resident),
-    Paged(Run),
+    /// Boxed, because most queues have no run, and one stretch at most.
+    Paged(Box<Run>),
 }
 
 #[derive(Debug, Default)]
@@ -61,9 +67,14 @@ pub(super) struct Run {
 /// Stands in where a stretch has no entries in memory.
 pub(super) static EMPTY: VecDeque<Entry> = VecDeque::new();
 
+/// What the bytes of a message take besides: the head of its batch, the count of those who share it, and what the allocator
+/// adds. Messages that came together share that, so for many small ones it is too much.
+const PAYLOAD_OVERHEAD_BYTES: usize = 64;
+
 /// What a resident message costs in memory, near enough: its entry and its bytes.
 pub(super) fn resident_cost(entry: &Entry) -> u64 {
-    (size_of::<Entry>() + entry.payload.as_ref().map_or(0, bytes::Bytes::len)) as u64
+    let payload = entry.payload.as_ref().map_or(0, |payload| payload.len() + PAYLOAD_OVERHEAD_BYTES);
+    (size_of::<Entry>() + payload) as u64
 }
 
 /// What has left memory.
@@ -99,10 +110,18 @@ impl Lane {
         }
         self.stretches.remove(at);
         for run in runs.into_iter().rev() {
-            self.stretches.insert(at, Stretch::Paged(run));
+            self.insert(at, Stretch::Paged(Box::new(run)));
         }
         self.merge_with_previous(at);
         out
+    }
+
+    /// Puts a stretch in. Most lanes have one or two, and room for no more.
+    pub(super) fn insert(&mut self, at: usize, stretch: Stretch) {
+        if self.stretches.len() == self.stretches.capacity() && self.stretches.len() < 2 {
+            self.stretches.reserve_exact(1);
+        }
+        self.stretches.insert(at, stretch);
     }
 
     /// The first messages that are not in memory, if few are before them.
@@ -159,7 +178,17 @@ impl Resident {
             "a lane is in order"
         );
         self.bytes += u64::from(entry.stored_bytes);
+        if self.entries.len() == self.entries.capacity() {
+            self.grow();
+        }
         self.entries.push_back(entry);
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        if self.entries.len() < SMALL_STRETCH_MESSAGES {
+            self.entries.reserve_exact(SMALL_STEP);
+        }
     }
 
     pub(super) fn find(&self, offset: Offset) -> Option<usize> {
@@ -222,5 +251,46 @@ impl Run {
             offsets.push(Offset(offset));
         }
         PageRequest { lane, segment: self.segment, offsets }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::lanes::Lanes;
+
+    fn entry(offset: u64) -> Entry {
+        Entry::lost(Offset(offset), Priority(0), nexo_types::Position::default())
+    }
+
+    #[test]
+    fn a_stretch_of_few_messages_has_room_for_hardly_more() {
+        let mut resident = Resident::default();
+        for offset in 0..SMALL_STRETCH_MESSAGES as u64 {
+            resident.push_back(entry(offset));
+            let spare = resident.entries.capacity() - resident.entries.len();
+            assert!(spare < SMALL_STEP, "{spare} places unused with {} messages", offset + 1);
+        }
+        // Room for many doubles, so that a message is not moved again and again.
+        resident.push_back(entry(100));
+        assert!(resident.entries.capacity() >= 2 * SMALL_STRETCH_MESSAGES);
+    }
+
+    #[test]
+    fn a_queue_in_use_has_room_for_one_lane_of_one_stretch() {
+        let mut lanes = Lanes::default();
+        lanes.push_back(entry(0));
+        assert_eq!(lanes.room(), (1, 1));
+        assert_eq!(size_of::<Stretch>(), size_of::<Resident>(), "a run is behind a pointer");
+    }
+
+    #[test]
+    fn an_empty_stretch_keeps_its_room_until_memory_is_short() {
+        let mut lanes = Lanes::default();
+        lanes.push_back(entry(0));
+        lanes.remove(Priority(0), Offset(0)).unwrap().unwrap();
+        assert!(lanes.entry_room() > 0);
+        lanes.page_out_all(crate::queue::lanes::Front::PagedOut);
+        assert_eq!(lanes.entry_room(), 0);
     }
 }

@@ -85,7 +85,7 @@ impl Lanes {
             _ => {
                 let mut resident = Resident::default();
                 resident.push_back(entry);
-                lane.stretches.push_back(Stretch::Resident(resident));
+                lane.insert(lane.stretches.len(), Stretch::Resident(resident));
                 // The stretch that was filled before this one lies in the middle now, unless it is the front.
                 let middle = lane.stretches.len().saturating_sub(2);
                 if middle > 0 {
@@ -202,7 +202,7 @@ impl Lanes {
             lane.stretches.remove(at);
         }
         let resident = Resident { entries: entries.into(), bytes };
-        lane.stretches.insert(at, Stretch::Resident(resident));
+        lane.insert(at, Stretch::Resident(resident));
         if self.paged_expiry.is_some() {
             self.paged_expiry = self.earliest_paged_expiry();
         }
@@ -246,11 +246,11 @@ impl Lanes {
         for offset in offsets.iter() {
             packed.push(offset);
         }
-        let moved = Run { segment, offsets: packed, bytes, expires_at: run.expires_at };
+        let moved = Box::new(Run { segment, offsets: packed, bytes, expires_at: run.expires_at });
         if emptied {
             lane.stretches[at] = Stretch::Paged(moved);
         } else {
-            lane.stretches.insert(at, Stretch::Paged(moved));
+            lane.insert(at, Stretch::Paged(moved));
         }
         lane.merge_with_previous(at);
         Ok(Some((old, freed)))
@@ -332,6 +332,12 @@ impl Lanes {
             let mut at = usize::from(is_front);
             while at < lane.stretches.len() {
                 let before = lane.stretches.len();
+                if let Stretch::Resident(resident) = &mut lane.stretches[at]
+                    && resident.entries.is_empty()
+                {
+                    // Room that is kept for the next messages.
+                    resident.entries = VecDeque::new();
+                }
                 let out = lane.page_out(at);
                 freed += out.bytes;
                 outs.push(out);
@@ -583,15 +589,29 @@ impl Lanes {
             lanes.count += offsets.len();
             lanes.bytes += bytes;
             lanes.lanes[index].count += offsets.len();
-            lanes.lanes[index].stretches.push_back(Stretch::Paged(Run {
-                segment,
-                offsets,
-                bytes,
-                expires_at,
-            }));
+            let lane = &mut lanes.lanes[index];
+            let run = Box::new(Run { segment, offsets, bytes, expires_at });
+            lane.insert(lane.stretches.len(), Stretch::Paged(run));
         }
         lanes.paged_expiry = lanes.earliest_paged_expiry();
         Ok(lanes)
+    }
+
+    /// For how many lanes, and stretches in the first of them, there is room.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> (usize, usize) {
+        (self.lanes.capacity(), self.lanes.first().map_or(0, |lane| lane.stretches.capacity()))
+    }
+
+    /// For how many messages there is room.
+    #[cfg(test)]
+    pub(super) fn entry_room(&self) -> usize {
+        let stretches = self.lanes.iter().flat_map(|lane| &lane.stretches);
+        let room = stretches.map(|stretch| match stretch {
+            Stretch::Resident(resident) => resident.entries.capacity(),
+            Stretch::Paged(_) => 0,
+        });
+        room.sum()
     }
 
     fn lane_index(&self, priority: Priority) -> Option<usize> {
@@ -606,6 +626,10 @@ impl Lanes {
         match self.lanes.binary_search_by(|lane| priority.cmp(&lane.priority)) {
             Ok(index) => index,
             Err(index) => {
+                if self.lanes.is_empty() {
+                    // Most queues have one.
+                    self.lanes.reserve_exact(1);
+                }
                 self.lanes.insert(index, Lane { priority, stretches: VecDeque::new(), count: 0 });
                 index
             }

@@ -4,19 +4,22 @@ use nexo_types::{Millis, Timestamp};
 
 const SECONDS: usize = 5;
 
-/// Counts events in the last whole seconds.
+/// Counts events in the last whole seconds. Every queue has some, so the numbers are small.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     /// Counts by second; the one that is running included.
-    counts: [u64; SECONDS + 1],
+    counts: [u32; SECONDS + 1],
     /// The second that is running.
-    second: u64,
+    second: u32,
 }
 
 impl Meter {
+    pub(crate) const EMPTY: Self = Self { counts: [0; SECONDS + 1], second: 0 };
+
     pub(crate) fn add(&mut self, now: Timestamp, count: u64) {
         self.turn(now);
-        self.counts[self.second as usize % (SECONDS + 1)] += count;
+        let running = &mut self.counts[self.second as usize % (SECONDS + 1)];
+        *running = running.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
     }
 
     /// Events a second over the last five whole seconds.
@@ -24,14 +27,14 @@ impl Meter {
         let mut then = self.clone();
         then.turn(now);
         let running = then.second as usize % (SECONDS + 1);
-        let sum: u64 =
-            then.counts.iter().enumerate().filter(|(i, _)| *i != running).map(|(_, count)| count).sum();
+        let whole = then.counts.iter().enumerate().filter(|(i, _)| *i != running);
+        let sum: u64 = whole.map(|(_, count)| u64::from(*count)).sum();
         sum as f64 / SECONDS as f64
     }
 
     fn turn(&mut self, now: Timestamp) {
-        let second = now.0 / 1000;
-        for passed in 0..second.saturating_sub(self.second).min(SECONDS as u64 + 1) {
+        let second = u32::try_from(now.0 / 1000).unwrap_or(u32::MAX);
+        for passed in 0..second.saturating_sub(self.second).min(SECONDS as u32 + 1) {
             self.counts[(second - passed) as usize % (SECONDS + 1)] = 0;
         }
         self.second = self.second.max(second);
@@ -46,6 +49,8 @@ pub(crate) struct Average {
 }
 
 impl Average {
+    pub(crate) const EMPTY: Self = Self { value_ms: 0.0, seen: false };
+
     pub(crate) fn add(&mut self, sample: Millis) {
         let sample = sample.0 as f64;
         self.value_ms = if self.seen { self.value_ms + (sample - self.value_ms) * 0.01 } else { sample };

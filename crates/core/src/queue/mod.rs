@@ -39,6 +39,7 @@ mod unwritten;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use foldhash::fast::FixedState;
@@ -63,6 +64,7 @@ pub use snapshot::{ChunkSlice, SnapshotError};
 
 use crate::config::QueueConfig;
 use crate::message::DeathReason;
+use crate::rare::{Empty, Rare};
 use crate::record::Phase;
 use changes::Changes;
 use consumers::Consumers;
@@ -80,15 +82,17 @@ const LOOSE_CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// What a loose message takes in memory besides its bytes: a table with a lease for each is at times half empty, and whoever
 /// holds the message remembers it too.
 const LOOSE_BYTES: u64 = 2 * size_of::<Lease>() as u64 + 64;
-/// What a queue with messages in memory takes for that, besides: containers grow in steps.
-const IN_USE_BYTES: u64 = 2048;
+/// What a queue with messages in memory takes for that, besides: containers that are made with the first message, a place in
+/// the index of the segment that is being written, and one with each connection that publishes to it.
+const IN_USE_BYTES: u64 = 640;
 
 /// The state of one queue and the rules that change it.
 #[derive(Debug)]
 pub struct Queue {
     id: QueueId,
     name: QueueName,
-    config: QueueConfig,
+    /// Shared with other queues that are told to be the same.
+    config: Arc<QueueConfig>,
     created_at: Timestamp,
     next_offset: Offset,
     /// Offsets below this may have been given to transient messages, of which the log knows nothing.
@@ -106,20 +110,20 @@ pub struct Queue {
     /// For each group with a message in the queue: those behind its head.
     groups: BTreeMap<GroupId, VecDeque<Entry>>,
     /// Which messages these are, and their groups.
-    behind: HashMap<Offset, GroupId, FixedState>,
+    behind: Rare<HashMap<Offset, GroupId, FixedState>>,
     grouped: u64,
     /// Groups of which several messages are out at once.
-    runs: Runs,
+    runs: Rare<Runs>,
     /// Where groups share the queue fairly: what each has in it.
     tenants: Tenants,
     /// Found dead while they waited. Not durable: they die again after a restart.
-    dying: HashMap<Offset, (Entry, DeathReason), FixedState>,
+    dying: Rare<HashMap<Offset, (Entry, DeathReason), FixedState>>,
     /// Ends of life of ready messages in memory. May name some that have left.
     expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
     /// Ready messages in memory whose life is nothing. May name some that have left.
     fleeting: Vec<(Priority, Offset)>,
-    dedup: Dedup,
-    consumers: Consumers,
+    dedup: Rare<Dedup>,
+    consumers: Rare<Consumers>,
     tokens: Tokens,
     /// Stored bytes of everything that is not in a lane.
     loose_bytes: u64,
@@ -133,6 +137,14 @@ pub struct Queue {
     usage: Vec<(SegmentId, i64)>,
     /// What the next snapshot has to write.
     changes: Changes,
+}
+
+impl Empty for HashMap<Offset, GroupId, FixedState> {
+    const EMPTY: &'static Self = &Self::with_hasher(FixedState::with_seed(0));
+}
+
+impl Empty for HashMap<Offset, (Entry, DeathReason), FixedState> {
+    const EMPTY: &'static Self = &Self::with_hasher(FixedState::with_seed(0));
 }
 
 /// A message that is with a consumer.
@@ -177,11 +189,26 @@ pub struct Totals {
 #[derive(Debug, Default)]
 struct Rates {
     pushed: Meter,
+    served: Rare<Served>,
+    duplicates: u64,
+}
+
+/// Of messages that were handed out.
+#[derive(Debug, Default)]
+struct Served {
     delivered: Meter,
     redelivered: Meter,
     acked: Meter,
     wait: Average,
-    duplicates: u64,
+}
+
+impl Empty for Served {
+    const EMPTY: &'static Self = &Self {
+        delivered: Meter::EMPTY,
+        redelivered: Meter::EMPTY,
+        acked: Meter::EMPTY,
+        wait: Average::EMPTY,
+    };
 }
 
 /// Figures of a queue at one moment.
@@ -222,9 +249,17 @@ pub struct Figures {
 impl Queue {
     /// An empty queue.
     #[must_use]
-    pub fn new(id: QueueId, name: QueueName, config: QueueConfig, created_at: Timestamp) -> Self {
-        let mut consumers = Consumers::default();
-        consumers.set_single_active(config.single_active_consumer);
+    pub fn new(
+        id: QueueId,
+        name: QueueName,
+        config: impl Into<Arc<QueueConfig>>,
+        created_at: Timestamp,
+    ) -> Self {
+        let config = config.into();
+        let mut consumers = Rare::<Consumers>::default();
+        if config.single_active_consumer {
+            consumers.set_single_active(true);
+        }
         Self {
             id,
             name,
@@ -240,14 +275,14 @@ impl Queue {
             unwritten_leases: BTreeSet::new(),
             lease_ends: BinaryHeap::new(),
             groups: BTreeMap::new(),
-            behind: HashMap::default(),
+            behind: Rare::default(),
             grouped: 0,
-            runs: Runs::default(),
+            runs: Rare::default(),
             tenants: Tenants::default(),
-            dying: HashMap::default(),
+            dying: Rare::default(),
             expiries: BinaryHeap::new(),
             fleeting: Vec::new(),
-            dedup: Dedup::default(),
+            dedup: Rare::default(),
             consumers,
             tokens: Tokens::default(),
             loose_bytes: 0,
@@ -258,6 +293,15 @@ impl Queue {
             usage: Vec::new(),
             changes: Changes::default(),
         }
+    }
+
+    /// Has it share its settings with another queue that is told to be the same. `false` if they differ.
+    pub fn share_config(&mut self, known: &Arc<QueueConfig>) -> bool {
+        let is_same = Arc::ptr_eq(&self.config, known) || self.config == *known;
+        if is_same {
+            self.config = Arc::clone(known);
+        }
+        is_same
     }
 
     /// Adds a consumer that will take `credit` messages on these terms.
@@ -363,7 +407,13 @@ impl Queue {
 
     /// What it is told to be.
     #[must_use]
-    pub const fn config(&self) -> &QueueConfig {
+    pub fn config(&self) -> &QueueConfig {
+        &self.config
+    }
+
+    /// The same, for other queues to share.
+    #[must_use]
+    pub const fn shared_config(&self) -> &Arc<QueueConfig> {
         &self.config
     }
 
@@ -442,11 +492,11 @@ impl Queue {
             totals: self.totals,
             duplicates: self.rates.duplicates,
             push_rate: self.rates.pushed.rate(now),
-            deliver_rate: self.rates.delivered.rate(now),
-            redeliver_rate: self.rates.redelivered.rate(now),
-            ack_rate: self.rates.acked.rate(now),
+            deliver_rate: self.rates.served.delivered.rate(now),
+            redeliver_rate: self.rates.served.redelivered.rate(now),
+            ack_rate: self.rates.served.acked.rate(now),
             oldest_age: oldest.map_or(Millis::ZERO, |then| now.since(then)),
-            average_wait_ms: self.rates.wait.value_ms(),
+            average_wait_ms: self.rates.served.wait.value_ms(),
         }
     }
 
@@ -459,7 +509,13 @@ impl Queue {
     fn note_usage(&mut self, segment: SegmentId, bytes: i64) {
         match self.usage.last_mut() {
             Some((last, sum)) if *last == segment => *sum += bytes,
-            _ => self.usage.push((segment, bytes)),
+            _ => {
+                // One segment at a time is the rule, and every queue keeps this room.
+                if self.usage.capacity() == 0 {
+                    self.usage.reserve_exact(1);
+                }
+                self.usage.push((segment, bytes));
+            }
         }
     }
 

@@ -90,7 +90,7 @@ impl Queue {
         }
         let remembered = self.dedup.iter().filter(|(_, until, _)| *until > now);
         Outline {
-            config: self.config.clone(),
+            config: self.config().clone(),
             next_offset: self.next_offset,
             totals: self.totals,
             messages,

@@ -116,8 +116,9 @@ impl Topology {
     }
 
     fn remove_bindings_to(&mut self, target: &Target) {
-        for (source, order) in self.inbound.get(target).cloned().unwrap_or_default() {
-            self.remove_binding(&source, order);
+        let places = self.inbound.get(target).cloned().unwrap_or_default();
+        for (source, order) in places.iter() {
+            self.remove_binding(source, *order);
         }
     }
 }

@@ -20,6 +20,7 @@ mod header;
 mod header_rule;
 #[cfg(test)]
 mod model;
+mod places;
 mod record;
 mod ring;
 mod routes;

@@ -1,6 +1,6 @@
 //! All exchanges and bindings there are, and the questions that others ask about them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -10,6 +10,7 @@ use nexo_types::{ExchangeName, QueueId, QueueName};
 use super::binding::{Binding, Destination};
 use super::error::PassiveError;
 use super::exchange::{ExchangeKind, ExchangeSpec, Matching};
+use super::places::Places;
 use super::routes::{Hop, Routes};
 use super::targets::Target;
 use crate::message::Durability;
@@ -30,7 +31,7 @@ pub struct Topology {
     pub(super) queues: HashMap<QueueName, (QueueId, Durability), FixedState>,
     pub(super) queue_names: HashMap<QueueId, QueueName, FixedState>,
     /// For every destination the bindings that lead to it: source and order.
-    pub(super) inbound: BTreeMap<Target, BTreeSet<(ExchangeName, u64)>>,
+    pub(super) inbound: BTreeMap<Target, Places>,
     pub(super) binding_count: usize,
     /// The order of the next binding.
     pub(super) next_order: u64,
@@ -152,7 +153,7 @@ impl Topology {
     }
 
     pub(super) fn inbound_of<'a>(&'a self, target: &Target) -> impl Iterator<Item = &'a Bound> + use<'a> {
-        let places = self.inbound.get(target).into_iter().flatten();
+        let places = self.inbound.get(target).into_iter().flat_map(Places::iter);
         places.filter_map(|(source, order)| self.exchanges.get(source)?.bindings.get(order))
     }
 

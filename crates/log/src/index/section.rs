@@ -94,6 +94,10 @@ impl SectionBuilder {
             None => {
                 let data_at = self.data.len() as u32;
                 let (byte, min, max) = (frame.byte, frame.first, frame.last);
+                if self.heads.is_empty() {
+                    // Most lanes have few messages in a segment.
+                    self.heads.reserve_exact(1);
+                }
                 self.heads.push(BlockHead { data_at, byte, min, max, entries: 1 });
                 self.previous_byte = byte;
                 self.previous_last = Offset(0);
