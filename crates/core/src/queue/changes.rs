@@ -61,8 +61,8 @@ impl Changes {
     }
 
     pub(super) fn has(&self, chunk: ChunkId) -> bool {
-        let pending = |ongoing: &Box<Ongoing>| ongoing.pending.contains(chunk);
-        self.all || self.changed.contains(chunk) || self.snapshot.as_ref().is_some_and(pending)
+        let pending = |ongoing: &Ongoing| ongoing.pending.contains(chunk);
+        self.all || self.changed.contains(chunk) || self.snapshot.as_deref().is_some_and(pending)
     }
 
     /// Begins a snapshot of all chunks that have changed; `known` are those that were written before, `stale` those of
@@ -132,8 +132,8 @@ impl Queue {
 
     fn mark(&mut self, chunk: ChunkId, offset: Offset) {
         self.changes.changed.insert(chunk);
-        let pending = |ongoing: &&mut Box<Ongoing>| ongoing.pending.contains(chunk);
-        if self.changes.snapshot.as_mut().filter(pending).is_none() {
+        let pending = |ongoing: &Ongoing| ongoing.pending.contains(chunk);
+        if !self.changes.snapshot.as_deref().is_some_and(pending) {
             self.changes.last = Some(chunk);
             return;
         }
