@@ -181,8 +181,10 @@ async fn handing_out_does_not_wait_for_the_disk() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
 async fn a_push_that_waits_for_the_disk_keeps_no_thread_and_no_lock() {
     let gate = GateDisk::default();
-    let options =
-        nexo_broker::BrokerOptions { segment_bytes: 1024 * 1024, ..nexo_broker::BrokerOptions::new("memory") };
+    let options = nexo_broker::BrokerOptions {
+        segment_bytes: 1024 * 1024,
+        ..nexo_broker::BrokerOptions::new("memory")
+    };
     let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();
     let (queue, other) = (name("q"), name("other"));
     for queue in [&queue, &other] {

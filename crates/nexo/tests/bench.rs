@@ -343,9 +343,10 @@ fn abuse_tells_the_memory_and_what_others_waited_for() {
 
 /// The most memory that a process has held, in bytes.
 fn peak_bytes(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the broker runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("the system tells VmHWM");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib * 1024
 }
 
 /// Without anything that keeps them even, consumers of small messages get a quarter or less of what is published. With
