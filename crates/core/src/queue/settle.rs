@@ -6,7 +6,8 @@ use bytes::Bytes;
 use nexo_types::{Millis, Offset, Position, Priority, Timestamp};
 use thiserror::Error;
 
-use super::{Lease, Queue};
+use super::Queue;
+use super::lease::Lease;
 use crate::message::{DeathReason, Durability};
 use crate::offsets::OffsetSet;
 use crate::record::{AttemptCount, Leave, Phase, Pick, Record};
@@ -133,16 +134,16 @@ impl Queue {
     /// that were popped with different lease times give several records.
     #[must_use]
     pub fn decide_received(&self, now: Timestamp, receipts: &[(Offset, u32)]) -> Verdict<Timestamp> {
-        let until_of = |lease: &Lease| now.plus(lease.span.unwrap_or(self.config.visibility));
+        let until_of = |lease: &Lease| now.plus(lease.span().unwrap_or(self.config.visibility));
         let (answers, held) = self.sort_out(receipts, |lease| match lease.phase {
             Phase::Receipt => Ok(until_of(lease)),
-            Phase::Done | Phase::Taken => Err(LeaseError::AlreadyReceived { until: lease.until }),
+            Phase::Done | Phase::Taken => Err(LeaseError::AlreadyReceived { until: lease.until() }),
         });
         let durable = self.any_durable(held.iter());
         let mut records = self.lease_records(held.iter().copied());
         let mut by_end: BTreeMap<Timestamp, Vec<Offset>> = BTreeMap::new();
         for offset in held {
-            if let Some(lease) = self.leased.get(&offset) {
+            if let Some(lease) = self.leased.get(offset) {
                 by_end.entry(until_of(lease)).or_default().push(offset);
             }
         }
@@ -167,13 +168,8 @@ impl Queue {
 
     /// Decides that all messages which belong to connections come back: after a restart there are none.
     pub fn decide_session_end(&mut self, now: Timestamp) -> ReturnPlan {
-        let mut held: Vec<Offset> = self
-            .leased
-            .iter()
-            .filter(|(_, lease)| lease.until.is_none())
-            .map(|(offset, _)| *offset)
-            .collect();
-        held.sort_unstable();
+        let held = self.leased.iter().filter(|lease| lease.until().is_none());
+        let held = held.map(|lease| lease.entry.offset).collect();
         self.plan_return(now, held, ReturnCause::SessionEnd)
     }
 
@@ -194,7 +190,7 @@ impl Queue {
         let retry = self.config.retry;
         let max_attempts = self.config.max_attempts;
         for offset in held {
-            let Some(lease) = self.leased.get_mut(&offset) else { continue };
+            let Some(lease) = self.leased.get(offset) else { continue };
             // It is about to be moved, and nothing brings it back: it would be moved twice, or not at all. Whoever says
             // it again waits for the same move.
             if let Some(reason) = lease.dying {
@@ -206,7 +202,7 @@ impl Queue {
             if used_up || cause == ReturnCause::Reject {
                 let rejected = cause == ReturnCause::Reject;
                 let reason = if rejected { DeathReason::Rejected } else { DeathReason::MaxAttempts };
-                lease.dying = Some(reason);
+                self.leased.update(offset, |lease| lease.dying = Some(reason));
                 plan.deaths.push(Death { offset, reason });
                 continue;
             }
@@ -236,7 +232,7 @@ impl Queue {
         let (entry, reason) = match self.dying.get(&offset) {
             Some((entry, reason)) => (entry, *reason),
             None => {
-                let lease = self.leased.get(&offset)?;
+                let lease = self.leased.get(offset)?;
                 (&lease.entry, lease.dying?)
             }
         };
@@ -259,7 +255,7 @@ impl Queue {
             let picks = vec![Pick { lane: entry.priority, offsets: OffsetSet::one(offset) }];
             return Some(Record::Drop { picks, why, at: now });
         }
-        self.leased.contains_key(&offset).then(|| self.leave_records(vec![offset], why, now).pop()).flatten()
+        self.leased.contains(offset).then(|| self.leave_records(vec![offset], why, now).pop()).flatten()
     }
 
     /// All messages that are about to be moved: what is left to do after a move has failed.
@@ -269,7 +265,7 @@ impl Queue {
             self.dying.iter().map(|(offset, (_, reason))| Death { offset: *offset, reason: *reason });
         let leased = self.leased.iter();
         let leased =
-            leased.filter_map(|(offset, lease)| Some(Death { offset: *offset, reason: lease.dying? }));
+            leased.filter_map(|lease| Some(Death { offset: lease.entry.offset, reason: lease.dying? }));
         let mut all: Vec<Death> = waiting.chain(leased).collect();
         all.sort_unstable_by_key(|death| death.offset);
         all
@@ -314,7 +310,7 @@ impl Queue {
     }
 
     fn lease_of(&self, offset: Offset, attempt: u32) -> Result<&Lease, LeaseError> {
-        match self.leased.get(&offset) {
+        match self.leased.get(offset) {
             Some(lease) if lease.entry.attempts == attempt => Ok(lease),
             Some(lease) => Err(LeaseError::Stale { current: lease.entry.attempts }),
             None if offset >= self.next_offset || attempt == 0 => Err(LeaseError::Unknown),
