@@ -140,9 +140,7 @@ impl Queue {
             }
             Record::Settle { offsets, why, at } => {
                 for offset in offsets.iter() {
-                    if let Some(entry) = self.take_held(offset) {
-                        self.leave(&entry, *why, *at);
-                    }
+                    self.apply_settle(offset, *why, *at);
                 }
             }
             Record::Drop { picks, why, at } => self.apply_drop(picks, *why, *at)?,
@@ -299,6 +297,23 @@ impl Queue {
         self.leased.update(offset, |lease| lease.extend(until));
     }
 
+    fn apply_settle(&mut self, offset: Offset, why: Leave, at: Timestamp) {
+        self.touch(offset);
+        if let Some(lease) = self.leased.remove(offset) {
+            self.note_ended(&lease);
+            self.leave(&lease.entry, why, at);
+        } else if let Some(entry) = self.take_dying(offset) {
+            self.leave(&entry, why, at);
+        }
+    }
+
+    /// A message is not leased any more.
+    fn note_ended(&mut self, lease: &Lease) {
+        self.forget_unwritten(lease.entry.offset);
+        self.uncount(&lease.entry);
+        self.leased_bytes -= u64::from(lease.entry.stored_bytes);
+    }
+
     fn apply_drop(&mut self, picks: &[Pick], why: Leave, at: Timestamp) -> Result<(), NeedsPage> {
         for pick in picks {
             for offset in pick.offsets.iter() {
@@ -317,10 +332,8 @@ impl Queue {
     fn apply_return(&mut self, offset: Offset, ready_at: Timestamp, attempt: AttemptCount, at: Timestamp) {
         self.touch(offset);
         let Some(lease) = self.leased.remove(offset) else { return };
-        self.forget_unwritten(offset);
+        self.note_ended(&lease);
         let mut entry = lease.entry;
-        self.uncount(&entry);
-        self.leased_bytes -= u64::from(entry.stored_bytes);
         if attempt == AttemptCount::Undo {
             entry.attempts = entry.attempts.saturating_sub(1);
         }
@@ -443,10 +456,15 @@ impl Queue {
     fn take_held(&mut self, offset: Offset) -> Option<Entry> {
         self.touch(offset);
         if let Some(lease) = self.leased.remove(offset) {
-            self.forget_unwritten(offset);
-            self.uncount(&lease.entry);
-            self.leased_bytes -= u64::from(lease.entry.stored_bytes);
+            self.note_ended(&lease);
             return Some(lease.entry);
+        }
+        self.take_dying(offset)
+    }
+
+    fn take_dying(&mut self, offset: Offset) -> Option<Entry> {
+        if self.dying.is_empty() {
+            return None;
         }
         let (entry, _) = self.dying.remove(&offset)?;
         self.uncount(&entry);
@@ -456,6 +474,9 @@ impl Queue {
     /// Takes out a message whose time has not come.
     fn take_delayed(&mut self, offset: Offset) -> Option<Entry> {
         self.touch(offset);
+        if self.delayed.is_empty() {
+            return None;
+        }
         let entry = self.delayed.remove(offset)?.0.into_entry();
         self.uncount(&entry);
         Some(entry)

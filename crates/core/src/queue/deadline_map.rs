@@ -10,7 +10,6 @@
 //! moments. When the first item of a chunk leaves, that moment may be too early. Then it is corrected when it comes: that
 //! costs one look at the chunk.
 
-use std::cell::Cell;
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
 
@@ -53,8 +52,8 @@ pub(super) struct DeadlineMap<V> {
     heap_bytes: usize,
     /// The room of a full chunk that ran empty, for the next one. A busy map needs one for every few items.
     spare: VecDeque<V>,
-    /// The chunk that was looked into last. The next look is most often into the same.
-    last: Cell<usize>,
+    /// The chunk that was changed last. The next look is most often into the same.
+    last: usize,
 }
 
 #[derive(Debug)]
@@ -68,6 +67,12 @@ struct Chunk<V> {
 
 impl<V> Default for DeadlineMap<V> {
     fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<V> DeadlineMap<V> {
+    pub(super) const fn new() -> Self {
         Self {
             chunks: VecDeque::new(),
             by_deadline: BTreeSet::new(),
@@ -75,7 +80,7 @@ impl<V> Default for DeadlineMap<V> {
             room: 0,
             heap_bytes: 0,
             spare: VecDeque::new(),
-            last: Cell::new(0),
+            last: 0,
         }
     }
 }
@@ -109,6 +114,7 @@ impl<V: Scheduled> DeadlineMap<V> {
     /// Changes an item, perhaps its deadline.
     pub(super) fn update<R>(&mut self, offset: Offset, change: impl FnOnce(&mut V) -> R) -> Option<R> {
         let index = self.chunk_of(offset)?;
+        self.last = index;
         let items = &mut self.chunks[index].items;
         let at = find(items, offset).ok()?;
         let item = &mut items[at];
@@ -121,34 +127,50 @@ impl<V: Scheduled> DeadlineMap<V> {
         Some(result)
     }
 
-    /// Adds an item, and gives back the one that had its offset.
-    pub(super) fn insert(&mut self, item: V) -> Option<V> {
+    /// Adds an item in the place of the one that has its offset, and says whether there was none.
+    pub(super) fn insert(&mut self, item: V) -> bool {
         let (offset, deadline) = (item.offset(), item.deadline());
         self.heap_bytes += item.heap_bytes();
         let index = self.chunk_with_room(offset);
         let items = &mut self.chunks[index].items;
-        let replaced = match find(items, offset) {
-            Ok(at) => Some(std::mem::replace(&mut items[at], item)),
-            Err(at) => {
-                let room = items.capacity();
-                items.insert(at, item);
-                self.room = self.room - room + items.capacity();
-                self.len += 1;
-                None
+        let room = items.capacity();
+        let is_new = match items.back() {
+            // Nearly always.
+            Some(last) if last.offset() < offset => {
+                items.push_back(item);
+                true
             }
+            _ => match find(items, offset) {
+                Ok(at) => {
+                    self.heap_bytes -= items[at].heap_bytes();
+                    items[at] = item;
+                    false
+                }
+                Err(at) => {
+                    items.insert(at, item);
+                    true
+                }
+            },
         };
-        self.heap_bytes -= replaced.as_ref().map_or(0, V::heap_bytes);
+        self.room = self.room - room + items.capacity();
+        self.len += usize::from(is_new);
         self.lower_earliest(index, deadline);
-        replaced
+        is_new
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, offset: Offset) -> Option<V> {
         let index = self.chunk_of(offset)?;
+        self.last = index;
         let items = &mut self.chunks[index].items;
-        let item = items.remove(find(items, offset).ok()?)?;
-        self.note_removed(&item);
-        self.tidy(index);
-        Some(item)
+        let at = find(items, offset).ok()?;
+        self.len -= 1;
+        self.heap_bytes -= items[at].heap_bytes();
+        let removed = if at == 0 { items.pop_front() } else { items.remove(at) };
+        if items.len() <= SPARSE_ITEMS {
+            self.tidy(index);
+        }
+        removed
     }
 
     /// All items by offset.
@@ -217,9 +239,8 @@ impl<V: Scheduled> DeadlineMap<V> {
                     earliest = earliest.min(deadline);
                 }
             }
-            for item in &taken {
-                self.note_removed(item);
-            }
+            self.len -= taken.len();
+            self.heap_bytes -= taken.iter().map(V::heap_bytes).sum::<usize>();
             self.set_earliest(index, earliest);
             self.tidy(index);
             if max == 0 {
@@ -234,27 +255,26 @@ impl<V: Scheduled> DeadlineMap<V> {
     pub(super) fn trim(&mut self) {
         self.spare = VecDeque::new();
         if self.is_empty() {
-            *self = Self::default();
+            *self = Self::new();
         }
     }
 
     /// The chunk to which an offset belongs. None does if it is before all of them.
     #[inline]
     fn chunk_of(&self, offset: Offset) -> Option<usize> {
-        let last = self.last.get();
+        let last = self.last;
         if self.chunks.get(last).is_some_and(|chunk| chunk.start <= offset)
             && self.chunks.get(last + 1).is_none_or(|next| offset < next.start)
         {
             return Some(last);
         }
-        let index = self.chunks.partition_point(|chunk| chunk.start <= offset).checked_sub(1)?;
-        self.last.set(index);
-        Some(index)
+        self.chunks.partition_point(|chunk| chunk.start <= offset).checked_sub(1)
     }
 
     /// The same, and there is room in it for one more item.
     fn chunk_with_room(&mut self, offset: Offset) -> usize {
         let index = self.chunk_of(offset).unwrap_or(0);
+        self.last = index;
         let Some(chunk) = self.chunks.get_mut(index) else {
             self.add_chunk(0, offset);
             return 0;
@@ -289,7 +309,7 @@ impl<V: Scheduled> DeadlineMap<V> {
         }
         self.room += items.capacity();
         self.chunks.insert(index, Chunk { start, earliest: Timestamp::MAX, items });
-        self.last.set(index);
+        self.last = index;
     }
 
     /// Makes two chunks of a full one.
@@ -354,15 +374,9 @@ impl<V: Scheduled> DeadlineMap<V> {
         if chunk.items.capacity() == CHUNK_ITEMS_MAX {
             self.spare = chunk.items;
         }
-        let last = self.last.get();
-        if last > index {
-            self.last.set(last - 1);
+        if self.last > index {
+            self.last -= 1;
         }
-    }
-
-    fn note_removed(&mut self, item: &V) {
-        self.len -= 1;
-        self.heap_bytes -= item.heap_bytes();
     }
 
     #[inline]
@@ -416,16 +430,16 @@ impl<V: Scheduled> DeadlineMap<V> {
 #[inline]
 fn find<V: Scheduled>(items: &VecDeque<V>, offset: Offset) -> Result<usize, usize> {
     let Some(first) = items.front().map(V::offset) else { return Err(0) };
-    if offset <= first {
-        return if offset == first { Ok(0) } else { Err(0) };
-    }
+    let Some(distance) = offset.0.checked_sub(first.0) else { return Err(0) };
     // It is no further from the first than its offset says, and just there if no offset between is missing.
-    let furthest = usize::try_from(offset.0 - first.0).unwrap_or(usize::MAX).min(items.len() - 1);
-    let there = items[furthest].offset();
-    if there == offset {
-        return Ok(furthest);
-    }
-    if there < offset {
+    let furthest = usize::try_from(distance).unwrap_or(usize::MAX).min(items.len() - 1);
+    if items[furthest].offset() == offset { Ok(furthest) } else { search(items, offset, furthest) }
+}
+
+/// The same, where offsets are missing. It is behind the first item and not behind `furthest`, unless that is the last.
+#[inline(never)]
+fn search<V: Scheduled>(items: &VecDeque<V>, offset: Offset, furthest: usize) -> Result<usize, usize> {
+    if items[furthest].offset() < offset {
         return Err(furthest + 1);
     }
     let (mut low, mut high) = (1, furthest);
@@ -509,7 +523,7 @@ mod tests {
     impl Pair {
         fn insert(&mut self, offset: u64, deadline: u64) {
             let item = Item { offset, deadline, heap_bytes: offset as usize % 3 };
-            assert_eq!(self.map.insert(item.clone()), self.model.insert(offset, item));
+            assert_eq!(self.map.insert(item.clone()), self.model.insert(offset, item).is_none());
         }
 
         fn remove(&mut self, offset: u64) {

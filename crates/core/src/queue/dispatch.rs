@@ -77,7 +77,7 @@ impl Queue {
         // Bytes of the turn beyond its first message, not yet noted.
         let mut handed_bytes = 0;
         while plan.taken < max {
-            let Some(entry) = ready.next() else { break };
+            let Some(entry) = ready.next_entry() else { break };
             if !entry.is_alive(now) {
                 // Its end of life is due and will be dealt with; nobody gets it any more.
                 continue;
@@ -101,7 +101,7 @@ impl Queue {
                 (_, Phase::Taken) if entry.payload.is_none() => (None, Phase::Done),
                 granted => granted,
             };
-            plan.add(&entry, consumer, terms, (until, phase));
+            plan.add(entry, consumer, terms, (until, phase));
             let runs = entry.group.is_some() && terms.groups == GroupTake::Run && phase != Phase::Taken;
             // A run is not bound to turns: all of it goes to whoever got its first message.
             if turn.count == 0 || turn.room == 0 || runs {
@@ -146,6 +146,10 @@ impl Queue {
     /// Never for a dispatch that was just decided: it names only messages in memory.
     pub fn commit_dispatch(&mut self, dispatch: &Dispatch) -> Result<Vec<Handed>, NeedsPage> {
         let handed = self.apply(nexo_types::Position::default(), &dispatch.record)?.handed;
+        if self.leased.is_empty() {
+            // Nobody acknowledges.
+            return Ok(handed);
+        }
         let mut rest = handed.as_slice();
         for turn in &dispatch.turns {
             let (mine, others) = rest.split_at((turn.count as usize).min(rest.len()));
@@ -174,16 +178,23 @@ impl Queue {
     #[must_use]
     pub fn decide_take(&self, now: Timestamp, max: usize, wanted: impl Fn(Offset) -> bool) -> Option<Record> {
         let mut grants = Vec::new();
-        let wanted = |entry: &Cow<'_, Entry>| entry.expires_at > now && wanted(entry.offset);
-        for entry in walk_ready(&self.rejoined, &self.lanes).filter(wanted).take(max) {
-            add_grant(&mut grants, &entry, None, Phase::Done);
+        let mut ready = walk_ready(&self.rejoined, &self.lanes);
+        let mut taken = 0;
+        while taken < max
+            && let Some(entry) = ready.next_entry()
+        {
+            if entry.expires_at > now && wanted(entry.offset) {
+                add_grant(&mut grants, entry, None, Phase::Done);
+                taken += 1;
+            }
         }
         (!grants.is_empty()).then_some(Record::Lease { grants, at: now })
     }
 
     /// Ready messages in memory, at most `max`, in the order of delivery.
     pub(super) fn ready_in_order(&self, max: usize) -> Vec<ReadySize> {
-        walk_ready(&self.rejoined, &self.lanes).take(max).map(|entry| ReadySize::from(&*entry)).collect()
+        let mut ready = walk_ready(&self.rejoined, &self.lanes);
+        std::iter::from_fn(|| ready.next_entry().map(ReadySize::from)).take(max).collect()
     }
 
     /// Ready messages in memory, at most `max`, as a full queue drops them: lowest priority first.
@@ -294,34 +305,39 @@ struct ReadyWalk<'a, R: Iterator<Item = &'a CompactEntry>> {
     rejoined: std::iter::Peekable<R>,
     lanes: &'a Lanes,
     cursor: Cursor,
+    /// The last one that was in a compact form, as it is given out.
+    unpacked: Option<Entry>,
 }
 
 fn walk_ready<'a>(
     rejoined: &'a Rejoined,
     lanes: &'a Lanes,
 ) -> ReadyWalk<'a, impl Iterator<Item = &'a CompactEntry>> {
-    ReadyWalk { rejoined: rejoined.iter().peekable(), cursor: lanes.cursor(), lanes }
+    ReadyWalk { rejoined: rejoined.iter().peekable(), cursor: lanes.cursor(), lanes, unpacked: None }
 }
 
-impl<'a, R: Iterator<Item = &'a CompactEntry>> Iterator for ReadyWalk<'a, R> {
-    type Item = Cow<'a, Entry>;
-
+impl<'a, R: Iterator<Item = &'a CompactEntry>> ReadyWalk<'a, R> {
     #[inline]
-    fn next(&mut self) -> Option<Cow<'a, Entry>> {
-        let Some(waiting) = self.lanes.at(&mut self.cursor) else {
-            return self.rejoined.next().map(CompactEntry::entry);
-        };
+    fn next_entry(&mut self) -> Option<&Entry> {
+        let Some(waiting) = self.lanes.at(&mut self.cursor) else { return self.next_rejoined() };
         if let Some(early) = self.rejoined.peek()
             && (Reverse(early.priority()), early.offset()) < (Reverse(waiting.priority()), waiting.offset())
         {
-            return self.rejoined.next().map(CompactEntry::entry);
+            return self.next_rejoined();
         }
         match waiting {
             Waiting::Here(entry) => {
                 Lanes::step(&mut self.cursor);
-                Some(Cow::Borrowed(entry))
+                Some(entry)
             }
             Waiting::Paged(..) => None,
+        }
+    }
+
+    fn next_rejoined(&mut self) -> Option<&Entry> {
+        match self.rejoined.next()?.entry() {
+            Cow::Borrowed(entry) => Some(entry),
+            Cow::Owned(entry) => Some(self.unpacked.insert(entry)),
         }
     }
 }

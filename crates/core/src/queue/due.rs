@@ -100,7 +100,7 @@ impl Queue {
     /// moment is in the message.
     pub(super) fn advance(&mut self, now: Timestamp, max: usize) -> usize {
         let mut moved = 0;
-        while moved < max {
+        while moved < max && !self.delayed.is_empty() {
             let ended = self.delayed.take_due(now, max - moved);
             if ended.is_empty() {
                 break;
@@ -115,6 +115,9 @@ impl Queue {
 
     /// They stay leased until a record says otherwise, and are found again if none could be written.
     fn ended_leases(&mut self, now: Timestamp, max: usize) -> Vec<Offset> {
+        if self.leased.is_empty() {
+            return Vec::new();
+        }
         let mut ended = self.leased.due(now, max);
         ended.sort_unstable();
         ended
@@ -173,5 +176,60 @@ impl Queue {
                 self.expiries.push(Reverse((entry.expires_at, entry.priority, entry.offset)));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName};
+
+    use super::*;
+    use crate::config::QueueConfig;
+    use crate::message::NewMessage;
+    use crate::queue::{Admission, LeaseTerms, Terms};
+
+    const NOW: Timestamp = Timestamp(1_000_000);
+
+    fn with(messages: &[NewMessage]) -> Queue {
+        let mut queue = Queue::new(QueueId(1), QueueName::new("q").unwrap(), QueueConfig::default(), NOW);
+        for (_, batch) in queue.decide_push(NOW, messages, Admission::Checked).batches {
+            queue.apply(Position::default(), &Record::Messages(batch)).unwrap();
+        }
+        queue
+    }
+
+    #[test]
+    fn ended_leases_come_up_again_if_nothing_could_be_written() {
+        let mut queue = with(&vec![NewMessage::new("x"); 20]);
+        let terms = Terms { lease: LeaseTerms::For(Millis(100)), ..Terms::default() };
+        queue.add_consumer(ConsumerId(1), terms, 20);
+        let dispatch = queue.decide_dispatch(NOW, 100).unwrap();
+        queue.commit_dispatch(&dispatch).unwrap();
+        let later = NOW.plus(Millis(100));
+        assert!(queue.decide_due(Timestamp(later.0 - 1), 100).records.is_empty());
+        let first = queue.decide_due(later, 100).records;
+        queue.undo_due();
+        let second = queue.decide_due(later, 100).records;
+        assert_eq!(first, second, "the same leases have ended");
+        for record in &second {
+            queue.apply(Position::default(), record).unwrap();
+        }
+        assert_eq!(queue.in_flight(), 0);
+        assert_eq!(queue.next_deadline(later), None, "nothing is left to wake up for");
+    }
+
+    #[test]
+    fn delayed_messages_take_little_memory_before_and_after_their_delay() {
+        let delayed = NewMessage { delay: Millis(500), ..NewMessage::new("x") };
+        let mut queue = with(&vec![delayed; 5000]);
+        // What a restart leaves has no bytes in memory.
+        let mut queue = queue.restored();
+        let bound = 5000 * 64 + crate::queue::IN_USE_BYTES;
+        assert!(queue.memory_bytes() < bound, "{} for delayed messages", queue.memory_bytes());
+        let later = NOW.plus(Millis(500));
+        while queue.decide_due(later, 100).more {}
+        assert_eq!(queue.counts().0, 5000, "all are ready at once");
+        assert!(queue.memory_bytes() < bound, "{} for messages that are ready", queue.memory_bytes());
+        queue.check_invariants();
     }
 }

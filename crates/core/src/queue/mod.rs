@@ -87,8 +87,8 @@ use tokens::Tokens;
 /// Bytes of loose messages that are kept in memory for a queue although the log has them.
 const LOOSE_CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// What whoever holds a message remembers of it.
-const HOLDER_BYTES: u64 = 64;
+/// What whoever holds a message remembers of it: a row in which there is room for up to twice as many.
+const HOLDER_BYTES: u64 = 2 * 56;
 /// What a message that waits behind another of its group, or is about to be moved, takes in memory besides its bytes: the
 /// containers are at times half empty, and have it by its offset as well.
 const OTHER_LOOSE_BYTES: u64 = 2 * size_of::<Entry>() as u64 + 64;
@@ -570,17 +570,17 @@ impl Queue {
         to: Position,
     ) -> Option<Position> {
         let swap = |at: &mut Position| std::mem::replace(at, to);
-        if let Some(from) = self.leased.update(offset, |lease| swap(&mut lease.entry.at)) {
-            return Some(from);
+        if self.leased.contains(offset) {
+            return self.leased.update(offset, |lease| swap(&mut lease.entry.at));
         }
         if let Some(from) = self.rejoined.update(priority, offset, |entry| swap(entry.at_mut())) {
             return Some(from);
         }
-        if let Some(from) = self.delayed.update(offset, |delayed| swap(delayed.0.at_mut())) {
-            return Some(from);
+        if self.delayed.contains(offset) {
+            return self.delayed.update(offset, |delayed| swap(delayed.0.at_mut()));
         }
-        if let Some((entry, _)) = self.dying.get_mut(&offset) {
-            return Some(swap(&mut entry.at));
+        if self.dying.contains_key(&offset) {
+            return self.dying.get_mut(&offset).map(|(entry, _)| swap(&mut entry.at));
         }
         if let Some(group) = group.and_then(|group| GroupId::new(group).ok())
             && let Some(behind) = self.groups.get_mut(&group)

@@ -112,9 +112,17 @@ impl Queue {
     pub fn page_out(&mut self) {
         let wanted = !self.config.paused && self.consumers.anyone_waiting();
         self.lanes.page_out_all(if wanted { Front::Kept } else { Front::PagedOut });
-        self.leased.trim();
-        self.delayed.trim();
         self.rejoined.trim();
+        if self.leased.is_empty() {
+            self.leased.take();
+        } else {
+            self.leased.trim();
+        }
+        if self.delayed.is_empty() {
+            self.delayed.take();
+        } else {
+            self.delayed.trim();
+        }
     }
 
     /// Ready messages behind `after` in the order of delivery, at most `max`. If messages that are not in memory come

@@ -34,9 +34,7 @@ impl Rejoined {
 
     pub(super) fn insert(&mut self, entry: Entry) {
         let lane = self.lanes.entry(Reverse(entry.priority)).or_default();
-        if lane.insert(Ready(entry.into())).is_none() {
-            self.len += 1;
-        }
+        self.len += usize::from(lane.insert(Ready(entry.into())));
     }
 
     pub(super) fn remove(&mut self, priority: Priority, offset: Offset) -> Option<Entry> {

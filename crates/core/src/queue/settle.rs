@@ -106,8 +106,7 @@ impl Queue {
     /// Decides which of these leased messages are done.
     #[must_use]
     pub fn decide_ack(&self, now: Timestamp, receipts: &[(Offset, u32)]) -> Verdict<()> {
-        let (answers, held) = self.sort_out(receipts, |_| Ok(()));
-        let durable = self.any_durable(held.iter());
+        let (answers, held, durable) = self.sort_out(receipts, |_| Ok(()));
         let records = self.leave_records(held, Leave::Acked, now);
         Verdict { answers, records, durable }
     }
@@ -121,8 +120,7 @@ impl Queue {
         span: Millis,
     ) -> Verdict<Timestamp> {
         let until = now.plus(span);
-        let (answers, held) = self.sort_out(receipts, |_| Ok(until));
-        let durable = self.any_durable(held.iter());
+        let (answers, held, durable) = self.sort_out(receipts, |_| Ok(until));
         let mut records = self.lease_records(held.iter().copied());
         if !held.is_empty() {
             records.push(Record::Extend { offsets: held.into_iter().collect(), until, at: now });
@@ -135,11 +133,10 @@ impl Queue {
     #[must_use]
     pub fn decide_received(&self, now: Timestamp, receipts: &[(Offset, u32)]) -> Verdict<Timestamp> {
         let until_of = |lease: &Lease| now.plus(lease.span().unwrap_or(self.config.visibility));
-        let (answers, held) = self.sort_out(receipts, |lease| match lease.phase {
+        let (answers, held, durable) = self.sort_out(receipts, |lease| match lease.phase {
             Phase::Receipt => Ok(until_of(lease)),
             Phase::Done | Phase::Taken => Err(LeaseError::AlreadyReceived { until: lease.until() }),
         });
-        let durable = self.any_durable(held.iter());
         let mut records = self.lease_records(held.iter().copied());
         let mut by_end: BTreeMap<Timestamp, Vec<Offset>> = BTreeMap::new();
         for offset in held {
@@ -162,7 +159,7 @@ impl Queue {
         receipts: &[(Offset, u32)],
         cause: ReturnCause,
     ) -> (Vec<Result<(), LeaseError>>, ReturnPlan) {
-        let (answers, held) = self.sort_out(receipts, |_| Ok(()));
+        let (answers, held, _) = self.sort_out(receipts, |_| Ok(()));
         (answers, self.plan_return(now, held, cause))
     }
 
@@ -284,12 +281,14 @@ impl Queue {
         Some(Death { offset, reason })
     }
 
-    /// Checks receipts one by one. A receipt that is named twice holds once.
+    /// Checks receipts one by one. A receipt that is named twice holds once. Gives back those that hold, and whether any of
+    /// their messages must survive a restart.
     fn sort_out<T>(
         &self,
         receipts: &[(Offset, u32)],
         check: impl Fn(&Lease) -> Result<T, LeaseError>,
-    ) -> (Vec<Result<T, LeaseError>>, Vec<Offset>) {
+    ) -> (Vec<Result<T, LeaseError>>, Vec<Offset>, bool) {
+        let mut durable = false;
         let mut held: Vec<Offset> = Vec::with_capacity(receipts.len());
         // Nearly always they come in order, and then a repetition shows without a set.
         let in_order = receipts.is_sorted_by(|(a, _), (b, _)| a < b);
@@ -303,10 +302,11 @@ impl Queue {
                     return Err(LeaseError::NotLeased);
                 }
                 held.push(offset);
+                durable |= lease.entry.is_durable();
                 Ok(answer)
             })
             .collect();
-        (answers, held)
+        (answers, held, durable)
     }
 
     fn lease_of(&self, offset: Offset, attempt: u32) -> Result<&Lease, LeaseError> {
