@@ -14,13 +14,17 @@ use hashbrown::HashMap;
 use nexo_types::{GroupId, Offset, Position, Priority, SegmentId, Timestamp};
 use thiserror::Error;
 
+use super::Queue;
+use super::compact::{CompactEntry, Delayed};
+use super::deadline_map::DeadlineMap;
 use super::entry::{Entry, MESSAGE_OVERHEAD_BYTES, handed_bytes};
 use super::fair::Tenants;
 use super::lane::PageRequest;
 use super::lanes::Lanes;
-use super::{Lease, Queue};
+use super::lease::Lease;
+use super::rejoined::Rejoined;
 use crate::batch::{BatchKind, MessageBatch};
-use crate::message::{Durability, Head};
+use crate::message::{DeathReason, Durability, Head};
 use crate::offsets::OffsetSet;
 use crate::record::{AttemptCount, Grant, Leave, Phase, Pick, Record};
 
@@ -76,13 +80,13 @@ pub struct Removed {
     /// How many.
     pub count: u64,
     lanes: Lanes,
-    rejoined: BTreeMap<(Reverse<Priority>, Offset), Entry>,
-    delayed: HashMap<Offset, Entry, FixedState>,
+    rejoined: Rejoined,
+    delayed: DeadlineMap<Delayed>,
     groups: BTreeMap<GroupId, VecDeque<Entry>>,
-    held: Vec<Entry>,
+    leased: DeadlineMap<Lease>,
+    dying: HashMap<Offset, (Entry, DeathReason), FixedState>,
     // Only to be let go of without the lock as well.
     _behind: HashMap<Offset, GroupId, FixedState>,
-    _delay_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
     _expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
 }
 
@@ -90,10 +94,14 @@ impl Removed {
     /// Says how many bytes these messages kept alive in each segment.
     pub fn usage(&self, mut note: impl FnMut(SegmentId, u64)) {
         self.lanes.bytes_by_segment(&mut note);
-        let waiting =
-            self.rejoined.values().chain(self.delayed.values()).chain(self.groups.values().flatten());
-        for entry in waiting.chain(&self.held).filter(|entry| entry.is_durable()) {
-            note(entry.at.segment, entry.stored_bytes.into());
+        let waiting = self.rejoined.iter().chain(self.delayed.iter().map(|delayed| &delayed.0));
+        for (segment, bytes) in waiting.filter_map(CompactEntry::usage) {
+            note(segment, bytes);
+        }
+        let held = self.leased.iter().map(|lease| &lease.entry);
+        let held = held.chain(self.dying.values().map(|(entry, _)| entry));
+        for (segment, bytes) in held.chain(self.groups.values().flatten()).filter_map(Entry::usage) {
+            note(segment, bytes);
         }
     }
 }
@@ -132,9 +140,7 @@ impl Queue {
             }
             Record::Settle { offsets, why, at } => {
                 for offset in offsets.iter() {
-                    if let Some(entry) = self.take_held(offset) {
-                        self.leave(&entry, *why, *at);
-                    }
+                    self.apply_settle(offset, *why, *at);
                 }
             }
             Record::Drop { picks, why, at } => self.apply_drop(picks, *why, *at)?,
@@ -275,21 +281,9 @@ impl Queue {
             if grant.phase == Phase::Taken {
                 self.leave(&entry, Leave::Acked, at);
             } else {
-                if let Some(until) = grant.until {
-                    self.lease_ends.push(Reverse((until, offset)));
-                }
                 self.count(&entry);
                 self.leased_bytes += u64::from(entry.stored_bytes);
-                let lease = Lease {
-                    entry,
-                    until: grant.until,
-                    phase: grant.phase,
-                    granted_at: at,
-                    consumer: None,
-                    span: None,
-                    dying: None,
-                };
-                self.leased.insert(offset, lease);
+                self.leased.insert(Lease::new(entry, grant.until, grant.phase, at));
             }
         }
         let count = (handed.len() - before) as u64;
@@ -300,11 +294,24 @@ impl Queue {
 
     fn apply_extend(&mut self, offset: Offset, until: Timestamp) {
         self.touch(offset);
-        if let Some(lease) = self.leased.get_mut(&offset) {
-            lease.until = Some(until);
-            lease.phase = Phase::Done;
-            self.lease_ends.push(Reverse((until, offset)));
+        self.leased.update(offset, |lease| lease.extend(until));
+    }
+
+    fn apply_settle(&mut self, offset: Offset, why: Leave, at: Timestamp) {
+        self.touch(offset);
+        if let Some(lease) = self.leased.remove(offset) {
+            self.note_ended(&lease);
+            self.leave(&lease.entry, why, at);
+        } else if let Some(entry) = self.take_dying(offset) {
+            self.leave(&entry, why, at);
         }
+    }
+
+    /// A message is not leased any more.
+    fn note_ended(&mut self, lease: &Lease) {
+        self.forget_unwritten(lease.entry.offset);
+        self.uncount(&lease.entry);
+        self.leased_bytes -= u64::from(lease.entry.stored_bytes);
     }
 
     fn apply_drop(&mut self, picks: &[Pick], why: Leave, at: Timestamp) -> Result<(), NeedsPage> {
@@ -324,11 +331,9 @@ impl Queue {
 
     fn apply_return(&mut self, offset: Offset, ready_at: Timestamp, attempt: AttemptCount, at: Timestamp) {
         self.touch(offset);
-        let Some(lease) = self.leased.remove(&offset) else { return };
-        self.forget_unwritten(offset);
+        let Some(lease) = self.leased.remove(offset) else { return };
+        self.note_ended(&lease);
         let mut entry = lease.entry;
-        self.uncount(&entry);
-        self.leased_bytes -= u64::from(entry.stored_bytes);
         if attempt == AttemptCount::Undo {
             entry.attempts = entry.attempts.saturating_sub(1);
         }
@@ -343,23 +348,19 @@ impl Queue {
         let mut removed = Removed {
             lanes: std::mem::take(&mut self.lanes),
             rejoined: std::mem::take(&mut self.rejoined),
-            delayed: std::mem::take(&mut self.delayed),
+            delayed: self.delayed.take(),
             groups: std::mem::take(&mut self.groups),
             _behind: self.behind.take(),
-            _delay_ends: std::mem::take(&mut self.delay_ends),
             _expiries: std::mem::take(&mut self.expiries),
             ..Removed::default()
         };
         removed.count =
             removed.lanes.len() + removed.rejoined.len() as u64 + removed.delayed.len() as u64 + self.grouped;
-        let held = || {
-            self.leased.values().map(|lease| &lease.entry).chain(self.dying.values().map(|(entry, _)| entry))
-        };
-        self.loose_bytes = held().map(|entry| u64::from(entry.stored_bytes)).sum();
+        self.loose_bytes = self.held().map(|entry| u64::from(entry.stored_bytes)).sum();
         self.loose_cached_bytes =
-            held().filter_map(|entry| entry.payload.as_ref()).map(|p| p.len() as u64).sum();
-        let out: Vec<GroupId> = held().filter_map(|entry| entry.group.clone()).collect();
-        self.tenants = Tenants::of(held().filter_map(|entry| entry.tenant.as_ref()));
+            self.held().filter_map(|entry| entry.payload.as_ref()).map(|p| p.len() as u64).sum();
+        let out: Vec<GroupId> = self.held().filter_map(|entry| entry.group.clone()).collect();
+        self.tenants = Tenants::of(self.held().filter_map(|entry| entry.tenant.as_ref()));
         self.reset_groups(&out);
         self.totals.purged += removed.count;
         removed
@@ -369,13 +370,13 @@ impl Queue {
     fn remove_all(&mut self) -> Removed {
         let mut removed = self.apply_purge();
         self.unwritten_leases.clear();
-        removed.held = std::mem::take(&mut self.leased).into_values().map(|lease| lease.entry).collect();
-        removed.held.extend(self.dying.take().into_values().map(|(entry, _)| entry));
-        removed.count += removed.held.len() as u64;
-        self.totals.purged += removed.held.len() as u64;
+        removed.leased = self.leased.take();
+        removed.dying = self.dying.take();
+        let held = (removed.leased.len() + removed.dying.len()) as u64;
+        removed.count += held;
+        self.totals.purged += held;
         self.reset_groups(&[]);
         self.tenants = Tenants::default();
-        self.lease_ends.clear();
         self.loose_bytes = 0;
         self.leased_bytes = 0;
         self.loose_cached_bytes = 0;
@@ -391,9 +392,8 @@ impl Queue {
             let Ok(head) = Head::parse(&payload) else { continue };
             let size = u64::from(head.body_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES));
             self.touch(item.offset);
-            if let Some(entry) = self.entry_mut(head.priority, head.group, item.offset) {
-                let from = std::mem::replace(&mut entry.at, at).segment;
-                self.note_usage(from, -(size as i64));
+            if let Some(from) = self.move_entry(head.priority, head.group, item.offset, at) {
+                self.note_usage(from.segment, -(size as i64));
                 self.note_usage(at.segment, size as i64);
                 continue;
             }
@@ -436,7 +436,7 @@ impl Queue {
             return Ok(Some(entry));
         }
         // While replaying, time moves only with the records.
-        if self.delayed.contains_key(&offset) {
+        if self.delayed.contains(offset) {
             self.advance(at, usize::MAX);
             return Ok(self.take_rejoined(lane, offset));
         }
@@ -447,7 +447,7 @@ impl Queue {
         if self.rejoined.is_empty() {
             return None;
         }
-        let entry = self.rejoined.remove(&(Reverse(lane), offset))?;
+        let entry = self.rejoined.remove(lane, offset)?;
         self.uncount(&entry);
         Some(entry)
     }
@@ -455,11 +455,16 @@ impl Queue {
     /// Takes out a message that is leased or dying.
     fn take_held(&mut self, offset: Offset) -> Option<Entry> {
         self.touch(offset);
-        if let Some(lease) = self.leased.remove(&offset) {
-            self.forget_unwritten(offset);
-            self.uncount(&lease.entry);
-            self.leased_bytes -= u64::from(lease.entry.stored_bytes);
+        if let Some(lease) = self.leased.remove(offset) {
+            self.note_ended(&lease);
             return Some(lease.entry);
+        }
+        self.take_dying(offset)
+    }
+
+    fn take_dying(&mut self, offset: Offset) -> Option<Entry> {
+        if self.dying.is_empty() {
+            return None;
         }
         let (entry, _) = self.dying.remove(&offset)?;
         self.uncount(&entry);
@@ -469,7 +474,10 @@ impl Queue {
     /// Takes out a message whose time has not come.
     fn take_delayed(&mut self, offset: Offset) -> Option<Entry> {
         self.touch(offset);
-        let entry = self.delayed.remove(&offset)?;
+        if self.delayed.is_empty() {
+            return None;
+        }
+        let entry = self.delayed.remove(offset)?.0.into_entry();
         self.uncount(&entry);
         Some(entry)
     }
@@ -504,7 +512,7 @@ impl Queue {
     /// Whether any of these messages must survive a restart.
     pub(super) fn any_durable<'a>(&self, mut offsets: impl Iterator<Item = &'a Offset>) -> bool {
         offsets.any(|offset| {
-            self.leased.get(offset).is_some_and(|lease| lease.entry.durability == Durability::Durable)
+            self.leased.get(*offset).is_some_and(|lease| lease.entry.durability == Durability::Durable)
         })
     }
 }

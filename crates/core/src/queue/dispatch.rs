@@ -1,15 +1,17 @@
 //! Deciding who gets what: ready messages in the order of their urgency and arrival, consumers in turn.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::btree_map;
 
 use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 
 use super::apply::Handed;
+use super::compact::CompactEntry;
 use super::consumers::{LeaseTerms, NextTurn, Terms};
 use super::entry::Entry;
 use super::groups::GroupTake;
 use super::lanes::{Cursor, Lanes, Waiting};
+use super::rejoined::Rejoined;
 use super::{NeedsPage, Queue};
 use crate::offsets::OffsetSet;
 use crate::record::{Grant, Phase, Pick, Record};
@@ -69,13 +71,13 @@ impl Queue {
         let max = max.min(usize::try_from(allowed).unwrap_or(usize::MAX));
         let waiting = self.lanes.len();
         let mut plan = Plan::default();
-        let mut ready = ReadyWalk::new(&self.rejoined, &self.lanes);
+        let mut ready = walk_ready(&self.rejoined, &self.lanes);
         // Whose turn it is, and what it may still have in it.
         let mut current: Option<NextTurn> = None;
         // Bytes of the turn beyond its first message, not yet noted.
         let mut handed_bytes = 0;
         while plan.taken < max {
-            let Some(entry) = ready.next() else { break };
+            let Some(entry) = ready.next_entry() else { break };
             if !entry.is_alive(now) {
                 // Its end of life is due and will be dealt with; nobody gets it any more.
                 continue;
@@ -144,17 +146,17 @@ impl Queue {
     /// Never for a dispatch that was just decided: it names only messages in memory.
     pub fn commit_dispatch(&mut self, dispatch: &Dispatch) -> Result<Vec<Handed>, NeedsPage> {
         let handed = self.apply(nexo_types::Position::default(), &dispatch.record)?.handed;
+        if self.leased.is_empty() {
+            // Nobody acknowledges.
+            return Ok(handed);
+        }
         let mut rest = handed.as_slice();
         for turn in &dispatch.turns {
             let (mine, others) = rest.split_at((turn.count as usize).min(rest.len()));
             rest = others;
+            let span = if let LeaseTerms::For(span) = turn.lease { Some(span) } else { None };
             for one in mine {
-                if let Some(lease) = self.leased.get_mut(&one.offset) {
-                    lease.consumer = Some(turn.consumer);
-                    if let LeaseTerms::For(span) = turn.lease {
-                        lease.span = Some(span);
-                    }
-                }
+                self.leased.update(one.offset, |lease| lease.hand_to(turn.consumer, span));
             }
         }
         Ok(handed)
@@ -176,29 +178,34 @@ impl Queue {
     #[must_use]
     pub fn decide_take(&self, now: Timestamp, max: usize, wanted: impl Fn(Offset) -> bool) -> Option<Record> {
         let mut grants = Vec::new();
-        let wanted = |entry: &&Entry| entry.expires_at > now && wanted(entry.offset);
-        for entry in ReadyWalk::new(&self.rejoined, &self.lanes).filter(wanted).take(max) {
-            add_grant(&mut grants, entry, None, Phase::Done);
+        let mut ready = walk_ready(&self.rejoined, &self.lanes);
+        let mut taken = 0;
+        while taken < max
+            && let Some(entry) = ready.next_entry()
+        {
+            if entry.expires_at > now && wanted(entry.offset) {
+                add_grant(&mut grants, entry, None, Phase::Done);
+                taken += 1;
+            }
         }
         (!grants.is_empty()).then_some(Record::Lease { grants, at: now })
     }
 
     /// Ready messages in memory, at most `max`, in the order of delivery.
-    pub(super) fn ready_in_order(&self, max: usize) -> Vec<&Entry> {
-        ReadyWalk::new(&self.rejoined, &self.lanes).take(max).collect()
+    pub(super) fn ready_in_order(&self, max: usize) -> Vec<ReadySize> {
+        let mut ready = walk_ready(&self.rejoined, &self.lanes);
+        std::iter::from_fn(|| ready.next_entry().map(ReadySize::from)).take(max).collect()
     }
 
     /// Ready messages in memory, at most `max`, as a full queue drops them: lowest priority first.
-    pub(super) fn ready_from_the_lowest(&self, max: usize) -> Vec<&Entry> {
+    pub(super) fn ready_from_the_lowest(&self, max: usize) -> Vec<ReadySize> {
         let mut priorities: Vec<Priority> = self.lanes.priorities_ascending().collect();
-        priorities.extend(self.rejoined.keys().map(|(Reverse(priority), _)| *priority).take(max));
+        priorities.extend(self.rejoined.priorities());
         priorities.sort_unstable();
         priorities.dedup();
         let mut found = Vec::new();
         for priority in priorities {
-            let rejoined =
-                self.rejoined.range((Reverse(priority), Offset(0))..=(Reverse(priority), Offset(u64::MAX)));
-            let mut rejoined = rejoined.map(|(_, entry)| entry).peekable();
+            let mut rejoined = self.rejoined.of_priority(priority).map(ReadySize::from).peekable();
             let mut cursor = self.lanes.lane_cursor(priority);
             while found.len() < max {
                 let waiting = self.lanes.at(&mut cursor).filter(|waiting| waiting.priority() == priority);
@@ -208,7 +215,7 @@ impl Queue {
                         found.extend(rejoined.next())
                     }
                     (_, Some(Waiting::Here(entry))) => {
-                        found.push(entry);
+                        found.push(ReadySize::from(entry));
                         Lanes::step(&mut cursor);
                     }
                     (_, Some(Waiting::Paged(..))) => return found,
@@ -273,43 +280,64 @@ pub(super) fn add_grant(grants: &mut Vec<Grant>, entry: &Entry, until: Option<Ti
     }
 }
 
-/// Ready messages in the order of delivery, up to the first that is not in memory.
-pub(super) struct ReadyWalk<'a> {
-    rejoined: std::iter::Peekable<btree_map::Values<'a, (Reverse<Priority>, Offset), Entry>>,
-    lanes: &'a Lanes,
-    cursor: Cursor,
-    /// Set when the walk stopped at a message that is not in memory.
-    pub(super) blocked: bool,
+/// What a full queue must know of a ready message to drop it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadySize {
+    pub(super) priority: Priority,
+    pub(super) offset: Offset,
+    pub(super) stored_bytes: u32,
 }
 
-impl<'a> ReadyWalk<'a> {
-    pub(super) fn new(
-        rejoined: &'a std::collections::BTreeMap<(Reverse<Priority>, Offset), Entry>,
-        lanes: &'a Lanes,
-    ) -> Self {
-        Self { rejoined: rejoined.values().peekable(), cursor: lanes.cursor(), lanes, blocked: false }
+impl From<&Entry> for ReadySize {
+    fn from(entry: &Entry) -> Self {
+        Self { priority: entry.priority, offset: entry.offset, stored_bytes: entry.stored_bytes }
     }
 }
 
-impl<'a> Iterator for ReadyWalk<'a> {
-    type Item = &'a Entry;
+impl From<&CompactEntry> for ReadySize {
+    fn from(entry: &CompactEntry) -> Self {
+        Self { priority: entry.priority(), offset: entry.offset(), stored_bytes: entry.stored_bytes() }
+    }
+}
 
-    fn next(&mut self) -> Option<&'a Entry> {
-        let Some(waiting) = self.lanes.at(&mut self.cursor) else { return self.rejoined.next() };
+/// Ready messages in the order of delivery, up to the first that is not in memory.
+struct ReadyWalk<'a, R: Iterator<Item = &'a CompactEntry>> {
+    rejoined: std::iter::Peekable<R>,
+    lanes: &'a Lanes,
+    cursor: Cursor,
+    /// The last one that was in a compact form, as it is given out.
+    unpacked: Option<Entry>,
+}
+
+fn walk_ready<'a>(
+    rejoined: &'a Rejoined,
+    lanes: &'a Lanes,
+) -> ReadyWalk<'a, impl Iterator<Item = &'a CompactEntry>> {
+    ReadyWalk { rejoined: rejoined.iter().peekable(), cursor: lanes.cursor(), lanes, unpacked: None }
+}
+
+impl<'a, R: Iterator<Item = &'a CompactEntry>> ReadyWalk<'a, R> {
+    #[inline]
+    fn next_entry(&mut self) -> Option<&Entry> {
+        let Some(waiting) = self.lanes.at(&mut self.cursor) else { return self.next_rejoined() };
         if let Some(early) = self.rejoined.peek()
-            && (Reverse(early.priority), early.offset) < (Reverse(waiting.priority()), waiting.offset())
+            && (Reverse(early.priority()), early.offset()) < (Reverse(waiting.priority()), waiting.offset())
         {
-            return self.rejoined.next();
+            return self.next_rejoined();
         }
         match waiting {
             Waiting::Here(entry) => {
                 Lanes::step(&mut self.cursor);
                 Some(entry)
             }
-            Waiting::Paged(..) => {
-                self.blocked = true;
-                None
-            }
+            Waiting::Paged(..) => None,
+        }
+    }
+
+    fn next_rejoined(&mut self) -> Option<&Entry> {
+        match self.rejoined.next()?.entry() {
+            Cow::Borrowed(entry) => Some(entry),
+            Cow::Owned(entry) => Some(self.unpacked.insert(entry)),
         }
     }
 }

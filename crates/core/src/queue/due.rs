@@ -1,12 +1,15 @@
 //! Deciding what time does: delays end, leases end, lives end. Nothing is swept; each has its deadline.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use nexo_types::{Offset, Priority, Timestamp};
 
+use super::Queue;
+use super::compact::{CompactEntry, Delayed};
+use super::entry::Entry;
 use super::push::into_picks;
 use super::settle::{Death, ReturnCause};
-use super::{Lease, Queue};
 use crate::config::{Fate, RateLimit};
 use crate::message::DeathReason;
 use crate::record::{Leave, Record};
@@ -81,8 +84,9 @@ impl Queue {
     /// When this queue next needs attention without being asked, if ever.
     pub fn next_deadline(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.drop_stale_deadlines();
-        let lease = self.lease_ends.peek().map(|Reverse((at, _))| *at);
-        let delay = self.delay_ends.peek().map(|Reverse((at, _))| *at);
+        // These may be too early: then nothing is found, and the next moment is the right one.
+        let lease = self.leased.earliest();
+        let delay = self.delayed.earliest();
         let expiry = self.expiries.peek().map(|Reverse((at, ..))| *at);
         // What is due already is asked for as a page, and comes up again when that is here.
         let paged = self.lanes.paged_expiry().filter(|at| *at > now);
@@ -96,43 +100,31 @@ impl Queue {
     /// moment is in the message.
     pub(super) fn advance(&mut self, now: Timestamp, max: usize) -> usize {
         let mut moved = 0;
-        while moved < max
-            && let Some(Reverse((at, offset))) = self.delay_ends.peek().copied()
-            && at <= now
-        {
-            self.delay_ends.pop();
-            if self.delayed.get(&offset).is_some_and(|entry| entry.ready_at.min(entry.expires_at) == at)
-                && let Some(entry) = self.delayed.remove(&offset)
-            {
-                self.rejoin(entry);
-                moved += 1;
+        while moved < max && !self.delayed.is_empty() {
+            let ended = self.delayed.take_due(now, max - moved);
+            if ended.is_empty() {
+                break;
+            }
+            moved += ended.len();
+            for Delayed(entry) in ended {
+                self.rejoin(entry.into_entry());
             }
         }
         moved
     }
 
+    /// They stay leased until a record says otherwise, and are found again if none could be written.
     fn ended_leases(&mut self, now: Timestamp, max: usize) -> Vec<Offset> {
-        let mut ended = Vec::new();
-        while ended.len() < max
-            && let Some(Reverse((at, offset))) = self.lease_ends.peek().copied()
-            && at <= now
-        {
-            self.lease_ends.pop();
-            if self.leased.get(&offset).is_some_and(|lease| lease.ends_at(at)) {
-                ended.push(offset);
-            }
+        if self.leased.is_empty() {
+            return Vec::new();
         }
-        // The same end may stand there twice if a lease was extended to the moment it already had.
+        let mut ended = self.leased.due(now, max);
         ended.sort_unstable();
-        ended.dedup();
         ended
     }
 
-    /// If a decision about ended leases could not be written down, they must come up again.
+    /// If a decision about messages that have expired could not be written down, they must come up again.
     pub fn undo_due(&mut self) {
-        self.lease_ends.clear();
-        let ends = self.leased.iter().filter(|(_, lease)| lease.dying.is_none());
-        self.lease_ends.extend(ends.filter_map(|(offset, lease)| Some(Reverse((lease.until?, *offset)))));
         self.rebuild_expiries();
     }
 
@@ -153,37 +145,20 @@ impl Queue {
     }
 
     fn is_ready_here(&self, lane: Priority, offset: Offset) -> bool {
-        self.rejoined.contains_key(&(Reverse(lane), offset)) || self.lanes.get(lane, offset).is_some()
+        self.rejoined.contains(lane, offset) || self.lanes.get(lane, offset).is_some()
     }
 
     fn is_durable_ready(&self, lane: Priority, offset: Offset) -> bool {
-        self.rejoined
-            .get(&(Reverse(lane), offset))
-            .or_else(|| self.lanes.get(lane, offset))
-            .is_some_and(super::Entry::is_durable)
+        self.rejoined.get(lane, offset).is_some_and(CompactEntry::is_durable)
+            || self.lanes.get(lane, offset).is_some_and(Entry::is_durable)
     }
 
     /// Deadlines of messages that have moved on must not wake anybody, nor pile up.
     fn drop_stale_deadlines(&mut self) {
-        while let Some(Reverse((at, offset))) = self.lease_ends.peek()
-            && !self.leased.get(offset).is_some_and(|lease| lease.ends_at(*at))
-        {
-            self.lease_ends.pop();
-        }
-        while let Some(Reverse((at, offset))) = self.delay_ends.peek()
-            && self.delayed.get(offset).is_none_or(|entry| entry.ready_at.min(entry.expires_at) != *at)
-        {
-            self.delay_ends.pop();
-        }
         while let Some(Reverse((_, lane, offset))) = self.expiries.peek()
             && !self.is_ready_here(*lane, *offset)
         {
             self.expiries.pop();
-        }
-        if self.lease_ends.len() > 2 * self.leased.len() + 64 {
-            let leased = &self.leased;
-            self.lease_ends
-                .retain(|Reverse((at, offset))| leased.get(offset).is_some_and(|lease| lease.ends_at(*at)));
         }
         if self.expiries.len() as u64 > 2 * (self.lanes.resident_len() + self.rejoined.len() as u64) + 64 {
             self.rebuild_expiries();
@@ -192,20 +167,69 @@ impl Queue {
 
     fn rebuild_expiries(&mut self) {
         self.expiries.clear();
-        let ready = self.rejoined.values().chain(self.lanes.resident());
-        let fleeting = ready.clone().filter(|entry| entry.is_fleeting());
-        self.fleeting = fleeting.map(|entry| (entry.priority, entry.offset)).collect();
-        let ready = ready.filter(|entry| !entry.is_fleeting());
-        self.expiries.extend(
-            ready
-                .filter(|entry| entry.expires_at != Timestamp::MAX)
-                .map(|entry| Reverse((entry.expires_at, entry.priority, entry.offset))),
-        );
+        self.fleeting.clear();
+        let rejoined = self.rejoined.iter().map(CompactEntry::entry);
+        for entry in rejoined.chain(self.lanes.resident().map(Cow::Borrowed)) {
+            if entry.is_fleeting() {
+                self.fleeting.push((entry.priority, entry.offset));
+            } else if entry.expires_at != Timestamp::MAX {
+                self.expiries.push(Reverse((entry.expires_at, entry.priority, entry.offset)));
+            }
+        }
     }
 }
 
-impl Lease {
-    fn ends_at(&self, at: Timestamp) -> bool {
-        self.until == Some(at) && self.dying.is_none()
+#[cfg(test)]
+mod tests {
+    use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName};
+
+    use super::*;
+    use crate::config::QueueConfig;
+    use crate::message::NewMessage;
+    use crate::queue::{Admission, LeaseTerms, Terms};
+
+    const NOW: Timestamp = Timestamp(1_000_000);
+
+    fn with(messages: &[NewMessage]) -> Queue {
+        let mut queue = Queue::new(QueueId(1), QueueName::new("q").unwrap(), QueueConfig::default(), NOW);
+        for (_, batch) in queue.decide_push(NOW, messages, Admission::Checked).batches {
+            queue.apply(Position::default(), &Record::Messages(batch)).unwrap();
+        }
+        queue
+    }
+
+    #[test]
+    fn ended_leases_come_up_again_if_nothing_could_be_written() {
+        let mut queue = with(&vec![NewMessage::new("x"); 20]);
+        let terms = Terms { lease: LeaseTerms::For(Millis(100)), ..Terms::default() };
+        queue.add_consumer(ConsumerId(1), terms, 20);
+        let dispatch = queue.decide_dispatch(NOW, 100).unwrap();
+        queue.commit_dispatch(&dispatch).unwrap();
+        let later = NOW.plus(Millis(100));
+        assert!(queue.decide_due(Timestamp(later.0 - 1), 100).records.is_empty());
+        let first = queue.decide_due(later, 100).records;
+        queue.undo_due();
+        let second = queue.decide_due(later, 100).records;
+        assert_eq!(first, second, "the same leases have ended");
+        for record in &second {
+            queue.apply(Position::default(), record).unwrap();
+        }
+        assert_eq!(queue.in_flight(), 0);
+        assert_eq!(queue.next_deadline(later), None, "nothing is left to wake up for");
+    }
+
+    #[test]
+    fn delayed_messages_take_little_memory_before_and_after_their_delay() {
+        let delayed = NewMessage { delay: Millis(500), ..NewMessage::new("x") };
+        let mut queue = with(&vec![delayed; 5000]);
+        // What a restart leaves has no bytes in memory.
+        let mut queue = queue.restored();
+        let bound = 5000 * 64 + crate::queue::IN_USE_BYTES;
+        assert!(queue.memory_bytes() < bound, "{} for delayed messages", queue.memory_bytes());
+        let later = NOW.plus(Millis(500));
+        while queue.decide_due(later, 100).more {}
+        assert_eq!(queue.counts().0, 5000, "all are ready at once");
+        assert!(queue.memory_bytes() < bound, "{} for messages that are ready", queue.memory_bytes());
+        queue.check_invariants();
     }
 }

@@ -1,7 +1,7 @@
 //! What a queue remembers of one message that is in memory.
 
 use bytes::Bytes;
-use nexo_types::{DedupId, GroupId, Offset, Position, Priority, Timestamp};
+use nexo_types::{DedupId, GroupId, Offset, Position, Priority, SegmentId, Timestamp};
 
 use crate::batch::{BatchItem, MessageBatch};
 use crate::message::{Durability, Head};
@@ -119,6 +119,11 @@ impl Entry {
 
     pub(crate) fn is_durable(&self) -> bool {
         self.durability == Durability::Durable
+    }
+
+    /// What it keeps alive in the log: bytes of a segment.
+    pub(crate) fn usage(&self) -> Option<(SegmentId, u64)> {
+        self.is_durable().then(|| (self.at.segment, self.stored_bytes.into()))
     }
 
     /// Forgets the bytes if the log has them.

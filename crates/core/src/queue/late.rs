@@ -1,11 +1,12 @@
 //! Deliveries that have ended: the message came back, and may have been delivered again since, when the worker that was
 //! late says something about it.
 
-use std::cmp::Reverse;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use nexo_types::{Offset, Priority, Timestamp};
+use nexo_types::{Offset, Timestamp};
 
+use super::compact::CompactEntry;
 use super::push::into_picks;
 use super::{Entry, LeaseError, Queue, Verdict};
 use crate::record::{Leave, Record};
@@ -63,7 +64,7 @@ impl Queue {
     /// Where the message of a delivery is now.
     #[must_use]
     pub fn standing(&self, past: &PastDelivery) -> Standing {
-        match self.leased.get(&past.offset) {
+        match self.leased.get(past.offset) {
             Some(lease) if past.is_of(&lease.entry) => {
                 let attempt = lease.entry.attempts;
                 // A crash may have forgotten this very delivery, and the message was delivered again as the same attempt.
@@ -77,11 +78,11 @@ impl Queue {
     }
 
     /// The message of a delivery that has ended, if it waits to be delivered again.
-    fn waiting_again(&self, past: &PastDelivery) -> Option<&Entry> {
-        let at = |priority| self.rejoined.get(&(Reverse(Priority(priority)), past.offset));
-        let ready = || (0..=u8::MAX).find_map(at);
-        let entry = self.delayed.get(&past.offset).or_else(ready);
-        entry.or_else(|| self.returned_to_line(past.offset)).filter(|entry| past.is_of(entry))
+    fn waiting_again(&self, past: &PastDelivery) -> Option<Cow<'_, Entry>> {
+        let delayed = self.delayed.get(past.offset).map(|delayed| &delayed.0);
+        let entry = delayed.or_else(|| self.rejoined.find(past.offset)).map(CompactEntry::entry);
+        let in_line = || self.returned_to_line(past.offset).map(Cow::Borrowed);
+        entry.or_else(in_line).filter(|entry| past.is_of(entry))
     }
 }
 

@@ -16,7 +16,9 @@
 mod allowance;
 mod apply;
 mod changes;
+mod compact;
 mod consumers;
+mod deadline_map;
 mod dedup;
 mod dispatch;
 mod due;
@@ -26,17 +28,20 @@ mod groups;
 mod lane;
 mod lanes;
 mod late;
+mod lease;
 mod meter;
 #[cfg(test)]
 mod model;
 mod outline;
 mod paging;
 mod push;
+mod rejoined;
 mod settle;
 mod snapshot;
 mod tokens;
 mod unwritten;
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
@@ -65,23 +70,28 @@ pub use snapshot::{ChunkSlice, SnapshotError};
 use crate::config::QueueConfig;
 use crate::message::DeathReason;
 use crate::rare::{Empty, Rare};
-use crate::record::Phase;
 use changes::Changes;
+use compact::{CompactEntry, Delayed};
 use consumers::Consumers;
+use deadline_map::DeadlineMap;
 use dedup::Dedup;
 use entry::MESSAGE_OVERHEAD_BYTES;
 use fair::Tenants;
 use groups::Runs;
 use lanes::Lanes;
+use lease::Lease;
 use meter::{Average, Meter};
+use rejoined::Rejoined;
 use tokens::Tokens;
 
 /// Bytes of loose messages that are kept in memory for a queue although the log has them.
 const LOOSE_CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// What a loose message takes in memory besides its bytes: a table with a lease for each is at times half empty, and whoever
-/// holds the message remembers it too.
-const LOOSE_BYTES: u64 = 2 * size_of::<Lease>() as u64 + 64;
+/// What whoever holds a message remembers of it: a row in which there is room for up to twice as many.
+const HOLDER_BYTES: u64 = 2 * 56;
+/// What a message that waits behind another of its group, or is about to be moved, takes in memory besides its bytes: the
+/// containers are at times half empty, and have it by its offset as well.
+const OTHER_LOOSE_BYTES: u64 = 2 * size_of::<Entry>() as u64 + 64;
 /// What a queue with messages in memory takes for that, besides: containers that are made with the first message, a place in
 /// the index of the segment that is being written, and one with each connection that publishes to it.
 const IN_USE_BYTES: u64 = 640;
@@ -98,15 +108,11 @@ pub struct Queue {
     /// Offsets below this may have been given to transient messages, of which the log knows nothing.
     reserved: Offset,
     lanes: Lanes,
-    rejoined: BTreeMap<(Reverse<Priority>, Offset), Entry>,
-    delayed: HashMap<Offset, Entry, FixedState>,
-    /// May name messages that are not delayed any more, or until another moment.
-    delay_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
-    leased: HashMap<Offset, Lease, FixedState>,
+    rejoined: Rejoined,
+    delayed: Rare<DeadlineMap<Delayed>>,
+    leased: Rare<DeadlineMap<Lease>>,
     /// Those that the log knows nothing of.
     unwritten_leases: BTreeSet<Offset>,
-    /// May name leases that have ended, or end at another moment.
-    lease_ends: BinaryHeap<Reverse<(Timestamp, Offset)>>,
     /// For each group with a message in the queue: those behind its head.
     groups: BTreeMap<GroupId, VecDeque<Entry>>,
     /// Which messages these are, and their groups.
@@ -147,20 +153,12 @@ impl Empty for HashMap<Offset, (Entry, DeathReason), FixedState> {
     const EMPTY: &'static Self = &Self::with_hasher(FixedState::with_seed(0));
 }
 
-/// A message that is with a consumer.
-#[derive(Debug)]
-struct Lease {
-    entry: Entry,
-    until: Option<Timestamp>,
-    phase: Phase,
-    /// Who has it; not durable.
-    consumer: Option<nexo_types::ConsumerId>,
-    /// When it was handed out.
-    granted_at: Timestamp,
-    /// For how long the consumer asked; not durable, and only needed between *delivered* and *received*.
-    span: Option<Millis>,
-    /// Its attempts are used up, and it is about to be moved.
-    dying: Option<DeathReason>,
+impl Empty for DeadlineMap<Lease> {
+    const EMPTY: &'static Self = &Self::new();
+}
+
+impl Empty for DeadlineMap<Delayed> {
+    const EMPTY: &'static Self = &Self::new();
 }
 
 /// What has happened to the queue in all its life.
@@ -268,12 +266,10 @@ impl Queue {
             next_offset: Offset(0),
             reserved: Offset(0),
             lanes: Lanes::default(),
-            rejoined: BTreeMap::new(),
-            delayed: HashMap::default(),
-            delay_ends: BinaryHeap::new(),
-            leased: HashMap::default(),
+            rejoined: Rejoined::default(),
+            delayed: Rare::default(),
+            leased: Rare::default(),
             unwritten_leases: BTreeSet::new(),
-            lease_ends: BinaryHeap::new(),
             groups: BTreeMap::new(),
             behind: Rare::default(),
             grouped: 0,
@@ -353,10 +349,8 @@ impl Queue {
     /// What a consumer holds, with the attempt of each.
     #[must_use]
     pub fn held_by(&self, id: nexo_types::ConsumerId) -> Vec<(Offset, u32)> {
-        let held = self.leased.iter().filter(|(_, lease)| lease.consumer == Some(id));
-        let mut held: Vec<_> = held.map(|(offset, lease)| (*offset, lease.entry.attempts)).collect();
-        held.sort_unstable();
-        held
+        let held = self.leased.iter().filter(|lease| lease.consumer() == Some(id));
+        held.map(|lease| (lease.entry.offset, lease.entry.attempts)).collect()
     }
 
     /// Takes note of a push that was recognised as a repetition.
@@ -396,7 +390,7 @@ impl Queue {
     /// When a leased message was handed out.
     #[must_use]
     pub fn granted_at(&self, offset: Offset) -> Option<Timestamp> {
-        self.leased.get(&offset).map(|lease| lease.granted_at)
+        self.leased.get(offset).map(|lease| lease.granted_at)
     }
 
     /// How many consumers it has, and which of them alone gets messages, if the queue is set so.
@@ -466,8 +460,11 @@ impl Queue {
     /// Memory taken, near enough: entries, and the bytes of messages that are kept.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        let loose = self.len() - self.lanes.len();
-        let resident = self.lanes.resident_bytes() + loose * LOOSE_BYTES + self.loose_cached_bytes;
+        let waiting = self.rejoined.memory_bytes() + self.delayed.memory_bytes();
+        let leased = self.leased.memory_bytes() + self.leased.len() as u64 * HOLDER_BYTES;
+        let others = (self.grouped + self.dying.len() as u64) * OTHER_LOOSE_BYTES;
+        let loose = waiting + leased + others + self.loose_cached_bytes;
+        let resident = self.lanes.resident_bytes() + loose;
         if resident == 0 { 0 } else { resident + IN_USE_BYTES }
     }
 
@@ -479,7 +476,7 @@ impl Queue {
     /// Figures for people and metrics.
     #[must_use]
     pub fn figures(&self, now: Timestamp) -> Figures {
-        let oldest_rejoined = self.rejoined.values().take(256).map(|entry| entry.enqueued_at).min();
+        let oldest_rejoined = self.rejoined.iter().take(256).map(|entry| entry.enqueued_at()).min();
         let oldest = self.lanes.oldest().into_iter().chain(oldest_rejoined).min();
         Figures {
             ready: self.lanes.len() + self.rejoined.len() as u64 + self.dying.len() as u64,
@@ -522,10 +519,8 @@ impl Queue {
     /// Puts a message that is not at the tail where it belongs at this moment.
     fn place(&mut self, mut entry: Entry, at: Timestamp) {
         self.warm(&mut entry);
-        let due = entry.ready_at.min(entry.expires_at);
-        if due > at {
-            self.delay_ends.push(Reverse((due, entry.offset)));
-            self.delayed.insert(entry.offset, entry);
+        if entry.ready_at.min(entry.expires_at) > at {
+            self.delayed.insert(Delayed(entry.into()));
         } else {
             self.rejoin(entry);
         }
@@ -533,7 +528,7 @@ impl Queue {
 
     fn rejoin(&mut self, entry: Entry) {
         self.watch_expiry(&entry);
-        self.rejoined.insert((Reverse(entry.priority), entry.offset), entry);
+        self.rejoined.insert(entry);
     }
 
     /// Keeps the bytes of a loose message in memory while there is room for them, so that they need not be
@@ -566,27 +561,34 @@ impl Queue {
         }
     }
 
-    /// The entry of a message in memory, wherever it is.
-    fn entry_mut(&mut self, priority: Priority, group: Option<&str>, offset: Offset) -> Option<&mut Entry> {
-        if self.leased.contains_key(&offset) {
-            return self.leased.get_mut(&offset).map(|lease| &mut lease.entry);
+    /// A message in memory, wherever it is, lies somewhere else in the log from now on. Gives back where it lay.
+    fn move_entry(
+        &mut self,
+        priority: Priority,
+        group: Option<&str>,
+        offset: Offset,
+        to: Position,
+    ) -> Option<Position> {
+        let swap = |at: &mut Position| std::mem::replace(at, to);
+        if self.leased.contains(offset) {
+            return self.leased.update(offset, |lease| swap(&mut lease.entry.at));
         }
-        if self.rejoined.contains_key(&(Reverse(priority), offset)) {
-            return self.rejoined.get_mut(&(Reverse(priority), offset));
+        if let Some(from) = self.rejoined.update(priority, offset, |entry| swap(entry.at_mut())) {
+            return Some(from);
         }
-        if self.delayed.contains_key(&offset) {
-            return self.delayed.get_mut(&offset);
+        if self.delayed.contains(offset) {
+            return self.delayed.update(offset, |delayed| swap(delayed.0.at_mut()));
         }
         if self.dying.contains_key(&offset) {
-            return self.dying.get_mut(&offset).map(|(entry, _)| entry);
+            return self.dying.get_mut(&offset).map(|(entry, _)| swap(&mut entry.at));
         }
         if let Some(group) = group.and_then(|group| GroupId::new(group).ok())
             && let Some(behind) = self.groups.get_mut(&group)
             && let Ok(at) = behind.binary_search_by_key(&offset, |entry| entry.offset)
         {
-            return behind.get_mut(at);
+            return behind.get_mut(at).map(|entry| swap(&mut entry.at));
         }
-        self.lanes.get_mut(priority, offset)
+        self.lanes.get_mut(priority, offset).map(|entry| swap(&mut entry.at))
     }
 
     /// Checks that nothing was lost or invented. For tests; it looks at every entry.
@@ -600,13 +602,15 @@ impl Queue {
                 assert_eq!(self.behind.get(&entry.offset), Some(group), "with the right group");
             }
         }
-        let loose = self.loose();
-        let bytes: u64 = loose.clone().map(|entry| u64::from(entry.stored_bytes)).sum();
+        self.leased.check_invariants();
+        self.delayed.check_invariants();
+        self.rejoined.check_invariants();
+        let bytes: u64 = self.loose().map(|entry| u64::from(entry.stored_bytes)).sum();
         assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");
-        let leased: u64 = self.leased.values().map(|lease| u64::from(lease.entry.stored_bytes)).sum();
+        let leased: u64 = self.leased.iter().map(|lease| u64::from(lease.entry.stored_bytes)).sum();
         assert_eq!(leased, self.leased_bytes, "bytes of leased messages are counted");
         let cached: u64 =
-            loose.filter_map(|entry| entry.payload.as_ref()).map(|payload| payload.len() as u64).sum();
+            self.loose().map(|entry| entry.payload.as_ref().map_or(0, |payload| payload.len() as u64)).sum();
         assert_eq!(cached, self.loose_cached_bytes, "cached bytes of loose messages are counted");
         for group in self.groups.keys() {
             let heads = self.loose_heads().filter(|entry| entry.group.as_ref() == Some(group)).count();
@@ -615,24 +619,27 @@ impl Queue {
     }
 
     /// Entries that are neither in a lane nor behind the head of their group.
-    fn loose_heads(&self) -> impl Iterator<Item = &Entry> + Clone {
-        self.rejoined
-            .values()
-            .chain(self.delayed.values())
-            .chain(self.leased.values().map(|lease| &lease.entry))
-            .chain(self.dying.values().map(|(entry, _)| entry))
+    fn loose_heads(&self) -> impl Iterator<Item = Cow<'_, Entry>> {
+        let waiting = self.rejoined.iter().chain(self.delayed.iter().map(|delayed| &delayed.0));
+        waiting.map(CompactEntry::entry).chain(self.held().map(Cow::Borrowed))
+    }
+
+    /// Entries of messages that are leased or dying.
+    fn held(&self) -> impl Iterator<Item = &Entry> {
+        let leased = self.leased.iter().map(|lease| &lease.entry);
+        leased.chain(self.dying.values().map(|(entry, _)| entry))
     }
 
     /// Every entry that is not in a lane.
-    fn loose(&self) -> impl Iterator<Item = &Entry> + Clone {
-        self.loose_heads().chain(self.groups.values().flatten())
+    fn loose(&self) -> impl Iterator<Item = Cow<'_, Entry>> {
+        self.loose_heads().chain(self.groups.values().flatten().map(Cow::Borrowed))
     }
 
     /// Where a message lies that is leased or about to be moved. It may have been copied since somebody last asked.
     #[must_use]
     pub fn position_of(&self, offset: Offset) -> Option<Position> {
         self.leased
-            .get(&offset)
+            .get(offset)
             .map(|lease| lease.entry.at)
             .or_else(|| self.dying.get(&offset).map(|(entry, _)| entry.at))
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use nexo_types::{DedupId, Offset, Priority, Timestamp};
 
+use super::compact::Delayed;
 use super::{Queue, Totals};
 use crate::config::QueueConfig;
 use crate::record::Phase;
@@ -65,18 +66,22 @@ impl Queue {
                 assert!(twice.is_none(), "message {} is in two places", entry.offset);
             }
         };
-        for entry in self.lanes.resident().chain(self.rejoined.values()) {
+        for entry in self.lanes.resident() {
             add(entry, Stage::Ready);
+        }
+        for entry in self.rejoined.iter() {
+            add(&entry.entry(), Stage::Ready);
         }
         for (entry, _) in self.dying.values() {
             add(entry, Stage::Ready);
         }
-        for entry in self.delayed.values() {
+        for Delayed(entry) in self.delayed.iter() {
+            let entry = entry.entry();
             let due = entry.ready_at.min(entry.expires_at);
-            add(entry, if due <= now { Stage::Ready } else { Stage::Delayed(entry.ready_at) });
+            add(&entry, if due <= now { Stage::Ready } else { Stage::Delayed(entry.ready_at) });
         }
-        for lease in self.leased.values() {
-            add(&lease.entry, Stage::Leased { until: lease.until, phase: lease.phase });
+        for lease in self.leased.iter() {
+            add(&lease.entry, Stage::Leased { until: lease.until(), phase: lease.phase });
         }
         for entry in self.groups.values().flatten() {
             add(entry, Stage::Grouped);

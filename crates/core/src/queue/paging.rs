@@ -1,12 +1,13 @@
 //! What is in memory and what is not. None of it is durable state: the same messages wait either way.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::ops::Bound;
 
 use bytes::Bytes;
 use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
 
+use super::compact::CompactEntry;
 use super::lanes::Front;
 use super::lanes::Waiting;
 use super::{ChunkId, Entry, PageRequest, Queue};
@@ -111,6 +112,17 @@ impl Queue {
     pub fn page_out(&mut self) {
         let wanted = !self.config.paused && self.consumers.anyone_waiting();
         self.lanes.page_out_all(if wanted { Front::Kept } else { Front::PagedOut });
+        self.rejoined.trim();
+        if self.leased.is_empty() {
+            self.leased.take();
+        } else {
+            self.leased.trim();
+        }
+        if self.delayed.is_empty() {
+            self.delayed.take();
+        } else {
+            self.delayed.trim();
+        }
     }
 
     /// Ready messages behind `after` in the order of delivery, at most `max`. If messages that are not in memory come
@@ -118,9 +130,7 @@ impl Queue {
     /// stays as it is, so a look at a long backlog brings nothing into memory.
     #[must_use]
     pub fn peek_after(&self, after: Option<PeekPosition>, max: usize) -> (Vec<Peeked>, Option<PageRequest>) {
-        let from =
-            after.map_or(Bound::Unbounded, |(priority, offset)| Bound::Excluded((Reverse(priority), offset)));
-        let mut rejoined = self.rejoined.range((from, Bound::Unbounded)).map(|(_, entry)| entry).peekable();
+        let mut rejoined = self.rejoined.after(after).peekable();
         let mut cursor = self.lanes.seek(after);
         let mut seen = Vec::new();
         while seen.len() < max {
@@ -134,10 +144,11 @@ impl Queue {
                 (_, Some(page)) => page.offsets.first().map(|first| (Reverse(page.lane), first)),
                 _ => None,
             };
-            let early =
-                |entry: &&Entry| place.is_none_or(|place| (Reverse(entry.priority), entry.offset) < place);
+            let early = |entry: &&CompactEntry| {
+                place.is_none_or(|place| (Reverse(entry.priority()), entry.offset()) < place)
+            };
             if let Some(entry) = rejoined.next_if(early) {
-                seen.push(Peeked::from(entry));
+                seen.push(Peeked::from(&*entry.entry()));
                 continue;
             }
             match (waiting, page) {
@@ -147,8 +158,8 @@ impl Queue {
                 }
                 (_, Some(mut page)) => {
                     // A message that came back has its place among those that are not in memory.
-                    if let Some(next) = rejoined.peek().filter(|entry| entry.priority == page.lane) {
-                        let before = page.offsets.iter().filter(|offset| *offset < next.offset);
+                    if let Some(next) = rejoined.peek().filter(|entry| entry.priority() == page.lane) {
+                        let before = page.offsets.iter().filter(|offset| *offset < next.offset());
                         page.offsets = before.collect();
                     }
                     return (seen, Some(page));
@@ -162,7 +173,7 @@ impl Queue {
     /// Whether this message is ready, and the page that must come into memory before it can be taken.
     #[must_use]
     pub fn find_ready(&self, offset: Offset) -> Option<Option<PageRequest>> {
-        if self.rejoined.keys().any(|(_, key)| *key == offset) {
+        if self.rejoined.find(offset).is_some() {
             return Some(None);
         }
         let lane = self.lanes.lane_of(offset)?;
@@ -184,7 +195,7 @@ impl Queue {
     ) -> Vec<(Offset, Timestamp, Position)> {
         let in_chunk = |chunk: &ChunkId| {
             let (start, end) = chunk.offsets();
-            self.loose_waiting_in(start, end).chain(self.leased_in(start, end))
+            self.loose_waiting_in(start, end).chain(self.leased_in(start, end).map(Cow::Borrowed))
         };
         found_in(segment, chunks.iter().flat_map(in_chunk))
     }
@@ -192,7 +203,7 @@ impl Queue {
     /// Messages in memory that are in a lane and lie in this segment.
     #[must_use]
     pub fn resident_in_segment(&self, segment: SegmentId) -> Vec<(Offset, Timestamp, Position)> {
-        found_in(segment, self.lanes.resident())
+        found_in(segment, self.lanes.resident().map(Cow::Borrowed))
     }
 
     /// Messages not in memory that lie in this segment: the next ones to copy forward.
@@ -204,15 +215,15 @@ impl Queue {
     /// Says how many stored bytes the queue keeps alive in each segment.
     pub fn bytes_by_segment(&self, mut note: impl FnMut(SegmentId, u64)) {
         self.lanes.bytes_by_segment(&mut note);
-        for entry in self.loose().filter(|entry| entry.is_durable()) {
-            note(entry.at.segment, entry.stored_bytes.into());
+        for (segment, bytes) in self.loose().filter_map(|entry| entry.usage()) {
+            note(segment, bytes);
         }
     }
 }
 
 fn found_in<'a>(
     segment: SegmentId,
-    entries: impl Iterator<Item = &'a Entry>,
+    entries: impl Iterator<Item = Cow<'a, Entry>>,
 ) -> Vec<(Offset, Timestamp, Position)> {
     let here = entries.filter(|entry| entry.is_durable() && entry.at.segment == segment);
     let mut found: Vec<_> = here.map(|entry| (entry.offset, entry.enqueued_at, entry.at)).collect();

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use nexo_types::{Millis, Offset, Position, Priority, Timestamp};
 use thiserror::Error;
 
-use super::{Lease, Queue};
+use super::Queue;
+use super::lease::Lease;
 use crate::message::{DeathReason, Durability};
 use crate::offsets::OffsetSet;
 use crate::record::{AttemptCount, Leave, Phase, Pick, Record};
@@ -105,8 +106,7 @@ impl Queue {
     /// Decides which of these leased messages are done.
     #[must_use]
     pub fn decide_ack(&self, now: Timestamp, receipts: &[(Offset, u32)]) -> Verdict<()> {
-        let (answers, held) = self.sort_out(receipts, |_| Ok(()));
-        let durable = self.any_durable(held.iter());
+        let (answers, held, durable) = self.sort_out(receipts, |_| Ok(()));
         let records = self.leave_records(held, Leave::Acked, now);
         Verdict { answers, records, durable }
     }
@@ -120,8 +120,7 @@ impl Queue {
         span: Millis,
     ) -> Verdict<Timestamp> {
         let until = now.plus(span);
-        let (answers, held) = self.sort_out(receipts, |_| Ok(until));
-        let durable = self.any_durable(held.iter());
+        let (answers, held, durable) = self.sort_out(receipts, |_| Ok(until));
         let mut records = self.lease_records(held.iter().copied());
         if !held.is_empty() {
             records.push(Record::Extend { offsets: held.into_iter().collect(), until, at: now });
@@ -133,16 +132,15 @@ impl Queue {
     /// that were popped with different lease times give several records.
     #[must_use]
     pub fn decide_received(&self, now: Timestamp, receipts: &[(Offset, u32)]) -> Verdict<Timestamp> {
-        let until_of = |lease: &Lease| now.plus(lease.span.unwrap_or(self.config.visibility));
-        let (answers, held) = self.sort_out(receipts, |lease| match lease.phase {
+        let until_of = |lease: &Lease| now.plus(lease.span().unwrap_or(self.config.visibility));
+        let (answers, held, durable) = self.sort_out(receipts, |lease| match lease.phase {
             Phase::Receipt => Ok(until_of(lease)),
-            Phase::Done | Phase::Taken => Err(LeaseError::AlreadyReceived { until: lease.until }),
+            Phase::Done | Phase::Taken => Err(LeaseError::AlreadyReceived { until: lease.until() }),
         });
-        let durable = self.any_durable(held.iter());
         let mut records = self.lease_records(held.iter().copied());
         let mut by_end: BTreeMap<Timestamp, Vec<Offset>> = BTreeMap::new();
         for offset in held {
-            if let Some(lease) = self.leased.get(&offset) {
+            if let Some(lease) = self.leased.get(offset) {
                 by_end.entry(until_of(lease)).or_default().push(offset);
             }
         }
@@ -161,19 +159,14 @@ impl Queue {
         receipts: &[(Offset, u32)],
         cause: ReturnCause,
     ) -> (Vec<Result<(), LeaseError>>, ReturnPlan) {
-        let (answers, held) = self.sort_out(receipts, |_| Ok(()));
+        let (answers, held, _) = self.sort_out(receipts, |_| Ok(()));
         (answers, self.plan_return(now, held, cause))
     }
 
     /// Decides that all messages which belong to connections come back: after a restart there are none.
     pub fn decide_session_end(&mut self, now: Timestamp) -> ReturnPlan {
-        let mut held: Vec<Offset> = self
-            .leased
-            .iter()
-            .filter(|(_, lease)| lease.until.is_none())
-            .map(|(offset, _)| *offset)
-            .collect();
-        held.sort_unstable();
+        let held = self.leased.iter().filter(|lease| lease.until().is_none());
+        let held = held.map(|lease| lease.entry.offset).collect();
         self.plan_return(now, held, ReturnCause::SessionEnd)
     }
 
@@ -194,7 +187,7 @@ impl Queue {
         let retry = self.config.retry;
         let max_attempts = self.config.max_attempts;
         for offset in held {
-            let Some(lease) = self.leased.get_mut(&offset) else { continue };
+            let Some(lease) = self.leased.get(offset) else { continue };
             // It is about to be moved, and nothing brings it back: it would be moved twice, or not at all. Whoever says
             // it again waits for the same move.
             if let Some(reason) = lease.dying {
@@ -206,7 +199,7 @@ impl Queue {
             if used_up || cause == ReturnCause::Reject {
                 let rejected = cause == ReturnCause::Reject;
                 let reason = if rejected { DeathReason::Rejected } else { DeathReason::MaxAttempts };
-                lease.dying = Some(reason);
+                self.leased.update(offset, |lease| lease.dying = Some(reason));
                 plan.deaths.push(Death { offset, reason });
                 continue;
             }
@@ -236,7 +229,7 @@ impl Queue {
         let (entry, reason) = match self.dying.get(&offset) {
             Some((entry, reason)) => (entry, *reason),
             None => {
-                let lease = self.leased.get(&offset)?;
+                let lease = self.leased.get(offset)?;
                 (&lease.entry, lease.dying?)
             }
         };
@@ -259,7 +252,7 @@ impl Queue {
             let picks = vec![Pick { lane: entry.priority, offsets: OffsetSet::one(offset) }];
             return Some(Record::Drop { picks, why, at: now });
         }
-        self.leased.contains_key(&offset).then(|| self.leave_records(vec![offset], why, now).pop()).flatten()
+        self.leased.contains(offset).then(|| self.leave_records(vec![offset], why, now).pop()).flatten()
     }
 
     /// All messages that are about to be moved: what is left to do after a move has failed.
@@ -269,7 +262,7 @@ impl Queue {
             self.dying.iter().map(|(offset, (_, reason))| Death { offset: *offset, reason: *reason });
         let leased = self.leased.iter();
         let leased =
-            leased.filter_map(|(offset, lease)| Some(Death { offset: *offset, reason: lease.dying? }));
+            leased.filter_map(|lease| Some(Death { offset: lease.entry.offset, reason: lease.dying? }));
         let mut all: Vec<Death> = waiting.chain(leased).collect();
         all.sort_unstable_by_key(|death| death.offset);
         all
@@ -288,12 +281,14 @@ impl Queue {
         Some(Death { offset, reason })
     }
 
-    /// Checks receipts one by one. A receipt that is named twice holds once.
+    /// Checks receipts one by one. A receipt that is named twice holds once. Gives back those that hold, and whether any of
+    /// their messages must survive a restart.
     fn sort_out<T>(
         &self,
         receipts: &[(Offset, u32)],
         check: impl Fn(&Lease) -> Result<T, LeaseError>,
-    ) -> (Vec<Result<T, LeaseError>>, Vec<Offset>) {
+    ) -> (Vec<Result<T, LeaseError>>, Vec<Offset>, bool) {
+        let mut durable = false;
         let mut held: Vec<Offset> = Vec::with_capacity(receipts.len());
         // Nearly always they come in order, and then a repetition shows without a set.
         let in_order = receipts.is_sorted_by(|(a, _), (b, _)| a < b);
@@ -307,14 +302,15 @@ impl Queue {
                     return Err(LeaseError::NotLeased);
                 }
                 held.push(offset);
+                durable |= lease.entry.is_durable();
                 Ok(answer)
             })
             .collect();
-        (answers, held)
+        (answers, held, durable)
     }
 
     fn lease_of(&self, offset: Offset, attempt: u32) -> Result<&Lease, LeaseError> {
-        match self.leased.get(&offset) {
+        match self.leased.get(offset) {
             Some(lease) if lease.entry.attempts == attempt => Ok(lease),
             Some(lease) => Err(LeaseError::Stale { current: lease.entry.attempts }),
             None if offset >= self.next_offset || attempt == 0 => Err(LeaseError::Unknown),

@@ -8,7 +8,7 @@
 //! encoded then; a chunk is encoded later, but as it was then. A chunk that is not written again has not changed
 //! between its own snapshot and this one. So the records after that moment, applied to it, give the present state.
 
-use std::cmp::Reverse;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -16,9 +16,11 @@ use nexo_types::{DedupId, GroupId, Offset, Position, Priority, QueueId, QueueNam
 use thiserror::Error;
 
 use super::changes::ChunkId;
+use super::compact::CompactEntry;
 use super::entry::Entry;
 use super::lanes::Lanes;
-use super::{Lease, Queue, Totals};
+use super::lease::Lease;
+use super::{Queue, Totals};
 use crate::config::QueueConfig;
 use crate::message::Durability;
 use crate::record::Phase;
@@ -44,7 +46,7 @@ pub struct ChunkSlice {
 
 /// What a chunk says of one offset.
 enum Item<'a> {
-    Waiting(&'a Entry),
+    Waiting(Cow<'a, Entry>),
     Leased(&'a Lease),
     Dedup(&'a DedupId, Timestamp),
 }
@@ -117,7 +119,7 @@ impl Queue {
         for chunk in chunks {
             queue.restore_chunk(&mut Reader::new(chunk), &mut waiting)?;
         }
-        // Only when all that are leased are known: whoever waits then waits behind them.
+        // Only when all that are leased are known: who is of the same group waits behind them.
         waiting.into_iter().for_each(|entry| queue.restore_waiting(entry));
         Ok(queue)
     }
@@ -171,7 +173,7 @@ impl Queue {
         for entry in self.loose_waiting_in(start, end) {
             add(entry.offset, Item::Waiting(entry));
         }
-        for lease in in_range(&self.leased, start, end).filter(|lease| lease.entry.is_durable()) {
+        for lease in self.leased.range(start, end).filter(|lease| lease.entry.is_durable()) {
             add(lease.entry.offset, Item::Leased(lease));
         }
         for (id, until, offset) in self.dedup.range(start, end) {
@@ -197,7 +199,7 @@ impl Queue {
         if let Some(entry) = self.loose_waiting_in(offset, next).next() {
             Item::Waiting(entry).encode(offset, out);
         }
-        if let Some(lease) = self.leased.get(&offset).filter(|lease| lease.entry.is_durable()) {
+        if let Some(lease) = self.leased.get(offset).filter(|lease| lease.entry.is_durable()) {
             Item::Leased(lease).encode(offset, out);
         }
         for (id, until, _) in self.dedup.range(offset, next) {
@@ -206,42 +208,34 @@ impl Queue {
     }
 
     /// Durable messages of these offsets that are neither leased nor in a lane.
-    pub(super) fn loose_waiting_in(&self, start: Offset, end: Offset) -> impl Iterator<Item = &Entry> {
-        let delayed = in_range(&self.delayed, start, end);
-        let dying = in_range(&self.dying, start, end).map(|(entry, _)| entry);
-        let behind = in_range_with_offset(&self.behind, start, end).filter_map(|(offset, group)| {
+    pub(super) fn loose_waiting_in(
+        &self,
+        start: Offset,
+        end: Offset,
+    ) -> impl Iterator<Item = Cow<'_, Entry>> {
+        let delayed = self.delayed.range(start, end).map(|delayed| &delayed.0);
+        let compact = delayed.chain(self.rejoined.range(start, end)).map(CompactEntry::entry);
+        let dying = in_range(&self.dying, start, end).map(|(_, (entry, _))| entry);
+        let behind = in_range(&self.behind, start, end).filter_map(|(offset, group)| {
             let behind = self.groups.get(group)?;
             behind.get(behind.binary_search_by_key(&offset, |entry| entry.offset).ok()?)
         });
-        let rejoined = self.rejoined_in(start, end);
-        delayed.chain(dying).chain(behind).chain(rejoined).filter(|entry| entry.is_durable())
+        compact.chain(dying.chain(behind).map(Cow::Borrowed)).filter(|entry| entry.is_durable())
     }
 
     /// Messages of these offsets that are with consumers.
     pub(super) fn leased_in(&self, start: Offset, end: Offset) -> impl Iterator<Item = &Entry> {
-        in_range(&self.leased, start, end).map(|lease| &lease.entry)
+        self.leased.range(start, end).map(|lease| &lease.entry)
     }
 
-    /// Messages of these offsets that have come back, of every priority there is.
-    fn rejoined_in(&self, start: Offset, end: Offset) -> impl Iterator<Item = &Entry> {
-        let mut next = self.rejoined.keys().next().map(|(priority, _)| *priority);
-        let priorities = std::iter::from_fn(move || {
-            let priority = next?;
-            let beyond = (priority, Offset(u64::MAX));
-            let after = (std::ops::Bound::Excluded(beyond), std::ops::Bound::Unbounded);
-            next = self.rejoined.range(after).next().map(|((priority, _), _)| *priority);
-            Some(priority)
-        });
-        priorities.flat_map(move |priority: Reverse<Priority>| {
-            self.rejoined.range((priority, start)..(priority, end)).map(|(_, entry)| entry)
-        })
-    }
-
-    /// Takes in a chunk, but for messages that wait: those are added to `waiting`.
+    /// Takes in a chunk, but for messages of groups that wait: those are added to `waiting`.
     fn restore_chunk(&mut self, input: &mut Reader<'_>, waiting: &mut Vec<Entry>) -> Result<(), WireError> {
         while input.left() > 0 {
             match input.u8()? {
-                WAITING => waiting.push(Entry::decode_item(input)?),
+                WAITING => {
+                    let entry = Entry::decode_item(input)?;
+                    if entry.group.is_some() { waiting.push(entry) } else { self.restore_waiting(entry) }
+                }
                 LEASED => {
                     let entry = Entry::decode_item(input)?;
                     self.restore_leased(entry, input)?;
@@ -258,7 +252,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Messages come by rising offset, after all that are leased. While any of a group is leased, the others wait behind it;
+    /// Messages come by rising offset; those of groups after all that are leased. While any of a group is leased, the others wait behind it;
     /// otherwise the first is out. (So it is if the one before was transient and has not survived.)
     fn restore_waiting(&mut self, entry: Entry) {
         self.loose_bytes += u64::from(entry.stored_bytes);
@@ -287,27 +281,15 @@ impl Queue {
         }
         self.loose_bytes += u64::from(entry.stored_bytes);
         self.leased_bytes += u64::from(entry.stored_bytes);
-        if let Some(until) = until {
-            self.lease_ends.push(Reverse((until, entry.offset)));
-        }
-        let lease = Lease { entry, until, phase, granted_at, consumer: None, span: None, dying: None };
-        self.leased.insert(lease.entry.offset, lease);
+        self.leased.insert(Lease::new(entry, until, phase, granted_at));
         Ok(())
     }
 }
 
 type ByOffset<V> = hashbrown::HashMap<Offset, V, foldhash::fast::FixedState>;
 
-fn in_range<V>(map: &ByOffset<V>, start: Offset, end: Offset) -> impl Iterator<Item = &V> {
-    in_range_with_offset(map, start, end).map(|(_, value)| value)
-}
-
 /// What a map has of these offsets: by looking each of them up, or, if that is less, by going through the map.
-fn in_range_with_offset<V>(
-    map: &ByOffset<V>,
-    start: Offset,
-    end: Offset,
-) -> impl Iterator<Item = (Offset, &V)> {
+fn in_range<V>(map: &ByOffset<V>, start: Offset, end: Offset) -> impl Iterator<Item = (Offset, &V)> {
     let few = (map.len() as u64) < end.0 - start.0;
     let through = few.then(|| map.iter().map(|(offset, value)| (*offset, value)));
     let looked_up = (!few).then(|| (start.0..end.0).map(Offset));
@@ -326,7 +308,7 @@ impl Item<'_> {
             Self::Leased(lease) => {
                 out.u8(LEASED);
                 lease.entry.encode_item(out);
-                out.optional(lease.until.map(|until| until.0));
+                out.optional(lease.until().map(|until| until.0));
                 out.u8(lease.phase.code());
                 out.u64(lease.granted_at.0);
             }

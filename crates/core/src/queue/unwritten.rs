@@ -20,7 +20,7 @@ impl Queue {
     pub fn note_unwritten(&mut self, dispatch: &Dispatch) {
         let Record::Lease { grants, .. } = &dispatch.record else { return };
         let offsets = grants.iter().flat_map(|grant| grant.pick.offsets.iter());
-        self.unwritten_leases.extend(offsets.filter(|offset| self.leased.contains_key(offset)));
+        self.unwritten_leases.extend(offsets.filter(|offset| self.leased.contains(*offset)));
     }
 
     /// Whether there are leases that are not written down.
@@ -42,9 +42,9 @@ impl Queue {
         }
         let mut by_time: BTreeMap<Timestamp, Vec<Grant>> = BTreeMap::new();
         for offset in offsets.filter(|offset| self.unwritten_leases.contains(offset)) {
-            let Some(lease) = self.leased.get(&offset) else { continue };
+            let Some(lease) = self.leased.get(offset) else { continue };
             let grants = by_time.entry(lease.granted_at).or_default();
-            add_grant(grants, &lease.entry, lease.until, lease.phase);
+            add_grant(grants, &lease.entry, lease.until(), lease.phase);
         }
         by_time.into_iter().map(|(at, grants)| Record::Lease { grants, at }).collect()
     }
@@ -55,7 +55,7 @@ impl Queue {
         let mut written = held;
         if !self.unwritten_leases.is_empty() {
             written.retain(|offset| {
-                let lease = self.leased.get(offset).filter(|_| self.unwritten_leases.contains(offset));
+                let lease = self.leased.get(*offset).filter(|_| self.unwritten_leases.contains(offset));
                 unwritten.extend(lease.map(|lease| (lease.entry.priority, *offset)));
                 lease.is_none()
             });

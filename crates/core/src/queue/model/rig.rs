@@ -17,7 +17,7 @@ use crate::config::Overflow;
 use crate::draft::Bundle;
 use crate::message::{Durability, NewMessage, StoredMessage};
 use crate::queue::*;
-use crate::record::{Leave, Record};
+use crate::record::{Leave, Phase, Record};
 
 /// The engine with the least of a broker around it.
 pub(super) struct Rig {
