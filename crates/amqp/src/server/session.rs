@@ -459,7 +459,7 @@ mod tests {
         let (_, held) = with_one_held(&broker).await;
         let mut transaction = Box::<Transaction>::default();
         for count in [2, 3] {
-            transaction.settles.push(LaterSettle { held: vec![held.clone(); count], what: Settle::Ack });
+            transaction.settle(LaterSettle { held: vec![held.clone(); count], what: Settle::Ack });
         }
         let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp));
         channel.unacked.push(held);
@@ -478,7 +478,7 @@ mod tests {
 
         let mut session = session(&broker);
         let mut transaction = Box::<Transaction>::default();
-        transaction.settles.push(LaterSettle { held: vec![held], what: Settle::Ack });
+        transaction.settle(LaterSettle { held: vec![held], what: Settle::Ack });
         session.block("no room");
         session.unfinished = Some(Unfinished { channel: 1, transaction });
         assert_eq!(told(&mut session), ["connection.blocked"]);

@@ -157,7 +157,7 @@ impl Session {
         if let Ok(channel) = self.channel(number)
             && let Mode::Transaction(transaction) = &mut channel.mode
         {
-            transaction.settles.push(LaterSettle { held, what });
+            transaction.settle(LaterSettle { held, what });
             return;
         }
         self.settle_now(&held, what);
