@@ -6,7 +6,7 @@ mod raw_client;
 use std::time::Duration;
 
 use nexo_amqp::codec::method::{ChannelMethod, basic, channel, tx};
-use nexo_amqp::codec::{Method, ShortStr, encode_message};
+use nexo_amqp::codec::{Method, ShortStr, Table, encode_message};
 use nexo_broker::BrokerOptions;
 use nexo_types::limits;
 use raw_client::{Client, MAX, Served, TRANSIENT, within};
@@ -263,4 +263,69 @@ async fn the_transactions_of_one_connection_are_bounded_together() {
     client.expect("tx.commit-ok").await;
     assert_eq!(client.depth("q").await, 13);
     assert_eq!(served.broker.intake().held_bytes(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_acknowledged_and_not_committed_is_held_when_memory_is_short() {
+    const COUNT: u64 = 120_000;
+    let options = BrokerOptions { memory_bytes_max: 16 * MIB, ..BrokerOptions::new("memory") };
+    let served = Served::start_on(nexo_amqp::Options::default(), options).await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    for _ in 0..COUNT / 1000 {
+        client.publish_at_once("q", TRANSIENT, &[b"x".as_slice(); 1000]).await;
+    }
+    let mut greedy = served.client().await;
+    greedy.send(1, &tx::Select {}).await;
+    greedy.expect("tx.select-ok").await;
+    greedy.consume("q", false).await;
+    let mut got = 0;
+    while let Ok((tag, ..)) = tokio::time::timeout(Duration::from_secs(1), greedy.delivery()).await {
+        got = tag;
+        if got % 1000 == 0 {
+            greedy.send(1, &basic::Ack { delivery_tag: got, multiple: true }).await;
+        }
+    }
+    assert!((65_000..COUNT - 20_000).contains(&got), "{got} came");
+    greedy.send(1, &tx::Commit {}).await;
+    greedy.expect("tx.commit-ok").await;
+    assert_eq!(greedy.delivery().await.0, got + 1, "it goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_channels_do_not_hold_more_unacknowledged_than_one_when_memory_is_short() {
+    const COUNT: u64 = 160_000;
+    let options = BrokerOptions { memory_bytes_max: 16 * MIB, ..BrokerOptions::new("memory") };
+    let served = Served::start_on(nexo_amqp::Options::default(), options).await;
+    let mut client = served.client().await;
+    client.declare("q").await;
+    for _ in 0..COUNT / 1000 {
+        client.publish_at_once("q", TRANSIENT, &[b"x".as_slice(); 1000]).await;
+    }
+    let mut greedy = served.client().await;
+    for number in 2..=4 {
+        greedy.open_channel(number).await;
+    }
+    for number in 1..=4 {
+        let consume = basic::Consume {
+            ticket: 0,
+            queue: ShortStr::from_static("q"),
+            consumer_tag: ShortStr::from_static("tag"),
+            no_local: false,
+            no_ack: false,
+            exclusive: false,
+            nowait: true,
+            arguments: Table::EMPTY,
+        };
+        greedy.send(number, &consume).await;
+    }
+    let mut got = 0;
+    while tokio::time::timeout(Duration::from_secs(1), greedy.delivery()).await.is_ok() {
+        got += 1;
+    }
+    assert!((65_000..COUNT - 40_000).contains(&got), "{got} came");
+    for number in 1..=4 {
+        greedy.send(number, &basic::Ack { delivery_tag: 0, multiple: true }).await;
+    }
+    greedy.delivery().await;
 }

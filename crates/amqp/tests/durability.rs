@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{basic, channel, connection, tx};
-use nexo_broker::{Broker, BrokerOptions, DeadLetters, QueueConfig, QueueError};
+use nexo_broker::{Broker, BrokerOptions, DeadLetters, NewMessage, QueueConfig, QueueError};
 use nexo_log::disk::{CutMode, FaultyDisk};
 use nexo_types::QueueName;
 use raw_client::{Client, PERSISTENT, Served, within};
@@ -38,6 +38,20 @@ async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     panic!("{what} did not happen");
 }
 
+/// A queue whose dead letters go to 'q_dlq', by the native rules or through an exchange.
+fn dead_lettering(to_exchange: bool) -> QueueConfig {
+    match to_exchange {
+        false => QueueConfig { max_attempts: Some(5), ..QueueConfig::default() },
+        true => QueueConfig {
+            dead_letters: DeadLetters::Exchange {
+                exchange: nexo_types::ExchangeName::new("").unwrap(),
+                routing_key: Some(bytes::Bytes::from_static(b"q_dlq")),
+            },
+            ..QueueConfig::default()
+        },
+    }
+}
+
 async fn publish_ten(served: &Served) {
     let mut client = served.client().await;
     client.select_confirms().await;
@@ -62,6 +76,19 @@ async fn receive_ten(served: &Served) -> Client {
         client.delivery().await;
     }
     client
+}
+
+/// Publishes until the disk is full, and leaves what the log keeps for acknowledgements.
+async fn use_up_room(served: &Served) {
+    served.disk.set_bytes_max(Some(served.disk.used_bytes()));
+    let mut bytes = 10_000;
+    while bytes > 0 {
+        match served.broker.push(&name("other"), vec![NewMessage::new(vec![0; bytes])]).await {
+            Ok(_) => {}
+            Err(QueueError::DiskFull { .. }) => bytes /= 2,
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 /// Uses up what the log keeps for acknowledgements when the disk is full.
@@ -117,17 +144,7 @@ async fn committed_acknowledgements_survive_a_power_cut() {
 async fn committed_rejections_survive_a_power_cut_where_they_went() {
     for to_exchange in [false, true] {
         let served = Served::start().await;
-        let config = match to_exchange {
-            false => QueueConfig { max_attempts: Some(5), ..QueueConfig::default() },
-            true => QueueConfig {
-                dead_letters: DeadLetters::Exchange {
-                    exchange: nexo_types::ExchangeName::new("").unwrap(),
-                    routing_key: Some(bytes::Bytes::from_static(b"q_dlq")),
-                },
-                ..QueueConfig::default()
-            },
-        };
-        served.broker.create_queue(&name("q"), config).await.unwrap();
+        served.broker.create_queue(&name("q"), dead_lettering(to_exchange)).await.unwrap();
         served.client().await.declare("q_dlq").await;
         let mut client = in_transaction_with_ten(&served).await;
         client.send(1, &basic::Nack { delivery_tag: 7, multiple: true, requeue: false }).await;
@@ -256,6 +273,33 @@ async fn a_commit_whose_acknowledgements_find_no_room_waits() {
     told.sort_unstable();
     assert_eq!(told, ["connection.unblocked", "tx.commit-ok"]);
     assert_eq!(after_power_cut(&served.disk, "q"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_dead_letters_find_no_room_waits() {
+    for to_exchange in [false, true] {
+        let served = Served::start().await;
+        let mut other = served.client().await;
+        served.broker.create_queue(&name("q"), dead_lettering(to_exchange)).await.unwrap();
+        other.declare("q_dlq").await;
+        other.declare("other").await;
+        let mut client = in_transaction_with_ten(&served).await;
+        // There is room to write down what is said about messages, but not for copies of them.
+        use_up_room(&served).await;
+        client.send(1, &basic::Nack { delivery_tag: 7, multiple: true, requeue: false }).await;
+        client.send(1, &tx::Commit {}).await;
+        client.expect("connection.blocked").await;
+        assert_eq!(after_power_cut(&served.disk, "q"), 10);
+        served.disk.set_bytes_max(None);
+        let mut told = [client.next().await.unwrap().name(), client.next().await.unwrap().name()];
+        told.sort_unstable();
+        assert_eq!(told, ["connection.unblocked", "tx.commit-ok"]);
+        assert_eq!(after_power_cut(&served.disk, "q"), 3);
+        assert_eq!(after_power_cut(&served.disk, "q_dlq"), 7);
+        client.send(1, &basic::Ack { delivery_tag: 0, multiple: true }).await;
+        client.send(1, &tx::Commit {}).await;
+        client.expect("tx.commit-ok").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

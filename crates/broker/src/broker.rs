@@ -144,6 +144,12 @@ impl Broker {
         self.shared.count(self.protocol, count);
     }
 
+    /// Whether there is no memory for more messages, of whichever queue.
+    #[must_use]
+    pub fn is_memory_short(&self) -> bool {
+        self.shared.under_pressure()
+    }
+
     /// Memory for messages that have not come whole.
     #[must_use]
     pub fn intake(&self) -> &Intake {
@@ -364,17 +370,12 @@ impl Broker {
                 reason: format!("thread '{thread}' has panicked; restart the broker"),
             };
         }
-        match self.shared.log.health() {
-            nexo_log::Health::Ok => match self.shared.room.shortage(&self.shared.clock) {
-                Some(reason) => Health::DiskFull { reason },
-                None => self.shared.damage_reason().map_or(Health::Ok, |reason| Health::Degraded { reason }),
-            },
-            nexo_log::Health::Full { reason } => {
-                Health::DiskFull { reason: format!("the disk is full: {reason}") }
-            }
-            nexo_log::Health::Failed { reason } => {
-                Health::Unhealthy { reason: format!("the log has failed: {reason}") }
-            }
+        if let nexo_log::Health::Failed { reason } = self.shared.log.health() {
+            return Health::Unhealthy { reason: format!("the log has failed: {reason}") };
+        }
+        match self.shared.want_of_space() {
+            Some(reason) => Health::DiskFull { reason },
+            None => self.shared.damage_reason().map_or(Health::Ok, |reason| Health::Degraded { reason }),
         }
     }
 

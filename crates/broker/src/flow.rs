@@ -376,6 +376,8 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
     /// A queue with too much in it, and the time.
@@ -540,6 +542,37 @@ mod tests {
             rig.pushes_unpaced(10);
         }
         assert_eq!(rig.steps(Duration::ZERO), Step::Push, "the watch is over");
+    }
+
+    #[test]
+    fn a_hundred_paced_publishers_share_what_is_handed_out() {
+        const PER_SECOND: u64 = 2_000_000;
+        let mut rig = Rig::new();
+        rig.until_paced(PER_SECOND);
+        let (begins, mut pushed) = (rig.flow.delivered, [0; 100]);
+        // The gate wakes them in the order in which they came.
+        let mut waiting: VecDeque<usize> = (0..pushed.len()).collect();
+        loop {
+            rig.takes(PER_SECOND, Duration::from_millis(1));
+            match rig.steps(Duration::ZERO) {
+                Step::WaitUntil(_) => {}
+                Step::PushAlone => {
+                    let publisher = waiting.pop_front().unwrap();
+                    waiting.push_back(publisher);
+                    pushed[publisher] += 500;
+                    while !rig.pushes(500) {
+                        pushed[publisher] += 500;
+                    }
+                }
+                // It is tried out again.
+                Step::Push => break,
+            }
+        }
+        let (taken, all) = (rig.flow.delivered - begins, pushed.iter().sum::<u64>());
+        assert!(all <= taken && all > taken * 3 / 4, "{all} pushed, {taken} taken");
+        let (least, most) = (*pushed.iter().min().unwrap(), *pushed.iter().max().unwrap());
+        let turn = DEBT_MESSAGES as u64 + 4_000;
+        assert!(least > 0 && most - least <= turn, "one pushed {least}, another {most}");
     }
 
     #[test]

@@ -92,10 +92,12 @@ impl Settling {
     /// Waits until it is as safe as the queue promises.
     ///
     /// # Errors
-    /// If the log failed meanwhile, or dead letters could not be moved.
-    pub async fn done(self) -> Result<(), QueueError> {
-        if let Some(dead_letters) = self.dead_letters {
+    /// If the log failed meanwhile, or dead letters could not be moved. If that was for want of space, the next call
+    /// tries again.
+    pub async fn done(&mut self) -> Result<(), QueueError> {
+        if let Some(dead_letters) = &mut self.dead_letters {
             dead_letters.wait(&self.shared).await.map_err(|(error, _)| error)?;
+            self.dead_letters = None;
         }
         self.shared.wait_for(self.written).await
     }
@@ -197,12 +199,6 @@ impl QueueHandle {
     #[must_use]
     pub fn id(&self) -> QueueId {
         self.slot.id
-    }
-
-    /// Whether the broker has no memory for more messages, of whichever queue.
-    #[must_use]
-    pub fn is_memory_short(&self) -> bool {
-        self.shared.under_pressure()
     }
 
     /// Its name.

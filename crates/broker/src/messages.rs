@@ -319,7 +319,7 @@ impl Broker {
             );
         }
         // Whoever is told that a message failed for good finds it in the dead-letter queue.
-        for (dead_letters, indices) in dead {
+        for (mut dead_letters, indices) in dead {
             let Err((error, left)) = dead_letters.wait(&self.shared).await else { continue };
             for index in indices.into_iter().filter(|index| left.contains(&receipts[*index].offset)) {
                 answers[index] = Some(Err(SettleError::Unavailable { reason: error.to_string() }));

@@ -61,7 +61,8 @@ impl Wanted {
 impl Shared {
     /// Moves some of what has died in a queue; the rest when other queues have had their turn.
     pub(crate) fn bury_slice(self: &Arc<Self>, slot: &Arc<Slot>) {
-        self.bury_next(slot, BURIAL_SLICE);
+        // What could not be moved is told, and tried again.
+        let _ = self.bury_next(slot, BURIAL_SLICE);
         if !slot.state.lock().pending_deaths.0.is_empty() {
             let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
             self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
@@ -69,12 +70,15 @@ impl Shared {
     }
 
     /// Moves all that has died in a queue: for whoever waits until that is done.
-    pub(crate) fn bury_pending(self: &Arc<Self>, slot: &Arc<Slot>) {
-        self.bury_next(slot, usize::MAX);
+    ///
+    /// # Errors
+    /// If some cannot be moved now; it is tried again.
+    pub(crate) fn bury_pending(self: &Arc<Self>, slot: &Arc<Slot>) -> Result<(), QueueError> {
+        self.bury_next(slot, usize::MAX)
     }
 
     /// One job at a time, so that dead letters keep the order of their deaths.
-    fn bury_next(self: &Arc<Self>, slot: &Arc<Slot>, max: usize) {
+    fn bury_next(self: &Arc<Self>, slot: &Arc<Slot>, max: usize) -> Result<(), QueueError> {
         let _one_at_a_time = slot.burial.lock();
         let mut deaths: Vec<Death> = {
             let mut state = slot.state.lock();
@@ -84,12 +88,12 @@ impl Shared {
         // Between a death and its note here the keeper may have noted it too.
         let mut seen = BTreeSet::new();
         deaths.retain(|death| seen.insert(death.offset));
-        self.bury(slot, &deaths);
+        self.bury(slot, &deaths)
     }
 
     /// Moves dead messages to the dead-letter queue. What cannot be moved now stays as it is, and the keeper
     /// tries again.
-    fn bury(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) {
+    fn bury(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) -> Result<(), QueueError> {
         let mut rest = deaths;
         while !rest.is_empty() {
             let (part, after) = rest.split_at(self.part_len(slot, rest));
@@ -103,9 +107,10 @@ impl Shared {
             if let Err(error) = moved {
                 tracing::warn!(queue = %slot.name, %error, "dead letters cannot be moved now");
                 self.keeper.note_stuck(slot);
-                return;
+                return Err(error);
             }
         }
+        Ok(())
     }
 
     /// How many of these are moved in one frame: few enough in number and in bytes, but at least one.

@@ -322,6 +322,15 @@ impl Shared {
         Ok(())
     }
 
+    /// Why nothing new is written for want of space, if so.
+    pub(crate) fn want_of_space(&self) -> Option<String> {
+        match self.log.health() {
+            nexo_log::Health::Full { reason } => Some(format!("the disk is full: {reason}")),
+            nexo_log::Health::Ok => self.room.shortage(&self.clock),
+            nexo_log::Health::Failed { .. } => None,
+        }
+    }
+
     /// Whether messages are taken at all.
     pub(crate) fn refuse_pushes(&self) -> Result<(), QueueError> {
         self.refuse_if_stopping()?;

@@ -3,14 +3,16 @@
 //! A replay that begins at an earlier checkpoint meets messages whose segment has been given up since. Either they were
 //! copied forward, and the copy is further on in the log. Or they have left their queue, and the log tells that further on:
 //! until then an entry without bytes stands for each. What stands there at the end is lost.
+//!
+//! A replay may meet any number of them, so they are kept as ranges, and copies are looked for in the index of the log, one
+//! page at a time, rather than remembered.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::ControlFlow;
+use std::collections::BTreeMap;
 
-use nexo_core::batch::{BatchKind, MessageBatch};
-use nexo_core::queue::{Entry, NeedsPage, Queue};
+use nexo_core::offsets::OffsetSet;
+use nexo_core::queue::{Entry, NeedsPage, PageRequest, Queue};
 use nexo_core::record::{Leave, Pick, Record};
-use nexo_log::{EntryKind, Log};
+use nexo_log::{Log, ReadError};
 use nexo_types::{Offset, Position, Priority, QueueId, Timestamp};
 
 use crate::paging;
@@ -18,12 +20,14 @@ use crate::paging;
 /// Those of all queues, while the log is replayed.
 #[derive(Debug, Default)]
 pub(crate) struct Unread {
-    offsets: BTreeMap<(QueueId, Priority), BTreeSet<Offset>>,
+    offsets: BTreeMap<(QueueId, Priority), Ranges>,
     /// From where on the log is replayed.
     from: Position,
-    /// Where the last copies of messages are. Looked for only when one is needed.
-    copies: Option<BTreeMap<(QueueId, Offset), Position>>,
 }
+
+/// Offsets that come in any order, mostly next to each other: the first of each range, and its last.
+#[derive(Debug, Default)]
+struct Ranges(BTreeMap<u64, u64>);
 
 impl Unread {
     /// For a replay from there on.
@@ -45,13 +49,12 @@ impl Unread {
         let id = queue.id();
         while let Err(NeedsPage(page)) = queue.apply(at, record) {
             let mut entries = paging::read_page(log, id, &page).map_err(|error| error.to_string())?;
-            for entry in entries.iter_mut().filter(|entry| entry.payload.is_none()) {
-                match self.read_copy(log, id, entry.offset)? {
-                    Some(copy) => *entry = copy,
-                    None => {
-                        self.offsets.entry((id, page.lane)).or_default().insert(entry.offset);
-                    }
-                }
+            self.read_copies(log, id, &page, &mut entries).map_err(|error| error.to_string())?;
+            let lost = entries.iter().filter(|entry| entry.payload.is_none()).map(|entry| entry.offset);
+            let mut lost = lost.peekable();
+            if lost.peek().is_some() {
+                let ranges = self.offsets.entry((id, page.lane)).or_default();
+                lost.for_each(|offset| ranges.insert(offset));
             }
             if !queue.page_in(&page, entries, Timestamp(0)) {
                 return Err(format!("messages {:?} are not where they should be", page.offsets.first()));
@@ -67,42 +70,81 @@ impl Unread {
     pub(crate) fn drop_from(&mut self, log: &Log, queue: &mut Queue) -> Result<u64, String> {
         let id = queue.id();
         let lanes = self.offsets.range((id, Priority(0))..=(id, Priority(u8::MAX)));
-        let picks: Vec<Pick> = lanes
-            .map(|((_, lane), offsets)| Pick { lane: *lane, offsets: offsets.iter().copied().collect() })
-            .collect();
+        let picks: Vec<Pick> =
+            lanes.map(|((_, lane), ranges)| Pick { lane: *lane, offsets: ranges.iter().collect() }).collect();
         let before = queue.figures(Timestamp(0)).totals.damaged;
         let drop = Record::Drop { picks, why: Leave::Damaged, at: Timestamp(0) };
         self.apply(log, queue, Position::default(), &drop)?;
         Ok(queue.figures(Timestamp(0)).totals.damaged - before)
     }
 
-    /// The message as it was copied forward, if it was.
-    fn read_copy(&mut self, log: &Log, id: QueueId, offset: Offset) -> Result<Option<Entry>, String> {
-        let copies = match &mut self.copies {
-            Some(copies) => copies,
-            none => none.insert(find_copies(log, self.from)?),
-        };
-        let Some(&at) = copies.get(&(id, offset)) else { return Ok(None) };
-        // Damage is reported by whoever finds it first; this is one more message that it hit.
-        let Ok(frame) = log.read_frame(at) else { return Ok(None) };
-        let batches =
-            frame.entries.iter().filter(|entry| entry.queue == id && entry.kind == EntryKind::Messages);
-        let mut batches = batches.filter_map(|entry| MessageBatch::decode(entry.payload.clone()).ok());
-        Ok(batches.find_map(|batch| Entry::from_batch(&batch, batch.find(offset)?, at).ok()))
+    /// Replaces entries without bytes by copies that lie further on in the log. All of a page lay in one segment, so
+    /// copies of them take no more memory than that.
+    fn read_copies(
+        &self,
+        log: &Log,
+        id: QueueId,
+        page: &PageRequest,
+        entries: &mut [Entry],
+    ) -> Result<(), ReadError> {
+        if entries.iter().all(|entry| entry.payload.is_some()) {
+            return Ok(());
+        }
+        // Copies within the page's own segment have been found.
+        let segments = log.segments().into_iter().map(|segment| segment.id);
+        let segments = segments.filter(|segment| *segment >= self.from.segment && *segment != page.segment);
+        for segment in segments {
+            let missing = entries.iter().filter(|entry| entry.payload.is_none());
+            let mut offsets: OffsetSet = missing.map(|entry| entry.offset).collect();
+            while !offsets.is_empty() {
+                let request = PageRequest { segment, lane: page.lane, offsets };
+                let copies = paging::read_page(log, id, &request)?;
+                // The first of them, as many as fit; those that are not there among them.
+                let Some(looked_at) = copies.last().map(|copy| copy.offset) else { break };
+                for copy in copies.into_iter().filter(|copy| copy.payload.is_some()) {
+                    if let Ok(at) = entries.binary_search_by_key(&copy.offset, |entry| entry.offset) {
+                        entries[at] = copy;
+                    }
+                }
+                offsets = request.offsets.iter().filter(|offset| *offset > looked_at).collect();
+            }
+        }
+        Ok(())
     }
 }
 
-fn find_copies(log: &Log, from: Position) -> Result<BTreeMap<(QueueId, Offset), Position>, String> {
-    let mut copies = BTreeMap::new();
-    log.replay(from, &mut |frame| {
-        for entry in frame.entries.iter().filter(|entry| entry.kind == EntryKind::Messages) {
-            let Ok(batch) = MessageBatch::decode(entry.payload.clone()) else { continue };
-            if batch.kind() == BatchKind::Relocated {
-                copies.extend(batch.items().iter().map(|item| ((entry.queue, item.offset), frame.at)));
-            }
+impl Ranges {
+    fn insert(&mut self, Offset(offset): Offset) {
+        let before = self.0.range(..=offset).next_back().map(|(first, last)| (*first, *last));
+        if before.is_some_and(|(_, last)| last >= offset) {
+            return;
         }
-        ControlFlow::Continue(())
-    })
-    .map_err(|error| error.to_string())?;
-    Ok(copies)
+        let first = before.filter(|(_, last)| last + 1 == offset).map_or(offset, |(first, _)| first);
+        let last = self.0.remove(&(offset + 1)).unwrap_or(offset);
+        self.0.insert(first, last);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Offset> {
+        self.0.iter().flat_map(|(first, last)| (*first..=*last).map(Offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_side_by_side_are_one_range_in_whatever_order_they_come() {
+        let mut ranges = Ranges::default();
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut offsets: Vec<u64> = (100..10_100).filter(|offset| offset % 1000 != 0).collect();
+        rng.shuffle(&mut offsets);
+        // Some are met twice.
+        for offset in offsets.iter().chain(&offsets[..500]) {
+            ranges.insert(Offset(*offset));
+        }
+        offsets.sort_unstable();
+        assert_eq!(ranges.iter().map(|Offset(offset)| offset).collect::<Vec<_>>(), offsets);
+        assert_eq!(ranges.0.len(), 11, "{ranges:?}");
+    }
 }

@@ -10,6 +10,7 @@ use tokio::time::{Instant, sleep};
 use crate::amqp::{self, Role};
 use crate::native::{self, Pull};
 use crate::places;
+use crate::plan::Clients;
 use crate::priorities;
 use crate::queues::Place;
 use crate::sqs;
@@ -98,8 +99,27 @@ enum Part {
     Receiver(Place),
 }
 
-/// Starts everybody; they end with the run.
-pub(crate) fn start(world: &Arc<World>) -> JoinSet<()> {
+impl Part {
+    fn consumes(self) -> bool {
+        match self {
+            Self::Amqp(role) => !role.consumes.is_empty(),
+            Self::Subscriber(_) | Self::InOrder | Self::Receiver(_) => true,
+            // These publish, or have a queue of their own and no ear for it, or take little.
+            Self::Transactions
+            | Self::Stream(_)
+            | Self::Repeating
+            | Self::RepeatingAmqp
+            | Self::Puller(_)
+            | Self::Priorities
+            | Self::Places
+            | Self::Sender(_)
+            | Self::GroupSender => false,
+        }
+    }
+}
+
+/// Everybody, in the order of their numbers.
+fn parts() -> impl Iterator<Item = Part> {
     let parts =
         AMQP.map(Part::Amqp).into_iter().chain([Part::Transactions, Part::Repeating, Part::RepeatingAmqp]);
     let parts = parts.chain(STREAM_RATES.map(Part::Stream)).chain(SUBSCRIBED.map(Part::Subscriber));
@@ -107,9 +127,18 @@ pub(crate) fn start(world: &Arc<World>) -> JoinSet<()> {
     let parts = parts.chain(SENDER_RATES.map(Part::Sender)).chain([Part::GroupSender; 2]);
     let receivers =
         RECEIVED.iter().flat_map(|(place, count)| std::iter::repeat_n(Part::Receiver(*place), *count));
-    let parts = parts.chain(receivers);
+    parts.chain(receivers)
+}
+
+/// Those that consume, and stall when they are told to.
+pub(crate) fn consumers() -> Clients {
+    Clients::of(parts().enumerate().filter(|(_, part)| part.consumes()).map(|(number, _)| number))
+}
+
+/// Starts everybody; they end with the run.
+pub(crate) fn start(world: &Arc<World>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    for (number, part) in parts.enumerate() {
+    for (number, part) in parts().enumerate() {
         let (workload, ear) = (Workload::new(world), world.ear(number));
         tasks.spawn(play(part, Arc::clone(world), workload, ear));
     }

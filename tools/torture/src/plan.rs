@@ -26,7 +26,8 @@ pub(crate) enum Fault {
     FillDisk(Duration, Meanwhile),
     /// The disk is busy for a while; as above.
     SlowDisk(Duration, Meanwhile),
-    /// The broker is ended, and bytes of a sealed segment change before it starts again; `chance` decides which.
+    /// Consumers stall until messages wait in sealed segments. Then the broker is ended, and bytes of one such segment
+    /// change before it starts again; `chance` decides which.
     Damage { end: End, chance: u64 },
     /// No fault: a quiet in which everything is accounted for.
     TakeStock,
@@ -40,6 +41,17 @@ const KILLS_PER_STOCK: u32 = 25;
 pub(crate) enum End {
     Kill,
     Stop,
+}
+
+impl End {
+    /// For how long consumers stall before damage: a few segments are filled meanwhile. After a kill the last ones are
+    /// spared, so it takes more of them.
+    pub(crate) const fn backlog_grows(self) -> Duration {
+        match self {
+            Self::Kill => Duration::from_secs(4),
+            Self::Stop => Duration::from_secs(2),
+        }
+    }
 }
 
 /// Whether the disk changes what it was given.
@@ -61,6 +73,11 @@ pub(crate) enum Meanwhile {
 pub(crate) struct Clients(u64);
 
 impl Clients {
+    /// These, by their numbers.
+    pub(crate) fn of(numbers: impl IntoIterator<Item = usize>) -> Self {
+        Self(numbers.into_iter().fold(0, |bits, number| bits | 1 << (number % 64)))
+    }
+
     pub(crate) const fn contains(self, client: usize) -> bool {
         self.0 >> (client % 64) & 1 == 1
     }
@@ -146,8 +163,9 @@ impl Fault {
             + match self {
                 Self::Kill { again_after } => again_after.iter().sum(),
                 Self::Freeze(span) | Self::FillDisk(span, _) | Self::SlowDisk(span, _) => *span,
-                Self::Stop | Self::Damage { end: End::Stop, .. } => start,
-                Self::Damage { end: End::Kill, .. } => Duration::ZERO,
+                Self::Stop => start,
+                Self::Damage { end: End::Stop, .. } => End::Stop.backlog_grows() + start,
+                Self::Damage { end: End::Kill, .. } => End::Kill.backlog_grows(),
                 Self::Cut(_) | Self::Stall(..) => Duration::ZERO,
                 Self::TakeStock => Duration::from_secs(5),
             }

@@ -20,6 +20,7 @@ use crate::plan::{DiskDamage, End, Fault, Meanwhile, Step, plan};
 use crate::report::Tally;
 use crate::server::Server;
 use crate::setup::set_up;
+use crate::stamp::Stamp;
 use crate::world::{Order, Phase, World};
 
 const PROGRESS: Duration = Duration::from_secs(5);
@@ -121,14 +122,20 @@ impl Run {
                     End::Kill => SEGMENTS_SPARED,
                     End::Stop => 0,
                 };
+                // What is consumed at once is in no sealed segment any more.
+                let stall = end.backlog_grows();
+                self.world.order(Order::Stall(clients::consumers(), stall));
+                self.wait(stall).await?;
                 match end {
                     End::Kill => self.kill().await?,
                     End::Stop => self.stop().await?,
                 }
-                self.world.ledger().may_be_damaged();
-                if let Some(place) = damage::strike(&self.disk.data_dir(), *chance, spared)? {
+                let waits = |stamp: &Stamp| self.world.ledger().waits(stamp);
+                if let Some(strike) = damage::strike(&self.disk.data_dir(), *chance, spared, waits)? {
                     self.tally.damages += 1;
-                    self.note(&format!("damage to {place}"));
+                    self.tally.aimed_damages += u32::from(strike.aim.is_some());
+                    self.world.ledger().struck(strike.copies);
+                    self.note(&format!("{strike:?}"));
                 }
                 self.start().await?;
             }

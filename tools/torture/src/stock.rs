@@ -99,6 +99,7 @@ impl Run {
         ended.context("clients do not end")?;
         self.stop().await?;
         let mut ledger = self.world.ledger();
+        ledger.end_run();
         let was_damaged = self.tally.damages > 0;
         let complaints = self.server.complaints();
         for line in complaints.into_iter().filter(|line| !was_damaged || !is_about_damage(line)) {

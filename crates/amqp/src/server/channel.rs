@@ -181,9 +181,9 @@ impl Channel {
     }
 
     /// Messages that come back if the channel ends.
-    pub(super) fn unsettled(&self) -> usize {
-        let in_transaction: usize = match &self.mode {
-            Mode::Transaction(transaction) => transaction.settles.iter().map(|later| later.held.len()).sum(),
+    pub(super) const fn unsettled(&self) -> usize {
+        let in_transaction = match &self.mode {
+            Mode::Transaction(transaction) => transaction.held(),
             Mode::Plain | Mode::Confirm(_) => 0,
         };
         self.unacked.len() + in_transaction

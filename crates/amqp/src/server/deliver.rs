@@ -27,7 +27,7 @@ use crate::codec::method::basic;
 use crate::codec::{FrameMax, Properties, PropertiesBuilder, ShortStr, TableBuf};
 use crate::headers::native_table;
 
-/// Messages that a channel may hold unacknowledged while memory is short, if its consumers have no limit. The largest
+/// Messages that a connection may hold unacknowledged while memory is short, if its consumers have no limit. The largest
 /// limit that `basic.qos` can set.
 const UNACKED_FREE: usize = u16::MAX as usize;
 
@@ -79,11 +79,20 @@ impl Session {
 
     /// Writes what waits, as long as the client reads.
     pub(super) fn write_waiting(&mut self) {
+        if self.waiting.is_empty() || !self.out.has_room() {
+            return;
+        }
+        let mut spare = self.spare_unacked();
         while self.out.has_room()
             && let Some(mut batch) = self.waiting.pop_front()
         {
             let Some(Slot::Open(channel)) = self.channels.get_mut(&batch.source.channel) else { continue };
-            self.withholds |= write_batch(channel, &mut batch, &mut self.out, self.limits.frame_max);
+            let before = channel.unacked.len();
+            write_batch(channel, &mut batch, &mut self.out, self.limits.frame_max);
+            spare = spare.saturating_sub(channel.unacked.len() - before);
+            if let Some(consumer) = channel.consumers.get_mut(&batch.source.id) {
+                self.withholds |= withhold(consumer, &mut spare);
+            }
             if !batch.rest.as_slice().is_empty() && channel.consumers.contains_key(&batch.source.id) {
                 self.waiting.push_front(batch);
                 return;
@@ -94,13 +103,25 @@ impl Session {
     /// Looks again at consumers that wait until there is memory for what they hold.
     pub(super) fn give_withheld(&mut self) {
         self.withholds = false;
+        let mut spare = self.spare_unacked();
         for slot in self.channels.values_mut() {
             let Slot::Open(channel) = slot else { continue };
-            let unacked = channel.unacked.len();
             for consumer in channel.consumers.values_mut() {
-                self.withholds |= withhold(consumer, unacked);
+                self.withholds |= withhold(consumer, &mut spare);
             }
         }
+    }
+
+    /// How many more messages the connection may hold without a limit: any number, as long as there is memory.
+    fn spare_unacked(&self) -> usize {
+        if !self.shared.broker.is_memory_short() {
+            return usize::MAX;
+        }
+        let held = |slot: &Slot| match slot {
+            Slot::Open(channel) => channel.unsettled(),
+            Slot::Closing => 0,
+        };
+        UNACKED_FREE.saturating_sub(self.channels.values().map(held).sum())
     }
 
     /// Writes all that a consumer without acknowledgements was given: it is settled and would be lost.
@@ -173,21 +194,15 @@ impl Session {
     }
 }
 
-/// Writes a batch, as long as there is room. `true` if its consumer gets no more for now.
-fn write_batch(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax) -> bool {
-    write_some(channel, batch, out, max, super::output::SOFT_BYTES)
+/// Writes a batch, as long as there is room.
+fn write_batch(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax) {
+    write_some(channel, batch, out, max, super::output::SOFT_BYTES);
 }
 
-fn write_some(
-    channel: &mut Channel,
-    batch: &mut Batch,
-    out: &mut Output,
-    max: FrameMax,
-    room: usize,
-) -> bool {
+fn write_some(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax, room: usize) {
     let number = batch.source.channel;
     // A cancelled consumer is not there any more: the rest goes back.
-    let Some(consumer) = channel.consumers.get_mut(&batch.source.id) else { return false };
+    let Some(consumer) = channel.consumers.get_mut(&batch.source.id) else { return };
     let now = Instant::now();
     let (before, mut count) = (out.len(), 0u32);
     while out.len() < room
@@ -215,20 +230,18 @@ fn write_some(
     }
     if batch.source.prefetch == 0 && count > 0 {
         consumer.withheld += consumer.window.written(count, out.len() - before);
-        return withhold(consumer, channel.unacked.len());
     }
-    false
 }
 
-/// Lets a consumer without a limit have more, unless its client holds so much that memory is short. `true` if it has to
-/// wait.
-fn withhold(consumer: &mut Consumer, unacked: usize) -> bool {
-    let source = &consumer.source;
-    let holds_much = consumer.acks == Acks::Wanted && unacked > UNACKED_FREE;
-    if consumer.withheld == 0 || (holds_much && source.queue.is_memory_short()) {
+/// Lets a consumer without a limit have more, unless its connection holds so much that it has none to spare. `true` if it
+/// has to wait.
+fn withhold(consumer: &mut Consumer, spare: &mut usize) -> bool {
+    if consumer.withheld == 0 || (consumer.acks == Acks::Wanted && *spare == 0) {
         return consumer.withheld > 0;
     }
     let more = std::mem::take(&mut consumer.withheld);
+    *spare = spare.saturating_sub(more as usize);
+    let source = &consumer.source;
     if let Some(id) = source.seat().consumer {
         source.queue.add_credit(id, more);
     }

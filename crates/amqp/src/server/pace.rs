@@ -151,6 +151,9 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::sync::Arc;
+
+    use tokio::sync::Semaphore;
 
     use super::*;
 
@@ -173,6 +176,37 @@ mod tests {
         assert!(pace.is_behind(), "it goes on waiting");
         pace.caught_up(Awaits::Acks).await;
         assert!(!pace.is_behind());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hundred_paced_publishers_wait_for_their_turns() {
+        // One goes on every 50 milliseconds, in the order in which they came.
+        let gate = Arc::new(Semaphore::new(0));
+        let publishers: Vec<_> = (0..100)
+            .map(|_| {
+                let gate = Arc::clone(&gate);
+                tokio::spawn(async move {
+                    let mut pace = Pace::default();
+                    for _ in 0..3 {
+                        let gate = Arc::clone(&gate);
+                        pace.pause_until(async move { gate.acquire().await.unwrap().forget() });
+                        pace.caught_up(Awaits::NoAcks).await;
+                        assert_eq!(
+                            pace.pacing(),
+                            Pacing::Paced,
+                            "one that gives up takes the turns of others"
+                        );
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..300 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            gate.add_permits(1);
+        }
+        for publisher in publishers {
+            publisher.await.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -208,7 +208,8 @@ impl Session {
         let consumed = channel.consumed_queues();
         self.stop_consumers(ids).await;
         self.waiting.retain(|batch| batch.source.channel != number);
-        return_unsettled(self.channels.remove(&number).into_iter().collect()).await;
+        let slots = self.channels.remove(&number).into_iter().collect();
+        Leaving { refused: Vec::new(), unfinished: None, slots }.leave().await;
         delete_left_alone(consumed).await;
     }
 
@@ -235,7 +236,7 @@ impl Session {
         self.consumers = FuturesUnordered::new();
         self.waiting.clear();
         self.flush_acks();
-        self.leave_refused();
+        let refused = self.take_refused();
         let mut consumed = Vec::new();
         let slots: Vec<Slot> = self.channels.drain().map(|(_, slot)| slot).collect();
         for slot in &slots {
@@ -243,7 +244,7 @@ impl Session {
                 consumed.extend(channel.consumed_queues());
             }
         }
-        return_unsettled(slots).await;
+        Leaving { refused, unfinished: self.unfinished.take(), slots }.leave().await;
         delete_left_alone(consumed).await;
         if std::mem::take(&mut self.owns_queues) {
             self.shared.broker.end_session(self.id).await;
@@ -359,15 +360,38 @@ impl Session {
     }
 }
 
-/// Gives back what channels hold.
-async fn return_unsettled(slots: Vec<Slot>) {
-    let unsettled = |slot: &Slot| match slot {
-        Slot::Open(channel) => channel.unsettled(),
-        Slot::Closing => 0,
-    };
-    if slots.iter().map(unsettled).sum::<usize>() > RETURNED_HERE_MAX {
-        // Millions take seconds, which others need.
-        let _ = tokio::task::spawn_blocking(move || drop(slots)).await;
+/// What a channel or a connection that ends leaves to the broker. The fields are dropped in this order: what was said
+/// counts before the rest goes back.
+struct Leaving {
+    refused: Vec<(Settle, Groups)>,
+    unfinished: Option<Unfinished>,
+    slots: Vec<Slot>,
+}
+
+impl Leaving {
+    async fn leave(self) {
+        if self.messages() > RETURNED_HERE_MAX {
+            // Millions take seconds, which others need.
+            let _ = tokio::task::spawn_blocking(move || drop(self)).await;
+        }
+    }
+
+    fn messages(&self) -> usize {
+        let unsettled = |slot: &Slot| match slot {
+            Slot::Open(channel) => channel.unsettled(),
+            Slot::Closing => 0,
+        };
+        let refused: usize = self.refused.iter().map(|(_, groups)| groups.len()).sum();
+        let unfinished = self.unfinished.as_ref().map_or(0, |commit| commit.transaction.held());
+        refused + unfinished + self.slots.iter().map(unsettled).sum::<usize>()
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        for (what, mut groups) in std::mem::take(&mut self.refused) {
+            groups.settle_eventually(what);
+        }
     }
 }
 
@@ -381,7 +405,7 @@ async fn delete_left_alone(queues: Vec<QueueHandle>) {
 impl Drop for Session {
     fn drop(&mut self) {
         // Only if the connection did not end as it should.
-        self.leave_refused();
+        drop(Leaving { refused: self.take_refused(), unfinished: self.unfinished.take(), slots: Vec::new() });
         if self.owns_queues
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -459,13 +483,37 @@ mod tests {
         let (_, held) = with_one_held(&broker).await;
         let mut transaction = Box::<Transaction>::default();
         for count in [2, 3] {
-            transaction.settles.push(LaterSettle { held: vec![held.clone(); count], what: Settle::Ack });
+            transaction.settle(LaterSettle { held: vec![held.clone(); count], what: Settle::Ack });
         }
         let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp));
         channel.unacked.push(held);
         assert_eq!(channel.unsettled(), 1);
         channel.mode = Mode::Transaction(transaction);
         assert_eq!(channel.unsettled(), 6);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_leaves_much_keeps_no_thread() {
+        let broker = Broker::open_on(Arc::new(FaultyDisk::new()), BrokerOptions::new("memory")).unwrap();
+        let (queue, held) = with_one_held(&broker).await;
+        for in_transaction in [false, true] {
+            let mut session = session(&broker);
+            let many = vec![held.clone(); RETURNED_HERE_MAX + 1];
+            if in_transaction {
+                let mut transaction = Box::<Transaction>::default();
+                transaction.settle(LaterSettle { held: many, what: Settle::Ack });
+                session.unfinished = Some(Unfinished { channel: 1, transaction });
+            } else {
+                let mut groups = Groups::default();
+                many.iter().for_each(|held| groups.add(held));
+                session.refused_settles.push((Settle::Undelivered, groups));
+            }
+            // It runs only if the session lets go of this thread.
+            let other = tokio::spawn(async {});
+            session.end().await;
+            assert!(other.is_finished());
+            assert_eq!(queue.in_flight(), 0);
+        }
     }
 
     #[tokio::test]
@@ -478,7 +526,7 @@ mod tests {
 
         let mut session = session(&broker);
         let mut transaction = Box::<Transaction>::default();
-        transaction.settles.push(LaterSettle { held: vec![held], what: Settle::Ack });
+        transaction.settle(LaterSettle { held: vec![held], what: Settle::Ack });
         session.block("no room");
         session.unfinished = Some(Unfinished { channel: 1, transaction });
         assert_eq!(told(&mut session), ["connection.blocked"]);

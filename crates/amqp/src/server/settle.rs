@@ -48,6 +48,11 @@ impl Groups {
         self.groups.is_empty()
     }
 
+    /// How many messages are here.
+    pub(super) fn len(&self) -> usize {
+        self.groups.iter().map(|(_, held)| held.len()).sum()
+    }
+
     /// Settles all and forgets them.
     ///
     /// # Errors
@@ -157,7 +162,7 @@ impl Session {
         if let Ok(channel) = self.channel(number)
             && let Mode::Transaction(transaction) = &mut channel.mode
         {
-            transaction.settles.push(LaterSettle { held, what });
+            transaction.settle(LaterSettle { held, what });
             return;
         }
         self.settle_now(&held, what);
@@ -203,12 +208,11 @@ impl Session {
         }
     }
 
-    /// The client goes: the broker settles what could not be written down, as soon as it can.
-    pub(super) fn leave_refused(&mut self) {
-        self.acks.settle_eventually(Settle::Ack);
-        for (what, mut groups) in std::mem::take(&mut self.refused_settles) {
-            groups.settle_eventually(what);
-        }
+    /// What could not be written down. The client goes: the broker is to settle it as soon as it can.
+    pub(super) fn take_refused(&mut self) -> Vec<(Settle, Groups)> {
+        let mut refused = vec![(Settle::Ack, std::mem::take(&mut self.acks))];
+        refused.append(&mut self.refused_settles);
+        refused
     }
 
     fn note_refused(&mut self, error: QueueError) {

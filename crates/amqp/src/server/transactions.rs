@@ -21,7 +21,11 @@ pub(super) struct Transaction {
     pub(super) holds: Vec<Hold>,
     /// How much of it is not used yet.
     unused: usize,
-    pub(super) settles: Vec<LaterSettle>,
+    settles: Vec<LaterSettle>,
+    /// How many messages that are.
+    held: usize,
+    /// What a commit has settled, and must still wait for.
+    settling: Vec<Settling>,
 }
 
 impl Transaction {
@@ -49,9 +53,20 @@ impl Transaction {
         self.publishes.push(message);
         Ok(wait)
     }
+
+    /// Settles messages with the commit.
+    pub(super) fn settle(&mut self, later: LaterSettle) {
+        self.held += later.held.len();
+        self.settles.push(later);
+    }
+
+    /// How many messages come back if there is no commit.
+    pub(super) const fn held(&self) -> usize {
+        self.held
+    }
 }
 
-/// A commit whose publishes did not fit on the disk. Its client waits for the answer, as RabbitMQ's would.
+/// A commit for which there was no room on the disk, for its publishes or for what it settles. Its client waits for the answer, as RabbitMQ's would.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     pub(super) channel: u16,
@@ -143,18 +158,15 @@ impl Session {
     ) -> Result<(), Refusal> {
         let broker = self.shared.broker.clone();
         broker.wait_for(written).await?;
-        let settled = loop {
-            let mut begun = Vec::new();
-            let settled = self.begin_settles(&mut done.settles, &mut begun);
-            for settling in begun {
-                settling.done().await?;
-            }
-            if settled != Err(QueueError::Busy) {
-                break settled;
+        let outcome = loop {
+            let begun = self.begin_settles(&mut done.settles, &mut done.settling);
+            let outcome = begun.and(settled(&mut done.settling).await);
+            if outcome != Err(QueueError::Busy) {
+                break outcome;
             }
             broker.disk_caught_up().await;
         };
-        match settled {
+        match outcome {
             Ok(()) => {
                 // The channel may have been closed while this waited for the disk.
                 if self.is_open(number) {
@@ -204,4 +216,13 @@ impl Session {
             Mode::Plain | Mode::Confirm(_) => Err(Refusal::precondition("channel is not transactional")),
         }
     }
+}
+
+/// Waits until all is done, and forgets what is. What found no room is left.
+async fn settled(settling: &mut Vec<Settling>) -> Result<(), QueueError> {
+    while let Some(last) = settling.last_mut() {
+        last.done().await?;
+        settling.pop();
+    }
+    Ok(())
 }

@@ -22,6 +22,8 @@ const LEASE_LEAST: Micros = 2_400_000;
 const TOLD_MAX: usize = 40;
 /// Copies that are done and still told of, in case one comes back.
 const REMEMBERED: usize = 50_000;
+/// If so many places are damaged, and not one message is reported, then the run did not test what becomes of messages.
+const STRIKES_IN_VAIN: u32 = 10;
 
 /// A connection, or a stream of one, that holds messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,6 +76,10 @@ pub(crate) struct Ledger {
     pub(super) groups: Groups,
     /// Segments were damaged since the books were last closed.
     may_be_damaged: bool,
+    /// How many copies were in the frames that were hit since then.
+    may_be_lost: u64,
+    /// How often the disk was damaged.
+    strikes: u32,
     /// What may come of that, until the broker has said what it lost.
     suspects: Vec<Violation>,
     violations: Vec<Violation>,
@@ -446,15 +452,40 @@ impl Ledger {
         self.horizons.clear();
     }
 
-    /// Bytes of the disk were changed: messages may be lost, if the broker says so.
-    pub(crate) fn may_be_damaged(&mut self) {
+    /// Bytes of the disk were changed: messages may be lost, if the broker says so, but no more than these copies.
+    pub(crate) fn struck(&mut self, copies: u64) {
         self.may_be_damaged = true;
+        self.may_be_lost += copies;
+        self.strikes += 1;
+    }
+
+    /// The run is over. If damage never hit a message that the broker needed, it has shown nothing.
+    pub(crate) fn end_run(&mut self) {
+        if self.strikes >= STRIKES_IN_VAIN && self.totals.reported_damaged == 0 {
+            let fact = format!("{} segments were damaged, and no message was lost by it", self.strikes);
+            self.report(Violation::new(What::NotExercised, fact));
+        }
+    }
+
+    /// Whether a copy of a message is in a queue for certain, as far as clients know.
+    pub(crate) fn waits(&self, stamp: &Stamp) -> bool {
+        stamp.durability == Durability::Durable
+            && stamp.copies().any(|copy| {
+                self.records.get(&copy).is_some_and(|record| {
+                    matches!(record.promise, Promise::Confirmed { .. }) && record.custody == Custody::Waiting
+                })
+            })
     }
 
     /// What the broker has reported accounts for as many losses, and for what comes of them. The rest it has lost silently.
     fn judge_suspects(&mut self, reported: u64) {
         self.may_be_damaged = false;
         self.totals.reported_damaged += reported;
+        let hit = std::mem::take(&mut self.may_be_lost);
+        if reported > hit {
+            let fact = format!("{reported} messages are reported as damaged, and {hit} were hit");
+            self.report(Violation::new(What::OverReported, fact));
+        }
         let mut left = reported;
         for suspect in std::mem::take(&mut self.suspects) {
             let is_loss = suspect.what == What::Lost;

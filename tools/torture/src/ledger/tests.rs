@@ -96,7 +96,7 @@ fn a_message_on_a_damaged_disk_may_be_lost_if_the_broker_says_so() {
             story.confirmed(stamp(seq));
         }
         story.killed();
-        story.ledger.may_be_damaged();
+        story.ledger.struck(3);
         story.ledger.close_books(reported);
         assert_eq!(story.ledger.violations().len(), violations, "{lost} lost, {reported} reported");
         assert_eq!(story.ledger.totals().lost_to_damage, lost.min(reported));
@@ -105,6 +105,45 @@ fn a_message_on_a_damaged_disk_may_be_lost_if_the_broker_says_so() {
         story.ledger.close_books(0);
         assert_eq!(story.ledger.violations().len(), violations + 1);
     }
+}
+
+#[test]
+fn no_more_may_be_lost_to_damage_than_was_hit() {
+    for (reported, found) in [(2, vec![]), (3, vec![What::OverReported])] {
+        let mut story = Story::new();
+        story.ledger.struck(0);
+        story.ledger.struck(2);
+        story.ledger.close_books(reported);
+        assert_eq!(story.found(), found);
+    }
+    let mut story = Story::new();
+    story.ledger.struck(1);
+    story.ledger.close_books(1);
+    story.ledger.close_books(1);
+    assert_eq!(story.found(), [What::OverReported], "what was hit counts once");
+}
+
+#[test]
+fn damage_that_never_hits_a_message_makes_a_run_worthless() {
+    for (strikes, reported, found) in [(9, 0, vec![]), (10, 0, vec![What::NotExercised]), (10, 1, vec![])] {
+        let mut story = Story::new();
+        (0..strikes).for_each(|_| story.ledger.struck(1));
+        story.ledger.close_books(reported);
+        story.ledger.end_run();
+        assert_eq!(story.found(), found, "{strikes} strikes, {reported} reported");
+    }
+}
+
+#[test]
+fn a_message_waits_from_its_confirm_until_somebody_has_it() {
+    let mut story = Story::new();
+    let one = story.confirmed(stamp(1));
+    assert!(story.ledger.waits(&stamp(1)) && !story.ledger.waits(&stamp(2)));
+    let transient = Stamp { durability: Durability::Transient, ..stamp(3) };
+    story.confirmed(transient);
+    assert!(!story.ledger.waits(&transient));
+    story.delivered(one, Place::WORK_A, 1);
+    assert!(!story.ledger.waits(&stamp(1)), "it may be acknowledged any moment");
 }
 
 #[test]

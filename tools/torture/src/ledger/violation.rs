@@ -41,6 +41,10 @@ pub(crate) enum What {
     NotReturned,
     /// A repetition that was not recognised.
     NotRecognised,
+    /// More was lost to damage than was hit.
+    OverReported,
+    /// The run did not do to the broker what it is there for.
+    NotExercised,
     /// The broker did not do in time what it should.
     Stuck,
     /// The broker complained, or ended by itself.
@@ -61,6 +65,8 @@ impl What {
             | Self::DeadLetter
             | Self::NotReturned
             | Self::NotRecognised
+            | Self::OverReported
+            | Self::NotExercised
             | Self::Stuck
             | Self::Broker => false,
         }
