@@ -1,13 +1,15 @@
-//! Which queues there are. Looking one up takes no lock; creating and deleting are one at a time.
+//! Which queues there are. Looking one up takes no lock; creating and deleting are one at a time, but do not wait for the
+//! disk under their lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::request::SessionId;
+use crate::shared::Written;
 use crate::slot::Slot;
 
 /// All queues, by name and by id.
@@ -17,6 +19,22 @@ pub(crate) struct Catalog {
     by_id: HashMap<QueueId, Arc<Slot>>,
     /// Queues that belong to a connection, so that its end need not look at all there are.
     by_owner: Mutex<BTreeMap<SessionId, Vec<Arc<Slot>>>>,
+}
+
+/// What the lock of changes guards, beside the catalog itself.
+#[derive(Debug)]
+pub(crate) struct CatalogChanges {
+    /// The latest deletion of a durable queue.
+    pub(crate) last_delete: Written,
+}
+
+/// The right to change which queues there are.
+pub(crate) type CatalogGuard<'a> = MutexGuard<'a, CatalogChanges>;
+
+impl Default for CatalogChanges {
+    fn default() -> Self {
+        Self { last_delete: Written::NOTHING }
+    }
 }
 
 impl Catalog {
