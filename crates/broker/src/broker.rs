@@ -1,31 +1,30 @@
-//! The handle that every way in holds, its life, and the catalog of queues. Messages are in `messages.rs`.
+//! The handle that every way in holds, its life, and what can be said of queues. Messages are in `messages.rs`, how queues
+//! come and go in `declare.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
 use nexo_core::config::QueueConfig;
-use nexo_core::message::Durability;
 use nexo_core::queue::{Outgoing, Outline};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{AppendError, Claim, Log, LogOptions, Patience, Urgency};
-use nexo_types::{Offset, QueueName, Timestamp, limits};
+use nexo_types::{Offset, QueueName, Timestamp};
 
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::connections::Connections;
-use crate::difference::first_difference;
 use crate::disk_room::DiskRoom;
-use crate::error::{CreateError, DeleteError, OpenError, QueueError};
+use crate::error::{CreateError, OpenError, QueueError};
 use crate::exchanges::Exchanges;
 use crate::intake::Intake;
 use crate::keeper::Keeper;
 use crate::options::BrokerOptions;
 use crate::recovery;
-use crate::request::{DeleteIf, ListRequest};
+use crate::request::ListRequest;
 use crate::shared::{Shared, not_found};
-use crate::slot::{Slot, SlotState};
+use crate::slot::Slot;
 use crate::stats::{BrokerStats, Health, QueueStats};
 use crate::system::{self, ProcessStats};
 use crate::threads::Threads;
@@ -92,8 +91,7 @@ impl Broker {
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
             keeper: Keeper::default(),
-            creating: parking_lot::Mutex::new(()),
-            catalog_change: tokio::sync::Mutex::new(()),
+            catalog_change: parking_lot::Mutex::default(),
             next_queue: AtomicU64::new(restored.next_queue),
             next_consumer: AtomicU64::new(1),
             memory_bytes: AtomicI64::new(0),
@@ -168,29 +166,6 @@ impl Broker {
         &self.shared.outgoing
     }
 
-    /// Creates a queue. `true` if it is new, `false` if it was there with the same settings.
-    ///
-    /// # Errors
-    /// If it was there with other settings, a setting cannot be, or the log takes no more.
-    pub async fn create_queue(&self, name: &QueueName, config: QueueConfig) -> Result<bool, CreateError> {
-        config.check(name)?;
-        self.shared.refuse_if_stopping()?;
-        let _changing = self.shared.catalog_change.lock().await;
-        if let Some(slot) = self.shared.catalog.get(name) {
-            let state = slot.state.lock();
-            return match first_difference(state.queue.config(), &config) {
-                None => Ok(false),
-                Some((existing, asked)) => Err(CreateError::Differs { name: name.clone(), existing, asked }),
-            };
-        }
-        if self.shared.catalog.len() >= limits::QUEUES_MAX {
-            return Err(CreateError::TooMany { max: limits::QUEUES_MAX });
-        }
-        let (_, written) = self.shared.add_queue(name, config, Durability::Durable, None)?;
-        self.shared.wait_for(written).await?;
-        Ok(true)
-    }
-
     /// Changes settings of a queue: `change` makes the new ones from those it has, and is called once.
     ///
     /// # Errors
@@ -219,42 +194,6 @@ impl Broker {
     /// If there is no such queue, or the log takes no more.
     pub async fn pause_queue(&self, name: &QueueName, paused: bool) -> Result<(), CreateError> {
         self.update_queue(name, |config| QueueConfig { paused, ..config.clone() }).await
-    }
-
-    /// Deletes a queue with all that is in it. Gives back how many messages that were.
-    ///
-    /// # Errors
-    /// If there is no such queue, or the log takes no more.
-    pub async fn delete_queue(&self, name: &QueueName) -> Result<u64, QueueError> {
-        match self.delete_queue_if(name, DeleteIf::default()).await {
-            Ok(count) => Ok(count),
-            Err(DeleteError::Queue(error)) => Err(error),
-            Err(error @ (DeleteError::InUse { .. } | DeleteError::NotEmpty { .. })) => {
-                Err(QueueError::Unavailable { reason: error.to_string() })
-            }
-        }
-    }
-
-    /// As [`Self::delete_queue`], on conditions.
-    ///
-    /// # Errors
-    /// If a condition does not hold, there is no such queue, or the log takes no more.
-    pub async fn delete_queue_if(&self, name: &QueueName, only_if: DeleteIf) -> Result<u64, DeleteError> {
-        self.shared.refuse_if_stopping()?;
-        let _changing = self.shared.catalog_change.lock().await;
-        let slot = self.slot(name)?;
-        let check = |state: &SlotState, now| {
-            if only_if.unused && state.queue.consumers().0 > 0 {
-                return Err(DeleteError::InUse { name: name.clone() });
-            }
-            if only_if.empty && state.queue.figures(now).ready > 0 {
-                return Err(DeleteError::NotEmpty { name: name.clone() });
-            }
-            Ok(())
-        };
-        let (written, count) = self.shared.remove_queue(&slot, check)??;
-        self.shared.wait_for(written).await?;
-        Ok(count)
     }
 
     /// Takes everything that waits out of a queue. Gives back how many messages that were.

@@ -1,4 +1,5 @@
-//! Which queues there are. Looking one up takes no lock; creating and deleting are one at a time.
+//! Which queues there are. Looking one up takes no lock; creating and deleting are one at a time, but do not wait for the
+//! disk under their lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::request::SessionId;
+use crate::shared::Written;
 use crate::shared_configs::SharedConfigs;
 use crate::slot::Slot;
 
@@ -22,6 +24,22 @@ pub(crate) struct Catalog {
     configs: Mutex<SharedConfigs>,
     /// How many queues there are; asked for with every push.
     count: AtomicUsize,
+}
+
+/// What the lock of changes guards, beside the catalog itself.
+#[derive(Debug)]
+pub(crate) struct CatalogChanges {
+    /// The latest deletion of a durable queue.
+    pub(crate) last_delete: Written,
+}
+
+/// The right to change which queues there are.
+pub(crate) type CatalogGuard<'a> = MutexGuard<'a, CatalogChanges>;
+
+impl Default for CatalogChanges {
+    fn default() -> Self {
+        Self { last_delete: Written::NOTHING }
+    }
 }
 
 impl Catalog {

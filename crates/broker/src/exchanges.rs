@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use nexo_core::topology::{
-    BindError, Binding, DeclareError, DeleteError, DeleteIf, ExchangeSpec, PassiveError, Plan, Routes,
-    Topology, UnbindError,
+    BindError, Binding, DeclareError, DeleteError, DeleteIf, Destination, ExchangeSpec, PassiveError, Plan,
+    Routes, Topology, UnbindError,
 };
 use nexo_log::{AppendError, Claim, EntryKind, EntryRef, Urgency};
 use nexo_types::{ExchangeName, QueueId};
@@ -33,6 +33,8 @@ pub(crate) struct Exchanges {
 #[derive(Debug)]
 struct State {
     topology: Topology,
+    /// The latest change that was written down, which may not be safe yet.
+    last_change: Written,
     dirty: bool,
     snapshot: Snapshot,
 }
@@ -42,7 +44,8 @@ impl Exchanges {
     pub(crate) fn new(topology: Topology, snapshot: Snapshot) -> Self {
         let routes = ArcSwap::new(topology.routes());
         let generation = AtomicU64::new(topology.generation());
-        Self { state: Mutex::new(State { topology, dirty: true, snapshot }), routes, generation }
+        let state = State { topology, last_change: Written::NOTHING, dirty: true, snapshot };
+        Self { state: Mutex::new(state), routes, generation }
     }
 
     /// Where messages go, as of now.
@@ -70,7 +73,9 @@ impl Exchanges {
 }
 
 impl Shared {
-    /// Decides, writes down and applies a change of exchanges or bindings.
+    /// Decides, writes down and applies a change of exchanges or bindings. Where nothing is written down, its caller waits for
+    /// the latest change before it: that everything is as asked for, or could be done, may be due to one that is not safe
+    /// yet.
     pub(crate) fn change_topology<E>(
         &self,
         decide: impl FnOnce(&Topology) -> Result<Plan, E>,
@@ -82,11 +87,13 @@ impl Shared {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let payloads: Vec<bytes::Bytes> = plan.to_write().map(|record| record.encode()).collect();
-        let mut written = Written::NOTHING;
+        let mut written = state.last_change;
         if !payloads.is_empty() {
             let entry = |payload| EntryRef { queue: TOPOLOGY, kind: EntryKind::Record, spans: &[], payload };
             let entries: Vec<EntryRef<'_>> = payloads.iter().map(|payload| entry(payload)).collect();
-            written = Written::at(self.log.append(&entries, urgency, Claim::Reserved)?.end, urgency);
+            let end = self.log.append(&entries, urgency, Claim::Reserved)?.end;
+            written = Written::at(end, urgency);
+            state.last_change = Written::at(end, Urgency::Synced);
             state.dirty = true;
         }
         if !plan.is_empty() {
@@ -150,15 +157,29 @@ impl Broker {
         name: &ExchangeName,
         spec: ExchangeSpec,
     ) -> Result<(), ExchangeError<DeclareError>> {
-        self.change(|topology| topology.decide_declare(name, spec)).await
+        let written = self.begin_declare_exchange(name, spec)?;
+        Ok(self.shared.wait_for(written).await?)
     }
 
-    /// Whether there is such an exchange.
+    /// As [`Self::declare_exchange`], and does not wait for the disk: gives back what to wait for before anybody is told.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_declare_exchange(
+        &self,
+        name: &ExchangeName,
+        spec: ExchangeSpec,
+    ) -> Result<Written, ExchangeError<DeclareError>> {
+        self.change(|topology| topology.decide_declare(name, spec))
+    }
+
+    /// Whether there is such an exchange. Gives back what to wait for before anybody is told so.
     ///
     /// # Errors
     /// If there is none.
-    pub fn check_exchange(&self, name: &ExchangeName) -> Result<(), PassiveError> {
-        self.shared.exchanges.state.lock().topology.check(name).map(|_| ())
+    pub fn check_exchange(&self, name: &ExchangeName) -> Result<Written, PassiveError> {
+        let state = self.shared.exchanges.state.lock();
+        state.topology.check(name).map(|_| state.last_change)
     }
 
     /// Deletes an exchange with its bindings.
@@ -170,7 +191,20 @@ impl Broker {
         name: &ExchangeName,
         only_if: DeleteIf,
     ) -> Result<(), ExchangeError<DeleteError>> {
-        self.change(|topology| topology.decide_delete(name, only_if)).await
+        let written = self.begin_delete_exchange(name, only_if)?;
+        Ok(self.shared.wait_for(written).await?)
+    }
+
+    /// As [`Self::delete_exchange`], and does not wait for the disk: gives back what to wait for before anybody is told.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_delete_exchange(
+        &self,
+        name: &ExchangeName,
+        only_if: DeleteIf,
+    ) -> Result<Written, ExchangeError<DeleteError>> {
+        self.change(|topology| topology.decide_delete(name, only_if))
     }
 
     /// Binds a queue or an exchange to an exchange.
@@ -178,7 +212,23 @@ impl Broker {
     /// # Errors
     /// If an end of it is not there, its arguments mean nothing, or the log takes no more.
     pub async fn bind(&self, binding: Binding) -> Result<(), ExchangeError<BindError>> {
-        self.change(|topology| topology.decide_bind(binding)).await
+        let written = self.begin_bind(binding)?;
+        Ok(self.shared.wait_for(written).await?)
+    }
+
+    /// As [`Self::bind`], and does not wait for the disk: gives back what to wait for before anybody is told.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_bind(&self, binding: Binding) -> Result<Written, ExchangeError<BindError>> {
+        let destination = binding.destination().clone();
+        let written = self.change(|topology| topology.decide_bind(binding))?;
+        // If the binding itself is not written down, the queue must be safe all the same.
+        let queue = match &destination {
+            Destination::Queue(name) => self.queue(name),
+            Destination::Exchange(_) => None,
+        };
+        Ok(queue.map_or(written, |queue| written.and(queue.created())))
     }
 
     /// Takes a binding away, if it is there.
@@ -186,20 +236,26 @@ impl Broker {
     /// # Errors
     /// If the log takes no more.
     pub async fn unbind(&self, binding: &Binding) -> Result<(), ExchangeError<UnbindError>> {
-        self.change(|topology| topology.decide_unbind(binding)).await
+        let written = self.begin_unbind(binding)?;
+        Ok(self.shared.wait_for(written).await?)
     }
 
-    async fn change<E>(
+    /// As [`Self::unbind`], and does not wait for the disk: gives back what to wait for before anybody is told.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_unbind(&self, binding: &Binding) -> Result<Written, ExchangeError<UnbindError>> {
+        self.change(|topology| topology.decide_unbind(binding))
+    }
+
+    fn change<E>(
         &self,
         decide: impl FnOnce(&Topology) -> Result<Plan, E>,
-    ) -> Result<(), ExchangeError<E>> {
+    ) -> Result<Written, ExchangeError<E>> {
         self.shared.refuse_if_stopping()?;
-        let written = self
-            .shared
+        self.shared
             .change_topology(decide, Urgency::Synced)
             .map_err(|error| self.shared.refused(&error))?
-            .map_err(ExchangeError::Refused)?;
-        self.shared.wait_for(written).await?;
-        Ok(())
+            .map_err(ExchangeError::Refused)
     }
 }

@@ -13,11 +13,11 @@ use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
 use crate::dead_letter_move::DeadLetterMove;
-use crate::error::{CreateError, PushError, QueueError};
+use crate::error::{PushError, QueueError};
 use crate::flow::{Evenness, Pacing};
 use crate::messages::{PushRound, settle_patience};
 use crate::owed::SocketState;
-use crate::request::{Declaration, SessionId, Settle};
+use crate::request::{SessionId, Settle};
 use crate::shared::{Confirm, Shared, Written, not_found};
 use crate::slot::{Slot, SlotState};
 use crate::subscription::{Kind, Subscription};
@@ -33,7 +33,7 @@ pub(crate) const SETTLE_SLICE: usize = 4_096;
 /// A queue. Cheap to clone; if the queue is deleted, calls answer that it does not exist.
 #[derive(Clone, Debug)]
 pub struct QueueHandle {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     pub(crate) slot: Arc<Slot>,
     protocol: Option<Protocol>,
 }
@@ -118,38 +118,8 @@ impl Broker {
         Some(self.handle(slot))
     }
 
-    fn handle(&self, slot: Arc<Slot>) -> QueueHandle {
+    pub(crate) fn handle(&self, slot: Arc<Slot>) -> QueueHandle {
         QueueHandle { shared: Arc::clone(&self.shared), slot, protocol: self.protocol }
-    }
-
-    /// The queue of this name, created if there is none; with it, whether it is new. Whether one that was there is what
-    /// was asked for, the caller decides.
-    ///
-    /// # Errors
-    /// If a setting cannot be, or the log takes no more.
-    pub async fn declare_queue(
-        &self,
-        name: &QueueName,
-        declaration: Declaration,
-    ) -> Result<(QueueHandle, bool), CreateError> {
-        declaration.config.check(name)?;
-        self.shared.refuse_if_stopping()?;
-        let _changing = self.shared.catalog_change.lock().await;
-        if let Some(found) = self.queue(name) {
-            found.touch();
-            return Ok((found, false));
-        }
-        let max = nexo_types::limits::QUEUES_MAX;
-        if self.shared.catalog.len() >= max {
-            return Err(CreateError::TooMany { max });
-        }
-        // What belongs to a connection does not outlive it, nor the process.
-        let durability =
-            if declaration.owner.is_some() { Durability::Transient } else { declaration.durability };
-        let (slot, written) =
-            self.shared.add_queue(name, declaration.config, durability, declaration.owner)?;
-        self.shared.wait_for(written).await?;
-        Ok((self.handle(slot), true))
     }
 
     /// Waits until a change is as safe as its queue promises.
@@ -183,14 +153,6 @@ impl Broker {
         };
         // If it failed, the next push says so.
         let _ = self.shared.wait_for(Written::at(end, urgency)).await;
-    }
-
-    /// Deletes all queues that belong to a connection, because it has ended.
-    pub async fn end_session(&self, session: SessionId) {
-        for slot in self.shared.catalog.owned_by(session) {
-            // It may be gone already.
-            let _ = self.delete_queue(&slot.name).await;
-        }
     }
 }
 
@@ -578,19 +540,6 @@ impl QueueHandle {
                 self.shared.bury_soon(&self.slot, deaths);
                 Err(self.shared.refused(&error))
             }
-        }
-    }
-
-    /// Deletes the queue if it goes with its last consumer and has none, and returns when it is gone. The subscription
-    /// that ended last sees to that as well, but nobody can wait for it.
-    pub async fn delete_if_left_alone(&self) {
-        if !self.slot.state.lock().is_left_alone() {
-            return;
-        }
-        let _changing = self.shared.catalog_change.lock().await;
-        let check = |state: &SlotState, _| if state.is_left_alone() { Ok(()) } else { Err(()) };
-        if let Err(error) = self.shared.remove_queue(&self.slot, check) {
-            tracing::debug!(queue = %self.slot.name, %error, "a queue without consumers was not deleted");
         }
     }
 

@@ -310,7 +310,7 @@ impl Shared {
             segments.iter().filter(|s| s.sealed && s.live_bytes == 0).map(|s| s.id).collect();
         let sparse: BTreeSet<SegmentId> = self.sparse_segments().iter().map(|s| s.id).collect();
         let (replay_from, mut slots) = {
-            let _creating = self.creating.lock();
+            let _changing = self.catalog_change.lock();
             (self.log.next_position(), self.catalog.all())
         };
         let mut manifest = Manifest { replay_from, ..Manifest::default() };

@@ -4,6 +4,7 @@
 //! `nexo-core`; this crate decides nothing about messages, it brings time, disk and threads to the rules.
 //!
 //! - [`Broker`] (`broker.rs`, `messages.rs`, `peek.rs`): the calls.
+//! - `declare.rs`, `lifecycle.rs`: how queues come and go.
 //! - `shared.rs`: the way every change takes: lock, decide, write down, apply, see what follows, hand out.
 //! - `mailbox.rs`, `subscription.rs`: consumers. `flow.rs`: publishers that would starve them are slowed.
 //!   `owed.rs`: for how long a consumer has waited for the broker.
@@ -19,6 +20,7 @@ mod catalog;
 mod clock;
 mod connections;
 mod dead_letter_move;
+mod declare;
 mod delivery;
 mod describe;
 mod difference;
@@ -62,6 +64,7 @@ mod workers;
 
 pub use broker::Broker;
 pub use connections::{ConnectionCounts, ConnectionPermit, Connections, Presence};
+pub use declare::Declared;
 pub use delivery::Delivery;
 pub use describe::{BindingShown, QueueDetails, QueueKind};
 pub use error::{

@@ -10,6 +10,7 @@ use nexo_core::record::Record;
 use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{QueueId, QueueName, Timestamp};
 
+use crate::catalog::CatalogGuard;
 use crate::error::QueueError;
 use crate::request::SessionId;
 use crate::shared::{Encoded, Shared, Written, not_found};
@@ -17,28 +18,28 @@ use crate::slot::{Slot, SlotState};
 use crate::workers::Work;
 
 impl Shared {
-    /// Writes down that a queue exists, and makes it so. The caller holds the catalog's lock.
+    /// Writes down that a queue exists, and makes it so. It is not safe yet when this returns.
     pub(crate) fn add_queue(
         self: &Arc<Self>,
+        _changing: &CatalogGuard<'_>,
         name: &QueueName,
         config: QueueConfig,
         durability: Durability,
         owner: Option<SessionId>,
-    ) -> Result<(Arc<Slot>, Written), QueueError> {
+    ) -> Result<Arc<Slot>, QueueError> {
         let id = QueueId(self.next_queue.fetch_add(1, Ordering::Relaxed));
         let now = self.clock.now();
         let mut written = Written::NOTHING;
-        let creating = self.creating.lock();
         if durability == Durability::Durable {
             let create = Record::Create { name: name.clone(), config: config.clone(), at: now };
             let appended =
                 self.append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal, Patience::Wait);
             written = Written::at(appended.map_err(|error| self.refused(&error))?.end, Urgency::Synced);
         }
-        let slot = Arc::new(Slot::with(Queue::new(id, name.clone(), config, now), durability, owner));
+        let queue = Queue::new(id, name.clone(), config, now);
+        let slot = Arc::new(Slot { created: written, ..Slot::with(queue, durability, owner) });
         slot.state.lock().last_used = now;
         self.catalog.insert(&slot);
-        drop(creating);
         self.exchanges.change(|topology| topology.queue_added(name, id, durability));
         // A queue that goes when it is not used has a deadline from the start.
         let _ = self.with(&slot, |_, _| ());
@@ -47,13 +48,13 @@ impl Shared {
             None => tracing::info!(queue = %name, durable = slot.is_durable(), "queue created"),
             Some(_) => tracing::debug!(queue = %name, "queue of a connection created"),
         }
-        Ok((slot, written))
+        Ok(slot)
     }
 
-    /// Writes down that a queue is gone, and makes it so, if `check` agrees. The caller holds the catalog's lock.
-    /// Gives back how many messages went with it.
+    /// Writes down that a queue is gone, and makes it so, if `check` agrees. Gives back how many messages went with it.
     pub(crate) fn remove_queue<E>(
         self: &Arc<Self>,
+        changing: &mut CatalogGuard<'_>,
         slot: &Arc<Slot>,
         check: impl FnOnce(&SlotState, Timestamp) -> Result<(), E>,
     ) -> Result<Result<(Written, u64), E>, QueueError> {
@@ -72,6 +73,7 @@ impl Shared {
             (written, applied.into_iter().find_map(|applied| applied.removed))
         };
         self.catalog.remove(slot);
+        changing.last_delete = changing.last_delete.and(written);
         // If the process dies before this is written, recovery finds bindings to a queue that is gone.
         let unbound = self.change_topology(
             |topology| Ok::<_, std::convert::Infallible>(topology.decide_queue_removed(&slot.name)),
@@ -94,9 +96,9 @@ impl Shared {
         slot: &Arc<Slot>,
         unused: impl Fn(&SlotState, Timestamp) -> bool,
     ) {
-        let _changing = self.catalog_change.blocking_lock();
+        let mut changing = self.catalog_change.lock();
         let check = |state: &SlotState, now| if unused(state, now) { Ok(()) } else { Err(()) };
-        match self.remove_queue(slot, check) {
+        match self.remove_queue(&mut changing, slot, check) {
             Ok(_) => {}
             Err(error) => tracing::debug!(queue = %slot.name, %error, "an unused queue was not deleted"),
         }

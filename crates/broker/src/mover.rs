@@ -240,12 +240,11 @@ impl Shared {
         if let Some(slot) = self.catalog.get(name) {
             return Ok(slot);
         }
-        let _changing = self.catalog_change.blocking_lock();
+        let changing = self.catalog_change.lock();
         if let Some(slot) = self.catalog.get(name) {
             return Ok(slot);
         }
-        let (slot, _) = self.add_queue(name, QueueConfig::for_dead_letters(), Durability::Durable, None)?;
-        Ok(slot)
+        self.add_queue(&changing, name, QueueConfig::for_dead_letters(), Durability::Durable, None)
     }
 
     /// Takes the next messages of a dead-letter queue and sends them where they belong. `None` when there are

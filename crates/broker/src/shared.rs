@@ -12,7 +12,7 @@ use nexo_core::record::Record;
 use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Patience, Span, Urgency};
 use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Timestamp};
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, CatalogChanges};
 use crate::clock::Clock;
 use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
@@ -59,11 +59,9 @@ pub(crate) struct Shared {
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,
     pub(crate) keeper: Keeper,
-    /// Held while a queue is written down and put into the catalog, and while a checkpoint notes where it begins and
-    /// which queues there are: a queue must be in the records after it, or among those it knows.
-    pub(crate) creating: parking_lot::Mutex<()>,
-    /// Held while the catalog changes.
-    pub(crate) catalog_change: tokio::sync::Mutex<()>,
+    /// Held while the catalog changes, and while a checkpoint notes where it begins and which queues there are: a queue
+    /// must be in the records after it, or among those it knows.
+    pub(crate) catalog_change: parking_lot::Mutex<CatalogChanges>,
     pub(crate) next_queue: AtomicU64,
     pub(crate) next_consumer: AtomicU64,
     /// Memory of all queues, near enough.
@@ -113,6 +111,12 @@ impl Written {
     /// A change that ends here.
     pub(crate) const fn at(end: Position, urgency: Urgency) -> Self {
         Self { end, urgency }
+    }
+
+    /// Whether there is nothing to wait for.
+    #[must_use]
+    pub const fn is_nothing(self) -> bool {
+        matches!(self.urgency, Urgency::Lazy)
     }
 
     /// Both changes.

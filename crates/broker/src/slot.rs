@@ -24,6 +24,8 @@ pub(crate) struct Slot {
     pub(crate) durability: Durability,
     /// The connection that alone may use it, and whose end is its own.
     pub(crate) owner: Option<SessionId>,
+    /// Its creation, which may not be safe yet: another may find the queue before that.
+    pub(crate) created: Written,
     /// Held while dead letters are moved, so that they stay in order.
     pub(crate) burial: Mutex<()>,
     /// Publishers that wait for consumers to be served.
@@ -110,6 +112,7 @@ impl Slot {
             name,
             durability,
             owner,
+            created: Written::NOTHING,
             burial: Mutex::new(()),
             gate: FlowGate::default(),
             state: Mutex::new(state),

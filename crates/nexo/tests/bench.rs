@@ -214,7 +214,9 @@ fn a_page_is_written_beside_what_is_printed() {
 fn things_come_and_go_and_leave_nothing_behind() {
     let (server, url) = amqp_server();
     let report = bench(&server, &url, &["churn", "--duration", "50ms"]);
-    for kind in ["connections", "channels", "durable_queues", "transient_queues", "bindings"] {
+    let one_by_one = ["connections", "channels", "durable_queues", "transient_queues", "bindings"];
+    let at_once = ["pipelined_declares", "pipelined_deletes", "concurrent_declares"];
+    for kind in one_by_one.into_iter().chain(at_once) {
         assert!(number(&report, &format!("/came_and_went/{kind}")) > 0.0);
     }
     assert_eq!(server.ok(&["queue", "list", "--output", "json"]), "");

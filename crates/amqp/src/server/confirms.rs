@@ -1,4 +1,5 @@
-//! Publishes that are pushed and wait for the disk. They are confirmed in the order in which they came.
+//! Publishes that are pushed and declarations that are made, and wait for the disk. They are confirmed and answered in the
+//! order in which they came.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use super::outbox::Run;
 use super::output::Output;
 use crate::codec::method::basic;
 
-/// Reads of one connection whose publishes wait for the disk.
+/// Reads of one connection whose publishes wait for the disk, and answers that do.
 const PENDING_MAX: usize = 10_000;
 
 /// What waits to be confirmed.
@@ -19,13 +20,29 @@ pub(super) struct Confirms {
     queue: VecDeque<Pending>,
     /// The disk, as far as the first of the queue needs it.
     front: Option<BoxFuture<'static, Result<(), QueueError>>>,
+    /// Answers in the queue.
+    answers: usize,
+    /// An answer could not be given. Those behind it are not given either: its client must not take one for another.
+    has_failed: bool,
 }
 
 struct Pending {
-    run: Run,
-    /// Those that were not taken, ascending.
-    refused: Vec<u64>,
+    what: What,
     written: Written,
+}
+
+enum What {
+    Publishes {
+        run: Run,
+        /// Those that were not taken, ascending.
+        refused: Vec<u64>,
+    },
+    Answer {
+        channel: u16,
+        serial: u64,
+        /// Empty if the client does not wait for one.
+        frame: Vec<u8>,
+    },
 }
 
 /// Acknowledgements that may yet grow, so that many publishes are confirmed by one.
@@ -38,7 +55,25 @@ impl Confirms {
     pub(super) fn push(&mut self, run: Run, mut refused: Vec<u64>, written: Written) {
         refused.sort_unstable();
         refused.dedup();
-        self.queue.push_back(Pending { run, refused, written });
+        self.queue.push_back(Pending { what: What::Publishes { run, refused }, written });
+    }
+
+    /// Adds the frame that answers a method of a channel.
+    pub(super) fn push_answer(&mut self, channel: u16, serial: u64, frame: Vec<u8>, written: Written) {
+        self.answers += 1;
+        self.queue.push_back(Pending { what: What::Answer { channel, serial, frame }, written });
+    }
+
+    /// Whether an answer waits.
+    pub(super) const fn owes_answers(&self) -> bool {
+        self.answers > 0
+    }
+
+    /// Whether an answer of this channel waits.
+    pub(super) fn owes_answer_to(&self, number: u16) -> bool {
+        let is_owed =
+            |pending: &Pending| matches!(pending.what, What::Answer { channel, .. } if channel == number);
+        self.owes_answers() && self.queue.iter().any(is_owed)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -58,33 +93,46 @@ impl Confirms {
         }
     }
 
-    /// Confirms all that need not wait any longer. `is_open` says whether a channel is still the same.
+    /// Confirms and answers all that need not wait any longer. `is_open` says whether a channel is still the one of this
+    /// serial. Gives back why an answer could not be given, if that is so.
     pub(super) fn confirm(
         &mut self,
         broker: &Broker,
         mut first: Option<Result<(), QueueError>>,
         out: &mut Output,
-        is_open: impl Fn(&Run) -> bool,
-    ) {
+        is_open: impl Fn(u16, u64) -> bool,
+    ) -> Option<QueueError> {
         let mut acks = Acks::default();
+        let mut failure = None;
         while let Some(outcome) = first.take().or_else(|| self.wait(broker).and_then(FutureExt::now_or_never))
         {
             self.front = None;
             let Some(pending) = self.queue.pop_front() else { break };
-            if !is_open(&pending.run) {
-                continue;
-            }
-            match outcome {
-                Ok(()) => acks.add(pending, out),
-                Err(error) => {
+            match (pending.what, outcome) {
+                (What::Publishes { run, .. }, _) if !is_open(run.channel, run.serial) => {}
+                (What::Publishes { run, refused }, Ok(())) => acks.add(run, refused, out),
+                (What::Publishes { run, .. }, Err(error)) => {
                     tracing::warn!(%error, "publishes could not be written and are refused");
                     acks.flush(out);
-                    let Run { channel, first, last, .. } = pending.run;
+                    let Run { channel, first, last, .. } = run;
                     nack(out, channel, last, last > first);
+                }
+                (What::Answer { channel, serial, frame }, outcome) => {
+                    self.answers -= 1;
+                    acks.flush(out);
+                    match outcome {
+                        Err(error) => {
+                            self.has_failed = true;
+                            failure = failure.or(Some(error));
+                        }
+                        Ok(()) if !self.has_failed && is_open(channel, serial) => out.frame(&frame),
+                        Ok(()) => {}
+                    }
                 }
             }
         }
         acks.flush(out);
+        failure
     }
 
     fn wait(&mut self, broker: &Broker) -> Option<&mut BoxFuture<'static, Result<(), QueueError>>> {
@@ -97,16 +145,16 @@ impl Confirms {
 }
 
 impl Acks {
-    fn add(&mut self, pending: Pending, out: &mut Output) {
-        let Run { channel, serial, last, .. } = pending.run;
+    fn add(&mut self, run: Run, refused: Vec<u64>, out: &mut Output) {
+        let Run { channel, serial, last, .. } = run;
         match &mut self.open {
             Some(open) if open.serial == serial => open.last = last,
             Some(_) | None => {
                 self.flush(out);
-                self.open = Some(pending.run);
+                self.open = Some(run);
             }
         }
-        for tag in pending.refused {
+        for tag in refused {
             // Everything before it is confirmed first, so that "all up to" never covers a refusal.
             if let Some(open) = &mut self.open {
                 open.last = tag - 1;
@@ -137,11 +185,11 @@ mod tests {
     use crate::codec::method::BasicMethod;
     use crate::codec::{FrameMax, Frames, Method};
 
-    fn told(pendings: Vec<Pending>) -> Vec<(bool, u64, bool)> {
+    fn told(runs: Vec<(Run, Vec<u64>)>) -> Vec<(bool, u64, bool)> {
         let mut out = Output::default();
         let mut acks = Acks::default();
-        for pending in pendings {
-            acks.add(pending, &mut out);
+        for (run, refused) in runs {
+            acks.add(run, refused, &mut out);
         }
         acks.flush(&mut out);
         let tell = |frame: Result<crate::codec::Frame<'_>, _>| match Method::decode(frame.unwrap().payload)
@@ -154,9 +202,8 @@ mod tests {
         Frames::new(&out.bytes, FrameMax::BEFORE_TUNE).map(tell).collect()
     }
 
-    fn pending(first: u64, last: u64, refused: &[u64]) -> Pending {
-        let run = Run { channel: 1, serial: 7, first, last };
-        Pending { run, refused: refused.to_vec(), written: Written::NOTHING }
+    fn pending(first: u64, last: u64, refused: &[u64]) -> (Run, Vec<u64>) {
+        (Run { channel: 1, serial: 7, first, last }, refused.to_vec())
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Session {
             self.forget_consumer(number, id);
             // Who has the answer may count on it that an auto-delete queue is gone.
             if let Some(queue) = queue {
-                queue.delete_if_left_alone().await;
+                queue.delete_if_left_alone();
             }
         }
         self.answer_unless(cancel.nowait, number, &basic::CancelOk { consumer_tag: cancel.consumer_tag });

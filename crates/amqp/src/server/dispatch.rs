@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use nexo_broker::Protocol;
 
+use super::answers::is_answered_later;
 use super::channel::Channel;
 use super::content::{self, Content, Publish, Whole};
 use super::erlang;
@@ -157,6 +158,7 @@ impl Session {
         match method {
             Method::Connection(ConnectionMethod::Close(_)) => {
                 self.flush().await;
+                self.give_all_answers().await;
                 self.end().await;
                 self.out.method(0, &connection::CloseOk {});
                 self.phase = Phase::Closed;
@@ -251,10 +253,13 @@ impl Session {
             Method::Basic(BasicMethod::Ack(ack)) => return self.ack(number, ack),
             _ => self.flush().await,
         }
+        if !is_answered_later(method) {
+            self.give_answers(number).await?;
+        }
         match method {
             Method::Basic(method) => self.basic_method(number, method).await,
             Method::Queue(method) => self.queue_method(number, method).await,
-            Method::Exchange(method) => self.exchange_method(number, method).await,
+            Method::Exchange(method) => self.exchange_method(number, method),
             Method::Tx(method) => self.tx_method(number, method).await,
             Method::Confirm(ConfirmMethod::Select(select)) => self.select_confirms(number, select),
             Method::Channel(method) => self.channel_method(number, method).await,
@@ -271,7 +276,10 @@ impl Session {
     async fn basic_method(&mut self, number: u16, method: &BasicMethod<'_>) -> Result<(), Refusal> {
         match method {
             BasicMethod::Qos(qos) => self.qos(number, qos).await,
-            BasicMethod::Consume(consume) => self.consume(number, consume),
+            BasicMethod::Consume(consume) => {
+                self.queue_is_safe(number, &consume.queue).await?;
+                self.consume(number, consume)
+            }
             BasicMethod::Cancel(cancel) => self.cancel(number, cancel).await,
             BasicMethod::Get(get) => self.get(number, get).await,
             BasicMethod::Nack(nack) => self.nack(number, nack),

@@ -11,32 +11,32 @@ use crate::codec::{Table, Value};
 use crate::headers::{ArgumentHeaders, owned_value};
 
 impl Session {
-    pub(super) async fn exchange_method(
+    pub(super) fn exchange_method(
         &mut self,
         number: u16,
         method: &ExchangeMethod<'_>,
     ) -> Result<(), Refusal> {
         match method {
-            ExchangeMethod::Declare(declare) => self.declare_exchange(number, declare).await,
+            ExchangeMethod::Declare(declare) => self.declare_exchange(number, declare),
             ExchangeMethod::Delete(delete) => {
                 let name = exchange_name(&delete.exchange)?;
                 let only_if = if delete.if_unused { DeleteIf::Unused } else { DeleteIf::Always };
-                self.shared.broker.delete_exchange(&name, only_if).await?;
-                self.answer_unless(delete.nowait, number, &exchange::DeleteOk {});
+                let written = self.shared.broker.begin_delete_exchange(&name, only_if)?;
+                self.answer_when(written, delete.nowait, number, &exchange::DeleteOk {});
                 Ok(())
             }
             ExchangeMethod::Bind(bind) => {
                 let binding = binding(&bind.source, &bind.destination, &bind.routing_key, bind.arguments)?;
-                let bound = self.shared.broker.bind(binding).await;
-                bound.map_err(|error| error::bind_refusal(error, bind.arguments))?;
-                self.answer_unless(bind.nowait, number, &exchange::BindOk {});
+                let bound = self.shared.broker.begin_bind(binding);
+                let written = bound.map_err(|error| error::bind_refusal(error, bind.arguments))?;
+                self.answer_when(written, bind.nowait, number, &exchange::BindOk {});
                 Ok(())
             }
             ExchangeMethod::Unbind(unbind) => {
                 let binding =
                     binding(&unbind.source, &unbind.destination, &unbind.routing_key, unbind.arguments)?;
-                self.shared.broker.unbind(&binding).await?;
-                self.answer_unless(unbind.nowait, number, &exchange::UnbindOk {});
+                let written = self.shared.broker.begin_unbind(&binding)?;
+                self.answer_when(written, unbind.nowait, number, &exchange::UnbindOk {});
                 Ok(())
             }
             ExchangeMethod::DeclareOk(_)
@@ -46,14 +46,10 @@ impl Session {
         }
     }
 
-    async fn declare_exchange(
-        &mut self,
-        number: u16,
-        declare: &exchange::Declare<'_>,
-    ) -> Result<(), Refusal> {
+    fn declare_exchange(&mut self, number: u16, declare: &exchange::Declare<'_>) -> Result<(), Refusal> {
         let name = exchange_name(&declare.exchange)?;
-        if declare.passive {
-            self.shared.broker.check_exchange(&name)?;
+        let written = if declare.passive {
+            self.shared.broker.check_exchange(&name)?
         } else {
             let kind = error::text(&declare.kind)?.as_bytes();
             let kind = ExchangeKind::parse(kind, &ArgumentHeaders(declare.arguments))?;
@@ -75,9 +71,9 @@ impl Session {
                 alternate,
                 arguments: Bytes::copy_from_slice(declare.arguments.as_raw()),
             };
-            self.shared.broker.declare_exchange(&name, spec).await?;
-        }
-        self.answer_unless(declare.nowait, number, &exchange::DeclareOk {});
+            self.shared.broker.begin_declare_exchange(&name, spec)?
+        };
+        self.answer_when(written, declare.nowait, number, &exchange::DeclareOk {});
         Ok(())
     }
 }

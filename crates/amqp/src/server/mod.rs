@@ -8,6 +8,7 @@
 //! - `source`, `deliver`, `unacked`, `limit`: messages on their way to the client, and those it has not settled.
 //! - `error`: the one table from what can go wrong to reply codes and texts.
 
+mod answers;
 mod arguments;
 mod burial;
 mod channel;

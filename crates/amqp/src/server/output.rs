@@ -48,6 +48,11 @@ impl Output {
         encode_method(&mut self.bytes, channel, method);
     }
 
+    /// A frame that was encoded before.
+    pub(super) fn frame(&mut self, frame: &[u8]) {
+        self.bytes.extend_from_slice(frame);
+    }
+
     pub(super) fn heartbeat(&mut self) {
         codec::encode_heartbeat(&mut self.bytes);
     }

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use nexo_broker::topology::{Binding, Destination};
-use nexo_broker::{CreateError, Declaration, DeleteIf, Durability, QueueHandle};
+use nexo_broker::{
+    CreateError, Declaration, DeleteError, DeleteIf, Durability, QueueError, QueueHandle, Written,
+};
 use nexo_types::QueueName;
 
 use super::arguments::{QueueKind, kind_of, queue_config};
@@ -21,16 +23,16 @@ impl Session {
         method: &QueueMethod<'_>,
     ) -> Result<(), Refusal> {
         match method {
-            QueueMethod::Declare(declare) => self.declare_queue(number, declare).await,
-            QueueMethod::Bind(bind) => self.bind_queue(number, bind).await,
-            QueueMethod::Unbind(unbind) => self.unbind_queue(number, unbind).await,
+            QueueMethod::Declare(declare) => self.declare_queue(number, declare),
+            QueueMethod::Bind(bind) => self.bind_queue(number, bind),
+            QueueMethod::Unbind(unbind) => self.unbind_queue(number, unbind),
             QueueMethod::Purge(purge) => {
                 let queue = self.queue(number, &purge.queue)?;
                 let count = queue.purge().await?;
                 self.answer_unless(purge.nowait, number, &queue::PurgeOk { message_count: clamp(count) });
                 Ok(())
             }
-            QueueMethod::Delete(delete) => self.delete_queue(number, delete).await,
+            QueueMethod::Delete(delete) => self.delete_queue(number, delete),
             QueueMethod::DeclareOk(_)
             | QueueMethod::BindOk(_)
             | QueueMethod::PurgeOk(_)
@@ -39,14 +41,11 @@ impl Session {
         }
     }
 
-    async fn declare_queue(&mut self, number: u16, declare: &queue::Declare<'_>) -> Result<(), Refusal> {
+    fn declare_queue(&mut self, number: u16, declare: &queue::Declare<'_>) -> Result<(), Refusal> {
         if self.is_reply_name(&declare.queue) {
             let (name, consumers) = (declare.queue, 1);
-            self.answer_unless(
-                declare.nowait,
-                number,
-                &queue::DeclareOk { queue: name, message_count: 0, consumer_count: consumers },
-            );
+            let answer = queue::DeclareOk { queue: name, message_count: 0, consumer_count: consumers };
+            self.answer_when(Written::NOTHING, declare.nowait, number, &answer);
             return Ok(());
         }
         let queue = if declare.passive {
@@ -54,7 +53,7 @@ impl Session {
             queue.touch();
             queue
         } else {
-            self.make_queue(declare).await?
+            self.make_queue(declare)?
         };
         self.channel(number)?.last_queue = Some(queue.name().clone());
         let (messages, consumers) = queue.counts();
@@ -63,11 +62,11 @@ impl Session {
             message_count: clamp(messages),
             consumer_count: clamp(consumers),
         };
-        self.answer_unless(declare.nowait, number, &answer);
+        self.answer_when(queue.created(), declare.nowait, number, &answer);
         Ok(())
     }
 
-    async fn make_queue(&mut self, declare: &queue::Declare<'_>) -> Result<QueueHandle, Refusal> {
+    fn make_queue(&mut self, declare: &queue::Declare<'_>) -> Result<QueueHandle, Refusal> {
         let name = if declare.queue.is_empty() {
             if kind_of(declare.arguments) == QueueKind::Quorum {
                 let text = "Cannot declare a server-named queue for type rabbit_quorum_queue";
@@ -89,20 +88,19 @@ impl Session {
         // Noted before the queue is there, so that it goes even if this connection ends right now.
         self.owns_queues |= declare.exclusive;
         let declaration = Declaration { config, durability, owner };
-        let (queue, is_new) =
-            broker.declare_queue(&name, declaration).await.map_err(|error| match error {
-                CreateError::Config(error) => {
-                    Refusal::precondition(format!("invalid arg for queue '{name}' in vhost '/': {error}"))
-                }
-                CreateError::Differs { .. } | CreateError::TooMany { .. } => {
-                    Refusal::precondition(error.to_string())
-                }
-                CreateError::Queue(error) => error.into(),
-            })?;
-        if !is_new {
-            self.check_same(&queue, declare)?;
+        let declared = broker.begin_declare(&name, declaration).map_err(|error| match error {
+            CreateError::Config(error) => {
+                Refusal::precondition(format!("invalid arg for queue '{name}' in vhost '/': {error}"))
+            }
+            CreateError::Differs { .. } | CreateError::TooMany { .. } => {
+                Refusal::precondition(error.to_string())
+            }
+            CreateError::Queue(error) => error.into(),
+        })?;
+        if !declared.is_new {
+            self.check_same(&declared.queue, declare)?;
         }
-        Ok(queue)
+        Ok(declared.queue)
     }
 
     fn check_same(&self, queue: &QueueHandle, declare: &queue::Declare<'_>) -> Result<(), Refusal> {
@@ -118,26 +116,29 @@ impl Session {
         name == REPLY_TO || (name.starts_with(REPLY_TO_PREFIX.as_bytes()) && self.shared.replies.knows(name))
     }
 
-    async fn delete_queue(&mut self, number: u16, delete: &queue::Delete<'_>) -> Result<(), Refusal> {
+    fn delete_queue(&mut self, number: u16, delete: &queue::Delete<'_>) -> Result<(), Refusal> {
         let name = self.named(number, &delete.queue)?;
         let broker = self.shared.broker.clone();
         let mut count = 0;
+        let mut written = broker.last_delete();
         if let Some(queue) = broker.queue(&name) {
             self.check_owner(&queue)?;
             let only_if = DeleteIf { unused: delete.if_unused, empty: delete.if_empty };
             // What clients hold is not counted.
             let ready = queue.counts().0;
-            count = match broker.delete_queue_if(&name, only_if).await {
+            match broker.begin_delete(&name, only_if) {
+                Ok((_, deleted)) => (count, written) = (ready, deleted),
                 // Somebody else was faster.
-                Err(nexo_broker::DeleteError::Queue(nexo_broker::QueueError::NotFound { .. })) => 0,
-                other => other.map(|_| ready)?,
-            };
+                Err(DeleteError::Queue(QueueError::NotFound { .. })) => written = broker.last_delete(),
+                Err(error) => return Err(error.into()),
+            }
         }
-        self.answer_unless(delete.nowait, number, &queue::DeleteOk { message_count: clamp(count) });
+        let answer = queue::DeleteOk { message_count: clamp(count) };
+        self.answer_when(written, delete.nowait, number, &answer);
         Ok(())
     }
 
-    async fn bind_queue(&mut self, number: u16, bind: &queue::Bind<'_>) -> Result<(), Refusal> {
+    fn bind_queue(&mut self, number: u16, bind: &queue::Bind<'_>) -> Result<(), Refusal> {
         let source = exchange_name(&bind.exchange)?;
         if source.is_default() {
             return Err(error::default_exchange());
@@ -145,7 +146,7 @@ impl Session {
         let queue = self.queue(number, &bind.queue);
         if matches!(&queue, Err(refusal) if refusal.code == ReplyCode::NotFound) {
             // Of two that are missing RabbitMQ names the exchange.
-            self.shared.broker.check_exchange(&source)?;
+            let _ = self.shared.broker.check_exchange(&source)?;
         }
         let queue = queue?;
         // Neither queue nor key: the last declared queue, by its own name.
@@ -156,13 +157,13 @@ impl Session {
         };
         let destination = Destination::Queue(queue.name().clone());
         let binding = Binding::new(source, destination, key, binding_arguments(bind.arguments));
-        let bound = self.shared.broker.bind(binding).await;
-        bound.map_err(|error| error::bind_refusal(error, bind.arguments))?;
-        self.answer_unless(bind.nowait, number, &queue::BindOk {});
+        let bound = self.shared.broker.begin_bind(binding);
+        let written = bound.map_err(|error| error::bind_refusal(error, bind.arguments))?;
+        self.answer_when(written, bind.nowait, number, &queue::BindOk {});
         Ok(())
     }
 
-    async fn unbind_queue(&mut self, number: u16, unbind: &queue::Unbind<'_>) -> Result<(), Refusal> {
+    fn unbind_queue(&mut self, number: u16, unbind: &queue::Unbind<'_>) -> Result<(), Refusal> {
         let name = self.named(number, &unbind.queue)?;
         if let Some(queue) = self.shared.broker.queue(&name) {
             self.check_owner(&queue)?;
@@ -175,8 +176,8 @@ impl Session {
         };
         let binding =
             Binding::new(source, Destination::Queue(name), key, binding_arguments(unbind.arguments));
-        self.shared.broker.unbind(&binding).await?;
-        self.answer(number, &queue::UnbindOk {});
+        let written = self.shared.broker.begin_unbind(&binding)?;
+        self.answer_when(written, false, number, &queue::UnbindOk {});
         Ok(())
     }
 
@@ -195,6 +196,16 @@ impl Session {
         let queue = self.shared.broker.queue(&name).ok_or_else(|| Refusal::no_queue(name.as_str()))?;
         self.check_owner(&queue)?;
         Ok(queue)
+    }
+
+    /// Waits until a queue that somebody has just declared is safe, so that who uses it can count on it.
+    pub(super) async fn queue_is_safe(&mut self, number: u16, name: &[u8]) -> Result<(), Refusal> {
+        let name = self.named(number, name)?;
+        let broker = self.shared.broker.clone();
+        match broker.queue(&name) {
+            Some(queue) => Ok(broker.wait_for(queue.created()).await?),
+            None => Ok(()),
+        }
     }
 
     fn check_owner(&self, queue: &QueueHandle) -> Result<(), Refusal> {

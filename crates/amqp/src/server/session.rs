@@ -59,6 +59,8 @@ pub(super) struct Session {
     pub(super) socket: Arc<SocketState>,
     pub(super) outbox: Outbox,
     pub(super) confirms: Confirms,
+    /// Why an answer could not be given, if that is so: the connection ends.
+    pub(super) answer_failure: Option<QueueError>,
     pub(super) targets: Targets,
     pub(super) last_asks: LastAsks,
     pub(super) reply_sender: mpsc::Sender<Reply>,
@@ -150,6 +152,7 @@ impl Session {
             socket: Arc::default(),
             outbox: Outbox::default(),
             confirms: Confirms::default(),
+            answer_failure: None,
             targets: Targets::default(),
             last_asks: LastAsks::default(),
             reply_sender,
@@ -200,6 +203,8 @@ impl Session {
     /// Ends what a channel holds. Its publishes count, its consumers go, and what it did not settle comes back.
     pub(super) async fn end_channel(&mut self, number: u16) {
         self.flush().await;
+        // If that fails, the connection ends as well.
+        let _ = self.give_answers(number).await;
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return };
         let ids: HashSet<u64> = channel.consumers.keys().copied().collect();
         for consumer in channel.consumers.values() {
@@ -210,7 +215,7 @@ impl Session {
         self.waiting.retain(|batch| batch.source.channel != number);
         let slots = self.channels.remove(&number).into_iter().collect();
         Leaving { refused: Vec::new(), unfinished: None, slots }.leave().await;
-        delete_left_alone(consumed).await;
+        delete_left_alone(consumed);
     }
 
     /// Says that the connection ends, and why.
@@ -221,6 +226,7 @@ impl Session {
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
         tracing::info!(protocol = "amqp", %peer, user = self.user, error, "connection closed by the broker");
         self.flush().await;
+        self.give_all_answers().await;
         self.phase = Phase::Closing;
         self.end().await;
         let MethodId { class_id, method_id } = refusal.method;
@@ -245,18 +251,19 @@ impl Session {
             }
         }
         Leaving { refused, unfinished: self.unfinished.take(), slots }.leave().await;
-        delete_left_alone(consumed).await;
+        delete_left_alone(consumed);
         if std::mem::take(&mut self.owns_queues) {
             self.shared.broker.end_session(self.id).await;
         }
     }
 
-    /// Confirms what has reached the disk; `first` is what came of the first.
+    /// Confirms and answers what has reached the disk; `first` is what came of the first.
     pub(super) fn confirm_ready(&mut self, first: Option<Result<(), QueueError>>) {
         let channels = &self.channels;
-        self.confirms.confirm(&self.shared.broker, first, &mut self.out, |run| {
-            matches!(channels.get(&run.channel), Some(Slot::Open(channel)) if channel.serial == run.serial)
+        let failure = self.confirms.confirm(&self.shared.broker, first, &mut self.out, |number, serial| {
+            matches!(channels.get(&number), Some(Slot::Open(channel)) if channel.serial == serial)
         });
+        self.answer_failure = self.answer_failure.take().or(failure);
     }
 
     /// Takes no more from the client until the disk has room.
@@ -295,9 +302,11 @@ impl Session {
         }
     }
 
-    /// Ends the connection if what its client said about messages can never be written down: it must know.
+    /// Ends the connection if what its client said about messages, or declared, can never be written down: it must know.
     pub(super) async fn close_if_log_failed(&mut self) {
-        if let Some(error @ QueueError::Unavailable { .. }) = &self.settle_refusal {
+        let settles = self.settle_refusal.as_ref();
+        let settles = settles.filter(|error| matches!(error, QueueError::Unavailable { .. }));
+        if let Some(error) = settles.or(self.answer_failure.as_ref()) {
             let refusal = Refusal::from(error.clone());
             self.close(&refusal).await;
         }
@@ -396,9 +405,9 @@ impl Drop for Leaving {
 }
 
 /// Has auto-delete queues go that have lost their last consumer: a client that is told of the end may count on it.
-async fn delete_left_alone(queues: Vec<QueueHandle>) {
+fn delete_left_alone(queues: Vec<QueueHandle>) {
     for queue in queues {
-        queue.delete_if_left_alone().await;
+        queue.delete_if_left_alone();
     }
 }
 

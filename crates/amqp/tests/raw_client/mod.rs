@@ -52,6 +52,10 @@ impl Served {
             ..options
         };
         let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();
+        Self::serve(broker, disk, amqp).await
+    }
+
+    pub async fn serve(broker: Broker, disk: FaultyDisk, amqp: nexo_amqp::Options) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Disk, DiskFile, DiskLock, MemoryDisk, Room};
+use super::{CutMode, Disk, DiskFile, DiskLock, MemoryDisk, Room};
 
 /// How often a call that waits looks whether the gate has opened.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -20,6 +20,7 @@ pub struct GateDisk {
     mode: Arc<Mutex<Mode>>,
     reads_held: Arc<AtomicU64>,
     writes_held: Arc<AtomicU64>,
+    syncs_held: Arc<AtomicU64>,
 }
 
 /// What the gate does.
@@ -33,6 +34,7 @@ enum Mode {
     /// That bring these bytes.
     HoldReadsOf(&'static str),
     HoldWrites,
+    HoldSyncs,
     /// By the thread of this name.
     PanicOnWriteBy(&'static str),
 }
@@ -69,6 +71,11 @@ impl GateDisk {
         self.set(Mode::HoldWrites);
     }
 
+    /// Syncs of files wait until the gate is open.
+    pub fn hold_syncs(&self) {
+        self.set(Mode::HoldSyncs);
+    }
+
     /// Writes by the thread of this name panic.
     pub fn panic_on_write_by(&self, thread: &'static str) {
         self.set(Mode::PanicOnWriteBy(thread));
@@ -84,6 +91,18 @@ impl GateDisk {
     #[must_use]
     pub fn writes_held(&self) -> u64 {
         self.writes_held.load(Ordering::SeqCst)
+    }
+
+    /// How often a sync has been found waiting.
+    #[must_use]
+    pub fn syncs_held(&self) -> u64 {
+        self.syncs_held.load(Ordering::SeqCst)
+    }
+
+    /// As [`MemoryDisk::after_power_cut`].
+    #[must_use]
+    pub fn after_power_cut(&self, mode: CutMode, seed: u64) -> MemoryDisk {
+        self.disk.after_power_cut(mode, seed)
     }
 
     fn set(&self, mode: Mode) {
@@ -186,6 +205,7 @@ impl DiskFile for GateFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.gate.wait_while(Mode::HoldSyncs, &self.gate.syncs_held);
         self.file.sync_data()
     }
 

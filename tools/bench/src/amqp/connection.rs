@@ -175,8 +175,14 @@ impl Connection {
         Ok(count)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+    /// Sends what was encoded.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.socket.write_all(bytes).context("cannot send to the broker")
+    }
+
+    /// Whether a whole frame has come that was not looked at.
+    pub(crate) fn has_frame(&self) -> anyhow::Result<bool> {
+        Ok(Frame::parse(self.input.bytes(), self.frame_max)?.is_some())
     }
 
     /// Waits for a method on a channel that `pick` knows. What else comes on the way is passed over, except a close.

@@ -1,7 +1,8 @@
-//! How fast things come and go, one after the other on one connection.
+//! How fast things come and go: one after the other on one connection, and durable queues at once.
 
 use std::time::{Duration, Instant};
 
+use super::declare::{self, Declares};
 use super::{AmqpUrl, Rates};
 use crate::amqp::{CHANNEL, Connection, InputSize, bind, declare_queue, delete_queue, unbind};
 use crate::work::{Durability, Settings};
@@ -42,7 +43,17 @@ pub(super) fn run(url: &AmqpUrl, time: Duration) -> anyhow::Result<Rates> {
     })?;
     delete_queue(&mut connection, &queue)?;
     connection.close()?;
-    Ok(Rates { connections, channels, durable_queues, transient_queues, bindings })
+    let Declares { pipelined, pipelined_deletes, by_many } = declare::run(url, time)?;
+    Ok(Rates {
+        connections,
+        channels,
+        durable_queues,
+        transient_queues,
+        bindings,
+        pipelined_declares: pipelined,
+        pipelined_deletes,
+        concurrent_declares: by_many,
+    })
 }
 
 /// How often in a second something can be done, tried for so long and at least once.

@@ -2,6 +2,7 @@
 //! nothing.
 
 mod come_and_go;
+mod declare;
 mod hold;
 
 use std::time::Duration;
@@ -74,6 +75,12 @@ pub struct Rates {
     pub transient_queues: f64,
     /// Bindings made and ended.
     pub bindings: f64,
+    /// Durable queues declared by a client that does not wait for each answer.
+    pub pipelined_declares: f64,
+    /// Durable queues deleted by it.
+    pub pipelined_deletes: f64,
+    /// Durable queues declared by ten clients that wait for each answer.
+    pub concurrent_declares: f64,
 }
 
 /// What holding took.
@@ -130,7 +137,10 @@ impl Report for Churn {
                     .add("channels", a_second(rates.channels))
                     .add("durable queues", a_second(rates.durable_queues))
                     .add("transient queues", a_second(rates.transient_queues))
-                    .add("bindings", a_second(rates.bindings));
+                    .add("bindings", a_second(rates.bindings))
+                    .add("durable declares in a row", a_second(rates.pipelined_declares))
+                    .add("deletes in a row", a_second(rates.pipelined_deletes))
+                    .add("durable declares by ten clients", a_second(rates.concurrent_declares));
             }
             Found::Held(held) => {
                 let more = |bytes: i64, count: u32| {

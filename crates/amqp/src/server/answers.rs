@@ -1,0 +1,74 @@
+//! Answers that wait for the disk. What a method changes is done when the next one is looked at, but its client is told only
+//! when it is safe; so a client that sends many declarations in a row waits for few syncs.
+//!
+//! Answers of a channel keep their order. Those to methods that do not wait are not given before those that do: whatever else
+//! a channel says, it says it after them.
+
+use nexo_broker::Written;
+
+use super::error::Refusal;
+use super::session::{Session, Slot};
+use crate::codec::method::{ExchangeMethod, QueueMethod};
+use crate::codec::{AmqpMethod, Method, encode_method};
+
+/// Whether the answer to a method is given by [`Session::answer_when`].
+pub(super) fn is_answered_later(method: &Method<'_>) -> bool {
+    use {ExchangeMethod as Exchange, QueueMethod as Queue};
+    matches!(
+        method,
+        Method::Queue(Queue::Declare(_) | Queue::Bind(_) | Queue::Unbind(_) | Queue::Delete(_))
+            | Method::Exchange(
+                Exchange::Declare(_) | Exchange::Delete(_) | Exchange::Bind(_) | Exchange::Unbind(_)
+            )
+    )
+}
+
+impl Session {
+    /// Answers a method when something is safe, unless the client said that it does not wait for that. If it never will
+    /// be, the connection ends in either case.
+    pub(super) fn answer_when<M: AmqpMethod>(
+        &mut self,
+        written: Written,
+        nowait: bool,
+        number: u16,
+        method: &M,
+    ) {
+        let Some(Slot::Open(channel)) = self.channels.get(&number) else { return };
+        if written.is_nothing() && !self.confirms.owes_answers() {
+            self.answer_unless(nowait, number, method);
+            return;
+        }
+        let mut frame = Vec::new();
+        if !nowait {
+            encode_method(&mut frame, number, method);
+        }
+        self.confirms.push_answer(number, channel.serial, frame, written);
+    }
+
+    /// Gives the answers that a channel owes, and waits for the disk for that.
+    pub(super) async fn give_answers(&mut self, number: u16) -> Result<(), Refusal> {
+        while self.confirms.owes_answer_to(number) {
+            self.give_next().await;
+        }
+        self.refuse_after_failure()
+    }
+
+    /// Gives the answers that the connection owes, and waits for the disk for that. If that fails, it is about to end.
+    pub(super) async fn give_all_answers(&mut self) {
+        while self.confirms.owes_answers() {
+            self.give_next().await;
+        }
+    }
+
+    async fn give_next(&mut self) {
+        let reached = self.confirms.reached(&self.shared.broker).await;
+        self.confirm_ready(Some(reached));
+    }
+
+    fn refuse_after_failure(&self) -> Result<(), Refusal> {
+        match &self.answer_failure {
+            Some(error) => Err(error.clone().into()),
+            None => Ok(()),
+        }
+    }
+}

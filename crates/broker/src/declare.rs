@@ -1,0 +1,173 @@
+//! Declaring and deleting queues. Deciding, writing down and applying are done under one short lock; the wait for the disk
+//! comes after it, so that all who declare at the same time share one sync.
+//!
+//! So a queue can be found before its creation is safe. Whoever is told that it is there, or that it is gone, is told so
+//! only when that cannot be lost any more: by its own record, which the log has behind it, or by waiting for
+//! [`QueueHandle::created`] and [`Broker::last_delete`].
+
+use nexo_core::config::QueueConfig;
+use nexo_core::message::Durability;
+use nexo_types::{QueueName, limits};
+
+use crate::broker::Broker;
+use crate::difference::first_difference;
+use crate::error::{CreateError, DeleteError, QueueError};
+use crate::handle::QueueHandle;
+use crate::request::{Declaration, DeleteIf, SessionId};
+use crate::shared::Written;
+use crate::slot::SlotState;
+
+/// A queue that was declared.
+#[derive(Debug)]
+pub struct Declared {
+    /// The queue.
+    pub queue: QueueHandle,
+    /// Whether there was none before.
+    pub is_new: bool,
+    /// What to wait for before anybody is told.
+    pub written: Written,
+}
+
+impl Broker {
+    /// Creates a queue. `true` if it is new, `false` if it was there with the same settings.
+    ///
+    /// # Errors
+    /// If it was there with other settings, a setting cannot be, or the log takes no more.
+    pub async fn create_queue(&self, name: &QueueName, config: QueueConfig) -> Result<bool, CreateError> {
+        let asked = Declaration { config: config.clone(), durability: Durability::Durable, owner: None };
+        let declared = self.begin_declare(name, asked)?;
+        if !declared.is_new
+            && let Some((existing, asked)) = first_difference(&declared.queue.config(), &config)
+        {
+            return Err(CreateError::Differs { name: name.clone(), existing, asked });
+        }
+        self.shared.wait_for(declared.written).await?;
+        Ok(declared.is_new)
+    }
+
+    /// The queue of this name, created if there is none; with it, whether it is new. Whether one that was there is what
+    /// was asked for, the caller decides.
+    ///
+    /// # Errors
+    /// If a setting cannot be, or the log takes no more.
+    pub async fn declare_queue(
+        &self,
+        name: &QueueName,
+        declaration: Declaration,
+    ) -> Result<(QueueHandle, bool), CreateError> {
+        let Declared { queue, is_new, written } = self.begin_declare(name, declaration)?;
+        self.shared.wait_for(written).await?;
+        Ok((queue, is_new))
+    }
+
+    /// As [`Self::declare_queue`], and does not wait for the disk.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_declare(&self, name: &QueueName, declaration: Declaration) -> Result<Declared, CreateError> {
+        declaration.config.check(name)?;
+        self.shared.refuse_if_stopping()?;
+        let changing = self.shared.catalog_change.lock();
+        if let Some(queue) = self.queue(name) {
+            queue.touch();
+            let written = queue.created();
+            return Ok(Declared { queue, is_new: false, written });
+        }
+        let max = limits::QUEUES_MAX;
+        if self.shared.catalog.len() >= max {
+            return Err(CreateError::TooMany { max });
+        }
+        // What belongs to a connection does not outlive it, nor the process.
+        let durability =
+            if declaration.owner.is_some() { Durability::Transient } else { declaration.durability };
+        let slot =
+            self.shared.add_queue(&changing, name, declaration.config, durability, declaration.owner)?;
+        let written = slot.created;
+        Ok(Declared { queue: self.handle(slot), is_new: true, written })
+    }
+
+    /// Deletes a queue with all that is in it. Gives back how many messages that were.
+    ///
+    /// # Errors
+    /// If there is no such queue, or the log takes no more.
+    pub async fn delete_queue(&self, name: &QueueName) -> Result<u64, QueueError> {
+        match self.delete_queue_if(name, DeleteIf::default()).await {
+            Ok(count) => Ok(count),
+            Err(DeleteError::Queue(error)) => Err(error),
+            Err(error @ (DeleteError::InUse { .. } | DeleteError::NotEmpty { .. })) => {
+                Err(QueueError::Unavailable { reason: error.to_string() })
+            }
+        }
+    }
+
+    /// As [`Self::delete_queue`], on conditions.
+    ///
+    /// # Errors
+    /// If a condition does not hold, there is no such queue, or the log takes no more.
+    pub async fn delete_queue_if(&self, name: &QueueName, only_if: DeleteIf) -> Result<u64, DeleteError> {
+        let (count, written) = self.begin_delete(name, only_if)?;
+        self.shared.wait_for(written).await?;
+        Ok(count)
+    }
+
+    /// As [`Self::delete_queue_if`], and does not wait for the disk: gives back what to wait for before anybody is told.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_delete(&self, name: &QueueName, only_if: DeleteIf) -> Result<(u64, Written), DeleteError> {
+        self.shared.refuse_if_stopping()?;
+        let mut changing = self.shared.catalog_change.lock();
+        let slot = self.slot(name)?;
+        let check = |state: &SlotState, now| {
+            if only_if.unused && state.queue.consumers().0 > 0 {
+                return Err(DeleteError::InUse { name: name.clone() });
+            }
+            if only_if.empty && state.queue.figures(now).ready > 0 {
+                return Err(DeleteError::NotEmpty { name: name.clone() });
+            }
+            Ok(())
+        };
+        let (written, count) = self.shared.remove_queue(&mut changing, &slot, check)??;
+        Ok((count, written))
+    }
+
+    /// What to wait for before anybody is told that a queue is not there: another may have deleted it just now.
+    #[must_use]
+    pub fn last_delete(&self) -> Written {
+        self.shared.catalog_change.lock().last_delete
+    }
+
+    /// Deletes all queues that belong to a connection, because it has ended.
+    pub async fn end_session(&self, session: SessionId) {
+        let mut written = Written::NOTHING;
+        for slot in self.shared.catalog.owned_by(session) {
+            // It may be gone already.
+            if let Ok((_, one)) = self.begin_delete(&slot.name, DeleteIf::default()) {
+                written = written.and(one);
+            }
+        }
+        // If the log failed, there is nobody to tell.
+        let _ = self.shared.wait_for(written).await;
+    }
+}
+
+impl QueueHandle {
+    /// What to wait for before anybody is told that it is there.
+    #[must_use]
+    pub fn created(&self) -> Written {
+        self.slot.created
+    }
+
+    /// Deletes the queue if it goes with its last consumer and has none. The subscription that ended last sees to that as
+    /// well, but later.
+    pub fn delete_if_left_alone(&self) {
+        if !self.slot.state.lock().is_left_alone() {
+            return;
+        }
+        let mut changing = self.shared.catalog_change.lock();
+        let check = |state: &SlotState, _| if state.is_left_alone() { Ok(()) } else { Err(()) };
+        if let Err(error) = self.shared.remove_queue(&mut changing, &self.slot, check) {
+            tracing::debug!(queue = %self.slot.name, %error, "a queue without consumers was not deleted");
+        }
+    }
+}

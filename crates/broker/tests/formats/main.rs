@@ -1,0 +1,87 @@
+//! Data directories of earlier formats, kept as they were written: each opens, and everything in it is there.
+//!
+//! `fixtures/format-N` holds the files of a directory of format N as a crash left them, without the zeros at their ends,
+//! which `lengths.txt` counts. A change of the format adds a directory beside those that are there:
+//! `NEXO_FIXTURE=crates/broker/tests/fixtures/format-N cargo test -p nexo-broker --test formats -- --ignored write_a_fixture`
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod format_2;
+mod story;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nexo_broker::{Broker, BrokerOptions};
+
+/// What is kept beside the files of the broker.
+const LENGTHS: &str = "lengths.txt";
+const RECEIPTS: &str = "receipts.txt";
+
+fn fixture(format: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format)
+}
+
+/// The files of a data directory that say something; spare ones hold nothing.
+fn data_files(dir: &Path) -> Vec<String> {
+    let segments = fs::read_dir(dir.join("segments")).unwrap();
+    let mut files: Vec<String> = segments
+        .map(|file| format!("segments/{}", file.unwrap().file_name().into_string().unwrap()))
+        .collect();
+    files.extend(["FORMAT".to_owned(), "INVENTORY".to_owned()]);
+    files.sort_unstable();
+    files
+}
+
+/// Keeps a copy of a data directory as it is now.
+fn keep(data: &Path, fixture: &Path, receipts: &[String]) {
+    fs::create_dir_all(fixture.join("segments")).unwrap();
+    let mut lengths = String::new();
+    for file in data_files(data) {
+        let mut bytes = fs::read(data.join(&file)).unwrap();
+        lengths.push_str(&format!("{file} {}\n", bytes.len()));
+        bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+        fs::write(fixture.join(file), bytes).unwrap();
+    }
+    fs::write(fixture.join(LENGTHS), lengths).unwrap();
+    fs::write(fixture.join(RECEIPTS), receipts.join("\n")).unwrap();
+}
+
+/// Makes the data directory again; gives back receipts that clients had.
+fn unpack(fixture: &Path, data: &Path) -> Vec<String> {
+    fs::create_dir_all(data.join("segments")).unwrap();
+    for line in fs::read_to_string(fixture.join(LENGTHS)).unwrap().lines() {
+        let (file, length) = line.split_once(' ').unwrap();
+        fs::copy(fixture.join(file), data.join(file)).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(data.join(file)).unwrap();
+        file.set_len(length.parse().unwrap()).unwrap();
+    }
+    fs::read_to_string(fixture.join(RECEIPTS)).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn format_2_opens_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let receipts = unpack(&fixture("format-2"), dir.path());
+    let broker = Broker::open(BrokerOptions::new(dir.path())).unwrap();
+    format_2::check(&broker, &receipts).await;
+    broker.shutdown().await;
+    drop(broker);
+    // What this build has made of it opens as well.
+    let broker = Broker::open(BrokerOptions::new(dir.path())).unwrap();
+    format_2::check_again(&broker).await;
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "writes a fixture, once for each format"]
+async fn write_a_fixture() {
+    let target = PathBuf::from(std::env::var_os("NEXO_FIXTURE").expect("NEXO_FIXTURE says where to"));
+    assert!(!target.exists(), "a fixture is never written again: {}", target.display());
+    let dir = tempfile::tempdir().unwrap();
+    let (broker, receipts) = story::tell(dir.path()).await;
+    // Everything is synced: this is what a crash would leave.
+    keep(dir.path(), &target, &receipts);
+    broker.shutdown().await;
+}
