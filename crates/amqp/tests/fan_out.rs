@@ -7,7 +7,7 @@ mod raw_client;
 use std::time::Duration;
 
 use nexo_amqp::codec::method::{BasicMethod, basic, queue};
-use nexo_amqp::codec::{Method, ShortStr, Table, encode_message};
+use nexo_amqp::codec::{Method, ShortStr, Table, TableBuf, encode_message};
 use nexo_broker::BrokerOptions;
 use raw_client::{Client, MAX, PERSISTENT, Served, TRANSIENT};
 use tokio::sync::oneshot;
@@ -20,19 +20,23 @@ async fn fan_out(client: &mut Client, queues: usize) -> Vec<&'static str> {
     for number in 0..queues {
         let name: &'static str = Box::leak(format!("q{number}").into_boxed_str());
         client.declare(name).await;
-        let bind = queue::Bind {
-            ticket: 0,
-            queue: ShortStr::from_static(name),
-            exchange: ShortStr::from_static("amq.fanout"),
-            routing_key: ShortStr::EMPTY,
-            nowait: false,
-            arguments: Table::EMPTY,
-        };
-        client.send(1, &bind).await;
-        client.expect("queue.bind-ok").await;
+        bind(client, name).await;
         names.push(name);
     }
     names
+}
+
+async fn bind(client: &mut Client, name: &'static str) {
+    let bind = queue::Bind {
+        ticket: 0,
+        queue: ShortStr::from_static(name),
+        exchange: ShortStr::from_static("amq.fanout"),
+        routing_key: ShortStr::EMPTY,
+        nowait: false,
+        arguments: Table::EMPTY,
+    };
+    client.send(1, &bind).await;
+    client.expect("queue.bind-ok").await;
 }
 
 async fn publish(client: &mut Client, properties: &[u8], bodies: &[&[u8]]) {
@@ -83,6 +87,72 @@ async fn a_large_message_reaches_all_its_queues_before_it_is_confirmed_and_is_no
             }
             // Or it would take what comes next.
             taker.close_channel(1).await;
+        }
+    }
+}
+
+/// A queue of the fan-out that is durable or not and has an argument.
+async fn fan_out_to(client: &mut Client, name: &'static str, durable: bool, argument: (&'static str, i64)) {
+    let mut arguments = TableBuf::new();
+    arguments.set(ShortStr::from_static(argument.0), argument.1);
+    if argument.0 == "x-max-length" {
+        arguments.set(ShortStr::from_static("x-overflow"), "reject-publish");
+    }
+    let declare = queue::Declare {
+        ticket: 0,
+        queue: ShortStr::from_static(name),
+        passive: false,
+        durable,
+        exclusive: false,
+        auto_delete: false,
+        nowait: false,
+        arguments: arguments.as_table(),
+    };
+    client.send(1, &declare).await;
+    client.expect("queue.declare-ok").await;
+    bind(client, name).await;
+}
+
+/// Each kind of queue stores a message in another form, or looks at each.
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_of_all_kinds_get_what_some_of_them_share_in_order() {
+    let served = Served::start().await;
+    let mut client = served.client().await;
+    let mut names = fan_out(&mut client, 5).await;
+    for (name, durable, argument) in [
+        ("passing", false, ("x-expires", 600_000)),
+        ("urgent", true, ("x-max-priority", 3)),
+        ("mortal", true, ("x-message-ttl", 600_000)),
+        ("strict", true, ("x-max-length", 1_000)),
+    ] {
+        fan_out_to(&mut client, name, durable, argument).await;
+        names.push(name);
+    }
+    client.select_confirms().await;
+    let bodies: Vec<Vec<u8>> = [10, 5_000, 3_000, 5_000, 4_200, 20, 200_000, 5_000, 30, 9_000, 150_000]
+        .iter()
+        .enumerate()
+        .map(|(number, len)| vec![number as u8; *len])
+        .collect();
+    let all: Vec<&[u8]> = bodies.iter().map(|body| &body[..]).collect();
+    let before = served.broker.stats().log.frame_bytes;
+    publish(&mut client, PERSISTENT, &all).await;
+    confirmed(&mut client, all.len() as u64).await;
+    // Priority 2, and it survives a restart.
+    publish(&mut client, &[0x18, 0, 2, 2], &all).await;
+    confirmed(&mut client, 2 * all.len() as u64).await;
+    let written = served.broker.stats().log.frame_bytes - before;
+    let len: usize = all.iter().map(|body| body.len()).sum();
+    let copies = written as usize / (2 * len);
+    assert!((2..=4).contains(&copies), "nine queues, and what is shared is written once: {copies} copies");
+    for name in names {
+        let mut taker = served.client().await;
+        taker.consume(name, true).await;
+        for round in 0..2 {
+            for (number, expected) in all.iter().enumerate() {
+                let (_, _, body) = taker.delivery().await;
+                assert!(body == *expected, "{name}, round {round}, message {number}: {} bytes", body.len());
+            }
         }
     }
 }

@@ -95,6 +95,7 @@ impl Broker {
             next_queue: AtomicU64::new(restored.next_queue),
             next_consumer: AtomicU64::new(1),
             memory_bytes: AtomicI64::new(0),
+            shared_memory: Arc::default(),
             delivered: AtomicU64::new(0),
             damaged_messages: AtomicU64::new(restored.damaged_messages),
             damaged_uncounted: restored.damaged_uncounted,
@@ -289,8 +290,7 @@ impl Broker {
             queues: self.shared.catalog.len() as u64,
             damaged_messages: self.shared.damaged_messages.load(Ordering::Relaxed),
             damaged_uncounted: self.shared.damaged_uncounted,
-            message_memory_bytes: u64::try_from(self.shared.memory_bytes.load(Ordering::Relaxed))
-                .unwrap_or(0),
+            message_memory_bytes: self.shared.message_memory_bytes(),
             disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir).unwrap_or(0),
             log: self.shared.log.stats(),
             intake_bytes: self.shared.intake.held_bytes(),

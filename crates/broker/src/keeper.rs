@@ -250,8 +250,7 @@ impl Shared {
         let mut slots: Vec<(u64, Arc<Slot>)> = self.catalog.all().into_iter().map(measured).collect();
         slots.sort_unstable_by_key(|(bytes, slot)| (std::cmp::Reverse(bytes.checked_ilog2()), slot.id));
         for (_, slot) in slots {
-            let used = u64::try_from(self.memory_bytes.load(Ordering::Relaxed)).unwrap_or(0);
-            if used <= enough {
+            if self.message_memory_bytes() <= enough {
                 return;
             }
             let _ = self.with(&slot, |state, _| state.queue.page_out());

@@ -8,6 +8,7 @@
 //! - `shared.rs`: the way every change takes: lock, decide, write down, apply, see what follows, hand out.
 //! - `mailbox.rs`, `subscription.rs`: consumers. `flow.rs`: publishers that would starve them are slowed.
 //!   `owed.rs`: for how long a consumer has waited for the broker.
+//! - `share.rs`: messages for several queues, stored once. `frame_batches.rs`: reading them.
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters. `snapshots.rs`: what
 //!   a checkpoint writes. `threads.rs`: which threads are well.
 //! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
@@ -28,6 +29,7 @@ mod disk_room;
 mod error;
 mod exchanges;
 mod flow;
+mod frame_batches;
 mod handle;
 mod headers;
 mod intake;
@@ -48,6 +50,7 @@ mod receipt;
 mod recovery;
 mod request;
 mod scribe;
+mod share;
 mod shared;
 mod shared_configs;
 mod slot;
@@ -84,6 +87,7 @@ pub use nexo_core::message::{
     StoredMessage,
 };
 pub use nexo_core::queue::{GroupTake, Handed, LeaseTerms, Outgoing, SettleMode, SharedCredit, Terms};
+pub use nexo_core::shared_messages::SharedMessages;
 pub use nexo_core::topology;
 /// The most files that the log has open at once.
 pub use nexo_log::OPEN_FILES_MAX as LOG_FILES_MAX;
@@ -95,6 +99,7 @@ pub use request::{
     SubscribeRequest,
 };
 pub use scribe::{DeathNote, Envelope, Letter, Scribe};
+pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use shared::Written;
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;

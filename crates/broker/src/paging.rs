@@ -10,9 +10,10 @@ use nexo_core::batch::{BatchItem, MessageBatch};
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{Entry, Handed, PageRequest, ReturnCause, SettleMode};
 use nexo_core::record::{Leave, Pick, Record};
-use nexo_log::{Claim, EntryKind, Frame, FrameRef, Log, Patience, ReadError, Urgency};
+use nexo_log::{Claim, Frame, FrameRef, Log, Patience, ReadError, Urgency};
 use nexo_types::{Millis, Offset, Position, QueueId, SegmentId, Timestamp};
 
+use crate::frame_batches::batches_of;
 use crate::mailbox::Mailbox;
 use crate::shared::{Confirm, Shared};
 use crate::slot::{Slot, SlotState};
@@ -344,7 +345,7 @@ fn read_part(
             Err(error) => return Err(error),
         };
         for batch in batches_of(&frame, queue) {
-            bytes += batch.bytes().len();
+            bytes += batch.stored_len();
             take_wanted(&batch, frame.at, lanes);
         }
     }
@@ -381,19 +382,4 @@ fn pick_payloads(frame: &Frame, queue: QueueId, offsets: &[Offset], read: &mut B
             read.insert(item.offset, Bytes::copy_from_slice(&batch.payload(item)));
         }
     }
-}
-
-/// The message batches of one queue in a frame.
-fn batches_of(frame: &Frame, queue: QueueId) -> impl Iterator<Item = MessageBatch> + '_ {
-    frame
-        .entries
-        .iter()
-        .filter(move |entry| entry.queue == queue && entry.kind == EntryKind::Messages)
-        .filter_map(|entry| match MessageBatch::decode(entry.payload.clone()) {
-            Ok(batch) => Some(batch),
-            Err(error) => {
-                tracing::error!(at = %frame.at, %error, "a batch of messages cannot be read");
-                None
-            }
-        })
 }

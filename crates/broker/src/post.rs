@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use nexo_core::batch::MessageBatch;
 use nexo_core::config::DeadLetters;
+use nexo_core::draft::Bundle;
 use nexo_core::message::{Durability, NewMessage, StoredMessage};
 use nexo_core::queue::{Admission, Dying};
 use nexo_core::record::{Leave, Record};
+use nexo_core::shared_messages::SharedMessages;
 use nexo_core::topology::NoHeaders;
 use nexo_log::{AppendError, Claim, Patience, Urgency};
 use nexo_types::{ExchangeName, Offset, Position, Timestamp};
@@ -13,6 +16,7 @@ use parking_lot::MutexGuard;
 
 use crate::error::QueueError;
 use crate::scribe::{DeathNote, Letter};
+use crate::share::{SHARE_BYTES_MIN, STORE_PLACE};
 use crate::shared::{Encoded, Shared};
 use crate::slot::{Slot, SlotState};
 
@@ -98,8 +102,10 @@ impl Shared {
         let Some(leave) = states[from].queue.decide_burial(now, offset, why) else { return Ok(()) };
         let targets = queues.iter().map(|queue| place(queue.id)).filter(|at| !states[*at].deleted);
         let targets: Vec<usize> = targets.collect();
-        let moves = self.letter_records(&mut states, &targets, letter, now);
+        let (moves, shared) = self.letter_records(&mut states, &targets, letter, now);
         let mut entries: Vec<Encoded> = Vec::new();
+        let is_written = |messages: &&SharedMessages| messages.durability() == Durability::Durable;
+        entries.extend(shared.iter().filter(is_written).map(Encoded::store));
         for (at, record, durability) in &moves {
             if *durability == Durability::Durable && states[*at].durable {
                 entries.push(Encoded::new(slots[*at].id, record));
@@ -129,16 +135,18 @@ impl Shared {
         Ok(())
     }
 
-    /// What each target has to write down and apply.
+    /// What each target has to write down and apply, and the letter if several of them share it.
     fn letter_records(
         &self,
         states: &mut [MutexGuard<'_, SlotState>],
         targets: &[usize],
         letter: Option<&NewMessage>,
         now: Timestamp,
-    ) -> Vec<(usize, Record, Durability)> {
-        let Some(letter) = letter else { return Vec::new() };
+    ) -> (Vec<(usize, Record, Durability)>, Option<SharedMessages>) {
+        let Some(letter) = letter else { return (Vec::new(), None) };
         let mut moves = Vec::new();
+        let mut shared: Option<SharedMessages> = None;
+        let shares = targets.len() > 1 && letter.body.len() >= SHARE_BYTES_MIN;
         for at in targets {
             let state = &states[*at];
             let mut message = match &self.options.scribe {
@@ -150,9 +158,33 @@ impl Shared {
             }
             let plan = state.queue.decide_push(now, std::slice::from_ref(&message), Admission::Forced);
             moves.extend(plan.reserve.map(|record| (*at, record, Durability::Durable)));
-            let batches = plan.batches.into_iter();
-            moves.extend(batches.map(|(durability, batch)| (*at, Record::Messages(batch), durability)));
+            for (durability, mut batch) in plan.batches {
+                if shares {
+                    batch = self.share_letter(batch, durability, &mut shared);
+                }
+                moves.push((*at, Record::Messages(batch), durability));
+            }
         }
-        moves
+        (moves, shared)
+    }
+
+    /// The same batch with the messages of the first one, if they are the same.
+    fn share_letter(
+        &self,
+        batch: MessageBatch,
+        durability: Durability,
+        shared: &mut Option<SharedMessages>,
+    ) -> MessageBatch {
+        let Some(first) = batch.items().first().copied() else { return batch };
+        let messages = shared.get_or_insert_with(|| {
+            SharedMessages::new(Bundle::reopen(&batch, durability), &self.shared_memory)
+        });
+        let is_same = batch.items().len() == messages.len()
+            && batch
+                .items()
+                .iter()
+                .zip(messages.stored())
+                .all(|(item, stored)| batch.payload(item) == stored);
+        if is_same { messages.batch(STORE_PLACE, first.offset, first.enqueued_at) } else { batch }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use bytes::Bytes;
-use nexo_core::batch::{BatchKind, MessageBatch};
+use nexo_core::batch::BatchKind;
 use nexo_core::message::Durability;
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{ChunkId, Entry as QueueEntry, NeedsPage, Queue};
@@ -16,6 +16,7 @@ use nexo_types::{Position, QueueId, SegmentId, Timestamp};
 
 use crate::error::OpenError;
 use crate::exchanges::TOPOLOGY;
+use crate::frame_batches::batch_of;
 use crate::manifest::{Chunk, Manifest, Snapshot, SnapshotFrame};
 use crate::missing;
 use crate::slot::Slot;
@@ -308,7 +309,7 @@ impl<'a> Rebuild<'a> {
 
     fn visit(&mut self, frame: &Frame) -> ControlFlow<()> {
         for entry in &frame.entries {
-            if let Err(reason) = self.apply(frame.at, entry) {
+            if let Err(reason) = self.apply(frame, entry) {
                 self.error = Some(format!("the record at {} cannot be applied: {reason}", frame.at));
                 return ControlFlow::Break(());
             }
@@ -316,13 +317,14 @@ impl<'a> Rebuild<'a> {
         ControlFlow::Continue(())
     }
 
-    fn apply(&mut self, at: Position, entry: &Entry) -> Result<(), String> {
+    fn apply(&mut self, frame: &Frame, entry: &Entry) -> Result<(), String> {
+        let at = frame.at;
         if entry.queue == TOPOLOGY {
             return self.apply_topology(at, entry);
         }
         let record = match entry.kind {
             EntryKind::Snapshot | EntryKind::Manifest => return Ok(()),
-            EntryKind::Messages => MessageBatch::decode(entry.payload.clone()).map(Record::Messages),
+            EntryKind::Messages => batch_of(frame, entry).map(Record::Messages),
             EntryKind::Record => Record::decode(&entry.payload),
         };
         let record = record.map_err(|error| error.to_string())?;

@@ -9,6 +9,7 @@ use nexo_core::batch::LaneSpan;
 use nexo_core::config::SyncMode;
 use nexo_core::queue::{Applied, Death, Handed, Outgoing, PageRequest};
 use nexo_core::record::Record;
+use nexo_core::shared_messages::{SharedMemory, SharedMessages};
 use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Patience, Span, Urgency};
 use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Timestamp};
 
@@ -18,6 +19,7 @@ use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::error::QueueError;
 use crate::exchanges::Exchanges;
+use crate::frame_batches::STORE;
 use crate::intake::Intake;
 use crate::keeper::Keeper;
 use crate::mailbox::{Deliveries, Mailbox};
@@ -66,6 +68,8 @@ pub(crate) struct Shared {
     pub(crate) next_consumer: AtomicU64,
     /// Memory of all queues, near enough.
     pub(crate) memory_bytes: AtomicI64,
+    /// Memory of messages that queues share.
+    pub(crate) shared_memory: Arc<SharedMemory>,
     /// Messages handed out by all queues.
     pub(crate) delivered: AtomicU64,
     /// Messages found since the start to be lost to damage.
@@ -214,6 +218,8 @@ impl Shared {
         patience: Patience,
     ) -> Result<(Written, Vec<Applied>), AppendError> {
         let id = state.queue.id();
+        let shares = |record: &Record| matches!(record, Record::Messages(batch) if batch.is_shared());
+        debug_assert!(!records.iter().any(shares), "a frame of one queue has nothing to share");
         // Of a queue that does not survive a restart only messages are written, to be read back when memory is short.
         let kept = |record: &&Record| state.durable || matches!(record, Record::Messages(_));
         let entries: Vec<Encoded> =
@@ -532,8 +538,10 @@ impl Shared {
     /// Whether messages take more memory than they may: those in queues, on their way in and on their way out. A quarter is
     /// left for what is not counted, such as buffers of connections and room that containers keep.
     pub(crate) fn under_pressure(&self) -> bool {
-        let in_queues = u64::try_from(self.memory_bytes.load(Ordering::Relaxed)).unwrap_or(0);
-        let used = in_queues.saturating_add(self.intake.held_bytes()).saturating_add(self.outgoing.bytes());
+        let used = self
+            .message_memory_bytes()
+            .saturating_add(self.intake.held_bytes())
+            .saturating_add(self.outgoing.bytes());
         used > self.message_bytes_max()
     }
 
@@ -585,6 +593,11 @@ impl Encoded {
             _ => (EntryKind::Record, Vec::new()),
         };
         Self { queue, kind, spans, payload: record.encode() }
+    }
+
+    /// Messages for batches of the same frame.
+    pub(crate) fn store(messages: &SharedMessages) -> Self {
+        Self { queue: STORE, kind: EntryKind::Messages, spans: Vec::new(), payload: messages.store().clone() }
     }
 
     fn as_entry(&self) -> EntryRef<'_> {

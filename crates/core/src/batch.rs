@@ -1,5 +1,8 @@
 //! Messages of one queue as they are written down together. The bytes of a batch are made once, when it is
 //! pushed: the log copies them, memory keeps slices of them, a consumer is sent slices of them.
+//!
+//! A batch of messages that go to several queues holds no messages itself: it names the entry of its frame in which they
+//! lie (`shared_messages.rs`).
 
 use bytes::Bytes;
 use nexo_types::{Millis, Offset, Priority, Timestamp, varint};
@@ -12,6 +15,18 @@ pub const BATCH_BYTES_MAX: usize = 128 * 1024;
 
 /// The longest head of a batch of new messages: its kind, the first offset and the moment.
 pub(crate) const HEAD_BYTES_MAX: usize = 1 + 2 * varint::BYTES_MAX;
+
+/// The first byte of a batch, or of what batches share.
+pub(crate) mod code {
+    /// New messages.
+    pub(crate) const PUSHED: u8 = 0;
+    /// Messages that were copied.
+    pub(crate) const RELOCATED: u8 = 1;
+    /// New messages that lie in another entry of the frame.
+    pub(crate) const SHARED: u8 = 2;
+    /// Messages for batches of that kind.
+    pub(crate) const STORE: u8 = 3;
+}
 
 /// What a batch means to the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,19 +66,46 @@ pub struct LaneSpan {
 pub struct MessageBatch {
     kind: BatchKind,
     bytes: Bytes,
+    /// Where the messages lie, if not in `bytes`.
+    store: Option<Store>,
     items: Vec<BatchItem>,
 }
 
+/// Messages that lie outside of their batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Store {
+    bytes: Bytes,
+    memory: StoreMemory,
+}
+
+/// Who counts the memory that a store takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoreMemory {
+    /// Each queue that keeps messages of it.
+    ByQueue,
+    /// [`crate::shared_messages::SharedMemory`], once for all queues.
+    Once,
+}
+
 impl MessageBatch {
-    /// Reads a batch back.
+    /// Reads a batch back. `entry` gives the payload of another entry of the same frame by its place, if that holds what
+    /// batches share.
     ///
     /// # Errors
     /// If the bytes are not a batch.
-    pub fn decode(bytes: Bytes) -> Result<Self, WireError> {
+    pub fn decode_in(bytes: Bytes, entry: impl FnOnce(u64) -> Option<Bytes>) -> Result<Self, WireError> {
         let mut input = Reader::new(&bytes);
         let kind = match input.u8()? {
-            0 => BatchKind::Pushed,
-            1 => BatchKind::Relocated,
+            code::PUSHED => BatchKind::Pushed,
+            code::RELOCATED => BatchKind::Relocated,
+            code::SHARED => {
+                let (first, at) = (Offset(input.u64()?), Timestamp(input.u64()?));
+                let place = input.u64()?;
+                input.finish()?;
+                let store = entry(place).ok_or(WireError::NoSuchEntry { place })?;
+                let places = decode_store(&store)?;
+                return Self::of_store(bytes, store, StoreMemory::ByQueue, &places, first, at);
+            }
             value => return Err(WireError::Unknown { what: "kind of batch", value }),
         };
         let mut offset = input.u64()?;
@@ -88,7 +130,49 @@ impl MessageBatch {
             }
             offset = offset.checked_add(1).ok_or(WireError::Range)?;
         }
-        Ok(Self { kind, bytes, items })
+        Ok(Self { kind, bytes, store: None, items })
+    }
+
+    /// Reads a batch back that shares nothing.
+    #[cfg(test)]
+    pub(crate) fn decode(bytes: Bytes) -> Result<Self, WireError> {
+        Self::decode_in(bytes, |_| None)
+    }
+
+    /// New messages that lie in `store`, which is the entry at `place` of the frame that the batch will be in.
+    pub(crate) fn shared(
+        store: Bytes,
+        places: &[(u32, u32)],
+        place: u64,
+        first: Offset,
+        at: Timestamp,
+    ) -> Self {
+        let mut out = Writer::with_capacity(HEAD_BYTES_MAX + varint::BYTES_MAX);
+        out.u8(code::SHARED);
+        out.u64(first.0);
+        out.u64(at.0);
+        out.u64(place);
+        Self::of_store(out.into_bytes(), store, StoreMemory::Once, places, first, at)
+            .expect("a queue does not run out of offsets")
+    }
+
+    fn of_store(
+        bytes: Bytes,
+        store: Bytes,
+        memory: StoreMemory,
+        places: &[(u32, u32)],
+        first: Offset,
+        at: Timestamp,
+    ) -> Result<Self, WireError> {
+        first.0.checked_add(places.len() as u64).ok_or(WireError::Range)?;
+        let items = places.iter().enumerate().map(|(index, &(start, len))| BatchItem {
+            offset: Offset(first.0 + index as u64),
+            enqueued_at: at,
+            start,
+            len,
+        });
+        let items = items.collect();
+        Ok(Self { kind: BatchKind::Pushed, bytes, store: Some(Store { bytes: store, memory }), items })
     }
 
     /// New messages whose bytes are in place, behind [`HEAD_BYTES_MAX`] bytes that are free for the head and begin at
@@ -101,7 +185,7 @@ impl MessageBatch {
         at: Timestamp,
     ) -> Self {
         let mut head = Writer::with_capacity(HEAD_BYTES_MAX);
-        head.u8(0);
+        head.u8(code::PUSHED);
         head.u64(first.0);
         head.u64(at.0);
         let head = head.into_bytes();
@@ -114,7 +198,7 @@ impl MessageBatch {
             len,
         });
         let items = items.collect();
-        Self { kind: BatchKind::Pushed, bytes: Bytes::from(bytes).slice(unused..), items }
+        Self { kind: BatchKind::Pushed, bytes: Bytes::from(bytes).slice(unused..), store: None, items }
     }
 
     /// What it means to the queue.
@@ -135,10 +219,32 @@ impl MessageBatch {
         &self.items
     }
 
+    /// What holds its messages.
+    pub(crate) fn stored(&self) -> &Bytes {
+        self.store.as_ref().map_or(&self.bytes, |store| &store.bytes)
+    }
+
+    /// The bytes that a message of it keeps in memory.
+    #[must_use]
+    pub fn stored_len(&self) -> usize {
+        self.stored().len()
+    }
+
+    /// Whether its messages lie in another entry of its frame.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        self.store.is_some()
+    }
+
+    /// Whether the memory of its messages is counted for all queues that share them, and not for each.
+    pub(crate) fn is_counted_once(&self) -> bool {
+        self.store.as_ref().is_some_and(|store| store.memory == StoreMemory::Once)
+    }
+
     /// The stored form of one of its messages, sharing the batch's memory.
     #[must_use]
     pub fn payload(&self, item: &BatchItem) -> Bytes {
-        self.bytes.slice(item.start as usize..(item.start + item.len) as usize)
+        self.stored().slice(item.start as usize..(item.start + item.len) as usize)
     }
 
     /// The message with this offset, if it is here.
@@ -150,7 +256,7 @@ impl MessageBatch {
     /// The priority of one of its messages.
     #[must_use]
     pub fn priority(&self, item: &BatchItem) -> Priority {
-        Priority(StoredMessage::priority_byte(&self.bytes[item.start as usize..]))
+        Priority(StoredMessage::priority_byte(&self.stored()[item.start as usize..]))
     }
 
     /// Which priorities it holds, and between which offsets.
@@ -195,8 +301,8 @@ impl BatchBuilder {
     pub(crate) fn new(kind: BatchKind, first: Offset, at: Timestamp, bytes_hint: usize) -> Self {
         let mut out = Writer::with_capacity(bytes_hint.min(BATCH_BYTES_MAX) + 24);
         out.u8(match kind {
-            BatchKind::Pushed => 0,
-            BatchKind::Relocated => 1,
+            BatchKind::Pushed => code::PUSHED,
+            BatchKind::Relocated => code::RELOCATED,
         });
         out.u64(first.0);
         out.u64(at.0);
@@ -234,8 +340,30 @@ impl BatchBuilder {
     }
 
     pub(crate) fn finish(self) -> MessageBatch {
-        MessageBatch { kind: self.kind, bytes: self.out.into_bytes(), items: self.items }
+        MessageBatch { kind: self.kind, bytes: self.out.into_bytes(), store: None, items: self.items }
     }
+}
+
+/// Where each message of a store begins, and its length.
+fn decode_store(store: &Bytes) -> Result<Vec<(u32, u32)>, WireError> {
+    let mut input = Reader::new(store);
+    match input.u8()? {
+        code::STORE => {}
+        value => return Err(WireError::Unknown { what: "kind of store", value }),
+    }
+    let mut places = Vec::new();
+    while input.left() > 0 {
+        let message = input.bytes()?;
+        if message.len() < 2 {
+            return Err(WireError::Short);
+        }
+        let start = store.len() - input.left() - message.len();
+        places.push((
+            u32::try_from(start).map_err(|_| WireError::Range)?,
+            u32::try_from(message.len()).map_err(|_| WireError::Range)?,
+        ));
+    }
+    Ok(places)
 }
 
 /// Copies messages of a queue into batches that say where they lie now. The messages come by offset; each

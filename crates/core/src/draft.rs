@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, Timestamp, varint};
 
-use crate::batch::{BATCH_BYTES_MAX, HEAD_BYTES_MAX, MessageBatch};
+use crate::batch::{BATCH_BYTES_MAX, HEAD_BYTES_MAX, MessageBatch, code};
 use crate::body_buffer::BodyBuffer;
 use crate::message::{
     Durability, HAS_DEDUP, HAS_DELAY, HAS_GROUP, HAS_LIFETIME, HAS_ORIGIN, HAS_PROPERTIES, NewMessage,
@@ -225,6 +225,22 @@ impl Bundle {
         self.places.iter().map(message).collect()
     }
 
+    /// Takes the messages out as what batches of several queues share: the bytes, and where each message begins and how
+    /// long it is.
+    pub(crate) fn into_store(self) -> (Vec<u8>, usize, Vec<(u32, u32)>) {
+        let mut bytes = self.out.into_vec();
+        if bytes.capacity() / 2 > bytes.len() {
+            bytes.shrink_to_fit();
+        }
+        let unused = self.start + HEAD_BYTES_MAX - 1;
+        bytes[unused] = code::STORE;
+        let mut places = self.places;
+        for (start, _) in &mut places {
+            *start -= unused as u32;
+        }
+        (bytes, unused, places)
+    }
+
     /// Takes the messages out as a batch that begins at `first`.
     #[must_use]
     pub fn seal(self, first: Offset, at: Timestamp) -> MessageBatch {
@@ -239,15 +255,22 @@ impl Bundle {
     /// Makes a bundle of a batch that nobody took.
     #[must_use]
     pub fn reopen(batch: &MessageBatch, durability: Durability) -> Self {
-        let mut bundle = Self::new(durability, batch.bytes().len(), batch.items().len());
+        let mut bundle = Self::new(durability, batch.stored_len(), batch.items().len());
         for item in batch.items() {
-            let stored = batch.payload(item);
-            bundle.has_dedup |= stored[0] & HAS_DEDUP != 0;
-            bundle.out.u64(stored.len() as u64);
-            bundle.places.push((bundle.out.len() as u32, stored.len() as u32));
-            bundle.out.raw(&stored);
+            bundle.push_stored(&batch.payload(item));
         }
         bundle
+    }
+
+    /// Adds a message in its stored form. It becomes one of the bundle's durability.
+    pub(crate) fn push_stored(&mut self, stored: &[u8]) {
+        self.has_dedup |= stored[0] & HAS_DEDUP != 0;
+        self.out.reserve(varint::BYTES_MAX + stored.len());
+        self.out.u64(stored.len() as u64);
+        self.places.push((self.out.len() as u32, stored.len() as u32));
+        let transient = if self.durability == Durability::Transient { TRANSIENT } else { 0 };
+        self.out.u8(stored[0] & !TRANSIENT | transient);
+        self.out.raw(&stored[1..]);
     }
 }
 

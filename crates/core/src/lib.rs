@@ -15,6 +15,7 @@ pub mod offsets;
 pub mod queue;
 pub mod rare;
 pub mod record;
+pub mod shared_messages;
 pub mod topology;
 mod wire;
 

@@ -235,7 +235,7 @@ impl Record {
         out.into_bytes()
     }
 
-    /// Reads back anything but [`Record::Messages`], which [`MessageBatch::decode`] reads.
+    /// Reads back anything but [`Record::Messages`], which [`MessageBatch::decode_in`] reads.
     ///
     /// # Errors
     /// If the bytes are not a record.

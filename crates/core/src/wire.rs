@@ -19,6 +19,12 @@ pub enum WireError {
         /// What was found.
         value: u8,
     },
+    /// A batch shares messages that are not there.
+    #[error("the frame's entry {place} holds no messages to share")]
+    NoSuchEntry {
+        /// The place of the entry that should hold them.
+        place: u64,
+    },
     /// A number too large for its place.
     #[error("a number is out of range")]
     Range,

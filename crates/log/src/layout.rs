@@ -18,7 +18,9 @@ pub(crate) const INVENTORY: &str = "INVENTORY";
 const FORMAT: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
 const FORMAT_NAME: &str = "nexo-data";
-const FORMAT_VERSION: u32 = 2;
+const FORMAT_VERSION: u32 = 3;
+/// The oldest version whose data is read. It has no batches that share messages, and is otherwise the same.
+const FORMAT_VERSION_MIN: u32 = 2;
 /// Longer than any FORMAT file of ours.
 const FORMAT_BYTES_MAX: usize = 256;
 
@@ -46,21 +48,29 @@ pub(crate) fn io_error(disk: &dyn Disk, action: impl Into<String>) -> impl FnOnc
 /// Makes sure that the directory is ours or empty, takes the lock, and lays out what is missing. Nothing is
 /// changed in a directory that is not ours.
 pub(crate) fn claim(disk: &Arc<dyn Disk>) -> Result<Box<dyn DiskLock>, OpenError> {
-    let is_new = inspect(&**disk)?;
+    let found = inspect(&**disk)?;
     let lock = disk.lock().map_err(|source| match source.kind() {
         io::ErrorKind::WouldBlock => OpenError::InUse { dir: disk.name() },
         _ => io_error(&**disk, "lock LOCK")(source),
     })?;
-    lay_out(&**disk, is_new).map_err(io_error(&**disk, "create files"))?;
+    lay_out(&**disk, found).map_err(io_error(&**disk, "create files"))?;
     Ok(lock)
 }
 
-/// Whether the directory is to be set up, if it may be used at all.
-fn inspect(disk: &dyn Disk) -> Result<bool, OpenError> {
+/// What a directory that may be used holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// Nothing yet.
+    New,
+    /// Data of this version.
+    Data(u32),
+}
+
+/// What the directory holds, if it may be used at all.
+fn inspect(disk: &dyn Disk) -> Result<Found, OpenError> {
     let names = disk.list("").map_err(io_error(disk, "list files"))?;
     if names.iter().any(|name| name == FORMAT) {
-        check_format(disk)?;
-        return Ok(false);
+        return check_format(disk).map(Found::Data);
     }
     let foreign = |found: &str| OpenError::Foreign { dir: disk.name(), found: found.to_owned() };
     if let Some(found) = names.iter().find(|name| !HARMLESS.contains(&name.as_str())) {
@@ -71,10 +81,10 @@ fn inspect(disk: &dyn Disk) -> Result<bool, OpenError> {
             return Err(foreign(&format!("{dir}/{found}")));
         }
     }
-    Ok(true)
+    Ok(Found::New)
 }
 
-fn check_format(disk: &dyn Disk) -> Result<(), OpenError> {
+fn check_format(disk: &dyn Disk) -> Result<u32, OpenError> {
     let mut buf = [0; FORMAT_BYTES_MAX];
     let len = disk
         .open(FORMAT)
@@ -87,7 +97,7 @@ fn check_format(disk: &dyn Disk) -> Result<(), OpenError> {
         .and_then(|rest| rest.strip_prefix(' '))
         .and_then(|version| version.parse::<u32>().ok());
     match version {
-        Some(FORMAT_VERSION) => Ok(()),
+        Some(version @ FORMAT_VERSION_MIN..=FORMAT_VERSION) => Ok(version),
         Some(found) if found > FORMAT_VERSION => {
             Err(OpenError::Newer { dir: disk.name(), found, supported: FORMAT_VERSION })
         }
@@ -95,13 +105,16 @@ fn check_format(disk: &dyn Disk) -> Result<(), OpenError> {
     }
 }
 
-/// `FORMAT` comes last and whole: as long as it is missing, the directory still counts as new.
-fn lay_out(disk: &dyn Disk, is_new: bool) -> io::Result<()> {
+/// `FORMAT` comes last and whole: as long as it is missing, the directory still counts as new. An older one is replaced
+/// before anything is written that its release could not read.
+fn lay_out(disk: &dyn Disk, found: Found) -> io::Result<()> {
     for dir in [SEGMENTS, SPARE, DAMAGED] {
         disk.create_dir(dir)?;
     }
-    if is_new {
+    if found == Found::New {
         inventory::set_up(disk)?;
+    }
+    if found != Found::Data(FORMAT_VERSION) {
         let file = disk.create(FORMAT_NEW)?;
         file.write_at(format!("{FORMAT_NAME} {FORMAT_VERSION}\n").as_bytes(), 0)?;
         file.sync_data()?;

@@ -22,6 +22,7 @@ mod equivalence;
 mod erlang;
 mod error;
 mod exchanges;
+mod fanout;
 mod handshake;
 mod intake;
 mod limit;

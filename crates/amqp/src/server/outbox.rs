@@ -1,14 +1,17 @@
 //! Publishes on their way to their queues: collected while a read is worked through, then pushed as one batch per queue.
+//! Larger ones that go to several queues are collected in one batch for all of these (`fanout.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use nexo_broker::{
-    Broker, Bundle, Draft, Evenness, Health, NewMessage, Pacing, PushError, QueueError, Refused, Written,
+    Broker, Bundle, Draft, Evenness, Health, NewMessage, Pacing, PushError, QueueError, Refused, SharedPush,
+    Written, share_queues_max,
 };
 use nexo_types::{QueueId, limits};
 
+use super::fanout::{Fanout, Fanouts};
 use super::pace::{Pushed, RATION_BYTES, RATION_MESSAGES};
 use super::publish::for_target;
 use super::routing::Target;
@@ -16,20 +19,10 @@ use super::routing::Target;
 /// Queues that are waited for after one flush: each wait is short, and there may be thousands of queues.
 const UNEVEN_MAX: usize = 4;
 
-/// A message that takes more than this in all its queues is not copied for them before their turn comes.
-const COPIES_BYTES_MAX: usize = 1 << 20;
 /// What is pushed before others have their turn: so many queues …
 const SLICE_QUEUES: usize = 256;
 /// … or so many bytes.
 const SLICE_BYTES: usize = 4 << 20;
-
-/// A large message on its way to many queues, or one that must not overtake it.
-#[derive(Debug)]
-struct Fanout {
-    message: NewMessage,
-    targets: VecDeque<Arc<Target>>,
-    publisher: Publisher,
-}
 
 /// Publishes that wait.
 #[derive(Debug)]
@@ -44,7 +37,9 @@ pub(super) struct Outbox {
     dead: Vec<(Arc<Target>, NewMessage)>,
     messages: usize,
     bytes: usize,
-    fanouts: VecDeque<Fanout>,
+    fanouts: Fanouts,
+    /// The disk or a queue was too busy for the last attempt.
+    is_busy: bool,
     pushed: Pushed,
 }
 
@@ -172,7 +167,8 @@ impl Default for Outbox {
             dead: Vec::new(),
             messages: 0,
             bytes: 0,
-            fanouts: VecDeque::new(),
+            fanouts: Fanouts::default(),
+            is_busy: false,
             pushed: Pushed::default(),
         }
     }
@@ -181,15 +177,18 @@ impl Default for Outbox {
 impl Outbox {
     /// Adds a message for all its queues.
     pub(super) fn add_all(&mut self, targets: &[Arc<Target>], message: &Draft<'_>, publisher: Publisher) {
-        let large = targets.len() > 1 && copy_bytes(message) * targets.len() > COPIES_BYTES_MAX;
-        if large || !self.fanouts.is_empty() {
-            let targets = targets.iter().cloned().collect();
-            self.fanouts.push_back(Fanout { message: message.to_message(), targets, publisher });
+        if self.fanouts.takes(targets, message) {
+            self.fanouts.add(targets, message, publisher);
             return;
         }
         for target in targets {
             self.add(target, &for_target(*message, target), publisher);
         }
+    }
+
+    /// Adds a message for several queues that is packed already, and that all of them take in this form.
+    pub(super) fn add_shared(&mut self, targets: &[Arc<Target>], bundle: Bundle, publisher: Publisher) {
+        self.fanouts.add_bundle(targets, bundle, publisher);
     }
 
     /// Whether bundles can be added: what waits for many queues is not overtaken.
@@ -241,33 +240,97 @@ impl Outbox {
 
     /// Whether it should be flushed before more comes in.
     pub(super) fn is_full(&self) -> bool {
-        self.messages >= limits::PUSH_BATCH_MAX / 2 || self.bytes >= SLICE_BYTES || !self.fanouts.is_empty()
+        self.messages + self.fanouts.messages() >= limits::PUSH_BATCH_MAX / 2
+            || self.bytes + self.fanouts.bytes() >= SLICE_BYTES
+            || self.fanouts.is_full()
     }
 
     /// Whether it holds what a connection that is rationed may publish at once.
     pub(super) const fn holds_ration(&self) -> bool {
-        self.messages >= RATION_MESSAGES || self.bytes >= RATION_BYTES
+        self.messages + self.fanouts.messages() >= RATION_MESSAGES
+            || self.bytes + self.fanouts.bytes() >= RATION_BYTES
+    }
+
+    /// Whether the disk or a queue was too busy for the last attempt.
+    pub(super) const fn is_busy(&self) -> bool {
+        self.is_busy
     }
 
     /// Pushes as much as should be done at once, and says what came of everything when nothing is left. Answers why not,
     /// if the disk is full; what was not pushed then stays for the next attempt.
-    pub(super) fn flush_slice(&mut self, pacing: Pacing) -> Result<Option<Flushed>, String> {
+    pub(super) fn flush_slice(&mut self, broker: &Broker, pacing: Pacing) -> Result<Option<Flushed>, String> {
         let (mut queues, mut bytes) = (0, 0);
+        self.is_busy = false;
         if !self.push_batches(&mut queues, &mut bytes, pacing)? {
             return Ok(None);
         }
-        while let Some(fanout) = self.fanouts.front_mut() {
-            let Some(target) = fanout.targets.pop_front() else {
-                self.fanouts.pop_front();
-                continue;
-            };
-            let (message, publisher) = (fanout.message.clone(), fanout.publisher);
-            self.add(&target, &for_target(message.as_draft(), &target), publisher);
-            if !self.push_batches(&mut queues, &mut bytes, pacing)? {
-                return Ok(None);
+        while let Some(mut fanout) = self.fanouts.pop() {
+            let pushed = self.push_fanout(&mut fanout, broker, &mut queues, &mut bytes, pacing);
+            if !matches!(pushed, Ok(true)) {
+                self.fanouts.put_back(fanout);
+                return pushed.map(|_| None);
             }
         }
         Ok(Some(self.finish()))
+    }
+
+    /// Pushes a message to all its queues, or some. `false` if others should have their turn before the rest.
+    fn push_fanout(
+        &mut self,
+        fanout: &mut Fanout,
+        broker: &Broker,
+        queues: &mut usize,
+        bytes: &mut usize,
+        pacing: Pacing,
+    ) -> Result<bool, String> {
+        while !fanout.sharing.is_empty() {
+            if *queues >= SLICE_QUEUES || *bytes >= SLICE_BYTES {
+                return Ok(false);
+            }
+            let messages = fanout.messages(broker);
+            let count = fanout.sharing.len().min(share_queues_max(messages.bytes()));
+            *queues += count;
+            *bytes += messages.bytes();
+            let handles: Vec<_> = fanout.sharing.iter().take(count).map(|target| &target.queue).collect();
+            match broker.push_shared(&handles, &messages, pacing) {
+                Ok(pushed) => {
+                    self.pushed.bytes += messages.bytes();
+                    let of_each = messages.len();
+                    for (target, pushed) in fanout.sharing.drain(..count).zip(pushed) {
+                        match pushed {
+                            SharedPush::Taken { written, evenness } => {
+                                self.pushed.note(&target, of_each, evenness);
+                                self.written = self.written.and(written);
+                            }
+                            SharedPush::Alone => fanout.alone.push_back(target),
+                            // The queue went while the message was on its way, as if it had gone before.
+                            SharedPush::Gone => {}
+                        }
+                    }
+                }
+                Err(QueueError::Busy) => {
+                    self.is_busy = true;
+                    return Ok(false);
+                }
+                Err(QueueError::DiskFull { reason }) => return Err(reason),
+                Err(error @ (QueueError::NotFound { .. } | QueueError::Unavailable { .. })) => {
+                    tracing::warn!(%error, queues = count, "publishes are refused");
+                    self.refused.extend_from_slice(&fanout.publishers);
+                    fanout.sharing.drain(..count);
+                }
+            }
+        }
+        while let Some(target) = fanout.alone.pop_front() {
+            let bundle = fanout.messages(broker).to_bundle();
+            self.messages += bundle.len();
+            let batch = self.batch_for(&target);
+            batch.bundles.push_back(bundle);
+            batch.publishers.extend_from_slice(&fanout.publishers);
+            if !self.push_batches(queues, bytes, pacing)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Pushes what is packed. `false` if others should have their turn before the rest.
@@ -290,12 +353,8 @@ impl Outbox {
                 let mut bundle = Some(bundle);
                 match batch.target.queue.push_bundle(&mut bundle, pacing) {
                     Ok(pushed) => {
-                        self.pushed.messages += count;
                         self.pushed.bytes += bundle_bytes;
-                        self.pushed.uneven |= pushed.evenness != Evenness::Even;
-                        if pushed.evenness == Evenness::Pause && self.pushed.pauses.len() < UNEVEN_MAX {
-                            self.pushed.pauses.push(batch.target.queue.clone());
-                        }
+                        self.pushed.note(&batch.target, count, pushed.evenness);
                         self.written = self.written.and(pushed.written);
                         let late = batch.refuse(done, pushed.refused, &mut self.refused, &mut self.dead);
                         if !late.is_empty() {
@@ -351,8 +410,19 @@ impl Outbox {
     }
 }
 
+impl Pushed {
+    /// Notes messages that a queue has taken.
+    fn note(&mut self, target: &Target, messages: usize, evenness: Evenness) {
+        self.messages += messages;
+        self.uneven |= evenness != Evenness::Even;
+        if evenness == Evenness::Pause && self.pauses.len() < UNEVEN_MAX {
+            self.pauses.push(target.queue.clone());
+        }
+    }
+}
+
 /// What a copy of a message takes, near enough.
-const fn copy_bytes(message: &Draft<'_>) -> usize {
+pub(super) const fn copy_bytes(message: &Draft<'_>) -> usize {
     message.body.len() + message.properties.len() + message.address.len() + 64
 }
 

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use nexo_broker::{BodyBuffer, Broker, Bundle, Draft, Durability, PropertyFormat, Written};
+use nexo_broker::{BodyBuffer, Broker, Bundle, Draft, Durability, PropertyFormat, SHARE_BYTES_MIN, Written};
 use nexo_types::{DedupId, Millis, Priority};
 
 use super::arguments::QueueKind;
@@ -23,6 +24,8 @@ use crate::headers::MessageHeaders;
 
 /// After a push of this many messages, work on them goes on in parallel. With fewer, waking a thread takes longer.
 const HANDOVER_MESSAGES: usize = 64;
+/// When one of many queues that share a message was locked for long, it is tried again after this.
+const RETRY_BUSY: Duration = Duration::from_millis(2);
 
 /// A publish with its content.
 #[derive(Debug)]
@@ -227,9 +230,9 @@ impl Session {
             return Some(Written::NOTHING);
         }
         let flushed = loop {
-            match self.outbox.flush_slice(self.pace.pacing()) {
+            match self.outbox.flush_slice(&self.shared.broker, self.pace.pacing()) {
                 Ok(Some(flushed)) => break flushed,
-                Ok(None) => give_way(self.shared.broker.clone()).await,
+                Ok(None) => give_way(self.shared.broker.clone(), self.outbox.is_busy()).await,
                 Err(reason) => {
                     self.block(&reason);
                     return None;
@@ -253,7 +256,8 @@ impl Session {
     }
 }
 
-/// Adds a message for all its queues. A large body that was received by itself and goes to one queue is not copied.
+/// Adds a message for all its queues. A large body that was received by itself is not copied if all of them take the message
+/// in the same form.
 #[inline]
 fn add_taking_body(
     outbox: &mut Outbox,
@@ -270,13 +274,39 @@ fn add_taking_body(
             Err(back) => **received = back,
         }
     }
+    if let (Body::Received(received), [first, _, ..]) = (&mut *body, targets)
+        && received.len() >= SHARE_BYTES_MIN
+        && is_alike(&message, targets)
+    {
+        match Bundle::of_received(&for_target(message, first), std::mem::take(received)) {
+            Ok(bundle) => return outbox.add_shared(targets, bundle, publisher),
+            Err(back) => **received = back,
+        }
+    }
     outbox.add_all(targets, &Draft { body: body.as_slice(), ..message }, publisher);
 }
 
+/// Whether all these queues take a message in the same form.
+pub(super) fn is_alike(message: &Draft<'_>, targets: &[Arc<Target>]) -> bool {
+    let form = |target: &Arc<Target>| {
+        let draft = for_target(*message, target);
+        (draft.priority, draft.durability)
+    };
+    targets.split_first().is_none_or(|(first, rest)| {
+        let first = form(first);
+        rest.iter().all(|target| form(target) == first)
+    })
+}
+
 /// Lets others have their turn, and the disk catch up.
-async fn give_way(broker: Broker) {
+async fn give_way(broker: Broker, is_busy: bool) {
     broker.disk_caught_up().await;
-    tokio::task::yield_now().await;
+    if is_busy {
+        // Nobody tells when the lock of a queue is free.
+        tokio::time::sleep(RETRY_BUSY).await;
+    } else {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Lets another thread of the runtime have the consumers that were just woken. The runtime keeps the task that was woken

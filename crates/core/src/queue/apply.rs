@@ -207,7 +207,7 @@ impl Queue {
             if let Some(behind) = self.groups.get_mut(&group) {
                 // It may wait for long; its bytes are read back when its turn comes.
                 entry.cool();
-                let cached = entry.payload.as_ref().map_or(0, |payload| payload.len() as u64);
+                let cached = entry.cached_bytes();
                 self.behind.insert(entry.offset, group);
                 behind.push_back(entry);
                 self.loose_cached_bytes += cached;
@@ -357,8 +357,7 @@ impl Queue {
         removed.count =
             removed.lanes.len() + removed.rejoined.len() as u64 + removed.delayed.len() as u64 + self.grouped;
         self.loose_bytes = self.held().map(|entry| u64::from(entry.stored_bytes)).sum();
-        self.loose_cached_bytes =
-            self.held().filter_map(|entry| entry.payload.as_ref()).map(|p| p.len() as u64).sum();
+        self.loose_cached_bytes = self.held().map(|entry| entry.cached_bytes()).sum();
         let out: Vec<GroupId> = self.held().filter_map(|entry| entry.group.clone()).collect();
         self.tenants = Tenants::of(self.held().filter_map(|entry| entry.tenant.as_ref()));
         self.reset_groups(&out);

@@ -154,6 +154,8 @@ impl Packed {
             group,
             tenant,
             payload,
+            // Says something of bytes in memory, and there are none.
+            is_counted_once: _,
         } = entry;
         if *durability != Durability::Durable || group.is_some() || tenant.is_some() || payload.is_some() {
             return None;
@@ -190,6 +192,7 @@ impl Packed {
             group: None,
             tenant: None,
             payload: None,
+            is_counted_once: false,
         }
     }
 
@@ -256,6 +259,7 @@ mod tests {
             group: None,
             tenant: None,
             payload: None,
+            is_counted_once: false,
         }
     }
 

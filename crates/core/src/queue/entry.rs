@@ -40,6 +40,8 @@ pub struct Entry {
     pub tenant: Option<GroupId>,
     /// Its stored form, if it is in memory. A transient message always has it.
     pub payload: Option<Bytes>,
+    /// The stored form in memory is shared with other queues and counted once for all of them.
+    pub(crate) is_counted_once: bool,
 }
 
 /// What a message with a stored form of this size counts for with a consumer.
@@ -78,6 +80,7 @@ impl Entry {
             group: head.group.map(GroupId::new).transpose().map_err(|_| WireError::BadName)?,
             tenant: None,
             payload: Some(payload),
+            is_counted_once: batch.is_counted_once(),
         };
         Ok((entry, dedup))
     }
@@ -98,6 +101,15 @@ impl Entry {
             group: None,
             tenant: None,
             payload: None,
+            is_counted_once: false,
+        }
+    }
+
+    /// The memory that its stored form takes and that this queue counts.
+    pub(crate) fn cached_bytes(&self) -> u64 {
+        match &self.payload {
+            Some(payload) if !self.is_counted_once => payload.len() as u64,
+            Some(_) | None => 0,
         }
     }
 

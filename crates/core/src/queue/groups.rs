@@ -88,7 +88,7 @@ impl Queue {
             return self.place(entry, at);
         }
         entry.cool();
-        let cached = entry.payload.as_ref().map_or(0, |payload| payload.len() as u64);
+        let cached = entry.cached_bytes();
         let place = line.partition_point(|other| other.offset < entry.offset);
         self.runs.returned.insert(entry.offset, group.clone());
         self.behind.insert(entry.offset, group.clone());

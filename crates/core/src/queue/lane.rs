@@ -69,12 +69,13 @@ pub(super) static EMPTY: VecDeque<Entry> = VecDeque::new();
 
 /// What the bytes of a message take besides: the head of its batch, the count of those who share it, and what the allocator
 /// adds. Messages that came together share that, so for many small ones it is too much.
-const PAYLOAD_OVERHEAD_BYTES: usize = 64;
+const PAYLOAD_OVERHEAD_BYTES: u64 = 64;
 
 /// What a resident message costs in memory, near enough: its entry and its bytes.
 pub(super) fn resident_cost(entry: &Entry) -> u64 {
-    let payload = entry.payload.as_ref().map_or(0, |payload| payload.len() + PAYLOAD_OVERHEAD_BYTES);
-    (size_of::<Entry>() + payload) as u64
+    let cached = entry.cached_bytes();
+    let overhead = if cached > 0 { PAYLOAD_OVERHEAD_BYTES } else { 0 };
+    size_of::<Entry>() as u64 + cached + overhead
 }
 
 /// What has left memory.

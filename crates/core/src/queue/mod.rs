@@ -537,6 +537,7 @@ impl Queue {
         let Some(payload) = &entry.payload else { return };
         if self.loose_cached_bytes + payload.len() as u64 <= LOOSE_CACHE_BYTES_MAX {
             entry.payload = Some(Bytes::copy_from_slice(payload));
+            entry.is_counted_once = false;
         } else {
             entry.cool();
         }
@@ -545,12 +546,12 @@ impl Queue {
 
     /// The entry comes to where bytes in memory count.
     fn count(&mut self, entry: &Entry) {
-        self.loose_cached_bytes += entry.payload.as_ref().map_or(0, |payload| payload.len() as u64);
+        self.loose_cached_bytes += entry.cached_bytes();
     }
 
     /// The opposite.
     fn uncount(&mut self, entry: &Entry) {
-        self.loose_cached_bytes -= entry.payload.as_ref().map_or(0, |payload| payload.len() as u64);
+        self.loose_cached_bytes -= entry.cached_bytes();
     }
 
     /// A loose message leaves the queue for good.
@@ -609,8 +610,7 @@ impl Queue {
         assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");
         let leased: u64 = self.leased.iter().map(|lease| u64::from(lease.entry.stored_bytes)).sum();
         assert_eq!(leased, self.leased_bytes, "bytes of leased messages are counted");
-        let cached: u64 =
-            self.loose().map(|entry| entry.payload.as_ref().map_or(0, |payload| payload.len() as u64)).sum();
+        let cached: u64 = self.loose().map(|entry| entry.cached_bytes()).sum();
         assert_eq!(cached, self.loose_cached_bytes, "cached bytes of loose messages are counted");
         for group in self.groups.keys() {
             let heads = self.loose_heads().filter(|entry| entry.group.as_ref() == Some(group)).count();

@@ -13,6 +13,7 @@ use crate::draft::Bundle;
 use crate::message::{DeathReason, Durability, NewMessage};
 use crate::queue::settle::Death;
 use crate::record::{Leave, Pick, Record};
+use crate::shared_messages::SharedMessages;
 
 /// Offsets that are set aside for transient messages at a time, so that a reservation is rarely written.
 const RESERVE: u64 = 1 << 20;
@@ -118,14 +119,24 @@ impl Queue {
     /// Decides where messages go that are packed already, if they can go as they are; `None` if each must be looked at.
     #[must_use]
     pub fn decide_bundle(&self, bundle: &Bundle) -> Option<BundlePlan> {
+        self.decide_packed(bundle.len(), bundle.durability(), bundle.has_dedup())
+    }
+
+    /// The same for messages that go to other queues as well.
+    #[must_use]
+    pub fn decide_shared(&self, messages: &SharedMessages) -> Option<BundlePlan> {
+        self.decide_packed(messages.len(), messages.durability(), messages.has_dedup())
+    }
+
+    fn decide_packed(&self, count: usize, durability: Durability, has_dedup: bool) -> Option<BundlePlan> {
         let may_refuse = self.config.overflow == Overflow::Reject
             && (self.config.max_messages.is_some() || self.config.max_bytes.is_some());
         let gives_priorities = self.config.groups == GroupMode::Fair;
-        if may_refuse || gives_priorities || self.config.ttl.is_some() || bundle.has_dedup() {
+        if may_refuse || gives_priorities || self.config.ttl.is_some() || has_dedup {
             return None;
         }
-        let after = self.next_offset.0 + bundle.len() as u64;
-        let reserve = (bundle.durability() == Durability::Transient && after > self.reserved.0)
+        let after = self.next_offset.0 + count as u64;
+        let reserve = (durability == Durability::Transient && after > self.reserved.0)
             .then_some(Record::Reserve { before: Offset(after + RESERVE) });
         Some(BundlePlan { reserve, first: self.next_offset })
     }

@@ -360,6 +360,7 @@ impl Entry {
             tenant: None,
             durability: Durability::Durable,
             payload: None,
+            is_counted_once: false,
         })
     }
 }
