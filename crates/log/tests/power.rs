@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use common::*;
-use nexo_log::disk::{CutMode, FaultyDisk};
+use nexo_log::disk::{CutMode, Disk, FaultyDisk, MemoryDisk};
 use nexo_log::{EntryKind, Frame, Log, Urgency};
 use nexo_types::{Offset, Position, Priority, QueueId, SegmentId};
 
@@ -265,4 +265,34 @@ fn cut_recovery(script: Script) {
             reopen_and_check(&disk, &mut history, &format!("{mode:?} during recovery, {n}"));
         }
     }
+}
+
+#[test]
+fn an_older_format_is_raised_whole_wherever_the_power_goes() {
+    let older = MemoryDisk::new();
+    let (log, _) = open(older.clone());
+    let appended = push(&log, 1, 100, Urgency::Synced).unwrap();
+    block_on(log.synced(appended.end)).unwrap();
+    drop(log);
+    let format = older.create("FORMAT").unwrap();
+    format.write_at(b"nexo-data 2\n", 0).unwrap();
+    format.sync_data().unwrap();
+    older.sync_dir("").unwrap();
+    let mut cut = 0;
+    for operation in 1..=40 {
+        let disk = FaultyDisk::from_memory(older.after_power_cut(CutMode::Keep, 0));
+        disk.cut_power_at(operation);
+        drop(Log::open(Arc::new(disk.clone()), small()));
+        cut += u32::from(disk.is_cut());
+        for mode in [CutMode::Keep, CutMode::Drop, CutMode::Tear, CutMode::Reorder] {
+            let (log, _) = open(disk.restart(mode, operation));
+            let frame = log.read_frame(appended.at).unwrap();
+            assert_eq!(
+                frame.entries[0].payload[..],
+                payload(1, 100),
+                "cut at operation {operation}, {mode:?}"
+            );
+        }
+    }
+    assert!(cut > 10, "most openings were cut");
 }
