@@ -206,7 +206,9 @@ impl Recovery<'_> {
         if !found.is_whole && !only_cut {
             let copy = damage::keep_copy(&**self.disk, id, 0, HEADER_BYTES, &found.block);
             let fact = "a copy of the header is damaged; it is repaired";
-            self.report_header(id, HEADER_BYTES, fact, copy, Some(Vec::new()));
+            // Damage at the end of a segment without a seal may have hit what was written last, which nothing proves.
+            let is_sure = found.seal.is_some() || found.trailer_is_whole;
+            self.report_header(id, HEADER_BYTES, fact, copy, is_sure.then(Vec::new));
             repair_header(&*file, file_bytes, &known, found.seal.as_ref(), cut)?;
         } else if found.lost_seal_copy && !cut {
             let path = segment_path(id);
@@ -397,6 +399,7 @@ struct Headers {
     header: Option<Header>,
     seal: Option<Seal>,
     front_is_whole: bool,
+    trailer_is_whole: bool,
     /// Every copy of the header is good.
     is_whole: bool,
     /// The segment is sealed, and only one copy of the seal is good.
@@ -419,11 +422,12 @@ impl Headers {
             seal.header.id == id && header.is_none_or(|header| header.is_same_use(&seal.header))
         };
         let front_is_whole = front.is_some_and(|(_, both)| both);
-        let is_whole = front_is_whole && back == header;
+        let trailer_is_whole = back == header;
+        let is_whole = front_is_whole && trailer_is_whole;
         let seals = [Seal::read(&block), Seal::read_trailer(&trailer)].map(|seal| seal.filter(is_ours));
         let seal = seals[0].or(seals[1]);
         let lost_seal_copy = seals[0] != seals[1];
-        Ok(Self { block, header, seal, front_is_whole, is_whole, lost_seal_copy })
+        Ok(Self { block, header, seal, front_is_whole, trailer_is_whole, is_whole, lost_seal_copy })
     }
 }
 
