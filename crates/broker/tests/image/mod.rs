@@ -53,6 +53,9 @@ pub(crate) enum FileKind {
     Format,
 }
 
+/// The bytes of a file, and where its parts lie.
+type File = (Vec<u8>, Vec<(Region, Range<u32>)>);
+
 /// A frame with messages, and the bytes that it takes.
 #[derive(Debug)]
 struct Stored {
@@ -71,7 +74,7 @@ pub(crate) struct Image {
     pub(crate) topology: Outline,
     pub(crate) clean: bool,
     /// The files as they were, and where their parts lie.
-    files: BTreeMap<String, (Vec<u8>, Vec<(Region, Range<u32>)>)>,
+    files: BTreeMap<String, File>,
     stored: Vec<Stored>,
 }
 
@@ -270,7 +273,7 @@ fn read_file(disk: &MemoryDisk, path: &str) -> Vec<u8> {
     bytes
 }
 
-fn read_files(disk: &MemoryDisk) -> BTreeMap<String, (Vec<u8>, Vec<(Region, Range<u32>)>)> {
+fn read_files(disk: &MemoryDisk) -> BTreeMap<String, File> {
     let mut files = BTreeMap::new();
     for dir in ["", "segments", "spare", "damaged"] {
         for file in disk.list(dir).unwrap() {
