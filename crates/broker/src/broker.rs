@@ -99,6 +99,7 @@ impl Broker {
             delivered: AtomicU64::new(0),
             damaged_messages: AtomicU64::new(restored.damaged_messages),
             damaged_uncounted: restored.damaged_uncounted,
+            unreadable: crate::unreadable::Unreadable::default(),
             stopping: AtomicBool::new(false),
             traffic: Arc::default(),
         });

@@ -148,6 +148,12 @@ impl Broker {
         self.shared.exchanges.generation.load(Ordering::Acquire)
     }
 
+    /// The durable exchanges and bindings.
+    #[must_use]
+    pub fn topology_outline(&self) -> nexo_core::topology::Outline {
+        self.shared.exchanges.state.lock().topology.outline()
+    }
+
     /// Declares an exchange, if there is none of that name.
     ///
     /// # Errors

@@ -227,7 +227,12 @@ impl Signal {
                 while !waiting.stopping && !self.wake.wait_until(&mut waiting, until).timed_out() {}
             }
             for slot in reasons.stuck.iter().filter_map(Weak::upgrade) {
-                shared.try_again(&slot);
+                if shared.unreadable.is_postponed(slot.id) {
+                    shared.keeper.note_stuck(&slot);
+                } else {
+                    shared.unreadable.resume(slot.id);
+                    shared.try_again(&slot);
+                }
             }
             let mut next = self.reasons.lock();
             next.full |= reasons.full && shared.log.health() != nexo_log::Health::Ok;

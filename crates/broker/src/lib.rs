@@ -62,6 +62,7 @@ mod threads;
 mod timer;
 mod traffic;
 mod unread;
+mod unreadable;
 mod unsettled;
 mod workers;
 

@@ -26,21 +26,29 @@ const PAGES_BYTES_FACTOR: usize = 4;
 const FRAMES_AT_FIRST: usize = 16;
 /// A message that was copied forward while it was looked for is looked for again, so often.
 const FETCH_TRIES: usize = 5;
-/// A message that could not be read is delivered again after this.
-const READ_AGAIN: Millis = Millis(500);
 
 impl Shared {
     /// Reads pages and gives them to their queue.
     pub(crate) fn load_pages(self: &Arc<Self>, slot: &Arc<Slot>, requests: &[PageRequest]) {
-        let read = match read_pages(&self.log, slot.id, requests) {
+        let PagesRead { entries: read, frames, unreadable } = match read_pages(&self.log, slot.id, requests) {
             Ok(read) => read,
             Err(error) => {
-                tracing::error!(queue = %slot.name, %error, "messages cannot be read from the log; trying again");
-                // The queue goes on asking for nothing until the keeper says that it may.
-                self.keeper.note_stuck(slot);
+                // The index of the segment.
+                let at = Position { segment: requests[0].segment, byte: 0 };
+                self.wait_for_disk(slot, self.unreadable.note(at, &error.to_string()));
                 return;
             }
         };
+        for at in frames {
+            self.unreadable.clear(at);
+        }
+        let delays = unreadable.iter().map(|(at, error)| self.unreadable.note(*at, &error.to_string()));
+        if let Some(delay) = delays.max()
+            && read.iter().all(Vec::is_empty)
+        {
+            self.wait_for_disk(slot, delay);
+            return;
+        }
         // A queue that was deleted meanwhile has no use for it.
         let _ = self.with(slot, |state, _| {
             state.paging = false;
@@ -49,6 +57,16 @@ impl Shared {
                 self.take_page(state, request, entries);
             }
         });
+    }
+
+    /// Has a queue ask for nothing until the keeper says that it may.
+    fn wait_for_disk(&self, slot: &Arc<Slot>, delay: Millis) {
+        self.unreadable.postpone(slot.id, delay);
+        self.keeper.note_stuck(slot);
+        // Whoever takes what is there must not wait for what may never be.
+        for mailbox in slot.state.lock().mailboxes.0.values() {
+            mailbox.stir();
+        }
     }
 
     /// Gives a page to its queue; messages that the log could not give back are dropped, and that is reported.
@@ -67,6 +85,15 @@ impl Shared {
 
     /// What damage was found since the start, in words, if any.
     pub(crate) fn damage_reason(&self) -> Option<String> {
+        let segments = || self.log.segments().into_iter().map(|segment| segment.id);
+        let unreadable = self.unreadable.reason(|id| segments().any(|segment| segment == id));
+        match (self.found_damage(), unreadable) {
+            (Some(damage), Some(unreadable)) => Some(format!("{unreadable}; {damage}")),
+            (damage, unreadable) => damage.or(unreadable),
+        }
+    }
+
+    fn found_damage(&self) -> Option<String> {
         let (places, first) = self.log.damage()?;
         let lost = self.damaged_messages.load(Ordering::Relaxed);
         let more = if self.damaged_uncounted { ", and how many more cannot be told" } else { "" };
@@ -137,7 +164,7 @@ impl Shared {
             let credit = back.len() + read.damaged.len();
             state.queue.give_back_credit(mailbox.consumer(), credit as u32);
             self.settle_damaged(state, now, read.damaged);
-            let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(READ_AGAIN));
+            let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(read.retry_after));
             if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily, Patience::Wait) {
                 tracing::warn!(queue = %slot.name, %error, "messages that cannot be read cannot be returned either");
             }
@@ -203,9 +230,10 @@ impl Shared {
         let mut gone = Vec::new();
         for (segment, frames) in by_segment {
             let starts: Vec<u32> = frames.keys().copied().collect();
-            for (frame, offsets) in self.log.read_frames(segment, &starts).into_iter().zip(frames.values()) {
+            for (frame, (byte, offsets)) in self.log.read_frames(segment, &starts).into_iter().zip(&frames) {
                 match frame {
                     Ok(frame) => {
+                        self.unreadable.clear(frame.at);
                         pick_payloads(&frame, queue, offsets, &mut fetched.found);
                         let missing = offsets.iter().filter(|offset| !fetched.found.contains_key(*offset));
                         fetched.damaged.extend(missing.copied().collect::<Vec<_>>());
@@ -218,7 +246,9 @@ impl Shared {
                         fetched.damaged.extend_from_slice(offsets);
                     }
                     Err(error @ ReadError::Io { .. }) => {
-                        tracing::error!(%error, "messages cannot be read from the log; trying again");
+                        let at = Position { segment, byte: *byte };
+                        let delay = self.unreadable.note(at, &error.to_string());
+                        fetched.retry_after = fetched.retry_after.max(delay);
                         fetched.unreadable.extend_from_slice(offsets);
                     }
                 }
@@ -236,6 +266,8 @@ pub(crate) struct Fetched {
     pub(crate) damaged: Vec<Offset>,
     /// The disk would not say; another time it may.
     pub(crate) unreadable: Vec<Offset>,
+    /// When it may be asked again.
+    pub(crate) retry_after: Millis,
 }
 
 /// The first messages of a page, without a gap: those that fit, at least one. What is damaged comes back as lost.
@@ -243,40 +275,74 @@ pub(crate) struct Fetched {
 /// # Errors
 /// If the log cannot be read now.
 pub(crate) fn read_page(log: &Log, queue: QueueId, request: &PageRequest) -> Result<Vec<Entry>, ReadError> {
-    let pages = read_pages(log, queue, std::slice::from_ref(request))?;
-    Ok(pages.into_iter().flatten().collect())
+    let mut pages = read_pages(log, queue, std::slice::from_ref(request))?;
+    let entries: Vec<Entry> = pages.entries.into_iter().flatten().collect();
+    match pages.unreadable.pop() {
+        Some((_, error)) if entries.is_empty() => Err(error),
+        Some(_) | None => Ok(entries),
+    }
+}
+
+/// Pages as far as they could be read.
+struct PagesRead {
+    /// Of each lane, without a gap.
+    entries: Vec<Vec<Entry>>,
+    /// Frames that were read.
+    frames: Vec<Position>,
+    /// Frames that the disk does not give back now. No page goes beyond them.
+    unreadable: Vec<(Position, ReadError)>,
+}
+
+impl PagesRead {
+    fn all_lost(requests: &[PageRequest]) -> Self {
+        Self { entries: all_lost(requests), frames: Vec::new(), unreadable: Vec::new() }
+    }
 }
 
 /// As [`read_page`], for pages of several lanes of one segment. The first of them sets the pace; the others get what
 /// lies in the same frames, which may be nothing.
-fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<Vec<Vec<Entry>>, ReadError> {
+fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<PagesRead, ReadError> {
     let mut lanes: Vec<LanePage<'_>> = Vec::with_capacity(requests.len());
     for request in requests {
         match LanePage::new(log, queue, request) {
             Ok(lane) => lanes.push(lane),
             // The segment is not there. The queue knows whether its messages have been copied forward meanwhile, and
             // takes no answer to a question that it does not ask any more. If it still does, they are lost.
-            Err(ReadError::Retired { .. } | ReadError::NoFrame { .. }) => return Ok(all_lost(requests)),
+            Err(ReadError::Retired { .. } | ReadError::NoFrame { .. }) => {
+                return Ok(PagesRead::all_lost(requests));
+            }
             Err(error) => return Err(error),
         }
     }
-    let Some(frames) = lanes.first().map(|lane| lane.frames.clone()) else { return Ok(Vec::new()) };
+    let Some(frames) = lanes.first().map(|lane| lane.frames.clone()) else {
+        return Ok(PagesRead::all_lost(requests));
+    };
     let segment = requests[0].segment;
     let mut read: Vec<u32> = Vec::new();
+    let mut unreadable: Vec<(Position, ReadError)> = Vec::new();
     let (mut bytes, mut step) = (0, FRAMES_AT_FIRST);
-    while read.len() < frames.len() && bytes < PAGE_BYTES * lanes.len().min(PAGES_BYTES_FACTOR) {
+    // Behind what cannot be read there is nothing to look for: a page has no gaps.
+    while unreadable.is_empty()
+        && read.len() < frames.len()
+        && bytes < PAGE_BYTES * lanes.len().min(PAGES_BYTES_FACTOR)
+    {
         let part = &frames[read.len()..(read.len() + step).min(frames.len())];
         let starts: Vec<u32> = part.iter().map(|frame| frame.byte).collect();
-        match read_part(log, queue, segment, starts.clone(), &mut lanes) {
+        match read_part(log, queue, segment, starts.clone(), &mut lanes, &mut unreadable) {
             Ok(part) => bytes += part,
-            Err(ReadError::Retired { .. }) => return Ok(all_lost(requests)),
+            Err(ReadError::Retired { .. }) => return Ok(PagesRead::all_lost(requests)),
             Err(error) => return Err(error),
         }
         read.extend(starts);
         step *= 2;
     }
+    read.retain(|byte| !unreadable.iter().any(|(at, _)| at.byte == *byte));
     read.sort_unstable();
-    Ok(lanes.into_iter().map(|lane| lane.into_entries(&read)).collect())
+    Ok(PagesRead {
+        frames: read.iter().map(|byte| Position { segment, byte: *byte }).collect(),
+        entries: lanes.into_iter().map(|lane| lane.into_entries(&read)).collect(),
+        unreadable,
+    })
 }
 
 fn all_lost(requests: &[PageRequest]) -> Vec<Vec<Entry>> {
@@ -331,13 +397,18 @@ fn read_part(
     segment: SegmentId,
     mut starts: Vec<u32>,
     lanes: &mut [LanePage<'_>],
+    unreadable: &mut Vec<(Position, ReadError)>,
 ) -> Result<usize, ReadError> {
     starts.sort_unstable();
     starts.dedup();
     let mut bytes = 0;
-    for frame in log.read_frames(segment, &starts) {
+    for (frame, byte) in log.read_frames(segment, &starts).into_iter().zip(starts) {
         let frame = match frame {
             Ok(frame) => frame,
+            Err(error @ ReadError::Io { .. }) => {
+                unreadable.push((Position { segment, byte }, error));
+                continue;
+            }
             Err(error @ ReadError::Damaged { .. }) => {
                 tracing::error!(%error, "a frame of the log is damaged");
                 continue;

@@ -28,6 +28,7 @@ use crate::slot::{Slot, SlotState};
 use crate::threads::Threads;
 use crate::timer::Timer;
 use crate::traffic::{AllTraffic, Protocol, Traffic};
+use crate::unreadable::Unreadable;
 use crate::workers::{Work, Workers};
 
 /// Messages handed out, or dealt with because of time, under one hold of a queue's lock.
@@ -76,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) damaged_messages: AtomicU64,
     /// There may be more of them, which nobody can count.
     pub(crate) damaged_uncounted: bool,
+    /// Places of the log that cannot be read now.
+    pub(crate) unreadable: Unreadable,
     pub(crate) stopping: AtomicBool,
     pub(crate) traffic: Arc<AllTraffic>,
 }

@@ -190,7 +190,9 @@ impl Subscription {
                 let stirred = self.mailbox.stirred();
                 let reading = self.mailbox.is_waiting_for_log() || {
                     let state = self.slot.state.lock();
-                    (state.paging || state.busy) && !state.deleted
+                    // What cannot be read now may take for ever.
+                    let is_stuck = self.shared.unreadable.is_postponed(self.slot.id);
+                    (state.paging || state.busy) && !state.deleted && !is_stuck
                 };
                 if self.mailbox.len() >= max || !reading || self.mailbox.is_closed() {
                     return;

@@ -4,178 +4,16 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
 
 mod common;
+mod image;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use common::*;
-use nexo_broker::{Broker, BrokerOptions, Health, NewMessage, QueueConfig};
-use nexo_log::disk::{CutMode, Disk, MemoryDisk};
-use nexo_types::{GroupId, Millis};
-
-const SEGMENT_BYTES: u32 = 16 * 1024;
-/// Messages of one frame.
-const BATCH: u32 = 3;
-const PLAIN: u32 = 240;
-const ACKED: u32 = 30;
-const LOOSE: u32 = 24;
-
-fn small() -> BrokerOptions {
-    BrokerOptions { segment_bytes: SEGMENT_BYTES, ..BrokerOptions::new("memory") }
-}
-
-fn body(kind: &str, n: u32) -> String {
-    format!("{kind}-{n:04}-{}", "x".repeat(150))
-}
-
-/// A disk with a history, and what must be on it. After a crash the last segment has no seal.
-struct Image {
-    disk: MemoryDisk,
-    /// Bodies that wait in each queue.
-    waiting: BTreeMap<&'static str, BTreeSet<String>>,
-    /// Bodies that were acknowledged.
-    acked: BTreeSet<String>,
-    /// All bodies, in the order in which they were sent.
-    sent: Vec<String>,
-    clean: bool,
-}
-
-/// Waits until nothing has been written for a while.
-async fn quiet(broker: &Broker) {
-    let mut last = broker.stats().log;
-    let mut same = 0;
-    while same < 3 {
-        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        let now = broker.stats().log;
-        same = if (now.written_bytes, now.seals, now.retired)
-            == (last.written_bytes, last.seals, last.retired)
-        {
-            same + 1
-        } else {
-            0
-        };
-        last = now;
-    }
-}
-
-impl Image {
-    async fn make(clean: bool) -> Self {
-        let disk = MemoryDisk::new();
-        let broker = open_with(&disk, small());
-        let (plain, grouped, delayed) = (name("plain"), name("grouped"), name("delayed"));
-        for queue in [&plain, &grouped, &delayed] {
-            broker.create_queue(queue, QueueConfig::default()).await.unwrap();
-        }
-        let mut acked = BTreeSet::new();
-        let mut sent: BTreeMap<&'static str, BTreeSet<String>> = BTreeMap::new();
-        let mut order = Vec::new();
-        let mut push = async |queue: &'static str, messages: Vec<NewMessage>| {
-            for message in &messages {
-                let text = String::from_utf8(message.body.to_vec()).unwrap();
-                order.push(text.clone());
-                sent.entry(queue).or_default().insert(text);
-            }
-            for answer in broker.push(&name(queue), messages).await.unwrap() {
-                answer.unwrap();
-            }
-        };
-        for start in (0..PLAIN).step_by(BATCH as usize) {
-            let batch = (start..start + BATCH).map(|n| NewMessage::new(body("plain", n)));
-            push("plain", batch.collect()).await;
-            if start % 30 == 0 {
-                let n = start / 10;
-                let group = GroupId::new(&format!("group-{}", n % 4)).unwrap();
-                push(
-                    "grouped",
-                    vec![NewMessage { group: Some(group), ..NewMessage::new(body("grouped", n)) }],
-                )
-                .await;
-                let delay = Millis(1);
-                push("delayed", vec![NewMessage { delay, ..NewMessage::new(body("delayed", n)) }]).await;
-            }
-            if start == 150 {
-                let first = pop(&broker, &plain, ACKED as usize).await;
-                acked.extend(bodies(&first));
-                ack(&broker, &first).await;
-            }
-            // Checkpoints come in between: what is where must not depend on how busy the machine is.
-            quiet(&broker).await;
-        }
-        for gone in &acked {
-            sent.get_mut("plain").unwrap().remove(gone);
-        }
-        assert_eq!(acked.len(), ACKED as usize);
-        assert_eq!(sent["grouped"].len(), LOOSE as usize / 3);
-        let disk = if clean {
-            broker.shutdown().await;
-            disk
-        } else {
-            let stopped = disk.after_power_cut(CutMode::Drop, 0);
-            broker.shutdown().await;
-            stopped
-        };
-        assert!(disk.list("segments").unwrap().len() > 3, "{:?}", disk.list("segments"));
-        Self { disk, waiting: sent, acked, sent: order, clean }
-    }
-
-    fn files(&self) -> Vec<(String, usize)> {
-        let mut files = Vec::new();
-        for dir in ["", "segments", "spare", "damaged"] {
-            for file in self.disk.list(dir).unwrap() {
-                let path = if dir.is_empty() { file } else { format!("{dir}/{file}") };
-                if let Ok(open) = self.disk.open(&path) {
-                    files.push((path, open.len().unwrap() as usize));
-                }
-            }
-        }
-        files
-    }
-
-    fn copy(&self) -> MemoryDisk {
-        self.disk.after_power_cut(CutMode::Keep, 0)
-    }
-}
-
-/// One thing that happens to a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Harm {
-    Flip(usize),
-    Zero(usize, usize),
-    Cut(usize),
-    Delete,
-}
-
-impl Harm {
-    fn strike(self, disk: &MemoryDisk, path: &str) {
-        if self == Self::Delete {
-            disk.remove(path).unwrap();
-            return;
-        }
-        let file = disk.open(path).unwrap();
-        match self {
-            Self::Flip(at) => disk.flip_bit(path, at, (at % 8) as u8),
-            Self::Zero(at, len) => file.write_at(&vec![0; len], at as u64).unwrap(),
-            Self::Cut(len) => file.set_len(len as u64).unwrap(),
-            Self::Delete => {}
-        }
-    }
-
-    /// Whether the footers of all segments must tell what it cost.
-    fn is_small_in(self, image: &Image) -> bool {
-        image.clean && matches!(self, Self::Flip(_))
-    }
-
-    /// The most messages that may be lost by it: those of the frames it touches.
-    fn lost_max(self) -> usize {
-        match self {
-            Self::Flip(_) => BATCH as usize,
-            // A frame of one message has some 200 bytes.
-            Self::Zero(_, len) => (len / 200 + 2) * BATCH as usize,
-            // All that a segment can hold.
-            Self::Cut(_) | Self::Delete => SEGMENT_BYTES as usize / 160,
-        }
-    }
-}
+use image::{FileKind, Harm, Image, small};
+use nexo_broker::{Broker, BrokerOptions, Health};
+use nexo_log::Region;
+use nexo_log::disk::{Disk, MemoryDisk, RealDisk};
 
 /// What a broker gives out, queue by queue, when everything is taken out of it.
 async fn drain(broker: &Broker, image: &Image) -> BTreeMap<&'static str, BTreeSet<String>> {
@@ -201,98 +39,119 @@ async fn drain(broker: &Broker, image: &Image) -> BTreeMap<&'static str, BTreeSe
     found
 }
 
-/// Opens the disk and compares what comes out of it with what must.
-async fn judge(image: &Image, disk: &MemoryDisk, what: &str, harm: Harm, accept_loss: bool) -> usize {
+/// Opens the disk and compares what comes out of it with what must. Says how many messages are missing.
+async fn judge(image: &Image, disk: &MemoryDisk, path: &str, harm: Harm, accept_loss: bool) -> usize {
+    let what = format!("{path} {harm:?} ({})", if image.clean { "clean" } else { "crashed" });
+    let touched = image.touched(disk, path);
     let options = BrokerOptions { accept_loss, ..small() };
     let broker = match Broker::open_on(Arc::new(disk.clone()), options) {
         Ok(broker) => broker,
         Err(error) => panic!("{what}: refused: {error}"),
     };
+    let topology = broker.topology_outline();
     let found = drain(&broker, image).await;
     let stats = broker.stats();
-    let counted: u64 = image
-        .waiting
-        .keys()
-        .filter_map(|queue| broker.queue_stats(&name(queue)).ok())
-        .map(|stats| stats.damaged)
-        .sum();
-    let mut missing = 0;
-    let mut back = 0;
+    let damaged = |queue: &&str| broker.queue_stats(&name(queue)).ok().map(|stats| stats.damaged);
+    let counted: u64 = image.waiting.keys().filter_map(damaged).sum();
+    let (mut missing, mut back) = (BTreeSet::new(), 0);
     for (queue, waiting) in &image.waiting {
         let empty = BTreeSet::new();
         let found = found.get(queue).unwrap_or(&empty);
-        missing += waiting.difference(found).count();
+        missing.extend(waiting.difference(found).cloned());
         for extra in found.difference(waiting) {
             assert!(image.acked.contains(extra), "{what}: {extra} was never sent");
             back += 1;
         }
     }
     let degraded = matches!(stats.health, Health::Degraded { .. });
-    if missing > 0 && may_look_torn(image, what) {
-        // Only what was written last.
-        let last: BTreeSet<String> = image.sent.iter().rev().take(harm.lost_max()).cloned().collect();
-        let found: BTreeSet<String> = found.values().flatten().cloned().collect();
-        let all: BTreeSet<String> = image.waiting.values().flatten().cloned().collect();
-        let is_tail = all.difference(&found).all(|gone| last.contains(gone));
-        if is_tail && !degraded {
-            broker.shutdown().await;
-            return missing;
-        }
-    }
-    if missing > 0 || back > 0 {
-        let text =
-            format!("{what}: {missing} missing, {back} came back, {counted} counted, {:?}", stats.health);
-        assert!(degraded && stats.log.damage > 0, "{text}");
-        let is_counted = counted >= missing as u64 && stats.damaged_messages >= missing as u64;
-        assert!(is_counted || (stats.damaged_uncounted && !harm.is_small_in(image)), "{text}");
-        assert!(missing <= harm.lost_max(), "{text}");
-    }
+    let lost = missing.len();
+    let text = format!("{what}: {lost} missing, {back} came back, {counted} counted, {:?}", stats.health);
     broker.shutdown().await;
-    missing
+
+    assert!(touched.gone.is_subset(&missing), "{text}: what is not there cannot be found");
+    assert!(
+        degraded || topology == image.topology,
+        "{text}: routes are not as they were, and nobody is told"
+    );
+    if lost > 0 && !degraded && missing.is_subset(&touched.torn) {
+        // It is in the nature of things that nobody can tell this from a crash in the middle of a write: it hit what was
+        // written last to a segment that is not sealed.
+        return lost;
+    }
+    let spared: Vec<&String> =
+        missing.iter().filter(|body| !touched.hit.contains(*body) && !touched.torn.contains(*body)).collect();
+    assert!(spared.is_empty(), "{text}: {} were not hit", spared.len());
+    assert!(counted <= lost as u64, "{text}: more is counted than lost");
+    assert_eq!(stats.damaged_messages, counted, "{text}");
+    if lost > 0 || back > 0 {
+        assert!(degraded && stats.log.damage > 0, "{text}");
+        // Of what is behind the latest checkpoint only the segment's own index tells how much it was.
+        let is_known = path != image.last_segment() || !touched.index;
+        assert!(counted == lost as u64 || (stats.damaged_uncounted && !is_known), "{text}");
+    }
+    if lost > 0 && matches!(harm, Harm::Flip(_) | Harm::Zero(..)) {
+        assert!(!disk.list("damaged").unwrap().is_empty(), "{text}: no copy was kept");
+    }
+    lost
 }
 
-/// Whether it is in the nature of things that nobody can tell this from a crash in the middle of a write: it hit what was
-/// written last to a segment that is not sealed.
-fn may_look_torn(image: &Image, what: &str) -> bool {
-    let path = what.split(' ').next().unwrap();
-    let mut seal = [0; 8];
-    let file = image.disk.open(path).unwrap();
-    path.starts_with("segments/") && file.read_at(&mut seal, 2048).unwrap() == 8 && &seal != b"NEXOSEAL"
-}
-
-async fn strike_all(image: &Image, harms: impl Fn(usize) -> Vec<Harm>) {
-    let mut lost = 0;
-    for (path, len) in image.files() {
-        if path == "FORMAT" {
+async fn strike_all(image: &Image, harms: impl Fn(&Image, &str, usize) -> Vec<Harm>) {
+    let mut lost = BTreeMap::new();
+    for (path, kind, len) in image.files() {
+        if kind == FileKind::Format {
             continue;
         }
-        for harm in harms(len) {
+        for harm in harms(image, &path, len) {
             let disk = image.copy();
             harm.strike(&disk, &path);
-            let what = format!("{path} {harm:?}");
-            lost += judge(image, &disk, &what, harm, false).await;
+            *lost.entry(kind).or_insert(0) += judge(image, &disk, &path, harm, false).await;
         }
     }
-    assert!(lost > 0, "some of it must have hit messages");
+    for kind in [FileKind::Sealed, FileKind::Oversize] {
+        assert!(lost[&kind] > 0, "some of it must have hit messages: {lost:?}");
+    }
+    assert_eq!(
+        (lost.get(&FileKind::Inventory), lost.get(&FileKind::Spare).copied().unwrap_or(0)),
+        (Some(&0), 0)
+    );
 }
 
-fn flips(len: usize) -> Vec<Harm> {
-    (0..len).step_by(211).map(Harm::Flip).collect()
+/// The first byte, one in the middle and the last one of each region that there is one of in a file, and of some frames.
+fn named_places(image: &Image, path: &str) -> Vec<usize> {
+    let regions = image.regions(path).iter();
+    let regions = regions.filter(|(region, _)| !matches!(region, Region::Frame | Region::Marker));
+    let places = regions
+        .flat_map(|(_, range)| [range.start, range.start + (range.end - range.start) / 2, range.end - 1]);
+    places.map(|at| at as usize).collect()
 }
 
-fn zeros(len: usize) -> Vec<Harm> {
+fn flips(image: &Image, path: &str, len: usize) -> Vec<Harm> {
+    let step = if len > 20_000 { 2111 } else { 211 };
+    let mut places: BTreeSet<usize> = (0..len).step_by(step).chain(named_places(image, path)).collect();
+    if path == "INVENTORY" {
+        places.extend((0..64).chain(len / 2..len / 2 + 64));
+    }
+    places.into_iter().map(Harm::Flip).collect()
+}
+
+fn zeros(image: &Image, path: &str, len: usize) -> Vec<Harm> {
     let zero = |at| Harm::Zero(at, 512.min(len - at));
-    let mut harms: Vec<Harm> = (0..len).step_by(1024).map(zero).collect();
+    let step = if len > 20_000 { 4096 } else { 1024 };
+    let mut harms: Vec<Harm> = (0..len).step_by(step).map(zero).collect();
+    let single = |range: &std::ops::Range<u32>| Harm::Zero(range.start as usize, range.len());
+    let regions = image.regions(path).iter().filter(|(region, _)| *region != Region::Frame);
+    harms.extend(regions.filter(|(region, _)| *region != Region::Marker).map(|(_, range)| single(range)));
     // The whole first block, and the whole last one.
     harms.push(Harm::Zero(0, 4096.min(len)));
     harms.push(Harm::Zero(len.saturating_sub(4096), 4096.min(len)));
     harms
 }
 
-fn cuts(len: usize) -> Vec<Harm> {
+fn cuts(_: &Image, _: &str, len: usize) -> Vec<Harm> {
+    let step = if len > 20_000 { 9000 } else { 1500 };
     [0, 1, len / 2, len.saturating_sub(4096), len.saturating_sub(512), len.saturating_sub(1)]
         .into_iter()
-        .chain((4096..len).step_by(1500))
+        .chain((4096..len).step_by(step))
         .map(Harm::Cut)
         .collect()
 }
@@ -301,11 +160,23 @@ fn cuts(len: usize) -> Vec<Harm> {
 async fn nothing_is_wrong_with_an_image_that_nobody_harmed() {
     for clean in [true, false] {
         let image = Image::make(clean).await;
+        let kinds: BTreeSet<FileKind> = image.files().into_iter().map(|(_, kind, _)| kind).collect();
+        let open_end = if clean { FileKind::Spare } else { FileKind::Unsealed };
+        for kind in [FileKind::Sealed, FileKind::Oversize, FileKind::Inventory, FileKind::Format, open_end] {
+            assert!(kinds.contains(&kind), "there is no {kind:?}: {kinds:?}");
+        }
+        let sealed = image.files().into_iter().filter(|(_, kind, _)| *kind == FileKind::Sealed);
+        for (path, _, _) in sealed {
+            let regions: BTreeSet<Region> = image.regions(&path).iter().map(|(region, _)| *region).collect();
+            assert!(Region::ALL.into_iter().all(|region| regions.contains(&region)), "{path}: {regions:?}");
+        }
         let disk = image.copy();
         let broker = open_with(&disk, small());
         assert_eq!(broker.health(), Health::Ok);
+        assert_eq!(broker.topology_outline(), image.topology);
         assert_eq!(drain(&broker, &image).await, image.waiting);
         broker.shutdown().await;
+        assert_eq!(disk.list("damaged").unwrap(), [""; 0]);
     }
 }
 
@@ -339,7 +210,7 @@ async fn a_cut_file_costs_what_was_cut_off() {
 async fn a_deleted_segment_is_named_and_its_loss_must_be_accepted() {
     for clean in [true, false] {
         let image = Image::make(clean).await;
-        for (path, _) in image.files().into_iter().filter(|(path, _)| path.starts_with("segments/")) {
+        for (path, _, _) in image.files().into_iter().filter(|(path, _, _)| path.starts_with("segments/")) {
             let disk = image.copy();
             Harm::Delete.strike(&disk, &path);
             let error = Broker::open_on(Arc::new(disk.clone()), small()).unwrap_err().to_string();
@@ -347,22 +218,52 @@ async fn a_deleted_segment_is_named_and_its_loss_must_be_accepted() {
                 error.contains(&format!("{path} is missing")) && error.contains("accept-loss"),
                 "{error}"
             );
-            judge(&image, &disk, &format!("{path} deleted"), Harm::Delete, true).await;
+            judge(&image, &disk, &path, Harm::Delete, true).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_files_may_be_deleted_without_a_loss() {
-    let image = Image::make(true).await;
-    for (path, _) in image.files() {
-        if path.starts_with("segments/") || path == "FORMAT" {
-            continue;
+    for clean in [true, false] {
+        let image = Image::make(clean).await;
+        for (path, kind, _) in image.files() {
+            if path.starts_with("segments/") || kind == FileKind::Format {
+                continue;
+            }
+            let disk = image.copy();
+            Harm::Delete.strike(&disk, &path);
+            let missing = judge(&image, &disk, &path, Harm::Delete, false).await;
+            assert_eq!(missing, 0, "{path}");
         }
-        let disk = image.copy();
-        Harm::Delete.strike(&disk, &path);
-        let missing = judge(&image, &disk, &format!("{path} deleted"), Harm::Delete, false).await;
-        assert_eq!(missing, 0, "{path}");
+    }
+}
+
+/// The lock is held by the open file, not by what is in it. In memory there is no such file.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lock_file_may_be_damaged_or_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(dir.path()).unwrap());
+        Broker::open_on(disk, small())
+    };
+    let broker = open().unwrap();
+    broker.create_queue(&name("q"), Default::default()).await.unwrap();
+    push(&broker, &name("q"), "message").await;
+    assert!(open().is_err(), "it is in use");
+    broker.shutdown().await;
+    drop(broker);
+    let lock = dir.path().join("LOCK");
+    for harm in [Some(&b"garbage"[..]), Some(&b""[..]), None] {
+        match harm {
+            Some(bytes) => std::fs::write(&lock, bytes).unwrap(),
+            None => std::fs::remove_file(&lock).unwrap(),
+        }
+        let broker = open().unwrap();
+        assert_eq!(broker.health(), Health::Ok, "{harm:?}");
+        assert!(open().is_err(), "{harm:?}: it is in use all the same");
+        assert_eq!(broker.queue_stats(&name("q")).unwrap().ready, 1);
+        broker.shutdown().await;
     }
 }
 

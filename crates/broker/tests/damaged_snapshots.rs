@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::*;
+use nexo_broker::topology::{Binding, Destination, ExchangeKind, ExchangeSpec, Matching};
 use nexo_broker::{Broker, BrokerOptions, Health, NewMessage, PopRequest, QueueConfig};
 use nexo_core::queue::Outline;
 use nexo_log::disk::{CutMode, MemoryDisk};
 use nexo_log::{EntryKind, Log, LogOptions};
-use nexo_types::{DedupId, GroupId, Millis, Position, QueueId};
+use nexo_types::{DedupId, ExchangeName, GroupId, Millis, Position, QueueId};
 
 const HOUR: Millis = Millis::from_secs(3600);
 const SEGMENT_BYTES: u32 = 32 * 1024;
@@ -45,6 +46,9 @@ async fn image(clean: bool) -> MemoryDisk {
     let (queue, other) = (name("q"), name("other"));
     broker.create_queue(&queue, QueueConfig::default()).await.unwrap();
     broker.create_queue(&other, QueueConfig::default()).await.unwrap();
+    let spec = ExchangeSpec::durable(ExchangeKind::Plain(Matching::Direct));
+    broker.declare_exchange(&ExchangeName::new("events").unwrap(), spec).await.unwrap();
+    broker.bind(binding("q")).await.unwrap();
     for batch in 0..4 {
         broker.push(&queue, loose(batch * 1000, 1000)).await.unwrap();
     }
@@ -61,6 +65,7 @@ async fn image(clean: bool) -> MemoryDisk {
         }
         if round == 20 {
             broker.create_queue(&name("late"), QueueConfig::default()).await.unwrap();
+            broker.bind(binding("late")).await.unwrap();
         }
         if round % 8 == 0 {
             broker.push(&queue, loose(100_000 + round, 1)).await.unwrap();
@@ -77,6 +82,11 @@ async fn image(clean: bool) -> MemoryDisk {
     let stopped = disk.after_power_cut(CutMode::Drop, 0);
     broker.shutdown().await;
     stopped
+}
+
+fn binding(queue: &str) -> Binding {
+    let source = ExchangeName::new("events").unwrap();
+    Binding::new(source, Destination::Queue(name(queue)), Bytes::from_static(b"key"), Vec::new())
 }
 
 /// Everything of one kind that checkpoints have written: where it is, whose, and what is in it.
@@ -128,23 +138,37 @@ async fn whole(image: &MemoryDisk) -> BTreeMap<&'static str, Outline> {
     expected
 }
 
+async fn routes(image: &MemoryDisk) -> nexo_broker::topology::Outline {
+    let broker = open_with(&damaged(image, &[]), small());
+    let routes = broker.topology_outline();
+    broker.shutdown().await;
+    routes
+}
+
 async fn damage_one(clean: bool) {
     let image = image(clean).await;
     let expected = whole(&image).await;
-    let mut used = 0;
+    let routes = routes(&image).await;
+    assert_eq!(routes.bindings.len(), 2);
+    let (mut used, mut of_routes) = (0, 0);
     for (at, queue, _) in snapshot_frames(&image) {
         let disk = damaged(&image, &[at]);
         let broker = Broker::open_on(Arc::new(disk.clone()), small())
             .unwrap_or_else(|error| panic!("the snapshot of {queue} at {at}: refused: {error}"));
-        used += u32::from(matches!(broker.health(), Health::Degraded { .. }));
+        let is_used = matches!(broker.health(), Health::Degraded { .. });
+        used += u32::from(is_used);
+        of_routes += u32::from(is_used && queue == QueueId(0));
         assert!(outlines(&broker) == expected, "the snapshot of {queue} at {at}: something is not as it was");
+        assert_eq!(broker.topology_outline(), routes, "the snapshot of {queue} at {at}");
         // It goes on, and what was written anew is as good.
         broker.shutdown().await;
         let broker = open_with(&disk, small());
         assert!(outlines(&broker) == expected, "the snapshot of {queue} at {at}: after another start");
+        assert_eq!(broker.topology_outline(), routes, "the snapshot of {queue} at {at}: after another start");
         broker.shutdown().await;
     }
-    assert!(used > 5, "some of them were needed: {used}");
+    assert!(used > 3, "some of them were needed: {used}");
+    assert!(of_routes > 0, "the snapshot of exchanges and bindings was needed once");
 }
 
 #[tokio::test]
@@ -161,6 +185,7 @@ async fn one_frame_of_a_snapshot_costs_nothing_after_a_crash() {
 async fn all_copies_of_a_chunk_cost_what_it_held_and_that_is_told() {
     let image = image(true).await;
     let expected = whole(&image).await;
+    let routes = routes(&image).await;
     let mut copies: BTreeMap<(QueueId, Bytes), Vec<Position>> = BTreeMap::new();
     for (at, queue, payload) in snapshot_frames(&image) {
         copies.entry((queue, payload)).or_default().push(at);
@@ -176,6 +201,8 @@ async fn all_copies_of_a_chunk_cost_what_it_held_and_that_is_told() {
                 continue;
             }
         };
+        let is_told = matches!(broker.health(), Health::Degraded { .. });
+        assert!(is_told || broker.topology_outline() == routes, "{queue} at {frames:?}: routes are lost");
         let (found, stats) = (outlines(&broker), broker.stats());
         for (name, outline) in &expected {
             let here = &found[name].messages;

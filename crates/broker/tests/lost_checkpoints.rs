@@ -10,11 +10,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use common::*;
+use nexo_broker::topology::{Binding, Destination, ExchangeKind, ExchangeSpec, Matching};
 use nexo_broker::{Broker, BrokerOptions, Health, NewMessage, OpenError, QueueConfig, QueueError};
 use nexo_core::queue::Outline;
 use nexo_log::disk::{CutMode, Disk, FaultyDisk, MemoryDisk};
 use nexo_log::{EntryKind, Log, LogOptions};
-use nexo_types::{Position, QueueId};
+use nexo_types::{ExchangeName, Position, QueueId};
 
 const SEGMENT_BYTES: u32 = 32 * 1024;
 /// Checkpoints are written by a thread of their own. When it comes to it decides whether an earlier one would still do, so
@@ -169,6 +170,9 @@ async fn with_room() -> MemoryDisk {
         broker.create_queue(&name(queue), QueueConfig::default()).await.unwrap();
         push(&broker, &name(queue), "stays").await;
     }
+    let spec = ExchangeSpec::durable(ExchangeKind::Plain(Matching::Direct));
+    broker.declare_exchange(&ExchangeName::new("events").unwrap(), spec).await.unwrap();
+    broker.bind(binding("first")).await.unwrap();
     for round in 0..30 {
         push_and_ack(&broker, QUEUES[round % 3], 6).await;
         if round % 5 == 0 {
@@ -177,10 +181,23 @@ async fn with_room() -> MemoryDisk {
         if round == 20 {
             broker.create_queue(&name("late"), QueueConfig::default()).await.unwrap();
             push(&broker, &name("late"), "stays").await;
+            broker.bind(binding("late")).await.unwrap();
         }
     }
     broker.shutdown().await;
     disk
+}
+
+fn binding(queue: &str) -> Binding {
+    let source = ExchangeName::new("events").unwrap();
+    Binding::new(source, Destination::Queue(name(queue)), bytes::Bytes::from_static(b"key"), Vec::new())
+}
+
+async fn routes(disk: &MemoryDisk) -> nexo_broker::topology::Outline {
+    let broker = open_on(disk, false).unwrap();
+    let routes = broker.topology_outline();
+    broker.shutdown().await;
+    routes
 }
 
 /// A disk that was full after a first checkpoint: what nothing was alive in was given up at once, and with it the beginning
@@ -246,6 +263,8 @@ async fn the_latest_checkpoint_costs_nothing_and_more_are_named() {
     let image = with_room().await;
     let expected = whole(&image).await;
     assert_eq!(expected.len(), QUEUES.len());
+    let expected_routes = routes(&copy(&image)).await;
+    assert_eq!(expected_routes.bindings.len(), 2);
     let places = manifests(&image);
     let mut refused = 0;
     for lost in 1..=places.len() {
@@ -254,6 +273,9 @@ async fn the_latest_checkpoint_costs_nothing_and_more_are_named() {
             judge(&disk, &expected, &format!("the last {lost} of {} checkpoints", places.len())).await;
         assert!(lost > 1 || outcome == Outcome::Whole, "one checkpoint costs nothing");
         assert_ne!(outcome, Outcome::Reported, "the last {lost}");
+        if outcome == Outcome::Whole {
+            assert_eq!(routes(&disk).await, expected_routes, "the last {lost}");
+        }
         refused += u32::from(outcome == Outcome::Refused);
     }
     assert!(refused > 0, "segments were given up, so {} checkpoints cannot all be lost", places.len());

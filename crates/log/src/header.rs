@@ -15,7 +15,8 @@ pub(crate) const TRAILER_BYTES: u32 = SECTOR_BYTES as u32;
 /// Where in the trailer the seal's copy lies.
 pub(crate) const TRAILER_SEAL_AT: u32 = 128;
 
-const COPY_AT: [usize; 2] = [0, 1024];
+/// Where the copies of the header lie in the first block.
+pub(crate) const COPY_AT: [usize; 2] = [0, 1024];
 const SEAL_AT: usize = 2048;
 /// Where the seal's sector lies in the file.
 pub(crate) const SEAL_SECTOR_AT: u64 = SEAL_AT as u64;
@@ -24,8 +25,8 @@ const SECTOR_BYTES: usize = 512;
 const HEADER_MAGIC: [u8; 8] = *b"NEXOSEG\0";
 const SEAL_MAGIC: [u8; 8] = *b"NEXOSEAL";
 const VERSION: u32 = 2;
-const HEADER_LEN: usize = 28;
-const SEAL_LEN: usize = 56;
+pub(crate) const HEADER_LEN: usize = 28;
+pub(crate) const SEAL_LEN: usize = 56;
 
 /// The index was made by a scan that met damage: it does not know of the frames that were lost.
 const FLAG_PARTIAL_INDEX: u32 = 1;

@@ -43,6 +43,8 @@ struct State {
     copy_bytes: usize,
     sequence: u64,
     list: List,
+    /// One of the two copies could not be read.
+    lost_copy: bool,
 }
 
 /// What is on the list.
@@ -106,7 +108,7 @@ pub(crate) fn set_up(disk: &dyn Disk) -> io::Result<()> {
 impl Inventory {
     /// Reads the list.
     pub(crate) fn open(disk: &Arc<dyn Disk>) -> io::Result<(Self, Listed)> {
-        let empty = State { file: None, copy_bytes: 0, sequence: 0, list: List::default() };
+        let empty = State { file: None, copy_bytes: 0, sequence: 0, list: List::default(), lost_copy: false };
         let inventory = |state| Self { disk: disk.clone(), state: Mutex::new(state) };
         let file = match disk.open(INVENTORY) {
             Ok(file) => file,
@@ -117,20 +119,26 @@ impl Inventory {
         };
         let copy_bytes = (file.len()? / 2).min(COPY_BYTES_MAX) as usize;
         let mut best: Option<(u64, List)> = None;
+        let mut lost_copy = false;
         for copy in 0..2 {
             let mut bytes = vec![0; copy_bytes];
             let len = file.read_at(&mut bytes, (copy * copy_bytes) as u64)?;
-            if let Some(found) = decode(&bytes[..len])
-                && best.as_ref().is_none_or(|best| best.0 < found.0)
-            {
-                best = Some(found);
+            match decode(&bytes[..len]) {
+                Some(found) if best.as_ref().is_none_or(|best| best.0 < found.0) => best = Some(found),
+                Some(_) => {}
+                None => lost_copy = true,
             }
         }
         let Some((sequence, list)) = best else {
             return Ok((inventory(empty), Listed::Unreadable("the file INVENTORY is damaged")));
         };
-        let state = State { file: Some(file), copy_bytes, sequence, list: list.clone() };
+        let state = State { file: Some(file), copy_bytes, sequence, list: list.clone(), lost_copy };
         Ok((inventory(state), Listed::Known(list)))
+    }
+
+    /// Whether one of the two copies could not be read when the list was opened.
+    pub(crate) fn lost_copy(&self) -> bool {
+        self.state.lock().lost_copy
     }
 
     /// Makes the list say that exactly these segments are there. What else was on it is lost.
@@ -164,7 +172,7 @@ impl Inventory {
         let mut state = self.state.lock();
         let mut list = state.list.clone();
         change(&mut list);
-        if list == state.list && state.file.is_some() {
+        if list == state.list && state.file.is_some() && !state.lost_copy {
             return Ok(());
         }
         let sequence = state.sequence + 1;
@@ -184,6 +192,7 @@ impl Inventory {
         }
         state.sequence = sequence;
         state.list = list;
+        state.lost_copy = false;
         Ok(())
     }
 }

@@ -12,6 +12,7 @@
 //! - `recovery` opens a log with the help of `scan`; `layout` knows the directory, `spares` the files to reuse,
 //!   `inventory` which segments must be there.
 //! - `read` and `lookup` find frames again; `damage` keeps account of what cannot be read.
+//! - `regions` tells where the parts of a segment file lie, for tests that harm them.
 //! - [`disk`] is everything below, with fakes that fail on command.
 
 mod append;
@@ -32,6 +33,7 @@ mod options;
 mod oversize;
 mod read;
 mod recovery;
+mod regions;
 mod scan;
 mod segment;
 mod shared;
@@ -50,5 +52,6 @@ pub use options::{
     SEGMENT_BYTES_MIN, Urgency,
 };
 pub use recovery::Recovered;
+pub use regions::{Region, regions_of};
 pub use stats::{GROUP_FRAMES_BOUNDS, Health, Histogram, LogStats, SYNC_MICROS_BOUNDS};
 pub use wait::Reached;

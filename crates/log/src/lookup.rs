@@ -234,7 +234,11 @@ impl Window {
         if let Some(found) = self.find_here(segment, byte) {
             return found;
         }
-        self.bytes = read::read_bytes(segment, byte, REPLAY_BYTES)?;
+        self.bytes = match read::read_bytes(segment, byte, REPLAY_BYTES) {
+            // What cannot be read may lie behind this frame.
+            Err(ReadError::Io { .. }) => return read::found_in_file(segment, byte),
+            read => read?,
+        };
         self.at = byte;
         // A frame longer than the window, or a damaged one, is read by itself.
         self.find_here(segment, byte).unwrap_or_else(|| read::found_in_file(segment, byte))

@@ -8,7 +8,7 @@ use nexo_types::Position;
 use crate::disk::DiskFile;
 use crate::entry::{self, Frame};
 use crate::error::ReadError;
-use crate::frame::{self, Bad, Content};
+use crate::frame::{self, Bad, Content, FRAME_HEADER_BYTES};
 use crate::group::Buffered;
 use crate::header::HEADER_BYTES;
 use crate::segment::Segment;
@@ -132,6 +132,8 @@ fn read_run(segment: &Segment, starts: &[u32], out: &mut Vec<Result<Frame, ReadE
     let (first, last) = (starts[0], starts[starts.len() - 1]);
     let bytes = match read_bytes(segment, first, (last - first) as usize + GUESS_BYTES) {
         Ok(bytes) => bytes,
+        // One bad sector must not cost its neighbours: each is read by itself.
+        Err(ReadError::Io { .. }) => Bytes::new(),
         Err(error) => {
             out.extend(starts.iter().map(|_| Err(error.clone())));
             return;
@@ -160,7 +162,11 @@ pub(crate) fn found_in_file(segment: &Segment, byte: u32) -> Result<Found, ReadE
     if byte < HEADER_BYTES || byte >= segment.frames_end() {
         return Err(ReadError::NoFrame { at });
     }
-    let mut bytes = read_bytes(segment, byte, GUESS_BYTES)?;
+    let mut bytes = match read_bytes(segment, byte, GUESS_BYTES) {
+        // What cannot be read may lie behind the frame.
+        Err(ReadError::Io { .. }) => read_bytes(segment, byte, FRAME_HEADER_BYTES)?,
+        read => read?,
+    };
     let checked = match frame::check(&bytes, segment.header.salt, byte) {
         Err(Bad::Short(len)) if len as u64 + u64::from(byte) <= u64::from(segment.frames_end()) => {
             bytes = read_bytes(segment, byte, len)?;

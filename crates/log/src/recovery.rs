@@ -50,6 +50,8 @@ pub struct Recovered {
     pub lost_manifests: Vec<Position>,
     /// There was a manifest once, and none can be read.
     pub manifest_lost: bool,
+    /// One of two copies could not be read and was written again, in words. Nothing is lost, and a crash may be the cause.
+    pub repairs: Vec<String>,
 }
 
 /// What the log starts with.
@@ -88,6 +90,10 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &LogOptions) -> Result<Open
     };
     let (inventory, listed) =
         Inventory::open(disk).map_err(io_error(&**disk, "read the list of segments"))?;
+    if inventory.lost_copy() {
+        // Making the segment to go on in writes both copies.
+        recovery.note_repair("one of the two copies of INVENTORY cannot be read; it is written again".into());
+    }
     let present = recovery.list_segments()?;
     recovery.check_missing(&listed, &present, options)?;
     for id in present {
@@ -168,8 +174,17 @@ impl Recovery<'_> {
 
     fn read_header(&mut self, id: SegmentId, inventory: &Inventory) -> io::Result<()> {
         let file = self.disk.open(&segment_path(id))?;
-        let file_bytes = u32::try_from(file.len()?).unwrap_or(u32::MAX);
-        let found = Headers::read(&*file, file_bytes, id)?;
+        let mut file_bytes = u32::try_from(file.len()?).unwrap_or(u32::MAX);
+        let mut found = Headers::read(&*file, file_bytes, id)?;
+        if let Some(seal) = found.seal.filter(|seal| seal.file_bytes < file_bytes) {
+            // A crash came between the seal and the cut that ends sealing. The trailer may not have been written either.
+            let header = found.header.unwrap_or(seal.header);
+            file.write_at(&header.trailer(Some(&seal)), u64::from(seal.file_bytes - TRAILER_BYTES))?;
+            file.sync_data()?;
+            file.set_len(seal.file_bytes.into())?;
+            file_bytes = seal.file_bytes;
+            found = Headers::read(&*file, file_bytes, id)?;
+        }
         let known = found.header.or(found.seal.map(|seal| seal.header));
         let Some(known) = known else {
             // Without the salt nothing in the file can be told from garbage.
@@ -191,7 +206,15 @@ impl Recovery<'_> {
         if !found.is_whole && !only_cut {
             let copy = damage::keep_copy(&**self.disk, id, 0, HEADER_BYTES, &found.block);
             let fact = "a copy of the header is damaged; it is repaired";
-            self.report_header(id, HEADER_BYTES, fact, copy, Some(Vec::new()));
+            // Damage at the end of a segment without a seal may have hit what was written last, which nothing proves.
+            let is_sure = found.seal.is_some() || found.trailer_is_whole;
+            self.report_header(id, HEADER_BYTES, fact, copy, is_sure.then(Vec::new));
+            repair_header(&*file, file_bytes, &known, found.seal.as_ref(), cut)?;
+        } else if found.lost_seal_copy && !cut {
+            let path = segment_path(id);
+            self.note_repair(format!(
+                "one of the two copies of the seal of {path} cannot be read; it is written again"
+            ));
             repair_header(&*file, file_bytes, &known, found.seal.as_ref(), cut)?;
         }
         match found.seal {
@@ -202,6 +225,12 @@ impl Recovery<'_> {
             None => self.unsealed.push(Unsealed { header: known, file, file_bytes, cut }),
         }
         Ok(())
+    }
+
+    /// Says what is mended although nothing is lost.
+    fn note_repair(&mut self, fact: String) {
+        warn!("{fact}");
+        self.recovered.repairs.push(fact);
     }
 
     fn report_header(
@@ -259,7 +288,9 @@ impl Recovery<'_> {
                 scan = scan::scan(&bytes, unsealed.header.salt, sure_to);
                 self.report(id, &scan.damage, &bytes);
             }
-            if !scan.is_complete && proven.segment <= id {
+            // Where it stopped at damage, the log went on behind that: what later segments hold may have been promised.
+            let stopped_at_damage = scan.end < sure_to;
+            if !scan.is_complete && proven.segment <= id && !stopped_at_damage {
                 is_cut = true;
                 self.recovered.truncated_bytes += u64::from(behind.end.saturating_sub(scan.end));
             }
@@ -368,8 +399,11 @@ struct Headers {
     header: Option<Header>,
     seal: Option<Seal>,
     front_is_whole: bool,
+    trailer_is_whole: bool,
     /// Every copy of the header is good.
     is_whole: bool,
+    /// The segment is sealed, and only one copy of the seal is good.
+    lost_seal_copy: bool,
 }
 
 impl Headers {
@@ -384,14 +418,16 @@ impl Headers {
         let front = Header::read(&block).filter(|(header, _)| header.id == id);
         let back = Header::read_trailer(&trailer).filter(|header| header.id == id);
         let header = front.map(|(header, _)| header).or(back);
-        let seals = [Seal::read(&block), Seal::read_trailer(&trailer)].into_iter().flatten();
         let is_ours = |seal: &Seal| {
             seal.header.id == id && header.is_none_or(|header| header.is_same_use(&seal.header))
         };
         let front_is_whole = front.is_some_and(|(_, both)| both);
-        let is_whole = front_is_whole && back == header;
-        let seal = seals.into_iter().find(is_ours);
-        Ok(Self { block, header, seal, front_is_whole, is_whole })
+        let trailer_is_whole = back == header;
+        let is_whole = front_is_whole && trailer_is_whole;
+        let seals = [Seal::read(&block), Seal::read_trailer(&trailer)].map(|seal| seal.filter(is_ours));
+        let seal = seals[0].or(seals[1]);
+        let lost_seal_copy = seals[0] != seals[1];
+        Ok(Self { block, header, seal, front_is_whole, trailer_is_whole, is_whole, lost_seal_copy })
     }
 }
 

@@ -158,6 +158,10 @@ fn any_call_may_fail_and_what_was_promised_is_still_there() {
 
 const EDQUOT: i32 = 122;
 const ENOSPC: i32 = 28;
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+/// What a disk says that has none of something for now.
+const SHORTAGES: [i32; 4] = [ENOSPC, EDQUOT, EMFILE, ENFILE];
 
 #[test]
 fn sealed_segments_keep_no_descriptor() {
@@ -186,14 +190,21 @@ fn sealed_segments_keep_no_descriptor() {
 
 #[test]
 fn without_descriptors_the_log_refuses_and_goes_on_when_there_are_some() {
+    for (errno, words) in [(EMFILE, "Too many open files"), (ENFILE, "Too many open files in system")] {
+        run_out_of_descriptors(errno, words);
+    }
+}
+
+fn run_out_of_descriptors(errno: i32, words: &str) {
     let disk = FaultyDisk::new();
+    disk.set_open_files_errno(errno);
     let (log, _) = open(disk.clone());
     eventually("a prepared segment", || log.stats().disk_bytes > 12 * 1024);
     disk.set_open_files_max(Some(disk.open_files()));
     let taken = fill(&log, 0);
     assert!(taken > 20, "the room there is is used: {taken}");
     let Health::Full { reason } = log.health() else { panic!("{:?}", log.health()) };
-    assert!(reason.contains("Too many open files"), "{reason}");
+    assert!(reason.contains(words), "{reason}");
     push_as(&log, 10_000, 100, Urgency::Synced, Claim::Reserved).unwrap();
     log.sync_blocking().unwrap();
 
@@ -244,10 +255,16 @@ fn a_quota_that_is_used_up_is_a_full_disk() {
 
 #[test]
 fn a_write_that_finds_no_room_is_done_when_there_is_room() {
+    for errno in SHORTAGES {
+        run_out_of_room(errno);
+    }
+}
+
+fn run_out_of_room(errno: i32) {
     let disk = FaultyDisk::new();
     let (log, _) = open(disk.clone());
     eventually("a prepared segment", || log.stats().disk_bytes > 12 * 1024);
-    disk.fail_writes_with(Some(ENOSPC));
+    disk.fail_writes_with(Some(errno));
     let first = push(&log, 0, 10, Urgency::Synced).unwrap();
     eventually("the log says so", || is_full(&log));
     assert!(matches!(push(&log, 9, 10, Urgency::Lazy), Err(AppendError::Full { .. })));
@@ -269,26 +286,32 @@ fn a_write_that_finds_no_room_is_done_when_there_is_room() {
 
 #[test]
 fn any_call_may_run_short_once_and_the_log_goes_on() {
-    for n in 1..110 {
-        let disk = FaultyDisk::new();
-        disk.run_short_at(n, ENOSPC);
-        let Ok((log, _)) = Log::open(Arc::new(disk.clone()), small()) else { continue };
-        for n in 0..40 {
-            eventually("it is taken", || match push(&log, n, 700, Urgency::Synced) {
-                Ok(_) => true,
-                Err(AppendError::Full { .. }) => false,
-                Err(other) => panic!("{other}"),
-            });
-            log.sync_blocking().unwrap_or_else(|error| panic!("call {n}: {error}"));
-        }
-        eventually("all full segments are sealed", || {
-            log.segments().iter().rev().skip(1).all(|segment| segment.sealed)
-        });
-        let oldest = log.segments()[0].id;
-        log.retire(oldest).unwrap();
-        eventually("the log is well", || log.health() == Health::Ok);
-        let frames = all_frames(&log).len();
-        drop(log);
-        assert_eq!(all_frames(&open(disk).0).len(), frames, "call {n}");
+    for errno in SHORTAGES {
+        (1..110).for_each(|call| run_short_once(call, errno));
     }
+}
+
+fn run_short_once(call: u64, errno: i32) {
+    let disk = FaultyDisk::new();
+    disk.run_short_at(call, errno);
+    // An opening may be refused. The next one finds all it needs.
+    let log = Log::open(Arc::new(disk.clone()), small()).map(|(log, _)| log);
+    let log = log.unwrap_or_else(|_| open(disk.clone()).0);
+    for n in 0..40 {
+        eventually("it is taken", || match push(&log, n, 700, Urgency::Synced) {
+            Ok(_) => true,
+            Err(AppendError::Full { .. }) => false,
+            Err(other) => panic!("{other}"),
+        });
+        log.sync_blocking().unwrap_or_else(|error| panic!("call {call}, {errno}: {error}"));
+    }
+    eventually("all full segments are sealed", || {
+        log.segments().iter().rev().skip(1).all(|segment| segment.sealed)
+    });
+    let oldest = log.segments()[0].id;
+    log.retire(oldest).unwrap();
+    eventually("the log is well", || log.health() == Health::Ok);
+    let frames = all_frames(&log).len();
+    drop(log);
+    assert_eq!(all_frames(&open(disk).0).len(), frames, "call {call}, {errno}");
 }

@@ -81,10 +81,15 @@ fn allow_files(server: &Server, files: u64) {
 
 /// A broker that may have 256 files open, whatever this process may.
 fn start_with_few_files(dir: &std::path::Path) -> Server {
+    start_after("ulimit -n 256", dir)
+}
+
+/// A broker that is started by a shell after this command.
+fn start_after(ulimit: &str, dir: &std::path::Path) -> Server {
     let serve = serve_command(dir);
     let mut command = Command::new("sh");
     command
-        .args(["-c", "ulimit -n 256 && exec \"$0\" \"$@\""])
+        .args(["-c", &format!("{ulimit} && exec \"$0\" \"$@\"")])
         .arg(serve.get_program())
         .args(serve.get_args());
     for (name, value) in serve.get_envs() {
@@ -95,6 +100,27 @@ fn start_with_few_files(dir: &std::path::Path) -> Server {
     }
     command.args(["--amqp", "127.0.0.1:0"]).args(SEGMENT);
     Server::start_by(command, dir)
+}
+
+/// How many files the process may have open: what it uses, and to what it could raise that.
+fn files_limits(server: &Server) -> (u64, u64) {
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+#[test]
+fn the_soft_limit_is_raised_to_the_hard_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = start_after("ulimit -Sn 256 && ulimit -Hn 1024", &dir.path().join("data"));
+    assert_eq!(files_limits(&server), (1024, 1024));
+    let clients: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(server.amqp()).unwrap()).collect();
+    eventually("more clients are connected than 256 descriptors allow", || open_files(&server) > 300);
+    assert!(!clients.iter().any(is_closed));
+
+    let server = start_with_few_files(&dir.path().join("other"));
+    assert_eq!(files_limits(&server), (256, 256), "it cannot be raised further");
 }
 
 fn is_closed(mut connection: &TcpStream) -> bool {

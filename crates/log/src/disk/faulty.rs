@@ -4,6 +4,7 @@
 //! sync) counts as one operation. A test runs once to learn how many there are, then once for each of them.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -33,6 +34,7 @@ struct Faults {
     fail_at: Option<u64>,
     fail_next_sync: bool,
     fail_next_write: bool,
+    fail_next_rename: bool,
     bytes_max: Option<u64>,
     /// What a full disk says, if not `ENOSPC`.
     full_errno: Option<i32>,
@@ -40,10 +42,17 @@ struct Faults {
     short_at: Option<(u64, i32)>,
     open_files: usize,
     open_files_max: Option<usize>,
+    /// What a disk that opens no more files says, if not `EMFILE`.
+    open_files_errno: Option<i32>,
+    /// Bytes of files that cannot be read.
+    bad_bytes: Vec<(String, Range<u64>)>,
+    failed_reads: u64,
 }
 
 #[derive(Debug)]
 struct FaultyFile {
+    /// As it was opened.
+    path: String,
     file: Arc<dyn DiskFile>,
     disk: FaultyDisk,
 }
@@ -118,6 +127,27 @@ impl FaultyDisk {
         self.faults.lock().fail_next_write = true;
     }
 
+    /// Fails the next rename with `EIO`, once.
+    pub fn fail_next_rename(&self) {
+        self.faults.lock().fail_next_rename = true;
+    }
+
+    /// Fails every read of these bytes of a file with `EIO`, as a bad sector does.
+    pub fn set_unreadable(&self, path: &str, bytes: Range<u64>) {
+        self.faults.lock().bad_bytes.push((path.to_owned(), bytes));
+    }
+
+    /// Lets every byte be read again.
+    pub fn set_readable(&self) {
+        self.faults.lock().bad_bytes.clear();
+    }
+
+    /// How many reads met bytes that cannot be read.
+    #[must_use]
+    pub fn failed_reads(&self) -> u64 {
+        self.faults.lock().failed_reads
+    }
+
     /// Lets all files together grow to this many bytes; beyond it the disk is full. `None` is no limit.
     pub fn set_bytes_max(&self, bytes: Option<u64>) {
         self.faults.lock().bytes_max = bytes;
@@ -141,6 +171,11 @@ impl FaultyDisk {
     /// Lets so many files be open at once; beyond it no file is opened (`EMFILE`). `None` is no limit.
     pub fn set_open_files_max(&self, files: Option<usize>) {
         self.faults.lock().open_files_max = files;
+    }
+
+    /// Has a disk that opens no more files say something else than `EMFILE`, such as `ENFILE`.
+    pub fn set_open_files_errno(&self, errno: i32) {
+        self.faults.lock().open_files_errno = Some(errno);
     }
 
     /// How many files are open.
@@ -192,16 +227,18 @@ impl FaultyDisk {
         if self.is_cut() { Err(power_is_off()) } else { Ok(()) }
     }
 
-    fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
+    fn wrap(&self, path: &str, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         self.faults.lock().open_files += 1;
-        Arc::new(FaultyFile { file, disk: self.clone() })
+        Arc::new(FaultyFile { path: path.to_owned(), file, disk: self.clone() })
     }
 
     /// Whether another file may be opened.
     fn descriptor(&self) -> io::Result<()> {
         let faults = self.faults.lock();
         match faults.open_files_max {
-            Some(max) if faults.open_files >= max => Err(io::Error::from_raw_os_error(EMFILE)),
+            Some(max) if faults.open_files >= max => {
+                Err(io::Error::from_raw_os_error(faults.open_files_errno.unwrap_or(EMFILE)))
+            }
             Some(_) | None => Ok(()),
         }
     }
@@ -246,16 +283,19 @@ impl Disk for FaultyDisk {
 
     fn create(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         self.descriptor()?;
-        self.operate(Operation::Other, || self.disk.create(path)).map(|file| self.wrap(file))
+        self.operate(Operation::Other, || self.disk.create(path)).map(|file| self.wrap(path, file))
     }
 
     fn open(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         self.alive()?;
         self.descriptor()?;
-        self.disk.open(path).map(|file| self.wrap(file))
+        self.disk.open(path).map(|file| self.wrap(path, file))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        if std::mem::take(&mut self.faults.lock().fail_next_rename) {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
         self.operate(Operation::Other, || self.disk.rename(from, to))
     }
 
@@ -277,6 +317,17 @@ impl Drop for FaultyFile {
 impl DiskFile for FaultyFile {
     fn read_at(&self, buf: &mut [u8], at: u64) -> io::Result<usize> {
         self.disk.alive()?;
+        let wanted = at..at + buf.len() as u64;
+        {
+            let mut faults = self.disk.faults.lock();
+            let is_bad = |(path, bad): &(String, Range<u64>)| {
+                *path == self.path && bad.start < wanted.end && wanted.start < bad.end
+            };
+            if faults.bad_bytes.iter().any(is_bad) {
+                faults.failed_reads += 1;
+                return Err(io::Error::from_raw_os_error(EIO));
+            }
+        }
         let read = self.file.read_at(buf, at)?;
         self.disk.faults.lock().read_bytes += read as u64;
         Ok(read)

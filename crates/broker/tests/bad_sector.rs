@@ -1,0 +1,141 @@
+//! A disk that does not give some bytes back, for ever or for a while. Nothing is dropped for that: health says at once
+//! which segment it is, others are delivered, and what cannot be read is tried again, not in a hot loop.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::*;
+use nexo_broker::{Broker, BrokerOptions, Health, PopRequest, QueueConfig};
+use nexo_log::disk::{Disk, FaultyDisk, MemoryDisk};
+use nexo_log::{Region, regions_of};
+use nexo_types::Millis;
+
+const COUNT: u32 = 120;
+
+fn small() -> BrokerOptions {
+    BrokerOptions { segment_bytes: 16 * 1024, ..BrokerOptions::new("memory") }
+}
+
+fn body(n: u32) -> String {
+    format!("{n:04}-{}", "x".repeat(400))
+}
+
+/// A closed broker with messages in two queues, in turns.
+async fn image() -> MemoryDisk {
+    let memory = MemoryDisk::new();
+    let broker = open_with(&memory, small());
+    for queue in ["q", "other"] {
+        broker.create_queue(&name(queue), QueueConfig::default()).await.unwrap();
+    }
+    for n in 0..COUNT {
+        push(&broker, &name("q"), &body(n)).await;
+        push(&broker, &name("other"), &body(n)).await;
+    }
+    broker.shutdown().await;
+    memory
+}
+
+/// Where the message with this number lies: the file, and the bytes of its frame.
+fn place_of(disk: &MemoryDisk, n: u32) -> (String, std::ops::Range<u64>) {
+    let head = format!("{n:04}-");
+    for file in disk.list("segments").unwrap() {
+        let path = format!("segments/{file}");
+        let open = disk.open(&path).unwrap();
+        let mut bytes = vec![0; open.len().unwrap() as usize];
+        open.read_at(&mut bytes, 0).unwrap();
+        for (region, range) in regions_of(disk, &path).unwrap() {
+            let frame = &bytes[range.start as usize..range.end as usize];
+            if region == Region::Frame && frame.windows(head.len()).any(|window| window == head.as_bytes()) {
+                return (path, u64::from(range.start)..u64::from(range.end));
+            }
+        }
+    }
+    panic!("{n} is nowhere");
+}
+
+/// Takes what there is within a moment.
+async fn take(broker: &Broker, queue: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    loop {
+        let wait = Millis(300);
+        let request =
+            PopRequest { max: 10, wait, visibility: Some(Millis::from_secs(3600)), bytes_max: None };
+        let part = broker.pop(&name(queue), request).await.unwrap();
+        if part.is_empty() {
+            return found;
+        }
+        found.extend(bodies(&part));
+        ack(broker, &part).await;
+    }
+}
+
+fn all() -> BTreeSet<String> {
+    (0..COUNT).map(body).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_waits_and_is_named_and_comes_when_the_disk_is_back() {
+    let memory = image().await;
+    let (path, frame) = place_of(&memory, 60);
+    let disk = FaultyDisk::from_memory(memory);
+    let broker = Broker::open_on(Arc::new(disk.clone()), small()).unwrap();
+    assert_eq!(broker.health(), Health::Ok);
+    disk.set_unreadable(&path, frame.start + 100..frame.start + 104);
+
+    let first = take(&broker, "q").await;
+    assert_eq!(first, (0..60).map(body).collect(), "all before it, its neighbour too");
+    let health = broker.health();
+    let Health::Degraded { reason } = &health else { panic!("{health:?}") };
+    assert!(reason.contains(&path) && reason.contains("cannot be read"), "{reason}");
+    assert!(health.can_serve());
+    let stats = broker.queue_stats(&name("q")).unwrap();
+    assert_eq!((stats.damaged, stats.ready), (0, u64::from(COUNT) - 60), "nothing is dropped");
+
+    assert_eq!(take(&broker, "other").await, all(), "another queue in the same segments");
+    push(&broker, &name("other"), "more").await;
+    assert_eq!(take(&broker, "other").await.len(), 1);
+
+    // A consumer that waits has it tried again and again, but less and less often.
+    let waiting = subscribe(&broker, &name("q"), 10);
+    let before = disk.failed_reads();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let tried = disk.failed_reads() - before;
+    assert!(tried < 50, "{tried} reads in two seconds");
+    drop(waiting);
+
+    disk.set_readable();
+    let mut rest = BTreeSet::new();
+    while rest.len() < (COUNT - 60) as usize {
+        rest.extend(take(&broker, "q").await);
+    }
+    assert_eq!(rest, (60..COUNT).map(body).collect());
+    assert_eq!(broker.health(), Health::Ok);
+    assert_eq!(broker.stats().damaged_messages, 0);
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_does_not_need_what_cannot_be_read() {
+    let memory = image().await;
+    let (path, frame) = place_of(&memory, 3);
+    let disk = FaultyDisk::from_memory(memory);
+    let broker = Broker::open_on(Arc::new(disk.clone()), small()).unwrap();
+    disk.set_unreadable(&path, frame);
+    assert_eq!(take(&broker, "q").await.len(), 3);
+    assert!(matches!(broker.health(), Health::Degraded { .. }));
+    broker.shutdown().await;
+    drop(broker);
+
+    // The next start does not need it.
+    let broker = Broker::open_on(Arc::new(disk.clone()), small()).unwrap();
+    assert_eq!(broker.queue_stats(&name("q")).unwrap().ready, u64::from(COUNT) - 3);
+    disk.set_readable();
+    let rest = take(&broker, "q").await;
+    assert_eq!(rest, (3..COUNT).map(body).collect());
+    assert_eq!(broker.stats().damaged_messages, 0);
+    broker.shutdown().await;
+}
