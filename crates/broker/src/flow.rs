@@ -15,7 +15,7 @@
 //! wait for, so they count for at most half of what is handed out: others go as fast as the rest of it.
 
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nexo_core::rare::Empty;
@@ -24,10 +24,13 @@ use tokio::sync::Notify;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
 
-/// Ready messages that are nobody's concern: they keep consumers busy while publishers are paused.
+/// Ready messages of a queue that are nobody's concern: they keep consumers busy while publishers are paused.
 const SLACK_MESSAGES: u64 = 32_768;
 /// As above, for large messages.
 const SLACK_BYTES: u64 = 16 << 20;
+/// Where messages of all queues take a quarter of the memory that they may, and half of it, a queue's slack is one part in so
+/// many: hundreds of queues with all of theirs would need more memory than there is.
+const SLACK_PARTS: [u64; 3] = [1, 4, 16];
 /// How long publishers are stopped to see what consumers do then. Timers are late on a busy machine, and consumers come in
 /// bursts: shorter would tell little.
 pub(crate) const WATCH: Duration = Duration::from_millis(25);
@@ -45,8 +48,12 @@ const PACED: Duration = Duration::from_millis(3_200);
 const PACED_WINDOW: Duration = Duration::from_millis(100);
 /// Consumers are held up if without publishers they get so many times as much, in eighths.
 const HELD_UP_EIGHTHS: u64 = 10;
-/// Consumers that take fewer messages a second than this have work to do, whatever else they wait for.
+/// Consumers that take fewer messages a second than this have work to do, whatever else they wait for …
 const WORKING_PER_SECOND: u64 = 20_000;
+/// … unless they get so many times as much without publishers: theirs is one queue of hundreds …
+const STARVED_TIMES: u64 = 4;
+/// … and it is so much that it is not chance: some tens in the time for which they are watched.
+const STARVED_PER_SECOND: u64 = 2_500;
 /// Consumers that take more messages a second than this do no more than pass them on: what limits them is the way there,
 /// which they share with publishers.
 const PASSING_ON_PER_SECOND: u64 = 200_000;
@@ -54,9 +61,9 @@ const PASSING_ON_PER_SECOND: u64 = 200_000;
 const OWED_PART: u32 = 8;
 /// Paced publishers are set free when consumers take less than one part in so many of what they took before.
 const SLOWER_PART: u64 = 4;
-/// What paced publishers may push beyond what was handed out before they pause: many short pauses cost more than few
-/// long ones.
-const DEBT_MESSAGES: i64 = 16_384;
+/// What paced publishers may push beyond what was handed out before they pause, as a part of the slack: many short pauses
+/// cost more than few long ones.
+const DEBT_PART: u64 = 2;
 /// Publishers that do not wait use up at most one part in so many of what is handed out.
 const UNPACED_PART: u64 = 2;
 /// Consumers that are asked how long messages lay ready for them; of more than these, some are.
@@ -103,6 +110,35 @@ fn common_moment(now: Instant, every: Duration) -> Instant {
     let elapsed = now.saturating_duration_since(*EPOCH) + every / 2;
     let passed = elapsed.as_nanos() / every.as_nanos().max(1);
     *EPOCH + every * u32::try_from(passed + 1).unwrap_or(u32::MAX)
+}
+
+/// What all queues have to do with the flow of one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Surroundings {
+    /// Messages that all of them have handed out, ever.
+    delivered: u64,
+    slack: Slack,
+}
+
+/// What may be ready in a queue before its publishers are looked at.
+#[derive(Clone, Copy, Debug)]
+struct Slack {
+    messages: u64,
+    bytes: u64,
+}
+
+impl Slack {
+    /// Where messages of all queues take so much of the memory that they may.
+    fn at(used_bytes: u64, max_bytes: u64) -> Self {
+        let quarters = used_bytes.saturating_mul(4) / max_bytes.max(1);
+        let parts = SLACK_PARTS[usize::try_from(quarters).unwrap_or(usize::MAX).min(SLACK_PARTS.len() - 1)];
+        Self { messages: SLACK_MESSAGES / parts, bytes: SLACK_BYTES / parts }
+    }
+
+    /// What paced publishers may push beyond what was handed out.
+    const fn debt(self) -> i64 {
+        (self.messages / DEBT_PART) as i64
+    }
 }
 
 /// A moment, and how many messages had been handed out by then.
@@ -193,7 +229,8 @@ impl Empty for Flow {
 
 impl Flow {
     /// Notes a push to a queue that has too much, and says whether its publisher should pause.
-    fn pushed(&mut self, now: Instant, delivered_by_all: u64, count: u64, pacing: Pacing) -> bool {
+    fn pushed(&mut self, now: Instant, around: Surroundings, count: u64, pacing: Pacing) -> bool {
+        let delivered_by_all = around.delivered;
         self.charge(count, pacing);
         match self.phase {
             None => {
@@ -214,7 +251,7 @@ impl Flow {
                 }
                 true
             }
-            Some(Phase::Paced { .. }) => self.allowance <= -DEBT_MESSAGES,
+            Some(Phase::Paced { .. }) => self.allowance <= -around.slack.debt(),
         }
     }
 
@@ -269,6 +306,8 @@ impl Flow {
                 let rates = from.rates(here);
                 let quicker = rates.own > WORKING_PER_SECOND && rates.exceed(self.free);
                 let quicker = quicker || rates.own > PASSING_ON_PER_SECOND;
+                let starved = rates.own > STARVED_PER_SECOND && rates.own / STARVED_TIMES > self.free.own;
+                let quicker = quicker || starved;
                 if quicker || owed(from.at) >= from.age(now) / OWED_PART {
                     self.free_for = Duration::ZERO;
                     self.clear_allowance();
@@ -311,22 +350,21 @@ impl Flow {
 
 impl SlotState {
     /// Notes a push before it is applied, and says whether its publisher should pause.
-    pub(crate) fn pushed(&mut self, delivered_by_all: &AtomicU64, count: u64, pacing: Pacing) -> Evenness {
-        if !self.has_too_much() {
+    pub(crate) fn pushed(&mut self, around: Surroundings, count: u64, pacing: Pacing) -> Evenness {
+        if !self.has_too_much(around.slack) {
             return Evenness::Even;
         }
-        let delivered = delivered_by_all.load(Ordering::Relaxed);
-        let pauses = self.flow.pushed(Instant::now(), delivered, count, pacing);
+        let pauses = self.flow.pushed(Instant::now(), around, count, pacing);
         if pauses { Evenness::Pause } else { Evenness::Uneven }
     }
 
     /// Notes that messages were handed out, and lets publishers go on if they may.
-    pub(crate) fn delivered(&mut self, gate: &FlowGate, count: u64) {
+    pub(crate) fn delivered(&mut self, around: Surroundings, gate: &FlowGate, count: u64) {
         self.flow.delivered(count);
         if self.flow.phase.is_none() {
             return;
         }
-        if !self.has_too_much() {
+        if !self.has_too_much(around.slack) {
             self.flow.settle_up();
             gate.wake.notify_one();
         } else if self.flow.lets_push() {
@@ -335,18 +373,18 @@ impl SlotState {
     }
 
     /// Whether more is ready for consumers than keeps them busy.
-    fn has_too_much(&self) -> bool {
+    fn has_too_much(&self, slack: Slack) -> bool {
         let (ready, consumers) = self.queue.counts();
-        consumers > 0 && (ready > SLACK_MESSAGES || self.queue.ready_bytes() > SLACK_BYTES)
+        consumers > 0 && (ready > slack.messages || self.queue.ready_bytes() > slack.bytes)
     }
 
-    fn flow_step(&mut self, now: Instant, delivered_by_all: u64) -> Step {
-        if self.deleted || !self.has_too_much() {
+    fn flow_step(&mut self, now: Instant, around: Surroundings) -> Step {
+        if self.deleted || !self.has_too_much(around.slack) {
             self.flow.settle_up();
             return Step::Push;
         }
         let mailboxes = &self.mailboxes;
-        self.flow.step(now, delivered_by_all, |since| {
+        self.flow.step(now, around.delivered, |since| {
             let owed =
                 mailboxes.0.values().take(CONSUMERS_ASKED_MAX).map(|mailbox| mailbox.owed_since(since));
             owed.max().unwrap_or_default()
@@ -355,12 +393,20 @@ impl SlotState {
 }
 
 impl Shared {
+    /// What all queues have to do with the flow of one, now.
+    pub(crate) fn surroundings(&self) -> Surroundings {
+        Surroundings {
+            delivered: self.delivered.load(Ordering::Relaxed),
+            slack: Slack::at(self.message_memory_bytes(), self.message_bytes_max()),
+        }
+    }
+
     /// Waits while consumers of a queue wait for the broker.
     pub(crate) async fn until_even(&self, slot: &Slot) {
         loop {
             let woken = slot.gate.wake.notified();
-            let delivered = self.delivered.load(Ordering::Relaxed);
-            let step = slot.state.lock().flow_step(Instant::now(), delivered);
+            let around = self.surroundings();
+            let step = slot.state.lock().flow_step(Instant::now(), around);
             match step {
                 Step::Push => break,
                 Step::PushAlone => return,
@@ -380,6 +426,8 @@ mod tests {
 
     use super::*;
 
+    const DEBT: i64 = (SLACK_MESSAGES / DEBT_PART) as i64;
+
     /// A queue with too much in it, and the time.
     struct Rig {
         flow: Flow,
@@ -391,12 +439,17 @@ mod tests {
             Self { flow: Flow::default(), now: Instant::now() }
         }
 
+        /// As if this were the only queue.
+        fn around(&self) -> Surroundings {
+            Surroundings { delivered: self.flow.delivered, slack: Slack::at(0, 1) }
+        }
+
         fn pushes(&mut self, count: u64) -> bool {
-            self.flow.pushed(self.now, self.flow.delivered, count, Pacing::Paced)
+            self.flow.pushed(self.now, self.around(), count, Pacing::Paced)
         }
 
         fn pushes_unpaced(&mut self, count: u64) -> bool {
-            self.flow.pushed(self.now, self.flow.delivered, count, Pacing::Unpaced)
+            self.flow.pushed(self.now, self.around(), count, Pacing::Unpaced)
         }
 
         /// Gets publishers paced, by consumers that take so many a second.
@@ -482,9 +535,28 @@ mod tests {
             assert!(matches!(rig.flow.phase, Some(Phase::Paced { .. })));
         }
         let taken = rig.flow.delivered - begins;
-        let beyond = DEBT_MESSAGES as u64 + 1000;
+        let beyond = DEBT as u64 + 1000;
         assert!(pushed <= taken + beyond, "{pushed} pushed, {taken} taken");
         assert!(pushed >= taken / 2, "{pushed} pushed, {taken} taken");
+    }
+
+    #[test]
+    fn consumers_of_one_queue_among_hundreds_are_held_up_too() {
+        let mut rig = Rig::new();
+        // They would count as slow by themselves if they got as much with publishers as without.
+        rig.until_watched(WORKING_PER_SECOND / 40);
+        rig.takes(WORKING_PER_SECOND / 2, WATCH);
+        assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)));
+        assert!(matches!(rig.flow.phase, Some(Phase::Paced { .. })));
+    }
+
+    #[test]
+    fn the_fuller_memory_is_the_less_may_be_ready() {
+        let all = Slack::at(24, 100);
+        assert_eq!((all.messages, all.bytes), (SLACK_MESSAGES, SLACK_BYTES));
+        assert_eq!(Slack::at(25, 100).messages, SLACK_MESSAGES / 4);
+        assert_eq!(Slack::at(50, 100).bytes, SLACK_BYTES / 16);
+        assert_eq!(Slack::at(u64::MAX, 0).messages, SLACK_MESSAGES / 16);
     }
 
     #[test]
@@ -502,7 +574,7 @@ mod tests {
         rig.until_watched(1_000_000);
         rig.takes(1_000_000, WATCH);
         assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)));
-        while rig.flow.allowance > -DEBT_MESSAGES {
+        while rig.flow.allowance > -DEBT {
             rig.pushes(1000);
         }
         let mut waited = Duration::ZERO;
@@ -521,7 +593,7 @@ mod tests {
         // Three times as much as consumers take comes from those that do not wait.
         let (paced, taken) = rig.second(100_000, 300_000);
         assert!(paced > taken * 3 / 8, "{paced} pushed, {taken} taken");
-        assert!(paced < taken / 2 + 2 * DEBT_MESSAGES as u64, "{paced} pushed, {taken} taken");
+        assert!(paced < taken / 2 + 2 * DEBT as u64, "{paced} pushed, {taken} taken");
     }
 
     #[test]
@@ -529,7 +601,7 @@ mod tests {
         let mut rig = Rig::new();
         rig.until_paced(100_000);
         let (paced, taken) = rig.second(100_000, 20_000);
-        assert!(paced + 20_000 < taken + DEBT_MESSAGES as u64 + 1_000, "{paced} pushed, {taken} taken");
+        assert!(paced + 20_000 < taken + DEBT as u64 + 1_000, "{paced} pushed, {taken} taken");
         assert!(paced + 20_000 > taken * 3 / 4, "{paced} pushed, {taken} taken");
     }
 
@@ -571,7 +643,7 @@ mod tests {
         let (taken, all) = (rig.flow.delivered - begins, pushed.iter().sum::<u64>());
         assert!(all <= taken && all > taken * 3 / 4, "{all} pushed, {taken} taken");
         let (least, most) = (*pushed.iter().min().unwrap(), *pushed.iter().max().unwrap());
-        let turn = DEBT_MESSAGES as u64 + 4_000;
+        let turn = DEBT as u64 + 4_000;
         assert!(least > 0 && most - least <= turn, "one pushed {least}, another {most}");
     }
 

@@ -291,7 +291,7 @@ impl QueueHandle {
         let mut evenness = Evenness::Even;
         let pushed = self.shared.off_runtime_if_oversize(packed.bytes(), || {
             self.shared.with(&self.slot, |state, now| {
-                evenness = state.pushed(&self.shared.delivered, count, pacing);
+                evenness = state.pushed(self.shared.surroundings(), count, pacing);
                 if durability == packed.durability()
                     && let Some(plan) = state.queue.decide_bundle(&packed)
                 {

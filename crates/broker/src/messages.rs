@@ -82,7 +82,7 @@ impl Broker {
         while !wanted.is_empty() {
             let pushed = self.shared.off_runtime_if_oversize(bytes, || {
                 self.shared.with(&slot, |state, now| {
-                    evenness = state.pushed(&self.shared.delivered, wanted.len() as u64, pacing);
+                    evenness = state.pushed(self.shared.surroundings(), wanted.len() as u64, pacing);
                     self.shared.push_now(state, now, &wanted, confirm)
                 })
             })?;

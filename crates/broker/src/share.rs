@@ -160,10 +160,11 @@ impl Shared {
         let batch = |member: &Member<'_>| messages.batch(STORE_PLACE, member.plan.first, now);
         let batches: Vec<Record> = members.iter().map(batch).map(Record::Messages).collect();
         let (at, end) = self.append_shared(&members, messages, &batches)?;
+        let around = self.surroundings();
         let mut aftermaths: Vec<(&Arc<Slot>, Aftermath)> = Vec::with_capacity(members.len());
         for (member, batch) in members.into_iter().zip(&batches) {
             let Member { place, slot, mut state, plan, urgency } = member;
-            let evenness = state.pushed(&self.delivered, messages.len() as u64, pacing);
+            let evenness = state.pushed(around, messages.len() as u64, pacing);
             for record in plan.reserve.iter().chain([batch]) {
                 self.apply(&mut state, at, record);
             }

@@ -373,7 +373,7 @@ impl Shared {
         let delivered: usize = deliveries.batches.iter().map(|(_, messages)| messages.len()).sum();
         if delivered > 0 {
             self.delivered.fetch_add(delivered as u64, Ordering::Relaxed);
-            state.delivered(&slot.gate, delivered as u64);
+            state.delivered(self.surroundings(), &slot.gate, delivered as u64);
         }
         // Under the lock, so that a consumer gets its messages in the order in which they were handed out.
         for (mailbox, messages) in deliveries.batches {
