@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_amqp::codec::method::{QueueMethod, basic, channel, connection, exchange, queue};
-use nexo_amqp::codec::{AmqpMethod, Method, ShortStr, Table, encode_method};
-use nexo_broker::{Broker, BrokerOptions};
+use nexo_amqp::codec::{AmqpMethod, Method, ShortStr, Table, TableBuf, encode_method};
+use nexo_broker::{Broker, BrokerOptions, NewMessage};
 use nexo_log::disk::{FaultyDisk, GateDisk};
 use nexo_types::QueueName;
 use raw_client::{Client, PERSISTENT, Served};
@@ -298,4 +298,45 @@ async fn a_client_whose_declares_are_lost_is_not_told_otherwise() {
     let exclusive = queue::Declare { exclusive: true, ..declare("mine") };
     client.raw(&Sent::default().add(1, &declare("q")).add(1, &unheard).add(1, &exclusive).0).await;
     client.expect_close(541).await;
+}
+
+/// A full queue refuses a message and has it become a dead letter, while the log takes nothing because the disk stands still:
+/// the letter waits for the disk, and is not lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_of_a_full_queue_waits_for_the_disk() {
+    let gate = GateDisk::default();
+    let options = BrokerOptions {
+        segment_bytes: 1 << 20,
+        scribe: Some(Arc::new(nexo_amqp::AmqpScribe)),
+        ..BrokerOptions::new("memory")
+    };
+    let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();
+    let served = Served::serve(broker, FaultyDisk::new(), nexo_amqp::Options::default()).await;
+    let mut client = served.client().await;
+    let mut arguments = TableBuf::new();
+    arguments.set(ShortStr::from_static("x-max-length"), 1i64);
+    arguments.set(ShortStr::from_static("x-overflow"), "reject-publish-dlx");
+    arguments.set(ShortStr::from_static("x-dead-letter-exchange"), "");
+    arguments.set(ShortStr::from_static("x-dead-letter-routing-key"), "letters");
+    client.send(1, &queue::Declare { arguments: arguments.as_table(), ..declare("full") }).await;
+    client.expect("queue.declare-ok").await;
+    client.declare("letters").await;
+    client.declare("filling").await;
+    client.select_confirms().await;
+    client.publish("full", PERSISTENT, b"first").await;
+    client.expect("basic.ack").await;
+    gate.hold_writes();
+    let filling = served.broker.queue(&QueueName::new("filling").unwrap()).unwrap();
+    let letters = served.broker.queue(&QueueName::new("letters").unwrap()).unwrap();
+    // First with large ones, then until nothing fits.
+    for bytes in [40_000, 10] {
+        while filling.push(&NewMessage::new(vec![0; bytes])).is_ok() {}
+    }
+    client.publish("full", PERSISTENT, b"second").await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let early = letters.counts().0;
+    gate.open_gate();
+    assert_eq!(early, 0, "there was no room for it");
+    client.expect("basic.nack").await;
+    assert_eq!(letters.counts().0, 1);
 }

@@ -137,6 +137,12 @@ impl Broker {
         (bytes > UNWRITTEN_BYTES_MAX).then(|| Written::at(end, Urgency::Written))
     }
 
+    /// Everything that was written down so far.
+    #[must_use]
+    pub fn all_so_far(&self) -> Written {
+        Written::at(self.shared.log.unwritten().1, Urgency::Synced)
+    }
+
     /// Returns when the disk has caught up, if it is behind: for one who has much more to push, or was told
     /// [`QueueError::Busy`]. Then others wait for no more than what was pushed before.
     pub async fn disk_caught_up(&self) {
@@ -342,7 +348,7 @@ impl QueueHandle {
         let records = std::slice::from_ref(&record);
         match self.shared.commit(state, records, urgency, Claim::Normal, Patience::Refuse) {
             Ok((written, _)) => {
-                state.last_push = written;
+                state.last_push = state.last_push.and(written);
                 Ok(PushedBundle { written, refused: Vec::new(), evenness: Evenness::Even })
             }
             Err(error) => match record {

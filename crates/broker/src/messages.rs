@@ -494,7 +494,7 @@ impl Shared {
             }
         }
         if let Some(done) = written {
-            state.last_push = done;
+            state.last_push = state.last_push.and(done);
         }
         let duplicates = plan.outcomes.iter().filter(|o| matches!(o, PushOutcome::Duplicate(_))).count();
         if duplicates > 0 {

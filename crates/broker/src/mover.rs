@@ -291,8 +291,15 @@ impl Shared {
             }
         }
         // Those that were moved are not leased any more and are passed over here.
-        self.put_back(slot, &taken)?;
+        let mut is_back = self.put_back(slot, &taken);
+        while matches!(is_back, Err(QueueError::Busy)) && !self.stopping.load(Ordering::Relaxed) {
+            self.log.wait_for_room();
+            is_back = self.settle_again(slot);
+        }
+        is_back?;
         match failed {
+            // Some were moved before the disk fell behind; the rest comes with the next part.
+            Some(QueueError::Busy) if moved > 0 => Ok(Some(RedrivePart { moved, passed })),
             Some(error) => Err(error),
             None => Ok(Some(RedrivePart { moved, passed })),
         }

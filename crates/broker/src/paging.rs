@@ -15,6 +15,7 @@ use nexo_types::{Millis, Offset, Position, QueueId, SegmentId, Timestamp};
 
 use crate::frame_batches::batches_of;
 use crate::mailbox::Mailbox;
+use crate::request::Settle;
 use crate::shared::{Confirm, Shared};
 use crate::slot::{Slot, SlotState};
 
@@ -39,6 +40,9 @@ impl Shared {
                 return;
             }
         };
+        for request in requests {
+            self.unreadable.clear(Position { segment: request.segment, byte: 0 });
+        }
         for at in frames {
             self.unreadable.clear(at);
         }
@@ -155,8 +159,11 @@ impl Shared {
         let _ = self.with(slot, |state, now| {
             if mailbox.fill(number, messages) && settles {
                 let verdict = state.queue.decide_ack(now, &cold);
-                if let Err(error) = self.commit_verdict(state, &verdict.records, verdict.durable, Confirm::Lazily, Patience::Wait) {
-                    tracing::warn!(queue = %slot.name, %error, "messages that were delivered may be delivered again");
+                let (records, patience) = (&verdict.records, Patience::RefuseLast);
+                if let Err(error) = self.commit_verdict(state, records, verdict.durable, Confirm::Lazily, patience) {
+                    tracing::debug!(queue = %slot.name, %error, "messages that were delivered leave the queue later");
+                    state.unsettled.keep(&cold, Settle::Ack);
+                    self.keeper.note_stuck(slot);
                 }
             }
             let back: Vec<(Offset, u32)> =
@@ -165,8 +172,11 @@ impl Shared {
             state.queue.give_back_credit(mailbox.consumer(), credit as u32);
             self.settle_damaged(state, now, read.damaged);
             let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(read.retry_after));
-            if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily, Patience::Wait) {
-                tracing::warn!(queue = %slot.name, %error, "messages that cannot be read cannot be returned either");
+            let (records, patience) = (&plan.records, Patience::RefuseLast);
+            if let Err(error) = self.commit_verdict(state, records, plan.durable, Confirm::Lazily, patience) {
+                tracing::debug!(queue = %slot.name, %error, "messages that cannot be read come back later");
+                state.unsettled.keep(&back, Settle::Undelivered);
+                self.keeper.note_stuck(slot);
             }
         });
     }

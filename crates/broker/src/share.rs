@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nexo_core::draft::Bundle;
 use nexo_core::message::Durability;
@@ -138,9 +138,10 @@ impl Shared {
         // A queue that is named twice would be locked twice. It takes the second copy by itself.
         order.dedup_by_key(|place| slots[*place].id);
         let mut members: Vec<Member<'_>> = Vec::with_capacity(order.len());
+        let latest = Instant::now() + LOCK_WAIT_MAX;
         for place in order {
             let slot = slots[place];
-            let Some(state) = slot.state.try_lock_for(LOCK_WAIT_MAX) else {
+            let Some(state) = slot.state.try_lock_until(latest) else {
                 return Err(QueueError::Busy);
             };
             if state.deleted {
@@ -173,7 +174,7 @@ impl Shared {
                 state.dirty = true;
                 if messages.durability() == Durability::Durable {
                     written = Written::at(end, urgency);
-                    state.last_push = written;
+                    state.last_push = state.last_push.and(written);
                 }
             }
             outcomes[place] = SharedPush::Taken { written, evenness };

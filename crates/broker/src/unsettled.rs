@@ -1,4 +1,4 @@
-//! What was said about leased messages by somebody who does not wait, and could not be written down: the disk was full.
+//! What was said about leased messages by somebody who does not wait, and could not be written down: the disk was full, or behind.
 //! It is done as soon as there is room, a slice under each hold of the queue's lock.
 
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! Answers that wait for the disk. What a method changes is done when the next one is looked at, but its client is told only
 //! when it is safe; so a client that sends many declarations in a row waits for few syncs.
 //!
-//! Answers of a channel keep their order. Those to methods that do not wait are not given before those that do: whatever else
-//! a channel says, it says it after them.
+//! Answers of a channel keep their order. Those to methods that do not wait are not given before those that do. Deliveries and
+//! returned messages are no answers, and may come in between.
 
 use nexo_broker::Written;
 

@@ -2,17 +2,20 @@
 
 use std::time::SystemTime;
 
-use nexo_broker::{DeadLetters, DeathNote, DeathReason, NewMessage, Properties, Scribe, StoredMessage};
+use nexo_broker::{
+    DeadLetters, DeathNote, DeathReason, NewMessage, Properties, QueueError, Scribe, StoredMessage,
+};
 use nexo_types::{Millis, QueueId, Timestamp};
 
+use super::publish::give_way;
 use super::routing::Target;
 use super::session::Session;
 use crate::scribe::AmqpScribe;
 
 impl Session {
     /// Sends a message on. The publisher is told that it was refused whatever comes of this.
-    pub(super) fn bury_refused(&mut self, target: &Target, message: NewMessage) {
-        let broker = &self.shared.broker;
+    pub(super) async fn bury_refused(&mut self, target: &Target, message: NewMessage) {
+        let broker = self.shared.broker.clone();
         let DeadLetters::Exchange { exchange, routing_key } = target.queue.config().dead_letters else {
             return;
         };
@@ -25,17 +28,24 @@ impl Session {
             routing_key: routing_key.as_ref(),
         };
         let letter = AmqpScribe.dead_letter(stored(message), &note);
-        let headers = AmqpScribe.header_source(&letter.message.properties);
-        let keys: Vec<&[u8]> = letter.routing_keys.iter().map(|key| &key[..]).collect();
         let mut ids: Vec<QueueId> = Vec::new();
-        // RabbitMQ lets a message go whose dead-letter exchange is not there.
-        let _ = broker.routes().route(exchange.as_str(), &keys, &*headers, &mut ids);
+        {
+            let headers = AmqpScribe.header_source(&letter.message.properties);
+            let keys: Vec<&[u8]> = letter.routing_keys.iter().map(|key| &key[..]).collect();
+            // RabbitMQ lets a message go whose dead-letter exchange is not there.
+            let _ = broker.routes().route(exchange.as_str(), &keys, &*headers, &mut ids);
+        }
         for queue in ids.into_iter().filter_map(|id| broker.queue_by_id(id)) {
             if AmqpScribe.is_cycle(&letter.message, queue.name()) {
                 continue;
             }
             let message = AmqpScribe.for_queue(&letter.message, &queue.config());
-            if let Err(error) = queue.push(&message) {
+            let mut pushed = queue.push(&message);
+            while matches!(pushed, Err(QueueError::Busy)) {
+                give_way(broker.clone(), true).await;
+                pushed = queue.push(&message);
+            }
+            if let Err(error) = pushed {
                 tracing::warn!(queue = %queue.name(), %error, "a dead letter is lost");
             }
         }

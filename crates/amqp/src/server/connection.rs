@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
-use nexo_broker::{Protocol, SocketState};
+use nexo_broker::{Protocol, QueueError, SocketState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -30,6 +30,8 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// How long a client may take to agree to the end if it cannot be understood any more; otherwise `close_max`.
 const DEAF_CLOSE_MAX: Duration = Duration::from_secs(1);
 const BLOCKED_TICK: Duration = Duration::from_millis(200);
+/// The same, where the disk is behind for a moment: a client may wait for what its acknowledgements make room for.
+const BUSY_TICK: Duration = Duration::from_millis(5);
 /// How often is looked for clients that hold messages too long: a tenth of that time, within these bounds.
 const TIMEOUT_TICK_MIN: Duration = Duration::from_secs(1);
 const TIMEOUT_TICK_MAX: Duration = Duration::from_secs(60);
@@ -241,6 +243,9 @@ impl Connection {
         }
         if self.session.intake.held_bytes() > 0 {
             wait = wait.min(TIMEOUT_TICK_MIN);
+        }
+        if self.session.settle_refusal == Some(QueueError::Busy) {
+            wait = wait.min(BUSY_TICK);
         }
         let waits_for_disk = self.session.blocked || self.session.settle_refusal.is_some();
         if waits_for_disk || self.session.withholds || self.closing_until.is_some() {

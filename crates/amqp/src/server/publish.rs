@@ -240,7 +240,7 @@ impl Session {
             }
         };
         for (target, message) in flushed.dead {
-            self.bury_refused(&target, message);
+            self.bury_refused(&target, message).await;
         }
         for run in flushed.runs {
             let of_run = |publisher: &&Publisher| publisher.serial == run.serial && publisher.tag > 0;
@@ -299,7 +299,7 @@ pub(super) fn is_alike(message: &Draft<'_>, targets: &[Arc<Target>]) -> bool {
 }
 
 /// Lets others have their turn, and the disk catch up.
-async fn give_way(broker: Broker, is_busy: bool) {
+pub(super) async fn give_way(broker: Broker, is_busy: bool) {
     broker.disk_caught_up().await;
     if is_busy {
         // Nobody tells when the lock of a queue is free.

@@ -191,9 +191,8 @@ impl Session {
 
     /// Tries again to settle what could not be written down.
     pub(super) fn settle_refused(&mut self) {
-        if self.settle_refusal.take().is_none() {
-            return;
-        }
+        let Some(refusal) = self.settle_refusal.take() else { return };
+        let was_told = refusal != QueueError::Busy;
         self.flush_acks();
         for (what, mut groups) in std::mem::take(&mut self.refused_settles) {
             let settled = groups.settle(what);
@@ -203,7 +202,7 @@ impl Session {
                 self.refused_settles.push((what, groups));
             }
         }
-        if self.settle_refusal.is_none() {
+        if self.settle_refusal.is_none() && was_told {
             tracing::info!("what could not be settled is settled");
         }
     }
@@ -216,7 +215,7 @@ impl Session {
     }
 
     fn note_refused(&mut self, error: QueueError) {
-        if self.settle_refusal.is_none() {
+        if self.settle_refusal.is_none() && error != QueueError::Busy {
             tracing::warn!(%error, "what a client said about messages cannot be written down; it is tried again");
         }
         self.settle_refusal = Some(error);

@@ -158,14 +158,21 @@ impl Session {
     ) -> Result<(), Refusal> {
         let broker = self.shared.broker.clone();
         broker.wait_for(written).await?;
+        let mut was_busy = false;
         let outcome = loop {
             let begun = self.begin_settles(&mut done.settles, &mut done.settling);
             let outcome = begun.and(settled(&mut done.settling).await);
             if outcome != Err(QueueError::Busy) {
                 break outcome;
             }
+            was_busy = true;
             broker.disk_caught_up().await;
+            tokio::task::yield_now().await;
         };
+        if was_busy {
+            // What was settled of a queue before the disk fell behind is answered for as well.
+            broker.wait_for(broker.all_so_far()).await?;
+        }
         match outcome {
             Ok(()) => {
                 // The channel may have been closed while this waited for the disk.
