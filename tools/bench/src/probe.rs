@@ -129,11 +129,21 @@ fn measure(
     let properties = PropertiesBuilder::new().delivery_mode(2).to_vec();
     let mut frames = Vec::new();
     encode_message(&mut frames, CHANNEL, &publish, &properties, &BODY, publisher.connection.frame_max);
+    paced(every, || !stop.load(Ordering::Relaxed), || publisher.publish(&frames))
+}
+
+/// Does something at equal distances for as long as it should, one after the other; `work` says how long it took. What
+/// comes due meanwhile counts.
+pub(crate) fn paced(
+    every: Duration,
+    mut goes_on: impl FnMut() -> bool,
+    mut work: impl FnMut() -> anyhow::Result<Duration>,
+) -> anyhow::Result<Times> {
     let mut times = Times::default();
     let mut due = Instant::now();
-    while !stop.load(Ordering::Relaxed) {
+    while goes_on() {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let took = publisher.publish(&frames)?;
+        let took = work()?;
         let now = Instant::now();
         times.note(took, due, now);
         due = times.next(due, now, every);
@@ -142,7 +152,7 @@ fn measure(
 }
 
 /// The times of all messages, in nanoseconds.
-struct Times {
+pub(crate) struct Times {
     sent: Histogram<u64>,
     due: Histogram<u64>,
 }
@@ -170,7 +180,7 @@ impl Times {
         next
     }
 
-    fn found(&self) -> Probed {
+    pub(crate) fn found(&self) -> Probed {
         Probed { sent: Percentiles::of_nanos(&self.sent), due: Percentiles::of_nanos(&self.due) }
     }
 }
@@ -208,6 +218,24 @@ mod tests {
         let (sent, due) = (found.sent.unwrap(), found.due.unwrap());
         assert!((99_000.0..101_000.0).contains(&sent.max_us), "{sent:?}");
         assert!((59_000.0..61_000.0).contains(&due.mean_us), "100, 80, 60, 40 and 20 ms: {due:?}");
+    }
+
+    #[test]
+    fn work_that_stalls_counts_for_all_that_came_due_meanwhile() {
+        let mut left = 2;
+        let goes_on = || {
+            left -= 1;
+            left >= 0
+        };
+        let mut stalls = [Duration::from_millis(100), Duration::ZERO].into_iter();
+        let times = paced(EVERY, goes_on, || {
+            let stall = stalls.next().unwrap();
+            std::thread::sleep(stall);
+            Ok(stall)
+        })
+        .unwrap();
+        assert_eq!(times.sent.len(), 2);
+        assert!(times.due.len() >= 6, "{} of a stall as long as five", times.due.len());
     }
 
     #[test]

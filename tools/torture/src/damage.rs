@@ -40,8 +40,8 @@ pub(crate) struct Strike {
     pub(crate) at: usize,
     /// The message that was aimed at.
     pub(crate) aim: Option<Stamp>,
-    /// How many copies of messages are in the frames that were hit: no more can be lost by it.
-    pub(crate) copies: u64,
+    /// The messages in the frames that were hit: no others can be lost by it.
+    pub(crate) hit: Vec<Stamp>,
 }
 
 /// A segment's file.
@@ -80,7 +80,7 @@ pub(crate) fn strike(
     let segment = &segments[index];
     let name = segment.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     segment.change(at, &mut rng).with_context(|| format!("cannot damage '{name}'"))?;
-    Ok(Some(Strike { segment: name, at, aim, copies: segment.copies_hit(at) }))
+    Ok(Some(Strike { segment: name, at, aim, hit: segment.hit(at) }))
 }
 
 /// Where messages lie that wait: the segment and the byte. Of one that was copied forward the last place counts.
@@ -143,11 +143,12 @@ impl Segment {
         .skip(1)
     }
 
-    fn copies_hit(&self, at: usize) -> u64 {
+    /// The messages in the frames that a change of these bytes hits.
+    fn hit(&self, at: usize) -> Vec<Stamp> {
         let end = self.frames_end.unwrap_or(FRAMES_AT);
         let first = self.frames(end).take_while(|end| *end <= at).last().unwrap_or(FRAMES_AT);
         let last = self.frames(end).find(|end| *end >= at + BYTES).unwrap_or(end);
-        stamps(&self.bytes[first..last]).map(|(_, stamp)| stamp.copies().count() as u64).sum()
+        stamps(&self.bytes[first..last]).map(|(_, stamp)| stamp).collect()
     }
 
     fn change(&self, at: usize, rng: &mut fastrand::Rng) -> std::io::Result<()> {
@@ -235,7 +236,7 @@ mod tests {
             home.write("2.seg", &segment(&[stamp(3), stamp(2), stamp(4)]));
             let strike = strike(&home.0, chance, 0, |stamp| stamp.seq == 2).unwrap().unwrap();
             let Some(aim) = strike.aim else { continue };
-            assert_eq!((aim, &*strike.segment, strike.copies), (stamp(2), "2.seg", 1));
+            assert_eq!((aim, &*strike.segment, strike.hit), (stamp(2), "2.seg", vec![stamp(2)]));
             aimed += 1;
         }
         assert!((60..90).contains(&aimed), "{aimed}");

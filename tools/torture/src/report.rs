@@ -55,6 +55,7 @@ pub(crate) fn print(ledger: &Ledger, tally: &Tally, seed: u64) {
         ("transient and gone with a restart", totals.vanished),
         ("reported as damaged", totals.reported_damaged),
         ("lost to damage", totals.lost_to_damage),
+        ("gaps in an order excused by that", totals.excused),
         ("repetitions recognised", totals.repeated),
         ("strays returned", totals.returned),
     ];

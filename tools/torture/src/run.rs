@@ -134,7 +134,7 @@ impl Run {
                 if let Some(strike) = damage::strike(&self.disk.data_dir(), *chance, spared, waits)? {
                     self.tally.damages += 1;
                     self.tally.aimed_damages += u32::from(strike.aim.is_some());
-                    self.world.ledger().struck(strike.copies);
+                    self.world.ledger().struck(&strike.hit, strike.aim.as_ref());
                     self.note(&format!("{strike:?}"));
                 }
                 self.start().await?;

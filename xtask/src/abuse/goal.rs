@@ -47,6 +47,15 @@ pub(super) const IDLE: Goal =
     at_most("at most 0.1 MB/s written when idle", "/numbers/idle_bytes_per_second", 100_000.0);
 pub(super) const PUSH: Goal = at_most("a push's p99 at most 50 ms", "/numbers/push_p99_us", 50_000.0);
 pub(super) const BACK: Goal = at_least("all come back", "/numbers/back_part", 1.0);
+/// Fewer, and it says nothing of many that come back at once.
+pub(super) const HELD: Goal = at_least("at least 65,536 held", "/numbers/held", 65_536.0);
+pub(super) const COME: Goal = at_least("all come", "/numbers/come_part", 1.0);
+/// A broker that takes next to nothing needs no memory: 48 MiB of 20 bodies, 64 MiB of eight transactions.
+pub(super) const TAKEN: Goal = at_least("at least 4 % of it taken", "/numbers/taken_part", 0.04);
+pub(super) const REFUSED: Goal = at_least("what is too large refused", "/numbers/refused_part", 1.0);
+/// Otherwise nobody was there who did not read.
+pub(super) const ON_ITS_WAY: Goal = at_least("some on their way", "/numbers/on_its_way", 1.0);
+pub(super) const KEPT: Goal = at_least("none lost", "/numbers/kept_part", 1.0);
 pub(super) const ALIKE: Goal =
     at_least("the slowest run at least half of the fastest", "/numbers/slowest_part", 0.5);
 pub(super) const EVEN: Goal = at_least("consumed at least 80 % of published", "/numbers/consumed_part", 0.8);
@@ -78,6 +87,19 @@ mod tests {
         let judged = |report: Value| (MEMORY.is_met(&report), EVEN.is_met(&report));
         assert_eq!(judged(report(MEMORY_BYTES_MAX, 0.8)), (true, true));
         assert_eq!(judged(report(MEMORY_BYTES_MAX + 1.0, 0.79)), (false, false));
+    }
+
+    #[test]
+    fn a_load_that_was_none_reaches_nothing() {
+        let nothing = json!({"numbers": {
+            "held": 0.0, "back_part": 0.0, "come_part": 0.0, "taken_part": 0.0, "refused_part": 0.0,
+            "on_its_way": 0.0, "kept_part": 0.0, "healthy_after": 0.0,
+        }});
+        for goal in [HELD, BACK, COME, TAKEN, REFUSED, ON_ITS_WAY, KEPT, HEALTHY] {
+            assert!(!goal.is_met(&nothing), "{}", goal.words);
+        }
+        assert!(HELD.is_met(&json!({"numbers": {"held": 65_536}})));
+        assert!(!HELD.is_met(&json!({"numbers": {"held": 65_535}})));
     }
 
     #[test]

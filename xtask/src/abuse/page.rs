@@ -112,7 +112,7 @@ mod tests {
     fn a_line_has_what_was_measured_and_a_failure_its_reason() {
         let report = json!({
             "before_bytes": 10 << 20, "peak_bytes": 300 << 20, "after_bytes": 20 << 20,
-            "measured": [["held", "5"], ["back", "in 1 s"]],
+            "measured": [["held", "5"], ["back", "in 1 s"]], "numbers": {"healthy_after": 1.0},
             "probe": {"sent": {"p50_us": 90.0, "p99_us": 1500.0, "max_us": 2000.0}, "due": {"p99_us": 1600.0}},
         });
         let outcomes = [(&SCENARIOS[0], Ok(report)), (&SCENARIOS[1], Err(anyhow!("no\nanswer | none")))];
@@ -124,7 +124,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().skip(5).collect();
         assert_eq!(
             lines[0],
-            "| nothing, to compare with | held: 5; back: in 1 s | 10, 300, 20 MiB | 90 µs, 1.50 ms, 2.00 ms | 1.60 ms | memory at most 294 MiB: **missed**; probe's p99 at most 50 ms |"
+            "| nothing, to compare with | held: 5; back: in 1 s | 10, 300, 20 MiB | 90 µs, 1.50 ms, 2.00 ms | 1.60 ms | healthy; probe's p99 at most 50 ms; memory at most 294 MiB: **missed** |"
         );
         assert!(lines[1].contains("| **failed**: no answer / none | – | – | – |"), "{}", lines[1]);
         assert_eq!(lines.len(), 2);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::goal::{
-    ALIKE, AS_ONE, BACK, DESCRIPTORS, DESCRIPTORS_MEANWHILE, EVEN, GIVEN_BACK, Goal, HEALTHY,
-    HEALTHY_MEANWHILE, IDLE, MEMORY, PROBE, PUSH, QUIET, UNSLOWED,
+    ALIKE, AS_ONE, BACK, COME, DESCRIPTORS, DESCRIPTORS_MEANWHILE, EVEN, GIVEN_BACK, Goal, HEALTHY,
+    HEALTHY_MEANWHILE, HELD, IDLE, KEPT, MEMORY, ON_ITS_WAY, PROBE, PUSH, QUIET, REFUSED, TAKEN, UNSLOWED,
 };
 
 /// One line of the table.
@@ -32,30 +32,76 @@ impl Scenario {
 
 /// Every line.
 pub(super) const SCENARIOS: &[Scenario] = &[
-    scenario("idle", "nothing, to compare with", &[MEMORY, PROBE], 60),
+    scenario("idle", "nothing, to compare with", &[HEALTHY, PROBE, MEMORY], 60),
     scenario(
         "silent",
         "1,100 silent connections to the management port, 96 MiB published meanwhile",
-        &[HEALTHY_MEANWHILE, HEALTHY, DESCRIPTORS_MEANWHILE, DESCRIPTORS, MEMORY],
+        &[HEALTHY_MEANWHILE, HEALTHY, DESCRIPTORS_MEANWHILE, DESCRIPTORS, PROBE, MEMORY],
         180,
     ),
-    scenario("backlog", "a backlog of 4 GiB in messages of 16 KiB", &[HEALTHY, DESCRIPTORS, MEMORY], 300),
-    scenario("dedup", "1.5 million deduplication ids in a queue", &[QUIET, IDLE, PUSH, MEMORY], 400),
-    scenario("delayed", "4 million delayed messages in a queue", &[QUIET, IDLE, PUSH, MEMORY], 600),
+    scenario(
+        "backlog",
+        "a backlog of 4 GiB in messages of 16 KiB",
+        &[HEALTHY, DESCRIPTORS, PROBE, MEMORY],
+        300,
+    ),
+    scenario(
+        "dedup",
+        "1.5 million deduplication ids in a queue",
+        &[QUIET, IDLE, PUSH, HEALTHY, PROBE, MEMORY],
+        400,
+    ),
+    scenario(
+        "delayed",
+        "4 million delayed messages in a queue",
+        &[QUIET, IDLE, PUSH, HEALTHY, PROBE, MEMORY],
+        600,
+    ),
+    scenario(
+        "delayed-together",
+        "1 million delayed messages that come due within a second, and a consumer",
+        &[COME, HEALTHY, PROBE, MEMORY],
+        300,
+    ),
     scenario(
         "subscriber",
         "a native subscriber with a credit of 1 million that does not read, 2 GB for it",
-        &[MEMORY],
+        &[ON_ITS_WAY, KEPT, HEALTHY, PROBE, MEMORY],
         240,
     ),
-    scenario("bodies", "20 unfinished bodies of 60 MiB on one AMQP connection", &[MEMORY], 180),
-    scenario("transactions", "eight open transactions of 200 MiB", &[MEMORY], 240),
-    scenario("sqs-bodies", "eight unfinished requests of 200 MiB to the SQS API", &[MEMORY], 240),
-    scenario("fanout-large", "a message of 16 MiB to 300 queues, three times", &[PROBE, MEMORY], 300),
-    scenario("fanout-many", "a message of 100 bytes to 50,000 queues, ten times", &[PROBE, MEMORY], 400),
-    scenario("requeue", "5 million unacknowledged messages come back at once", &[BACK, PROBE, MEMORY], 400),
-    scenario("headers", "messages with 17,000 headers for 3,000 bindings", &[PROBE, MEMORY], 240),
-    scenario("flood", "four publishers of transient messages of 10 KB, 8 GB", &[PROBE, MEMORY], 300),
+    scenario(
+        "bodies",
+        "20 unfinished bodies of 60 MiB on one AMQP connection",
+        &[TAKEN, HEALTHY, PROBE, MEMORY],
+        180,
+    ),
+    scenario("transactions", "eight open transactions of 200 MiB", &[TAKEN, HEALTHY, PROBE, MEMORY], 240),
+    scenario(
+        "sqs-bodies",
+        "eight unfinished requests of 200 MiB and 200 of 7 MiB to the SQS API",
+        &[REFUSED, TAKEN, HEALTHY, PROBE, MEMORY],
+        300,
+    ),
+    scenario(
+        "fanout-large",
+        "a message of 16 MiB to 300 queues, three times",
+        &[HEALTHY, PROBE, MEMORY],
+        300,
+    ),
+    scenario(
+        "fanout-many",
+        "a message of 100 bytes to 50,000 queues, ten times",
+        &[HEALTHY, PROBE, MEMORY],
+        400,
+    ),
+    scenario(
+        "requeue",
+        "5 million unacknowledged messages come back at once",
+        &[HELD, BACK, HEALTHY, PROBE, MEMORY],
+        400,
+    ),
+    scenario("headers", "messages with 17,000 headers for 3,000 bindings", &[HEALTHY, PROBE, MEMORY], 240),
+    scenario("flood", "four publishers of transient messages of 10 KB, 8 GB", &[HEALTHY, PROBE, MEMORY], 300),
     scenario("half", "transient messages of 16 bytes at half of Nexo's own maximum", &[MEMORY], 120),
     scenario(
         "priorities",
@@ -100,6 +146,15 @@ mod tests {
         assert_eq!(chosen(&["flow"]).unwrap().len(), 6, "one name for all lines of flow");
         assert_eq!(chosen(&["flow-4"]).unwrap().len(), 2, "with and without acknowledgements");
         assert_eq!(chosen(&["fl"]), Err("fl"));
+    }
+
+    #[test]
+    fn every_line_with_a_probe_is_judged_by_it_and_by_the_health_after() {
+        let is_without = |name: &str| matches!(name, "half" | "priorities") || name.starts_with("flow-");
+        for scenario in SCENARIOS.iter().filter(|scenario| !is_without(scenario.name)) {
+            assert!(scenario.goals.contains(&PROBE), "{}", scenario.name);
+            assert!(scenario.goals.contains(&HEALTHY), "{}", scenario.name);
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ use crate::report::thousands;
 const BODY_BYTES: usize = 16 * 1024;
 /// More than a segment of the log, so that it must open another.
 const PUBLISHED_BYTES: u64 = 96 << 20;
+/// The status of a broker that is well.
+pub(super) const WELL: &str = "200";
 /// How long the management port may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -44,12 +46,8 @@ pub(super) fn silent(target: &Target) -> anyhow::Result<Found> {
         drop(held);
         Ok(())
     })?;
-    let (open, health) = (process::open_descriptors(target.pid)?, said(health(&target.http)));
-    found
-        .add("descriptors after", open)
-        .add("health after", &health)
-        .number("descriptors_after", open as f64)
-        .number("healthy_after", healthy(&health));
+    let open = process::open_descriptors(target.pid)?;
+    found.add("descriptors after", open).number("descriptors_after", open as f64);
     Ok(found)
 }
 
@@ -69,13 +67,11 @@ pub(super) fn backlog(target: &Target) -> anyhow::Result<Found> {
             .number("descriptors_after", open as f64);
         Ok(())
     })?;
-    let health = said(health(&target.http));
-    found.add("health", &health).number("healthy_after", healthy(&health));
     Ok(found)
 }
 
 /// The status of `GET /health`, with what it says unless all is well.
-fn health(address: &str) -> anyhow::Result<String> {
+pub(super) fn health(address: &str) -> anyhow::Result<String> {
     let mut socket = TcpStream::connect(address).context("not reachable")?;
     socket.set_read_timeout(Some(PATIENCE))?;
     write!(socket, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
@@ -84,7 +80,7 @@ fn health(address: &str) -> anyhow::Result<String> {
     let answer = String::from_utf8_lossy(&answer);
     let status = status(&answer).context("no status")?;
     Ok(match answer.split_once("\r\n\r\n") {
-        Some((_, body)) if status != "200" => format!("{status} {}", body.trim()),
+        Some((_, body)) if status != WELL => format!("{status} {}", body.trim()),
         _ => status.to_owned(),
     })
 }
@@ -95,17 +91,25 @@ pub(super) fn status(answer: &str) -> Option<&str> {
 }
 
 /// 1 if all is well, 0 if not.
-fn healthy(said: &str) -> f64 {
-    if said == "200" { 1.0 } else { 0.0 }
+pub(super) fn healthy(said: &str) -> f64 {
+    if said == WELL { 1.0 } else { 0.0 }
 }
 
-fn said(health: anyhow::Result<String>) -> String {
+/// The status, or why there is none.
+pub(super) fn said(health: anyhow::Result<String>) -> String {
     health.unwrap_or_else(|error| format!("{error:#}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_broker_that_does_not_answer_is_not_well() {
+        assert_eq!(healthy(&said(Ok("200".to_owned()))), 1.0);
+        assert_eq!(healthy(&said(Ok("503 the disk is full".to_owned()))), 0.0);
+        assert_eq!(healthy(&said(Err(anyhow::anyhow!("not reachable")))), 0.0);
+    }
 
     #[test]
     fn the_status_of_an_answer_is_its_number() {

@@ -41,6 +41,8 @@ pub enum Scenario {
     Dedup,
     /// The same with 4 million delayed messages
     Delayed,
+    /// A million delayed messages that come due within a second, and a consumer
+    DelayedTogether,
     /// A native subscriber with a credit of a million that does not read, and 2 GB for it
     Subscriber,
     /// 20 unfinished bodies of 60 MiB on one AMQP connection
@@ -174,6 +176,7 @@ pub fn run(options: &AbuseOptions) -> anyhow::Result<Abuse> {
         Scenario::Backlog => descriptors::backlog(&target),
         Scenario::Dedup => checkpoints::dedup(&target),
         Scenario::Delayed => checkpoints::delayed(&target),
+        Scenario::DelayedTogether => checkpoints::due_together(&target),
         Scenario::Subscriber => intake::subscriber(&target),
         Scenario::Bodies => intake::bodies(&target),
         Scenario::Transactions => intake::transactions(&target),

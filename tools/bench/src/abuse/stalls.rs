@@ -141,6 +141,7 @@ pub(super) fn requeue(target: &Target) -> anyhow::Result<Found> {
     target.fill(QUEUE, count, 16)?;
     let (connection, held) = hold(target, QUEUE, count)?;
     let mut looker = target.connect(InputSize::Small)?;
+    let before = queue_depth(&mut looker, QUEUE)?;
     target.probed(&mut found, |found| {
         let began = Instant::now();
         // Without a word, as when a process is killed.
@@ -157,10 +158,15 @@ pub(super) fn requeue(target: &Target) -> anyhow::Result<Found> {
             "back in the queue",
             format!("{} in {:.1} s", thousands(depth.into()), began.elapsed().as_secs_f64()),
         );
-        found.number("back_part", f64::from(depth) / count as f64);
+        found.number("held", held as f64).number("back_part", back_part(before, depth, held));
         Ok(())
     })?;
     Ok(found)
+}
+
+/// What part of the messages that were held has come back. If none was held, none has.
+fn back_part(before: u32, after: u32, held: u64) -> f64 {
+    if held == 0 { 0.0 } else { (f64::from(after) - f64::from(before)) / held as f64 }
 }
 
 /// Consumes without acknowledging until everything is here, or nothing more comes.
@@ -235,6 +241,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn only_what_was_held_can_come_back() {
+        assert_eq!(back_part(5_000, 5_000, 0), 0.0, "nothing was held");
+        assert_eq!(back_part(4_000, 5_000, 1_000), 1.0);
+        assert_eq!(back_part(4_000, 4_500, 1_000), 0.5);
+        assert!(back_part(4_000, 3_000, 1_000) < 0.0, "even less is there");
+    }
 
     #[test]
     fn the_headers_of_a_message_have_different_names_and_fit_into_a_frame() {

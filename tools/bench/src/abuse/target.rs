@@ -9,7 +9,7 @@ use anyhow::Context;
 use nexo_amqp::codec::method::basic;
 use nexo_amqp::codec::{FrameMax, encode_message};
 
-use super::{AbuseOptions, Found};
+use super::{AbuseOptions, Found, descriptors};
 use crate::amqp::{AmqpUrl, CHANNEL, Confirmed, Connection, InputSize, declare_queue, short};
 use crate::native::NativeUrl;
 use crate::probe::{self, Probe};
@@ -59,7 +59,7 @@ impl Target {
         if self.divide > 1 { full / 5 } else { full }
     }
 
-    /// Does something with the probe beside it.
+    /// Does something with the probe beside it, and asks whether the broker is well afterwards.
     pub(super) fn probed(
         &self,
         found: &mut Found,
@@ -72,6 +72,11 @@ impl Target {
         let probed = probe.finish();
         worked?;
         found.probe = Some(probed?);
+        let health = descriptors::said(descriptors::health(&self.http));
+        found.number("healthy_after", descriptors::healthy(&health));
+        if health != descriptors::WELL {
+            found.add("health after", health);
+        }
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 
 use super::cause::Cause;
+use super::damage::Damage;
 use super::groups::Groups;
 use super::order::Order;
 use super::record::{Attempt, Custody, Event, Promise, Record, Seen};
@@ -22,8 +23,6 @@ const LEASE_LEAST: Micros = 2_400_000;
 const TOLD_MAX: usize = 40;
 /// Copies that are done and still told of, in case one comes back.
 const REMEMBERED: usize = 50_000;
-/// If so many places are damaged, and not one message is reported, then the run did not test what becomes of messages.
-const STRIKES_IN_VAIN: u32 = 10;
 
 /// A connection, or a stream of one, that holds messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,17 +73,10 @@ pub(crate) struct Ledger {
     next_session: u64,
     order: Order,
     pub(super) groups: Groups,
-    /// Segments were damaged since the books were last closed.
-    may_be_damaged: bool,
-    /// How many copies were in the frames that were hit since then.
-    may_be_lost: u64,
-    /// How often the disk was damaged.
-    strikes: u32,
-    /// What may come of that, until the broker has said what it lost.
-    suspects: Vec<Violation>,
+    pub(super) damage: Damage,
     violations: Vec<Violation>,
     counts: BTreeMap<What, u64>,
-    totals: Totals,
+    pub(super) totals: Totals,
 }
 
 impl Ledger {
@@ -452,21 +444,6 @@ impl Ledger {
         self.horizons.clear();
     }
 
-    /// Bytes of the disk were changed: messages may be lost, if the broker says so, but no more than these copies.
-    pub(crate) fn struck(&mut self, copies: u64) {
-        self.may_be_damaged = true;
-        self.may_be_lost += copies;
-        self.strikes += 1;
-    }
-
-    /// The run is over. If damage never hit a message that the broker needed, it has shown nothing.
-    pub(crate) fn end_run(&mut self) {
-        if self.strikes >= STRIKES_IN_VAIN && self.totals.reported_damaged == 0 {
-            let fact = format!("{} segments were damaged, and no message was lost by it", self.strikes);
-            self.report(Violation::new(What::NotExercised, fact));
-        }
-    }
-
     /// Whether a copy of a message is in a queue for certain, as far as clients know.
     pub(crate) fn waits(&self, stamp: &Stamp) -> bool {
         stamp.durability == Durability::Durable
@@ -477,33 +454,8 @@ impl Ledger {
             })
     }
 
-    /// What the broker has reported accounts for as many losses, and for what comes of them. The rest it has lost silently.
-    fn judge_suspects(&mut self, reported: u64) {
-        self.may_be_damaged = false;
-        self.totals.reported_damaged += reported;
-        let hit = std::mem::take(&mut self.may_be_lost);
-        if reported > hit {
-            let fact = format!("{reported} messages are reported as damaged, and {hit} were hit");
-            self.report(Violation::new(What::OverReported, fact));
-        }
-        let mut left = reported;
-        for suspect in std::mem::take(&mut self.suspects) {
-            let is_loss = suspect.what == What::Lost;
-            if reported == 0 || (is_loss && left == 0) {
-                self.report(suspect);
-            } else if is_loss {
-                left -= 1;
-                self.totals.lost_to_damage += 1;
-            }
-        }
-    }
-
     /// Reports something that is not about one message alone.
     pub(crate) fn report(&mut self, violation: Violation) {
-        if self.may_be_damaged && violation.what.may_be_a_loss() {
-            self.suspects.push(violation);
-            return;
-        }
         *self.counts.entry(violation.what).or_default() += 1;
         if self.violations.len() < TOLD_MAX {
             self.violations.push(violation);
@@ -517,7 +469,12 @@ impl Ledger {
             .get(&copy)
             .or_else(|| Some(&self.done.iter().rev().find(|(done, _)| *done == copy)?.1));
         let history = record.map(Record::history).unwrap_or_default();
-        self.report(Violation { what, fact, history });
+        let violation = Violation { what, fact, history };
+        if what.may_be_a_loss() && self.damage.is_open() {
+            self.damage.suspect(copy, violation);
+        } else {
+            self.report(violation);
+        }
     }
 
     /// Copies that are confirmed and wait, or are held.

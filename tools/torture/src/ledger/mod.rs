@@ -17,9 +17,12 @@
 //!   proves that those before it are.
 //! - *Attempts* count up: always within a life, and across lives from what lies before the horizon. Leases are written
 //!   without anybody waiting for them, so a kill may take back the last few.
+//! - *Damage* excuses the loss of a copy that was hit, if the broker has counted it, and gaps where it should have come;
+//!   nothing that is about another copy.
 
 mod books;
 mod cause;
+mod damage;
 mod groups;
 mod order;
 mod record;

@@ -1,5 +1,6 @@
 //! The books are shown every kind of broken promise, and must find each; and kept ones, and must find none.
 
+mod damage;
 mod groups;
 
 use super::*;
@@ -86,52 +87,6 @@ fn a_life_without_incidents_is_in_order() {
     story.ledger.close_books(0);
     assert_eq!(story.found(), []);
     assert_eq!(story.ledger.outstanding(), 0, "what is done is forgotten");
-}
-
-#[test]
-fn a_message_on_a_damaged_disk_may_be_lost_if_the_broker_says_so() {
-    for (lost, reported, violations) in [(1, 1, 0), (2, 2, 0), (2, 1, 1), (1, 0, 1), (0, 3, 0)] {
-        let mut story = Story::new();
-        for seq in 1..=lost {
-            story.confirmed(stamp(seq));
-        }
-        story.killed();
-        story.ledger.struck(3);
-        story.ledger.close_books(reported);
-        assert_eq!(story.ledger.violations().len(), violations, "{lost} lost, {reported} reported");
-        assert_eq!(story.ledger.totals().lost_to_damage, lost.min(reported));
-        // The next time it must be told again.
-        story.confirmed(stamp(9));
-        story.ledger.close_books(0);
-        assert_eq!(story.ledger.violations().len(), violations + 1);
-    }
-}
-
-#[test]
-fn no_more_may_be_lost_to_damage_than_was_hit() {
-    for (reported, found) in [(2, vec![]), (3, vec![What::OverReported])] {
-        let mut story = Story::new();
-        story.ledger.struck(0);
-        story.ledger.struck(2);
-        story.ledger.close_books(reported);
-        assert_eq!(story.found(), found);
-    }
-    let mut story = Story::new();
-    story.ledger.struck(1);
-    story.ledger.close_books(1);
-    story.ledger.close_books(1);
-    assert_eq!(story.found(), [What::OverReported], "what was hit counts once");
-}
-
-#[test]
-fn damage_that_never_hits_a_message_makes_a_run_worthless() {
-    for (strikes, reported, found) in [(9, 0, vec![]), (10, 0, vec![What::NotExercised]), (10, 1, vec![])] {
-        let mut story = Story::new();
-        (0..strikes).for_each(|_| story.ledger.struck(1));
-        story.ledger.close_books(reported);
-        story.ledger.end_run();
-        assert_eq!(story.found(), found, "{strikes} strikes, {reported} reported");
-    }
 }
 
 #[test]

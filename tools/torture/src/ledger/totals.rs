@@ -29,6 +29,8 @@ pub(crate) struct Totals {
     pub(crate) reported_damaged: u64,
     /// Copies that are gone, as the broker reported.
     pub(crate) lost_to_damage: u64,
+    /// Breaches of an order that these losses account for.
+    pub(crate) excused: u64,
     /// Repetitions that were recognised.
     pub(crate) repeated: u64,
     /// Messages that no queue wanted and that were given back.
