@@ -19,6 +19,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::exchanges::TOPOLOGY;
 use crate::manifest::{Demand, Manifest};
+use crate::page_out_pace::PageOutPace;
 use crate::shared::{Encoded, Shared};
 use crate::slot::{Slot, SlotState};
 use crate::workers::Work;
@@ -35,7 +36,7 @@ const COPIES_MAX: usize = 4;
 const COPY_BATCH: usize = 1000;
 /// Chunks in which they are looked for under one hold of it.
 const COPY_CHUNKS: usize = 4;
-/// Taking messages out of memory is not worth doing more often than this.
+/// Whether messages should be taken out of memory is not worth asking more often than this.
 const PAGE_OUT_PAUSE: Duration = Duration::from_millis(200);
 /// What could not be done is tried again after this.
 const RETRY: Duration = Duration::from_millis(500);
@@ -189,6 +190,7 @@ impl Signal {
 
     fn run(&self, shared: &Weak<Shared>) {
         let mut page_out_from = Instant::now();
+        let mut pace = PageOutPace::default();
         loop {
             let reasons = {
                 let mut reasons = self.reasons.lock();
@@ -213,7 +215,14 @@ impl Signal {
             #[cfg(test)]
             shared.threads.panic_if_asked(NAME);
             if reasons.pressure && shared.under_pressure() {
-                shared.page_out_all();
+                let before = shared.message_memory_bytes();
+                let max = shared.message_bytes_max();
+                if pace.is_time(Instant::now(), before, max) {
+                    shared.page_out_all();
+                    pace.note(Instant::now(), before, shared.message_memory_bytes(), max);
+                } else {
+                    self.reasons.lock().pressure = true;
+                }
                 page_out_from = Instant::now() + PAGE_OUT_PAUSE;
             }
             let due = reasons.checkpoint || (reasons.rotated && self.is_due(&shared));

@@ -43,6 +43,7 @@ mod missing;
 mod mover;
 mod options;
 mod owed;
+mod page_out_pace;
 mod paging;
 mod peek;
 mod post;

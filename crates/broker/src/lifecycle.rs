@@ -40,6 +40,8 @@ impl Shared {
         let slot = Arc::new(Slot { created: written, ..Slot::with(queue, durability, owner) });
         slot.state.lock().last_used = now;
         self.catalog.insert(&slot);
+        // With every queue there is less memory for messages.
+        self.note_if_pressed();
         self.exchanges.change(|topology| topology.queue_added(name, id, durability));
         // A queue that goes when it is not used has a deadline from the start.
         let _ = self.with(&slot, |_, _| ());

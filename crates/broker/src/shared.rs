@@ -434,7 +434,7 @@ impl Shared {
         // Before anything can fail: they are marked, and must be moved.
         aftermath.deaths.extend(due.deaths);
         if let Err(error) = self.commit_if(state, &due.records, due.durable) {
-            state.queue.undo_due();
+            state.queue.undo_due(&due.records);
             return Err(error);
         }
         if self.stopping.load(Ordering::Relaxed) || due.advancing {
@@ -444,7 +444,7 @@ impl Shared {
             // What nobody took although it was only for those who wait.
             let gone = state.queue.decide_fleeting(now);
             if let Err(error) = self.commit_if(state, &gone.records, gone.durable) {
-                state.queue.undo_due();
+                state.queue.undo_due(&gone.records);
                 return Err(error);
             }
             aftermath.deaths.extend(gone.deaths);
@@ -533,7 +533,14 @@ impl Shared {
         let change = memory as i64 - state.memory_bytes as i64;
         state.memory_bytes = memory;
         self.memory_bytes.fetch_add(change, Ordering::Relaxed);
-        if change > 0 && self.under_pressure() {
+        if change > 0 {
+            self.note_if_pressed();
+        }
+    }
+
+    /// Messages take more memory than before, or may take less.
+    pub(crate) fn note_if_pressed(&self) {
+        if self.under_pressure() {
             self.keeper.note_pressure();
         }
     }

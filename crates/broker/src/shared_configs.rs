@@ -17,7 +17,10 @@ impl SharedConfigs {
     /// Has a queue share its settings with an earlier one that has the same.
     pub(crate) fn share(&mut self, queue: &mut Queue) {
         if let Some(known) = self.0.iter().position(|known| queue.share_config(known)) {
-            self.0.swap(0, known);
+            // Those used last are in front, and the last of all is forgotten first.
+            if let Some(config) = self.0.remove(known) {
+                self.0.push_front(config);
+            }
             return;
         }
         self.0.truncate(REMEMBERED_MAX - 1);
@@ -58,5 +61,24 @@ mod tests {
         configs.share(&mut last);
         configs.share(&mut again);
         assert!(Arc::ptr_eq(last.shared_config(), again.shared_config()));
+    }
+
+    #[test]
+    fn settings_that_were_used_lately_are_remembered() {
+        let mut configs = SharedConfigs::default();
+        let mut make = |number: u64, ttl: u64| {
+            let mut queue = queue(number, Some(Millis(ttl)));
+            configs.share(&mut queue);
+            queue
+        };
+        for ttl in 0..REMEMBERED_MAX as u64 {
+            make(ttl, ttl);
+        }
+        // The last one made, then the oldest: the former must not be the next that is forgotten.
+        let recent = make(100, REMEMBERED_MAX as u64 - 1);
+        make(101, 0);
+        make(102, 1000);
+        let again = make(103, REMEMBERED_MAX as u64 - 1);
+        assert!(Arc::ptr_eq(recent.shared_config(), again.shared_config()));
     }
 }

@@ -226,3 +226,26 @@ async fn what_queues_themselves_take_is_not_left_for_messages() {
     }
     broker.shutdown().await;
 }
+
+#[tokio::test]
+async fn new_queues_take_their_room_from_messages_that_are_there() {
+    let options = BrokerOptions { memory_bytes_max: 2_000_000, ..small_segments() };
+    let broker = open_with(&MemoryDisk::new(), options);
+    let full: Vec<_> = (0..4).map(|n| name(&format!("full{n}"))).collect();
+    for q in &full {
+        broker.create_queue(q, QueueConfig::default()).await.unwrap();
+        for _ in 0..3 {
+            push_message(&broker, q, NewMessage::new("x".repeat(100_000))).await;
+        }
+    }
+    let before = broker.stats().message_memory_bytes;
+    assert!(before > 1_200_000, "less than three quarters of the bound, so they stay: {before}");
+    for n in 0..400 {
+        broker.create_queue(&name(&format!("q{n}")), QueueConfig::default()).await.unwrap();
+    }
+    eventually("messages leave memory", || broker.stats().message_memory_bytes <= 750_000).await;
+    for q in &full {
+        assert_eq!(pop(&broker, q, 10).await.len(), 3, "all of them are still there");
+    }
+    broker.shutdown().await;
+}

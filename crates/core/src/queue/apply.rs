@@ -358,6 +358,7 @@ impl Queue {
             removed.lanes.len() + removed.rejoined.len() as u64 + removed.delayed.len() as u64 + self.grouped;
         self.loose_bytes = self.held().map(|entry| u64::from(entry.stored_bytes)).sum();
         self.loose_cached_bytes = self.held().map(|entry| entry.cached_bytes()).sum();
+        self.loose_warm = self.held().filter(|entry| entry.is_warm()).count() as u64;
         let out: Vec<GroupId> = self.held().filter_map(|entry| entry.group.clone()).collect();
         self.tenants = Tenants::of(self.held().filter_map(|entry| entry.tenant.as_ref()));
         self.reset_groups(&out);
@@ -379,6 +380,7 @@ impl Queue {
         self.loose_bytes = 0;
         self.leased_bytes = 0;
         self.loose_cached_bytes = 0;
+        self.loose_warm = 0;
         removed
     }
 

@@ -121,6 +121,20 @@ impl CompactEntry {
         }
     }
 
+    /// Forgets the bytes if the log has them. Gives back how many that were, if any.
+    pub(super) fn cool(&mut self) -> Option<u64> {
+        let Self::Whole(entry) = self else { return None };
+        if !entry.is_warm() {
+            return None;
+        }
+        let bytes = entry.cached_bytes();
+        entry.cool();
+        if let Some(packed) = Packed::new(entry) {
+            *self = Self::Packed(packed);
+        }
+        Some(bytes)
+    }
+
     /// When it is ready, or when it expires before that.
     fn due(&self) -> Timestamp {
         match self {

@@ -94,12 +94,10 @@ impl<V: Scheduled> DeadlineMap<V> {
         self.len == 0
     }
 
-    /// Memory taken, near enough.
+    /// Memory taken, near enough: also by room that is kept for later.
     pub(super) fn memory_bytes(&self) -> u64 {
-        if self.is_empty() {
-            return 0;
-        }
-        (self.room * size_of::<V>() + self.chunks.len() * CHUNK_BYTES + self.heap_bytes) as u64
+        let room = self.room + self.spare.capacity();
+        (room * size_of::<V>() + self.chunks.len() * CHUNK_BYTES + self.heap_bytes) as u64
     }
 
     pub(super) fn contains(&self, offset: Offset) -> bool {
@@ -249,6 +247,20 @@ impl<V: Scheduled> DeadlineMap<V> {
         }
         taken.reverse();
         taken
+    }
+
+    /// Has items that take memory elsewhere take less of it. They keep their offsets and deadlines.
+    pub(super) fn shrink_items(&mut self, mut shrink: impl FnMut(&mut V)) {
+        if self.heap_bytes == 0 {
+            return;
+        }
+        for item in self.chunks.iter_mut().flat_map(|chunk| &mut chunk.items) {
+            let before = item.heap_bytes();
+            if before > 0 {
+                shrink(item);
+                self.heap_bytes = self.heap_bytes - before + item.heap_bytes();
+            }
+        }
     }
 
     /// Lets go of room that is kept for later.
@@ -627,10 +639,27 @@ mod tests {
         for offset in (0..10_000).step_by(10) {
             pair.remove(offset);
         }
-        assert_eq!(pair.map.memory_bytes(), 0);
         assert_eq!(pair.map.chunks.len(), 1, "one chunk is kept for the next item");
+        let kept = pair.map.room + pair.map.spare.capacity();
+        assert!(kept >= CHUNK_ITEMS_MAX, "room for {kept}");
+        assert_eq!(pair.map.memory_bytes(), (kept * size_of::<Item>() + CHUNK_BYTES) as u64, "it is counted");
         pair.map.trim();
         assert_eq!(pair.map.chunks.capacity(), 0);
+        assert_eq!(pair.map.memory_bytes(), 0);
+    }
+
+    #[test]
+    fn items_that_take_less_memory_elsewhere_are_counted_so() {
+        let mut map = DeadlineMap::new();
+        for offset in 0..50 {
+            map.insert(Item { offset, deadline: offset + 1, heap_bytes: (offset % 3) as usize * 100 });
+        }
+        map.shrink_items(|item| item.heap_bytes = if item.offset % 2 == 0 { 0 } else { 7 });
+        map.check_invariants();
+        map.shrink_items(|item| item.heap_bytes = 0);
+        assert_eq!(map.heap_bytes, 0);
+        map.shrink_items(|_| panic!("nothing is left to shrink"));
+        map.check_invariants();
     }
 
     #[test]

@@ -123,9 +123,26 @@ impl Queue {
         ended
     }
 
-    /// If a decision about messages that have expired could not be written down, they must come up again.
-    pub fn undo_due(&mut self) {
-        self.rebuild_expiries();
+    /// If records about messages that have expired could not be written down, these must come up again.
+    pub fn undo_due(&mut self, records: &[Record]) {
+        for record in records {
+            let Record::Drop { picks, why: Leave::Expired, .. } = record else { continue };
+            for pick in picks {
+                for offset in pick.offsets.iter() {
+                    self.watch_again(pick.lane, offset);
+                }
+            }
+        }
+    }
+
+    fn watch_again(&mut self, lane: Priority, offset: Offset) {
+        let rejoined = self.rejoined.get(lane, offset).map(CompactEntry::entry);
+        let found = rejoined.or_else(|| self.lanes.get(lane, offset).map(Cow::Borrowed));
+        // Its bytes do not matter here.
+        let found = found.map(|entry| Entry { payload: None, ..entry.into_owned() });
+        if let Some(entry) = found {
+            self.watch_expiry(&entry);
+        }
     }
 
     fn expired(&mut self, now: Timestamp, max: usize) -> Vec<(Priority, Offset)> {
@@ -208,7 +225,7 @@ mod tests {
         let later = NOW.plus(Millis(100));
         assert!(queue.decide_due(Timestamp(later.0 - 1), 100).records.is_empty());
         let first = queue.decide_due(later, 100).records;
-        queue.undo_due();
+        queue.undo_due(&first);
         let second = queue.decide_due(later, 100).records;
         assert_eq!(first, second, "the same leases have ended");
         for record in &second {
@@ -216,6 +233,97 @@ mod tests {
         }
         assert_eq!(queue.in_flight(), 0);
         assert_eq!(queue.next_deadline(later), None, "nothing is left to wake up for");
+    }
+
+    #[test]
+    fn what_has_expired_comes_up_again_if_nothing_could_be_written() {
+        let message = |ttl| NewMessage { ttl: Some(Millis(ttl)), ..NewMessage::new("x") };
+        let delayed = NewMessage { delay: Millis(50), ..message(100) };
+        let mut queue = with(&[message(100), message(5000), delayed, message(0)]);
+        while queue.decide_due(NOW.plus(Millis(60)), 100).more {}
+        let later = NOW.plus(Millis(100));
+        let first = queue.decide_due(later, 100).records;
+        assert!(matches!(&first[..], [Record::Drop { picks, .. }] if picks[0].offsets.len() == 2));
+        assert!(queue.decide_due(later, 100).records.is_empty(), "each comes up once");
+        queue.undo_due(&first);
+        assert_eq!(queue.decide_due(later, 100).records, first);
+        let fleeting = queue.decide_fleeting(later).records;
+        assert_eq!(fleeting.len(), 1);
+        queue.undo_due(&fleeting);
+        assert_eq!(queue.decide_fleeting(later).records, fleeting);
+    }
+
+    #[test]
+    fn an_ended_lease_that_could_not_be_written_leaves_expiries_alone() {
+        let mut queue = with(&vec![NewMessage { ttl: Some(Millis(5000)), ..NewMessage::new("x") }; 20]);
+        let terms = Terms { lease: LeaseTerms::For(Millis(100)), ..Terms::default() };
+        queue.add_consumer(ConsumerId(1), terms, 10);
+        let dispatch = queue.decide_dispatch(NOW, 100).unwrap();
+        queue.commit_dispatch(&dispatch).unwrap();
+        let watched = queue.expiries.len();
+        let records = queue.decide_due(NOW.plus(Millis(100)), 100).records;
+        assert!(!records.is_empty());
+        queue.undo_due(&records);
+        assert_eq!(queue.expiries.len(), watched, "they were not looked for among all messages");
+    }
+
+    #[test]
+    fn delayed_messages_keep_few_bytes_in_memory_and_none_when_it_is_short() {
+        let count = 60_000;
+        let delayed = NewMessage { delay: Millis(500), ..NewMessage::new("x") };
+        let mut queue = with(&vec![delayed; count]);
+        let packed = count as u64 * 64 + crate::queue::IN_USE_BYTES;
+        assert!(queue.loose_warm > 0, "some bytes are kept");
+        let bound = packed + crate::queue::LOOSE_CACHE_BYTES_MAX;
+        assert!(queue.memory_bytes() < bound, "{} of {bound}", queue.memory_bytes());
+        queue.page_out();
+        queue.check_invariants();
+        assert!(queue.memory_bytes() < packed, "{} of {packed} when memory is short", queue.memory_bytes());
+        let later = NOW.plus(Millis(500));
+        while queue.decide_due(later, 1000).more {}
+        assert_eq!(queue.counts().0, count as u64, "all are ready at once");
+        queue.check_invariants();
+    }
+
+    #[test]
+    fn bytes_of_ready_messages_leave_memory_only_if_nobody_waits_for_them() {
+        let delayed = NewMessage { delay: Millis(500), ..NewMessage::new("x") };
+        let transient = NewMessage { durability: crate::message::Durability::Transient, ..delayed.clone() };
+        let mut queue = with(&[delayed.clone(), delayed, transient]);
+        while queue.decide_due(NOW.plus(Millis(500)), 100).more {}
+        assert_eq!(queue.loose_warm, 2);
+        queue.add_consumer(ConsumerId(1), Terms::default(), 1);
+        queue.page_out();
+        assert_eq!(queue.loose_warm, 2, "the consumer gets them next");
+        queue.set_credit(ConsumerId(1), 0);
+        queue.page_out();
+        assert_eq!(queue.loose_warm, 0);
+        assert!(queue.loose_cached_bytes > 0, "the log does not have the transient one");
+        queue.check_invariants();
+    }
+
+    #[test]
+    fn room_of_an_empty_queue_is_counted_until_memory_is_short() {
+        let mut queue = with(&[]);
+        assert_eq!(queue.memory_bytes(), 0, "never used");
+        let terms = Terms { lease: LeaseTerms::For(Millis(100)), ..Terms::default() };
+        queue.add_consumer(ConsumerId(1), terms, 400);
+        for _ in 0..100 {
+            let plan = queue.decide_push(NOW, &vec![NewMessage::new("x"); 4], Admission::Checked);
+            for (_, batch) in plan.batches {
+                queue.apply(Position::default(), &Record::Messages(batch)).unwrap();
+            }
+            let dispatch = queue.decide_dispatch(NOW, 1000).unwrap();
+            queue.commit_dispatch(&dispatch).unwrap();
+        }
+        let receipts = queue.held_by(ConsumerId(1));
+        for record in queue.decide_ack(NOW, &receipts).records {
+            queue.apply(Position::default(), &record).unwrap();
+        }
+        assert!(queue.is_empty());
+        assert!(queue.memory_bytes() > crate::queue::IN_USE_BYTES, "it keeps room for the next messages");
+        queue.page_out();
+        assert_eq!(queue.memory_bytes(), 0);
     }
 
     #[test]

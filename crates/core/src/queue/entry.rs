@@ -113,6 +113,11 @@ impl Entry {
         }
     }
 
+    /// Whether its bytes are counted here although the log has them.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.is_durable() && self.cached_bytes() > 0
+    }
+
     /// Whether its time to live is zero and nobody has had it: whoever waits when it is pushed may have it. One that
     /// comes back has expired.
     pub(crate) fn is_fleeting(&self) -> bool {

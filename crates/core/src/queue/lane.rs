@@ -18,7 +18,7 @@ const STRETCH_BYTES_MAX: u64 = 1024 * 1024;
 /// Up to this many messages a stretch gets room for a few more at a time: most queues have few, and room that doubles would
 /// be half of what they take.
 const SMALL_STRETCH_MESSAGES: usize = 16;
-/// That many.
+/// For how many more it gets room then.
 const SMALL_STEP: usize = 2;
 /// Messages asked for at a time when a paged stretch is needed again.
 pub(super) const PAGE_MESSAGES: u64 = if cfg!(test) { 3 } else { 4096 };
@@ -115,6 +115,15 @@ impl Lane {
         }
         self.merge_with_previous(at);
         out
+    }
+
+    /// For how many messages there is room in memory.
+    pub(super) fn room(&self) -> usize {
+        let room = self.stretches.iter().map(|stretch| match stretch {
+            Stretch::Resident(resident) => resident.entries.capacity(),
+            Stretch::Paged(_) => 0,
+        });
+        room.sum()
     }
 
     /// Puts a stretch in. Most lanes have one or two, and room for no more.
@@ -291,7 +300,13 @@ mod tests {
         lanes.push_back(entry(0));
         lanes.remove(Priority(0), Offset(0)).unwrap().unwrap();
         assert!(lanes.entry_room() > 0);
+        assert_eq!(lanes.memory_bytes(), (lanes.entry_room() * size_of::<Entry>()) as u64);
+        lanes.check_invariants();
+        lanes.push_back(entry(1));
+        lanes.check_invariants();
+        lanes.remove(Priority(0), Offset(1)).unwrap().unwrap();
         lanes.page_out_all(crate::queue::lanes::Front::PagedOut);
-        assert_eq!(lanes.entry_room(), 0);
+        assert_eq!((lanes.entry_room(), lanes.memory_bytes()), (0, 0));
+        lanes.check_invariants();
     }
 }

@@ -26,6 +26,8 @@ pub(crate) struct Lanes {
     bytes: u64,
     resident_bytes: u64,
     resident: u64,
+    /// For how many messages lanes without any have room.
+    idle_room: usize,
     /// No message that is not in memory ends its life before this, as far as is known without reading them.
     paged_expiry: Option<Timestamp>,
 }
@@ -79,6 +81,9 @@ impl Lanes {
         self.resident += 1;
         self.mark(entry.priority);
         let lane = &mut self.lanes[index];
+        if lane.count == 0 {
+            self.idle_room -= lane.room();
+        }
         lane.count += 1;
         match lane.stretches.back_mut() {
             Some(Stretch::Resident(resident)) if !resident.is_full() => resident.push_back(entry),
@@ -130,6 +135,7 @@ impl Lanes {
         lane.count -= 1;
         lane.tidy(at);
         if lane.count == 0 {
+            self.idle_room += lane.room();
             self.unmark(priority);
         }
         self.count -= 1;
@@ -336,6 +342,7 @@ impl Lanes {
                     && resident.entries.is_empty()
                 {
                     // Room that is kept for the next messages.
+                    self.idle_room -= resident.entries.capacity();
                     resident.entries = VecDeque::new();
                 }
                 let out = lane.page_out(at);
@@ -396,8 +403,15 @@ impl Lanes {
         self.bytes
     }
 
-    pub(crate) const fn resident_bytes(&self) -> u64 {
-        self.resident_bytes
+    /// Memory taken, near enough: by messages, and by room that lanes without any keep for later.
+    pub(crate) const fn memory_bytes(&self) -> u64 {
+        self.resident_bytes + (self.idle_room * size_of::<Entry>()) as u64
+    }
+
+    /// Checks that it is as it should be. For tests; it looks at every stretch.
+    pub(crate) fn check_invariants(&self) {
+        let idle: usize = self.lanes.iter().filter(|lane| lane.count == 0).map(Lane::room).sum();
+        assert_eq!(idle, self.idle_room, "room of lanes without messages is counted");
     }
 
     /// Where reading in the order of delivery begins.
@@ -606,12 +620,7 @@ impl Lanes {
     /// For how many messages there is room.
     #[cfg(test)]
     pub(super) fn entry_room(&self) -> usize {
-        let stretches = self.lanes.iter().flat_map(|lane| &lane.stretches);
-        let room = stretches.map(|stretch| match stretch {
-            Stretch::Resident(resident) => resident.entries.capacity(),
-            Stretch::Paged(_) => 0,
-        });
-        room.sum()
+        self.lanes.iter().map(Lane::room).sum()
     }
 
     fn lane_index(&self, priority: Priority) -> Option<usize> {

@@ -84,8 +84,10 @@ use meter::{Average, Meter};
 use rejoined::Rejoined;
 use tokens::Tokens;
 
-/// Bytes of loose messages that are kept in memory for a queue although the log has them.
+/// Bytes of loose messages that are kept in memory for a queue although the log has them, with [`WARM_OVERHEAD_BYTES`].
 const LOOSE_CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// What it costs to keep the bytes of a loose message, besides them: its entry is kept whole, and the allocator adds to both.
+const WARM_OVERHEAD_BYTES: u64 = size_of::<Entry>() as u64 + 64;
 
 /// What whoever holds a message remembers of it: a row in which there is room for up to twice as many.
 const HOLDER_BYTES: u64 = 2 * 56;
@@ -137,6 +139,8 @@ pub struct Queue {
     leased_bytes: u64,
     /// Bytes of loose messages that are in memory.
     loose_cached_bytes: u64,
+    /// How many of these are in the log as well, so that their bytes need not stay in memory.
+    loose_warm: u64,
     totals: Totals,
     rates: Rates,
     /// How much more, or less, this queue keeps alive in each segment since this was last asked.
@@ -284,6 +288,7 @@ impl Queue {
             loose_bytes: 0,
             leased_bytes: 0,
             loose_cached_bytes: 0,
+            loose_warm: 0,
             totals: Totals::default(),
             rates: Rates::default(),
             usage: Vec::new(),
@@ -457,15 +462,16 @@ impl Queue {
         (waiting, bytes.saturating_sub(waiting * u64::from(MESSAGE_OVERHEAD_BYTES)))
     }
 
-    /// Memory taken, near enough: entries, and the bytes of messages that are kept.
+    /// Memory taken, near enough: entries, the bytes of messages that are kept, and room that is kept for later ones.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let waiting = self.rejoined.memory_bytes() + self.delayed.memory_bytes();
         let leased = self.leased.memory_bytes() + self.leased.len() as u64 * HOLDER_BYTES;
         let others = (self.grouped + self.dying.len() as u64) * OTHER_LOOSE_BYTES;
         let loose = waiting + leased + others + self.loose_cached_bytes;
-        let resident = self.lanes.resident_bytes() + loose;
-        if resident == 0 { 0 } else { resident + IN_USE_BYTES }
+        let resident = self.lanes.memory_bytes() + loose;
+        let paged = self.lanes.len() - self.lanes.resident_len();
+        if self.len() == paged { resident } else { resident + IN_USE_BYTES }
     }
 
     /// Everything that is neither with a consumer nor about to be moved.
@@ -535,7 +541,8 @@ impl Queue {
     /// read back; copied, so that they do not keep the batch they came in.
     fn warm(&mut self, entry: &mut Entry) {
         let Some(payload) = &entry.payload else { return };
-        if self.loose_cached_bytes + payload.len() as u64 <= LOOSE_CACHE_BYTES_MAX {
+        let overhead = (self.loose_warm + 1) * WARM_OVERHEAD_BYTES;
+        if self.loose_cached_bytes + payload.len() as u64 + overhead <= LOOSE_CACHE_BYTES_MAX {
             entry.payload = Some(Bytes::copy_from_slice(payload));
             entry.is_counted_once = false;
         } else {
@@ -547,11 +554,13 @@ impl Queue {
     /// The entry comes to where bytes in memory count.
     fn count(&mut self, entry: &Entry) {
         self.loose_cached_bytes += entry.cached_bytes();
+        self.loose_warm += u64::from(entry.is_warm());
     }
 
     /// The opposite.
     fn uncount(&mut self, entry: &Entry) {
         self.loose_cached_bytes -= entry.cached_bytes();
+        self.loose_warm -= u64::from(entry.is_warm());
     }
 
     /// A loose message leaves the queue for good.
@@ -612,6 +621,9 @@ impl Queue {
         assert_eq!(leased, self.leased_bytes, "bytes of leased messages are counted");
         let cached: u64 = self.loose().map(|entry| entry.cached_bytes()).sum();
         assert_eq!(cached, self.loose_cached_bytes, "cached bytes of loose messages are counted");
+        let warm = self.loose().filter(|entry| entry.is_warm()).count() as u64;
+        assert_eq!(warm, self.loose_warm, "so are those whose bytes need not be in memory");
+        self.lanes.check_invariants();
         for group in self.groups.keys() {
             let heads = self.loose_heads().filter(|entry| entry.group.as_ref() == Some(group)).count();
             assert_eq!(heads, self.out_of(group) as usize, "messages of a group that are out are counted");

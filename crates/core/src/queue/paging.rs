@@ -112,6 +112,7 @@ impl Queue {
     pub fn page_out(&mut self) {
         let wanted = !self.config.paused && self.consumers.anyone_waiting();
         self.lanes.page_out_all(if wanted { Front::Kept } else { Front::PagedOut });
+        self.cool_loose(wanted);
         self.rejoined.trim();
         if self.leased.is_empty() {
             self.leased.take();
@@ -123,6 +124,26 @@ impl Queue {
         } else {
             self.delayed.trim();
         }
+    }
+
+    /// Forgets bytes of loose messages that the log has, but those that are ready only if nobody waits for them.
+    fn cool_loose(&mut self, wanted: bool) {
+        if self.loose_warm == 0 {
+            return;
+        }
+        let (mut cooled, mut bytes) = (0, 0);
+        let mut cool = |entry: &mut CompactEntry| {
+            if let Some(freed) = entry.cool() {
+                cooled += 1;
+                bytes += freed;
+            }
+        };
+        self.delayed.shrink_items(|delayed| cool(&mut delayed.0));
+        if !wanted {
+            self.rejoined.shrink_items(&mut cool);
+        }
+        self.loose_warm -= cooled;
+        self.loose_cached_bytes -= bytes;
     }
 
     /// Ready messages behind `after` in the order of delivery, at most `max`. If messages that are not in memory come

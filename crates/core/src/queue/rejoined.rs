@@ -11,7 +11,7 @@ use super::compact::{CompactEntry, Ready};
 use super::deadline_map::DeadlineMap;
 use super::entry::Entry;
 
-/// All of them.
+/// The messages: see the file.
 #[derive(Debug, Default)]
 pub(super) struct Rejoined {
     /// None is empty.
@@ -99,6 +99,11 @@ impl Rejoined {
     /// Priorities that have messages, highest first.
     pub(super) fn priorities(&self) -> impl Iterator<Item = Priority> + '_ {
         self.lanes.keys().map(|Reverse(priority)| *priority)
+    }
+
+    /// As [`DeadlineMap::shrink_items`].
+    pub(super) fn shrink_items(&mut self, mut shrink: impl FnMut(&mut CompactEntry)) {
+        self.lanes.values_mut().for_each(|lane| lane.shrink_items(|ready| shrink(&mut ready.0)));
     }
 
     /// Lets go of room that is kept for later.
