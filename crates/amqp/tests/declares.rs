@@ -230,6 +230,73 @@ async fn another_client_that_finds_a_queue_is_told_so_when_it_is_safe() {
     other.expect("queue.delete-ok").await;
 }
 
+async fn expect_refused(client: &mut Client, code: u16) {
+    let got = client.expect("channel.close").await;
+    let Method::Channel(nexo_amqp::codec::method::ChannelMethod::Close(close)) = got.method() else {
+        panic!()
+    };
+    assert_eq!(close.reply_code, code);
+}
+
+/// A refusal says as much as an answer does: what it rests on must be safe.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_client_is_refused_when_what_that_rests_on_is_safe() {
+    let (served, gate) = gated().await;
+    let mut clients = Vec::new();
+    for _ in 0..6 {
+        clients.push(served.client().await);
+    }
+    let [one, passive, differs, bound, missing, exchanges] = &mut clients[..] else { panic!() };
+    one.send(1, &declare("gone")).await;
+    one.expect("queue.declare-ok").await;
+    one.send(1, &declare_exchange("gone")).await;
+    one.expect("exchange.declare-ok").await;
+    gate.hold_syncs();
+    let sent = Sent::default().add(1, &delete("gone")).add(1, &declare("new"));
+    let gone = exchange::Delete { ticket: 0, exchange: short("gone"), if_unused: false, nowait: false };
+    one.raw(&sent.add(1, &gone).add(1, &declare("last")).0).await;
+    eventually("all is done", || is_there(&served, "last")).await;
+    passive.send(1, &queue::Declare { passive: true, ..declare("gone") }).await;
+    differs.send(1, &queue::Declare { durable: false, ..declare("new") }).await;
+    bound.send(1, &bind("new", "gone")).await;
+    missing.send(1, &basic::Get { ticket: 0, queue: short("gone"), no_ack: true }).await;
+    exchanges.send(1, &exchange::Declare { passive: true, ..declare_exchange("gone") }).await;
+    for client in [&mut *passive, differs, bound, missing, exchanges] {
+        expect_nothing(client).await;
+    }
+    gate.open_gate();
+    expect_refused(differs, 406).await;
+    for client in [passive, bound, missing, exchanges] {
+        expect_refused(client, 404).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cancels_is_told_when_the_queue_that_goes_with_it_is_safely_gone() {
+    let (served, gate) = gated().await;
+    let mut client = served.client().await;
+    client.send(1, &queue::Declare { auto_delete: true, ..declare("passing") }).await;
+    client.expect("queue.declare-ok").await;
+    let consume = basic::Consume {
+        ticket: 0,
+        queue: short("passing"),
+        consumer_tag: short("tag"),
+        no_local: false,
+        no_ack: true,
+        exclusive: false,
+        nowait: false,
+        arguments: Table::EMPTY,
+    };
+    client.send(1, &consume).await;
+    client.expect("basic.consume-ok").await;
+    gate.hold_syncs();
+    client.send(1, &basic::Cancel { consumer_tag: short("tag"), nowait: false }).await;
+    eventually("it is gone", || !is_there(&served, "passing")).await;
+    expect_nothing(&mut client).await;
+    gate.open_gate();
+    client.expect("basic.cancel-ok").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_comes_after_the_answers_before_it() {
     let (served, gate) = gated().await;

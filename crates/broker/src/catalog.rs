@@ -1,5 +1,5 @@
-//! Which queues there are. Looking one up takes no lock; creating and deleting are one at a time, but do not wait for the
-//! disk under their lock.
+//! Which queues there are. Looking one up takes no lock; creating and deleting are one at a time, but wait neither for the
+//! disk nor for a queue under their lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,23 +24,25 @@ pub(crate) struct Catalog {
     configs: Mutex<SharedConfigs>,
     /// How many queues there are; asked for with every push.
     count: AtomicUsize,
+    latest: Mutex<Latest>,
 }
 
-/// What the lock of changes guards, beside the catalog itself.
+/// The latest changes that were written down.
 #[derive(Debug)]
-pub(crate) struct CatalogChanges {
-    /// The latest deletion of a durable queue.
-    pub(crate) last_delete: Written,
+struct Latest {
+    delete: Written,
+    create: Written,
 }
 
-/// The right to change which queues there are.
-pub(crate) type CatalogGuard<'a> = MutexGuard<'a, CatalogChanges>;
-
-impl Default for CatalogChanges {
+impl Default for Latest {
     fn default() -> Self {
-        Self { last_delete: Written::NOTHING }
+        Self { delete: Written::NOTHING, create: Written::NOTHING }
     }
 }
+
+/// The right to change which queues there are. A queue's lock is taken before it, never after it, but for a queue that
+/// nobody else can have.
+pub(crate) type CatalogGuard<'a> = MutexGuard<'a, ()>;
 
 impl Catalog {
     pub(crate) fn get(&self, name: &QueueName) -> Option<Arc<Slot>> {
@@ -52,6 +54,10 @@ impl Catalog {
     }
 
     pub(crate) fn insert(&self, slot: &Arc<Slot>) {
+        {
+            let mut latest = self.latest.lock();
+            latest.create = latest.create.and(slot.created);
+        }
         self.configs.lock().share(&mut slot.state.lock().queue);
         if let Some(owner) = slot.owner {
             self.by_owner.lock().entry(owner).or_default().push(Arc::clone(slot));
@@ -69,7 +75,12 @@ impl Catalog {
         self.by_owner.lock().get(&session).cloned().unwrap_or_default()
     }
 
-    pub(crate) fn remove(&self, slot: &Slot) {
+    /// Takes out a queue whose deletion is written down. Whoever then does not find it finds that in [`Self::last_delete`].
+    pub(crate) fn remove(&self, slot: &Slot, written: Written) {
+        {
+            let mut latest = self.latest.lock();
+            latest.delete = latest.delete.and(written);
+        }
         if let Some(owner) = slot.owner {
             let mut owners = self.by_owner.lock();
             if let Some(owned) = owners.get_mut(&owner) {
@@ -83,6 +94,17 @@ impl Catalog {
         if self.by_id.pin().remove(&slot.id).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// What to wait for before anybody is told that a queue is not there. To be asked after it was not found.
+    pub(crate) fn last_delete(&self) -> Written {
+        self.latest.lock().delete
+    }
+
+    /// What to wait for before anybody is told something that rests on which queues there are. To be asked after looking.
+    pub(crate) fn last_change(&self) -> Written {
+        let latest = self.latest.lock();
+        latest.delete.and(latest.create)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -1,5 +1,6 @@
 //! Declaring and deleting queues. Deciding, writing down and applying are done under one short lock; the wait for the disk
-//! comes after it, so that all who declare at the same time share one sync.
+//! comes after it, so that all who declare at the same time share one sync. Where the log has no room, whoever declares or
+//! deletes waits for it without that lock and without a thread, and then decides anew.
 //!
 //! So a queue can be found before its creation is safe. Whoever is told that it is there, or that it is gone, is told so
 //! only when that cannot be lost any more: by its own record, which the log has behind it, or by waiting for
@@ -35,10 +36,11 @@ impl Broker {
     /// If it was there with other settings, a setting cannot be, or the log takes no more.
     pub async fn create_queue(&self, name: &QueueName, config: QueueConfig) -> Result<bool, CreateError> {
         let asked = Declaration { config: config.clone(), durability: Durability::Durable, owner: None };
-        let declared = self.begin_declare(name, asked)?;
+        let declared = self.begin_declare(name, asked).await?;
         if !declared.is_new
             && let Some((existing, asked)) = first_difference(&declared.queue.config(), &config)
         {
+            self.shared.wait_for(declared.written).await?;
             return Err(CreateError::Differs { name: name.clone(), existing, asked });
         }
         self.shared.wait_for(declared.written).await?;
@@ -55,24 +57,44 @@ impl Broker {
         name: &QueueName,
         declaration: Declaration,
     ) -> Result<(QueueHandle, bool), CreateError> {
-        let Declared { queue, is_new, written } = self.begin_declare(name, declaration)?;
+        let Declared { queue, is_new, written } = self.begin_declare(name, declaration).await?;
         self.shared.wait_for(written).await?;
         Ok((queue, is_new))
     }
 
-    /// As [`Self::declare_queue`], and does not wait for the disk.
+    /// As [`Self::declare_queue`], and does not wait for the sync.
     ///
     /// # Errors
     /// As there.
-    pub fn begin_declare(&self, name: &QueueName, declaration: Declaration) -> Result<Declared, CreateError> {
+    pub async fn begin_declare(
+        &self,
+        name: &QueueName,
+        declaration: Declaration,
+    ) -> Result<Declared, CreateError> {
         declaration.config.check(name)?;
-        self.shared.refuse_if_stopping()?;
-        let changing = self.shared.catalog_change.lock();
-        if let Some(queue) = self.queue(name) {
-            queue.touch();
-            let written = queue.created();
-            return Ok(Declared { queue, is_new: false, written });
+        loop {
+            match self.try_declare(name, &declaration) {
+                Err(CreateError::Queue(QueueError::Busy)) => self.shared.until_room().await,
+                done => return done,
+            }
         }
+    }
+
+    fn try_declare(&self, name: &QueueName, declaration: &Declaration) -> Result<Declared, CreateError> {
+        self.shared.refuse_if_stopping()?;
+        let changing = loop {
+            // Another may hold the queue's lock for long: that is waited for without the other lock.
+            if let Some(queue) = self.queue(name)
+                && queue.touch_if_there()
+            {
+                let written = queue.created();
+                return Ok(Declared { queue, is_new: false, written });
+            }
+            let changing = self.shared.catalog_change.lock();
+            if self.shared.catalog.get(name).is_none() {
+                break changing;
+            }
+        };
         let max = limits::QUEUES_MAX;
         if self.shared.catalog.len() >= max {
             return Err(CreateError::TooMany { max });
@@ -80,8 +102,13 @@ impl Broker {
         // What belongs to a connection does not outlive it, nor the process.
         let durability =
             if declaration.owner.is_some() { Durability::Transient } else { declaration.durability };
-        let slot =
-            self.shared.add_queue(&changing, name, declaration.config, durability, declaration.owner)?;
+        let slot = self.shared.add_queue(
+            changing,
+            name,
+            declaration.config.clone(),
+            durability,
+            declaration.owner,
+        )?;
         let written = slot.created;
         Ok(Declared { queue: self.handle(slot), is_new: true, written })
     }
@@ -105,18 +132,30 @@ impl Broker {
     /// # Errors
     /// If a condition does not hold, there is no such queue, or the log takes no more.
     pub async fn delete_queue_if(&self, name: &QueueName, only_if: DeleteIf) -> Result<u64, DeleteError> {
-        let (count, written) = self.begin_delete(name, only_if)?;
+        let (count, written) = self.begin_delete(name, only_if).await?;
         self.shared.wait_for(written).await?;
         Ok(count)
     }
 
-    /// As [`Self::delete_queue_if`], and does not wait for the disk: gives back what to wait for before anybody is told.
+    /// As [`Self::delete_queue_if`], and does not wait for the sync: gives back what to wait for before anybody is told.
     ///
     /// # Errors
     /// As there.
-    pub fn begin_delete(&self, name: &QueueName, only_if: DeleteIf) -> Result<(u64, Written), DeleteError> {
+    pub async fn begin_delete(
+        &self,
+        name: &QueueName,
+        only_if: DeleteIf,
+    ) -> Result<(u64, Written), DeleteError> {
+        loop {
+            match self.try_delete(name, only_if) {
+                Err(DeleteError::Queue(QueueError::Busy)) => self.shared.until_room().await,
+                done => return done,
+            }
+        }
+    }
+
+    fn try_delete(&self, name: &QueueName, only_if: DeleteIf) -> Result<(u64, Written), DeleteError> {
         self.shared.refuse_if_stopping()?;
-        let mut changing = self.shared.catalog_change.lock();
         let slot = self.slot(name)?;
         let check = |state: &SlotState, now| {
             if only_if.unused && state.queue.consumers().0 > 0 {
@@ -127,14 +166,22 @@ impl Broker {
             }
             Ok(())
         };
-        let (written, count) = self.shared.remove_queue(&mut changing, &slot, check)??;
+        let (written, count) = self.shared.remove_queue(&slot, check)??;
         Ok((count, written))
     }
 
-    /// What to wait for before anybody is told that a queue is not there: another may have deleted it just now.
+    /// What to wait for before anybody is told that a queue is not there: another may have deleted it just now. To be asked
+    /// after it was not found.
     #[must_use]
     pub fn last_delete(&self) -> Written {
-        self.shared.catalog_change.lock().last_delete
+        self.shared.catalog.last_delete()
+    }
+
+    /// What to wait for before anybody is refused something because of the queues, exchanges and bindings there are, or are
+    /// not. To be asked after looking.
+    #[must_use]
+    pub fn last_change(&self) -> Written {
+        self.shared.catalog.last_change().and(self.shared.exchanges.last_change())
     }
 
     /// Deletes all queues that belong to a connection, because it has ended.
@@ -142,7 +189,7 @@ impl Broker {
         let mut written = Written::NOTHING;
         for slot in self.shared.catalog.owned_by(session) {
             // It may be gone already.
-            if let Ok((_, one)) = self.begin_delete(&slot.name, DeleteIf::default()) {
+            if let Ok((_, one)) = self.begin_delete(&slot.name, DeleteIf::default()).await {
                 written = written.and(one);
             }
         }
@@ -160,14 +207,21 @@ impl QueueHandle {
 
     /// Deletes the queue if it goes with its last consumer and has none. The subscription that ended last sees to that as
     /// well, but later.
-    pub fn delete_if_left_alone(&self) {
-        if !self.slot.state.lock().is_left_alone() {
-            return;
-        }
-        let mut changing = self.shared.catalog_change.lock();
+    /// Gives back what to wait for before anybody is told that it is gone.
+    pub async fn delete_if_left_alone(&self) -> Written {
         let check = |state: &SlotState, _| if state.is_left_alone() { Ok(()) } else { Err(()) };
-        if let Err(error) = self.shared.remove_queue(&mut changing, &self.slot, check) {
-            tracing::debug!(queue = %self.slot.name, %error, "a queue without consumers was not deleted");
+        loop {
+            match self.shared.remove_queue(&self.slot, check) {
+                Ok(Ok((written, _))) => return written,
+                Ok(Err(())) => return Written::NOTHING,
+                Err(QueueError::Busy) => self.shared.until_room().await,
+                // The subscription that ended last was faster.
+                Err(QueueError::NotFound { .. }) => return self.shared.catalog.last_delete(),
+                Err(error) => {
+                    tracing::debug!(queue = %self.slot.name, %error, "a queue without consumers was not deleted");
+                    return Written::NOTHING;
+                }
+            }
         }
     }
 }

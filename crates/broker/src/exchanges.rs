@@ -9,14 +9,14 @@ use nexo_core::topology::{
     BindError, Binding, DeclareError, DeleteError, DeleteIf, Destination, ExchangeSpec, PassiveError, Plan,
     Routes, Topology, UnbindError,
 };
-use nexo_log::{AppendError, Claim, EntryKind, EntryRef, Urgency};
-use nexo_types::{ExchangeName, QueueId};
+use nexo_log::{AppendError, Claim, EntryKind, EntryRef, Patience, Urgency};
+use nexo_types::{ExchangeName, Position, QueueId};
 use parking_lot::Mutex;
 
 use crate::broker::Broker;
 use crate::error::ExchangeError;
 use crate::manifest::{Demand, Snapshot};
-use crate::shared::{Shared, Written};
+use crate::shared::{Encoded, Shared, Written};
 
 /// Records of exchanges and bindings are written under this id, which no queue has.
 pub(crate) const TOPOLOGY: QueueId = QueueId(0);
@@ -37,6 +37,15 @@ struct State {
     last_change: Written,
     dirty: bool,
     snapshot: Snapshot,
+}
+
+/// A change that was written down, if it had to be, and applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Changed {
+    /// Its frame.
+    pub(crate) at: Position,
+    /// What to wait for before anybody is told.
+    pub(crate) written: Written,
 }
 
 impl Exchanges {
@@ -66,6 +75,11 @@ impl Exchanges {
         result
     }
 
+    /// The latest change that was written down.
+    pub(crate) fn last_change(&self) -> Written {
+        self.state.lock().last_change
+    }
+
     fn publish(&self, topology: &Topology) {
         self.routes.store(topology.routes());
         self.generation.store(topology.generation(), Ordering::Release);
@@ -73,34 +87,41 @@ impl Exchanges {
 }
 
 impl Shared {
-    /// Decides, writes down and applies a change of exchanges or bindings. Where nothing is written down, its caller waits for
-    /// the latest change before it: that everything is as asked for, or could be done, may be due to one that is not safe
-    /// yet.
+    /// Decides, writes down and applies a change of exchanges or bindings, with records of a queue in the same frame. Where
+    /// nothing is written down, its caller waits for the latest change before it: that everything is as asked for, or could
+    /// be done, may be due to one that is not safe yet.
+    ///
+    /// # Errors
+    /// If the log does not take it; then nothing has changed. It does not wait for room: it is busy.
     pub(crate) fn change_topology<E>(
         &self,
+        beside: &[Encoded],
         decide: impl FnOnce(&Topology) -> Result<Plan, E>,
         urgency: Urgency,
-    ) -> Result<Result<Written, E>, AppendError> {
+    ) -> Result<Result<Changed, E>, AppendError> {
         let mut state = self.exchanges.state.lock();
         let plan = match decide(&state.topology) {
             Ok(plan) => plan,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let payloads: Vec<bytes::Bytes> = plan.to_write().map(|record| record.encode()).collect();
-        let mut written = state.last_change;
-        if !payloads.is_empty() {
+        let mut changed = Changed { at: Position::default(), written: state.last_change };
+        if !payloads.is_empty() || !beside.is_empty() {
             let entry = |payload| EntryRef { queue: TOPOLOGY, kind: EntryKind::Record, spans: &[], payload };
-            let entries: Vec<EntryRef<'_>> = payloads.iter().map(|payload| entry(payload)).collect();
-            let end = self.log.append(&entries, urgency, Claim::Reserved)?.end;
-            written = Written::at(end, urgency);
-            state.last_change = Written::at(end, Urgency::Synced);
-            state.dirty = true;
+            let own = payloads.iter().map(|payload| entry(payload));
+            let entries: Vec<EntryRef<'_>> = beside.iter().map(Encoded::as_entry).chain(own).collect();
+            let appended = self.log.append_with(&entries, urgency, Claim::Reserved, Patience::RefuseLast)?;
+            changed = Changed { at: appended.at, written: Written::at(appended.end, urgency) };
+            if !payloads.is_empty() {
+                state.last_change = Written::at(appended.end, Urgency::Synced);
+                state.dirty = true;
+            }
         }
         if !plan.is_empty() {
             state.topology.apply(&plan);
             self.exchanges.publish(&state.topology);
         }
-        Ok(Ok(written))
+        Ok(Ok(changed))
     }
 
     /// The latest snapshot of exchanges and bindings, which is written if they have changed, or if the one before does not
@@ -163,20 +184,20 @@ impl Broker {
         name: &ExchangeName,
         spec: ExchangeSpec,
     ) -> Result<(), ExchangeError<DeclareError>> {
-        let written = self.begin_declare_exchange(name, spec)?;
-        Ok(self.shared.wait_for(written).await?)
+        let begun = self.begin_declare_exchange(name, spec).await;
+        self.finish(begun).await
     }
 
-    /// As [`Self::declare_exchange`], and does not wait for the disk: gives back what to wait for before anybody is told.
+    /// As [`Self::declare_exchange`], and does not wait for the sync: gives back what to wait for before anybody is told.
     ///
     /// # Errors
     /// As there.
-    pub fn begin_declare_exchange(
+    pub async fn begin_declare_exchange(
         &self,
         name: &ExchangeName,
         spec: ExchangeSpec,
     ) -> Result<Written, ExchangeError<DeclareError>> {
-        self.change(|topology| topology.decide_declare(name, spec))
+        self.change(|topology| topology.decide_declare(name, spec.clone())).await
     }
 
     /// Whether there is such an exchange. Gives back what to wait for before anybody is told so.
@@ -197,20 +218,20 @@ impl Broker {
         name: &ExchangeName,
         only_if: DeleteIf,
     ) -> Result<(), ExchangeError<DeleteError>> {
-        let written = self.begin_delete_exchange(name, only_if)?;
-        Ok(self.shared.wait_for(written).await?)
+        let begun = self.begin_delete_exchange(name, only_if).await;
+        self.finish(begun).await
     }
 
-    /// As [`Self::delete_exchange`], and does not wait for the disk: gives back what to wait for before anybody is told.
+    /// As [`Self::delete_exchange`], and does not wait for the sync: gives back what to wait for before anybody is told.
     ///
     /// # Errors
     /// As there.
-    pub fn begin_delete_exchange(
+    pub async fn begin_delete_exchange(
         &self,
         name: &ExchangeName,
         only_if: DeleteIf,
     ) -> Result<Written, ExchangeError<DeleteError>> {
-        self.change(|topology| topology.decide_delete(name, only_if))
+        self.change(|topology| topology.decide_delete(name, only_if)).await
     }
 
     /// Binds a queue or an exchange to an exchange.
@@ -218,17 +239,17 @@ impl Broker {
     /// # Errors
     /// If an end of it is not there, its arguments mean nothing, or the log takes no more.
     pub async fn bind(&self, binding: Binding) -> Result<(), ExchangeError<BindError>> {
-        let written = self.begin_bind(binding)?;
-        Ok(self.shared.wait_for(written).await?)
+        let begun = self.begin_bind(binding).await;
+        self.finish(begun).await
     }
 
-    /// As [`Self::bind`], and does not wait for the disk: gives back what to wait for before anybody is told.
+    /// As [`Self::bind`], and does not wait for the sync: gives back what to wait for before anybody is told.
     ///
     /// # Errors
     /// As there.
-    pub fn begin_bind(&self, binding: Binding) -> Result<Written, ExchangeError<BindError>> {
+    pub async fn begin_bind(&self, binding: Binding) -> Result<Written, ExchangeError<BindError>> {
         let destination = binding.destination().clone();
-        let written = self.change(|topology| topology.decide_bind(binding))?;
+        let written = self.change(|topology| topology.decide_bind(binding.clone())).await?;
         // If the binding itself is not written down, the queue must be safe all the same.
         let queue = match &destination {
             Destination::Queue(name) => self.queue(name),
@@ -242,26 +263,43 @@ impl Broker {
     /// # Errors
     /// If the log takes no more.
     pub async fn unbind(&self, binding: &Binding) -> Result<(), ExchangeError<UnbindError>> {
-        let written = self.begin_unbind(binding)?;
-        Ok(self.shared.wait_for(written).await?)
+        let begun = self.begin_unbind(binding).await;
+        self.finish(begun).await
     }
 
-    /// As [`Self::unbind`], and does not wait for the disk: gives back what to wait for before anybody is told.
+    /// As [`Self::unbind`], and does not wait for the sync: gives back what to wait for before anybody is told.
     ///
     /// # Errors
     /// As there.
-    pub fn begin_unbind(&self, binding: &Binding) -> Result<Written, ExchangeError<UnbindError>> {
-        self.change(|topology| topology.decide_unbind(binding))
+    pub async fn begin_unbind(&self, binding: &Binding) -> Result<Written, ExchangeError<UnbindError>> {
+        self.change(|topology| topology.decide_unbind(binding)).await
     }
 
-    fn change<E>(
+    /// Waits until a change is safe, or what it was refused for.
+    async fn finish<E>(&self, begun: Result<Written, ExchangeError<E>>) -> Result<(), ExchangeError<E>> {
+        let (written, outcome) = match begun {
+            Ok(written) => (written, Ok(())),
+            Err(refused @ ExchangeError::Refused(_)) => (self.last_change(), Err(refused)),
+            Err(error) => return Err(error),
+        };
+        self.shared.wait_for(written).await?;
+        outcome
+    }
+
+    /// Where the log has no room, it is decided anew when there is some.
+    async fn change<E>(
         &self,
-        decide: impl FnOnce(&Topology) -> Result<Plan, E>,
+        decide: impl Fn(&Topology) -> Result<Plan, E>,
     ) -> Result<Written, ExchangeError<E>> {
-        self.shared.refuse_if_stopping()?;
-        self.shared
-            .change_topology(decide, Urgency::Synced)
-            .map_err(|error| self.shared.refused(&error))?
-            .map_err(ExchangeError::Refused)
+        loop {
+            self.shared.refuse_if_stopping()?;
+            match self.shared.change_topology(&[], &decide, Urgency::Synced) {
+                Ok(decided) => {
+                    return decided.map(|changed| changed.written).map_err(ExchangeError::Refused);
+                }
+                Err(AppendError::Busy) => self.shared.until_room().await,
+                Err(error) => return Err(self.shared.refused(&error).into()),
+            }
+        }
     }
 }

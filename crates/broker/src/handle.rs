@@ -234,7 +234,14 @@ impl QueueHandle {
 
     /// Notes that somebody uses it, so that it does not go for want of that.
     pub fn touch(&self) {
-        self.slot.state.lock().last_used = self.shared.clock.now();
+        self.touch_if_there();
+    }
+
+    /// The same. `false` if it has been deleted; then it is in the catalog no more.
+    pub(crate) fn touch_if_there(&self) -> bool {
+        let mut state = self.slot.state.lock();
+        state.last_used = self.shared.clock.now();
+        !state.deleted
     }
 
     /// Pushes one message; does not wait for the disk.

@@ -1,5 +1,6 @@
 //! How queues come to be and go: at a client's word, or by themselves.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -7,8 +8,9 @@ use nexo_core::config::QueueConfig;
 use nexo_core::message::Durability;
 use nexo_core::queue::{Queue, Removed};
 use nexo_core::record::Record;
-use nexo_log::{Claim, Patience, Urgency};
-use nexo_types::{QueueId, QueueName, Timestamp};
+use nexo_core::topology::Topology;
+use nexo_log::{AppendError, Claim, Patience, Urgency};
+use nexo_types::{Position, QueueId, QueueName, Timestamp};
 
 use crate::catalog::CatalogGuard;
 use crate::error::QueueError;
@@ -19,9 +21,12 @@ use crate::workers::Work;
 
 impl Shared {
     /// Writes down that a queue exists, and makes it so. It is not safe yet when this returns.
+    ///
+    /// # Errors
+    /// If the log does not take it. It does not wait for room: it is [`QueueError::Busy`].
     pub(crate) fn add_queue(
         self: &Arc<Self>,
-        _changing: &CatalogGuard<'_>,
+        changing: CatalogGuard<'_>,
         name: &QueueName,
         config: QueueConfig,
         durability: Durability,
@@ -33,7 +38,7 @@ impl Shared {
         if durability == Durability::Durable {
             let create = Record::Create { name: name.clone(), config: config.clone(), at: now };
             let appended =
-                self.append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal, Patience::Wait);
+                self.append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal, Patience::Refuse);
             written = Written::at(appended.map_err(|error| self.refused(&error))?.end, Urgency::Synced);
         }
         let queue = Queue::new(id, name.clone(), config, now);
@@ -43,6 +48,7 @@ impl Shared {
         // With every queue there is less memory for messages.
         self.note_if_pressed();
         self.exchanges.change(|topology| topology.queue_added(name, id, durability));
+        drop(changing);
         // A queue that goes when it is not used has a deadline from the start.
         let _ = self.with(&slot, |_, _| ());
         // Those of a connection come and go with every client.
@@ -53,14 +59,18 @@ impl Shared {
         Ok(slot)
     }
 
-    /// Writes down that a queue is gone, and makes it so, if `check` agrees. Gives back how many messages went with it.
+    /// Writes down that a queue is gone, with its bindings, and makes it so, if `check` agrees. Gives back how many messages
+    /// went with it.
+    ///
+    /// # Errors
+    /// If it is gone already, or the log does not take it. It does not wait for room: it is [`QueueError::Busy`].
     pub(crate) fn remove_queue<E>(
         self: &Arc<Self>,
-        changing: &mut CatalogGuard<'_>,
         slot: &Arc<Slot>,
         check: impl FnOnce(&SlotState, Timestamp) -> Result<(), E>,
     ) -> Result<Result<(Written, u64), E>, QueueError> {
         let (written, removed) = {
+            // Who waits for this queue does not keep others from changing which there are.
             let mut state = slot.state.lock();
             if state.deleted {
                 return Err(not_found(&slot.name));
@@ -68,22 +78,16 @@ impl Shared {
             if let Err(refusal) = check(&state, self.clock.now()) {
                 return Ok(Err(refusal));
             }
-            let committed =
-                self.commit(&mut state, &[Record::Delete], Urgency::Synced, Claim::Reserved, Patience::Wait);
-            let (written, applied) = committed.map_err(|error| Self::unavailable(&error))?;
+            let (written, at) = {
+                let _changing = self.catalog_change.lock();
+                let deleted = self.write_delete(slot).map_err(|error| Self::unavailable(&error))?;
+                self.catalog.remove(slot, deleted.0);
+                deleted
+            };
+            let applied = self.apply(&mut state, at, &Record::Delete);
             self.forget(&mut state);
-            (written, applied.into_iter().find_map(|applied| applied.removed))
+            (written, applied.removed)
         };
-        self.catalog.remove(slot);
-        changing.last_delete = changing.last_delete.and(written);
-        // If the process dies before this is written, recovery finds bindings to a queue that is gone.
-        let unbound = self.change_topology(
-            |topology| Ok::<_, std::convert::Infallible>(topology.decide_queue_removed(&slot.name)),
-            Urgency::Lazy,
-        );
-        if let Err(error) = unbound {
-            tracing::debug!(queue = %slot.name, %error, "bindings of a deleted queue go with the next start");
-        }
         let messages = self.let_go(removed);
         match slot.owner {
             None => tracing::info!(queue = %slot.name, messages, "queue deleted"),
@@ -92,17 +96,36 @@ impl Shared {
         Ok(Ok((written, messages)))
     }
 
+    /// One frame, so that a queue is never gone without its bindings.
+    fn write_delete(&self, slot: &Slot) -> Result<(Written, Position), AppendError> {
+        let (records, urgency) = if slot.is_durable() {
+            (vec![Encoded::new(slot.id, &Record::Delete)], Urgency::Synced)
+        } else {
+            // At most, an exchange goes with its last binding. Nobody waits for that.
+            (Vec::new(), Urgency::Lazy)
+        };
+        let decide = |topology: &Topology| Ok::<_, Infallible>(topology.decide_queue_removed(&slot.name));
+        let Ok(changed) = self.change_topology(&records, decide, urgency)?;
+        Ok((if records.is_empty() { Written::NOTHING } else { changed.written }, changed.at))
+    }
+
     /// Deletes a queue that nobody uses, if that is still so. Runs on a worker.
     pub(crate) fn delete_unused(
         self: &Arc<Self>,
         slot: &Arc<Slot>,
         unused: impl Fn(&SlotState, Timestamp) -> bool,
     ) {
-        let mut changing = self.catalog_change.lock();
         let check = |state: &SlotState, now| if unused(state, now) { Ok(()) } else { Err(()) };
-        match self.remove_queue(&mut changing, slot, check) {
-            Ok(_) => {}
-            Err(error) => tracing::debug!(queue = %slot.name, %error, "an unused queue was not deleted"),
+        loop {
+            match self.remove_queue(slot, check) {
+                // Without any lock.
+                Err(QueueError::Busy) if !self.stopping.load(Ordering::Relaxed) => self.log.wait_for_room(),
+                Err(error) => {
+                    tracing::debug!(queue = %slot.name, %error, "an unused queue was not deleted");
+                    return;
+                }
+                Ok(_) => return,
+            }
         }
     }
 

@@ -244,7 +244,7 @@ impl Shared {
         if let Some(slot) = self.catalog.get(name) {
             return Ok(slot);
         }
-        self.add_queue(&changing, name, QueueConfig::for_dead_letters(), Durability::Durable, None)
+        self.add_queue(changing, name, QueueConfig::for_dead_letters(), Durability::Durable, None)
     }
 
     /// Takes the next messages of a dead-letter queue and sends them where they belong. `None` when there are

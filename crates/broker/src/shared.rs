@@ -13,7 +13,7 @@ use nexo_core::shared_messages::{SharedMemory, SharedMessages};
 use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Patience, Span, Urgency};
 use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Timestamp};
 
-use crate::catalog::{Catalog, CatalogChanges};
+use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
@@ -63,8 +63,9 @@ pub(crate) struct Shared {
     pub(crate) workers: Workers,
     pub(crate) keeper: Keeper,
     /// Held while the catalog changes, and while a checkpoint notes where it begins and which queues there are: a queue
-    /// must be in the records after it, or among those it knows.
-    pub(crate) catalog_change: parking_lot::Mutex<CatalogChanges>,
+    /// must be in the records after it, or among those it knows. Who holds it does not wait: not for the disk, nor for a
+    /// queue.
+    pub(crate) catalog_change: parking_lot::Mutex<()>,
     pub(crate) next_queue: AtomicU64,
     pub(crate) next_consumer: AtomicU64,
     /// Memory of all queues, near enough.
@@ -610,7 +611,7 @@ impl Encoded {
         Self { queue: STORE, kind: EntryKind::Messages, spans: Vec::new(), payload: messages.store().clone() }
     }
 
-    fn as_entry(&self) -> EntryRef<'_> {
+    pub(crate) fn as_entry(&self) -> EntryRef<'_> {
         EntryRef { queue: self.queue, kind: self.kind, spans: &self.spans, payload: &self.payload }
     }
 }

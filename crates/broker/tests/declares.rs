@@ -135,7 +135,7 @@ async fn nobody_is_told_of_what_a_failed_log_may_have_lost() {
     let before = name("before");
     broker.create_queue(&before, QueueConfig::default()).await.unwrap();
     disk.fail_next_sync();
-    let declared = broker.begin_declare(&name("lost"), durable(1)).unwrap();
+    let declared = broker.begin_declare(&name("lost"), durable(1)).await.unwrap();
     assert!(matches!(broker.wait_for(declared.written).await, Err(QueueError::Unavailable { .. })));
     // It is there, but whoever finds it is not told so.
     assert!(matches!(
@@ -144,8 +144,8 @@ async fn nobody_is_told_of_what_a_failed_log_may_have_lost() {
     ));
     // What was safe is, and nothing more is taken.
     assert!(!broker.declare_queue(&before, durable(1)).await.unwrap().1);
-    assert!(broker.begin_declare(&name("next"), durable(1)).is_err());
-    assert!(broker.begin_delete(&before, DeleteIf::default()).is_err());
+    assert!(broker.begin_declare(&name("next"), durable(1)).await.is_err());
+    assert!(broker.begin_delete(&before, DeleteIf::default()).await.is_err());
     assert!(broker.queue(&name("next")).is_none() && broker.queue(&before).is_some());
     broker.shutdown().await;
 }
@@ -155,11 +155,11 @@ async fn nobody_is_told_of_an_exchange_that_a_failed_log_may_have_lost() {
     let disk = FaultyDisk::new();
     let broker = Broker::open_on(Arc::new(disk.clone()), options()).unwrap();
     disk.fail_next_sync();
-    let lost = broker.begin_declare_exchange(&exchange("x"), direct()).unwrap();
+    let lost = broker.begin_declare_exchange(&exchange("x"), direct()).await.unwrap();
     assert!(broker.wait_for(lost).await.is_err());
     assert!(broker.declare_exchange(&exchange("x"), direct()).await.is_err());
     assert!(broker.wait_for(broker.check_exchange(&exchange("x")).unwrap()).await.is_err());
-    assert!(broker.begin_declare_exchange(&exchange("next"), direct()).is_err());
+    assert!(broker.begin_declare_exchange(&exchange("next"), direct()).await.is_err());
     assert!(broker.check_exchange(&exchange("next")).is_err());
     broker.shutdown().await;
 }
@@ -198,6 +198,107 @@ async fn one_of_many_who_declare_the_same_creates_it() {
         }
         assert_eq!(deleted, 1);
     }
+    broker.shutdown().await;
+}
+
+/// The log takes no more because the disk stands still. Whoever declares, binds or deletes waits for it without a thread and
+/// without a lock that others need, and goes on when the disk does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn whoever_waits_for_room_in_the_log_keeps_no_thread_and_no_lock() {
+    const MANY: usize = 1000;
+    let gate = GateDisk::default();
+    let small = BrokerOptions { segment_bytes: 64 * 1024, ..BrokerOptions::new("memory") };
+    let broker = Broker::open_on(Arc::new(gate.clone()), small).unwrap();
+    for queue in ["filling", "other", "q0"] {
+        broker.declare_queue(&name(queue), durable(1_000_000)).await.unwrap();
+    }
+    for from in EXCHANGES {
+        broker.declare_exchange(&exchange(from), direct()).await.unwrap();
+    }
+    broker.bind(binding("x0", "q0")).await.unwrap();
+    let going: Vec<QueueName> = (0..10).map(|number| name(&format!("going {number}"))).collect();
+    for queue in &going {
+        broker.declare_queue(queue, durable(1)).await.unwrap();
+    }
+    gate.hold_writes();
+    // Pushes take what there is but for a reserve, changes of exchanges take that, and deletes the very last of it.
+    let mut begun: Vec<_> = (0..40)
+        .map(|_| {
+            let body = vec![0; 4000];
+            ("a push", begin!(broker, broker.push(&name("filling"), vec![NewMessage::new(body)])))
+        })
+        .collect();
+    begun.extend((0..MANY).map(|number| {
+        let from = exchange(&format!("many {number}"));
+        ("an exchange", begin!(broker, broker.declare_exchange(&from, direct())))
+    }));
+    let done = || {
+        let there = |number: &usize| broker.check_exchange(&exchange(&format!("many {number}"))).is_ok();
+        (0..MANY).filter(there).count()
+    };
+    let mut before = usize::MAX;
+    while std::mem::replace(&mut before, done()) != done() || before == 0 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(before < MANY, "the log is full");
+    begun.extend(
+        going.iter().cloned().map(|queue| ("a small delete", begin!(broker, broker.delete_queue(&queue)))),
+    );
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(going.iter().any(|queue| broker.queue(queue).is_some()), "the log is full");
+    begun.extend([
+        ("a delete", begin!(broker, broker.delete_queue(&name("q0")))),
+        ("a declare", begin!(broker, broker.declare_queue(&name("q1"), durable(1)))),
+        ("a binding", begin!(broker, broker.bind(binding("x1", "other")))),
+        (
+            "an exchange that goes",
+            begin!(broker, broker.delete_exchange(&exchange("x0"), ExchangeDeleteIf::Always)),
+        ),
+    ]);
+    // One after another: what waits keeps its order.
+    begun.push(("a client", {
+        let broker = broker.clone();
+        tokio::spawn(async move {
+            let told = |error: &dyn std::fmt::Display| error.to_string();
+            let queue = name("q2");
+            broker.declare_queue(&queue, durable(1)).await.map_err(|error| told(&error))?;
+            broker.bind(binding("x1", "q2")).await.map_err(|error| told(&error))?;
+            broker.delete_queue(&queue).await.map_err(|error| told(&error))?;
+            broker.declare_queue(&queue, durable(2)).await.map_err(|error| told(&error))?;
+            Ok(())
+        })
+    }));
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        // On the runtime's only thread.
+        let others = tokio::spawn({
+            let broker = broker.clone();
+            async move {
+                broker.declare_queue(&name("passing"), transient()).await.unwrap();
+                broker.delete_queue(&name("passing")).await.unwrap();
+                let _ = broker.last_delete();
+                assert!(!matches!(broker.health(), Health::Unhealthy { .. }));
+                broker.queue_stats(&name("other")).unwrap().ready
+            }
+        });
+        let answered = tokio::time::timeout(Duration::from_secs(20), others).await;
+        assert_eq!(answered.expect("nothing else waits").unwrap(), 0);
+    }
+    assert!(broker.queue(&name("q0")).is_some() && broker.queue(&name("q1")).is_none());
+    assert!(leads_to(&broker, "x0", "q0"), "a queue that is not deleted keeps its bindings");
+    all_wait(&begun).await;
+    gate.open_gate();
+    all_succeed(begun).await;
+    assert_eq!(done(), MANY);
+    let seen = state(&broker);
+    let queues: Vec<_> = seen.queues.iter().map(|(name, mark)| (name.as_str(), *mark)).collect();
+    assert_eq!(queues, [("filling", 1_000_000), ("other", 1_000_000), ("q1", 1), ("q2", 2)]);
+    assert_eq!(seen.bindings, BTreeSet::from([("x1".to_owned(), "other".to_owned())]));
+    assert!(!seen.exchanges.contains("x0"));
+    let found = gate.after_power_cut(CutMode::Drop, 0);
+    broker.shutdown().await;
+    let broker = open(&found);
+    assert_eq!(state(&broker), seen);
     broker.shutdown().await;
 }
 
@@ -271,18 +372,20 @@ impl Act {
     }
 
     /// Does it without waiting; `None` if it is refused.
-    fn begin(&self, broker: &Broker) -> Option<Written> {
+    async fn begin(&self, broker: &Broker) -> Option<Written> {
         match *self {
             Self::Declare(queue, mark) => {
-                broker.begin_declare(&name(queue), durable(mark)).ok().map(|declared| declared.written)
+                broker.begin_declare(&name(queue), durable(mark)).await.ok().map(|declared| declared.written)
             }
-            Self::Delete(queue) => Some(broker.begin_delete(&name(queue), DeleteIf::default()).ok()?.1),
-            Self::DeclareExchange(from) => broker.begin_declare_exchange(&exchange(from), direct()).ok(),
+            Self::Delete(queue) => Some(broker.begin_delete(&name(queue), DeleteIf::default()).await.ok()?.1),
+            Self::DeclareExchange(from) => {
+                broker.begin_declare_exchange(&exchange(from), direct()).await.ok()
+            }
             Self::DeleteExchange(from) => {
-                broker.begin_delete_exchange(&exchange(from), ExchangeDeleteIf::Always).ok()
+                broker.begin_delete_exchange(&exchange(from), ExchangeDeleteIf::Always).await.ok()
             }
-            Self::Bind(from, to) => broker.begin_bind(binding(from, to)).ok(),
-            Self::Unbind(from, to) => broker.begin_unbind(&binding(from, to)).ok(),
+            Self::Bind(from, to) => broker.begin_bind(binding(from, to)).await.ok(),
+            Self::Unbind(from, to) => broker.begin_unbind(&binding(from, to)).await.ok(),
         }
     }
 }
@@ -332,9 +435,8 @@ async fn script(broker: &Broker, seed: u64, told: &mut Told) {
         let mut waits = Vec::new();
         for number in 0..12 {
             let act = Act::random(&mut rng, bunch * 100 + number + 1);
-            let begun = act.begin(broker);
-            // A queue whose bindings could not be taken out because the log failed in between leaves them to the next start:
-            // from then on nobody's answer rests on what is seen here.
+            let begun = act.begin(broker).await;
+            // From then on nobody's answer rests on what is seen here.
             let has_failed = matches!(broker.health(), Health::Unhealthy { .. });
             if let Some(written) = begun {
                 let change = told.note(&act, state(broker));
@@ -407,9 +509,9 @@ async fn a_name_deleted_and_declared_at_once_is_the_new_queue() {
     broker.declare_queue(&queue, durable(1)).await.unwrap();
     push(&broker, &queue, "old").await;
     gate.hold_syncs();
-    let (count, _) = broker.begin_delete(&queue, DeleteIf::default()).unwrap();
+    let (count, _) = broker.begin_delete(&queue, DeleteIf::default()).await.unwrap();
     assert_eq!(count, 1);
-    let renewed = broker.begin_declare(&queue, durable(2)).unwrap();
+    let renewed = broker.begin_declare(&queue, durable(2)).await.unwrap();
     assert!(renewed.is_new);
     renewed.queue.push(&NewMessage::new("new")).unwrap();
     let before = gate.after_power_cut(CutMode::Drop, 0);

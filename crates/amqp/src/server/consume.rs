@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_broker::{LeaseTerms, QueueHandle, SettleMode, SocketState, Terms};
+use nexo_broker::{LeaseTerms, QueueHandle, SettleMode, SocketState, Terms, Written};
 use tokio::sync::Notify;
 
 use super::arguments::{QueueKind, Traits};
@@ -110,6 +110,7 @@ impl Session {
     }
 
     pub(super) async fn cancel(&mut self, number: u16, cancel: &basic::Cancel<'_>) -> Result<(), Refusal> {
+        let mut deleted = Written::NOTHING;
         let channel = self.channel(number)?;
         if channel.replies.as_ref().is_some_and(|replies| replies.tag == *cancel.consumer_tag) {
             channel.replies = None;
@@ -123,10 +124,11 @@ impl Session {
             self.forget_consumer(number, id);
             // Who has the answer may count on it that an auto-delete queue is gone.
             if let Some(queue) = queue {
-                queue.delete_if_left_alone();
+                deleted = queue.delete_if_left_alone().await;
             }
         }
-        self.answer_unless(cancel.nowait, number, &basic::CancelOk { consumer_tag: cancel.consumer_tag });
+        let answer = basic::CancelOk { consumer_tag: cancel.consumer_tag };
+        self.answer_when(deleted, cancel.nowait, number, &answer);
         Ok(())
     }
 

@@ -259,7 +259,7 @@ impl Session {
         match method {
             Method::Basic(method) => self.basic_method(number, method).await,
             Method::Queue(method) => self.queue_method(number, method).await,
-            Method::Exchange(method) => self.exchange_method(number, method),
+            Method::Exchange(method) => self.exchange_method(number, method).await,
             Method::Tx(method) => self.tx_method(number, method).await,
             Method::Confirm(ConfirmMethod::Select(select)) => self.select_confirms(number, select),
             Method::Channel(method) => self.channel_method(number, method).await,

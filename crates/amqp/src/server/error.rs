@@ -48,6 +48,12 @@ impl Refusal {
         Self::not_found(format!("no exchange '{name}' in vhost '/'"))
     }
 
+    /// Whether it may be due to which queues, exchanges and bindings there are: then nobody is told before that is safe.
+    pub(super) fn rests_on_declares(&self) -> bool {
+        use ReplyCode::{NotFound, PreconditionFailed, ResourceLocked};
+        matches!(self.code, NotFound | PreconditionFailed | ResourceLocked)
+    }
+
     /// The whole reply text. One that is too long ends with dots, as RabbitMQ's do.
     pub(super) fn reply_text(&self) -> String {
         let mut text = format!("{} - {}", self.code.name(), self.text);

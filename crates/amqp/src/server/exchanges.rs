@@ -11,23 +11,23 @@ use crate::codec::{Table, Value};
 use crate::headers::{ArgumentHeaders, owned_value};
 
 impl Session {
-    pub(super) fn exchange_method(
+    pub(super) async fn exchange_method(
         &mut self,
         number: u16,
         method: &ExchangeMethod<'_>,
     ) -> Result<(), Refusal> {
         match method {
-            ExchangeMethod::Declare(declare) => self.declare_exchange(number, declare),
+            ExchangeMethod::Declare(declare) => self.declare_exchange(number, declare).await,
             ExchangeMethod::Delete(delete) => {
                 let name = exchange_name(&delete.exchange)?;
                 let only_if = if delete.if_unused { DeleteIf::Unused } else { DeleteIf::Always };
-                let written = self.shared.broker.begin_delete_exchange(&name, only_if)?;
+                let written = self.shared.broker.begin_delete_exchange(&name, only_if).await?;
                 self.answer_when(written, delete.nowait, number, &exchange::DeleteOk {});
                 Ok(())
             }
             ExchangeMethod::Bind(bind) => {
                 let binding = binding(&bind.source, &bind.destination, &bind.routing_key, bind.arguments)?;
-                let bound = self.shared.broker.begin_bind(binding);
+                let bound = self.shared.broker.begin_bind(binding).await;
                 let written = bound.map_err(|error| error::bind_refusal(error, bind.arguments))?;
                 self.answer_when(written, bind.nowait, number, &exchange::BindOk {});
                 Ok(())
@@ -35,7 +35,7 @@ impl Session {
             ExchangeMethod::Unbind(unbind) => {
                 let binding =
                     binding(&unbind.source, &unbind.destination, &unbind.routing_key, unbind.arguments)?;
-                let written = self.shared.broker.begin_unbind(&binding)?;
+                let written = self.shared.broker.begin_unbind(&binding).await?;
                 self.answer_when(written, unbind.nowait, number, &exchange::UnbindOk {});
                 Ok(())
             }
@@ -46,7 +46,11 @@ impl Session {
         }
     }
 
-    fn declare_exchange(&mut self, number: u16, declare: &exchange::Declare<'_>) -> Result<(), Refusal> {
+    async fn declare_exchange(
+        &mut self,
+        number: u16,
+        declare: &exchange::Declare<'_>,
+    ) -> Result<(), Refusal> {
         let name = exchange_name(&declare.exchange)?;
         let written = if declare.passive {
             self.shared.broker.check_exchange(&name)?
@@ -71,7 +75,7 @@ impl Session {
                 alternate,
                 arguments: Bytes::copy_from_slice(declare.arguments.as_raw()),
             };
-            self.shared.broker.begin_declare_exchange(&name, spec)?
+            self.shared.broker.begin_declare_exchange(&name, spec).await?
         };
         self.answer_when(written, declare.nowait, number, &exchange::DeclareOk {});
         Ok(())

@@ -23,16 +23,16 @@ impl Session {
         method: &QueueMethod<'_>,
     ) -> Result<(), Refusal> {
         match method {
-            QueueMethod::Declare(declare) => self.declare_queue(number, declare),
-            QueueMethod::Bind(bind) => self.bind_queue(number, bind),
-            QueueMethod::Unbind(unbind) => self.unbind_queue(number, unbind),
+            QueueMethod::Declare(declare) => self.declare_queue(number, declare).await,
+            QueueMethod::Bind(bind) => self.bind_queue(number, bind).await,
+            QueueMethod::Unbind(unbind) => self.unbind_queue(number, unbind).await,
             QueueMethod::Purge(purge) => {
                 let queue = self.queue(number, &purge.queue)?;
                 let count = queue.purge().await?;
                 self.answer_unless(purge.nowait, number, &queue::PurgeOk { message_count: clamp(count) });
                 Ok(())
             }
-            QueueMethod::Delete(delete) => self.delete_queue(number, delete),
+            QueueMethod::Delete(delete) => self.delete_queue(number, delete).await,
             QueueMethod::DeclareOk(_)
             | QueueMethod::BindOk(_)
             | QueueMethod::PurgeOk(_)
@@ -41,7 +41,7 @@ impl Session {
         }
     }
 
-    fn declare_queue(&mut self, number: u16, declare: &queue::Declare<'_>) -> Result<(), Refusal> {
+    async fn declare_queue(&mut self, number: u16, declare: &queue::Declare<'_>) -> Result<(), Refusal> {
         if self.is_reply_name(&declare.queue) {
             let (name, consumers) = (declare.queue, 1);
             let answer = queue::DeclareOk { queue: name, message_count: 0, consumer_count: consumers };
@@ -53,7 +53,7 @@ impl Session {
             queue.touch();
             queue
         } else {
-            self.make_queue(declare)?
+            self.make_queue(declare).await?
         };
         self.channel(number)?.last_queue = Some(queue.name().clone());
         let (messages, consumers) = queue.counts();
@@ -66,7 +66,7 @@ impl Session {
         Ok(())
     }
 
-    fn make_queue(&mut self, declare: &queue::Declare<'_>) -> Result<QueueHandle, Refusal> {
+    async fn make_queue(&mut self, declare: &queue::Declare<'_>) -> Result<QueueHandle, Refusal> {
         let name = if declare.queue.is_empty() {
             if kind_of(declare.arguments) == QueueKind::Quorum {
                 let text = "Cannot declare a server-named queue for type rabbit_quorum_queue";
@@ -88,7 +88,7 @@ impl Session {
         // Noted before the queue is there, so that it goes even if this connection ends right now.
         self.owns_queues |= declare.exclusive;
         let declaration = Declaration { config, durability, owner };
-        let declared = broker.begin_declare(&name, declaration).map_err(|error| match error {
+        let declared = broker.begin_declare(&name, declaration).await.map_err(|error| match error {
             CreateError::Config(error) => {
                 Refusal::precondition(format!("invalid arg for queue '{name}' in vhost '/': {error}"))
             }
@@ -116,29 +116,30 @@ impl Session {
         name == REPLY_TO || (name.starts_with(REPLY_TO_PREFIX.as_bytes()) && self.shared.replies.knows(name))
     }
 
-    fn delete_queue(&mut self, number: u16, delete: &queue::Delete<'_>) -> Result<(), Refusal> {
+    async fn delete_queue(&mut self, number: u16, delete: &queue::Delete<'_>) -> Result<(), Refusal> {
         let name = self.named(number, &delete.queue)?;
         let broker = self.shared.broker.clone();
-        let mut count = 0;
-        let mut written = broker.last_delete();
+        let (mut count, mut deleted) = (0, None);
         if let Some(queue) = broker.queue(&name) {
             self.check_owner(&queue)?;
             let only_if = DeleteIf { unused: delete.if_unused, empty: delete.if_empty };
             // What clients hold is not counted.
             let ready = queue.counts().0;
-            match broker.begin_delete(&name, only_if) {
-                Ok((_, deleted)) => (count, written) = (ready, deleted),
+            match broker.begin_delete(&name, only_if).await {
+                Ok((_, written)) => (count, deleted) = (ready, Some(written)),
                 // Somebody else was faster.
-                Err(DeleteError::Queue(QueueError::NotFound { .. })) => written = broker.last_delete(),
+                Err(DeleteError::Queue(QueueError::NotFound { .. })) => {}
                 Err(error) => return Err(error.into()),
             }
         }
+        // Where there was none, it may be that another has deleted it just now.
+        let written = deleted.unwrap_or_else(|| broker.last_delete());
         let answer = queue::DeleteOk { message_count: clamp(count) };
         self.answer_when(written, delete.nowait, number, &answer);
         Ok(())
     }
 
-    fn bind_queue(&mut self, number: u16, bind: &queue::Bind<'_>) -> Result<(), Refusal> {
+    async fn bind_queue(&mut self, number: u16, bind: &queue::Bind<'_>) -> Result<(), Refusal> {
         let source = exchange_name(&bind.exchange)?;
         if source.is_default() {
             return Err(error::default_exchange());
@@ -157,13 +158,13 @@ impl Session {
         };
         let destination = Destination::Queue(queue.name().clone());
         let binding = Binding::new(source, destination, key, binding_arguments(bind.arguments));
-        let bound = self.shared.broker.begin_bind(binding);
+        let bound = self.shared.broker.begin_bind(binding).await;
         let written = bound.map_err(|error| error::bind_refusal(error, bind.arguments))?;
         self.answer_when(written, bind.nowait, number, &queue::BindOk {});
         Ok(())
     }
 
-    fn unbind_queue(&mut self, number: u16, unbind: &queue::Unbind<'_>) -> Result<(), Refusal> {
+    async fn unbind_queue(&mut self, number: u16, unbind: &queue::Unbind<'_>) -> Result<(), Refusal> {
         let name = self.named(number, &unbind.queue)?;
         if let Some(queue) = self.shared.broker.queue(&name) {
             self.check_owner(&queue)?;
@@ -176,7 +177,7 @@ impl Session {
         };
         let binding =
             Binding::new(source, Destination::Queue(name), key, binding_arguments(unbind.arguments));
-        let written = self.shared.broker.begin_unbind(&binding)?;
+        let written = self.shared.broker.begin_unbind(&binding).await?;
         self.answer_when(written, false, number, &queue::UnbindOk {});
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
-use nexo_broker::{QueueError, QueueHandle, SessionId, Settle, SocketState};
+use nexo_broker::{Broker, QueueError, QueueHandle, SessionId, Settle, SocketState, Written};
 use tokio::sync::mpsc;
 
 use super::channel::Channel;
@@ -173,7 +173,13 @@ impl Session {
 
     /// Acts on what came of a frame: a refusal ends the channel or the connection.
     pub(super) async fn conclude(&mut self, number: u16, outcome: Result<(), Refusal>) {
-        let Err(refusal) = outcome else { return };
+        let Err(mut refusal) = outcome else { return };
+        if refusal.rests_on_declares() {
+            let broker = &self.shared.broker;
+            if let Err(error) = broker.wait_for(broker.last_change()).await {
+                refusal = Refusal::from(error).of(refusal.method);
+            }
+        }
         // The specification ends the connection for want of resources, but it is one channel's message that finds none.
         let is_hard = refusal.code.is_hard() && refusal.code != ReplyCode::ResourceError;
         if is_hard || number == 0 {
@@ -215,7 +221,7 @@ impl Session {
         self.waiting.retain(|batch| batch.source.channel != number);
         let slots = self.channels.remove(&number).into_iter().collect();
         Leaving { refused: Vec::new(), unfinished: None, slots }.leave().await;
-        delete_left_alone(consumed);
+        delete_left_alone(&self.shared.broker, consumed).await;
     }
 
     /// Says that the connection ends, and why.
@@ -251,7 +257,7 @@ impl Session {
             }
         }
         Leaving { refused, unfinished: self.unfinished.take(), slots }.leave().await;
-        delete_left_alone(consumed);
+        delete_left_alone(&self.shared.broker, consumed).await;
         if std::mem::take(&mut self.owns_queues) {
             self.shared.broker.end_session(self.id).await;
         }
@@ -405,10 +411,13 @@ impl Drop for Leaving {
 }
 
 /// Has auto-delete queues go that have lost their last consumer: a client that is told of the end may count on it.
-fn delete_left_alone(queues: Vec<QueueHandle>) {
+async fn delete_left_alone(broker: &Broker, queues: Vec<QueueHandle>) {
+    let mut written = Written::NOTHING;
     for queue in queues {
-        queue.delete_if_left_alone();
+        written = written.and(queue.delete_if_left_alone().await);
     }
+    // If the log has failed, the connection ends as well.
+    let _ = broker.wait_for(written).await;
 }
 
 impl Drop for Session {
@@ -428,7 +437,7 @@ impl Drop for Session {
 mod tests {
     use std::time::Instant;
 
-    use nexo_broker::{Broker, BrokerOptions, NewMessage, PopRequest, Protocol, QueueConfig};
+    use nexo_broker::{BrokerOptions, NewMessage, PopRequest, Protocol, QueueConfig};
     use nexo_log::disk::FaultyDisk;
     use nexo_types::{Millis, QueueName};
 
