@@ -75,7 +75,7 @@ async fn format_2_opens_with_everything_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "writes a fixture, once for each format"]
+#[ignore = "writes a fixture, once for each format; the command is at the head of this file"]
 async fn write_a_fixture() {
     let target = PathBuf::from(std::env::var_os("NEXO_FIXTURE").expect("NEXO_FIXTURE says where to"));
     assert!(!target.exists(), "a fixture is never written again: {}", target.display());
