@@ -264,10 +264,11 @@ impl Shared {
         let mut slots: Vec<(u64, Arc<Slot>)> = self.catalog.all().into_iter().map(measured).collect();
         slots.sort_unstable_by_key(|(bytes, slot)| (std::cmp::Reverse(bytes.checked_ilog2()), slot.id));
         for (_, slot) in slots {
-            if self.message_memory_bytes() <= enough {
+            let too_much = self.message_memory_bytes().saturating_sub(enough);
+            if too_much == 0 {
                 return;
             }
-            let _ = self.with(&slot, |state, _| state.queue.page_out());
+            let _ = self.with(&slot, |state, _| state.queue.page_out(too_much));
         }
     }
 

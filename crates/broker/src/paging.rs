@@ -21,8 +21,8 @@ use crate::slot::{Slot, SlotState};
 
 /// A page ends when this much has been read, however few messages that is.
 const PAGE_BYTES: usize = 2 * 1024 * 1024;
-/// Where pages of several lanes are read together, they may be larger by this.
-const PAGES_BYTES_FACTOR: usize = 4;
+/// Where pages of several lanes are read together, this much more is read: what is wanted lies among much that is not.
+const PAGES_BYTES_FACTOR: usize = 8;
 /// Frames read at first; twice as many each time until the page is full.
 const FRAMES_AT_FIRST: usize = 16;
 /// A message that was copied forward while it was looked for is looked for again, so often.
@@ -309,8 +309,8 @@ impl PagesRead {
     }
 }
 
-/// As [`read_page`], for pages of several lanes of one segment. The first of them sets the pace; the others get what
-/// lies in the same frames, which may be nothing.
+/// As [`read_page`], for pages of several lanes of one segment. Every frame in which one of them has messages is read once for
+/// all, in the order of offsets.
 fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<PagesRead, ReadError> {
     let mut lanes: Vec<LanePage<'_>> = Vec::with_capacity(requests.len());
     for request in requests {
@@ -324,9 +324,7 @@ fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<Pag
             Err(error) => return Err(error),
         }
     }
-    let Some(frames) = lanes.first().map(|lane| lane.frames.clone()) else {
-        return Ok(PagesRead::all_lost(requests));
-    };
+    let frames = frames_of_all(&lanes);
     let segment = requests[0].segment;
     let mut read: Vec<u32> = Vec::new();
     let mut unreadable: Vec<(Position, ReadError)> = Vec::new();
@@ -336,8 +334,7 @@ fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<Pag
         && read.len() < frames.len()
         && bytes < PAGE_BYTES * lanes.len().min(PAGES_BYTES_FACTOR)
     {
-        let part = &frames[read.len()..(read.len() + step).min(frames.len())];
-        let starts: Vec<u32> = part.iter().map(|frame| frame.byte).collect();
+        let starts = frames[read.len()..(read.len() + step).min(frames.len())].to_vec();
         match read_part(log, queue, segment, starts.clone(), &mut lanes, &mut unreadable) {
             Ok(part) => bytes += part,
             Err(ReadError::Retired { .. }) => return Ok(PagesRead::all_lost(requests)),
@@ -353,6 +350,20 @@ fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<Pag
         entries: lanes.into_iter().map(|lane| lane.into_entries(&read)).collect(),
         unreadable,
     })
+}
+
+/// Where the frames begin that hold messages of the lanes, by the first of those messages.
+fn frames_of_all(lanes: &[LanePage<'_>]) -> Vec<u32> {
+    if let [lane] = lanes {
+        return lane.frames.iter().map(|frame| frame.byte).collect();
+    }
+    let mut frames: Vec<(u32, Offset)> =
+        lanes.iter().flat_map(|lane| lane.frames.iter().map(|frame| (frame.byte, frame.first))).collect();
+    frames.sort_unstable();
+    frames.dedup_by_key(|(byte, _)| *byte);
+    // Nearly sorted already: what lies later in the log was pushed later, unless it was copied.
+    frames.sort_by_key(|(_, first)| *first);
+    frames.into_iter().map(|(byte, _)| byte).collect()
 }
 
 fn all_lost(requests: &[PageRequest]) -> Vec<Vec<Entry>> {
@@ -436,11 +447,14 @@ fn read_part(
 /// Takes the wanted messages out of a batch. If they are few, they are copied: a message must not keep many others in
 /// memory that nobody asked for.
 fn take_wanted(batch: &MessageBatch, at: Position, lanes: &mut [LanePage<'_>]) {
+    // The lane is one byte to look at; the set of offsets is a search.
+    let mut lane_of = [None::<u8>; 256];
+    for (at, lane) in (0..=u8::MAX).zip(lanes.iter()) {
+        lane_of[usize::from(lane.request.lane.0)] = Some(at);
+    }
     let mut wanted: Vec<(usize, &BatchItem)> = Vec::new();
     for item in batch.items() {
-        // The lane is one byte to look at; the set of offsets is a search.
-        let priority = batch.priority(item);
-        if let Some(lane) = lanes.iter().position(|lane| lane.request.lane == priority)
+        if let Some(lane) = lane_of[usize::from(batch.priority(item).0)].map(usize::from)
             && lanes[lane].request.offsets.contains(item.offset)
         {
             wanted.push((lane, item));
@@ -461,6 +475,45 @@ fn pick_payloads(frame: &Frame, queue: QueueId, offsets: &[Offset], read: &mut B
         for item in offsets.iter().filter_map(|offset| batch.find(*offset)) {
             // Copied, so that one message does not keep a whole read buffer.
             read.insert(item.offset, Bytes::copy_from_slice(&batch.payload(item)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nexo_core::config::QueueConfig;
+    use nexo_core::message::NewMessage;
+    use nexo_log::disk::MemoryDisk;
+    use nexo_types::{Priority, QueueName};
+
+    use super::*;
+    use crate::broker::Broker;
+    use crate::options::BrokerOptions;
+
+    #[tokio::test]
+    async fn lanes_whose_messages_lie_in_different_frames_are_read_together() {
+        const LANES: u64 = 4;
+        const EACH: u64 = 10;
+        let broker = Broker::open_on(Arc::new(MemoryDisk::new()), BrokerOptions::new("memory")).unwrap();
+        let name = QueueName::new("q").unwrap();
+        broker.create_queue(&name, QueueConfig::default()).await.unwrap();
+        for offset in 0..LANES * EACH {
+            let message = NewMessage { priority: Priority((offset % LANES) as u8), ..NewMessage::new("x") };
+            broker.push(&name, vec![message]).await.unwrap();
+        }
+        let slot = broker.shared.catalog.get(&name).unwrap();
+        let segment = slot.state.lock().queue.peek_after(None, 1).0[0].at.segment;
+        let request = |lane: u64| PageRequest {
+            lane: Priority(lane as u8),
+            segment,
+            offsets: (0..EACH).map(|index| Offset(index * LANES + lane)).collect(),
+        };
+        let requests: Vec<PageRequest> = (0..LANES).rev().map(request).collect();
+        let read = read_pages(&broker.shared.log, slot.id, &requests).unwrap();
+        for (request, entries) in requests.iter().zip(&read.entries) {
+            let offsets: OffsetSet = entries.iter().map(|entry| entry.offset).collect();
+            assert_eq!(offsets, request.offsets);
+            assert!(entries.iter().all(|entry| entry.priority == request.lane && entry.payload.is_some()));
         }
     }
 }

@@ -442,7 +442,7 @@ impl<'a> Rebuild<'a> {
         let present: BTreeSet<SegmentId> = self.log.segments().iter().map(|segment| segment.id).collect();
         for rebuilt in self.queues.values_mut() {
             let queue = &mut rebuilt.queue;
-            queue.page_out();
+            queue.page_out(u64::MAX);
             let mut segments: BTreeSet<SegmentId> = BTreeSet::new();
             queue.bytes_by_segment(|segment, _| {
                 segments.insert(segment);

@@ -276,7 +276,7 @@ mod tests {
         assert!(queue.loose_warm > 0, "some bytes are kept");
         let bound = packed + crate::queue::LOOSE_CACHE_BYTES_MAX;
         assert!(queue.memory_bytes() < bound, "{} of {bound}", queue.memory_bytes());
-        queue.page_out();
+        queue.page_out(u64::MAX);
         queue.check_invariants();
         assert!(queue.memory_bytes() < packed, "{} of {packed} when memory is short", queue.memory_bytes());
         let later = NOW.plus(Millis(500));
@@ -293,10 +293,10 @@ mod tests {
         while queue.decide_due(NOW.plus(Millis(500)), 100).more {}
         assert_eq!(queue.loose_warm, 2);
         queue.add_consumer(ConsumerId(1), Terms::default(), 1);
-        queue.page_out();
+        queue.page_out(u64::MAX);
         assert_eq!(queue.loose_warm, 2, "the consumer gets them next");
         queue.set_credit(ConsumerId(1), 0);
-        queue.page_out();
+        queue.page_out(u64::MAX);
         assert_eq!(queue.loose_warm, 0);
         assert!(queue.loose_cached_bytes > 0, "the log does not have the transient one");
         queue.check_invariants();
@@ -322,7 +322,7 @@ mod tests {
         }
         assert!(queue.is_empty());
         assert!(queue.memory_bytes() > crate::queue::IN_USE_BYTES, "it keeps room for the next messages");
-        queue.page_out();
+        queue.page_out(u64::MAX);
         assert_eq!(queue.memory_bytes(), 0);
     }
 

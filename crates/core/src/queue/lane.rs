@@ -267,7 +267,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::lanes::Lanes;
+    use crate::queue::lanes::{Front, Lanes, READ_TOGETHER_MESSAGES};
 
     fn entry(offset: u64) -> Entry {
         Entry::lost(Offset(offset), Priority(0), nexo_types::Position::default())
@@ -305,8 +305,46 @@ mod tests {
         lanes.push_back(entry(1));
         lanes.check_invariants();
         lanes.remove(Priority(0), Offset(1)).unwrap().unwrap();
-        lanes.page_out_all(crate::queue::lanes::Front::PagedOut);
+        lanes.page_out(u64::MAX, Front::PagedOut);
         assert_eq!((lanes.entry_room(), lanes.memory_bytes()), (0, 0));
         lanes.check_invariants();
+    }
+
+    #[test]
+    fn what_is_delivered_last_leaves_memory_first() {
+        let mut lanes = Lanes::default();
+        let of = |priority: u8, offset: u64| Entry { priority: Priority(priority), ..entry(offset) };
+        let (lanes_count, each) = (4, 3);
+        for offset in 0..lanes_count * each {
+            lanes.push_back(of((offset % lanes_count) as u8, offset));
+        }
+        let full = lanes.memory_bytes();
+        let freed = lanes.page_out(full / 3, Front::Kept);
+        assert_eq!(full - freed, lanes.memory_bytes());
+        assert!(
+            (full / 3..full / 3 * 2).contains(&freed),
+            "a third was asked for, and a lane goes as a whole"
+        );
+        let paged: Vec<u8> = lanes.runs().map(|(lane, ..)| lane.0).collect();
+        assert_eq!(paged, [1, 0], "the most urgent are still there");
+        lanes.page_out(u64::MAX, Front::Kept);
+        assert_eq!(lanes.resident_len(), each, "consumers get the first lane next");
+        lanes.page_out(u64::MAX, Front::PagedOut);
+        assert_eq!(lanes.resident_len(), 0);
+    }
+
+    #[test]
+    fn lanes_are_read_back_together_as_far_as_messages_may_be() {
+        let mut lanes = Lanes::default();
+        for offset in 0..256 * PAGE_MESSAGES {
+            lanes.push_back(Entry { priority: Priority((offset % 256) as u8), ..entry(offset) });
+        }
+        lanes.page_out(u64::MAX, Front::PagedOut);
+        let pages = lanes.wanted_pages();
+        let asked: u64 = pages.iter().map(|page| page.offsets.len()).sum();
+        assert!((READ_TOGETHER_MESSAGES..READ_TOGETHER_MESSAGES + PAGE_MESSAGES).contains(&asked), "{asked}");
+        let order: Vec<u8> = pages.iter().map(|page| page.lane.0).collect();
+        let first: Vec<u8> = (0..=255).rev().take(pages.len()).collect();
+        assert_eq!(order, first, "those whose turn is next");
     }
 }

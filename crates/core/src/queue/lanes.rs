@@ -10,8 +10,9 @@ use super::lane::{Lane, PageRequest, PagedOut, Resident, Run, Stretch, resident_
 use crate::offsets::{OffsetSet, PackedOffsets};
 use crate::wire::{Reader, WireError, Writer};
 
-/// Lanes that are read back together.
-const LANES_AT_A_TIME: usize = 16;
+/// Lanes are read back together until this many messages are asked for. The more, the less often the log is read that holds
+/// all of them side by side.
+pub(super) const READ_TOGETHER_MESSAGES: u64 = if cfg!(test) { 12 } else { 128 * 1024 };
 /// A run whose messages end their lives in no order is looked into again after this.
 const EXPIRY_RECHECK: Millis = Millis::from_secs(10);
 
@@ -279,19 +280,23 @@ impl Lanes {
     /// it: messages of all priorities lie side by side in the log, and to read them once for each would take long.
     pub(crate) fn wanted_pages(&self) -> Vec<PageRequest> {
         let mut pages: Vec<PageRequest> = Vec::new();
+        let mut messages = 0;
         let Some(top) = self.top() else { return pages };
         for lane in self.lanes[top..].iter().filter(|lane| lane.count > 0) {
             let run = lane.wanted_run();
-            match pages.first() {
+            let request = match pages.first() {
                 None => match run {
-                    Some(run) => pages.push(run.request(lane.priority)),
+                    Some(run) => run.request(lane.priority),
                     None => return pages,
                 },
-                Some(first) => pages.extend(
-                    run.filter(|run| run.segment == first.segment).map(|run| run.request(lane.priority)),
-                ),
-            }
-            if pages.len() >= LANES_AT_A_TIME {
+                Some(first) => match run.filter(|run| run.segment == first.segment) {
+                    Some(run) => run.request(lane.priority),
+                    None => continue,
+                },
+            };
+            messages += request.offsets.len();
+            pages.push(request);
+            if messages >= READ_TOGETHER_MESSAGES {
                 break;
             }
         }
@@ -327,33 +332,33 @@ impl Lanes {
         })
     }
 
-    /// Pages out all that can be; gives back how much memory that freed.
-    pub(crate) fn page_out_all(&mut self, front: Front) -> u64 {
+    /// Pages out until this much memory is free or nothing is left that can be: what is delivered last goes first. Gives
+    /// back how much memory that freed.
+    pub(crate) fn page_out(&mut self, bytes: u64, front: Front) -> u64 {
         let mut freed = 0;
-        let mut outs = Vec::new();
         let kept = self.top().filter(|_| front == Front::Kept);
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
+        for index in (0..self.lanes.len()).rev() {
+            let lane = &self.lanes[index];
             let is_front =
                 kept == Some(index) && matches!(lane.stretches.front(), Some(Stretch::Resident(_)));
-            let mut at = usize::from(is_front);
-            while at < lane.stretches.len() {
-                let before = lane.stretches.len();
+            for at in (usize::from(is_front)..lane.stretches.len()).rev() {
+                if freed >= bytes {
+                    return freed;
+                }
+                let lane = &mut self.lanes[index];
                 if let Stretch::Resident(resident) = &mut lane.stretches[at]
                     && resident.entries.is_empty()
                 {
                     // Room that is kept for the next messages.
                     self.idle_room -= resident.entries.capacity();
+                    freed += (resident.entries.capacity() * size_of::<Entry>()) as u64;
                     resident.entries = VecDeque::new();
                 }
+                // This may split it by segment, and join the first part with what is before it.
                 let out = lane.page_out(at);
                 freed += out.bytes;
-                outs.push(out);
-                // Paging out may split a stretch by segment or join it with the one before.
-                at = (at + 1 + lane.stretches.len()).saturating_sub(before);
+                self.note_paged_out(out);
             }
-        }
-        for out in outs {
-            self.note_paged_out(out);
         }
         freed
     }

@@ -108,11 +108,14 @@ impl Queue {
         self.totals.damaged += count;
     }
 
-    /// Leaves in memory only what must be there, and what consumers that wait get next.
-    pub fn page_out(&mut self) {
+    /// Frees this much memory, if messages take so much that can leave it: what is delivered last goes first. What consumers
+    /// that wait get next stays.
+    pub fn page_out(&mut self, bytes: u64) {
         let wanted = !self.config.paused && self.consumers.anyone_waiting();
-        self.lanes.page_out_all(if wanted { Front::Kept } else { Front::PagedOut });
-        self.cool_loose(wanted);
+        let freed = self.lanes.page_out(bytes, if wanted { Front::Kept } else { Front::PagedOut });
+        if freed < bytes {
+            self.cool_loose(wanted);
+        }
         self.rejoined.trim();
         if self.leased.is_empty() {
             self.leased.take();

@@ -158,7 +158,7 @@ impl Queue {
         self.next_offset = self.next_offset.max(self.reserved);
         self.usage.clear();
         self.rates = super::Rates::default();
-        self.page_out();
+        self.page_out(u64::MAX);
     }
 
     /// The chunk as it was when the snapshot began, and how many items it has. `before` has what has changed since.

@@ -54,7 +54,8 @@ enum Op {
     Clear,
     Pause(bool),
     Take(usize),
-    PageOut,
+    /// Frees so many bytes of memory, or as many as can be.
+    PageOut(u64),
     /// A page is asked for, or the answer to an earlier question comes.
     LatePage,
     /// A snapshot is begun, to which later records are applied after a restart.
@@ -162,7 +163,7 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
         1 => Just(Op::Clear),
         1 => any::<bool>().prop_map(Op::Pause),
         1 => (1usize..5).prop_map(Op::Take),
-        2 => Just(Op::PageOut),
+        2 => prop_oneof![Just(u64::MAX), 0u64..2000].prop_map(Op::PageOut),
         2 => Just(Op::LatePage),
         2 => Just(Op::Checkpoint),
         6 => (0usize..4).prop_map(Op::Chunks),

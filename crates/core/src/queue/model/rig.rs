@@ -503,7 +503,7 @@ impl Rig {
                 self.dispatch();
             }
             Op::Take(max) => self.take(*max),
-            Op::PageOut => self.queue.page_out(),
+            Op::PageOut(bytes) => self.queue.page_out(*bytes),
             Op::LatePage => self.late_page(),
             Op::Checkpoint => self.checkpoint(),
             Op::Chunks(count) => self.take_chunks(*count),
