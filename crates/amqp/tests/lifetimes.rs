@@ -59,9 +59,9 @@ async fn a_client_that_never_closes_its_socket_is_not_waited_for_without_end() {
     close(&mut silent).await;
     close(&mut talkative).await;
     assert!(talkative.next().await.is_none(), "the broker says no more");
-    assert_eq!(connections(), 2, "both sockets are open");
     within(async {
         while connections() > 0 {
+            assert!(connections() == 2 || began.elapsed() >= close_max, "both are waited for");
             // What it still writes does not keep it longer.
             let _ = talkative.stream.write_all(b"more").await;
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -76,12 +76,13 @@ async fn a_client_that_never_closes_its_socket_is_not_waited_for_without_end() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_stops_does_not_wait_for_clients_that_stay() {
-    let mut served = Served::start().await;
+    let options = nexo_amqp::Options { close_max: Duration::from_secs(3600), ..Default::default() };
+    let mut served = Served::start_with(options).await;
     let mut client = served.client().await;
     close(&mut client).await;
     served.begin_stop();
-    let stopped = tokio::time::timeout(Duration::from_secs(4), served.stopped()).await;
-    assert!(stopped.is_ok(), "a connection that has ended is not waited for");
+    // A connection that has ended is not waited for: this would take an hour.
+    served.stopped().await;
     drop(client);
 }
 

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::*;
 use nexo_broker::{
     Backoff, CreateError, DeadLetters, DeathReason, Durability, Fate, NewMessage, Overflow, PopRequest,
@@ -53,10 +55,11 @@ async fn a_pop_that_is_given_up_leaves_the_message() {
 
 #[tokio::test]
 async fn a_lease_that_ends_brings_the_message_back_and_the_old_receipt_is_refused() {
-    let config = QueueConfig { visibility: Millis(30), ..QueueConfig::default() };
-    let (broker, q) = with_queue(config).await;
+    let (broker, q) = with_queue(QueueConfig::default()).await;
     push(&broker, &q, "work").await;
-    let first = pop(&broker, &q, 1).await;
+    // Only the first lease is short: the second must not end as well on a slow machine.
+    let request = PopRequest { max: 1, wait: Millis::ZERO, visibility: Some(Millis(30)), bytes_max: None };
+    let first = broker.pop(&q, request).await.unwrap();
     let second = pop_wait(&broker, &q).await;
     assert_eq!(second[0].attempt, 2);
     let answer = broker.ack(&receipts(&first)).await.remove(0);
@@ -66,12 +69,14 @@ async fn a_lease_that_ends_brings_the_message_back_and_the_old_receipt_is_refuse
 
 #[tokio::test]
 async fn an_extended_lease_holds() {
-    let config = QueueConfig { visibility: Millis(50), ..QueueConfig::default() };
+    let config = QueueConfig { visibility: Millis::from_secs(600), ..QueueConfig::default() };
     let (broker, q) = with_queue(config).await;
     push(&broker, &q, "long").await;
     push(&broker, &q, "short").await;
     let held = pop(&broker, &q, 2).await;
-    broker.extend(&receipts(&held[..1]), Millis::from_secs(60)).await.remove(0).unwrap();
+    let until = broker.extend(&receipts(&held[..1]), Millis::from_secs(3600)).await.remove(0).unwrap();
+    assert!(until > held[0].lease_until.unwrap());
+    broker.extend(&receipts(&held[1..]), Millis(50)).await.remove(0).unwrap();
     assert_eq!(bodies(&pop_wait(&broker, &q).await), ["short"], "only the other one comes back");
     ack(&broker, &held[..1]).await;
     broker.shutdown().await;
@@ -103,10 +108,14 @@ async fn a_rejected_message_comes_back_to_its_own_place() {
 #[tokio::test]
 async fn a_delayed_message_is_seen_when_its_time_has_come() {
     let (broker, q) = with_queue(QueueConfig::default()).await;
-    push_message(&broker, &q, NewMessage { delay: Millis(60), ..NewMessage::new("later") }).await;
+    push_message(&broker, &q, NewMessage { delay: Millis::from_secs(3600), ..NewMessage::new("much later") })
+        .await;
     assert!(pop(&broker, &q, 1).await.is_empty());
     assert_eq!(broker.queue_stats(&q).unwrap().delayed, 1);
+    let pushed = Instant::now();
+    push_message(&broker, &q, NewMessage { delay: Millis(60), ..NewMessage::new("later") }).await;
     let late = pop_wait(&broker, &q).await;
+    assert!(pushed.elapsed() >= Duration::from_millis(60), "its time has not come");
     assert_eq!(bodies(&late), ["later"]);
     broker.shutdown().await;
 }
@@ -302,16 +311,22 @@ async fn a_life_of_nothing_is_for_those_who_wait() {
 async fn two_phase_acknowledgement_sends_again_until_received() {
     let config = QueueConfig {
         receipt_timeout: Some(Millis(40)),
-        visibility: Millis::from_secs(60),
+        visibility: Millis::from_secs(7200),
         ..QueueConfig::default()
     };
     let (broker, q) = with_queue(config).await;
     push(&broker, &q, "work").await;
     assert_eq!(pop(&broker, &q, 1).await[0].attempt, 1);
+    // The next one has time to be received, also on a slow machine.
+    let patient = |config: &QueueConfig| QueueConfig {
+        receipt_timeout: Some(Millis::from_secs(3600)),
+        ..config.clone()
+    };
+    broker.update_queue(&q, patient).await.unwrap();
     let again = pop_wait(&broker, &q).await;
     assert_eq!(again[0].attempt, 2, "it was not received, so it is sent again");
     let until = broker.received(&receipts(&again)).await.remove(0).unwrap();
-    assert!(until.0 > again[0].lease_until.unwrap().0 + 30_000, "now the work has its own time");
+    assert!(until.0 > again[0].lease_until.unwrap().0 + 1_800_000, "now the work has its own time");
     let twice = broker.received(&receipts(&again)).await.remove(0);
     assert!(matches!(twice, Err(SettleError::AlreadyReceived { .. })), "{twice:?}");
     ack(&broker, &again).await;

@@ -35,6 +35,9 @@ pub const SEALED_FILES_OPEN_MAX: usize = 64;
 /// directories, the active segment, the prepared one, those being sealed and those being made or read.
 pub const OPEN_FILES_MAX: usize = SEALED_FILES_OPEN_MAX + 32;
 
+/// The thread that writes and syncs what was appended.
+pub(crate) const WRITER_THREAD: &str = "nexo-log-writer";
+
 /// A log on a disk. A clone is the same log; it is closed when the last one is dropped.
 #[derive(Clone, Debug)]
 pub struct Log {
@@ -103,7 +106,7 @@ impl Log {
             lock: Mutex::new(Some(lock)),
         });
         let threads = Threads {
-            writer: spawn("nexo-log-writer", &shared, writer::run)?,
+            writer: spawn(WRITER_THREAD, &shared, writer::run)?,
             keeper: spawn("nexo-log-keeper", &shared, keeper::run)?,
         };
         let handle = Handle { shared, threads: Mutex::new(Some(threads)) };

@@ -181,8 +181,14 @@ fn a_backlog_is_filled_and_comes_back_whole() {
     let report = bench(&server, &url, &[&args[..], &["--short", "200ms", "--broker-data", &data]].concat());
     assert_eq!(number(&report, "/consumed"), 20_000.0);
     assert!(number(&report, "/disk_bytes_per_message") >= 0.0);
-    let ratio = number(&report, "/drained_per_second") / number(&report, "/short_queue_per_second");
-    assert!((number(&report, "/drain_ratio") - ratio).abs() < 1e-6);
+    let short = number(&report, "/short_queue_per_second");
+    // On a busy machine nothing may come in so short a time: then there is nothing to compare with.
+    if short == 0.0 {
+        assert!(report["drain_ratio"].is_null(), "{report}");
+    } else {
+        let ratio = number(&report, "/drained_per_second") / short;
+        assert!((number(&report, "/drain_ratio") - ratio).abs() < 1e-6);
+    }
 }
 
 #[test]
@@ -314,8 +320,10 @@ fn a_consumer_that_sleeps_takes_one_message_a_time() {
     let slow = ["--consumer-pause", "50ms", "--ack", "1", "--prefetch", "10", "--drain", "0s"];
     let report = bench(&server, &url, &[&["throughput"], &BRIEF[..], &slow].concat());
     let consumed = number(&report, "/consumed_per_second");
-    assert!(consumed > 0.0 && consumed <= 30.0, "one each 50 ms, not {consumed} a second");
-    assert!(number(&report, "/published_per_second") > consumed);
+    assert!(consumed <= 30.0, "one each 50 ms, not {consumed} a second");
+    // Of the whole run: a busy machine may do nothing in the half second that is measured.
+    assert!(number(&report, "/totals/consumed") > 0.0, "{report}");
+    assert!(number(&report, "/left") > 0.0, "{report}");
     let over_native = ["bench", "throughput", "--url", "http://127.0.0.1:1", "--consumer-pause", "1ms"];
     let refused = server.run(&over_native).error();
     assert!(refused.contains("--consumer-pause needs AMQP"), "{refused}");
@@ -351,24 +359,39 @@ fn peak_bytes(pid: u32) -> u64 {
     kib * 1024
 }
 
-/// Without anything that keeps them even, consumers of small messages get a quarter or less of what is published. With
-/// twenty queues this build is too slow for those to tell publishers that hold consumers up from consumers that are slow:
-/// `cargo xtask bench abuse --only flow` judges that.
+/// Messages that all queues have taken, and those of them that were acknowledged.
+fn pushed_and_acked(server: &Server) -> (u64, u64) {
+    let queues = server.json(&["queue", "list"]);
+    let sum = |count: &str| queues.iter().filter_map(|queue| queue["stats"][count].as_u64()).sum();
+    (sum("pushed"), sum("acked"))
+}
+
+/// Without anything that keeps them even, consumers of small messages get a quarter or less of what is published, for as
+/// long as it goes on. So it goes on until they had half of all: a busy machine may hold them up for a while. With
+/// twenty queues this build is too slow to tell publishers that hold consumers up from consumers that are slow:
+/// `cargo xtask bench abuse --only flow` judges that, and how fast it is.
 #[test]
 fn publishers_do_not_starve_consumers() {
     const BOUND: u64 = 256 << 20;
-    for kind in [
-        &["--publishers", "4", "--consumers", "4", "--ack", "100"][..],
-        &["--publishers", "20", "--consumers", "20", "--queues", "20", "--ack", "10", "--size", "4000"],
+    // What is published at least: several times what may be ready before publishers are slowed.
+    for (least, kind) in [
+        (100_000, &["--publishers", "4", "--consumers", "4", "--ack", "100"][..]),
+        (
+            20_000,
+            &["--publishers", "20", "--consumers", "20", "--queues", "20", "--ack", "10", "--size", "4000"],
+        ),
     ] {
         let (server, url) = amqp_server();
-        let times = ["--duration", "2s", "--warmup", "1s", "--drain", "0s"];
-        let report = bench(&server, &url, &[&["throughput"], kind, &times[..]].concat());
-        let (published, consumed) =
-            (number(&report, "/published_per_second"), number(&report, "/consumed_per_second"));
-        assert!(published > 0.0, "{kind:?}");
-        assert!(consumed >= published / 2.0, "{kind:?}: {published} a second published, {consumed} consumed");
+        let args = ["bench", "throughput", "--url", &url, "--duration", "10m", "--drain", "0s"];
+        let mut run = Process::spawn(&mut server.command(&[&args[..], kind].concat()));
+        eventually("consumers get half of what is published", || {
+            let (pushed, acked) = pushed_and_acked(&server);
+            println!("{kind:?}: {pushed} published, {acked} acknowledged");
+            pushed >= least && acked >= pushed / 2
+        });
         let peak = peak_bytes(server.pid());
         assert!(peak <= BOUND / 2 * 3, "{kind:?}: {} MiB", peak >> 20);
+        run.signal(Signal::INT);
+        run.finish().ok();
     }
 }

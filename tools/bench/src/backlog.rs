@@ -83,7 +83,8 @@ pub fn run(options: &BacklogOptions, watch: Watch<'_>) -> anyhow::Result<Backlog
     // Only now, so that the broker was empty before.
     let short_queue_per_second = short_queue(options, watch)?;
     found.short_queue_per_second = short_queue_per_second;
-    found.drain_ratio = short_queue_per_second.map(|short| found.drained_per_second / short);
+    let compared = short_queue_per_second.filter(|short| *short > 0.0);
+    found.drain_ratio = compared.map(|short| found.drained_per_second / short);
     Ok(found)
 }
 

@@ -366,7 +366,7 @@ def test_an_automatic_cycle_is_cut(channel, name):
         )
     publish(channel, one, "round and round")
     time.sleep(0.6)
-    assert depth(channel, one) == depth(channel, two) == 0
+    eventually(lambda: depth(channel, one) == depth(channel, two) == 0)
 
 
 def test_a_queue_that_dead_letters_to_itself_by_expiry_drops(channel, name):
@@ -378,7 +378,7 @@ def test_a_queue_that_dead_letters_to_itself_by_expiry_drops(channel, name):
     )
     publish(channel, queue)
     time.sleep(0.4)
-    assert_empty(channel, queue)
+    eventually(lambda: depth(channel, queue) == 0)
 
 
 def test_a_cycle_with_a_rejection_goes_on(channel, name):

@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from pika import spec
 
+# The longest wait for what must come, on a busy machine.
+PATIENCE = 30
 HEADER = b"AMQP\x00\x00\x09\x01"
 METHOD, CONTENT_HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 END = 0xCE
@@ -61,7 +63,7 @@ def table(*fields):
 class Wire:
     """A connection of which every step is the test's own."""
 
-    def __init__(self, url, connect_timeout=5):
+    def __init__(self, url, connect_timeout=PATIENCE):
         parts = urlsplit(url)
         self.user = unquote(parts.username or "guest")
         self.password = unquote(parts.password or "guest")
@@ -110,7 +112,7 @@ class Wire:
 
     # Reading
 
-    def read_exactly(self, count, timeout=5):
+    def read_exactly(self, count, timeout=PATIENCE):
         """This many bytes, or None when the peer closed first."""
         self.socket.settimeout(timeout)
         while len(self.unread) < count:
@@ -124,7 +126,7 @@ class Wire:
         data, self.unread = self.unread[:count], self.unread[count:]
         return data
 
-    def read_frame(self, timeout=5):
+    def read_frame(self, timeout=PATIENCE):
         """The next frame of any kind, or None when the peer closed."""
         head = self.read_exactly(7, timeout)
         if head is None:
@@ -136,14 +138,14 @@ class Wire:
         assert rest[-1] == END, f"a frame ended with {rest[-1]:#x}"
         return Frame(kind, channel, rest[:-1])
 
-    def next_frame(self, timeout=5):
+    def next_frame(self, timeout=PATIENCE):
         """The next frame that is not a heartbeat."""
         while True:
             found = self.read_frame(timeout)
             if found is None or found.kind != HEARTBEAT:
                 return found
 
-    def expect(self, kind, timeout=5):
+    def expect(self, kind, timeout=PATIENCE):
         """The next method, which must be of this class."""
         found = self.next_frame(timeout)
         assert found is not None, f"the broker closed the socket; expected {kind.NAME}"
@@ -160,7 +162,7 @@ class Wire:
         self.send_method(0, spec.Connection.CloseOk())
         return close
 
-    def expect_eof(self, timeout=5):
+    def expect_eof(self, timeout=PATIENCE):
         """The broker closes the socket without a further frame other than heartbeats."""
         found = self.next_frame(timeout)
         assert found is None, f"expected the end of the socket, got {found}"
@@ -220,7 +222,7 @@ class Wire:
         self.call(number, spec.Channel.Open(), spec.Channel.OpenOk)
         return self
 
-    def read_content(self, timeout=5):
+    def read_content(self, timeout=PATIENCE):
         """The content header's bytes after the body size, and the body, of the method just read."""
         header = self.next_frame(timeout)
         assert header.kind == CONTENT_HEADER, header

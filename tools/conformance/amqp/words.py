@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+from wire import PATIENCE
 
 
 def publish(channel, queue, body="hello", exchange="", **properties):
@@ -18,7 +19,7 @@ def round_trip(channel):
     channel.exchange_declare("amq.direct", passive=True)
 
 
-def fetch(channel, queue, timeout=5, auto_ack=True):
+def fetch(channel, queue, timeout=PATIENCE, auto_ack=True):
     """The next message of a queue, waiting for it: (method, properties, body)."""
     end = time.monotonic() + timeout
     while True:
@@ -29,7 +30,7 @@ def fetch(channel, queue, timeout=5, auto_ack=True):
         time.sleep(0.02)
 
 
-def bodies(channel, queue, count, timeout=5):
+def bodies(channel, queue, count, timeout=PATIENCE):
     """The bodies of the next messages of a queue, which are acknowledged."""
     return [fetch(channel, queue, timeout)[2].decode() for _ in range(count)]
 
@@ -56,7 +57,7 @@ def assert_empty(channel, queue):
     assert channel.basic_get(queue, auto_ack=True) == (None, None, None)
 
 
-def eventually(check, timeout=5):
+def eventually(check, timeout=PATIENCE):
     """Waits until this is true."""
     end = time.monotonic() + timeout
     while not (result := check()):
@@ -84,7 +85,7 @@ class Inbox:
     def tags(self):
         return [method.delivery_tag for method, _, _ in self.messages]
 
-    def wait(self, count, timeout=5):
+    def wait(self, count, timeout=PATIENCE):
         """Waits until this many messages have come in all."""
         end = time.monotonic() + timeout
         while len(self.messages) < count:

@@ -119,8 +119,10 @@ def test_a_chain(running):
 
 
 def test_a_worker_answers_remote_control(running):
-    assert any(
-        "pong" in list(answer.values())[0].get("ok", "") for answer in shop.app.control.ping(timeout=5)
+    wait_until(
+        lambda: any(
+            "pong" in list(answer.values())[0].get("ok", "") for answer in shop.app.control.ping(timeout=2)
+        )
     )
 
 

@@ -228,7 +228,7 @@ test('a wrong password is refused', async () => {
   await assert.rejects(amqp.connect(wrong.href), /ACCESS_REFUSED|ACCESS-REFUSED/);
 });
 
-test('heartbeats keep an idle connection up', { timeout: 10_000 }, async () => {
+test('heartbeats keep an idle connection up', { timeout: 40_000 }, async () => {
   const idle = await amqp.connect(`${URL}?heartbeat=1`);
   idle.on('error', (error) => assert.fail(error));
   await sleep(3500);

@@ -24,7 +24,8 @@ def test_each_message_wakes_one_of_those_that_wait(sqs, queue):
     got, lock = [], threading.Lock()
 
     def wait():
-        messages = receive(sqs, queue, wait=20)
+        # One each: a thread that is late finds two, and leaves another nothing to wait for.
+        messages = receive(sqs, queue, wait=20, most=1)
         with lock:
             got.append([message["Body"] for message in messages])
 
@@ -52,7 +53,11 @@ def test_a_client_that_goes_away_takes_no_message_with_it(sqs, queue):
     time.sleep(0.5)
     for number in range(20):
         sqs.send_message(QueueUrl=queue, MessageBody=str(number), **sends(queue, group=str(number)))
-    assert attributes_of(sqs, queue)["ApproximateNumberOfMessagesNotVisible"] == "0"
+    # The broker may learn late that a client is gone. Then it takes back what it gave it, long before a lease ends.
+    end = time.monotonic() + 20
+    while attributes_of(sqs, queue)["ApproximateNumberOfMessagesNotVisible"] != "0":
+        assert time.monotonic() < end, "a client that is gone has a message"
+        time.sleep(0.05)
     bodies = {message["Body"] for _ in range(2) for message in receive(sqs, queue)}
     assert len(bodies) == 20
 

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 pub const MAX: FrameMax = FrameMax::new(131_072).unwrap();
 /// Properties of a message that survives a restart, and of one that need not.
 pub const PERSISTENT: &[u8] = &[0x10, 0, 2];

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{CutMode, Disk, DiskFile, DiskLock, MemoryDisk, Room};
+use crate::log::WRITER_THREAD;
 
 /// `EIO`, as a dying disk gives it.
 const EIO: i32 = 5;
@@ -117,12 +118,13 @@ impl FaultyDisk {
         self.faults.lock().fail_at = Some(n);
     }
 
-    /// Fails the next sync of a file with `EIO`, once.
+    /// Fails the next sync of what was appended to the log with `EIO`, once. Segments that are prepared or sealed beside it
+    /// do not count: when that happens is chance.
     pub fn fail_next_sync(&self) {
         self.faults.lock().fail_next_sync = true;
     }
 
-    /// Fails the next write with `EIO`, once.
+    /// Fails the next write of what was appended to the log with `EIO`, once. As above, nothing else counts.
     pub fn fail_next_write(&self) {
         self.faults.lock().fail_next_write = true;
     }
@@ -206,10 +208,12 @@ impl FaultyDisk {
         if let Some((_, errno)) = faults.short_at.take_if(|(at, _)| *at == n && kind != Operation::Sync) {
             return Err(io::Error::from_raw_os_error(errno));
         }
-        if faults.fail_at.take_if(|at| *at == n).is_some()
-            || (kind == Operation::Sync && std::mem::take(&mut faults.fail_next_sync))
-            || (kind == Operation::Write && std::mem::take(&mut faults.fail_next_write))
-        {
+        let fails_next = match kind {
+            Operation::Sync if is_log_writer() => std::mem::take(&mut faults.fail_next_sync),
+            Operation::Write if is_log_writer() => std::mem::take(&mut faults.fail_next_write),
+            Operation::Sync | Operation::Write | Operation::Other => false,
+        };
+        if fails_next || faults.fail_at.take_if(|at| *at == n).is_some() {
             return Err(io::Error::from_raw_os_error(EIO));
         }
         if faults.cut_at == Some(n) {
@@ -256,6 +260,11 @@ impl FaultyDisk {
         }
         Ok(())
     }
+}
+
+/// Whether it is the thread that writes what was appended.
+fn is_log_writer() -> bool {
+    std::thread::current().name() == Some(WRITER_THREAD)
 }
 
 fn power_is_off() -> io::Error {
