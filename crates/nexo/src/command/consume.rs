@@ -137,6 +137,26 @@ async fn consume(
     while !consumer.is_done() {
         consumer.start_work();
         tokio::select! {
+            // Whoever asked for an end before a command ended gets no other one started. Nothing of this is always ready: a
+            // command ends for each message that is here, and those are no more than the credit.
+            biased;
+            (_, code) = signals.next() => {
+                if consumer.stopping {
+                    consumer.give_up().await;
+                    return Ok(End::Interrupted(ExitCode::from(u8::try_from(code).unwrap_or(1))));
+                }
+                consumer.stop(link).await;
+                if consumer.runs_commands() {
+                    note(format_args!(
+                        "nexo: consume '{}': waiting for what still runs; a second signal ends it",
+                        consumer.terms.queue,
+                    ));
+                }
+            }
+            _ = leases.tick() => consumer.extend(link).await,
+            Some(end) = consumer.work.join_next(), if !consumer.work.is_empty() => {
+                consumer.work_ended(link, end?).await?;
+            }
             reply = link.replies.message() => match reply {
                 Ok(Some(proto::SubscribeResponse { event: Some(event) })) => match event {
                     Event::Started(_) => {
@@ -154,17 +174,6 @@ async fn consume(
                 Err(status) if is_lost(&status) => return Ok(End::Lost(said(&status))),
                 Err(status) => return Err(status).asked(format!("consume '{}'", consumer.terms.queue)),
             },
-            Some(end) = consumer.work.join_next(), if !consumer.work.is_empty() => {
-                consumer.work_ended(link, end?).await?;
-            }
-            _ = leases.tick() => consumer.extend(link).await,
-            (_, code) = signals.next() => {
-                if consumer.stopping {
-                    consumer.give_up().await;
-                    return Ok(End::Interrupted(ExitCode::from(u8::try_from(code).unwrap_or(1))));
-                }
-                consumer.stop(link).await;
-            }
         }
     }
     Ok(End::Done)

@@ -211,6 +211,11 @@ impl Consumer {
         self.give_back(link, unseen).await;
     }
 
+    /// Whether a command is at work on a message.
+    pub(crate) fn runs_commands(&self) -> bool {
+        self.program.is_some() && !self.work.is_empty()
+    }
+
     /// Nobody has looked at these: the delivery does not count.
     async fn give_back(&mut self, link: &Link, messages: impl IntoIterator<Item = proto::Message>) {
         let receipts: Vec<String> = messages.into_iter().map(|message| message.receipt).collect();

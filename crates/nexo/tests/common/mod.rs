@@ -240,11 +240,12 @@ impl Process {
 
     /// The next line of standard output; `None` if there is none any more.
     pub fn first_line(&mut self) -> Option<String> {
-        match self.stdout.as_ref().unwrap().recv_timeout(PATIENCE) {
-            Ok(line) => Some(line.trim_end_matches('\n').to_owned()),
-            Err(mpsc::RecvTimeoutError::Disconnected) => None,
-            Err(mpsc::RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}"),
-        }
+        next_line(self.stdout.as_ref().unwrap())
+    }
+
+    /// The next line of standard error; `None` if there is none any more.
+    pub fn first_error_line(&mut self) -> Option<String> {
+        next_line(self.stderr.as_ref().unwrap())
     }
 
     pub fn signal(&self, signal: Signal) {
@@ -280,6 +281,14 @@ impl Process {
             stdout: collect(self.stdout.take()),
             stderr: collect(self.stderr.take()),
         }
+    }
+}
+
+fn next_line(lines: &mpsc::Receiver<String>) -> Option<String> {
+    match lines.recv_timeout(PATIENCE) {
+        Ok(line) => Some(line.trim_end_matches('\n').to_owned()),
+        Err(mpsc::RecvTimeoutError::Disconnected) => None,
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}"),
     }
 }
 
