@@ -383,8 +383,8 @@ impl Shared {
             }
         }
         // Whoever asks for what is there now waits for this as for a page.
-        let busy = matches!(outcome, Err(AppendError::Busy));
-        let caught_up = std::mem::replace(&mut state.busy, busy) && !busy;
+        let unfinished = matches!(outcome, Ok(true) | Err(AppendError::Busy));
+        let caught_up = std::mem::replace(&mut state.unfinished, unfinished) && !unfinished;
         let again = match outcome {
             Ok(more) => more.then_some(now),
             Err(error) => {
