@@ -53,20 +53,29 @@ impl DeadLetterMove {
     /// # Errors
     /// If some could not be moved now, with those; it is tried again, but nobody may be told that it is done.
     pub(crate) async fn wait(&mut self, shared: &Arc<Shared>) -> Result<(), (QueueError, Vec<Offset>)> {
-        let done = self.done.take().unwrap_or_else(|| shared.try_move(&self.slot, &self.deaths));
-        // Without an answer the broker is stopping, and what was not moved is still marked.
-        let outcome = done.await.unwrap_or(Ok(()));
-        let all = || self.deaths.iter().map(|death| death.offset);
-        let left: Vec<Offset> = {
-            let state = self.slot.state.lock();
-            all().filter(|offset| state.queue.dying(*offset).is_some()).collect()
-        };
+        let (mut outcome, mut left) = self.attempt(shared).await;
+        if !left.is_empty() && outcome.is_ok() && shared.refuse_if_stopping().is_ok() {
+            // Another move took them along and failed. What is in the way may be gone by now, and if not, it is known
+            // what that is.
+            (outcome, left) = self.attempt(shared).await;
+        }
         if !left.is_empty() {
             return Err((self.refusal(shared, outcome, left.len()), left));
         }
+        let all = || self.deaths.iter().map(|death| death.offset);
         // What moved them lies before this, in the log.
         let written = Written::at(shared.log.unwritten().1, self.urgency);
         shared.wait_for(written).await.map_err(|error| (error, all().collect()))
+    }
+
+    /// Waits for the attempt under way, or for a new one. Gives back what came of it, and those that are still here.
+    async fn attempt(&mut self, shared: &Arc<Shared>) -> (Result<(), QueueError>, Vec<Offset>) {
+        let done = self.done.take().unwrap_or_else(|| shared.try_move(&self.slot, &self.deaths));
+        // Without an answer the broker is stopping, and what was not moved is still marked.
+        let outcome = done.await.unwrap_or(Ok(()));
+        let state = self.slot.state.lock();
+        let all = self.deaths.iter().map(|death| death.offset);
+        (outcome, all.filter(|offset| state.queue.dying(*offset).is_some()).collect())
     }
 
     fn refusal(&self, shared: &Shared, outcome: Result<(), QueueError>, left: usize) -> QueueError {
@@ -80,5 +89,47 @@ impl DeadLetterMove {
             Some(why) => QueueError::DiskFull { reason: format!("{reason}: {why}") },
             None => QueueError::Unavailable { reason },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nexo_core::config::QueueConfig;
+    use nexo_core::message::NewMessage;
+    use nexo_log::disk::MemoryDisk;
+    use nexo_types::{Millis, QueueName};
+
+    use super::*;
+    use crate::broker::Broker;
+    use crate::handle::decide_settle;
+    use crate::options::BrokerOptions;
+    use crate::request::{PopRequest, Settle};
+
+    /// Another one took these dead letters along and found no room; by now there is some.
+    #[tokio::test]
+    async fn what_somebody_else_could_not_move_is_tried_again() {
+        let broker = Broker::open_on(Arc::new(MemoryDisk::new()), BrokerOptions::new("memory")).unwrap();
+        let queue = QueueName::new("q").unwrap();
+        let config = QueueConfig { max_attempts: Some(5), ..QueueConfig::default() };
+        broker.create_queue(&queue, config).await.unwrap();
+        broker.push(&queue, vec![NewMessage::new("x")]).await.unwrap();
+        let request = PopRequest { max: 1, wait: Millis::ZERO, visibility: None, bytes_max: None };
+        let held = broker.pop(&queue, request).await.unwrap();
+        let shared = &broker.shared;
+        let slot = shared.catalog.get(&queue).unwrap();
+        let held = [(held[0].offset, held[0].attempt)];
+        let deaths = {
+            let mut state = slot.state.lock();
+            decide_settle(&mut state.queue, shared.clock.now(), &held, Settle::Reject).deaths
+        };
+        assert_eq!(deaths.len(), 1);
+        let (send, done) = oneshot::channel();
+        send.send(Ok(())).unwrap();
+        let urgency = Urgency::Synced;
+        let mut moving = DeadLetterMove { slot: Arc::clone(&slot), deaths, urgency, done: Some(done) };
+        moving.wait(shared).await.unwrap();
+        let dead = broker.queue(&QueueName::new("q_dlq").unwrap()).unwrap();
+        assert_eq!((dead.counts().0, slot.state.lock().queue.len()), (1, 0));
+        broker.shutdown().await;
     }
 }

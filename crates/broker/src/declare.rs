@@ -74,7 +74,7 @@ impl Broker {
         declaration.config.check(name)?;
         loop {
             match self.try_declare(name, &declaration) {
-                Err(CreateError::Queue(QueueError::Busy)) => self.shared.until_room().await,
+                Err(CreateError::Queue(QueueError::Busy { .. })) => self.shared.until_room().await,
                 done => return done,
             }
         }
@@ -148,7 +148,7 @@ impl Broker {
     ) -> Result<(u64, Written), DeleteError> {
         loop {
             match self.try_delete(name, only_if) {
-                Err(DeleteError::Queue(QueueError::Busy)) => self.shared.until_room().await,
+                Err(DeleteError::Queue(QueueError::Busy { .. })) => self.shared.until_room().await,
                 done => return done,
             }
         }
@@ -214,7 +214,7 @@ impl QueueHandle {
             match self.shared.remove_queue(&self.slot, check) {
                 Ok(Ok((written, _))) => return written,
                 Ok(Err(())) => return Written::NOTHING,
-                Err(QueueError::Busy) => self.shared.until_room().await,
+                Err(QueueError::Busy { .. }) => self.shared.until_room().await,
                 // The subscription that ended last was faster.
                 Err(QueueError::NotFound { .. }) => return self.shared.catalog.last_delete(),
                 Err(error) => {

@@ -48,15 +48,26 @@ pub enum QueueError {
         /// In words for whoever has to make room.
         reason: String,
     },
-    /// The disk is behind. Nothing was changed; it may be tried again when the disk has caught up.
-    #[error("the disk is behind")]
-    Busy,
+    /// The disk is behind, or others hold the queue. Nothing was changed; it may be tried again soon.
+    #[error("{reason}")]
+    Busy {
+        /// Which queue, and what it waits for.
+        reason: String,
+    },
     /// The log takes no more records.
     #[error("{reason}")]
     Unavailable {
         /// Why, in words for whoever has to mend it.
         reason: String,
     },
+}
+
+impl QueueError {
+    /// Whether it may be tried again soon, when the disk has caught up.
+    #[must_use]
+    pub const fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy { .. })
+    }
 }
 
 /// A queue that could not be created or changed.

@@ -137,6 +137,12 @@ impl Broker {
         (bytes > UNWRITTEN_BYTES_MAX).then(|| Written::at(end, Urgency::Written))
     }
 
+    /// Bytes that wait to be written.
+    #[must_use]
+    pub fn unwritten_bytes(&self) -> usize {
+        self.shared.log.unwritten().0
+    }
+
     /// Everything that was written down so far.
     #[must_use]
     pub fn all_so_far(&self) -> Written {
@@ -269,7 +275,7 @@ impl QueueHandle {
         let refused = match &pushed {
             Ok(pushed) => pushed.refused.len(),
             // It is tried again.
-            Err(QueueError::DiskFull { .. } | QueueError::Busy) => return pushed,
+            Err(QueueError::DiskFull { .. } | QueueError::Busy { .. }) => return pushed,
             Err(QueueError::NotFound { .. } | QueueError::Unavailable { .. }) => count,
         };
         self.shared.count(self.protocol, |traffic| traffic.pushed(count - refused, refused));
@@ -317,7 +323,7 @@ impl QueueHandle {
             Ok(pushed) => Ok(PushedBundle { evenness, ..pushed }),
             Err((error, untaken)) => {
                 *bundle = Some(untaken);
-                Err(self.shared.refused(&error))
+                Err(self.shared.refused_for(&self.slot.name, &error))
             }
         }
     }
@@ -469,8 +475,8 @@ impl QueueHandle {
             let (slice, rest) = left.split_at(left.len().min(SETTLE_SLICE));
             match self.settle(slice, what) {
                 Ok(()) => left = rest,
-                Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy)) => {
-                    if error != QueueError::Busy {
+                Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. })) => {
+                    if !error.is_busy() {
                         tracing::warn!(queue = %self.slot.name, messages = left.len(), %error, "settled when there is room");
                     }
                     // Not those before: somebody else may have them by now.
@@ -551,7 +557,7 @@ impl QueueHandle {
             }
             Err(error) => {
                 self.shared.bury_soon(&self.slot, deaths);
-                Err(self.shared.refused(&error))
+                Err(self.shared.refused_for(&self.slot.name, &error))
             }
         }
     }

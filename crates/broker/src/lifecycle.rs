@@ -119,7 +119,9 @@ impl Shared {
         loop {
             match self.remove_queue(slot, check) {
                 // Without any lock.
-                Err(QueueError::Busy) if !self.stopping.load(Ordering::Relaxed) => self.log.wait_for_room(),
+                Err(QueueError::Busy { .. }) if !self.stopping.load(Ordering::Relaxed) => {
+                    self.log.wait_for_room()
+                }
                 Err(error) => {
                     tracing::debug!(queue = %slot.name, %error, "an unused queue was not deleted");
                     return;

@@ -99,7 +99,7 @@ impl Broker {
                     outcomes.extend(rest);
                     break;
                 }
-                Err(error) => return Err(self.shared.refused(&error)),
+                Err(error) => return Err(self.shared.refused_for(name, &error)),
             };
             written = written.and(round.written);
             if round.busy_from < wanted.len() {
@@ -412,7 +412,7 @@ impl Broker {
                 .shared
                 .on_worker(Work::Move, move || shared.redrive_part(&part_slot, &part, before, step, seen))
                 .await?;
-            if matches!(part, Err(QueueError::Busy)) {
+            if matches!(part, Err(QueueError::Busy { .. })) {
                 self.shared.until_room().await;
                 continue;
             }

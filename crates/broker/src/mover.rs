@@ -99,7 +99,7 @@ impl Shared {
             let (part, after) = rest.split_at(self.part_len(slot, rest));
             rest = after;
             let mut moved = self.bury_part(slot, part);
-            while matches!(moved, Err(QueueError::Busy)) && !self.stopping.load(Ordering::Relaxed) {
+            while matches!(moved, Err(QueueError::Busy { .. })) && !self.stopping.load(Ordering::Relaxed) {
                 // Without any queue's lock. Those that were moved before it are not found dying again.
                 self.log.wait_for_room();
                 moved = self.bury_part(slot, part);
@@ -292,14 +292,14 @@ impl Shared {
         }
         // Those that were moved are not leased any more and are passed over here.
         let mut is_back = self.put_back(slot, &taken);
-        while matches!(is_back, Err(QueueError::Busy)) && !self.stopping.load(Ordering::Relaxed) {
+        while matches!(is_back, Err(QueueError::Busy { .. })) && !self.stopping.load(Ordering::Relaxed) {
             self.log.wait_for_room();
             is_back = self.settle_again(slot);
         }
         is_back?;
         match failed {
             // Some were moved before the disk fell behind; the rest comes with the next part.
-            Some(QueueError::Busy) if moved > 0 => Ok(Some(RedrivePart { moved, passed })),
+            Some(QueueError::Busy { .. }) if moved > 0 => Ok(Some(RedrivePart { moved, passed })),
             Some(error) => Err(error),
             None => Ok(Some(RedrivePart { moved, passed })),
         }

@@ -102,7 +102,7 @@ impl Broker {
                 self.count(|traffic| traffic.pushed(taken * count, gone * count));
             }
             // It is tried again.
-            Err(QueueError::DiskFull { .. } | QueueError::Busy) => {}
+            Err(QueueError::DiskFull { .. } | QueueError::Busy { .. }) => {}
             Err(QueueError::NotFound { .. } | QueueError::Unavailable { .. }) => {
                 self.count(|traffic| traffic.pushed(0, queues.len() * count));
             }
@@ -142,7 +142,7 @@ impl Shared {
         for place in order {
             let slot = slots[place];
             let Some(state) = slot.state.try_lock_until(latest) else {
-                return Err(QueueError::Busy);
+                return Err(QueueError::Busy { reason: format!("others hold queue '{}'", slot.name) });
             };
             if state.deleted {
                 outcomes[place] = SharedPush::Gone;
@@ -207,9 +207,13 @@ impl Shared {
             return Ok((Position::default(), None));
         }
         let urgency = members.iter().map(|member| member.urgency).max().unwrap_or(Urgency::Lazy);
-        let appended = self
-            .append(&entries, urgency, Claim::Normal, Patience::Refuse)
-            .map_err(|error| self.refused(&error))?;
+        let appended =
+            self.append(&entries, urgency, Claim::Normal, Patience::Refuse).map_err(|error| match members
+                .first()
+            {
+                Some(member) => self.refused_for(&member.slot.name, &error),
+                None => self.refused(&error),
+            })?;
         Ok((appended.at, Some(appended.end)))
     }
 }

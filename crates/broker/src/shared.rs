@@ -314,7 +314,7 @@ impl Shared {
         let reason = error.to_string();
         match error {
             AppendError::Full { .. } => QueueError::DiskFull { reason },
-            AppendError::Busy => QueueError::Busy,
+            AppendError::Busy => QueueError::Busy { reason },
             AppendError::Failed { .. } | AppendError::TooLarge { .. } | AppendError::Closed => {
                 QueueError::Unavailable { reason }
             }
@@ -327,6 +327,19 @@ impl Shared {
             self.keeper.note_full();
         }
         Self::unavailable(error)
+    }
+
+    /// The same for a record of this queue.
+    pub(crate) fn refused_for(&self, queue: &QueueName, error: &AppendError) -> QueueError {
+        match self.refused(error) {
+            QueueError::Busy { reason } => QueueError::Busy {
+                reason: format!(
+                    "queue '{queue}' has to wait: {reason}, and {} bytes are not written yet",
+                    self.log.unwritten().0
+                ),
+            },
+            other => other,
+        }
     }
 
     pub(crate) fn refuse_if_stopping(&self) -> Result<(), QueueError> {
@@ -383,8 +396,8 @@ impl Shared {
             }
         }
         // Whoever asks for what is there now waits for this as for a page.
-        let busy = matches!(outcome, Err(AppendError::Busy));
-        let caught_up = std::mem::replace(&mut state.busy, busy) && !busy;
+        let unfinished = matches!(outcome, Ok(true) | Err(AppendError::Busy));
+        let caught_up = std::mem::replace(&mut state.unfinished, unfinished) && !unfinished;
         let again = match outcome {
             Ok(more) => more.then_some(now),
             Err(error) => {

@@ -45,8 +45,9 @@ pub(crate) struct SlotState {
     pub(crate) deleted: bool,
     /// A page is being read.
     pub(crate) paging: bool,
-    /// The disk was behind when something was to be handed out; that is tried again.
-    pub(crate) busy: bool,
+    /// Not everything could be handed out: the disk was behind, or it was too much for one hold of the lock. The rest comes
+    /// soon.
+    pub(crate) unfinished: bool,
     /// A page has just come in.
     pub(crate) page_arrived: bool,
     /// The earliest deadline that the timer has been told.
@@ -95,7 +96,7 @@ impl Slot {
             durable: durability == Durability::Durable,
             deleted: false,
             paging: false,
-            busy: false,
+            unfinished: false,
             page_arrived: false,
             armed: None,
             dirty: true,

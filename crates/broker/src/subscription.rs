@@ -6,7 +6,7 @@ use std::time::Duration;
 use nexo_core::message::{PropertyFormat, StoredMessage};
 use nexo_core::queue::{Allowance, Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
-use nexo_log::{Claim, Patience, Urgency};
+use nexo_log::{AppendError, Claim, Patience, Urgency};
 use nexo_types::{ConsumerId, Offset, Timestamp, limits};
 
 use crate::delivery::Delivery;
@@ -175,15 +175,15 @@ impl Subscription {
         self.open(self.mailbox.take())
     }
 
-    /// Waits for messages that only have to be read from the log: a backlog may be on disk only, and whoever asks for
-    /// what is there waits for the disk, within reason. Nothing is taken before that: a caller that gives up leaves
+    /// Waits for messages that only have to be read from the log, or handed out: a backlog may be on disk only, and
+    /// whoever asks for what is there waits for the disk, within reason. Nothing is taken before that: a caller that gives up leaves
     /// everything in the mailbox.
     pub(crate) async fn take_with_log(&self, max: usize) -> Vec<Delivery> {
         self.wait_for_log(max).await;
         self.take()
     }
 
-    /// Waits for as many messages, if they only have to be read from the log.
+    /// Waits for as many messages, if they only have to be read from the log or handed out.
     pub(crate) async fn wait_for_log(&self, max: usize) {
         let read = async {
             loop {
@@ -192,7 +192,7 @@ impl Subscription {
                     let state = self.slot.state.lock();
                     // What cannot be read now may take for ever.
                     let is_stuck = self.shared.unreadable.is_postponed(self.slot.id);
-                    (state.paging || state.busy) && !state.deleted && !is_stuck
+                    (state.paging || state.unfinished) && !state.deleted && !is_stuck
                 };
                 if self.mailbox.len() >= max || !reading || self.mailbox.is_closed() {
                     return;
@@ -359,7 +359,13 @@ impl Subscription {
             self.shared.commit(state, records, Urgency::Lazy, Claim::Reserved, Patience::RefuseLast)
         {
             // They stay leased until there is room; a lease of a connection has no end of its own.
-            tracing::warn!(queue = %self.slot.name, %error, "messages of a consumer that left cannot be returned now");
+            let (queue, messages) = (&self.slot.name, held.len());
+            if error == AppendError::Busy {
+                let unwritten_bytes = self.shared.log.unwritten().0;
+                tracing::debug!(%queue, messages, unwritten_bytes, "messages of a consumer that left are returned soon: the disk is behind");
+            } else {
+                tracing::warn!(%queue, messages, %error, "messages of a consumer that left cannot be returned now; it is tried again");
+            }
             state.unsettled.keep(held, what);
             self.shared.keeper.note_stuck(&self.slot);
         }

@@ -4,8 +4,9 @@
 //! copied forward, and the copy is further on in the log. Or they have left their queue, and the log tells that further on:
 //! until then an entry without bytes stands for each. What stands there at the end is lost.
 //!
-//! A replay may meet any number of them, so they are kept as ranges, and copies are looked for in the index of the log, one
-//! page at a time, rather than remembered.
+//! A replay may meet any number of them, so they are kept as ranges, and forgotten when they leave their queue: there are
+//! never more than entries in the queue. Copies are looked for in the index of the log, one page at a time, rather than
+//! remembered.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +61,54 @@ impl Unread {
                 return Err(format!("messages {:?} are not where they should be", page.offsets.first()));
             }
         }
+        self.forget(queue, record);
         Ok(())
+    }
+
+    /// Forgets those that a record has taken out of their queue.
+    fn forget(&mut self, queue: &Queue, record: &Record) {
+        let id = queue.id();
+        let of_queue = (id, Priority(0))..=(id, Priority(u8::MAX));
+        if self.offsets.range(of_queue.clone()).next().is_none() {
+            return;
+        }
+        match record {
+            Record::Settle { offsets, .. } => {
+                for (_, ranges) in self.offsets.range_mut(of_queue.clone()) {
+                    offsets.iter().for_each(|offset| ranges.remove(offset));
+                }
+            }
+            Record::Drop { picks, .. } => {
+                for pick in picks {
+                    if let Some(ranges) = self.offsets.get_mut(&(id, pick.lane)) {
+                        pick.offsets.iter().for_each(|offset| ranges.remove(offset));
+                    }
+                }
+            }
+            Record::Purge { .. } => {
+                // What is leased stays.
+                for (_, ranges) in self.offsets.range_mut(of_queue.clone()) {
+                    let left: Vec<Offset> =
+                        ranges.iter().filter(|offset| queue.position_of(*offset).is_some()).collect();
+                    *ranges = Ranges::default();
+                    left.into_iter().for_each(|offset| ranges.insert(offset));
+                }
+            }
+            Record::Clear { .. } | Record::Delete => {
+                self.offsets.range_mut(of_queue.clone()).for_each(|(_, ranges)| *ranges = Ranges::default());
+            }
+            Record::Create { .. }
+            | Record::Configure { .. }
+            | Record::Messages(_)
+            | Record::Lease { .. }
+            | Record::Extend { .. }
+            | Record::Return { .. }
+            | Record::Reserve { .. } => return,
+        }
+        let empty = self.offsets.range(of_queue).filter(|(_, ranges)| ranges.0.is_empty());
+        for lane in empty.map(|(lane, _)| *lane).collect::<Vec<_>>() {
+            self.offsets.remove(&lane);
+        }
     }
 
     /// Drops those that are still in their queue when all records have been applied. Says how many.
@@ -124,6 +172,19 @@ impl Ranges {
         self.0.insert(first, last);
     }
 
+    fn remove(&mut self, Offset(offset): Offset) {
+        let around = self.0.range(..=offset).next_back().map(|(first, last)| (*first, *last));
+        let Some((first, last)) = around.filter(|(_, last)| *last >= offset) else { return };
+        if first < offset {
+            self.0.insert(first, offset - 1);
+        } else {
+            self.0.remove(&first);
+        }
+        if offset < last {
+            self.0.insert(offset + 1, last);
+        }
+    }
+
     fn iter(&self) -> impl Iterator<Item = Offset> {
         self.0.iter().flat_map(|(first, last)| (*first..=*last).map(Offset))
     }
@@ -131,6 +192,8 @@ impl Ranges {
 
 #[cfg(test)]
 mod tests {
+    use nexo_core::config::QueueConfig;
+
     use super::*;
 
     #[test]
@@ -146,5 +209,57 @@ mod tests {
         offsets.sort_unstable();
         assert_eq!(ranges.iter().map(|Offset(offset)| offset).collect::<Vec<_>>(), offsets);
         assert_eq!(ranges.0.len(), 11, "{ranges:?}");
+    }
+
+    #[test]
+    fn offsets_that_are_taken_out_leave_nothing_behind() {
+        let mut ranges = Ranges::default();
+        let mut rng = fastrand::Rng::with_seed(8);
+        let mut offsets: Vec<u64> = (100..1_100).collect();
+        offsets.iter().for_each(|offset| ranges.insert(Offset(*offset)));
+        rng.shuffle(&mut offsets);
+        // One that is not there, at either end and twice.
+        for offset in [99, 1_100, 1_100] {
+            ranges.remove(Offset(offset));
+        }
+        while let Some(offset) = offsets.pop() {
+            ranges.remove(Offset(offset));
+            ranges.remove(Offset(offset));
+            let mut left = offsets.clone();
+            left.sort_unstable();
+            assert_eq!(ranges.iter().map(|Offset(offset)| offset).collect::<Vec<_>>(), left);
+        }
+        assert!(ranges.0.is_empty());
+    }
+
+    /// However long a replay is, it remembers no more of what it could not read than the queue has.
+    #[test]
+    fn what_has_left_its_queue_is_forgotten() {
+        let (at, id) = (Timestamp(0), QueueId(1));
+        let queue = Queue::new(id, nexo_types::QueueName::new("q").unwrap(), QueueConfig::default(), at);
+        let lost = |unread: &Unread| unread.offsets.values().flat_map(Ranges::iter).count();
+        let met = || {
+            let mut unread = Unread::default();
+            for lane in [Priority(0), Priority(4)] {
+                let ranges = unread.offsets.entry((id, lane)).or_default();
+                (0..100).for_each(|offset| ranges.insert(Offset(2 * offset + u64::from(lane.0 > 0))));
+            }
+            unread.offsets.entry((QueueId(2), Priority(0))).or_default().insert(Offset(7));
+            assert_eq!(lost(&unread), 201);
+            unread
+        };
+        let some: OffsetSet = (0..100).map(Offset).collect();
+        let why = Leave::Acked;
+        let mut unread = met();
+        unread.forget(&queue, &Record::Settle { offsets: some.clone(), why, at });
+        assert_eq!(lost(&unread), 101);
+        let pick = Pick { lane: Priority(4), offsets: (100..300).map(Offset).collect() };
+        unread.forget(&queue, &Record::Drop { picks: vec![pick], why, at });
+        assert_eq!(lost(&unread), 51);
+        for gone in [Record::Purge { before: Offset(200), at }, Record::Clear { before: Offset(200), at }] {
+            let mut unread = met();
+            unread.forget(&queue, &gone);
+            assert_eq!((lost(&unread), unread.offsets.len()), (1, 1), "only what is another queue's");
+        }
     }
 }

@@ -42,7 +42,7 @@ impl Shared {
                 Ok(false) => return Ok(()),
                 Err(error) => {
                     self.keeper.note_stuck(slot);
-                    return Err(self.refused(&error));
+                    return Err(self.refused_for(&slot.name, &error));
                 }
             }
         }

@@ -67,7 +67,7 @@ async fn push_all(broker: &Broker, queues: &[QueueName], texts: &[String]) -> bo
                 }
                 return true;
             }
-            Err(QueueError::Busy) => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+            Err(QueueError::Busy { .. }) => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
             Err(_) => return false,
         }
     }
@@ -425,14 +425,20 @@ async fn a_push_that_would_wait_for_the_disk_holds_no_queue() {
     let queues = with_queues(&broker, 3).await;
     gate.hold_writes();
     let mut taken = 0;
-    loop {
+    let reason = loop {
         match try_push(&broker, &queues, bundle(Durability::Durable, &[body(taken, 8_000)])) {
             Ok(_) => taken += 1,
-            Err(QueueError::Busy) => break,
+            Err(QueueError::Busy { reason }) => break reason,
             Err(error) => panic!("{error:?}"),
         }
         assert!(taken < 100, "segments come although the disk stands still");
-    }
+    };
+    let unwritten = broker.unwritten_bytes();
+    let told = format!(
+        "queue '{}' has to wait: the disk is behind, and {unwritten} bytes are not written yet",
+        queues[0]
+    );
+    assert!(reason == told && unwritten > taken * 8_000, "{reason}, not {told}");
     for queue in &queues {
         assert_eq!(broker.queue_stats(queue).unwrap().ready, taken as u64, "nothing was taken by halves");
     }

@@ -521,3 +521,16 @@ async fn everything_is_there_after_a_restart() {
     assert!(pushed.offset > Offset(6), "offsets of transient messages are not given out again");
     broker.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_pop_gets_everything_that_is_there() {
+    let (broker, q) = with_queue(QueueConfig::default()).await;
+    // More than is handed out under one hold of the queue's lock.
+    for _ in 0..5 {
+        broker.push(&q, vec![NewMessage::new("x"); 9_900]).await.unwrap();
+        let all = pop(&broker, &q, 10_000).await;
+        assert_eq!(all.len(), 9_900);
+        ack(&broker, &all).await;
+    }
+    broker.shutdown().await;
+}

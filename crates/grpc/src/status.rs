@@ -46,7 +46,7 @@ impl Coded for QueueError {
     fn code(&self) -> Code {
         match self {
             Self::NotFound { .. } => Code::NotFound,
-            Self::DiskFull { .. } | Self::Busy | Self::Unavailable { .. } => Code::Unavailable,
+            Self::DiskFull { .. } | Self::Busy { .. } | Self::Unavailable { .. } => Code::Unavailable,
         }
     }
 }

@@ -185,10 +185,9 @@ impl From<QueueError> for Fault {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::NotFound { .. } => Self::no_such_queue(),
-            QueueError::Busy => Self::new(FaultCode::ServiceUnavailable, error.to_string()),
-            QueueError::DiskFull { reason } | QueueError::Unavailable { reason } => {
-                Self::new(FaultCode::ServiceUnavailable, reason)
-            }
+            QueueError::Busy { reason }
+            | QueueError::DiskFull { reason }
+            | QueueError::Unavailable { reason } => Self::new(FaultCode::ServiceUnavailable, reason),
         }
     }
 }

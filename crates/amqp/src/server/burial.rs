@@ -41,7 +41,7 @@ impl Session {
             }
             let message = AmqpScribe.for_queue(&letter.message, &queue.config());
             let mut pushed = queue.push(&message);
-            while matches!(pushed, Err(QueueError::Busy)) {
+            while matches!(pushed, Err(QueueError::Busy { .. })) {
                 give_way(broker.clone(), true).await;
                 pushed = queue.push(&message);
             }

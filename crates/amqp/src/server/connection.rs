@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use nexo_broker::{Protocol, QueueError, SocketState};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -18,6 +19,7 @@ use super::dispatch::Stop;
 use super::erlang;
 use super::error::{Refusal, frame_refusal};
 use super::handshake::Handshake;
+use super::held_up::Waited;
 use super::output::Output;
 use super::pace::Awaits;
 use super::receive::{Direct, Read, read_some};
@@ -88,16 +90,23 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
     connection.take_input().await;
     connection.serve().await;
     connection.session.end().await;
-    let Connection { session, reader, mut writer, stop, .. } = connection;
+    let Connection { mut session, reader, mut writer, stop, .. } = connection;
     let is_agreed = session.phase == Phase::Closed;
     let close_max = session.shared.options.close_max;
-    drop(session);
     // The peer may be gone already.
     let _ = writer.shutdown().await;
     let seconds = began.elapsed().as_secs();
     tracing::info!(protocol = "amqp", %peer, user, seconds, "connection closed");
     if is_agreed {
+        drop(session);
         drain(reader, stop, close_max).await;
+        return;
+    }
+    drop((reader, writer));
+    // What was read before the peer went counts, as soon as the disk takes it.
+    tokio::select! {
+        () = session.flush_whole() => {}
+        () = stop.cancelled() => {}
     }
 }
 
@@ -170,8 +179,17 @@ impl Connection {
             let (input_max, direct) = (self.input_max(), self.direct);
             let Self { session, reader, writer, input, stop, tick, .. } = self;
             let channels = &mut session.channels;
+            // Who waits for the disk for long should notice that its peer is gone.
+            let waits_for_disk = session.held_up.is_some() || session.blocked;
+            let incoming = async {
+                if can_read {
+                    read_some(reader, input, input_max, channels, direct).await
+                } else {
+                    failed(reader).await
+                }
+            };
             tokio::select! {
-                read = read_some(reader, input, input_max, channels, direct), if can_read => match read {
+                read = incoming, if can_read || waits_for_disk => match read {
                     Ok(Read::Input(count)) if count > 0 => self.has_read(count).await,
                     Ok(Read::Body(count)) if count > 0 => self.has_received(count),
                     Ok(_) | Err(_) => return,
@@ -189,6 +207,9 @@ impl Connection {
                 }
                 Some(reply) = session.replies.recv(), if running && has_room => self.session.write_reply(&reply),
                 () = session.pace.caught_up(awaits), if session.pace.is_behind() => {}
+                waited = held_up(&mut session.held_up), if session.held_up.is_some() => {
+                    self.session.has_waited(waited).await;
+                }
                 Some((channel, serial, hold)) = session.intake.granted(), if session.intake.is_waiting() => {
                     self.session.take_hold(channel, serial, hold);
                 }
@@ -244,8 +265,12 @@ impl Connection {
         if self.session.intake.held_bytes() > 0 {
             wait = wait.min(TIMEOUT_TICK_MIN);
         }
-        if self.session.settle_refusal == Some(QueueError::Busy) {
+        let is_busy = self.session.settle_refusal.as_ref().is_some_and(QueueError::is_busy);
+        if is_busy || self.session.settles_left {
             wait = wait.min(BUSY_TICK);
+        }
+        if self.session.behind.is_some() {
+            wait = wait.min(TIMEOUT_TICK_MIN);
         }
         let waits_for_disk = self.session.blocked || self.session.settle_refusal.is_some();
         if waits_for_disk || self.session.withholds || self.closing_until.is_some() {
@@ -361,6 +386,7 @@ impl Connection {
             return false;
         }
         self.session.settle_refused();
+        self.session.tell_of_wait();
         self.session.unblock().await;
         if self.session.withholds {
             self.session.give_withheld();
@@ -387,6 +413,20 @@ impl Connection {
             return false;
         }
         true
+    }
+}
+
+/// Resolves when the connection has failed, without reading from it. What a peer has written that closed its end as it
+/// should is still there to be read.
+async fn failed(reader: &OwnedReadHalf) -> std::io::Result<Read> {
+    reader.ready(Interest::ERROR).await?;
+    Ok(Read::Input(0))
+}
+
+async fn held_up(wait: &mut Option<BoxFuture<'static, Waited>>) -> Waited {
+    match wait {
+        Some(wait) => wait.await,
+        None => std::future::pending().await,
     }
 }
 

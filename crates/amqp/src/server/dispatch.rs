@@ -42,7 +42,10 @@ impl Session {
     pub(super) fn takes_frames(&self) -> bool {
         match self.phase {
             Phase::Running => {
-                let waits_for_disk = self.blocked || self.pace.is_behind() || self.confirms.is_full();
+                let waits_for_disk = self.blocked
+                    || self.held_up.is_some()
+                    || self.pace.is_behind()
+                    || self.confirms.is_full();
                 !waits_for_disk && !self.intake.is_waiting() && self.out.len() < HARD_BYTES
             }
             Phase::Closing => true,
@@ -56,6 +59,7 @@ impl Session {
         let max = self.limits.frame_max;
         let mut frames = Frames::new(input, max);
         let mut stop = Stop::Busy;
+        let mut untaken = 0;
         while self.takes_frames() {
             if let Some(found) = PublishedMessage::parse(frames.rest(), max)
                 && self.takes_publish(found.channel, found.body.len())
@@ -79,6 +83,10 @@ impl Session {
             }
             match frames.next() {
                 Some(Ok(frame)) => {
+                    if self.must_wait(&frame).await {
+                        untaken = frame.bytes();
+                        break;
+                    }
                     self.take_frame(&frame).await;
                     if self.publishes_are_due() {
                         self.flush_publishes().await;
@@ -95,7 +103,25 @@ impl Session {
             }
         }
         self.flush().await;
-        Taken { bytes: frames.consumed_bytes(), stop }
+        Taken { bytes: frames.consumed_bytes() - untaken, stop }
+    }
+
+    /// Whether a frame has to wait for what came before it: for publishes to be with their queues, and for answers.
+    async fn must_wait(&mut self, frame: &Frame<'_>) -> bool {
+        if self.phase != Phase::Running || frame.kind != FrameKind::Method {
+            return false;
+        }
+        let Ok(method) = Method::decode(frame.payload) else { return false };
+        if matches!(method, Method::Basic(BasicMethod::Publish(_) | BasicMethod::Ack(_))) {
+            return false;
+        }
+        self.flush().await;
+        let number = frame.channel;
+        let waits_for_answers = match number {
+            0 => self.confirms.owes_answers(),
+            _ => !is_answered_later(&method) && self.confirms.owes_answer_to(number),
+        };
+        self.held_up.is_some() || waits_for_answers
     }
 
     /// Whether what was published should go to its queues before more is read.
@@ -103,7 +129,7 @@ impl Session {
         self.outbox.is_full() || (self.pace.is_rationed() && self.outbox.holds_ration())
     }
 
-    /// Hands to the broker what was collected.
+    /// Hands to the broker what was collected, as far as the disk has room.
     pub(super) async fn flush(&mut self) {
         self.flush_acks();
         self.flush_publishes().await;
@@ -250,7 +276,7 @@ impl Session {
                 self.channel(number)?.content = Content::Header(Publish::new(publish));
                 return Ok(());
             }
-            Method::Basic(BasicMethod::Ack(ack)) => return self.ack(number, ack),
+            Method::Basic(BasicMethod::Ack(ack)) => return self.ack(number, ack).await,
             _ => self.flush().await,
         }
         if !is_answered_later(method) {
@@ -282,11 +308,11 @@ impl Session {
             }
             BasicMethod::Cancel(cancel) => self.cancel(number, cancel).await,
             BasicMethod::Get(get) => self.get(number, get).await,
-            BasicMethod::Nack(nack) => self.nack(number, nack),
+            BasicMethod::Nack(nack) => self.nack(number, nack).await,
             BasicMethod::Reject(reject) => self.reject(number, reject),
-            BasicMethod::RecoverAsync(recover) => self.recover(number, recover.requeue),
+            BasicMethod::RecoverAsync(recover) => self.recover(number, recover.requeue).await,
             BasicMethod::Recover(recover) => {
-                self.recover(number, recover.requeue)?;
+                self.recover(number, recover.requeue).await?;
                 self.answer(number, &basic::RecoverOk {});
                 Ok(())
             }

@@ -155,10 +155,9 @@ impl From<QueueError> for Refusal {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::NotFound { name } => Self::no_queue(name.as_str()),
-            QueueError::Busy => Self::new(ReplyCode::InternalError, "the disk is behind"),
-            QueueError::DiskFull { reason } | QueueError::Unavailable { reason } => {
-                Self::new(ReplyCode::InternalError, reason)
-            }
+            QueueError::Busy { reason }
+            | QueueError::DiskFull { reason }
+            | QueueError::Unavailable { reason } => Self::new(ReplyCode::InternalError, reason),
         }
     }
 }

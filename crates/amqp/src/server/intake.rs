@@ -146,7 +146,8 @@ impl Session {
     /// Closes channels that keep memory from others and do not come on.
     pub(super) async fn end_standstill(&mut self) {
         let max = self.shared.options.standstill_max;
-        if !self.intake.stands_still(max) {
+        // One that is not read from cannot come on.
+        if self.held_up.is_some() || !self.intake.stands_still(max) {
             return;
         }
         let holds = |slot: &Slot| match slot {

@@ -24,6 +24,7 @@ mod error;
 mod exchanges;
 mod fanout;
 mod handshake;
+mod held_up;
 mod intake;
 mod limit;
 mod listener;

@@ -9,7 +9,7 @@ use nexo_broker::{
     Broker, Bundle, Draft, Evenness, Health, NewMessage, Pacing, PushError, QueueError, Refused, SharedPush,
     Written, share_queues_max,
 };
-use nexo_types::{QueueId, limits};
+use nexo_types::{QueueId, QueueName, limits};
 
 use super::fanout::{Fanout, Fanouts};
 use super::pace::{Pushed, RATION_BYTES, RATION_MESSAGES};
@@ -38,8 +38,10 @@ pub(super) struct Outbox {
     messages: usize,
     bytes: usize,
     fanouts: Fanouts,
-    /// The disk or a queue was too busy for the last attempt.
+    /// A queue was locked for too long for the last attempt.
     is_busy: bool,
+    /// If the disk was behind at the last attempt: for which queue, or `None` if several share the message.
+    refusing: Option<Option<QueueName>>,
     pushed: Pushed,
 }
 
@@ -169,6 +171,7 @@ impl Default for Outbox {
             bytes: 0,
             fanouts: Fanouts::default(),
             is_busy: false,
+            refusing: None,
             pushed: Pushed::default(),
         }
     }
@@ -251,9 +254,19 @@ impl Outbox {
             || self.bytes + self.fanouts.bytes() >= RATION_BYTES
     }
 
-    /// Whether the disk or a queue was too busy for the last attempt.
+    /// Whether a queue was too busy for the last attempt.
     pub(super) const fn is_busy(&self) -> bool {
         self.is_busy
+    }
+
+    /// For which queue the disk was behind at the last attempt, if it was.
+    pub(super) fn refusing(&self) -> Option<Option<QueueName>> {
+        self.refusing.clone()
+    }
+
+    /// How many messages wait here, and their bytes.
+    pub(super) const fn waiting(&self) -> (usize, usize) {
+        (self.messages + self.fanouts.messages(), self.bytes + self.fanouts.bytes())
     }
 
     /// Pushes as much as should be done at once, and says what came of everything when nothing is left. Answers why not,
@@ -261,6 +274,7 @@ impl Outbox {
     pub(super) fn flush_slice(&mut self, broker: &Broker, pacing: Pacing) -> Result<Option<Flushed>, String> {
         let (mut queues, mut bytes) = (0, 0);
         self.is_busy = false;
+        self.refusing = None;
         if !self.push_batches(&mut queues, &mut bytes, pacing)? {
             return Ok(None);
         }
@@ -308,8 +322,9 @@ impl Outbox {
                         }
                     }
                 }
-                Err(QueueError::Busy) => {
+                Err(QueueError::Busy { .. }) => {
                     self.is_busy = true;
+                    self.refusing = Some(None);
                     return Ok(false);
                 }
                 Err(QueueError::DiskFull { reason }) => return Err(reason),
@@ -366,11 +381,15 @@ impl Outbox {
                     }
                     // The queue went while the message was on its way, as if it had gone before.
                     Err(QueueError::NotFound { .. }) => {}
-                    Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy)) => {
+                    Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. })) => {
                         batch.bundles.extend(bundle);
                         batch.bundles.rotate_right(1);
                         batch.publishers.drain(..done);
-                        return if error == QueueError::Busy { Ok(false) } else { Err(error.to_string()) };
+                        if !error.is_busy() {
+                            return Err(error.to_string());
+                        }
+                        self.refusing = Some(Some(batch.target.queue.name().clone()));
+                        return Ok(false);
                     }
                     Err(QueueError::Unavailable { reason }) => {
                         tracing::warn!(queue = %batch.target.queue.name(), reason, "publishes are refused");
@@ -394,11 +413,6 @@ impl Outbox {
             self.places.clear();
             self.last = 0;
         }
-    }
-
-    /// Has a later flush tell of what this one wrote as well.
-    pub(super) fn keep_written(&mut self, written: Written) {
-        self.written = self.written.and(written);
     }
 
     /// Everything is pushed: says what came of it.

@@ -12,6 +12,7 @@ use super::arguments::QueueKind;
 use super::channel::{Channel, Mode};
 use super::content::{Publish, Whole};
 use super::error::Refusal;
+use super::held_up::Waited;
 use super::intake::Hold;
 use super::message_facts::Facts;
 use super::outbox::{Outbox, Publisher, disk_is_full};
@@ -217,8 +218,9 @@ impl Session {
         true
     }
 
-    /// Pushes what was published; gives back what to wait for, unless the disk is full: then it stays, and the
-    /// connection is not read from until there is room. Others have their turn in between if it is much.
+    /// Pushes what was published; gives back what to wait for, unless something is left. That stays, and the connection is
+    /// not read from meanwhile: until there is room if the disk is full, otherwise until others have had their turn and
+    /// the disk has caught up ([`Session::held_up`]).
     pub(super) async fn flush_publishes(&mut self) -> Option<Written> {
         if std::mem::take(&mut self.published_nowhere)
             && let Some(reason) = disk_is_full(&self.shared.broker)
@@ -226,19 +228,31 @@ impl Session {
             // RabbitMQ blocks whoever publishes, wherever it goes.
             self.block(&reason);
         }
+        if self.held_up.is_some() {
+            return None;
+        }
         if self.outbox.is_empty() {
             return Some(Written::NOTHING);
         }
-        let flushed = loop {
-            match self.outbox.flush_slice(&self.shared.broker, self.pace.pacing()) {
-                Ok(Some(flushed)) => break flushed,
-                Ok(None) => give_way(self.shared.broker.clone(), self.outbox.is_busy()).await,
-                Err(reason) => {
-                    self.block(&reason);
-                    return None;
+        let flushed = match self.outbox.flush_slice(&self.shared.broker, self.pace.pacing()) {
+            Ok(Some(flushed)) => flushed,
+            Ok(None) => {
+                if let Some(queue) = self.outbox.refusing() {
+                    self.note_behind(queue.as_ref());
                 }
+                let wait = give_way(self.shared.broker.clone(), self.outbox.is_busy());
+                self.hold_up(async move {
+                    wait.await;
+                    Waited::Turn
+                });
+                return None;
+            }
+            Err(reason) => {
+                self.block(&reason);
+                return None;
             }
         };
+        self.note_caught_up();
         for (target, message) in flushed.dead {
             self.bury_refused(&target, message).await;
         }

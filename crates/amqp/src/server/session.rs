@@ -17,9 +17,10 @@ use tokio::sync::mpsc;
 use super::channel::Channel;
 use super::confirms::Confirms;
 use super::error::Refusal;
+use super::held_up::{Behind, Waited};
 use super::intake::ConnectionIntake;
 use super::message_facts::LastAsks;
-use super::outbox::{self, Outbox};
+use super::outbox::Outbox;
 use super::output::Output;
 use super::pace::{Awaits, Pace};
 use super::reply_to::{REPLIES_MAX, Reply};
@@ -28,7 +29,7 @@ use super::settle::Groups;
 use super::shared::Shared;
 use super::source::{Arrival, Batch};
 use super::transactions::Unfinished;
-use crate::codec::method::{channel, connection, tx};
+use crate::codec::method::{channel, connection};
 use crate::codec::{AmqpMethod, FrameMax, MethodId, ReplyCode, ShortStr};
 
 /// With more unsettled messages than this a connection that ends gives them back on a thread of its own.
@@ -46,6 +47,10 @@ pub(super) struct Session {
     pub(super) refused_settles: Vec<(Settle, Groups)>,
     /// Why not, if there are any, acknowledgements among them.
     pub(super) settle_refusal: Option<QueueError>,
+    /// Whether some are left to be settled soon.
+    pub(super) settles_left: bool,
+    /// Whether the operator was told that some could not be settled.
+    pub(super) was_refused: bool,
     pub(super) channels: HashMap<u16, Slot, foldhash::fast::FixedState>,
     pub(super) shared: Arc<Shared>,
     pub(super) id: SessionId,
@@ -80,6 +85,12 @@ pub(super) struct Session {
     pub(super) shortest_timeout: Option<Duration>,
     /// A commit that waits for room on the disk, as everything on the connection does.
     pub(super) unfinished: Option<Unfinished>,
+    /// What ends a channel or the connection once everything that was published before is pushed.
+    pub(super) refusal: Option<(u16, Refusal)>,
+    /// What is waited for before more is pushed, or read. Everything else goes on meanwhile.
+    pub(super) held_up: Option<BoxFuture<'static, Waited>>,
+    /// Since when the disk has been behind, as far as what was published here is concerned.
+    pub(super) behind: Option<Behind>,
     next_serial: u64,
 }
 
@@ -141,6 +152,8 @@ impl Session {
             acks: Groups::default(),
             refused_settles: Vec::new(),
             settle_refusal: None,
+            settles_left: false,
+            was_refused: false,
             channels: HashMap::default(),
             id: shared.new_session(),
             shared,
@@ -167,6 +180,9 @@ impl Session {
             owns_queues: false,
             shortest_timeout: None,
             unfinished: None,
+            refusal: None,
+            held_up: None,
+            behind: None,
             next_serial: 1,
         }
     }
@@ -174,6 +190,12 @@ impl Session {
     /// Acts on what came of a frame: a refusal ends the channel or the connection.
     pub(super) async fn conclude(&mut self, number: u16, outcome: Result<(), Refusal>) {
         let Err(mut refusal) = outcome else { return };
+        self.flush_acks();
+        if self.flush_publishes().await.is_none() && self.held_up.is_some() {
+            // No frame is taken until that has come to its end.
+            self.refusal = Some((number, refusal));
+            return;
+        }
         if refusal.rests_on_declares() {
             let broker = &self.shared.broker;
             if let Err(error) = broker.wait_for(broker.last_change()).await {
@@ -208,7 +230,7 @@ impl Session {
 
     /// Ends what a channel holds. Its publishes count, its consumers go, and what it did not settle comes back.
     pub(super) async fn end_channel(&mut self, number: u16) {
-        self.flush().await;
+        self.flush_whole().await;
         // If that fails, the connection ends as well.
         let _ = self.give_answers(number).await;
         let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return };
@@ -231,7 +253,7 @@ impl Session {
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
         tracing::info!(protocol = "amqp", %peer, user = self.user, error, "connection closed by the broker");
-        self.flush().await;
+        self.flush_whole().await;
         self.give_all_answers().await;
         self.phase = Phase::Closing;
         self.end().await;
@@ -247,7 +269,6 @@ impl Session {
         self.intake.stop_waiting();
         self.consumers = FuturesUnordered::new();
         self.waiting.clear();
-        self.flush_acks();
         let refused = self.take_refused();
         let mut consumed = Vec::new();
         let slots: Vec<Slot> = self.channels.drain().map(|(_, slot)| slot).collect();
@@ -272,42 +293,6 @@ impl Session {
         self.answer_failure = self.answer_failure.take().or(failure);
     }
 
-    /// Takes no more from the client until the disk has room.
-    pub(super) fn block(&mut self, reason: &str) {
-        if self.blocked {
-            return;
-        }
-        tracing::warn!(reason, "a publisher waits");
-        self.blocked = true;
-        if self.abilities.blocked {
-            self.out.method(0, &connection::Blocked { reason: ShortStr::clipped(reason.as_bytes()) });
-        }
-    }
-
-    /// Goes on if there is room again.
-    pub(super) async fn unblock(&mut self) {
-        if self.blocked && outbox::disk_is_full(&self.shared.broker).is_none() {
-            self.go_on().await;
-        }
-    }
-
-    /// Does what waited for room, as far as there is by now.
-    async fn go_on(&mut self) {
-        let Some(written) = self.flush_publishes().await else { return };
-        if let Some(Unfinished { channel, transaction }) = self.unfinished.take() {
-            let finished = self.finish_commit(channel, transaction, written).await;
-            self.conclude(channel, finished.map_err(|refusal| refusal.of(tx::Commit::ID))).await;
-        }
-        if self.unfinished.is_some() || !self.outbox.is_empty() {
-            // There was not enough of it.
-            return;
-        }
-        self.blocked = false;
-        if self.abilities.blocked {
-            self.out.method(0, &connection::Unblocked {});
-        }
-    }
-
     /// Ends the connection if what its client said about messages, or declared, can never be written down: it must know.
     pub(super) async fn close_if_log_failed(&mut self) {
         let settles = self.settle_refusal.as_ref();
@@ -324,6 +309,10 @@ impl Session {
 
     /// Closes channels whose client holds a message for longer than its queue allows.
     pub(super) async fn enforce_timeouts(&mut self) {
+        if self.held_up.is_some() {
+            // It may well have acknowledged.
+            return;
+        }
         let mut late = Vec::new();
         for (number, slot) in &self.channels {
             let Slot::Open(channel) = slot else { continue };
@@ -459,6 +448,16 @@ mod tests {
         Session::new(shared, "guest", limits, abilities)
     }
 
+    impl Session {
+        /// Waits for whatever holds it up, as its connection does.
+        async fn wait_out(&mut self) {
+            while let Some(wait) = self.held_up.take() {
+                let waited = wait.await;
+                self.has_waited(waited).await;
+            }
+        }
+    }
+
     /// What the client has been told since this was asked last.
     fn told(session: &mut Session) -> Vec<&'static str> {
         let bytes = std::mem::take(&mut session.out.bytes);
@@ -520,7 +519,7 @@ mod tests {
             if in_transaction {
                 let mut transaction = Box::<Transaction>::default();
                 transaction.settle(LaterSettle { held: many, what: Settle::Ack });
-                session.unfinished = Some(Unfinished { channel: 1, transaction });
+                session.unfinished = Some(Unfinished::new(1, transaction));
             } else {
                 let mut groups = Groups::default();
                 many.iter().for_each(|held| groups.add(held));
@@ -532,6 +531,39 @@ mod tests {
             assert!(other.is_finished());
             assert_eq!(queue.in_flight(), 0);
         }
+    }
+
+    /// A frame with one method of channel 1.
+    fn frame(method: &impl AmqpMethod) -> Vec<u8> {
+        let mut out = Vec::new();
+        crate::codec::encode_method(&mut out, 1, method);
+        out
+    }
+
+    #[tokio::test]
+    async fn one_who_settles_very_many_at_once_keeps_no_thread() {
+        use crate::codec::method::basic;
+        let broker = Broker::open_on(Arc::new(FaultyDisk::new()), BrokerOptions::new("memory")).unwrap();
+        let (queue, held) = with_one_held(&broker).await;
+        let said = [
+            (frame(&basic::Recover { requeue: true }), 0),
+            (frame(&basic::Nack { delivery_tag: 0, multiple: true, requeue: true }), 0),
+            (frame(&basic::Ack { delivery_tag: 100_000, multiple: true }), 1),
+        ];
+        for (said, left) in said {
+            let mut session = session(&broker);
+            let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp));
+            for tag in 1..=100_001 {
+                channel.unacked.push(Held { tag, ..held.clone() });
+            }
+            session.channels.insert(1, Slot::Open(Box::new(channel)));
+            // It runs only if the session lets go of this thread.
+            let other = tokio::spawn(async {});
+            session.take_frames(&said).await;
+            assert!(other.is_finished());
+            assert_eq!((session.channel(1).unwrap().unacked.len(), session.acks.len()), (left, 0));
+        }
+        assert_eq!(queue.counts().0, 1, "the first of them gave it back, and the others hold nothing");
     }
 
     #[tokio::test]
@@ -546,16 +578,18 @@ mod tests {
         let mut transaction = Box::<Transaction>::default();
         transaction.settle(LaterSettle { held: vec![held], what: Settle::Ack });
         session.block("no room");
-        session.unfinished = Some(Unfinished { channel: 1, transaction });
+        session.unfinished = Some(Unfinished::new(1, transaction));
         assert_eq!(told(&mut session), ["connection.blocked"]);
         for _ in 0..2 {
             session.go_on().await;
+            session.wait_out().await;
             assert!(session.blocked && session.unfinished.is_some() && queue.in_flight() == 1);
             assert_eq!(told(&mut session), [] as [&str; 0]);
         }
         disk.set_bytes_max(None);
         while session.blocked {
             session.unblock().await;
+            session.wait_out().await;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(queue.in_flight(), 0);

@@ -1,4 +1,5 @@
-//! `basic.ack`, `nack`, `reject` and `recover`: many settled messages become one call for each queue.
+//! `basic.ack`, `nack`, `reject` and `recover`: many settled messages become one call for each queue. Very many become
+//! several, and others have their turn in between.
 
 use std::sync::Arc;
 
@@ -8,11 +9,14 @@ use nexo_types::Offset;
 
 use super::channel::Mode;
 use super::error::Refusal;
-use super::session::Session;
+use super::session::{Peer, Session};
 use super::source::Source;
 use super::unacked::Held;
 use crate::codec::ReplyCode;
 use crate::codec::method::basic;
+
+/// Messages that are settled before others have their turn, if one method is about more than that: a few milliseconds.
+pub(super) const SETTLE_TURN: usize = 4_096;
 
 /// Messages of one source, by offset and attempt.
 type Group = (Arc<Source>, Vec<(Offset, u32)>);
@@ -53,20 +57,29 @@ impl Groups {
         self.groups.iter().map(|(_, held)| held.len()).sum()
     }
 
-    /// Settles all and forgets them.
+    /// Settles messages and forgets them, as many as `turn` says, and takes them off that.
     ///
     /// # Errors
-    /// If some could not be written down. They are kept.
-    pub(super) fn settle(&mut self, what: Settle) -> Result<(), QueueError> {
+    /// If some could not be written down. They are kept, as those are for which it was not the turn.
+    pub(super) fn settle(&mut self, what: Settle, turn: &mut usize) -> Result<(), QueueError> {
         let mut refused = Ok(());
         let mut kept = Vec::new();
-        for (source, held) in self.take() {
-            match source.settle(&held, what) {
-                Ok(eases) => self.note_eased(&source, eases),
-                Err(error) => {
-                    kept.push((source, held));
-                    refused = Err(error);
+        for (source, mut held) in self.take() {
+            let count = held.len().min(*turn);
+            if count == 0 {
+                kept.push((source, held));
+                continue;
+            }
+            *turn -= count;
+            match source.settle(&held[..count], what) {
+                Ok(eases) => {
+                    self.note_eased(&source, eases);
+                    held.drain(..count);
                 }
+                Err(error) => refused = Err(error),
+            }
+            if !held.is_empty() {
+                kept.push((source, held));
             }
         }
         self.places = kept.iter().enumerate().map(|(at, (source, _))| (source.id, at)).collect();
@@ -119,43 +132,63 @@ pub(super) struct LaterSettle {
 }
 
 impl Session {
-    pub(super) fn ack(&mut self, number: u16, method: &basic::Ack) -> Result<(), Refusal> {
-        let held = self.take_held(number, method.delivery_tag, method.multiple)?;
-        self.settle(number, held, Settle::Ack);
-        Ok(())
+    pub(super) async fn ack(&mut self, number: u16, method: &basic::Ack) -> Result<(), Refusal> {
+        match method.multiple {
+            true => self.settle_up_to(number, method.delivery_tag, Settle::Ack).await,
+            false => self.settle_one(number, method.delivery_tag, Settle::Ack),
+        }
     }
 
-    pub(super) fn nack(&mut self, number: u16, method: &basic::Nack) -> Result<(), Refusal> {
-        let held = self.take_held(number, method.delivery_tag, method.multiple)?;
-        self.settle(number, held, if method.requeue { Settle::Requeue } else { Settle::Reject });
-        Ok(())
+    pub(super) async fn nack(&mut self, number: u16, method: &basic::Nack) -> Result<(), Refusal> {
+        let what = if method.requeue { Settle::Requeue } else { Settle::Reject };
+        match method.multiple {
+            true => self.settle_up_to(number, method.delivery_tag, what).await,
+            false => self.settle_one(number, method.delivery_tag, what),
+        }
     }
 
     pub(super) fn reject(&mut self, number: u16, method: &basic::Reject) -> Result<(), Refusal> {
-        let held = self.take_held(number, method.delivery_tag, false)?;
-        self.settle(number, held, if method.requeue { Settle::Requeue } else { Settle::Reject });
-        Ok(())
+        let what = if method.requeue { Settle::Requeue } else { Settle::Reject };
+        self.settle_one(number, method.delivery_tag, what)
     }
 
     /// Everything that the channel holds goes back, and may come again to its own consumers. What cannot be written down
     /// is still held, so that no more comes in its place.
-    pub(super) fn recover(&mut self, number: u16, requeue: bool) -> Result<(), Refusal> {
+    pub(super) async fn recover(&mut self, number: u16, requeue: bool) -> Result<(), Refusal> {
         if !requeue {
             return Err(Refusal::new(ReplyCode::NotImplemented, "requeue=false"));
         }
-        let held = self.channel(number)?.unacked.take_all();
-        self.settle_now(&held, Settle::Requeue);
+        let Some(last) = self.channel(number)?.unacked.last_up_to(0) else { return Ok(()) };
+        loop {
+            let (held, more) = self.channel(number)?.unacked.take_some_up_to(last, SETTLE_TURN);
+            self.settle_now(&held, Settle::Requeue);
+            if !more {
+                return Ok(());
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn settle_one(&mut self, number: u16, tag: u64, what: Settle) -> Result<(), Refusal> {
+        let held = self.channel(number)?.unacked.take(tag).ok_or_else(|| unknown_tag(tag))?;
+        self.settle(number, vec![held], what);
         Ok(())
     }
 
-    fn take_held(&mut self, number: u16, tag: u64, multiple: bool) -> Result<Vec<Held>, Refusal> {
-        let channel = self.channel(number)?;
-        let held = if multiple {
-            channel.unacked.take_up_to(tag)
-        } else {
-            channel.unacked.take(tag).map(|held| vec![held])
-        };
-        held.ok_or_else(|| Refusal::precondition(format!("unknown delivery tag {tag}")))
+    /// Settles all up to a tag. Others have their turn in between; nothing else of the connection is done before the end.
+    async fn settle_up_to(&mut self, number: u16, tag: u64, what: Settle) -> Result<(), Refusal> {
+        let last = self.channel(number)?.unacked.last_up_to(tag).ok_or_else(|| unknown_tag(tag))?;
+        loop {
+            let (held, more) = self.channel(number)?.unacked.take_some_up_to(last, SETTLE_TURN);
+            self.settle(number, held, what);
+            if self.acks.len() >= SETTLE_TURN {
+                self.flush_acks();
+            }
+            if !more {
+                return Ok(());
+            }
+            tokio::task::yield_now().await;
+        }
     }
 
     fn settle(&mut self, number: u16, held: Vec<Held>, what: Settle) {
@@ -181,7 +214,8 @@ impl Session {
         for one in held {
             groups.add(one);
         }
-        let settled = groups.settle(what);
+        // It is no more than what has come in one read, or one turn.
+        let settled = groups.settle(what, &mut { usize::MAX });
         self.ease(&std::mem::take(&mut groups.eased));
         if let Err(error) = settled {
             self.note_refused(error);
@@ -189,21 +223,28 @@ impl Session {
         }
     }
 
-    /// Tries again to settle what could not be written down.
+    /// Tries again to settle what could not be written down, some of it at a time.
     pub(super) fn settle_refused(&mut self) {
-        let Some(refusal) = self.settle_refusal.take() else { return };
-        let was_told = refusal != QueueError::Busy;
+        let refusal = self.settle_refusal.take();
+        if refusal.is_none() && !std::mem::take(&mut self.settles_left) {
+            return;
+        }
+        self.was_refused |= refusal.is_some_and(|error| !error.is_busy());
         self.flush_acks();
+        let mut turn = SETTLE_TURN;
         for (what, mut groups) in std::mem::take(&mut self.refused_settles) {
-            let settled = groups.settle(what);
+            let settled = groups.settle(what, &mut turn);
             self.ease(&std::mem::take(&mut groups.eased));
             if let Err(error) = settled {
                 self.note_refused(error);
+            }
+            if !groups.is_empty() {
+                self.settles_left = true;
                 self.refused_settles.push((what, groups));
             }
         }
-        if self.settle_refusal.is_none() && was_told {
-            tracing::info!("what could not be settled is settled");
+        if self.settle_refusal.is_none() && !self.settles_left && std::mem::take(&mut self.was_refused) {
+            tracing::info!(protocol = "amqp", peer = %Peer(self.peer), "what could not be settled is settled");
         }
     }
 
@@ -215,8 +256,11 @@ impl Session {
     }
 
     fn note_refused(&mut self, error: QueueError) {
-        if self.settle_refusal.is_none() && error != QueueError::Busy {
-            tracing::warn!(%error, "what a client said about messages cannot be written down; it is tried again");
+        if self.settle_refusal.is_none() && !self.was_refused && !error.is_busy() {
+            tracing::warn!(
+                protocol = "amqp", peer = %Peer(self.peer), user = self.user, %error,
+                "what a client said about messages cannot be written down; it is tried again"
+            );
         }
         self.settle_refusal = Some(error);
     }
@@ -225,9 +269,12 @@ impl Session {
         if self.acks.is_empty() {
             return;
         }
-        if let Err(error) = self.acks.settle(Settle::Ack) {
+        // More than that waits only if the disk was full or behind, or if it is all of a large read.
+        let mut turn = 4 * SETTLE_TURN;
+        if let Err(error) = self.acks.settle(Settle::Ack, &mut turn) {
             self.note_refused(error);
         }
+        self.settles_left |= !self.acks.is_empty();
         let eased = std::mem::take(&mut self.acks.eased);
         self.ease(&eased);
     }
@@ -250,4 +297,8 @@ impl Session {
             }
         }
     }
+}
+
+fn unknown_tag(tag: u64) -> Refusal {
+    Refusal::precondition(format!("unknown delivery tag {tag}"))
 }

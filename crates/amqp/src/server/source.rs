@@ -56,7 +56,9 @@ impl Source {
             // The queue is gone and its messages with it.
             Ok(()) | Err(QueueError::NotFound { .. }) => Ok(self.make_room(held)),
             Err(
-                error @ (QueueError::DiskFull { .. } | QueueError::Busy | QueueError::Unavailable { .. }),
+                error @ (QueueError::DiskFull { .. }
+                | QueueError::Busy { .. }
+                | QueueError::Unavailable { .. }),
             ) => Err(error),
         }
     }
@@ -74,7 +76,9 @@ impl Source {
             Ok(settling) => Ok((Some(settling), self.make_room(held))),
             Err(QueueError::NotFound { .. }) => Ok((None, self.make_room(held))),
             Err(
-                error @ (QueueError::DiskFull { .. } | QueueError::Busy | QueueError::Unavailable { .. }),
+                error @ (QueueError::DiskFull { .. }
+                | QueueError::Busy { .. }
+                | QueueError::Unavailable { .. }),
             ) => Err(error),
         }
     }

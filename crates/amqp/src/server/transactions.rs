@@ -1,13 +1,16 @@
 //! `tx.*`: publishes and acknowledgements that wait for a commit.
 
+use std::collections::VecDeque;
+
 use nexo_broker::{QueueError, Settle, Settling, Written};
 
 use super::channel::Mode;
 use super::content::{MESSAGE_OVERHEAD_BYTES, Whole};
 use super::error::{self, Refusal};
+use super::held_up::Waited;
 use super::intake::{ConnectionIntake, Hold};
 use super::session::Session;
-use super::settle::{Groups, LaterSettle};
+use super::settle::{Groups, LaterSettle, SETTLE_TURN};
 use crate::codec::method::{TxMethod, confirm, tx};
 
 /// Memory is asked for in steps of this size, so that a small transaction asks once.
@@ -16,7 +19,7 @@ const STEP_BYTES: usize = 1 << 20;
 /// What waits for a commit. Dropping it undoes it: what was to be settled goes back.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
-    publishes: Vec<Whole>,
+    publishes: VecDeque<Whole>,
     /// The memory that they take.
     pub(super) holds: Vec<Hold>,
     /// How much of it is not used yet.
@@ -50,7 +53,7 @@ impl Transaction {
             }
             self.unused = step - bytes;
         }
-        self.publishes.push(message);
+        self.publishes.push_back(message);
         Ok(wait)
     }
 
@@ -66,11 +69,38 @@ impl Transaction {
     }
 }
 
-/// A commit for which there was no room on the disk, for its publishes or for what it settles. Its client waits for the answer, as RabbitMQ's would.
+/// A commit that waits for the disk, with its publishes or with what it settles. Its client waits for the answer, and
+/// nothing that it says meanwhile is read.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     pub(super) channel: u16,
     pub(super) transaction: Box<Transaction>,
+    /// Where its publishes end in the log.
+    pub(super) written: Written,
+    /// Whether that has been waited for.
+    has_waited: bool,
+    /// What came of waiting for what it settles.
+    settled: Option<Result<(), QueueError>>,
+    /// Whether the disk was behind while it settled.
+    was_busy: bool,
+}
+
+impl Unfinished {
+    pub(super) const fn new(channel: u16, transaction: Box<Transaction>) -> Self {
+        let written = Written::NOTHING;
+        Self { channel, transaction, written, has_waited: false, settled: None, was_busy: false }
+    }
+
+    /// Notes what came of waiting for what was settled, and what is left to wait for.
+    pub(super) fn note_settled(&mut self, left: Vec<Settling>, outcome: Result<(), QueueError>) {
+        self.transaction.settling = left;
+        self.settled = Some(outcome);
+    }
+
+    /// Whether its publishes are to be waited for; that is said once.
+    const fn must_wait_for_publishes(&mut self) -> bool {
+        !self.written.is_nothing() && !std::mem::replace(&mut self.has_waited, true)
+    }
 }
 
 impl Drop for Transaction {
@@ -101,10 +131,8 @@ impl Session {
             TxMethod::Commit(_) => self.commit(number).await,
             TxMethod::Rollback(_) => {
                 let mut undone = self.begin_anew(number)?;
-                let channel = self.channel(number)?;
-                for later in undone.settles.drain(..) {
-                    channel.unacked.put_back(later.held);
-                }
+                let held = undone.settles.drain(..).flat_map(|later| later.held).collect();
+                self.channel(number)?.unacked.put_back(held);
                 self.answer(number, &tx::RollbackOk {});
                 Ok(())
             }
@@ -129,92 +157,136 @@ impl Session {
 
     /// Answers when everything is as safe as it would be if it were confirmed.
     async fn commit(&mut self, number: u16) -> Result<(), Refusal> {
-        let mut done = self.begin_anew(number)?;
-        for mut message in std::mem::take(&mut done.publishes) {
-            self.publish_now(number, &mut message.as_incoming())?;
-            // Copies for many queues are made a part at a time. On a full disk the rest waits with them.
-            if self.outbox.is_full()
-                && !self.blocked
-                && let Some(written) = self.flush_publishes().await
-            {
-                self.outbox.keep_written(written);
-            }
-        }
-        match self.flush_publishes().await {
-            Some(written) => self.finish_commit(number, done, written).await,
-            None => {
-                self.unfinished = Some(Unfinished { channel: number, transaction: done });
-                Ok(())
-            }
-        }
+        let done = self.begin_anew(number)?;
+        self.finish_commit(Unfinished::new(number, done)).await
     }
 
-    /// Does what is left when all publishes of a commit are with the broker.
-    pub(super) async fn finish_commit(
-        &mut self,
-        number: u16,
-        mut done: Box<Transaction>,
-        written: Written,
-    ) -> Result<(), Refusal> {
-        let broker = self.shared.broker.clone();
-        broker.wait_for(written).await?;
-        let mut was_busy = false;
-        let outcome = loop {
-            let begun = self.begin_settles(&mut done.settles, &mut done.settling);
-            let outcome = begun.and(settled(&mut done.settling).await);
-            if outcome != Err(QueueError::Busy) {
-                break outcome;
-            }
-            was_busy = true;
-            broker.disk_caught_up().await;
-            tokio::task::yield_now().await;
-        };
-        if was_busy {
-            // What was settled of a queue before the disk fell behind is answered for as well.
-            broker.wait_for(broker.all_so_far()).await?;
+    /// Comes as far with a commit as it can now. What it must wait for holds up the connection, which then calls this again.
+    pub(super) async fn finish_commit(&mut self, mut commit: Unfinished) -> Result<(), Refusal> {
+        if !self.publish_all(&mut commit).await? {
+            self.unfinished = Some(commit);
+            return Ok(());
         }
+        let broker = self.shared.broker.clone();
+        if commit.must_wait_for_publishes() {
+            let written = commit.written;
+            self.hold_up(async move {
+                // Its outcome is looked at when the commit goes on.
+                let _ = broker.wait_for(written).await;
+                Waited::Turn
+            });
+            self.unfinished = Some(commit);
+            return Ok(());
+        }
+        broker.wait_for(commit.written).await?;
+        let outcome = match commit.settled.take() {
+            Some(outcome) => outcome,
+            None => match self.begin_settles(&mut commit) {
+                Ok(true) if commit.transaction.settling.is_empty() => Ok(()),
+                Ok(true) => {
+                    let mut left = std::mem::take(&mut commit.transaction.settling);
+                    self.hold_up(async move {
+                        let outcome = settled(&mut left).await;
+                        Waited::Settled { left, outcome }
+                    });
+                    self.unfinished = Some(commit);
+                    return Ok(());
+                }
+                Ok(false) => {
+                    self.hold_up(async {
+                        tokio::task::yield_now().await;
+                        Waited::Turn
+                    });
+                    self.unfinished = Some(commit);
+                    return Ok(());
+                }
+                Err(error) => Err(error),
+            },
+        };
         match outcome {
+            Ok(()) if commit.was_busy => {
+                // What was settled of a queue before the disk fell behind is answered for as well.
+                commit.was_busy = false;
+                commit.written = commit.written.and(broker.all_so_far());
+                commit.settled = Some(Ok(()));
+                let written = commit.written;
+                self.hold_up(async move {
+                    // As above.
+                    let _ = broker.wait_for(written).await;
+                    Waited::Turn
+                });
+                self.unfinished = Some(commit);
+                Ok(())
+            }
             Ok(()) => {
                 // The channel may have been closed while this waited for the disk.
-                if self.is_open(number) {
-                    self.answer(number, &tx::CommitOk {});
+                if self.is_open(commit.channel) {
+                    self.answer(commit.channel, &tx::CommitOk {});
                 }
+                Ok(())
+            }
+            Err(error) if error.is_busy() => {
+                commit.was_busy = true;
+                self.hold_up(async move {
+                    broker.disk_caught_up().await;
+                    tokio::task::yield_now().await;
+                    Waited::Turn
+                });
+                self.unfinished = Some(commit);
                 Ok(())
             }
             Err(QueueError::DiskFull { reason }) => {
                 self.block(&reason);
-                self.unfinished = Some(Unfinished { channel: number, transaction: done });
+                self.unfinished = Some(commit);
                 Ok(())
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Settles in order, many in a row with one call for each queue. What could not be written down is left.
-    fn begin_settles(
-        &mut self,
-        settles: &mut Vec<LaterSettle>,
-        begun: &mut Vec<Settling>,
-    ) -> Result<(), QueueError> {
-        self.flush_acks();
-        while let Some(first) = settles.first() {
-            let what = first.what;
-            let alike = settles.iter().take_while(|later| later.what == what).count();
-            let mut groups = Groups::default();
-            for held in settles[..alike].iter().flat_map(|later| &later.held) {
-                groups.add(held);
-            }
-            let outcome = groups.begin_settle(what, begun);
-            self.ease(&std::mem::take(&mut groups.eased));
-            if let Err(error) = outcome {
-                for later in &mut settles[..alike] {
-                    later.held.retain(|held| groups.contains(&held.source));
+    /// Pushes what a commit publishes; `false` if something is left. Copies for many queues are made a part at a time.
+    async fn publish_all(&mut self, commit: &mut Unfinished) -> Result<bool, Refusal> {
+        loop {
+            let Some(mut message) = commit.transaction.publishes.pop_front() else { break };
+            self.publish_now(commit.channel, &mut message.as_incoming())?;
+            if self.outbox.is_full() {
+                match self.flush_publishes().await {
+                    Some(written) => commit.written = commit.written.and(written),
+                    None => return Ok(false),
                 }
-                return Err(error);
             }
-            settles.drain(..alike);
         }
-        Ok(())
+        let Some(written) = self.flush_publishes().await else { return Ok(false) };
+        commit.written = commit.written.and(written);
+        Ok(true)
+    }
+
+    /// Settles in order, many in a row with one call for each queue. `false` if others should have their turn before the
+    /// rest. What could not be written down is left.
+    fn begin_settles(&mut self, commit: &mut Unfinished) -> Result<bool, QueueError> {
+        self.flush_acks();
+        let Transaction { settles, settling, .. } = &mut *commit.transaction;
+        let Some(first) = settles.first() else { return Ok(true) };
+        let what = first.what;
+        let mut groups = Groups::default();
+        let mut alike = 0;
+        for later in settles.iter().take_while(|later| later.what == what) {
+            later.held.iter().for_each(|held| groups.add(held));
+            alike += 1;
+            if groups.len() >= SETTLE_TURN {
+                break;
+            }
+        }
+        let outcome = groups.begin_settle(what, settling);
+        self.ease(&std::mem::take(&mut groups.eased));
+        if let Err(error) = outcome {
+            for later in &mut settles[..alike] {
+                later.held.retain(|held| groups.contains(&held.source));
+            }
+            return Err(error);
+        }
+        settles.drain(..alike);
+        Ok(settles.is_empty())
     }
 
     fn begin_anew(&mut self, number: u16) -> Result<Box<Transaction>, Refusal> {

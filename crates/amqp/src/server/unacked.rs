@@ -51,19 +51,26 @@ impl Unacked {
         Some(held)
     }
 
-    /// Takes out all up to this one, which must be there itself; tag 0 means all there are.
-    pub(super) fn take_up_to(&mut self, tag: u64) -> Option<Vec<Held>> {
-        let end = if tag == 0 {
-            self.row.len()
-        } else {
-            let at = self.row.binary_search_by_key(&tag, |(tag, _)| *tag).ok()?;
-            self.row[at].1.as_ref()?;
-            at + 1
-        };
-        let taken: Vec<Held> = self.row.drain(..end).filter_map(|(_, held)| held).collect();
+    /// The last one that is meant by all up to this one, which must be there itself; tag 0 means all there are.
+    pub(super) fn last_up_to(&self, tag: u64) -> Option<u64> {
+        if tag == 0 {
+            return Some(self.row.back().map_or(0, |(last, _)| *last));
+        }
+        let at = self.row.binary_search_by_key(&tag, |(tag, _)| *tag).ok()?;
+        self.row[at].1.as_ref().map(|held| held.tag)
+    }
+
+    /// Takes out those up to `last`, but no more than `max` of them: there may be millions. Says whether more are left.
+    pub(super) fn take_some_up_to(&mut self, last: u64, max: usize) -> (Vec<Held>, bool) {
+        let end = self.row.partition_point(|(tag, _)| *tag <= last);
+        let count = end.min(max);
+        let taken: Vec<Held> = self.row.drain(..count).filter_map(|(_, held)| held).collect();
         self.held -= taken.len();
-        self.tidy();
-        Some(taken)
+        // Not while more are taken out, which would look at all of them each time.
+        if count == end {
+            self.tidy();
+        }
+        (taken, count < end)
     }
 
     /// Puts messages back that were taken out: their settling was undone.
@@ -74,12 +81,6 @@ impl Unacked {
         row.extend(held.into_iter().map(|held| (held.tag, Some(held))));
         row.sort_by_key(|(tag, _)| *tag);
         self.row = row.into();
-    }
-
-    /// Takes out all there are.
-    pub(super) fn take_all(&mut self) -> Vec<Held> {
-        self.held = 0;
-        self.row.drain(..).filter_map(|(_, held)| held).collect()
     }
 
     /// How many there are.

@@ -130,6 +130,11 @@ impl Client {
 
     /// As [`Self::connect`], with frames of at most this size.
     pub async fn connect_with(address: SocketAddr, max: FrameMax) -> Self {
+        Self::connect_beating(address, max, 0).await
+    }
+
+    /// As [`Self::connect_with`], with a heartbeat of so many seconds.
+    pub async fn connect_beating(address: SocketAddr, max: FrameMax, heartbeat: u16) -> Self {
         let mut client = Self::begin(address).await;
         client.raw(&PROTOCOL_HEADER).await;
         client.expect("connection.start").await;
@@ -146,7 +151,7 @@ impl Client {
         };
         client.send(0, &start_ok).await;
         client.expect("connection.tune").await;
-        let tune = connection::TuneOk { channel_max: 2047, frame_max: max.bytes(), heartbeat: 0 };
+        let tune = connection::TuneOk { channel_max: 2047, frame_max: max.bytes(), heartbeat };
         client.send(0, &tune).await;
         let virtual_host = ShortStr::from_static("/");
         client

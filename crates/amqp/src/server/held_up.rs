@@ -1,0 +1,142 @@
+//! A connection that waits for the disk with what it publishes. Meanwhile it takes no frames, so nothing overtakes what
+//! waits; everything else goes on: it delivers, sends heartbeats, and notices that its peer is gone.
+
+use std::time::{Duration, Instant};
+
+use nexo_broker::{QueueError, Settling};
+use nexo_types::QueueName;
+
+use super::outbox;
+use super::session::{Peer, Session};
+use crate::codec::method::{connection, tx};
+use crate::codec::{AmqpMethod, ShortStr};
+
+/// A publisher that has waited this long for the disk is worth a line in the log.
+const BEHIND_TOLD_AFTER: Duration = Duration::from_secs(5);
+
+/// What a session was held up by.
+pub(super) enum Waited {
+    /// Others had their turn, or the disk has caught up.
+    Turn,
+    /// What a commit settles is safe, or not: what is left to wait for, and why.
+    Settled { left: Vec<Settling>, outcome: Result<(), QueueError> },
+}
+
+/// A disk that is behind, as a publisher sees it.
+#[derive(Debug)]
+pub(super) struct Behind {
+    since: Instant,
+    /// Where the next of its messages goes; `None` if several queues share it.
+    queue: Option<QueueName>,
+    /// Whether the operator has been told.
+    is_told: bool,
+}
+
+impl Session {
+    /// Takes no more from the client until the disk has room.
+    pub(super) fn block(&mut self, reason: &str) {
+        if self.blocked {
+            return;
+        }
+        tracing::warn!(protocol = "amqp", peer = %Peer(self.peer), user = self.user, reason, "a publisher waits");
+        self.blocked = true;
+        if self.abilities.blocked {
+            self.out.method(0, &connection::Blocked { reason: ShortStr::clipped(reason.as_bytes()) });
+        }
+    }
+
+    /// Goes on if there is room again.
+    pub(super) async fn unblock(&mut self) {
+        if self.blocked && outbox::disk_is_full(&self.shared.broker).is_none() {
+            self.go_on().await;
+        }
+    }
+
+    /// Does what waited for room, as far as there is by now.
+    pub(super) async fn go_on(&mut self) {
+        let Some(written) = self.flush_publishes().await else { return };
+        if let Some(mut commit) = self.unfinished.take() {
+            commit.written = commit.written.and(written);
+            let channel = commit.channel;
+            let finished = self.finish_commit(commit).await;
+            self.conclude(channel, finished.map_err(|refusal| refusal.of(tx::Commit::ID))).await;
+        }
+        if self.unfinished.is_some() || !self.outbox.is_empty() {
+            // There was not enough of it.
+            return;
+        }
+        if let Some((number, refusal)) = self.refusal.take() {
+            self.conclude(number, Err(refusal)).await;
+        }
+        if self.blocked && outbox::disk_is_full(&self.shared.broker).is_none() {
+            self.blocked = false;
+            if self.abilities.blocked {
+                self.out.method(0, &connection::Unblocked {});
+            }
+        }
+    }
+
+    /// Has what is published, and every frame, wait for something.
+    pub(super) fn hold_up(&mut self, until: impl Future<Output = Waited> + Send + 'static) {
+        self.held_up = Some(Box::pin(until));
+    }
+
+    /// Goes on after it was held up.
+    pub(super) async fn has_waited(&mut self, waited: Waited) {
+        self.note_waited(waited);
+        self.go_on().await;
+    }
+
+    fn note_waited(&mut self, waited: Waited) {
+        self.held_up = None;
+        if let (Waited::Settled { left, outcome }, Some(commit)) = (waited, &mut self.unfinished) {
+            commit.note_settled(left, outcome);
+        }
+    }
+
+    /// Pushes what was published, however long that takes, unless the disk is full.
+    pub(super) async fn flush_whole(&mut self) {
+        self.flush_acks();
+        while self.flush_publishes().await.is_none()
+            && let Some(wait) = self.held_up.take()
+        {
+            let waited = wait.await;
+            self.note_waited(waited);
+        }
+        if self.unfinished.is_some() && !self.blocked {
+            // What was waited for here was meant for the commit.
+            self.hold_up(std::future::ready(Waited::Turn));
+        }
+    }
+
+    /// Notes that the disk is behind, and for which queue something could not be pushed.
+    pub(super) fn note_behind(&mut self, queue: Option<&QueueName>) {
+        let behind =
+            self.behind.get_or_insert_with(|| Behind { since: Instant::now(), queue: None, is_told: false });
+        behind.queue = queue.cloned();
+    }
+
+    /// Tells the operator of a publisher that has waited for long.
+    pub(super) fn tell_of_wait(&mut self) {
+        let (messages, bytes) = self.outbox.waiting();
+        let Some(behind) = &mut self.behind else { return };
+        let seconds = behind.since.elapsed().as_secs();
+        if behind.is_told || behind.since.elapsed() < BEHIND_TOLD_AFTER {
+            return;
+        }
+        behind.is_told = true;
+        let queue = behind.queue.as_ref().map_or("several", QueueName::as_str);
+        let unwritten_bytes = self.shared.broker.unwritten_bytes();
+        tracing::warn!(
+            protocol = "amqp", peer = %Peer(self.peer), user = self.user, queue, seconds, messages, bytes, unwritten_bytes,
+            "a publisher waits: the disk is behind"
+        );
+    }
+
+    /// Notes that everything is pushed.
+    pub(super) fn note_caught_up(&mut self) {
+        let Some(behind) = self.behind.take().filter(|behind| behind.is_told) else { return };
+        let seconds = behind.since.elapsed().as_secs();
+        tracing::info!(protocol = "amqp", peer = %Peer(self.peer), seconds, "a publisher goes on: the disk has caught up");
+    }
+}
