@@ -360,7 +360,7 @@ impl Subscription {
         {
             // They stay leased until there is room; a lease of a connection has no end of its own.
             tracing::warn!(queue = %self.slot.name, %error, "messages of a consumer that left cannot be returned now");
-            state.unsettled.keep(held, what);
+            state.unsettled.keep(held, what, None);
             self.shared.keeper.note_stuck(&self.slot);
         }
     }
