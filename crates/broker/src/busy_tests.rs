@@ -43,9 +43,20 @@ async fn pop(broker: &Broker, queue: &str, max: usize) -> Vec<crate::delivery::D
     broker.pop(&name(queue), request).await.unwrap()
 }
 
+/// Opens the gate when it is dropped: a broker whose test has failed would wait for the disk for ever.
+struct Stopped(GateDisk);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.open_gate();
+    }
+}
+
 /// Has the disk stand still, and appends until nothing more goes in, not even what is refused last.
-fn stop_disk(broker: &Broker, gate: &GateDisk) {
+#[must_use]
+fn stop_disk(broker: &Broker, gate: &GateDisk) -> Stopped {
     gate.hold_writes();
+    let stopped = Stopped(gate.clone());
     let slot = broker.shared.catalog.get(&name("filling")).unwrap();
     let mut state = slot.state.lock();
     for _ in 0..100_000 {
@@ -54,7 +65,7 @@ fn stop_disk(broker: &Broker, gate: &GateDisk) {
             broker.shared.commit(&mut state, &[record], Urgency::Lazy, Claim::Reserved, Patience::RefuseLast);
         match appended {
             Ok(_) => {}
-            Err(AppendError::Busy) => return,
+            Err(AppendError::Busy) => return stopped,
             Err(error) => panic!("{error}"),
         }
     }
@@ -84,7 +95,7 @@ async fn a_push_that_is_refused_and_tried_again_is_charged_once() {
     queue.push_bundle(&mut bundle(Durability::Transient, 1), Pacing::Paced).unwrap();
     let charged = || queue.slot.state.lock().flow.charged();
     let before = charged();
-    stop_disk(&broker, &gate);
+    let stopped = stop_disk(&broker, &gate);
     let mut refused = bundle(Durability::Durable, 10);
     let messages = refused.as_ref().unwrap().messages().unwrap();
     for _ in 0..3 {
@@ -93,7 +104,7 @@ async fn a_push_that_is_refused_and_tried_again_is_charged_once() {
         assert_eq!(refused.as_ref().unwrap().messages().unwrap(), messages, "it is given back whole");
         assert_eq!(charged(), before, "nothing was taken");
     }
-    gate.open_gate();
+    drop(stopped);
     broker.shared.until_room().await;
     queue.push_bundle(&mut refused, Pacing::Paced).unwrap();
     assert_eq!(charged(), before + 10);
@@ -114,12 +125,12 @@ async fn an_acknowledgement_that_is_said_again_counts_once() {
     let acked = || broker.traffic().of(Protocol::Amqp).stats().acked;
     // The first slice went in before the disk fell behind.
     queue.settle(&held[..SETTLE_SLICE], Settle::Ack).unwrap();
-    stop_disk(&broker, &gate);
+    let stopped = stop_disk(&broker, &gate);
     assert_eq!(queue.settle(&held, Settle::Ack).unwrap_err(), QueueError::Busy);
     assert_eq!(acked(), SETTLE_SLICE as u64);
     // Whoever goes away leaves it to the broker.
     queue.settle_eventually(&held, Settle::Ack).unwrap();
-    gate.open_gate();
+    drop(stopped);
     for _ in 0..2000 {
         if queue.in_flight() == 0 {
             break;
@@ -137,7 +148,7 @@ async fn a_repetition_that_waits_for_the_disk_counts_once() {
     let passing = || NewMessage { durability: Durability::Transient, ..NewMessage::new("passing") };
     // The first sets offsets aside, which is written down.
     broker.push(&name("q"), vec![passing()]).await.unwrap();
-    stop_disk(&broker, &gate);
+    let stopped = stop_disk(&broker, &gate);
     let once = || NewMessage { dedup: Some(DedupId::new("once").unwrap()), ..NewMessage::new("durable") };
     let pushing = broker.clone();
     let push =
@@ -150,7 +161,7 @@ async fn a_repetition_that_waits_for_the_disk_counts_once() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert_eq!(broker.queue_stats(&name("q")).unwrap().pushed, 2);
-    gate.open_gate();
+    drop(stopped);
     let answers: Vec<bool> = push.await.unwrap().into_iter().map(|one| one.unwrap().duplicate).collect();
     assert_eq!(answers, [false, false, true]);
     assert_eq!(broker.queue_stats(&name("q")).unwrap().duplicates, 1);
@@ -167,7 +178,7 @@ async fn a_damaged_dead_letter_that_waits_for_the_disk_counts_once() {
     let broker = open(&gate);
     let held = pop(&broker, "q", 1).await;
     damage(&gate, b"to be damaged");
-    stop_disk(&broker, &gate);
+    let stopped = stop_disk(&broker, &gate);
     let slot = broker.shared.catalog.get(&name("q")).unwrap();
     {
         // A word that needs no record, as that on a message whose lease was not written.
@@ -183,7 +194,7 @@ async fn a_damaged_dead_letter_that_waits_for_the_disk_counts_once() {
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert!(!moved.is_finished(), "it waits for the disk");
     assert_eq!(broker.stats().damaged_messages, 0, "it has not left its queue");
-    gate.open_gate();
+    drop(stopped);
     moved.await.unwrap().unwrap();
     assert_eq!(broker.stats().damaged_messages, 1);
     assert_eq!(broker.queue_stats(&name("q")).unwrap().damaged, 1);
