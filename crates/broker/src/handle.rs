@@ -64,7 +64,7 @@ pub struct Refused {
 /// Messages that a queue did not take, as they were when the log refused them.
 enum Untaken {
     Packed(Bundle),
-    Sealed(MessageBatch, Durability),
+    Sealed(Box<MessageBatch>, Durability),
 }
 
 impl Untaken {
@@ -377,7 +377,7 @@ impl QueueHandle {
                 Ok(PushedBundle { written, refused: Vec::new(), evenness: Evenness::Even })
             }
             Err(error) => match record {
-                Record::Messages(batch) => Err((error, Untaken::Sealed(batch, durability))),
+                Record::Messages(batch) => Err((error, Untaken::Sealed(Box::new(batch), durability))),
                 _ => unreachable!("the record holds messages"),
             },
         }

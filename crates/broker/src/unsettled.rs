@@ -18,7 +18,10 @@ use crate::traffic::Protocol;
 
 /// Slices of what is left to do. Each message is leased, so there are no more of them than messages in flight.
 #[derive(Debug, Default)]
-pub(crate) struct Unsettled(VecDeque<(Vec<(Offset, u32)>, Settle, Option<Protocol>)>);
+pub(crate) struct Unsettled(VecDeque<Slice>);
+
+/// What was said about these messages, and over which protocol.
+type Slice = (Vec<(Offset, u32)>, Settle, Option<Protocol>);
 
 impl Empty for Unsettled {
     const EMPTY: &'static Self = &Self(VecDeque::new());
