@@ -211,6 +211,9 @@ async fn most_memory(broker: nexo_broker::Broker, mut enough: oneshot::Receiver<
 async fn while_a_large_message_goes_to_many_queues_memory_is_bounded_and_others_are_confirmed() {
     const BOUND: u64 = 64 << 20;
     const ROUNDS: u64 = 20;
+    /// What a message takes in its queue beside its body, and what a queue takes that has some.
+    const ENTRY_BYTES: u64 = 256;
+    const QUEUE_BYTES: u64 = 2048;
     let options = BrokerOptions { memory_bytes_max: BOUND, ..BrokerOptions::new("memory") };
     let served = Served::start_on(nexo_amqp::Options::default(), options).await;
     let mut publisher = served.client().await;
@@ -225,6 +228,7 @@ async fn while_a_large_message_goes_to_many_queues_memory_is_bounded_and_others_
     let body = vec![7; 1 << 20];
     let mut published = 0;
     let mut meanwhile = 0;
+    let mut rounds = 0;
     // Whether a round ends before the other is heard is chance. If others had to wait, none would be in any of them.
     for round in 1..=ROUNDS {
         publish(&mut publisher, TRANSIENT, &[&body]).await;
@@ -244,6 +248,7 @@ async fn while_a_large_message_goes_to_many_queues_memory_is_bounded_and_others_
             }
             meanwhile += 1;
         }
+        rounds = round;
         if meanwhile > 0 {
             break;
         }
@@ -251,8 +256,11 @@ async fn while_a_large_message_goes_to_many_queues_memory_is_bounded_and_others_
     assert!(meanwhile > 0, "nobody else was confirmed meanwhile, in {ROUNDS} rounds");
     enough.send(()).unwrap();
     let most = memory.await.unwrap();
-    // Bodies are left on disk beside the publish, so it may be ahead; all copies would be 300 MiB.
-    assert!((1..=2 * BOUND).contains(&most), "{most} bytes");
+    // A body is there once for all queues, and once more while it is received. Each queue has an entry for it, and so has
+    // the other queue for each of its messages. All copies would be 300 MiB in each round.
+    let bodies = (rounds + 1) * (body.len() as u64 + 1024);
+    let entries = (rounds * names.len() as u64 + published) * ENTRY_BYTES + names.len() as u64 * QUEUE_BYTES;
+    assert!((1..=bodies + entries).contains(&most), "{most} bytes, {bodies} and {entries} at most");
     let last = names.last().unwrap();
     let mut taker = served.client().await;
     taker.consume(last, true).await;

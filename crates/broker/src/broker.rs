@@ -73,6 +73,8 @@ impl Broker {
         };
         let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
         let restored = recovery::restore(&log, &recovered, &path, options.accept_loss)?;
+        // Not before: the release that wrote a directory can go on with it if this one refuses it.
+        log.raise_format().map_err(|source| OpenError::Log { source })?;
         let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);
         let intake = Intake::new(options.memory_bytes_max / INTAKE_SHARE);
         let connections = Arc::new(Connections::new(options.connections_max));

@@ -255,6 +255,12 @@ impl Flow {
         }
     }
 
+    /// What was pushed beyond what publishers might.
+    #[cfg(test)]
+    pub(crate) const fn charged(&self) -> i64 {
+        -self.allowance
+    }
+
     fn charge(&mut self, count: u64, pacing: Pacing) {
         let charged = match pacing {
             Pacing::Paced => count,
@@ -349,9 +355,21 @@ impl Flow {
 }
 
 impl SlotState {
-    /// Notes a push before it is applied, and says whether its publisher should pause.
-    pub(crate) fn pushed(&mut self, around: Surroundings, count: u64, pacing: Pacing) -> Evenness {
-        if !self.has_too_much(around.slack) {
+    /// Whether more is ready for consumers than keeps them busy, before a push.
+    pub(crate) fn is_ahead(&self, around: Surroundings) -> bool {
+        self.has_too_much(around.slack)
+    }
+
+    /// Notes a push that was taken, and says whether its publisher should pause. `was_ahead` is what
+    /// [`Self::is_ahead`] said before it.
+    pub(crate) fn pushed(
+        &mut self,
+        was_ahead: bool,
+        around: Surroundings,
+        count: u64,
+        pacing: Pacing,
+    ) -> Evenness {
+        if !was_ahead {
             return Evenness::Even;
         }
         let pauses = self.flow.pushed(Instant::now(), around, count, pacing);

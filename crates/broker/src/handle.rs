@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use nexo_core::batch::MessageBatch;
 use nexo_core::config::{QueueConfig, SyncMode};
 use nexo_core::draft::Bundle;
 use nexo_core::message::{Durability, NewMessage};
@@ -60,23 +61,42 @@ pub struct Refused {
     pub error: PushError,
 }
 
-/// What somebody's word about messages it holds comes to.
+/// Messages that a queue did not take, as they were when the log refused them.
+enum Untaken {
+    Packed(Bundle),
+    Sealed(Box<MessageBatch>, Durability),
+}
+
+impl Untaken {
+    /// As they came. This copies what was sealed, so no lock is held.
+    fn into_bundle(self) -> Bundle {
+        match self {
+            Self::Packed(bundle) => bundle,
+            Self::Sealed(batch, durability) => Bundle::reopen(&batch, durability),
+        }
+    }
+}
+
+/// What somebody's word about messages it holds comes to, and how many are acknowledged by it: what is said a second time
+/// counts once.
 pub(crate) fn decide_settle(
     queue: &mut Queue,
     now: Timestamp,
     held: &[(Offset, u32)],
     what: Settle,
-) -> ReturnPlan {
+) -> (ReturnPlan, usize) {
     let cause = match what {
         Settle::Ack => {
             let verdict = queue.decide_ack(now, held);
-            return ReturnPlan { records: verdict.records, durable: verdict.durable, deaths: Vec::new() };
+            let acked = verdict.answers.iter().filter(|answer| answer.is_ok()).count();
+            let plan = ReturnPlan { records: verdict.records, durable: verdict.durable, deaths: Vec::new() };
+            return (plan, acked);
         }
         Settle::Reject => ReturnCause::Reject,
         Settle::Undelivered => ReturnCause::Undelivered,
         Settle::Requeue => ReturnCause::SessionEnd,
     };
-    queue.decide_return(now, held, cause).1
+    (queue.decide_return(now, held, cause).1, 0)
 }
 
 /// Messages that were settled, and what to wait for before anybody is told so.
@@ -307,25 +327,23 @@ impl QueueHandle {
         } else {
             Confirm::AsQueue
         };
-        let mut evenness = Evenness::Even;
         let pushed = self.shared.off_runtime_if_oversize(packed.bytes(), || {
             self.shared.with(&self.slot, |state, now| {
-                evenness = state.pushed(self.shared.surroundings(), count, pacing);
-                if durability == packed.durability()
-                    && let Some(plan) = state.queue.decide_bundle(&packed)
-                {
-                    return self.push_as_it_is(state, now, packed, plan, confirm);
-                }
-                self.push_one_by_one(state, now, packed, durability, confirm)
+                let around = self.shared.surroundings();
+                let was_ahead = state.is_ahead(around);
+                let plan = state.queue.decide_bundle(&packed).filter(|_| durability == packed.durability());
+                let pushed = match plan {
+                    Some(plan) => self.push_as_it_is(state, now, packed, plan, confirm)?,
+                    None => self.push_one_by_one(state, now, packed, durability, confirm)?,
+                };
+                let taken = count - pushed.refused.len() as u64;
+                Ok(PushedBundle { evenness: state.pushed(was_ahead, around, taken, pacing), ..pushed })
             })
         })?;
-        match pushed {
-            Ok(pushed) => Ok(PushedBundle { evenness, ..pushed }),
-            Err((error, untaken)) => {
-                *bundle = Some(untaken);
-                Err(self.shared.refused_for(&self.slot.name, &error))
-            }
-        }
+        pushed.map_err(|(error, untaken): (AppendError, Untaken)| {
+            *bundle = Some(untaken.into_bundle());
+            self.shared.refused_for(&self.slot.name, &error)
+        })
     }
 
     /// Waits while consumers of this queue wait for the broker and not the other way round.
@@ -340,12 +358,12 @@ impl QueueHandle {
         bundle: Bundle,
         plan: BundlePlan,
         confirm: Confirm,
-    ) -> Result<PushedBundle, (AppendError, Bundle)> {
+    ) -> Result<PushedBundle, (AppendError, Untaken)> {
         if let Some(reserve) = plan.reserve
             && let Err(error) =
                 self.shared.commit(state, &[reserve], Urgency::Lazy, Claim::Normal, Patience::Refuse)
         {
-            return Err((error, bundle));
+            return Err((error, Untaken::Packed(bundle)));
         }
         let durability = bundle.durability();
         let record = Record::Messages(bundle.seal(plan.first, now));
@@ -365,7 +383,7 @@ impl QueueHandle {
                 Ok(PushedBundle { written, refused: Vec::new(), evenness: Evenness::Even })
             }
             Err(error) => match record {
-                Record::Messages(batch) => Err((error, Bundle::reopen(&batch, durability))),
+                Record::Messages(batch) => Err((error, Untaken::Sealed(Box::new(batch), durability))),
                 _ => unreachable!("the record holds messages"),
             },
         }
@@ -378,14 +396,14 @@ impl QueueHandle {
         bundle: Bundle,
         durability: Durability,
         confirm: Confirm,
-    ) -> Result<PushedBundle, (AppendError, Bundle)> {
+    ) -> Result<PushedBundle, (AppendError, Untaken)> {
         let mut messages = bundle.messages().expect("a bundle holds readable messages");
         for message in &mut messages {
             message.durability = durability;
         }
         let PushRound { written, outcomes, .. } = match self.shared.push_now(state, now, &messages, confirm) {
             Ok(round) => round,
-            Err(error) => return Err((error, bundle)),
+            Err(error) => return Err((error, Untaken::Packed(bundle))),
         };
         let refused = outcomes.into_iter().enumerate().filter_map(|(at, outcome)| {
             Some(Refused { at, message: messages[at].clone(), error: outcome.err()? })
@@ -480,7 +498,7 @@ impl QueueHandle {
                         tracing::warn!(queue = %self.slot.name, messages = left.len(), %error, "settled when there is room");
                     }
                     // Not those before: somebody else may have them by now.
-                    self.slot.state.lock().unsettled.keep(left, what);
+                    self.slot.state.lock().unsettled.keep(left, what, self.protocol);
                     self.shared.keeper.note_stuck(&self.slot);
                     return Ok(());
                 }
@@ -538,21 +556,20 @@ impl QueueHandle {
         credit: Option<(ConsumerId, u32)>,
         confirm: Confirm,
     ) -> Result<(Written, Vec<Death>, Urgency), QueueError> {
-        let (written, deaths, urgency) = self.shared.with(&self.slot, |state, now| {
-            let ReturnPlan { records, durable, deaths } = decide_settle(&mut state.queue, now, held, what);
+        let (written, deaths, urgency, acked) = self.shared.with(&self.slot, |state, now| {
+            let (plan, acked) = decide_settle(&mut state.queue, now, held, what);
+            let ReturnPlan { records, durable, deaths } = plan;
             let written =
                 self.shared.commit_verdict(state, &records, durable, confirm, settle_patience(&deaths));
             // Whoever could not settle gets no more: what it holds must stay bounded.
             if let Some((consumer, credit)) = credit.filter(|_| written.is_ok()) {
                 state.queue.add_credit(consumer, credit);
             }
-            (written, deaths, self.shared.urgency(state, confirm))
+            (written, deaths, self.shared.urgency(state, confirm), acked)
         })?;
         match written {
             Ok(written) => {
-                if what == Settle::Ack {
-                    self.shared.count(self.protocol, |traffic| traffic.acked(held.len()));
-                }
+                self.shared.count(self.protocol, |traffic| traffic.acked(acked));
                 Ok((written.unwrap_or(Written::NOTHING), deaths, urgency))
             }
             Err(error) => {

@@ -17,6 +17,8 @@
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
 
 mod broker;
+#[cfg(test)]
+mod busy_tests;
 mod catalog;
 mod clock;
 mod connections;

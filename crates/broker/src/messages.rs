@@ -82,8 +82,11 @@ impl Broker {
         while !wanted.is_empty() {
             let pushed = self.shared.off_runtime_if_oversize(bytes, || {
                 self.shared.with(&slot, |state, now| {
-                    evenness = state.pushed(self.shared.surroundings(), wanted.len() as u64, pacing);
-                    self.shared.push_now(state, now, &wanted, confirm)
+                    let around = self.shared.surroundings();
+                    let was_ahead = state.is_ahead(around);
+                    let round = self.shared.push_now(state, now, &wanted, confirm)?;
+                    evenness = state.pushed(was_ahead, around, round.busy_from as u64, pacing);
+                    Ok(round)
                 })
             })?;
             let mut round = match pushed {
@@ -496,12 +499,6 @@ impl Shared {
         if let Some(done) = written {
             state.last_push = state.last_push.and(done);
         }
-        let duplicates = plan.outcomes.iter().filter(|o| matches!(o, PushOutcome::Duplicate(_))).count();
-        if duplicates > 0 {
-            // A repetition is as safe as what it repeats, which may still be on its way to the disk.
-            written = Some(written.unwrap_or(Written::NOTHING).and(state.last_push));
-        }
-        state.queue.note_duplicates(duplicates as u64);
         let name = state.queue.name().clone();
         let is_behind = |outcome: &PushOutcome| match (outcome, &refused) {
             (PushOutcome::Accepted(offset) | PushOutcome::Duplicate(offset), Some((first, _))) => {
@@ -509,6 +506,13 @@ impl Shared {
             }
             (PushOutcome::Refused { .. }, _) | (_, None) => false,
         };
+        let is_repeated =
+            |outcome: &&PushOutcome| matches!(outcome, PushOutcome::Duplicate(_)) && !is_behind(outcome);
+        let duplicates = plan.outcomes.iter().filter(is_repeated).count();
+        if duplicates > 0 {
+            // A repetition is as safe as what it repeats, which may still be on its way to the disk.
+            written = Some(written.unwrap_or(Written::NOTHING).and(state.last_push));
+        }
         let is_busy = matches!(refused, Some((_, AppendError::Busy)));
         let first_behind = plan.outcomes.iter().position(is_behind).filter(|_| is_busy);
         let busy_from = first_behind.unwrap_or(plan.outcomes.len());
@@ -523,6 +527,8 @@ impl Shared {
             }
         });
         let outcomes = outcomes.collect();
+        // Those that are tried again are counted then.
+        state.queue.note_duplicates(duplicates as u64);
         Ok(PushRound { written: written.unwrap_or(Written::NOTHING), outcomes, busy_from })
     }
 

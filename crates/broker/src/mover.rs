@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use nexo_core::config::QueueConfig;
+use nexo_core::config::{DeadLetters, QueueConfig};
 use nexo_core::message::{Durability, NewMessage, Origin, StoredMessage};
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{Admission, Death, Dying, Handed};
@@ -92,9 +92,10 @@ impl Shared {
     }
 
     /// Moves dead messages to the dead-letter queue. What cannot be moved now stays as it is, and the keeper
-    /// tries again.
+    /// tries again. What cannot be read is passed over, and holds up nothing else.
     fn bury(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) -> Result<(), QueueError> {
         let mut rest = deaths;
+        let mut unread = 0;
         while !rest.is_empty() {
             let (part, after) = rest.split_at(self.part_len(slot, rest));
             rest = after;
@@ -104,13 +105,23 @@ impl Shared {
                 self.log.wait_for_room();
                 moved = self.bury_part(slot, part);
             }
-            if let Err(error) = moved {
-                tracing::warn!(queue = %slot.name, %error, "dead letters cannot be moved now");
-                self.keeper.note_stuck(slot);
-                return Err(error);
+            match moved {
+                Ok(passed) => unread += passed,
+                Err(error) => {
+                    tracing::warn!(queue = %slot.name, %error, "dead letters cannot be moved now");
+                    self.keeper.note_stuck(slot);
+                    return Err(error);
+                }
             }
         }
-        Ok(())
+        if unread == 0 {
+            return Ok(());
+        }
+        // Where they lie has been told, once. The keeper comes back often, but the disk is asked only when it is time.
+        self.keeper.note_stuck(slot);
+        Err(QueueError::Unavailable {
+            reason: format!("{unread} dead letters cannot be read from the log now"),
+        })
     }
 
     /// How many of these are moved in one frame: few enough in number and in bytes, but at least one.
@@ -124,23 +135,32 @@ impl Shared {
         deaths.iter().take(MOVE_BATCH).take_while(fits).count().max(1)
     }
 
-    fn bury_part(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) -> Result<(), QueueError> {
-        let (name, dying) = {
+    /// Says how many were passed over because they cannot be read now.
+    fn bury_part(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) -> Result<usize, QueueError> {
+        let (name, target, mut dying) = {
             let state = slot.state.lock();
             if state.deleted {
-                return Ok(());
+                return Ok(0);
             }
             let name = state.queue.config().dead_letter_queue_of(&slot.name);
             let dying: Vec<(Offset, Dying)> = deaths
                 .iter()
                 .filter_map(|death| Some((death.offset, state.queue.dying(death.offset)?)))
                 .collect();
-            (name, dying)
+            (name, state.queue.config().dead_letters.clone(), dying)
         };
         let name = name.map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
-        let Some(name) = name else { return self.post(slot, &dying) };
+        if target == DeadLetters::Nowhere {
+            // Nobody needs their bytes.
+            return self.post(slot, &target, &dying, &Fetched::default()).map(|()| 0);
+        }
+        let read = self.fetch_dying(slot, &mut dying);
+        let unread = read.unreadable.len();
+        if dying.is_empty() {
+            return Ok(unread);
+        }
+        let Some(name) = name else { return self.post(slot, &target, &dying, &read).map(|()| unread) };
         let target = self.dead_letter_queue(&name)?;
-        let read = self.fetch_dying(slot, &dying)?;
         self.with_both(slot, &target, |from, to, now| {
             let mut moving = Vec::new();
             for (offset, _) in &dying {
@@ -149,33 +169,41 @@ impl Shared {
                 let payload = read.found.get(offset);
                 let message = payload.and_then(|bytes| dead_letter(&slot.name, *offset, &dying, bytes, now));
                 let why = if message.is_some() { Leave::DeadLettered } else { Leave::Damaged };
-                if message.is_none() {
-                    tracing::error!(queue = %slot.name, %offset, "a dead letter is damaged on disk and is dropped");
-                    self.note_damaged(1);
-                }
                 if let Some(leave) = from.queue.decide_burial(now, *offset, why) {
                     match message {
                         Some(message) => moving.push(Moving { message, leave }),
-                        None => self.commit(from, &[leave], Urgency::Lazy, Claim::Reserved, Patience::RefuseLast).map(|_| ())?,
+                        None => {
+                            let (claim, patience) = (Claim::Reserved, Patience::RefuseLast);
+                            self.commit(from, &[leave], Urgency::Lazy, claim, patience)?;
+                            self.note_damaged_letter(slot, *offset);
+                        }
                     }
                 }
             }
             self.move_all(from, to, moving, now)
         })?
-        .map_err(|error| self.refused(&error))
+        .map_err(|error| self.refused(&error))?;
+        Ok(unread)
     }
 
-    /// The stored forms of messages that are about to be moved; only damaged ones are missing.
-    pub(crate) fn fetch_dying(&self, slot: &Slot, dying: &[(Offset, Dying)]) -> Result<Fetched, QueueError> {
+    /// A dead letter has left its queue because it is damaged.
+    pub(crate) fn note_damaged_letter(&self, slot: &Slot, offset: Offset) {
+        tracing::error!(queue = %slot.name, %offset, "a dead letter is damaged on disk and is dropped");
+        self.note_damaged(1);
+    }
+
+    /// The stored forms of messages that are about to be moved; only damaged ones are missing. Those that the disk does
+    /// not give back now are taken out of `dying`.
+    fn fetch_dying(&self, slot: &Slot, dying: &mut Vec<(Offset, Dying)>) -> Fetched {
         let cold = dying.iter().filter(|(_, dying)| dying.payload.is_none());
-        let mut read = self.fetch(slot, cold.map(|(offset, dying)| (*offset, dying.at)).collect());
-        if !read.unreadable.is_empty() {
-            return Err(QueueError::Unavailable {
-                reason: "dead letters cannot be read from the log now".into(),
-            });
-        }
+        let cold = cold.map(|(offset, dying)| (*offset, dying.at));
+        let (now, later): (Vec<_>, Vec<_>) = cold.partition(|(_, at)| self.unreadable.is_time(*at));
+        let mut read = self.fetch(slot, now);
+        read.unreadable.extend(later.into_iter().map(|(offset, _)| offset));
+        let unreadable: BTreeSet<Offset> = read.unreadable.iter().copied().collect();
+        dying.retain(|(offset, _)| !unreadable.contains(offset));
         read.found.extend(dying.iter().filter_map(|(offset, dying)| Some((*offset, dying.payload.clone()?))));
-        Ok(read)
+        read
     }
 
     /// Writes one frame that takes messages out of one queue and puts them into another, and applies it.
@@ -387,7 +415,7 @@ impl Shared {
     fn put_back(self: &Arc<Self>, slot: &Arc<Slot>, taken: &[Handed]) -> Result<(), QueueError> {
         let receipts: Vec<(Offset, u32)> = taken.iter().map(|one| (one.offset, one.attempts)).collect();
         // They have no lease that could end: if they cannot go back now, the keeper sees to it that they do.
-        slot.state.lock().unsettled.keep(&receipts, Settle::Undelivered);
+        slot.state.lock().unsettled.keep(&receipts, Settle::Undelivered, None);
         self.settle_again(slot)
     }
 }

@@ -115,11 +115,13 @@ impl Shared {
             count,
             "messages are damaged on disk and are dropped; the segment is kept as it is"
         );
-        self.note_damaged(count);
         let record = Record::Drop { picks, why: Leave::Damaged, at: self.clock.now() };
         let urgency = self.urgency(state, Confirm::Lazily);
-        if let Err(error) = self.commit(state, &[record], urgency, Claim::Reserved, Patience::Wait) {
-            tracing::error!(queue = %state.queue.name(), %error, "damaged messages cannot be dropped now");
+        match self.commit(state, &[record], urgency, Claim::Reserved, Patience::Wait) {
+            Ok(_) => self.note_damaged(count),
+            Err(error) => {
+                tracing::error!(queue = %state.queue.name(), %error, "damaged messages cannot be dropped now");
+            }
         }
     }
 
@@ -162,7 +164,7 @@ impl Shared {
                 let (records, patience) = (&verdict.records, Patience::RefuseLast);
                 if let Err(error) = self.commit_verdict(state, records, verdict.durable, Confirm::Lazily, patience) {
                     tracing::debug!(queue = %slot.name, %error, "messages that were delivered leave the queue later");
-                    state.unsettled.keep(&cold, Settle::Ack);
+                    state.unsettled.keep(&cold, Settle::Ack, None);
                     self.keeper.note_stuck(slot);
                 }
             }
@@ -175,7 +177,7 @@ impl Shared {
             let (records, patience) = (&plan.records, Patience::RefuseLast);
             if let Err(error) = self.commit_verdict(state, records, plan.durable, Confirm::Lazily, patience) {
                 tracing::debug!(queue = %slot.name, %error, "messages that cannot be read come back later");
-                state.unsettled.keep(&back, Settle::Undelivered);
+                state.unsettled.keep(&back, Settle::Undelivered, None);
                 self.keeper.note_stuck(slot);
             }
         });
@@ -186,10 +188,13 @@ impl Shared {
             return;
         }
         tracing::error!(queue = %state.queue.name(), count = damaged.len(), "messages are damaged on disk and are dropped");
-        self.note_damaged(damaged.len() as u64);
+        let count = damaged.len() as u64;
         let record = Record::Settle { offsets: damaged.into_iter().collect(), why: Leave::Damaged, at: now };
-        if let Err(error) = self.commit(state, &[record], Urgency::Lazy, Claim::Reserved, Patience::Wait) {
-            tracing::error!(queue = %state.queue.name(), %error, "damaged messages cannot be dropped now");
+        match self.commit(state, &[record], Urgency::Lazy, Claim::Reserved, Patience::Wait) {
+            Ok(_) => self.note_damaged(count),
+            Err(error) => {
+                tracing::error!(queue = %state.queue.name(), %error, "damaged messages cannot be dropped now");
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use nexo_types::{ExchangeName, Offset, Position, Timestamp};
 use parking_lot::MutexGuard;
 
 use crate::error::QueueError;
+use crate::paging::Fetched;
 use crate::scribe::{DeathNote, Letter};
 use crate::share::{SHARE_BYTES_MIN, STORE_PLACE};
 use crate::shared::{Encoded, Shared};
@@ -25,13 +26,14 @@ impl Shared {
     pub(crate) fn post(
         self: &Arc<Self>,
         slot: &Arc<Slot>,
+        target: &DeadLetters,
         dying: &[(Offset, Dying)],
+        read: &Fetched,
     ) -> Result<(), QueueError> {
-        let target = slot.state.lock().queue.config().dead_letters.clone();
-        let read = self.fetch_dying(slot, dying)?;
         for (offset, dying) in dying {
             let message = read.found.get(offset).and_then(|payload| StoredMessage::parse(payload).ok());
-            let (letter, queues) = match (&target, message) {
+            let is_damaged = message.is_none() && *target != DeadLetters::Nowhere;
+            let (letter, queues) = match (target, message) {
                 (DeadLetters::Exchange { exchange, routing_key }, Some(message)) => {
                     let at = self.clock.now();
                     let routing_key = routing_key.as_ref();
@@ -41,8 +43,17 @@ impl Shared {
                 }
                 _ => (None, Vec::new()),
             };
-            self.deliver_letter(slot, *offset, dying, letter.as_ref(), &queues)
+            let why = match (is_damaged, queues.is_empty()) {
+                (true, _) => Leave::Damaged,
+                (false, true) => dying.reason.into(),
+                (false, false) => Leave::DeadLettered,
+            };
+            let has_left = self
+                .deliver_letter(slot, (*offset, why), dying, letter.as_ref(), &queues)
                 .map_err(|error| self.refused(&error))?;
+            if is_damaged && has_left {
+                self.note_damaged_letter(slot, *offset);
+            }
         }
         Ok(())
     }
@@ -78,15 +89,15 @@ impl Shared {
         (Some(message), queues)
     }
 
-    /// Moves one message to any number of queues, its own among them, in one frame.
+    /// Moves one message to any number of queues, its own among them, in one frame. `false` if it has left already.
     fn deliver_letter(
         self: &Arc<Self>,
         slot: &Arc<Slot>,
-        offset: Offset,
+        (offset, why): (Offset, Leave),
         dying: &Dying,
         letter: Option<&NewMessage>,
         queues: &[Arc<Slot>],
-    ) -> Result<(), AppendError> {
+    ) -> Result<bool, AppendError> {
         let mut slots: Vec<Arc<Slot>> = queues.to_vec();
         slots.push(Arc::clone(slot));
         slots.sort_unstable_by_key(|slot| slot.id);
@@ -96,10 +107,9 @@ impl Shared {
         let place = |id| slots.iter().position(|slot| slot.id == id).expect("all queues are locked");
         let from = place(slot.id);
         if states[from].deleted || states[from].queue.dying(offset).is_none() {
-            return Ok(());
+            return Ok(false);
         }
-        let why = if queues.is_empty() { dying.reason.into() } else { Leave::DeadLettered };
-        let Some(leave) = states[from].queue.decide_burial(now, offset, why) else { return Ok(()) };
+        let Some(leave) = states[from].queue.decide_burial(now, offset, why) else { return Ok(false) };
         let targets = queues.iter().map(|queue| place(queue.id)).filter(|at| !states[*at].deleted);
         let targets: Vec<usize> = targets.collect();
         let (moves, shared) = self.letter_records(&mut states, &targets, letter, now);
@@ -132,7 +142,7 @@ impl Shared {
         for (slot, aftermath) in slots.iter().zip(aftermaths) {
             self.finish(slot, aftermath);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What each target has to write down and apply, and the letter if several of them share it.

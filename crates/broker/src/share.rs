@@ -165,7 +165,8 @@ impl Shared {
         let mut aftermaths: Vec<(&Arc<Slot>, Aftermath)> = Vec::with_capacity(members.len());
         for (member, batch) in members.into_iter().zip(&batches) {
             let Member { place, slot, mut state, plan, urgency } = member;
-            let evenness = state.pushed(around, messages.len() as u64, pacing);
+            let was_ahead = state.is_ahead(around);
+            let evenness = state.pushed(was_ahead, around, messages.len() as u64, pacing);
             for record in plan.reserve.iter().chain([batch]) {
                 self.apply(&mut state, at, record);
             }

@@ -366,7 +366,7 @@ impl Subscription {
             } else {
                 tracing::warn!(%queue, messages, %error, "messages of a consumer that left cannot be returned now; it is tried again");
             }
-            state.unsettled.keep(held, what);
+            state.unsettled.keep(held, what, None);
             self.shared.keeper.note_stuck(&self.slot);
         }
     }

@@ -4,7 +4,7 @@
 //! health says degraded until it can be read.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nexo_types::{Millis, Position, QueueId, SegmentId};
 use parking_lot::Mutex;
@@ -23,6 +23,8 @@ pub(crate) struct Unreadable(Mutex<Places>);
 #[derive(Debug, Default)]
 struct Places {
     by_position: BTreeMap<Position, Trouble>,
+    /// Places that are not remembered are not tried until then.
+    others_from: Option<Instant>,
     /// Queues that do not ask for messages until then.
     postponed: BTreeMap<QueueId, Instant>,
 }
@@ -31,24 +33,37 @@ struct Places {
 struct Trouble {
     reason: String,
     tries: u32,
+    retry_at: Instant,
 }
 
 impl Unreadable {
     /// Takes note of a read that failed, and says after which time it may be tried again.
     pub(crate) fn note(&self, at: Position, reason: &str) -> Millis {
+        let now = Instant::now();
         let mut places = self.0.lock();
         if places.by_position.len() >= PLACES_MAX && !places.by_position.contains_key(&at) {
+            places.others_from = Some(now + DELAY_MAX.as_duration());
             return DELAY_MAX;
         }
-        let trouble =
-            places.by_position.entry(at).or_insert_with(|| Trouble { reason: reason.to_owned(), tries: 0 });
+        let trouble = places.by_position.entry(at).or_insert_with(|| {
+            tracing::error!(%at, reason, "messages cannot be read from the log; trying again, less and less often");
+            Trouble { reason: reason.to_owned(), tries: 0, retry_at: now }
+        });
         trouble.tries = trouble.tries.saturating_add(1);
-        if trouble.tries.is_power_of_two() {
-            let tries = trouble.tries;
-            tracing::error!(%at, reason, tries, "messages cannot be read from the log; trying again");
-        }
         let delay = DELAY_MIN.0.saturating_mul(1 << (trouble.tries - 1).min(16));
-        Millis(delay).min(DELAY_MAX)
+        let delay = Millis(delay).min(DELAY_MAX);
+        trouble.retry_at = now + delay.as_duration();
+        delay
+    }
+
+    /// Whether it is time to read what lies there, as far as reading it has failed.
+    pub(crate) fn is_time(&self, at: Position) -> bool {
+        let now = Instant::now();
+        let places = self.0.lock();
+        match places.by_position.get(&at) {
+            Some(trouble) => now >= trouble.retry_at,
+            None => places.others_from.is_none_or(|from| now >= from),
+        }
     }
 
     /// What lies there was read.
@@ -65,7 +80,7 @@ impl Unreadable {
         let mut places = self.0.lock();
         // Queues that are gone leave nothing behind.
         places.postponed.retain(|_, until| *until > now);
-        places.postponed.insert(queue, now + Duration::from_millis(delay.0));
+        places.postponed.insert(queue, now + delay.as_duration());
     }
 
     /// Whether a queue has to wait still.
@@ -111,11 +126,28 @@ mod tests {
     }
 
     #[test]
+    fn a_place_is_not_tried_before_its_time() {
+        let unreadable = Unreadable::default();
+        let at = |byte| Position { segment: SegmentId(3), byte };
+        assert!(unreadable.is_time(at(1)));
+        for _ in 0..9 {
+            unreadable.note(at(1), "EIO");
+        }
+        assert!(!unreadable.is_time(at(1)), "it is tried in half a minute");
+        assert!(unreadable.is_time(at(2)), "another place is good for all that is known");
+        unreadable.0.lock().by_position.get_mut(&at(1)).unwrap().retry_at = Instant::now();
+        assert!(unreadable.is_time(at(1)));
+    }
+
+    #[test]
     fn no_more_places_are_remembered_than_there_is_room_for() {
         let unreadable = Unreadable::default();
+        let at = |byte| Position { segment: SegmentId(1), byte };
         for byte in 0..PLACES_MAX as u32 + 10 {
-            unreadable.note(Position { segment: SegmentId(1), byte }, "EIO");
+            assert!(unreadable.is_time(at(byte)) || byte > PLACES_MAX as u32);
+            unreadable.note(at(byte), "EIO");
         }
         assert_eq!(unreadable.0.lock().by_position.len(), PLACES_MAX);
+        assert!(!unreadable.is_time(at(PLACES_MAX as u32 + 5)), "those beyond it wait together");
     }
 }

@@ -14,19 +14,23 @@ use crate::messages::settle_patience;
 use crate::request::Settle;
 use crate::shared::{Confirm, Shared};
 use crate::slot::{Slot, SlotState};
+use crate::traffic::Protocol;
 
 /// Slices of what is left to do. Each message is leased, so there are no more of them than messages in flight.
 #[derive(Debug, Default)]
-pub(crate) struct Unsettled(VecDeque<(Vec<(Offset, u32)>, Settle)>);
+pub(crate) struct Unsettled(VecDeque<Slice>);
+
+/// What was said about these messages, and over which protocol.
+type Slice = (Vec<(Offset, u32)>, Settle, Option<Protocol>);
 
 impl Empty for Unsettled {
     const EMPTY: &'static Self = &Self(VecDeque::new());
 }
 
 impl Unsettled {
-    /// Keeps what was said about these messages.
-    pub(crate) fn keep(&mut self, held: &[(Offset, u32)], what: Settle) {
-        self.0.extend(held.chunks(SETTLE_SLICE).map(|slice| (slice.to_vec(), what)));
+    /// Keeps what was said about these messages, and over which protocol.
+    pub(crate) fn keep(&mut self, held: &[(Offset, u32)], what: Settle, protocol: Option<Protocol>) {
+        self.0.extend(held.chunks(SETTLE_SLICE).map(|slice| (slice.to_vec(), what, protocol)));
     }
 }
 
@@ -50,8 +54,8 @@ impl Shared {
 
     /// Settles one slice, and says whether more is left.
     fn settle_slice_again(&self, state: &mut SlotState) -> Result<bool, AppendError> {
-        let Some((held, what)) = state.unsettled.0.pop_front() else { return Ok(false) };
-        let decided = decide_settle(&mut state.queue, self.clock.now(), &held, what);
+        let Some((held, what, protocol)) = state.unsettled.0.pop_front() else { return Ok(false) };
+        let (decided, acked) = decide_settle(&mut state.queue, self.clock.now(), &held, what);
         if let Err(error) = self.commit_verdict(
             state,
             &decided.records,
@@ -59,9 +63,10 @@ impl Shared {
             Confirm::Lazily,
             settle_patience(&decided.deaths),
         ) {
-            state.unsettled.0.push_front((held, what));
+            state.unsettled.0.push_front((held, what, protocol));
             return Err(error);
         }
+        self.count(protocol, |traffic| traffic.acked(acked));
         Ok(!state.unsettled.0.is_empty())
     }
 }
@@ -89,7 +94,7 @@ mod tests {
         let held = broker.pop(&queue, request).await.unwrap();
         let held: Vec<(Offset, u32)> = held.iter().map(|one| (one.offset, one.attempt)).collect();
         let slot = broker.shared.catalog.get(&queue).unwrap();
-        slot.state.lock().unsettled.keep(&held, Settle::Ack);
+        slot.state.lock().unsettled.keep(&held, Settle::Ack, None);
         let settle_slice = || {
             let mut state = slot.state.lock();
             let more = broker.shared.settle_slice_again(&mut state).unwrap();
@@ -97,7 +102,7 @@ mod tests {
         };
         assert_eq!(settle_slice(), (true, SETTLE_SLICE + 1));
         assert_eq!(settle_slice(), (true, 1));
-        slot.state.lock().unsettled.keep(&held[..1], Settle::Ack);
+        slot.state.lock().unsettled.keep(&held[..1], Settle::Ack, None);
         broker.shared.settle_again(&slot).unwrap();
         assert_eq!(settle_slice(), (false, 0));
         broker.shutdown().await;

@@ -135,3 +135,60 @@ async fn a_start_does_not_need_what_cannot_be_read() {
     assert_eq!(broker.stats().damaged_messages, 0);
     broker.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_cannot_be_read_waits_alone_and_is_not_read_again_and_again() {
+    let memory = image().await;
+    let places: Vec<_> = (0..3).map(|n| place_of(&memory, n)).collect();
+    let disk = FaultyDisk::from_memory(memory);
+    let broker = Broker::open_on(Arc::new(disk.clone()), small()).unwrap();
+    let held = pop(&broker, &name("q"), 3).await;
+    assert_eq!(bodies(&held), [body(0), body(1), body(2)]);
+    let (path, frame) = &places[1];
+    disk.set_unreadable(path, frame.start + 100..frame.start + 104);
+
+    let began = std::time::Instant::now();
+    let answers = broker.reject(&receipts(&held)).await;
+    let refused: Vec<bool> = answers.iter().map(Result::is_err).collect();
+    assert_eq!(refused, [false, true, false], "those that can be read have moved: {answers:?}");
+    let dead = name("q_dlq");
+    assert_eq!(bodies(&pop(&broker, &dead, 9).await), [body(0), body(2)]);
+    let Health::Degraded { reason } = broker.health() else { panic!("{:?}", broker.health()) };
+    assert!(reason.contains(path) && reason.contains("cannot be read"), "{reason}");
+
+    // It is tried again after half a second, and then after twice as long each time.
+    for _ in 0..2 {
+        let before = disk.failed_reads();
+        eventually("it is tried again", || disk.failed_reads() > before).await;
+        // All reads of one try.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    let took = began.elapsed() - Duration::from_millis(300);
+    assert!(took >= Duration::from_millis(1400), "{took:?} for three tries");
+
+    disk.set_readable();
+    eventually("it has moved", || broker.queue_stats(&dead).unwrap().ready == 1).await;
+    assert_eq!(bodies(&pop(&broker, &dead, 9).await), [body(1)]);
+    assert_eq!((broker.health(), broker.stats().damaged_messages), (Health::Ok, 0));
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_letter_that_goes_nowhere_need_not_be_read() {
+    let memory = MemoryDisk::new();
+    let broker = open_with(&memory, small());
+    let config = QueueConfig { dead_letters: nexo_broker::DeadLetters::Nowhere, ..QueueConfig::default() };
+    broker.create_queue(&name("q"), config).await.unwrap();
+    push(&broker, &name("q"), &body(7)).await;
+    broker.shutdown().await;
+    drop(broker);
+    let (path, frame) = place_of(&memory, 7);
+    let disk = FaultyDisk::from_memory(memory);
+    let broker = Broker::open_on(Arc::new(disk.clone()), small()).unwrap();
+    let held = pop(&broker, &name("q"), 1).await;
+    disk.set_unreadable(&path, frame);
+    broker.reject(&receipts(&held)).await.remove(0).unwrap();
+    assert_eq!(broker.queue_stats(&name("q")).unwrap().leased, 0);
+    assert_eq!(broker.health(), Health::Ok);
+    broker.shutdown().await;
+}

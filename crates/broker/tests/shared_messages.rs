@@ -18,6 +18,8 @@ use nexo_log::disk::{CutMode, Disk, FaultyDisk, GateDisk, MemoryDisk};
 use nexo_types::{ExchangeName, Millis, QueueName};
 
 const SEGMENT_BYTES: u32 = 64 * 1024;
+/// More than a message takes before its body.
+const HEAD_BYTES: usize = 32;
 
 fn small() -> BrokerOptions {
     BrokerOptions { segment_bytes: SEGMENT_BYTES, ..BrokerOptions::new("memory") }
@@ -40,7 +42,9 @@ fn body(number: usize, len: usize) -> String {
 }
 
 fn bundle(durability: Durability, texts: &[String]) -> Bundle {
-    let mut bundle = Bundle::new(durability, 0, 0);
+    // With room for what stands before each, so that no more is kept than is needed.
+    let bytes = texts.iter().map(|text| text.len() + HEAD_BYTES).sum();
+    let mut bundle = Bundle::new(durability, bytes, texts.len());
     for text in texts {
         bundle.push(&NewMessage { durability, ..NewMessage::new(text.clone()) }.as_draft());
     }
@@ -77,19 +81,38 @@ async fn peek(broker: &Broker, queue: &QueueName) -> Vec<String> {
     bodies(&broker.peek(queue, 999).await.unwrap())
 }
 
+/// What a queue takes with two messages of six bytes that it does not share, and when they are gone.
+async fn memory_of_one_queue() -> (u64, u64) {
+    let broker = open(&MemoryDisk::new());
+    let queue = with_queues(&broker, 1).await.remove(0);
+    let memory = || broker.stats().message_memory_bytes;
+    let mut bundle = Some(bundle(Durability::Durable, &[body(1, 0), body(2, 0)]));
+    let pushed = broker.queue(&queue).unwrap().push_bundle(&mut bundle, Pacing::Unpaced).unwrap();
+    broker.wait_for(pushed.written).await.unwrap();
+    let in_use = memory();
+    ack(&broker, &pop(&broker, &queue, 9).await).await;
+    eventually("the messages are gone", || memory() < in_use).await;
+    let idle = memory();
+    broker.shutdown().await;
+    (in_use, idle)
+}
+
 #[tokio::test]
 async fn a_message_for_many_queues_is_written_and_counted_once() {
     let disk = MemoryDisk::new();
     let broker = open(&disk);
     let queues = with_queues(&broker, 100).await;
     let (text, other) = (body(1, 50_000), body(2, 20_000));
+    let (in_use, idle) = memory_of_one_queue().await;
     let before = broker.stats();
     assert!(push_all(&broker, &queues, &[text.clone(), other.clone()]).await);
     let after = broker.stats();
     let written = after.log.frame_bytes - before.log.frame_bytes;
     assert!(written < 70_000 + 100 * 40, "{written} bytes are written");
     let memory = after.message_memory_bytes - before.message_memory_bytes;
-    assert!((70_000..400_000).contains(&memory), "{memory} bytes of memory are counted");
+    // The bodies once, and for each queue what it takes by itself.
+    let most = 70_012 + 4 * HEAD_BYTES as u64 + 100 * in_use;
+    assert!((70_000..=most).contains(&memory), "{memory} bytes of memory are counted; {most} at most");
     for queue in &queues {
         assert_eq!(broker.queue_stats(queue).unwrap().bytes, 70_012, "a queue knows how much waits in it");
         assert!(peek(&broker, queue).await == [text.clone(), other.clone()], "{queue}");
@@ -99,9 +122,9 @@ async fn a_message_for_many_queues_is_written_and_counted_once() {
         assert!(bodies(&held) == [text.clone(), other.clone()], "{queue}");
         ack(&broker, &held).await;
     }
-    // A queue keeps room for a few later messages, and that is counted; together with the bodies it would be more than this.
-    let given_back = || broker.stats().message_memory_bytes < 140_000;
-    eventually("the memory is given back", given_back).await;
+    // A queue keeps room for a few later messages, and that is counted.
+    let left = || broker.stats().message_memory_bytes - before.message_memory_bytes;
+    eventually("the memory is given back", || left() <= 100 * idle).await;
     broker.shutdown().await;
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn io_error(disk: &dyn Disk, action: impl Into<String>) -> impl FnOnc
 }
 
 /// Makes sure that the directory is ours or empty, takes the lock, and lays out what is missing. Nothing is
-/// changed in a directory that is not ours.
+/// changed in a directory that is not ours, and an older one keeps its mark until [`raise`].
 pub(crate) fn claim(disk: &Arc<dyn Disk>) -> Result<Box<dyn DiskLock>, OpenError> {
     let found = inspect(&**disk)?;
     let lock = disk.lock().map_err(|source| match source.kind() {
@@ -62,15 +62,15 @@ pub(crate) fn claim(disk: &Arc<dyn Disk>) -> Result<Box<dyn DiskLock>, OpenError
 enum Found {
     /// Nothing yet.
     New,
-    /// Data of this version.
-    Data(u32),
+    /// Data of a version that is read.
+    Data,
 }
 
 /// What the directory holds, if it may be used at all.
 fn inspect(disk: &dyn Disk) -> Result<Found, OpenError> {
     let names = disk.list("").map_err(io_error(disk, "list files"))?;
     if names.iter().any(|name| name == FORMAT) {
-        return check_format(disk).map(Found::Data);
+        return check_format(disk).map(|_| Found::Data);
     }
     let foreign = |found: &str| OpenError::Foreign { dir: disk.name(), found: found.to_owned() };
     if let Some(found) = names.iter().find(|name| !HARMLESS.contains(&name.as_str())) {
@@ -105,21 +105,34 @@ fn check_format(disk: &dyn Disk) -> Result<u32, OpenError> {
     }
 }
 
-/// `FORMAT` comes last and whole: as long as it is missing, the directory still counts as new. An older one is replaced
-/// before anything is written that its release could not read.
+/// Marks a directory of an older version as one of this version. Its own release could go on with it until then.
+pub(crate) fn raise(disk: &dyn Disk) -> Result<(), OpenError> {
+    if check_format(disk)? == FORMAT_VERSION {
+        return Ok(());
+    }
+    write_format(disk).map_err(io_error(disk, "replace FORMAT"))
+}
+
+/// `FORMAT` comes last: as long as it is missing, the directory still counts as new.
 fn lay_out(disk: &dyn Disk, found: Found) -> io::Result<()> {
     for dir in [SEGMENTS, SPARE, DAMAGED] {
         disk.create_dir(dir)?;
     }
-    if found == Found::New {
-        inventory::set_up(disk)?;
+    match found {
+        Found::New => {
+            inventory::set_up(disk)?;
+            write_format(disk)
+        }
+        Found::Data => disk.sync_dir(""),
     }
-    if found != Found::Data(FORMAT_VERSION) {
-        let file = disk.create(FORMAT_NEW)?;
-        file.write_at(format!("{FORMAT_NAME} {FORMAT_VERSION}\n").as_bytes(), 0)?;
-        file.sync_data()?;
-        disk.sync_dir("")?;
-        disk.rename(FORMAT_NEW, FORMAT)?;
-    }
+}
+
+/// Writes `FORMAT` whole, or leaves the one that is there.
+fn write_format(disk: &dyn Disk) -> io::Result<()> {
+    let file = disk.create(FORMAT_NEW)?;
+    file.write_at(format!("{FORMAT_NAME} {FORMAT_VERSION}\n").as_bytes(), 0)?;
+    file.sync_data()?;
+    disk.sync_dir("")?;
+    disk.rename(FORMAT_NEW, FORMAT)?;
     disk.sync_dir("")
 }

@@ -72,7 +72,8 @@ struct Threads {
 }
 
 impl Log {
-    /// Opens the log on `disk`, setting up an empty disk, and brings back what is there.
+    /// Opens the log on `disk`, setting up an empty disk, and brings back what is there. A directory of an older format
+    /// stays one until [`Log::raise_format`].
     ///
     /// # Errors
     /// When the disk is not a Nexo data directory or in use, and when it fails.
@@ -111,6 +112,16 @@ impl Log {
         };
         let handle = Handle { shared, threads: Mutex::new(Some(threads)) };
         Ok((Self { handle: Arc::new(handle) }, recovered))
+    }
+
+    /// Marks the directory as one of the present format, if it is older: the release that wrote it refuses it from then
+    /// on. To be called when all that was in it is back, and before anything is appended that the older release cannot
+    /// read. What opening itself writes it can.
+    ///
+    /// # Errors
+    /// When the disk fails.
+    pub fn raise_format(&self) -> Result<(), OpenError> {
+        layout::raise(&*self.shared().disk)
     }
 
     /// Appends one frame: all of `entries` or, after a crash, none. The position is final at once; whether the

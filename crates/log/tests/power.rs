@@ -278,21 +278,43 @@ fn an_older_format_is_raised_whole_wherever_the_power_goes() {
     format.write_at(b"nexo-data 2\n", 0).unwrap();
     format.sync_data().unwrap();
     older.sync_dir("").unwrap();
-    let mut cut = 0;
-    for operation in 1..=40 {
-        let disk = FaultyDisk::from_memory(older.after_power_cut(CutMode::Keep, 0));
+    let open_and_raise = |disk: &FaultyDisk| {
+        let (log, _) = Log::open(Arc::new(disk.clone()), small()).ok()?;
+        let before = disk.operations();
+        log.raise_format().ok()?;
+        Some((before, disk.operations()))
+    };
+    let fresh = || FaultyDisk::from_memory(older.after_power_cut(CutMode::Keep, 0));
+    let (before, after) = open_and_raise(&fresh()).unwrap();
+    assert!(after - before >= 5, "a file is written, synced and renamed: {before} to {after}");
+    let mut found = BTreeSet::new();
+    for operation in 1..=after + 1 {
+        let disk = fresh();
         disk.cut_power_at(operation);
-        drop(Log::open(Arc::new(disk.clone()), small()));
-        cut += u32::from(disk.is_cut());
+        let raised = open_and_raise(&disk);
         for mode in [CutMode::Keep, CutMode::Drop, CutMode::Tear, CutMode::Reorder] {
-            let (log, _) = open(disk.restart(mode, operation));
+            let what = format!("cut at operation {operation}, {mode:?}");
+            let disk = disk.restart(mode, operation);
+            let mark = read_mark(&disk);
+            assert!(raised.is_none() || mark == "nexo-data 3\n", "{what}: raised and then {mark:?}");
+            let (log, _) = open(disk.clone());
             let frame = log.read_frame(appended.at).unwrap();
-            assert_eq!(
-                frame.entries[0].payload[..],
-                payload(1, 100),
-                "cut at operation {operation}, {mode:?}"
-            );
+            assert_eq!(frame.entries[0].payload[..], payload(1, 100), "{what}");
+            assert_eq!(read_mark(&disk), mark, "{what}: opening alone does not raise it");
+            log.raise_format().unwrap();
+            assert_eq!(read_mark(&disk), "nexo-data 3\n", "{what}");
+            found.insert(mark);
         }
     }
-    assert!(cut > 10, "most openings were cut");
+    assert_eq!(
+        found.into_iter().collect::<Vec<_>>(),
+        ["nexo-data 2\n", "nexo-data 3\n"],
+        "one or the other, whole"
+    );
+}
+
+fn read_mark(disk: &FaultyDisk) -> String {
+    let mut bytes = [0; 64];
+    let len = disk.open("FORMAT").unwrap().read_at(&mut bytes, 0).unwrap();
+    String::from_utf8(bytes[..len].to_vec()).unwrap()
 }

@@ -8,6 +8,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod format_2;
+mod format_3;
+mod refused;
 mod story;
 
 use std::fs;
@@ -65,12 +67,26 @@ async fn format_2_opens_with_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let receipts = unpack(&fixture("format-2"), dir.path());
     let broker = Broker::open(BrokerOptions::new(dir.path())).unwrap();
-    format_2::check(&broker, &receipts).await;
+    assert_eq!(receipts.len(), 2 * 5);
+    format_2::check(&broker, &receipts, &[]).await;
     broker.shutdown().await;
     drop(broker);
     // What this build has made of it opens as well.
     let broker = Broker::open(BrokerOptions::new(dir.path())).unwrap();
-    format_2::check_again(&broker).await;
+    format_2::check_again(&broker, &[]).await;
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn format_3_opens_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let receipts = unpack(&fixture("format-3"), dir.path());
+    let broker = Broker::open(BrokerOptions::new(dir.path())).unwrap();
+    format_3::check(&broker, &receipts).await;
+    broker.shutdown().await;
+    drop(broker);
+    let broker = Broker::open(BrokerOptions::new(dir.path())).unwrap();
+    format_3::check_again(&broker).await;
     broker.shutdown().await;
 }
 

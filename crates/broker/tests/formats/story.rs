@@ -8,9 +8,9 @@ use nexo_broker::topology::{
     Binding, Destination, ExchangeKind, ExchangeSpec, HashOn, HeaderValue, Matching, Property,
 };
 use nexo_broker::{
-    Backoff, Broker, BrokerOptions, DeadLetters, Declaration, Durability, Fate, GroupMode, GroupTake,
-    LeaseTerms, NewMessage, Overflow, PopRequest, Properties, PropertyFormat, QueueConfig, RateLimit,
-    SettleMode, SyncMode, Terms,
+    Backoff, Broker, BrokerOptions, Bundle, DeadLetters, Declaration, Durability, Fate, GroupMode, GroupTake,
+    LeaseTerms, NewMessage, Overflow, Pacing, PopRequest, Properties, PropertyFormat, QueueConfig,
+    QueueError, RateLimit, SHARE_BYTES_MIN, SettleMode, SharedPush, SyncMode, Terms,
 };
 use nexo_log::SEGMENT_BYTES_MIN;
 use nexo_types::{DedupId, ExchangeName, GroupId, Millis, Priority, QueueName, limits};
@@ -22,6 +22,10 @@ pub(crate) const AGES: Millis = Millis::from_secs(80 * 366 * 24 * 3600);
 /// A body that needs a segment of its own.
 pub(crate) const LARGE_BYTES: usize = 20_000;
 pub(crate) const ROUNDS: [&str; 2] = ["a", "b"];
+/// Queues that have the same messages, which are stored once.
+pub(crate) const SHARING: [&str; 3] = ["shared all", "shared one", "shared held"];
+/// Bodies that are long enough for it.
+pub(crate) const SHARED_BYTES: usize = SHARE_BYTES_MIN + 100;
 
 pub(crate) fn exchange(text: &str) -> ExchangeName {
     ExchangeName::new(text).unwrap()
@@ -77,7 +81,43 @@ async fn round(broker: &Broker, round: &str) -> Vec<String> {
     deaths(broker, round).await;
     goings(broker, round).await;
     exchanges(broker, round).await;
+    receipts.extend(shared(broker, round).await);
     receipts
+}
+
+pub(crate) fn shared_body(number: usize) -> String {
+    format!("{number}{}", "s".repeat(SHARED_BYTES))
+}
+
+/// Messages that several queues share: one queue has both, one has acknowledged the first, and in one it is leased.
+async fn shared(broker: &Broker, round: &str) -> Vec<String> {
+    let mut handles = Vec::new();
+    for text in SHARING {
+        let queue = in_round(round, text);
+        let config = QueueConfig { visibility: limits::VISIBILITY_MAX, ..QueueConfig::default() };
+        broker.create_queue(&queue, config).await.unwrap();
+        handles.push(broker.queue(&queue).unwrap());
+    }
+    let mut bundle = Bundle::new(Durability::Durable, 0, 2);
+    for number in 0..2 {
+        bundle.push(&NewMessage::new(shared_body(number)).as_draft());
+    }
+    let messages = broker.share(bundle);
+    let handles: Vec<_> = handles.iter().collect();
+    let pushed = loop {
+        match broker.push_shared(&handles, &messages, Pacing::Unpaced) {
+            Err(QueueError::Busy { .. }) => broker.disk_caught_up().await,
+            pushed => break pushed.unwrap(),
+        }
+    };
+    for one in pushed {
+        let SharedPush::Taken { written, .. } = one else { panic!("{one:?}") };
+        broker.wait_for(written).await.unwrap();
+    }
+    let one = pop(broker, &in_round(round, SHARING[1]), 1).await;
+    ack(broker, &one).await;
+    let held = pop(broker, &in_round(round, SHARING[2]), 1).await;
+    receipts(&held).iter().map(ToString::to_string).collect()
 }
 
 /// Settings of which each differs from its default in one queue at least.

@@ -1,0 +1,216 @@
+//! Figures while the disk is behind: what is refused and tried again is counted once, when it is done.
+
+use std::sync::Arc;
+
+use nexo_core::config::QueueConfig;
+use nexo_core::draft::Bundle;
+use nexo_core::message::{Durability, NewMessage};
+use nexo_core::record::Record;
+use nexo_log::disk::{Disk, GateDisk};
+use nexo_log::{AppendError, Claim, Patience, Urgency};
+use nexo_types::{DedupId, Millis, Offset, QueueName, SegmentId};
+
+use crate::broker::Broker;
+use crate::error::QueueError;
+use crate::flow::Pacing;
+use crate::handle::SETTLE_SLICE;
+use crate::options::BrokerOptions;
+use crate::request::{PopRequest, Settle, SubscribeRequest};
+use crate::traffic::Protocol;
+
+/// More than keeps consumers busy.
+const TOO_MUCH: usize = 40_000;
+
+fn name(text: &str) -> QueueName {
+    QueueName::new(text).unwrap()
+}
+
+fn open(gate: &GateDisk) -> Broker {
+    let options = BrokerOptions { segment_bytes: 64 * 1024, ..BrokerOptions::new("memory") };
+    Broker::open_on(Arc::new(gate.clone()), options).unwrap()
+}
+
+async fn with_queues(gate: &GateDisk, queues: &[&str]) -> Broker {
+    let broker = open(gate);
+    for queue in queues {
+        broker.create_queue(&name(queue), QueueConfig::default()).await.unwrap();
+    }
+    broker
+}
+
+async fn pop(broker: &Broker, queue: &str, max: usize) -> Vec<crate::delivery::Delivery> {
+    let request = PopRequest { max, wait: Millis::from_secs(20), visibility: None, bytes_max: None };
+    broker.pop(&name(queue), request).await.unwrap()
+}
+
+/// Opens the gate when it is dropped: a broker whose test has failed would wait for the disk for ever.
+struct Stopped(GateDisk);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.0.open_gate();
+    }
+}
+
+/// Has the disk stand still, and appends until nothing more goes in, not even what is refused last.
+#[must_use]
+fn stop_disk(broker: &Broker, gate: &GateDisk) -> Stopped {
+    gate.hold_writes();
+    let stopped = Stopped(gate.clone());
+    let slot = broker.shared.catalog.get(&name("filling")).unwrap();
+    let mut state = slot.state.lock();
+    for _ in 0..100_000 {
+        let record = Record::Purge { before: Offset(0), at: broker.shared.clock.now() };
+        let appended =
+            broker.shared.commit(&mut state, &[record], Urgency::Lazy, Claim::Reserved, Patience::RefuseLast);
+        match appended {
+            Ok(_) => {}
+            Err(AppendError::Busy) => return stopped,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("segments come although the disk stands still");
+}
+
+fn bundle(durability: Durability, count: usize) -> Option<Bundle> {
+    let mut bundle = Bundle::new(durability, 0, count);
+    for number in 0..count {
+        let message = NewMessage { durability, ..NewMessage::new(format!("{number}")) };
+        bundle.push(&message.as_draft());
+    }
+    Some(bundle)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_that_is_refused_and_tried_again_is_charged_once() {
+    let gate = GateDisk::default();
+    let broker = with_queues(&gate, &["q", "filling"]).await;
+    let request = SubscribeRequest { credit: 0, visibility: None, keep_leases: false };
+    let _consumer = broker.subscribe(&name("q"), request).unwrap();
+    let queue = broker.queue(&name("q")).unwrap();
+    for _ in 0..TOO_MUCH / 1000 {
+        queue.push_bundle(&mut bundle(Durability::Transient, 1000), Pacing::Paced).unwrap();
+    }
+    // The first push to a queue that is ahead begins the account.
+    queue.push_bundle(&mut bundle(Durability::Transient, 1), Pacing::Paced).unwrap();
+    let charged = || queue.slot.state.lock().flow.charged();
+    let before = charged();
+    let stopped = stop_disk(&broker, &gate);
+    let mut refused = bundle(Durability::Durable, 10);
+    let messages = refused.as_ref().unwrap().messages().unwrap();
+    for _ in 0..3 {
+        let error = queue.push_bundle(&mut refused, Pacing::Paced).unwrap_err();
+        assert_eq!(error, QueueError::Busy);
+        assert_eq!(refused.as_ref().unwrap().messages().unwrap(), messages, "it is given back whole");
+        assert_eq!(charged(), before, "nothing was taken");
+    }
+    drop(stopped);
+    broker.shared.until_room().await;
+    queue.push_bundle(&mut refused, Pacing::Paced).unwrap();
+    assert_eq!(charged(), before + 10);
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_that_is_said_again_counts_once() {
+    let gate = GateDisk::default();
+    let broker = with_queues(&gate, &["q", "filling"]).await.over(Protocol::Amqp);
+    let count = SETTLE_SLICE + 5;
+    broker.push(&name("q"), vec![NewMessage::new("x"); count]).await.unwrap();
+    let mut held: Vec<(Offset, u32)> = Vec::new();
+    while held.len() < count {
+        held.extend(pop(&broker, "q", 1000).await.iter().map(|one| (one.offset, one.attempt)));
+    }
+    let queue = broker.queue(&name("q")).unwrap();
+    let acked = || broker.traffic().of(Protocol::Amqp).stats().acked;
+    // The first slice went in before the disk fell behind.
+    queue.settle(&held[..SETTLE_SLICE], Settle::Ack).unwrap();
+    let stopped = stop_disk(&broker, &gate);
+    assert_eq!(queue.settle(&held, Settle::Ack).unwrap_err(), QueueError::Busy);
+    assert_eq!(acked(), SETTLE_SLICE as u64);
+    // Whoever goes away leaves it to the broker.
+    queue.settle_eventually(&held, Settle::Ack).unwrap();
+    drop(stopped);
+    for _ in 0..2000 {
+        if queue.in_flight() == 0 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!((queue.in_flight(), acked()), (0, count as u64));
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repetition_that_waits_for_the_disk_counts_once() {
+    let gate = GateDisk::default();
+    let broker = with_queues(&gate, &["q", "filling"]).await;
+    let passing = || NewMessage { durability: Durability::Transient, ..NewMessage::new("passing") };
+    // The first sets offsets aside, which is written down.
+    broker.push(&name("q"), vec![passing()]).await.unwrap();
+    let stopped = stop_disk(&broker, &gate);
+    let once = || NewMessage { dedup: Some(DedupId::new("once").unwrap()), ..NewMessage::new("durable") };
+    let pushing = broker.clone();
+    let push =
+        tokio::spawn(async move { pushing.push(&name("q"), vec![passing(), once(), once()]).await.unwrap() });
+    // The one that needs no disk is there; the others are being tried.
+    for _ in 0..2000 {
+        if broker.queue_stats(&name("q")).unwrap().pushed > 1 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(broker.queue_stats(&name("q")).unwrap().pushed, 2);
+    drop(stopped);
+    let answers: Vec<bool> = push.await.unwrap().into_iter().map(|one| one.unwrap().duplicate).collect();
+    assert_eq!(answers, [false, false, true]);
+    assert_eq!(broker.queue_stats(&name("q")).unwrap().duplicates, 1);
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_dead_letter_that_waits_for_the_disk_counts_once() {
+    let gate = GateDisk::default();
+    let broker = with_queues(&gate, &["q", "q_dlq", "filling"]).await;
+    broker.push(&name("q"), vec![NewMessage::new("to be damaged")]).await.unwrap();
+    broker.shutdown().await;
+    drop(broker);
+    let broker = open(&gate);
+    let held = pop(&broker, "q", 1).await;
+    damage(&gate, b"to be damaged");
+    let stopped = stop_disk(&broker, &gate);
+    let slot = broker.shared.catalog.get(&name("q")).unwrap();
+    {
+        // A word that needs no record, as that on a message whose lease was not written.
+        let mut state = slot.state.lock();
+        let held: Vec<(Offset, u32)> = held.iter().map(|one| (one.offset, one.attempt)).collect();
+        let now = broker.shared.clock.now();
+        let (_, plan) = state.queue.decide_return(now, &held, nexo_core::queue::ReturnCause::Reject);
+        assert_eq!((plan.records.len(), plan.deaths.len()), (0, 1));
+        state.pending_deaths.0.extend(plan.deaths);
+    }
+    let (shared, moving) = (Arc::clone(&broker.shared), Arc::clone(&slot));
+    let moved = tokio::task::spawn_blocking(move || shared.bury_pending(&moving));
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    assert!(!moved.is_finished(), "it waits for the disk");
+    assert_eq!(broker.stats().damaged_messages, 0, "it has not left its queue");
+    drop(stopped);
+    moved.await.unwrap().unwrap();
+    assert_eq!(broker.stats().damaged_messages, 1);
+    assert_eq!(broker.queue_stats(&name("q")).unwrap().damaged, 1);
+    broker.shutdown().await;
+}
+
+/// Changes what is written on the disk of a message.
+fn damage(gate: &GateDisk, text: &[u8]) {
+    for id in 1..10 {
+        let Ok(file) = gate.open(&format!("segments/{}.seg", SegmentId(id))) else { continue };
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        if let Some(at) = bytes.windows(text.len()).position(|window| window == text) {
+            file.write_at(b"?", at as u64).unwrap();
+            return;
+        }
+    }
+    panic!("the message is nowhere");
+}
