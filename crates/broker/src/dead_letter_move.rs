@@ -120,7 +120,7 @@ mod tests {
         let held = [(held[0].offset, held[0].attempt)];
         let deaths = {
             let mut state = slot.state.lock();
-            decide_settle(&mut state.queue, shared.clock.now(), &held, Settle::Reject).deaths
+            decide_settle(&mut state.queue, shared.clock.now(), &held, Settle::Reject).0.deaths
         };
         assert_eq!(deaths.len(), 1);
         let (send, done) = oneshot::channel();
