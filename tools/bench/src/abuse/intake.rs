@@ -11,11 +11,11 @@ use nexo_amqp::codec::{Frame, FrameKind, PropertiesBuilder, encode_frame, encode
 use nexo_amqp_client::methods;
 use nexo_grpc::proto::subscribe_request::Action;
 use nexo_grpc::proto::{CreateQueueRequest, GetQueueRequest, QueueConfig, SubscribeRequest, SubscribeStart};
+use nexo_harness::http;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::Found;
-use super::descriptors::status;
 use super::target::{DURABLE, Sent, Target, message, publish, send, shape};
 use crate::amqp::{CHANNEL, Connection, InputSize, declare_queue, short};
 use crate::native::Line;
@@ -207,7 +207,7 @@ fn unfinished(target: &Target, count: u64, mebibytes: u64) -> anyhow::Result<(u6
         let mut answer = [0; 64];
         let read = socket.read(&mut answer).unwrap_or(0);
         let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
-        ends.push((last, status(&answer).map(str::to_owned)));
+        ends.push((last, http::status(&answer).map(|status| status.to_string())));
     }
     Ok((taken, ends))
 }
