@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn only_a_ready_line_is_ready() {
         let mut started =
-            BrokerProcess::start(Command::new("sh").args(["-c", "echo ready x=1; sleep 9"])).unwrap();
+            BrokerProcess::start(Command::new("sh").args(["-c", "echo ready x=1; exec sleep 9"])).unwrap();
         assert_eq!(started.address("x"), Some("1"));
         started.kill();
         let error = BrokerProcess::start(Command::new("sh").args(["-c", "echo no"])).unwrap_err();
