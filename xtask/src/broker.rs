@@ -4,20 +4,18 @@
 //! WORD` hands one word to the thread here that looks after the process.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use nexo_harness::{BrokerProcess, PATIENCE, free_addresses, http};
 
 use crate::python::Variable;
-use crate::run::{free_ports, root, run, write};
-
-/// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::run::{run, target, write};
 
 /// How the broker was built, and programs that drive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +47,7 @@ pub(crate) struct Nexo {
 
 /// The process, and what it takes to start it again.
 struct Running {
-    process: Child,
+    process: BrokerProcess,
     program: PathBuf,
     home: PathBuf,
     http: SocketAddr,
@@ -62,7 +60,7 @@ impl Nexo {
         let home = target().join("conformance-data").join(std::process::id().to_string());
         fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
         // Fixed, because clients come back to the same address after a restart.
-        let [amqp, sqs, grpc, http] = free_ports()?.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let [amqp, sqs, grpc, http] = free_addresses()?;
         let data = home.join("data");
         let settings = format!(
             "amqp = '{amqp}'\nsqs = '{sqs}'\ngrpc = '{grpc}'\nhttp = '{http}'\ndata_dir = '{}'\n",
@@ -87,7 +85,7 @@ impl Nexo {
 
     /// The number of its process.
     pub(crate) fn pid(&self) -> u32 {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).process.id()
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).process.pid()
     }
 
     /// What the conformance tests need to know of it.
@@ -108,7 +106,7 @@ impl Nexo {
 impl Drop for Nexo {
     fn drop(&mut self) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.kill();
+        running.process.kill();
         fs::remove_dir_all(&running.home).ok();
     }
 }
@@ -117,10 +115,11 @@ impl Running {
     fn obey(&mut self, word: &str) -> anyhow::Result<()> {
         match word {
             // More than any disk has: as if it were nearly full.
-            "block" => self.set_disk_free_min(u64::from(u32::MAX) << 30, "503"),
-            "unblock" => self.set_disk_free_min(0, "200"),
+            "block" => self.set_disk_free_min(u64::from(u32::MAX) << 30, 503),
+            "unblock" => self.set_disk_free_min(0, 200),
             "restart" => {
-                self.kill();
+                // As a power cut would: whatever was promised must be there already.
+                self.process.kill();
                 self.process = spawn(&self.program, &self.home)?;
                 Ok(())
             }
@@ -129,7 +128,7 @@ impl Running {
     }
 
     /// Changes the setting, has the broker read it, and waits until its health shows that it did.
-    fn set_disk_free_min(&self, bytes: u64, status: &str) -> anyhow::Result<()> {
+    fn set_disk_free_min(&self, bytes: u64, status: u16) -> anyhow::Result<()> {
         let path = self.home.join("nexo.toml");
         let text = fs::read_to_string(&path).context("cannot read the broker's settings")?;
         let others: String = text.lines().filter(|line| !line.starts_with("disk_free_min")).fold(
@@ -141,24 +140,17 @@ impl Running {
             },
         );
         write(&path, &format!("{others}disk_free_min = {bytes}\n"))?;
-        let asked = Command::new("kill").args(["-HUP", &self.process.id().to_string()]).status();
+        let asked = Command::new("kill").args(["-HUP", &self.process.pid().to_string()]).status();
         ensure!(
             asked.is_ok_and(|status| status.success()),
             "the broker cannot be asked to read its settings"
         );
         let end = Instant::now() + PATIENCE;
-        while !health(self.http)?.contains(&format!(" {status} ")) {
+        while http::get(self.http, "/health", PATIENCE)?.status != status {
             ensure!(Instant::now() < end, "the broker's health is not {status} after {PATIENCE:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
-    }
-
-    /// As a power cut would: whatever was promised must be there already.
-    fn kill(&mut self) {
-        // It may have ended by itself; then the tests have failed already.
-        self.process.kill().ok();
-        self.process.wait().ok();
     }
 }
 
@@ -193,35 +185,6 @@ fn answer_control(running: &Arc<Mutex<Running>>) -> anyhow::Result<SocketAddr> {
 }
 
 /// Starts the broker and waits until it is ready.
-fn spawn(program: &Path, home: &Path) -> anyhow::Result<Child> {
-    let mut process = Command::new(program)
-        .args(["serve", "--config"])
-        .arg(home.join("nexo.toml"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start the broker")?;
-    let stdout = process.stdout.take().context("the broker has an output")?;
-    let mut ready = String::new();
-    BufReader::new(stdout).read_line(&mut ready).context("the broker did not say that it is ready")?;
-    if !ready.starts_with("ready ") {
-        process.kill().ok();
-        process.wait().ok();
-        bail!("the broker did not get ready; it said {ready:?}");
-    }
-    Ok(process)
-}
-
-/// The first line of the answer to `GET /health`.
-fn health(address: SocketAddr) -> anyhow::Result<String> {
-    let mut stream = TcpStream::connect(address).context("the management port does not answer")?;
-    write!(stream, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .context("cannot ask for health")?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).context("cannot read the broker's health")?;
-    Ok(answer.lines().next().unwrap_or_default().to_owned())
-}
-
-/// Where Cargo builds.
-fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+fn spawn(program: &Path, home: &Path) -> anyhow::Result<BrokerProcess> {
+    BrokerProcess::start(Command::new(program).args(["serve", "--config"]).arg(home.join("nexo.toml")))
 }

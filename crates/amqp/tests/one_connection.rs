@@ -70,7 +70,7 @@ async fn floods_and_consumes(consuming: u16) {
     let served = Served::start().await;
     let mut client = served.client().await;
     prepare(&mut client, consuming).await;
-    let (mut reader, mut writer) = client.stream.into_split();
+    let (mut reader, mut writer) = client.raw.stream.into_split();
     let (acks, mut due) = tokio::sync::mpsc::unbounded_channel::<u64>();
     let writing = tokio::spawn(async move {
         for first in (0..MESSAGES).step_by(BATCH as usize) {

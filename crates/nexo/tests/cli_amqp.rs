@@ -4,13 +4,11 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-
 use common::{PATIENCE, Server};
 use lapin::options::*;
 use lapin::types::{AMQPValue, ByteArray, FieldArray, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use nexo_harness::http;
 use serde_json::{Value, json};
 
 async fn within<T>(work: impl Future<Output = lapin::Result<T>>) -> T {
@@ -53,21 +51,14 @@ fn receive(server: &Server, queue: &str) -> Value {
         "MessageAttributeNames": ["All"],
     })
     .to_string();
-    let mut connection = TcpStream::connect(address).unwrap();
-    connection.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(
-        connection,
-        "POST / HTTP/1.1\r\nHost: {address}\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\nContent-Type: \
-         application/x-amz-json-1.0\r\nAuthorization: AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/sqs/aws4_request, \
-         SignedHeaders=host, Signature=x\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    let mut answer = String::new();
-    connection.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
-    let received: Value = serde_json::from_str(body).unwrap();
+    let head = format!(
+        "Host: {address}\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\nContent-Type: application/x-amz-json-1.0\r\n\
+         Authorization: AWS4-HMAC-SHA256 Credential=x/20260101/us-east-1/sqs/aws4_request, SignedHeaders=host, \
+         Signature=x\r\n"
+    );
+    let answer = http::exchange(address, &http::request("POST", "/", &head, &body), PATIENCE).unwrap();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let received: Value = serde_json::from_str(&answer.body).unwrap();
     received["Messages"][0].clone()
 }
 

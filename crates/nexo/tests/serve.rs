@@ -5,10 +5,10 @@
 mod common;
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use common::{Process, Server, eventually, nexo, serve_command};
+use nexo_amqp_client::InputSize;
 use rustix::process::Signal;
 
 #[test]
@@ -239,22 +239,11 @@ fn a_quiet_broker_says_nothing_but_ready() {
     assert_eq!((finished.code, finished.stdout.as_str(), finished.stderr.as_str()), (Some(0), "", ""));
 }
 
-/// A raw AMQP login that is refused; returns when the broker has said so.
+/// An AMQP login that is refused; returns when the broker has said so.
 fn log_in_wrongly(address: &str) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
-    stream.write_all(b"AMQP\0\0\x09\x01").unwrap();
-    let mut buffer = [0; 4096];
-    assert!(stream.read(&mut buffer).unwrap() > 0);
-    // connection.start-ok without properties: PLAIN, mallory, a password, en_US.
-    let mut payload = vec![0, 10, 0, 11, 0, 0, 0, 0];
-    payload.extend(b"\x05PLAIN\0\0\0\x0f\0mallory\0secret\x05en_US");
-    let mut frame = vec![1, 0, 0];
-    frame.extend((payload.len() as u32).to_be_bytes());
-    frame.extend(payload);
-    frame.push(0xce);
-    stream.write_all(&frame).unwrap();
-    while !matches!(stream.read(&mut buffer), Ok(0) | Err(_)) {}
+    let url = format!("amqp://mallory:secret@{address}").parse().unwrap();
+    let refused = nexo_amqp_client::Connection::open(&url, InputSize::Small);
+    assert!(refused.is_err(), "{refused:?}");
 }
 
 #[test]

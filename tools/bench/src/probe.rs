@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use nexo_amqp::codec::method::basic;
-use nexo_amqp::codec::{PropertiesBuilder, encode_message};
+use nexo_amqp::codec::{PropertiesBuilder, ShortStr, encode_message};
+use nexo_amqp_client::methods;
 
 use crate::amqp::{AmqpUrl, CHANNEL, Confirmed, declare_queue, delete_queue, short};
 use crate::percentiles::{self, Percentiles};
@@ -119,13 +119,7 @@ fn measure(
     every: Duration,
     stop: &AtomicBool,
 ) -> anyhow::Result<Times> {
-    let publish = basic::Publish {
-        ticket: 0,
-        exchange: short("")?,
-        routing_key: short(queue)?,
-        mandatory: false,
-        immediate: false,
-    };
+    let publish = methods::publish(ShortStr::EMPTY, short(queue)?);
     let properties = PropertiesBuilder::new().delivery_mode(2).to_vec();
     let mut frames = Vec::new();
     encode_message(&mut frames, CHANNEL, &publish, &properties, &BODY, publisher.connection.frame_max);

@@ -1,12 +1,13 @@
 //! The broker's process: started again and again on the same ports and the same data.
 
 use std::fs::{File, OpenOptions};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use nexo_harness::free_addresses;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
@@ -135,22 +136,4 @@ impl Server {
         let log = OpenOptions::new().create(true).append(true).open(&self.log);
         log.with_context(|| format!("cannot open '{}'", self.log.display()))
     }
-}
-
-/// Loopback addresses that nobody listens on, outside the range that systems pick outgoing ports from: nobody else
-/// must take them while the broker is down.
-fn free_addresses<const COUNT: usize>() -> anyhow::Result<[SocketAddr; COUNT]> {
-    let mut found = Vec::new();
-    let mut held = Vec::new();
-    for _ in 0..10_000 {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, fastrand::u16(15_000..32_000)));
-        if let Ok(listener) = TcpListener::bind(address) {
-            held.push(listener);
-            found.push(address);
-        }
-        if let Ok(found) = <[SocketAddr; COUNT]>::try_from(found.as_slice()) {
-            return Ok(found);
-        }
-    }
-    bail!("there are no free ports between 15000 and 32000");
 }

@@ -2,7 +2,8 @@
 
 use anyhow::{Context, anyhow};
 use nexo_amqp::codec::method::{exchange, queue};
-use nexo_amqp::codec::{ShortStr, Table, TableBuf, Value};
+use nexo_amqp::codec::{ShortStr, TableBuf, Value};
+use nexo_amqp_client::methods;
 use nexo_grpc::client::Client;
 use nexo_grpc::proto;
 
@@ -29,38 +30,18 @@ async fn declare_all(world: &World) -> Result<(), Gone> {
     for place in Place::all().filter(|place| matches!(place.queue().make, Make::Quorum | Make::Classic)) {
         let arguments = arguments(place);
         let declare = queue::Declare {
-            ticket: 0,
-            queue: ShortStr::from_static(place.name()),
-            passive: false,
             durable: true,
-            exclusive: false,
-            auto_delete: false,
-            nowait: false,
             arguments: arguments.as_table(),
+            ..methods::declare_queue(ShortStr::from_static(place.name()))
         };
         wire.call(&declare, "queue.declare-ok").await?;
     }
-    let declare = exchange::Declare {
-        ticket: 0,
-        exchange: ShortStr::from_static(FANOUT),
-        kind: ShortStr::from_static("fanout"),
-        passive: false,
-        durable: true,
-        auto_delete: false,
-        internal: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
+    let fanout = ShortStr::from_static(FANOUT);
+    let declare = methods::declare_exchange(fanout, ShortStr::from_static("fanout"));
+    let declare = exchange::Declare { durable: true, ..declare };
     wire.call(&declare, "exchange.declare-ok").await?;
     for place in [Place::FAN_A, Place::FAN_B, Place::FAN_C] {
-        let bind = queue::Bind {
-            ticket: 0,
-            queue: ShortStr::from_static(place.name()),
-            exchange: ShortStr::from_static(FANOUT),
-            routing_key: ShortStr::EMPTY,
-            nowait: false,
-            arguments: Table::EMPTY,
-        };
+        let bind = methods::bind(ShortStr::from_static(place.name()), fanout, ShortStr::EMPTY);
         wire.call(&bind, "queue.bind-ok").await?;
     }
     Ok(())

@@ -1,16 +1,13 @@
 //! moto's server: AWS's API in one Python process, with everything in memory.
 
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
+use nexo_harness::{PATIENCE, until_connected};
 
 use crate::python;
 use crate::run::{first_line, free_ports};
-
-/// How long it may take to start.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running one, stopped when dropped.
 pub(super) struct Moto {
@@ -34,12 +31,11 @@ impl Moto {
             .stderr(Stdio::null())
             .spawn()
             .context("cannot start moto")?;
-        let started = Self { process, port, version };
-        let end = Instant::now() + PATIENCE;
-        while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-            ensure!(Instant::now() < end, "moto is not ready after {PATIENCE:?}");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let mut started = Self { process, port, version };
+        until_connected("moto", (Ipv4Addr::LOCALHOST, port).into(), PATIENCE, || {
+            let status = started.process.try_wait().context("cannot ask for moto's process")?;
+            Ok(status.map(|status| status.to_string()))
+        })?;
         Ok(started)
     }
 

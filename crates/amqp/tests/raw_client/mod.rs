@@ -1,4 +1,4 @@
-//! A client that does what it is told and nothing else, and a broker in this process for it to talk to.
+//! A broker in this process, and the tools' raw client on it. A failure is a panic here, so that tests read as stories.
 
 // Each test program uses its own part of this.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
@@ -7,23 +7,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nexo_amqp::codec::method::{basic, channel, confirm, connection, queue};
+use nexo_amqp::codec::method::{BasicMethod, ConnectionMethod, QueueMethod, basic, connection, queue};
 use nexo_amqp::codec::{
-    AmqpMethod, ContentHeader, Frame, FrameKind, FrameMax, Method, PROTOCOL_HEADER, ShortStr, Table,
-    TableBuf, encode_message, encode_method,
+    AmqpMethod, ContentHeader, Frame, FrameKind, FrameMax, Method, ShortStr, encode_frame, encode_message,
+    encode_method,
 };
+pub use nexo_amqp_client::FRAME_MAX as MAX;
+use nexo_amqp_client::{Login, OwnedFrame, methods};
 use nexo_broker::{Broker, BrokerOptions};
 use nexo_log::disk::FaultyDisk;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
-pub const MAX: FrameMax = FrameMax::new(131_072).unwrap();
 /// Properties of a message that survives a restart, and of one that need not.
-pub const PERSISTENT: &[u8] = &[0x10, 0, 2];
+pub const PERSISTENT: &[u8] = nexo_amqp_client::PERSISTENT;
 pub const TRANSIENT: &[u8] = &[0, 0];
 
 /// A served broker.
@@ -108,19 +108,21 @@ impl Got {
     }
 }
 
-/// A connection.
+impl From<OwnedFrame> for Got {
+    fn from(OwnedFrame { kind, channel, payload }: OwnedFrame) -> Self {
+        Self { kind, channel, payload: payload.to_vec() }
+    }
+}
+
+/// A connection. What it sends goes out at once.
 pub struct Client {
-    pub stream: TcpStream,
-    input: Vec<u8>,
+    pub raw: nexo_amqp_client::Client,
 }
 
 impl Client {
     /// Connects and says nothing.
     pub async fn begin(address: SocketAddr) -> Self {
-        let client = Self { stream: TcpStream::connect(address).await.unwrap(), input: Vec::new() };
-        // Clients send what they have; a write that waits for the last one to be acknowledged takes 40 ms.
-        client.stream.set_nodelay(true).unwrap();
-        client
+        Self { raw: nexo_amqp_client::Client::begin(address, PATIENCE).await.unwrap() }
     }
 
     /// Connects and gets as far as `connection.open-ok`.
@@ -134,59 +136,30 @@ impl Client {
     }
 
     /// As [`Self::connect_with`], with a heartbeat of so many seconds.
-    pub async fn connect_beating(address: SocketAddr, max: FrameMax, heartbeat: u16) -> Self {
-        let mut client = Self::begin(address).await;
-        client.raw(&PROTOCOL_HEADER).await;
-        client.expect("connection.start").await;
-        let mut abilities = TableBuf::new();
-        abilities.put(ShortStr::from_static("connection.blocked"), true);
-        abilities.put(ShortStr::from_static("consumer_cancel_notify"), true);
-        let mut properties = TableBuf::new();
-        properties.put(ShortStr::from_static("capabilities"), abilities.as_table());
-        let start_ok = connection::StartOk {
-            client_properties: properties.as_table(),
-            mechanism: ShortStr::from_static("PLAIN"),
-            response: b"\0guest\0guest",
-            locale: ShortStr::from_static("en_US"),
-        };
-        client.send(0, &start_ok).await;
-        client.expect("connection.tune").await;
-        let tune = connection::TuneOk { channel_max: 2047, frame_max: max.bytes(), heartbeat };
-        client.send(0, &tune).await;
-        let virtual_host = ShortStr::from_static("/");
-        client
-            .send(0, &connection::Open { virtual_host, capabilities: ShortStr::EMPTY, insist: false })
-            .await;
-        client.expect("connection.open-ok").await;
-        client
+    pub async fn connect_beating(address: SocketAddr, frame_max: FrameMax, heartbeat: u16) -> Self {
+        let capabilities = &["connection.blocked", "consumer_cancel_notify"];
+        let login = Login { frame_max, heartbeat, capabilities, ..Login::default() };
+        Self { raw: nexo_amqp_client::Client::connect(address, &login, PATIENCE).await.unwrap() }
     }
 
     pub async fn raw(&mut self, bytes: &[u8]) {
-        within(self.stream.write_all(bytes)).await.unwrap();
+        self.raw.add_raw(bytes);
+        self.raw.flush().await.unwrap();
     }
 
     pub async fn send<M: AmqpMethod>(&mut self, number: u16, method: &M) {
-        let mut out = Vec::new();
-        encode_method(&mut out, number, method);
-        self.raw(&out).await;
+        self.raw.add(number, method);
+        self.raw.flush().await.unwrap();
+    }
+
+    async fn call<M: AmqpMethod>(&mut self, number: u16, method: &M, answer: &str) -> Got {
+        self.send(number, method).await;
+        self.expect(answer).await
     }
 
     /// The next frame; `None` at the end of the connection.
     pub async fn next(&mut self) -> Option<Got> {
-        loop {
-            if let Some(frame) = Frame::parse(&self.input, MAX).unwrap() {
-                let got = Got { kind: frame.kind, channel: frame.channel, payload: frame.payload.to_vec() };
-                let bytes = frame.bytes();
-                self.input.drain(..bytes);
-                return Some(got);
-            }
-            let mut buffer = vec![0; 65_536];
-            let count = within(self.stream.read(&mut buffer)).await.unwrap_or(0);
-            if count == 0 {
-                return None;
-            }
-            self.input.extend_from_slice(&buffer[..count]);
-        }
+        within(self.raw.next_frame()).await.unwrap_or(None).map(Got::from)
     }
 
     /// The next frame, which must be this method.
@@ -198,76 +171,43 @@ impl Client {
 
     /// The body that follows the method just read.
     pub async fn content(&mut self) -> Vec<u8> {
-        let header = self.next().await.unwrap();
-        let bytes = ContentHeader::decode(&header.payload).unwrap().body_bytes;
-        let mut body = Vec::new();
-        while (body.len() as u64) < bytes {
-            body.extend(self.next().await.unwrap().payload);
-        }
-        body
+        self.raw.content().await.unwrap().body.to_vec()
     }
 
     /// The server ends the connection with this code.
     pub async fn expect_close(&mut self, code: u16) {
         let got = self.expect("connection.close").await;
-        let Method::Connection(nexo_amqp::codec::method::ConnectionMethod::Close(close)) = got.method()
-        else {
-            panic!("{got:?}")
-        };
+        let Method::Connection(ConnectionMethod::Close(close)) = got.method() else { panic!("{got:?}") };
         assert_eq!(close.reply_code, code, "{}", close.reply_text);
         self.send(0, &connection::CloseOk {}).await;
         assert!(self.next().await.is_none(), "the connection ends");
     }
 
     pub async fn open_channel(&mut self, number: u16) {
-        self.send(number, &channel::Open { out_of_band: ShortStr::EMPTY }).await;
-        self.expect("channel.open-ok").await;
+        self.raw.open_channel(number).await.unwrap();
     }
 
     pub async fn close_channel(&mut self, number: u16) {
-        let reply_text = ShortStr::EMPTY;
-        self.send(number, &channel::Close { reply_code: 200, reply_text, class_id: 0, method_id: 0 }).await;
-        self.expect("channel.close-ok").await;
+        self.raw.close_channel(number).await.unwrap();
     }
 
     pub async fn declare(&mut self, name: &'static str) {
-        let declare = queue::Declare {
-            ticket: 0,
-            queue: ShortStr::from_static(name),
-            passive: false,
-            durable: true,
-            exclusive: false,
-            auto_delete: false,
-            nowait: false,
-            arguments: Table::EMPTY,
-        };
-        self.send(1, &declare).await;
-        self.expect("queue.declare-ok").await;
+        self.raw.declare_queues(1, &[name.to_owned()]).await.unwrap();
     }
 
     /// How many messages are ready.
     pub async fn depth(&mut self, name: &'static str) -> u32 {
-        let declare = queue::Declare {
-            ticket: 0,
-            queue: ShortStr::from_static(name),
-            passive: true,
-            durable: false,
-            exclusive: false,
-            auto_delete: false,
-            nowait: false,
-            arguments: Table::EMPTY,
-        };
-        self.send(1, &declare).await;
-        let got = self.expect("queue.declare-ok").await;
+        let declare = methods::declare_queue(ShortStr::from_static(name));
+        let declare = queue::Declare { passive: true, ..declare };
+        let got = self.call(1, &declare, "queue.declare-ok").await;
         match got.method() {
-            Method::Queue(nexo_amqp::codec::method::QueueMethod::DeclareOk(ok)) => ok.message_count,
+            Method::Queue(QueueMethod::DeclareOk(ok)) => ok.message_count,
             other => panic!("{other:?}"),
         }
     }
 
     pub async fn select_confirms(&mut self) {
-        self.send(1, &confirm::Select { nowait: false }).await;
-        self.expect("confirm.select-ok").await;
+        self.raw.select_confirms(1).await.unwrap();
     }
 
     pub async fn publish(&mut self, name: &'static str, properties: &[u8], body: &[u8]) {
@@ -276,13 +216,7 @@ impl Client {
 
     /// Publishes messages in one write.
     pub async fn publish_at_once(&mut self, name: &'static str, properties: &[u8], bodies: &[&[u8]]) {
-        let publish = basic::Publish {
-            ticket: 0,
-            exchange: ShortStr::EMPTY,
-            routing_key: ShortStr::from_static(name),
-            mandatory: false,
-            immediate: false,
-        };
+        let publish = methods::publish(ShortStr::EMPTY, ShortStr::from_static(name));
         let mut out = Vec::new();
         for body in bodies {
             encode_message(&mut out, 1, &publish, properties, body, MAX);
@@ -292,27 +226,18 @@ impl Client {
 
     /// Begins a publish: its method and a content header that announces so many bytes.
     pub async fn announce(&mut self, number: u16, name: &'static str, body_bytes: u64) {
-        let publish = basic::Publish {
-            ticket: 0,
-            exchange: ShortStr::EMPTY,
-            routing_key: ShortStr::from_static(name),
-            mandatory: false,
-            immediate: false,
-        };
         let mut out = Vec::new();
-        encode_method(&mut out, number, &publish);
-        let mut payload = vec![0, 60, 0, 0];
-        payload.extend(body_bytes.to_be_bytes());
-        payload.extend([0, 0]);
-        push_frame(&mut out, 2, number, &payload);
+        encode_method(&mut out, number, &methods::publish(ShortStr::EMPTY, ShortStr::from_static(name)));
+        let (class_id, weight, properties) = (60, 0, TRANSIENT);
+        ContentHeader { class_id, weight, body_bytes, properties }.encode(&mut out, number);
         self.raw(&out).await;
     }
 
     /// Sends a part of a body.
     pub async fn send_body(&mut self, number: u16, part: &[u8]) {
         let mut out = Vec::new();
-        for chunk in part.chunks(100_000) {
-            push_frame(&mut out, 3, number, chunk);
+        for payload in part.chunks(100_000) {
+            encode_frame(&mut out, &Frame { kind: FrameKind::Body, channel: number, payload });
         }
         self.raw(&out).await;
     }
@@ -323,32 +248,19 @@ impl Client {
 
     /// Consumes under a tag of its own.
     pub async fn consume_as(&mut self, tag: &'static str, name: &'static str, no_ack: bool) {
-        let consume = basic::Consume {
-            ticket: 0,
-            queue: ShortStr::from_static(name),
-            consumer_tag: ShortStr::from_static(tag),
-            no_local: false,
-            no_ack,
-            exclusive: false,
-            nowait: false,
-            arguments: Table::EMPTY,
-        };
-        self.send(1, &consume).await;
-        self.expect("basic.consume-ok").await;
+        let consume = methods::consume(ShortStr::from_static(name), ShortStr::from_static(tag));
+        self.call(1, &basic::Consume { no_ack, ..consume }, "basic.consume-ok").await;
     }
 
     /// Limits what consumers hold: all of the channel together if `global`.
     pub async fn qos(&mut self, prefetch_count: u16, global: bool) {
-        self.send(1, &basic::Qos { prefetch_size: 0, prefetch_count, global }).await;
-        self.expect("basic.qos-ok").await;
+        self.call(1, &basic::Qos { prefetch_size: 0, prefetch_count, global }, "basic.qos-ok").await;
     }
 
     /// The next delivery: the consumer's tag, and its own.
     pub async fn delivery_to(&mut self) -> (String, u64) {
         let got = self.expect("basic.deliver").await;
-        let Method::Basic(nexo_amqp::codec::method::BasicMethod::Deliver(deliver)) = got.method() else {
-            panic!("{got:?}")
-        };
+        let Method::Basic(BasicMethod::Deliver(deliver)) = got.method() else { panic!("{got:?}") };
         let to = (deliver.consumer_tag.to_string(), deliver.delivery_tag);
         self.content().await;
         to
@@ -362,20 +274,7 @@ impl Client {
     /// The next delivery: its tag, whether it was delivered before, and its body.
     pub async fn delivery(&mut self) -> (u64, bool, Vec<u8>) {
         let got = self.expect("basic.deliver").await;
-        let (tag, redelivered) = match got.method() {
-            Method::Basic(nexo_amqp::codec::method::BasicMethod::Deliver(it)) => {
-                (it.delivery_tag, it.redelivered)
-            }
-            other => panic!("{other:?}"),
-        };
-        (tag, redelivered, self.content().await)
+        let Method::Basic(BasicMethod::Deliver(it)) = got.method() else { panic!("{got:?}") };
+        (it.delivery_tag, it.redelivered, self.content().await)
     }
-}
-
-fn push_frame(out: &mut Vec<u8>, kind: u8, number: u16, payload: &[u8]) {
-    out.push(kind);
-    out.extend(number.to_be_bytes());
-    out.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
-    out.extend(payload);
-    out.push(nexo_amqp::codec::FRAME_END);
 }

@@ -5,12 +5,12 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use nexo_harness::http;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -75,7 +75,7 @@ impl Server {
         let Some(ready) = process.first_line() else {
             panic!("the broker did not get ready: {:?}", process.finish());
         };
-        let (grpc, http) = (address(&ready, "grpc="), address(&ready, "http="));
+        let (grpc, http) = (address(&ready, "grpc"), address(&ready, "http"));
         Self { process, dir: None, data_dir: data_dir.to_owned(), grpc, http, ready }
     }
 
@@ -135,12 +135,12 @@ impl Server {
 
     /// The address that RabbitMQ's clients take, if the broker was started with `--amqp`.
     pub fn amqp_url(&self) -> String {
-        format!("amqp://guest:guest@{}/%2f", address(&self.ready, "amqp="))
+        format!("amqp://guest:guest@{}/%2f", address(&self.ready, "amqp"))
     }
 
     /// The address of AMQP, if the broker was started with `--amqp`.
     pub fn amqp(&self) -> String {
-        address(&self.ready, "amqp=")
+        address(&self.ready, "amqp")
     }
 
     /// A command against this broker, not yet started.
@@ -197,14 +197,8 @@ impl Server {
 
     /// The same; `None` if the connection was closed without an answer.
     pub fn try_get(&self, path: &str) -> Option<(u16, String)> {
-        let mut connection = TcpStream::connect(&self.http).ok()?;
-        connection.set_read_timeout(Some(PATIENCE)).ok()?;
-        write!(connection, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        let status = head.split_whitespace().nth(1)?.parse().ok()?;
-        Some((status, body.to_owned()))
+        let answer = http::get(&self.http, path, PATIENCE).ok()?;
+        Some((answer.status, answer.body))
     }
 }
 
@@ -331,8 +325,7 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 
 /// What the ready line says after `name`.
 fn address(ready: &str, name: &str) -> String {
-    let found = ready.split_whitespace().find_map(|word| word.strip_prefix(name));
-    found.unwrap_or_else(|| panic!("no {name} in {ready:?}")).to_owned()
+    nexo_harness::address_in(ready, name).unwrap_or_else(|| panic!("no {name} in {ready:?}")).to_owned()
 }
 
 fn lines(from: impl Read + Send + 'static) -> mpsc::Receiver<String> {

@@ -1,10 +1,9 @@
 //! Files and connections: what a process can have open is bounded, and the log must not be the one that goes without.
 
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use anyhow::Context;
+use nexo_harness::http;
 
 use super::Found;
 use super::target::Target;
@@ -72,22 +71,9 @@ pub(super) fn backlog(target: &Target) -> anyhow::Result<Found> {
 
 /// The status of `GET /health`, with what it says unless all is well.
 pub(super) fn health(address: &str) -> anyhow::Result<String> {
-    let mut socket = TcpStream::connect(address).context("not reachable")?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    write!(socket, "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-    let mut answer = Vec::new();
-    socket.take(4096).read_to_end(&mut answer).context("no answer")?;
-    let answer = String::from_utf8_lossy(&answer);
-    let status = status(&answer).context("no status")?;
-    Ok(match answer.split_once("\r\n\r\n") {
-        Some((_, body)) if status != WELL => format!("{status} {}", body.trim()),
-        _ => status.to_owned(),
-    })
-}
-
-/// The number in the first line of an answer.
-pub(super) fn status(answer: &str) -> Option<&str> {
-    answer.strip_prefix("HTTP/1.1 ")?.split_whitespace().next()
+    let answer = http::get(address, "/health", PATIENCE)?;
+    let status = answer.status.to_string();
+    Ok(if status == WELL { status } else { format!("{status} {}", answer.body.trim()) })
 }
 
 /// 1 if all is well, 0 if not.
@@ -109,12 +95,5 @@ mod tests {
         assert_eq!(healthy(&said(Ok("200".to_owned()))), 1.0);
         assert_eq!(healthy(&said(Ok("503 the disk is full".to_owned()))), 0.0);
         assert_eq!(healthy(&said(Err(anyhow::anyhow!("not reachable")))), 0.0);
-    }
-
-    #[test]
-    fn the_status_of_an_answer_is_its_number() {
-        assert_eq!(status("HTTP/1.1 503 Service Unavailable\r\n\r\n"), Some("503"));
-        assert_eq!(status(""), None);
-        assert_eq!(status("SSH-2.0"), None);
     }
 }

@@ -6,15 +6,16 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nexo_amqp::codec::method::{TxMethod, basic, tx};
-use nexo_amqp::codec::{Frame, FrameKind, Method, PropertiesBuilder, encode_frame, encode_message_head};
+use nexo_amqp::codec::method::tx;
+use nexo_amqp::codec::{Frame, FrameKind, PropertiesBuilder, encode_frame, encode_message_head};
+use nexo_amqp_client::methods;
 use nexo_grpc::proto::subscribe_request::Action;
 use nexo_grpc::proto::{CreateQueueRequest, GetQueueRequest, QueueConfig, SubscribeRequest, SubscribeStart};
+use nexo_harness::http;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::Found;
-use super::descriptors::status;
 use super::target::{DURABLE, Sent, Target, message, publish, send, shape};
 use crate::amqp::{CHANNEL, Connection, InputSize, declare_queue, short};
 use crate::native::Line;
@@ -80,13 +81,7 @@ pub(super) fn bodies(target: &Target) -> anyhow::Result<Found> {
         let mut connection = target.connect(InputSize::Small)?;
         declare_queue(&mut connection, QUEUE, &DURABLE)?;
         let body_bytes = usize::try_from(target.count(BODY_BYTES as u64))?;
-        let publish = basic::Publish {
-            ticket: 0,
-            exchange: short("")?,
-            routing_key: short(QUEUE)?,
-            mandatory: false,
-            immediate: false,
-        };
+        let publish = methods::publish(short("")?, short(QUEUE)?);
         let payload = vec![b'x'; connection.frame_max.payload_bytes()];
         let (mut taken, mut last) = (0, Sent::All);
         let channels = CHANNEL..CHANNEL + 20;
@@ -132,11 +127,7 @@ pub(super) fn transactions(target: &Target) -> anyhow::Result<Found> {
         for _ in 0..TRANSACTIONS {
             let mut connection = target.connect(InputSize::Small)?;
             declare_queue(&mut connection, QUEUE, &DURABLE)?;
-            connection.send(CHANNEL, &tx::Select {})?;
-            connection.wait_for(CHANNEL, |method| match method {
-                Method::Tx(TxMethod::SelectOk(_)) => Some(()),
-                _ => None,
-            })?;
+            connection.call(CHANNEL, &tx::Select {}, "tx.select-ok")?;
             let body = vec![b'x'; MIB as usize];
             let frames = message("", QUEUE, &properties, &body, connection.frame_max)?;
             let mut last = Sent::All;
@@ -216,7 +207,7 @@ fn unfinished(target: &Target, count: u64, mebibytes: u64) -> anyhow::Result<(u6
         let mut answer = [0; 64];
         let read = socket.read(&mut answer).unwrap_or(0);
         let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
-        ends.push((last, status(&answer).map(str::to_owned)));
+        ends.push((last, http::status(&answer).map(|status| status.to_string())));
     }
     Ok((taken, ends))
 }

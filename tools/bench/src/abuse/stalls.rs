@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use nexo_amqp::codec::method::{basic, queue};
 use nexo_amqp::codec::{PropertiesBuilder, ShortStr, Table, TableBuf, encode_method};
+use nexo_amqp_client::{Filled, methods};
 
 use super::Found;
 use super::target::{DURABLE, Target, message, publish, shape};
@@ -13,7 +14,6 @@ use crate::amqp::{
     CHANNEL, Confirmed, Connection, Deliveries, InputSize, declare_exchange, declare_queue, queue_depth,
     short,
 };
-use crate::input::Filled;
 use crate::percentiles::Micros;
 use crate::report::thousands;
 use crate::work::Persistence;
@@ -173,16 +173,8 @@ fn back_part(before: u32, after: u32, held: u64) -> f64 {
 fn hold(target: &Target, name: &str, count: u64) -> anyhow::Result<(Connection, u64)> {
     let mut connection = target.connect(InputSize::Large)?;
     connection.socket.set_read_timeout(Some(PATIENCE))?;
-    let consume = basic::Consume {
-        ticket: 0,
-        queue: short(name)?,
-        consumer_tag: ShortStr::from_static("c"),
-        no_local: false,
-        no_ack: false,
-        exclusive: false,
-        nowait: true,
-        arguments: Table::EMPTY,
-    };
+    let consume = methods::consume(short(name)?, ShortStr::from_static("c"));
+    let consume = basic::Consume { nowait: true, ..consume };
     connection.send(CHANNEL, &consume)?;
     let mut deliveries = Deliveries::new(connection.frame_max);
     while deliveries.count < count {
@@ -220,20 +212,11 @@ pub(super) fn flood(target: &Target) -> anyhow::Result<Found> {
 }
 
 fn durable(name: ShortStr<'_>) -> queue::Declare<'_> {
-    queue::Declare {
-        ticket: 0,
-        queue: name,
-        passive: false,
-        durable: true,
-        exclusive: false,
-        auto_delete: false,
-        nowait: true,
-        arguments: Table::EMPTY,
-    }
+    queue::Declare { durable: true, nowait: true, ..methods::declare_queue(name) }
 }
 
 fn binding<'a>(name: ShortStr<'a>, exchange: ShortStr<'a>, arguments: Table<'a>) -> queue::Bind<'a> {
-    queue::Bind { ticket: 0, queue: name, exchange, routing_key: ShortStr::EMPTY, nowait: true, arguments }
+    queue::Bind { nowait: true, arguments, ..methods::bind(name, exchange, ShortStr::EMPTY) }
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nexo_amqp::codec::method::basic;
 use nexo_amqp::codec::{FrameMax, encode_message};
+use nexo_amqp_client::methods;
 
 use super::{AbuseOptions, Found, descriptors};
 use crate::amqp::{AmqpUrl, CHANNEL, Confirmed, Connection, InputSize, declare_queue, short};
@@ -142,8 +142,7 @@ pub(super) fn message(
     body: &[u8],
     frame_max: FrameMax,
 ) -> anyhow::Result<Vec<u8>> {
-    let (exchange, routing_key) = (short(exchange)?, short(routing_key)?);
-    let publish = basic::Publish { ticket: 0, exchange, routing_key, mandatory: false, immediate: false };
+    let publish = methods::publish(short(exchange)?, short(routing_key)?);
     let mut frames = Vec::new();
     encode_message(&mut frames, CHANNEL, &publish, properties, body, frame_max);
     Ok(frames)

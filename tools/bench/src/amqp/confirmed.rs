@@ -5,14 +5,11 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use nexo_amqp::codec::Method;
-use nexo_amqp::codec::method::{ConfirmMethod, confirm};
+use nexo_amqp::codec::method::confirm;
+use nexo_amqp_client::{AmqpUrl, Connection, Filled, InputSize, PATIENCE};
 
 use super::confirms::Confirms;
-use super::connection::{Connection, InputSize, PATIENCE};
 use super::publisher::CHANNEL;
-use super::url::AmqpUrl;
-use crate::input::Filled;
 
 /// A connection with one channel that has its publishes confirmed.
 pub(crate) struct Confirmed {
@@ -26,11 +23,7 @@ pub(crate) struct Confirmed {
 pub(super) fn open_confirming(url: &AmqpUrl) -> anyhow::Result<(Connection, Confirms)> {
     let mut connection = Connection::open(url, InputSize::Small)?;
     connection.open_channel(CHANNEL)?;
-    connection.send(CHANNEL, &confirm::Select { nowait: false })?;
-    connection.wait_for(CHANNEL, |method| match method {
-        Method::Confirm(ConfirmMethod::SelectOk(_)) => Some(()),
-        _ => None,
-    })?;
+    connection.call(CHANNEL, &confirm::Select { nowait: false }, "confirm.select-ok")?;
     let confirms = Confirms::new(connection.frame_max);
     Ok((connection, confirms))
 }

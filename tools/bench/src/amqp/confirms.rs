@@ -7,8 +7,8 @@ use anyhow::bail;
 use hdrhistogram::Histogram;
 use nexo_amqp::codec::method::BasicMethod;
 use nexo_amqp::codec::{FrameKind, FrameMax, Frames, Method};
+use nexo_amqp_client::refuse_close;
 
-use super::connection::refuse_close;
 use crate::percentiles;
 
 /// From when on the time of a message counts.

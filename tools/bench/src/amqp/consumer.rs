@@ -5,14 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use nexo_amqp::codec::method::{BasicMethod, basic};
-use nexo_amqp::codec::{Method, Table, encode_method};
+use nexo_amqp::codec::encode_method;
+use nexo_amqp::codec::method::basic;
+use nexo_amqp_client::{AmqpUrl, Connection, Filled, InputSize, PATIENCE, methods, short};
 
-use super::connection::{Connection, InputSize, PATIENCE, short};
 use super::deliveries::Deliveries;
 use super::publisher::CHANNEL;
-use super::url::AmqpUrl;
-use crate::input::Filled;
 use crate::protocol::Look;
 use crate::tally::Tally;
 use crate::work::{Ack, Seen, Wants};
@@ -46,27 +44,13 @@ impl Consumer {
         if wants.prefetch > 0 {
             // For each consumer, as clients do it; quorum queues know no other way.
             let qos = basic::Qos { prefetch_size: 0, prefetch_count: wants.prefetch, global: false };
-            connection.send(CHANNEL, &qos)?;
-            connection.wait_for(CHANNEL, |method| match method {
-                Method::Basic(BasicMethod::QosOk(_)) => Some(()),
-                _ => None,
-            })?;
+            connection.call(CHANNEL, &qos, "basic.qos-ok")?;
         }
         for queue in &wants.queues {
             // No answer is asked for: deliveries of the first queue may come before that for the second.
-            connection.send(
-                CHANNEL,
-                &basic::Consume {
-                    ticket: 0,
-                    queue: short(queue)?,
-                    consumer_tag: short(queue)?,
-                    no_local: false,
-                    no_ack: wants.ack == Ack::Auto,
-                    exclusive: false,
-                    nowait: true,
-                    arguments: Table::EMPTY,
-                },
-            )?;
+            let consume = methods::consume(short(queue)?, short(queue)?);
+            let no_ack = wants.ack == Ack::Auto;
+            connection.send(CHANNEL, &basic::Consume { no_ack, nowait: true, ..consume })?;
         }
         connection.socket.set_read_timeout(Some(GLANCE))?;
         let deliveries = Deliveries::new(connection.frame_max);

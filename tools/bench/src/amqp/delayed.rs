@@ -5,15 +5,12 @@ use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use nexo_amqp::codec::method::basic;
 use nexo_amqp::codec::{PropertiesBuilder, ShortStr, TableBuf, encode_message};
+use nexo_amqp_client::{AmqpUrl, Connection, Filled, PATIENCE, methods, short};
 
 use super::confirmed::open_confirming;
-use super::connection::{Connection, PATIENCE, short};
 use super::publisher::CHANNEL;
 use super::topology::Topology;
-use super::url::AmqpUrl;
-use crate::input::Filled;
 use crate::work::{Delayed, Durability, QueueArgument, Settings};
 
 /// Messages that are sent before their confirms are waited for.
@@ -45,7 +42,7 @@ pub(super) fn publish(
             published += 1;
         }
         if out.is_empty() {
-            return connection.close();
+            return Ok(connection.close()?);
         }
         (&connection.socket).write_all(&out).context("cannot publish")?;
         while confirms.confirmed() < published {
@@ -58,13 +55,7 @@ pub(super) fn publish(
 }
 
 fn encode(out: &mut Vec<u8>, name: &str, message: &Delayed, connection: &Connection) -> anyhow::Result<()> {
-    let publish = basic::Publish {
-        ticket: 0,
-        exchange: short(name)?,
-        routing_key: short(name)?,
-        mandatory: false,
-        immediate: false,
-    };
+    let publish = methods::publish(short(name)?, short(name)?);
     let mut headers = TableBuf::new();
     headers.put(ShortStr::from_static("x-delay"), i64::try_from(message.delay.as_millis())?);
     let properties =

@@ -4,8 +4,7 @@
 use anyhow::{bail, ensure};
 use nexo_amqp::codec::method::BasicMethod;
 use nexo_amqp::codec::{ContentHeader, FRAME_END, Frame, FrameKind, FrameMax, Method};
-
-use super::connection::refuse_close;
+use nexo_amqp_client::refuse_close;
 
 /// The first four bytes of the payload of a `basic.deliver`.
 const DELIVER: [u8; 4] = [0, 60, 0, 60];

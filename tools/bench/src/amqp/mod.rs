@@ -1,6 +1,5 @@
 mod confirmed;
 mod confirms;
-mod connection;
 mod consumer;
 mod delayed;
 mod deliveries;
@@ -10,12 +9,10 @@ mod publisher;
 mod sink;
 mod template;
 mod topology;
-mod url;
 
 pub(crate) use confirmed::Confirmed;
-pub(crate) use connection::{Connection, InputSize, short};
 pub(crate) use deliveries::Deliveries;
+pub(crate) use nexo_amqp_client::{AmqpUrl, Connection, InputSize, short};
 pub(crate) use publisher::CHANNEL;
 pub use sink::Sink;
 pub(crate) use topology::{bind, declare_exchange, declare_queue, delete_queue, queue_depth, unbind};
-pub use url::AmqpUrl;

@@ -6,13 +6,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use nexo_amqp_client::AmqpUrl;
 
 use super::consumer::Consumer;
 use super::delayed;
 use super::paced::PacedPublisher;
 use super::publisher::Publisher;
 use super::topology::Topology;
-use super::url::AmqpUrl;
 use crate::crew::{CREW_MIN, Crew, Member};
 use crate::protocol::{Consume, Declared, Look, Protocol, Publish, PublishPaced};
 use crate::schedule::Schedule;

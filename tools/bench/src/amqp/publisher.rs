@@ -8,15 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
-use nexo_amqp::codec::Method;
-use nexo_amqp::codec::method::{ConfirmMethod, confirm};
+use nexo_amqp::codec::method::confirm;
+use nexo_amqp_client::{AmqpUrl, Connection, Error, Filled, InputSize, PATIENCE};
 
 use super::confirms::Confirms;
 pub(super) use super::confirms::Times;
-use super::connection::{Connection, InputSize, PATIENCE};
 use super::template::Template;
-use super::url::AmqpUrl;
-use crate::input::Filled;
 use crate::tally::Tally;
 use crate::work::MessageShape;
 
@@ -48,11 +45,7 @@ impl Publisher {
         let confirming = if window == 0 {
             None
         } else {
-            connection.send(CHANNEL, &confirm::Select { nowait: false })?;
-            connection.wait_for(CHANNEL, |method| match method {
-                Method::Confirm(ConfirmMethod::SelectOk(_)) => Some(()),
-                _ => None,
-            })?;
+            connection.call(CHANNEL, &confirm::Select { nowait: false }, "confirm.select-ok")?;
             Some(Confirming { window: u64::from(window), confirms: Confirms::new(connection.frame_max) })
         };
         Ok(Self { connection, template, confirming, published: 0, marked: Vec::new() })
@@ -167,7 +160,7 @@ impl Publisher {
         // If it has said something, it is there already.
         self.connection.socket.set_read_timeout(Some(Duration::from_secs(1))).ok();
         match self.connection.wait_for(CHANNEL, |_| None::<()>) {
-            Err(reason) if reason.to_string().starts_with("the broker closed") => reason,
+            Err(reason @ Error::Closed { .. }) => reason.into(),
             _ => anyhow::Error::new(error).context("cannot publish"),
         }
     }

@@ -12,12 +12,9 @@ use nexo_amqp::codec::method::{
     confirm, connection, exchange, queue,
 };
 use nexo_amqp::codec::{
-    AmqpMethod, Frame, FrameKind, FrameMax, Method, PROTOCOL_HEADER, PublishedMessage, ShortStr, Table,
-    encode_method,
+    AmqpMethod, Frame, FrameKind, Method, PROTOCOL_HEADER, PublishedMessage, ShortStr, Table, encode_method,
 };
-
-use super::connection::FRAME_BYTES_MAX;
-use crate::input::{Filled, Input};
+use nexo_amqp_client::{FRAME_BYTES_MAX, FRAME_MAX, Filled, Input};
 
 /// A listening sink.
 #[derive(Debug)]
@@ -83,8 +80,6 @@ enum Next {
     Bye,
 }
 
-const MAX: FrameMax = FrameMax::new(FRAME_BYTES_MAX).expect("larger than the smallest");
-
 impl Client {
     fn new(socket: TcpStream, received: Arc<AtomicU64>) -> anyhow::Result<Self> {
         socket.set_nodelay(true)?;
@@ -124,10 +119,10 @@ impl Client {
         let mut next = Next::More;
         while next == Next::More {
             let bytes = &input.bytes()[at..];
-            if let Some(message) = PublishedMessage::parse(bytes, MAX) {
+            if let Some(message) = PublishedMessage::parse(bytes, FRAME_MAX) {
                 published += 1;
                 at += message.bytes;
-            } else if let Some(frame) = Frame::parse(bytes, MAX)? {
+            } else if let Some(frame) = Frame::parse(bytes, FRAME_MAX)? {
                 at += frame.bytes();
                 match frame.kind {
                     FrameKind::Method => {

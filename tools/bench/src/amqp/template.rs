@@ -3,10 +3,9 @@
 //! All of them have the same length, so that any number of them is one slice of bytes, or two where the ring ends.
 
 use anyhow::ensure;
-use nexo_amqp::codec::method::basic;
 use nexo_amqp::codec::{FrameMax, PropertiesBuilder, encode_message};
+use nexo_amqp_client::{methods, short};
 
-use super::connection::short;
 use crate::work::{MessageShape, Persistence, mixed};
 
 /// About how many bytes go into one write: large enough that the system call does not matter, small enough to stay
@@ -78,13 +77,8 @@ fn encode_one(
     index: usize,
     frame_max: FrameMax,
 ) -> anyhow::Result<()> {
-    let publish = basic::Publish {
-        ticket: 0,
-        exchange: short(&shape.exchange)?,
-        routing_key: short(&shape.routing_keys[index % shape.routing_keys.len()])?,
-        mandatory: false,
-        immediate: false,
-    };
+    let routing_key = short(&shape.routing_keys[index % shape.routing_keys.len()])?;
+    let publish = methods::publish(short(&shape.exchange)?, routing_key);
     let mut properties = PropertiesBuilder::new();
     if shape.persistence == Persistence::Persistent {
         properties = properties.delivery_mode(2);

@@ -1,12 +1,11 @@
 //! The queues of a load, and the exchange in front of them where there is one: declared before it, deleted after.
 
 use anyhow::Context;
-use nexo_amqp::codec::method::{ExchangeMethod, QueueMethod, exchange, queue};
-use nexo_amqp::codec::{Method, ShortStr, Table, TableBuf};
+use nexo_amqp::codec::method::{QueueMethod, exchange, queue};
+use nexo_amqp::codec::{Method, Table, TableBuf};
+use nexo_amqp_client::{AmqpUrl, Connection, InputSize, methods, short};
 
-use super::connection::{Connection, InputSize, short};
 use super::publisher::CHANNEL;
-use super::url::AmqpUrl;
 use crate::protocol::Declared;
 use crate::work::{Durability, Settings};
 
@@ -60,15 +59,10 @@ impl Declared for Topology {
             delete_queue(&mut self.connection, &queue)?;
         }
         if let Some(name) = self.exchange.take() {
-            let delete =
-                exchange::Delete { ticket: 0, exchange: short(&name)?, if_unused: false, nowait: false };
-            self.connection.send(CHANNEL, &delete)?;
-            self.connection.wait_for(CHANNEL, |method| match method {
-                Method::Exchange(ExchangeMethod::DeleteOk(_)) => Some(()),
-                _ => None,
-            })?;
+            let delete = methods::delete_exchange(short(&name)?);
+            self.connection.call(CHANNEL, &delete, "exchange.delete-ok")?;
         }
-        self.connection.close()
+        Ok(self.connection.close()?)
     }
 }
 
@@ -89,7 +83,8 @@ pub(crate) fn declare_queue(
     }
     let declare = queue::Declare {
         durable: settings.durability == Durability::Durable,
-        ..declaration(name, arguments.as_table())?
+        arguments: arguments.as_table(),
+        ..methods::declare_queue(short(name)?)
     };
     connection.send(CHANNEL, &declare)?;
     wait_for_queue(connection)?;
@@ -98,20 +93,14 @@ pub(crate) fn declare_queue(
 
 /// How many messages wait in a queue that is there.
 pub(crate) fn queue_depth(connection: &mut Connection, name: &str) -> anyhow::Result<u32> {
-    let declare = queue::Declare { passive: true, ..declaration(name, Table::EMPTY)? };
+    let declare = queue::Declare { passive: true, ..methods::declare_queue(short(name)?) };
     connection.send(CHANNEL, &declare)?;
     wait_for_queue(connection)
 }
 
 /// Deletes one queue on an open channel.
 pub(crate) fn delete_queue(connection: &mut Connection, name: &str) -> anyhow::Result<()> {
-    let delete =
-        queue::Delete { ticket: 0, queue: short(name)?, if_unused: false, if_empty: false, nowait: false };
-    connection.send(CHANNEL, &delete)?;
-    connection.wait_for(CHANNEL, |method| match method {
-        Method::Queue(QueueMethod::DeleteOk(_)) => Some(()),
-        _ => None,
-    })
+    Ok(connection.call(CHANNEL, &methods::delete_queue(short(name)?), "queue.delete-ok")?)
 }
 
 /// Binds a queue to an exchange.
@@ -121,19 +110,8 @@ pub(crate) fn bind(
     exchange: &str,
     routing_key: &str,
 ) -> anyhow::Result<()> {
-    let bind = queue::Bind {
-        ticket: 0,
-        queue: short(queue)?,
-        exchange: short(exchange)?,
-        routing_key: short(routing_key)?,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
-    connection.send(CHANNEL, &bind)?;
-    connection.wait_for(CHANNEL, |method| match method {
-        Method::Queue(QueueMethod::BindOk(_)) => Some(()),
-        _ => None,
-    })
+    let bind = methods::bind(short(queue)?, short(exchange)?, short(routing_key)?);
+    Ok(connection.call(CHANNEL, &bind, "queue.bind-ok")?)
 }
 
 /// Ends a binding.
@@ -143,18 +121,8 @@ pub(crate) fn unbind(
     exchange: &str,
     routing_key: &str,
 ) -> anyhow::Result<()> {
-    let unbind = queue::Unbind {
-        ticket: 0,
-        queue: short(queue)?,
-        exchange: short(exchange)?,
-        routing_key: short(routing_key)?,
-        arguments: Table::EMPTY,
-    };
-    connection.send(CHANNEL, &unbind)?;
-    connection.wait_for(CHANNEL, |method| match method {
-        Method::Queue(QueueMethod::UnbindOk(_)) => Some(()),
-        _ => None,
-    })
+    let unbind = methods::unbind(short(queue)?, short(exchange)?, short(routing_key)?);
+    Ok(connection.call(CHANNEL, &unbind, "queue.unbind-ok")?)
 }
 
 /// Declares an exchange on an open channel.
@@ -164,41 +132,13 @@ pub(crate) fn declare_exchange(
     kind: &str,
     arguments: Table<'_>,
 ) -> anyhow::Result<()> {
-    let declare = exchange::Declare {
-        ticket: 0,
-        exchange: short(name)?,
-        kind: short(kind)?,
-        passive: false,
-        durable: false,
-        auto_delete: false,
-        internal: false,
-        nowait: false,
-        arguments,
-    };
-    connection.send(CHANNEL, &declare)?;
-    connection.wait_for(CHANNEL, |method| match method {
-        Method::Exchange(ExchangeMethod::DeclareOk(_)) => Some(()),
-        _ => None,
-    })
-}
-
-fn declaration<'a>(name: &'a str, arguments: Table<'a>) -> anyhow::Result<queue::Declare<'a>> {
-    let queue: ShortStr<'a> = short(name)?;
-    Ok(queue::Declare {
-        ticket: 0,
-        queue,
-        passive: false,
-        durable: false,
-        exclusive: false,
-        auto_delete: false,
-        nowait: false,
-        arguments,
-    })
+    let declare = exchange::Declare { arguments, ..methods::declare_exchange(short(name)?, short(kind)?) };
+    Ok(connection.call(CHANNEL, &declare, "exchange.declare-ok")?)
 }
 
 fn wait_for_queue(connection: &mut Connection) -> anyhow::Result<u32> {
-    connection.wait_for(CHANNEL, |method| match method {
+    Ok(connection.wait_for(CHANNEL, |method| match method {
         Method::Queue(QueueMethod::DeclareOk(ok)) => Some(ok.message_count),
         _ => None,
-    })
+    })?)
 }

@@ -17,11 +17,11 @@ pub(super) fn run(url: &AmqpUrl, time: Duration) -> anyhow::Result<Rates> {
     let connections = a_second(time, |_| {
         let mut connection = Connection::open(url, InputSize::Small)?;
         connection.open_channel(CHANNEL)?;
-        connection.close()
+        Ok(connection.close()?)
     })?;
     let channels = a_second(time, |_| {
         connection.open_channel(CHANNEL)?;
-        connection.close_channel(CHANNEL)
+        Ok(connection.close_channel(CHANNEL)?)
     })?;
     connection.open_channel(CHANNEL)?;
     let mut queues = |durability| {

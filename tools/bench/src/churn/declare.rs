@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use nexo_amqp::codec::method::{QueueMethod, queue};
-use nexo_amqp::codec::{AmqpMethod, Method, Table, encode_method};
+use nexo_amqp::codec::{AmqpMethod, Method, encode_method};
+use nexo_amqp_client::methods;
 
 use super::AmqpUrl;
 use crate::amqp::{CHANNEL, Connection, InputSize, declare_queue, short};
@@ -87,13 +88,7 @@ fn delete_all(
     in_a_row(connection, |number, out| {
         if number < count {
             let queue = name(number);
-            let delete = queue::Delete {
-                ticket: 0,
-                queue: short(&queue)?,
-                if_unused: false,
-                if_empty: false,
-                nowait: false,
-            };
+            let delete = methods::delete_queue(short(&queue)?);
             put(out, &delete);
         }
         Ok(number < count)
@@ -131,16 +126,7 @@ fn in_a_row(
 }
 
 fn declaration(name: &str) -> anyhow::Result<queue::Declare<'_>> {
-    Ok(queue::Declare {
-        ticket: 0,
-        queue: short(name)?,
-        passive: false,
-        durable: true,
-        exclusive: false,
-        auto_delete: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    })
+    Ok(queue::Declare { durable: true, ..methods::declare_queue(short(name)?) })
 }
 
 fn put<M: AmqpMethod>(out: &mut Vec<u8>, method: &M) {

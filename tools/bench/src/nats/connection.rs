@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use memchr::memchr;
+use nexo_amqp_client::{Filled, Input};
 
 use super::NatsUrl;
-use crate::input::{Filled, Input};
 
 /// How long a server may take to answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use nexo_amqp_client::Filled;
 
 use super::NatsUrl;
 use super::connection::{Connection, Line};
-use crate::input::Filled;
 use crate::protocol::{Consume, Look};
 use crate::tally::Tally;
 use crate::work::{Ack, Seen, Wants};

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
+use nexo_amqp_client::Filled;
 
 use super::NatsUrl;
 use super::connection::{Connection, Line, PATIENCE};
 use crate::crew::Member;
-use crate::input::Filled;
 use crate::percentiles;
 use crate::protocol::Publish;
 use crate::tally::Tally;

@@ -7,12 +7,12 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use nexo_amqp_client::{Filled, Input};
 
 use super::SqsUrl;
 use super::answers;
 use super::http::{Afterwards, Answer};
 use super::requests::Request;
-use crate::input::{Filled, Input};
 
 /// How long an endpoint may take to answer, beyond what it was asked to wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);

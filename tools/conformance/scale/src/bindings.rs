@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anyhow::ensure;
+use nexo_amqp_client::{Client, PERSISTENT};
 
 use crate::Size;
-use crate::broker::Broker;
-use crate::client::Client;
+use crate::broker::{Broker, CHANNEL};
 use crate::report::{Report, rate};
 
 const EXCHANGE: &str = "scale.topic";
@@ -35,19 +35,19 @@ pub(crate) async fn run(broker: &Broker, size: Size, report: &mut Report) -> any
         .collect();
 
     let mut client = broker.client().await?;
-    client.select_confirms().await?;
-    client.declare_exchange(EXCHANGE, "topic").await?;
-    client.declare_queues(&[RATE_QUEUE.to_owned()]).await?;
-    client.bind(EXCHANGE, [(RATE_QUEUE, RATE_KEY)].into_iter()).await?;
+    client.select_confirms(CHANNEL).await?;
+    client.declare_exchange(CHANNEL, EXCHANGE, "topic").await?;
+    client.declare_queues(CHANNEL, &[RATE_QUEUE.to_owned()]).await?;
+    client.bind(CHANNEL, EXCHANGE, [(RATE_QUEUE, RATE_KEY)].into_iter()).await?;
     let mut publisher = Publisher { client, tag: 0, confirmed: 0 };
     let seconds = publisher.time(published).await?;
     report.row("publishing to a topic exchange with 1 binding", rate(published, seconds));
 
     let began = Instant::now();
-    publisher.client.declare_queues(&queues).await?;
+    publisher.client.declare_queues(CHANNEL, &queues).await?;
     let pairs: Vec<(&str, &str)> =
         bindings.iter().map(|(queue, pattern)| (queues[*queue].as_str(), pattern.as_str())).collect();
-    publisher.client.bind(EXCHANGE, pairs.into_iter()).await?;
+    publisher.client.bind(CHANNEL, EXCHANGE, pairs.into_iter()).await?;
     let took = began.elapsed().as_secs_f64();
     let total = bindings.len() + 1;
     report.row(format!("{} queues and {total} bindings made in", queues.len()), format!("{took:.1} s"));
@@ -73,8 +73,8 @@ pub(crate) async fn run(broker: &Broker, size: Size, report: &mut Report) -> any
     publisher.settle().await?;
     for (number, queue) in queues.iter().enumerate() {
         let mut found = Vec::new();
-        while let Some(body) = publisher.client.get(queue).await? {
-            found.push(String::from_utf8_lossy(&body).into_owned());
+        while let Some(message) = publisher.client.get(CHANNEL, queue, true).await? {
+            found.push(String::from_utf8_lossy(&message.body).into_owned());
         }
         let expected = expected.remove(&number).unwrap_or_default();
         ensure!(found == expected, "queue {queue} has {found:?}, and should have {expected:?}");
@@ -84,9 +84,9 @@ pub(crate) async fn run(broker: &Broker, size: Size, report: &mut Report) -> any
         format!("yes, {:.1} s", began.elapsed().as_secs_f64()),
     );
     let mut client = publisher.client;
-    client.delete_queues(&queues).await?;
-    client.delete_queues(&[RATE_QUEUE.to_owned()]).await?;
-    client.delete_exchange(EXCHANGE).await
+    client.delete_queues(CHANNEL, &queues).await?;
+    client.delete_queues(CHANNEL, &[RATE_QUEUE.to_owned()]).await?;
+    Ok(client.delete_exchange(CHANNEL, EXCHANGE).await?)
 }
 
 /// Publishes with confirms, a burst at a time.
@@ -109,7 +109,7 @@ impl Publisher {
     }
 
     async fn publish(&mut self, key: &str, body: &[u8]) -> anyhow::Result<()> {
-        self.client.add_publish(EXCHANGE, key, body);
+        self.client.add_publish(CHANNEL, EXCHANGE, key, PERSISTENT, body)?;
         self.tag += 1;
         if self.tag.is_multiple_of(BURST as u64) { self.settle().await } else { Ok(()) }
     }

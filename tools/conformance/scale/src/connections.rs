@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use nexo_amqp_client::{Client, PERSISTENT};
 use tokio::task::JoinSet;
 
 use crate::Size;
-use crate::broker::Broker;
-use crate::client::{Client, within};
+use crate::broker::{Broker, CHANNEL, within};
 use crate::report::{Report, mib};
 
 const CHANNELS: u16 = 10;
@@ -73,12 +73,12 @@ struct Held {
 }
 
 async fn open(broker: Broker, heartbeat: u16, number: usize) -> anyhow::Result<Held> {
-    let mut client = Client::connect(broker.address, heartbeat).await?;
+    let mut client = broker.connect(heartbeat).await?;
     for number in 1..=CHANNELS {
         client.open_channel(number).await?;
     }
     let queue = format!("scale.connection.{number}");
-    client.declare_queues(std::slice::from_ref(&queue)).await?;
+    client.declare_queues(CHANNEL, std::slice::from_ref(&queue)).await?;
     Ok(Held { client, queue })
 }
 
@@ -97,7 +97,7 @@ async fn keep(held: Held, hold: Duration, heartbeat: u16) -> anyhow::Result<Dura
             next_beat = Instant::now() + beat / 2;
         }
         let wait = next_beat.saturating_duration_since(Instant::now());
-        if let Ok(frame) = tokio::time::timeout(wait, client.next_raw()).await {
+        if let Ok(frame) = tokio::time::timeout(wait, client.next_frame()).await {
             frame?.context("the broker ended a connection that sends heartbeats")?;
             gap = gap.max(heard.elapsed());
             heard = Instant::now();
@@ -108,17 +108,18 @@ async fn keep(held: Held, hold: Duration, heartbeat: u16) -> anyhow::Result<Dura
     for number in 1..=CHANNELS {
         client.round_trip(number).await?;
     }
-    client.add_publish("", &queue, queue.as_bytes());
-    let got = client.get(&queue).await?;
+    client.add_publish(CHANNEL, "", &queue, PERSISTENT, queue.as_bytes())?;
+    let got = client.get(CHANNEL, &queue, true).await?.map(|message| message.body);
     ensure!(got.as_deref() == Some(queue.as_bytes()), "{queue} gave {got:?}");
-    client.delete_queues(&[queue]).await?;
+    client.delete_queues(CHANNEL, &[queue]).await?;
     Ok(gap)
 }
 
 /// Says nothing, and waits for the end.
 async fn fall_silent(broker: Broker, heartbeat: u16) -> anyhow::Result<Duration> {
-    let mut client = Client::connect(broker.address, heartbeat).await?;
+    let mut client = broker.connect(heartbeat).await?;
     let began = Instant::now();
-    while within(client.next_raw()).await??.is_some() {}
+    // A reset is an end as well.
+    while matches!(within(client.next_frame()).await?, Ok(Some(_))) {}
     Ok(began.elapsed())
 }

@@ -1,11 +1,10 @@
 //! AMQP at size, as a program that can be repeated: `cargo xtask conformance scale`.
 //!
 //! It drives a broker over plain sockets, checks what must hold whatever the machine, and prints what was measured.
-//! `client` is the connection; each other file is one trial.
+//! `broker` is what is tried; each other file is one trial.
 
 mod bindings;
 mod broker;
-mod client;
 mod connections;
 mod queues;
 mod report;

@@ -4,10 +4,11 @@
 use std::time::Instant;
 
 use anyhow::ensure;
+use nexo_amqp_client::PERSISTENT;
 use tokio::task::JoinSet;
 
 use crate::Size;
-use crate::broker::Broker;
+use crate::broker::{Broker, CHANNEL};
 use crate::report::{Report, mib, rate};
 
 /// Connections that share the work, so that the broker can write many changes at once.
@@ -53,7 +54,7 @@ enum Task {
 
 /// Does something with all queues, by several connections.
 async fn each(broker: &Broker, count: usize, task: Task) -> anyhow::Result<()> {
-    let mut clients = JoinSet::new();
+    let mut clients = JoinSet::<anyhow::Result<()>>::new();
     for client in 0..CLIENTS {
         let numbers = (client..count).step_by(CLIENTS);
         let names: Vec<String> = numbers.map(|number| format!("scale.queue.{number}")).collect();
@@ -62,15 +63,15 @@ async fn each(broker: &Broker, count: usize, task: Task) -> anyhow::Result<()> {
             let mut client = broker.client().await?;
             match task {
                 Task::Declare => {
-                    client.declare_queues(&names).await?;
-                    client.select_confirms().await?;
+                    client.declare_queues(CHANNEL, &names).await?;
+                    client.select_confirms(CHANNEL).await?;
                     for name in &names {
-                        client.add_publish("", name, b"one");
+                        client.add_publish(CHANNEL, "", name, PERSISTENT, b"one")?;
                     }
                     client.flush().await?;
-                    client.confirmed(names.len() as u64).await
+                    Ok(client.confirmed(names.len() as u64).await?)
                 }
-                Task::Delete => client.delete_queues(&names).await,
+                Task::Delete => Ok(client.delete_queues(CHANNEL, &names).await?),
             }
         });
     }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
+use bytes::Bytes;
+use nexo_amqp_client::{Client, Message, Origin, PERSISTENT};
 use tokio::task::JoinHandle;
 
 use crate::Size;
-use crate::broker::Broker;
-use crate::client::{PATIENCE, within};
+use crate::broker::{Broker, CHANNEL, PATIENCE, within};
 use crate::report::{Report, mib, rate};
 
 const SHARED: &str = "scale.silence.shared";
@@ -37,11 +38,11 @@ pub(crate) async fn run(broker: &Broker, size: Size, report: &mut Report) -> any
     let slices = size.of(10, 2);
     let names = [SHARED.to_owned(), OTHER.to_owned()];
     let mut setup = broker.client().await?;
-    setup.declare_queues(&names).await?;
+    setup.declare_queues(CHANNEL, &names).await?;
     let before = broker.resident_bytes()?;
     let counts = Arc::new(Counts::default());
     let mut silent = broker.client().await?;
-    silent.consume(SHARED).await?;
+    silent.consume(CHANNEL, SHARED, "tag").await?;
     let publishers = [0, 1].map(|queue| tokio::spawn(publish(*broker, queue, Arc::clone(&counts))));
     let consumers = [0, 1].map(|queue| tokio::spawn(consume(*broker, queue, Arc::clone(&counts))));
 
@@ -79,12 +80,12 @@ pub(crate) async fn run(broker: &Broker, size: Size, report: &mut Report) -> any
 
     let came = finish(silent, consumers, &counts, published).await?;
     report.row("it reads again, and every message has come to one consumer, once", format!("{came} to it"));
-    setup.delete_queues(&names).await
+    Ok(setup.delete_queues(CHANNEL, &names).await?)
 }
 
 /// The silent one reads again; everything published must have come to somebody, once. Gives how many came to it.
 async fn finish(
-    mut silent: crate::client::Client,
+    mut silent: Client,
     consumers: [JoinHandle<anyhow::Result<Vec<u64>>>; 2],
     counts: &Counts,
     published: [u64; 2],
@@ -94,7 +95,7 @@ async fn finish(
     // It takes part again until the other one has got the rest.
     while counts.consumed[0].load(Ordering::Relaxed) + (came.len() as u64) < published[0] {
         ensure!(Instant::now() < end, "messages are missing after {PATIENCE:?}");
-        if let Some(body) = silent.delivery(QUIET).await? {
+        if let Some(body) = delivery(&mut silent).await? {
             came.push(number(&body)?);
         }
     }
@@ -114,14 +115,14 @@ async fn finish(
 /// Publishes numbered messages at full speed, all of them confirmed, until told to stop.
 async fn publish(broker: Broker, queue: usize, counts: Arc<Counts>) -> anyhow::Result<()> {
     let mut client = broker.client().await?;
-    client.select_confirms().await?;
+    client.select_confirms(CHANNEL).await?;
     let name = [SHARED, OTHER][queue];
     let mut body = vec![b'x'; BODY_BYTES];
     let mut next = 0u64;
     while !counts.stop.load(Ordering::Relaxed) {
         for _ in 0..BURST {
             body[..8].copy_from_slice(&next.to_be_bytes());
-            client.add_publish("", name, &body);
+            client.add_publish(CHANNEL, "", name, PERSISTENT, &body)?;
             next += 1;
         }
         client.flush().await?;
@@ -134,12 +135,12 @@ async fn publish(broker: Broker, queue: usize, counts: Arc<Counts>) -> anyhow::R
 /// Consumes until all that was published has come to somebody.
 async fn consume(broker: Broker, queue: usize, counts: Arc<Counts>) -> anyhow::Result<Vec<u64>> {
     let mut client = broker.client().await?;
-    client.consume([SHARED, OTHER][queue]).await?;
+    client.consume(CHANNEL, [SHARED, OTHER][queue], "tag").await?;
     let mut came = Vec::new();
     let mut quiet = 0;
     // The rest of the shared queue may be with the other consumer, so silence is the sign of the end.
     while !counts.stop.load(Ordering::Relaxed) || quiet < 6 {
-        match client.delivery(QUIET).await? {
+        match delivery(&mut client).await? {
             Some(body) => {
                 came.push(number(&body)?);
                 counts.consumed[queue].store(came.len() as u64, Ordering::Relaxed);
@@ -149,6 +150,14 @@ async fn consume(broker: Broker, queue: usize, counts: Arc<Counts>) -> anyhow::R
         }
     }
     Ok(came)
+}
+
+/// The body of the next delivery, if one comes soon. It is acknowledged with what is sent next.
+async fn delivery(client: &mut Client) -> anyhow::Result<Option<Bytes>> {
+    let Some(Message { origin, body, .. }) = client.message(QUIET).await? else { return Ok(None) };
+    let Origin::Deliver { delivery_tag, .. } = origin else { bail!("a delivery is due, not {origin:?}") };
+    client.acknowledge_through(CHANNEL, delivery_tag);
+    Ok(Some(body))
 }
 
 fn number(body: &[u8]) -> anyhow::Result<u64> {

@@ -2,6 +2,7 @@
 
 use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{basic, confirm};
+use nexo_amqp_client::methods;
 
 use super::wire::{Event, Gone, Wire, properties};
 use crate::clock;
@@ -81,11 +82,5 @@ pub(crate) async fn prove(
 
 /// A publish to one queue.
 fn to(place: Place) -> basic::Publish<'static> {
-    basic::Publish {
-        ticket: 0,
-        exchange: ShortStr::EMPTY,
-        routing_key: ShortStr::from_static(place.name()),
-        mandatory: false,
-        immediate: false,
-    }
+    methods::publish(ShortStr::EMPTY, ShortStr::from_static(place.name()))
 }

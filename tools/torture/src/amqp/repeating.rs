@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use nexo_amqp::codec::ShortStr;
-use nexo_amqp::codec::method::{basic, confirm};
+use nexo_amqp::codec::method::confirm;
+use nexo_amqp_client::methods;
 use tokio::time::sleep;
 
 use super::wire::{Event, Gone, Wire, properties};
@@ -79,13 +80,7 @@ async fn serve(
 
 fn publish(wire: &mut Wire, message: &Message) {
     let (exchange, routing_key) = message.address();
-    let publish = basic::Publish {
-        ticket: 0,
-        exchange: ShortStr::from_static(exchange),
-        routing_key: ShortStr::from_static(routing_key),
-        mandatory: false,
-        immediate: false,
-    };
+    let publish = methods::publish(ShortStr::from_static(exchange), ShortStr::from_static(routing_key));
     let id = message.stamp.to_string();
     wire.publish(&publish, &properties(&message.stamp, message.delay, Some(&id)), &message.stamp.body());
 }

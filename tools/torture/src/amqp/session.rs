@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{basic, confirm};
+use nexo_amqp_client::methods;
 use tokio::time::{Instant, interval, sleep};
 
 use super::judge::judge;
@@ -169,13 +170,8 @@ impl Session<'_> {
 
     fn publish_message(&mut self, message: &Message) {
         let (exchange, routing_key) = message.address();
-        let publish = basic::Publish {
-            ticket: 0,
-            exchange: ShortStr::from_static(exchange),
-            routing_key: ShortStr::from_static(routing_key),
-            mandatory: self.workload.chances.bool(),
-            immediate: false,
-        };
+        let publish = methods::publish(ShortStr::from_static(exchange), ShortStr::from_static(routing_key));
+        let publish = basic::Publish { mandatory: self.workload.chances.bool(), ..publish };
         let properties = properties(&message.stamp, message.delay, None);
         self.wire.publish(&publish, &properties, &message.stamp.body());
         self.unconfirmed.published(message.stamp, message.sent_at);
@@ -192,13 +188,8 @@ impl Session<'_> {
 
     /// A message for a queue that there is not.
     fn publish_stray(&mut self) {
-        let publish = basic::Publish {
-            ticket: 0,
-            exchange: ShortStr::EMPTY,
-            routing_key: ShortStr::from_static("nowhere"),
-            mandatory: true,
-            immediate: false,
-        };
+        let publish = methods::publish(ShortStr::EMPTY, ShortStr::from_static("nowhere"));
+        let publish = basic::Publish { mandatory: true, ..publish };
         self.wire.publish(&publish, &[], b"stray");
         self.unconfirmed.published_stray();
     }

@@ -1,7 +1,8 @@
 //! A client that publishes in transactions: what a commit answers for is there, what was rolled back is not.
 
 use nexo_amqp::codec::ShortStr;
-use nexo_amqp::codec::method::{basic, tx};
+use nexo_amqp::codec::method::tx;
+use nexo_amqp_client::methods;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -71,13 +72,7 @@ async fn serve(
 
 fn publish(wire: &mut Wire, message: Message, open: &mut Vec<Message>) {
     let (exchange, routing_key) = message.address();
-    let publish = basic::Publish {
-        ticket: 0,
-        exchange: ShortStr::from_static(exchange),
-        routing_key: ShortStr::from_static(routing_key),
-        mandatory: false,
-        immediate: false,
-    };
+    let publish = methods::publish(ShortStr::from_static(exchange), ShortStr::from_static(routing_key));
     wire.publish(&publish, &properties(&message.stamp, message.delay, None), &message.stamp.body());
     open.push(message);
 }

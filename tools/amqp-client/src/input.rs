@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 /// What a read brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Filled {
+pub enum Filled {
     /// More bytes than before.
     More,
     /// None within the time that the socket waits.
@@ -14,7 +14,7 @@ pub(crate) enum Filled {
 
 /// A buffer between a socket and whoever scans its bytes.
 #[derive(Debug)]
-pub(crate) struct Input {
+pub struct Input {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -22,22 +22,27 @@ pub(crate) struct Input {
 
 impl Input {
     /// A buffer of this size, which must hold the largest frame. Pages that are not written to cost nothing.
-    pub(crate) fn new(bytes: usize) -> Self {
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
         Self { buffer: vec![0; bytes], start: 0, end: 0 }
     }
 
     /// What has not been consumed.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
     /// Whether nothing more can come before something is consumed.
-    pub(crate) fn is_full(&self) -> bool {
+    #[must_use]
+    pub fn is_full(&self) -> bool {
         self.end - self.start == self.buffer.len()
     }
 
     /// Steps over bytes that were looked at.
-    pub(crate) fn consume(&mut self, bytes: usize) {
+    #[inline]
+    pub fn consume(&mut self, bytes: usize) {
         self.start += bytes;
         debug_assert!(self.start <= self.end, "more was consumed than had come");
         if self.start == self.end {
@@ -45,8 +50,11 @@ impl Input {
         }
     }
 
-    /// One read into whatever space is left.
-    pub(crate) fn fill(&mut self, mut socket: &TcpStream) -> io::Result<Filled> {
+    /// One read into whatever space is left, for as long as the socket waits.
+    ///
+    /// # Errors
+    /// If the read fails, or the connection has ended.
+    pub fn fill(&mut self, mut socket: &TcpStream) -> io::Result<Filled> {
         if self.start > 0 {
             // What is left is less than one frame, so this moves little, and the read has all the space.
             self.buffer.copy_within(self.start..self.end, 0);

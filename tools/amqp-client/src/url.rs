@@ -5,18 +5,36 @@ use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
 
+use crate::login::Login;
+
 /// The address of a broker, with everything that logging in takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AmqpUrl {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) user: String,
-    pub(crate) password: String,
-    pub(crate) virtual_host: String,
+    /// The broker's machine, by name or by number.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The user's name.
+    pub user: String,
+    /// The password.
+    pub password: String,
+    /// The virtual host.
+    pub virtual_host: String,
 }
 
 impl AmqpUrl {
     const PORT: u16 = 5672;
+
+    /// Logs in as whoever the address names, without heartbeats.
+    #[must_use]
+    pub fn login(&self) -> Login {
+        Login {
+            user: self.user.clone(),
+            password: self.password.clone(),
+            virtual_host: self.virtual_host.clone(),
+            ..Login::default()
+        }
+    }
 }
 
 impl FromStr for AmqpUrl {
