@@ -230,7 +230,7 @@ async fn a_publisher_that_goes_while_it_waits_for_the_disk_is_noticed() {
     let client = stuck(&served, &gate, &[]).await;
     assert_eq!(depth(&served, "memory"), 0);
     // It goes as a process that is killed: what it has not read is reset.
-    client.stream.set_zero_linger().unwrap();
+    client.raw.stream.set_zero_linger().unwrap();
     drop(client);
     eventually("what it held is back", || depth(&served, "memory") == 1).await;
     let taken = depth(&served, "q");

@@ -18,6 +18,7 @@ use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::error::{CreateError, OpenError, QueueError};
 use crate::exchanges::Exchanges;
+use crate::flow::Pool;
 use crate::intake::Intake;
 use crate::keeper::Keeper;
 use crate::options::BrokerOptions;
@@ -99,6 +100,7 @@ impl Broker {
             memory_bytes: AtomicI64::new(0),
             shared_memory: Arc::default(),
             delivered: AtomicU64::new(0),
+            flow_pool: Pool::default(),
             damaged_messages: AtomicU64::new(restored.damaged_messages),
             damaged_uncounted: restored.damaged_uncounted,
             unreadable: crate::unreadable::Unreadable::default(),

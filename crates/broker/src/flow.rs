@@ -10,9 +10,15 @@
 //! them, it was the publishers that held them up: then publishers go on only as fast as messages are handed out. If not,
 //! publishers are left alone for a while, longer each time.
 //!
+//! Of one queue among hundreds too little is handed out in that time to tell. So all queues are watched at the same moments,
+//! once the publishers of all have stopped, and what they hand out together is compared ([`Pool`]). If that is more without
+//! publishers, each queue is paced on trial: it stays so if that helps its own consumers, and is left alone if not.
+//!
 //! Some publishers cannot be made to wait ([`Pacing::Unpaced`]): those that push a few messages in each call, and those
 //! whose consumers wait for acknowledgements that come on the same connection. They must not use up what the others
 //! wait for, so they count for at most half of what is handed out: others go as fast as the rest of it.
+
+mod pool;
 
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
@@ -24,13 +30,17 @@ use tokio::sync::Notify;
 use crate::shared::Shared;
 use crate::slot::{Slot, SlotState};
 
+pub(crate) use pool::Pool;
+
 /// Ready messages of a queue that are nobody's concern: they keep consumers busy while publishers are paused.
 const SLACK_MESSAGES: u64 = 32_768;
 /// As above, for large messages.
 const SLACK_BYTES: u64 = 16 << 20;
-/// Where messages of all queues take a quarter of the memory that they may, and half of it, a queue's slack is one part in so
+/// For each quarter of the memory that they may take which messages of all queues do take, a queue's slack is one part in so
 /// many: hundreds of queues with all of theirs would need more memory than there is.
-const SLACK_PARTS: [u64; 3] = [1, 4, 16];
+const SLACK_PARTS: [u64; 4] = [1, 4, 16, 64];
+/// For each quarter as above, what paced publishers may push of what is handed out, in eighths.
+const REFILL_EIGHTHS: [u64; 4] = [7, 7, 5, 3];
 /// How long publishers are stopped to see what consumers do then. Timers are late on a busy machine, and consumers come in
 /// bursts: shorter would tell little.
 pub(crate) const WATCH: Duration = Duration::from_millis(25);
@@ -40,12 +50,15 @@ const STOPPING_MAX: Duration = Duration::from_millis(200);
 const FREE_MIN: Duration = Duration::from_millis(100);
 /// … and at most, if consumers turn out to be slow by themselves again and again. Then one part in 128 is lost.
 const FREE_MAX: Duration = Duration::from_millis(3_200);
-/// Publishers that were to be stopped this long ago had nothing to push then.
-const STALE: Duration = Duration::from_millis(100);
+/// Publishers that were to be stopped this long ago had nothing to push then. One of hundreds has its turn a few times a
+/// second.
+const STALE: Duration = Duration::from_secs(1);
 /// How long publishers are paced before it is tried out again.
 const PACED: Duration = Duration::from_millis(3_200);
-/// What paced consumers take is looked at again after this.
+/// What paced consumers take is looked at again after this …
 const PACED_WINDOW: Duration = Duration::from_millis(100);
+/// … or this, where they take less than [`WORKING_PER_SECOND`]: one of hundreds has its turn a few times a second.
+const PACED_WINDOW_OF_FEW: Duration = Duration::from_secs(1);
 /// Consumers are held up if without publishers they get so many times as much, in eighths.
 const HELD_UP_EIGHTHS: u64 = 10;
 /// Consumers that take fewer messages a second than this have work to do, whatever else they wait for …
@@ -54,6 +67,12 @@ const WORKING_PER_SECOND: u64 = 20_000;
 const STARVED_TIMES: u64 = 4;
 /// … and it is so much that it is not chance: some tens in the time for which they are watched.
 const STARVED_PER_SECOND: u64 = 2_500;
+/// How long it is tried whether pacing the publishers of one queue among many helps its consumers.
+const TRIAL: Duration = Duration::from_secs(1);
+/// It helps if they get more than before, by one part in so many.
+const HELPED_PART: u64 = 16;
+/// A queue whose consumers it did not help is not tried again for so long.
+const TRIED: Duration = Duration::from_secs(30);
 /// Consumers that take more messages a second than this do no more than pass them on: what limits them is the way there,
 /// which they share with publishers.
 const PASSING_ON_PER_SECOND: u64 = 200_000;
@@ -82,6 +101,8 @@ pub(crate) struct FlowGate {
 /// What is known about one queue's publishers and consumers.
 #[derive(Debug, Default)]
 pub(crate) struct Flow {
+    /// Until when it is not tried again whether pacing helps.
+    tried_until: Option<Instant>,
     phase: Option<Phase>,
     /// Messages handed out, ever.
     delivered: u64,
@@ -103,6 +124,8 @@ enum Phase {
     Watch { from: Mark, until: Instant },
     /// Publishers go as fast as consumers do. `rate` is what those took when they were watched.
     Paced { from: Mark, until: Instant, rate: u64 },
+    /// The same, for as long as it takes to see whether that helps consumers, which took `before` a second without.
+    Trial { from: Mark, before: u64 },
 }
 
 /// The next moment that all queues share, half an interval away at least.
@@ -114,9 +137,10 @@ fn common_moment(now: Instant, every: Duration) -> Instant {
 
 /// What all queues have to do with the flow of one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Surroundings {
+pub(crate) struct Surroundings<'a> {
     /// Messages that all of them have handed out, ever.
     delivered: u64,
+    pool: &'a Pool,
     slack: Slack,
 }
 
@@ -125,14 +149,17 @@ pub(crate) struct Surroundings {
 struct Slack {
     messages: u64,
     bytes: u64,
+    /// How much paced publishers may push of what is handed out.
+    refill_eighths: u64,
 }
 
 impl Slack {
     /// Where messages of all queues take so much of the memory that they may.
     fn at(used_bytes: u64, max_bytes: u64) -> Self {
         let quarters = used_bytes.saturating_mul(4) / max_bytes.max(1);
-        let parts = SLACK_PARTS[usize::try_from(quarters).unwrap_or(usize::MAX).min(SLACK_PARTS.len() - 1)];
-        Self { messages: SLACK_MESSAGES / parts, bytes: SLACK_BYTES / parts }
+        let level = usize::try_from(quarters).unwrap_or(usize::MAX).min(SLACK_PARTS.len() - 1);
+        let (parts, refill_eighths) = (SLACK_PARTS[level], REFILL_EIGHTHS[level]);
+        Self { messages: SLACK_MESSAGES / parts, bytes: SLACK_BYTES / parts, refill_eighths }
     }
 
     /// What paced publishers may push beyond what was handed out.
@@ -161,10 +188,17 @@ struct Rates {
 impl Rates {
     /// Whether consumers get more than they did before, so that it is not chance.
     fn exceed(self, before: Self) -> bool {
-        let more = |now: u64, before: u64| now / HELD_UP_EIGHTHS > before / 8;
         // Of one queue among many, too few messages come in a short time to tell; all of them together do.
-        more(self.own, before.own) || (more(self.all, before.all) && self.own >= before.own / 2)
+        is_more(self.own, before.own) || (self.all_exceed(before) && self.own >= before.own / 2)
     }
+
+    fn all_exceed(self, before: Self) -> bool {
+        self.all > WORKING_PER_SECOND && is_more(self.all, before.all)
+    }
+}
+
+const fn is_more(now: u64, before: u64) -> bool {
+    now / HELD_UP_EIGHTHS > before / 8
 }
 
 impl Mark {
@@ -218,6 +252,7 @@ enum Step {
 
 impl Empty for Flow {
     const EMPTY: &'static Self = &Self {
+        tried_until: None,
         phase: None,
         delivered: 0,
         allowance: 0,
@@ -229,7 +264,7 @@ impl Empty for Flow {
 
 impl Flow {
     /// Notes a push to a queue that has too much, and says whether its publisher should pause.
-    fn pushed(&mut self, now: Instant, around: Surroundings, count: u64, pacing: Pacing) -> bool {
+    fn pushed(&mut self, now: Instant, around: Surroundings<'_>, count: u64, pacing: Pacing) -> bool {
         let delivered_by_all = around.delivered;
         self.charge(count, pacing);
         match self.phase {
@@ -243,15 +278,21 @@ impl Flow {
                 self.phase = Some(Phase::Free { from, until: common_moment(now, self.free_for) });
                 false
             }
-            Some(Phase::Free { until, .. }) => now >= until,
+            Some(Phase::Free { until, .. }) => {
+                if now >= until && pacing == Pacing::Paced {
+                    around.pool.note_push(now);
+                }
+                now >= until
+            }
             Some(Phase::Watch { until, .. }) => {
                 // One that does not stop would have the others stopped in vain.
                 if now < until && pacing == Pacing::Paced {
+                    around.pool.note_push(now);
                     self.phase = Some(Phase::Watch { from: self.mark(now, delivered_by_all), until });
                 }
                 true
             }
-            Some(Phase::Paced { .. }) => self.allowance <= -around.slack.debt(),
+            Some(Phase::Paced { .. } | Phase::Trial { .. }) => self.allowance <= -around.slack.debt(),
         }
     }
 
@@ -272,10 +313,11 @@ impl Flow {
         self.allowance = self.allowance.saturating_sub_unsigned(charged);
     }
 
-    /// Notes that messages were handed out. Publishers may push a little less than that, so that what is too much goes.
-    fn delivered(&mut self, count: u64) {
+    /// Notes that messages were handed out. Publishers may push a little less than that, so that what is too much goes; the
+    /// less, the fuller memory is.
+    fn delivered(&mut self, slack: Slack, count: u64) {
         self.delivered += count;
-        let more = count - count / 8;
+        let more = count * slack.refill_eighths / 8;
         self.allowance = self.allowance.saturating_add_unsigned(more).min(SLACK_MESSAGES as i64);
         self.unpaced_room = self.unpaced_room.saturating_add(more / UNPACED_PART).min(SLACK_MESSAGES);
     }
@@ -289,13 +331,18 @@ impl Flow {
     }
 
     fn lets_push(&self) -> bool {
-        matches!(self.phase, Some(Phase::Paced { .. })) && self.allowance > 0
+        matches!(self.phase, Some(Phase::Paced { .. } | Phase::Trial { .. })) && self.allowance > 0
     }
 
     /// What a paused publisher does next. `owed` tells for how long, since a moment, messages lay ready for the
     /// consumer for which they did so longest.
-    fn step(&mut self, now: Instant, delivered_by_all: u64, owed: impl FnOnce(Instant) -> Duration) -> Step {
-        let here = self.mark(now, delivered_by_all);
+    fn step(
+        &mut self,
+        now: Instant,
+        around: Surroundings<'_>,
+        owed: impl FnOnce(Instant) -> Duration,
+    ) -> Step {
+        let (here, pool) = (self.mark(now, around.delivered), around.pool);
         match self.phase {
             None => {
                 self.leave_alone(here);
@@ -308,8 +355,16 @@ impl Flow {
                 Step::WaitUntil(now + WATCH)
             }
             Some(Phase::Watch { from, .. }) if from.age(now) < WATCH => Step::WaitUntil(from.at + WATCH),
+            Some(Phase::Watch { from, until }) if now < until && pool.has_pushed_since(from.at) => {
+                // Publishers of another queue have stopped only now.
+                self.phase = Some(Phase::Watch { from: here, until });
+                Step::WaitUntil(now + WATCH)
+            }
             Some(Phase::Watch { from, .. }) => {
                 let rates = from.rates(here);
+                if rates.all_exceed(self.free) {
+                    pool.note_held_up(common_moment(now, PACED));
+                }
                 let quicker = rates.own > WORKING_PER_SECOND && rates.exceed(self.free);
                 let quicker = quicker || rates.own > PASSING_ON_PER_SECOND;
                 let starved = rates.own > STARVED_PER_SECOND && rates.own / STARVED_TIMES > self.free.own;
@@ -321,11 +376,37 @@ impl Flow {
                     self.phase = Some(Phase::Paced { from: here, until, rate: rates.own });
                     return Step::WaitUntil(now + WATCH);
                 }
+                // In so short a time, one of hundreds may have had no turn.
+                let moves = rates.own > 0 || self.free.own > 0;
+                let may_try = moves && self.tried_until.is_none_or(|until| now >= until);
+                if may_try && let Some(until) = pool.held_up_until(now) {
+                    self.clear_allowance();
+                    if !rates.all_exceed(self.free) {
+                        // Others are paced already, so there is nothing to compare with until all of them are free.
+                        self.phase = Some(Phase::Paced { from: here, until, rate: rates.own });
+                        return Step::WaitUntil(now + WATCH);
+                    }
+                    self.phase = Some(Phase::Trial { from: here, before: self.free.own });
+                    return Step::WaitUntil(now + WATCH);
+                }
                 self.leave_alone(here);
                 Step::Push
             }
+            Some(Phase::Trial { from, .. }) if from.age(now) < TRIAL => self.paced_step(now),
+            Some(Phase::Trial { from, before }) => {
+                let own = from.rates(here).own;
+                if own <= before + before / HELPED_PART {
+                    self.tried_until = Some(now + TRIED);
+                    self.leave_alone(here);
+                    return Step::Push;
+                }
+                self.free_for = Duration::ZERO;
+                self.phase = Some(Phase::Paced { from: here, until: common_moment(now, PACED), rate: own });
+                self.paced_step(now)
+            }
             Some(Phase::Paced { from, until, rate }) => {
-                let looks = from.age(now) >= PACED_WINDOW;
+                let window = if rate > WORKING_PER_SECOND { PACED_WINDOW } else { PACED_WINDOW_OF_FEW };
+                let looks = from.age(now) >= window;
                 let own = from.rates(here).own;
                 if now >= until || (looks && (own == 0 || own < rate / SLOWER_PART)) {
                     self.leave_alone(here);
@@ -334,9 +415,13 @@ impl Flow {
                 if looks {
                     self.phase = Some(Phase::Paced { from: here, until, rate });
                 }
-                if self.allowance > 0 { Step::PushAlone } else { Step::WaitUntil(now + WATCH) }
+                self.paced_step(now)
             }
         }
+    }
+
+    fn paced_step(&self, now: Instant) -> Step {
+        if self.allowance > 0 { Step::PushAlone } else { Step::WaitUntil(now + WATCH) }
     }
 
     fn leave_alone(&mut self, here: Mark) {
@@ -356,7 +441,7 @@ impl Flow {
 
 impl SlotState {
     /// Whether more is ready for consumers than keeps them busy, before a push.
-    pub(crate) fn is_ahead(&self, around: Surroundings) -> bool {
+    pub(crate) fn is_ahead(&self, around: Surroundings<'_>) -> bool {
         self.has_too_much(around.slack)
     }
 
@@ -365,7 +450,7 @@ impl SlotState {
     pub(crate) fn pushed(
         &mut self,
         was_ahead: bool,
-        around: Surroundings,
+        around: Surroundings<'_>,
         count: u64,
         pacing: Pacing,
     ) -> Evenness {
@@ -377,8 +462,8 @@ impl SlotState {
     }
 
     /// Notes that messages were handed out, and lets publishers go on if they may.
-    pub(crate) fn delivered(&mut self, around: Surroundings, gate: &FlowGate, count: u64) {
-        self.flow.delivered(count);
+    pub(crate) fn delivered(&mut self, around: Surroundings<'_>, gate: &FlowGate, count: u64) {
+        self.flow.delivered(around.slack, count);
         if self.flow.phase.is_none() {
             return;
         }
@@ -396,13 +481,13 @@ impl SlotState {
         consumers > 0 && (ready > slack.messages || self.queue.ready_bytes() > slack.bytes)
     }
 
-    fn flow_step(&mut self, now: Instant, around: Surroundings) -> Step {
+    fn flow_step(&mut self, now: Instant, around: Surroundings<'_>) -> Step {
         if self.deleted || !self.has_too_much(around.slack) {
             self.flow.settle_up();
             return Step::Push;
         }
         let mailboxes = &self.mailboxes;
-        self.flow.step(now, around.delivered, |since| {
+        self.flow.step(now, around, |since| {
             let owed =
                 mailboxes.0.values().take(CONSUMERS_ASKED_MAX).map(|mailbox| mailbox.owed_since(since));
             owed.max().unwrap_or_default()
@@ -412,9 +497,10 @@ impl SlotState {
 
 impl Shared {
     /// What all queues have to do with the flow of one, now.
-    pub(crate) fn surroundings(&self) -> Surroundings {
+    pub(crate) fn surroundings(&self) -> Surroundings<'_> {
         Surroundings {
             delivered: self.delivered.load(Ordering::Relaxed),
+            pool: &self.flow_pool,
             slack: Slack::at(self.message_memory_bytes(), self.message_bytes_max()),
         }
     }
@@ -439,239 +525,4 @@ impl Shared {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-
-    use super::*;
-
-    const DEBT: i64 = (SLACK_MESSAGES / DEBT_PART) as i64;
-
-    /// A queue with too much in it, and the time.
-    struct Rig {
-        flow: Flow,
-        now: Instant,
-    }
-
-    impl Rig {
-        fn new() -> Self {
-            Self { flow: Flow::default(), now: Instant::now() }
-        }
-
-        /// As if this were the only queue.
-        fn around(&self) -> Surroundings {
-            Surroundings { delivered: self.flow.delivered, slack: Slack::at(0, 1) }
-        }
-
-        fn pushes(&mut self, count: u64) -> bool {
-            self.flow.pushed(self.now, self.around(), count, Pacing::Paced)
-        }
-
-        fn pushes_unpaced(&mut self, count: u64) -> bool {
-            self.flow.pushed(self.now, self.around(), count, Pacing::Unpaced)
-        }
-
-        /// Gets publishers paced, by consumers that take so many a second.
-        fn until_paced(&mut self, per_second: u64) {
-            self.until_watched(per_second / 2);
-            self.takes(per_second, WATCH);
-            assert!(matches!(self.steps(Duration::ZERO), Step::WaitUntil(_)));
-            assert!(matches!(self.flow.phase, Some(Phase::Paced { .. })));
-        }
-
-        /// For a second, consumers take so many, and as many come from publishers that do not wait as is said; others
-        /// push what they may. Answers how many these were, and how many were taken.
-        fn second(&mut self, per_second: u64, unpaced: u64) -> (u64, u64) {
-            let begins = self.flow.delivered;
-            let (mut paced, mut waits) = (0, false);
-            for _ in 0..500 {
-                self.takes(per_second, Duration::from_millis(2));
-                self.pushes_unpaced(unpaced / 500);
-                waits = waits && matches!(self.steps(Duration::ZERO), Step::WaitUntil(_));
-                while !waits && paced < per_second * 10 {
-                    paced += 500;
-                    waits = self.pushes(500);
-                }
-                assert!(matches!(self.flow.phase, Some(Phase::Paced { .. })));
-            }
-            (paced, self.flow.delivered - begins)
-        }
-
-        fn steps(&mut self, owed: Duration) -> Step {
-            self.flow.step(self.now, self.flow.delivered, |_| owed)
-        }
-
-        /// Consumers take so many a second, for so long.
-        fn takes(&mut self, per_second: u64, time: Duration) {
-            self.now += time;
-            self.flow.delivered(per_second * time.as_millis() as u64 / 1000);
-        }
-
-        /// Pushes until publishers are stopped, with consumers that take so many meanwhile.
-        fn until_watched(&mut self, per_second: u64) {
-            for _ in 0..1000 {
-                if self.pushes(1000) {
-                    assert!(matches!(self.steps(Duration::ZERO), Step::WaitUntil(_)));
-                    return;
-                }
-                self.takes(per_second, Duration::from_millis(10));
-            }
-            panic!("nobody is watched");
-        }
-    }
-
-    #[test]
-    fn a_consumer_that_is_slow_by_itself_slows_nobody() {
-        let mut rig = Rig::new();
-        let mut waited = Duration::ZERO;
-        let began = rig.now;
-        for _ in 0..20 {
-            rig.until_watched(1_000);
-            let stopped = rig.now;
-            while let Step::WaitUntil(until) = rig.steps(Duration::from_micros(100)) {
-                rig.takes(1_000, until - rig.now);
-            }
-            waited += rig.now - stopped;
-        }
-        let all = rig.now - began;
-        assert!(waited * 50 < all, "publishers waited for {waited:?} of {all:?}");
-    }
-
-    #[test]
-    fn consumers_that_get_more_without_publishers_are_held_up_by_them() {
-        let mut rig = Rig::new();
-        rig.until_watched(30_000);
-        rig.takes(60_000, WATCH);
-        assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)), "publishers are paced from now on");
-        let begins = rig.flow.delivered;
-        let mut pushed = 0;
-        for _ in 0..200 {
-            pushed += 500;
-            let pauses = rig.pushes(500);
-            while pauses && matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)) {
-                rig.takes(60_000, Duration::from_millis(5));
-            }
-            assert!(matches!(rig.flow.phase, Some(Phase::Paced { .. })));
-        }
-        let taken = rig.flow.delivered - begins;
-        let beyond = DEBT as u64 + 1000;
-        assert!(pushed <= taken + beyond, "{pushed} pushed, {taken} taken");
-        assert!(pushed >= taken / 2, "{pushed} pushed, {taken} taken");
-    }
-
-    #[test]
-    fn consumers_of_one_queue_among_hundreds_are_held_up_too() {
-        let mut rig = Rig::new();
-        // They would count as slow by themselves if they got as much with publishers as without.
-        rig.until_watched(WORKING_PER_SECOND / 40);
-        rig.takes(WORKING_PER_SECOND / 2, WATCH);
-        assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)));
-        assert!(matches!(rig.flow.phase, Some(Phase::Paced { .. })));
-    }
-
-    #[test]
-    fn the_fuller_memory_is_the_less_may_be_ready() {
-        let all = Slack::at(24, 100);
-        assert_eq!((all.messages, all.bytes), (SLACK_MESSAGES, SLACK_BYTES));
-        assert_eq!(Slack::at(25, 100).messages, SLACK_MESSAGES / 4);
-        assert_eq!(Slack::at(50, 100).bytes, SLACK_BYTES / 16);
-        assert_eq!(Slack::at(u64::MAX, 0).messages, SLACK_MESSAGES / 16);
-    }
-
-    #[test]
-    fn messages_that_lie_ready_for_a_consumer_are_the_brokers_fault() {
-        let mut rig = Rig::new();
-        rig.until_watched(1_000);
-        rig.takes(1_000, WATCH);
-        assert!(matches!(rig.steps(WATCH / 2), Step::WaitUntil(_)));
-        assert!(matches!(rig.flow.phase, Some(Phase::Paced { .. })));
-    }
-
-    #[test]
-    fn consumers_that_stop_set_publishers_free() {
-        let mut rig = Rig::new();
-        rig.until_watched(1_000_000);
-        rig.takes(1_000_000, WATCH);
-        assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)));
-        while rig.flow.allowance > -DEBT {
-            rig.pushes(1000);
-        }
-        let mut waited = Duration::ZERO;
-        while let Step::WaitUntil(until) = rig.steps(Duration::ZERO) {
-            waited += until - rig.now;
-            rig.now = until;
-        }
-        assert!(waited <= PACED_WINDOW * 2, "{waited:?}");
-        assert!(!rig.pushes(1000));
-    }
-
-    #[test]
-    fn publishers_that_do_not_wait_leave_half_to_those_that_do() {
-        let mut rig = Rig::new();
-        rig.until_paced(100_000);
-        // Three times as much as consumers take comes from those that do not wait.
-        let (paced, taken) = rig.second(100_000, 300_000);
-        assert!(paced > taken * 3 / 8, "{paced} pushed, {taken} taken");
-        assert!(paced < taken / 2 + 2 * DEBT as u64, "{paced} pushed, {taken} taken");
-    }
-
-    #[test]
-    fn publishers_that_do_not_wait_count() {
-        let mut rig = Rig::new();
-        rig.until_paced(100_000);
-        let (paced, taken) = rig.second(100_000, 20_000);
-        assert!(paced + 20_000 < taken + DEBT as u64 + 1_000, "{paced} pushed, {taken} taken");
-        assert!(paced + 20_000 > taken * 3 / 4, "{paced} pushed, {taken} taken");
-    }
-
-    #[test]
-    fn publishers_that_do_not_wait_do_not_have_others_stopped_for_longer() {
-        let mut rig = Rig::new();
-        rig.until_watched(1_000);
-        for _ in 0..5 {
-            rig.takes(1_000, WATCH / 5);
-            rig.pushes_unpaced(10);
-        }
-        assert_eq!(rig.steps(Duration::ZERO), Step::Push, "the watch is over");
-    }
-
-    #[test]
-    fn a_hundred_paced_publishers_share_what_is_handed_out() {
-        const PER_SECOND: u64 = 2_000_000;
-        let mut rig = Rig::new();
-        rig.until_paced(PER_SECOND);
-        let (begins, mut pushed) = (rig.flow.delivered, [0; 100]);
-        // The gate wakes them in the order in which they came.
-        let mut waiting: VecDeque<usize> = (0..pushed.len()).collect();
-        loop {
-            rig.takes(PER_SECOND, Duration::from_millis(1));
-            match rig.steps(Duration::ZERO) {
-                Step::WaitUntil(_) => {}
-                Step::PushAlone => {
-                    let publisher = waiting.pop_front().unwrap();
-                    waiting.push_back(publisher);
-                    pushed[publisher] += 500;
-                    while !rig.pushes(500) {
-                        pushed[publisher] += 500;
-                    }
-                }
-                // It is tried out again.
-                Step::Push => break,
-            }
-        }
-        let (taken, all) = (rig.flow.delivered - begins, pushed.iter().sum::<u64>());
-        assert!(all <= taken && all > taken * 3 / 4, "{all} pushed, {taken} taken");
-        let (least, most) = (*pushed.iter().min().unwrap(), *pushed.iter().max().unwrap());
-        let turn = DEBT as u64 + 4_000;
-        assert!(least > 0 && most - least <= turn, "one pushed {least}, another {most}");
-    }
-
-    #[test]
-    fn watching_begins_when_the_last_publisher_has_stopped() {
-        let mut rig = Rig::new();
-        rig.until_watched(1_000);
-        rig.takes(1_000, WATCH / 2);
-        assert!(rig.pushes(1000), "it had read that before");
-        rig.takes(1_000, WATCH / 2);
-        assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)), "half of the watch is left");
-    }
-}
+mod tests;

@@ -19,6 +19,7 @@ use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::error::QueueError;
 use crate::exchanges::Exchanges;
+use crate::flow::Pool;
 use crate::frame_batches::STORE;
 use crate::intake::Intake;
 use crate::keeper::Keeper;
@@ -74,6 +75,7 @@ pub(crate) struct Shared {
     pub(crate) shared_memory: Arc<SharedMemory>,
     /// Messages handed out by all queues.
     pub(crate) delivered: AtomicU64,
+    pub(crate) flow_pool: Pool,
     /// Messages found since the start to be lost to damage.
     pub(crate) damaged_messages: AtomicU64,
     /// There may be more of them, which nobody can count.

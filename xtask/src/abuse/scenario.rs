@@ -114,6 +114,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario("flow-10", "10 → 10, ten queues, auto-ack", &[EVEN, AS_ONE, MEMORY], 120),
     scenario("flow-20-ack", "20 → 20, 20 queues, ack 10", &[EVEN, MEMORY], 120),
     scenario("flow-100-ack", "100 → 1, ack 100", &[EVEN, MEMORY], 120),
+    scenario("flow-100-100-ack", "100 → 100, one queue, ack 10", &[EVEN, MEMORY], 120),
+    scenario("flow-200-ack", "200 → 200, 200 queues, ack 10", &[EVEN, MEMORY], 120),
     scenario(
         "flow-sleeps",
         "1 → 1 that sleeps 10 ms after each message",
@@ -143,7 +145,7 @@ mod tests {
         let names: Vec<&str> = chosen(&["flood", "idle"]).unwrap().iter().map(|known| known.name).collect();
         assert_eq!(names, ["idle", "flood"]);
         assert_eq!(chosen(&["flood", "drought"]), Err("drought"));
-        assert_eq!(chosen(&["flow"]).unwrap().len(), 6, "one name for all lines of flow");
+        assert_eq!(chosen(&["flow"]).unwrap().len(), 8, "one name for all lines of flow");
         assert_eq!(chosen(&["flow-4"]).unwrap().len(), 2, "with and without acknowledgements");
         assert_eq!(chosen(&["fl"]), Err("fl"));
     }

@@ -22,6 +22,7 @@ use super::handshake::Handshake;
 use super::held_up::Waited;
 use super::output::Output;
 use super::pace::Awaits;
+use super::read_size::{READ_BYTES_MIN, ReadSize};
 use super::receive::{Direct, Read, read_some};
 use super::session::{Peer, Phase, Session};
 use super::shared::Shared;
@@ -38,9 +39,6 @@ const BUSY_TICK: Duration = Duration::from_millis(5);
 const TIMEOUT_TICK_MIN: Duration = Duration::from_secs(1);
 const TIMEOUT_TICK_MAX: Duration = Duration::from_secs(60);
 const IDLE_TICK: Duration = Duration::from_secs(3600);
-/// Room for a read: small while little comes, so that thousands of idle connections cost little.
-const READ_BYTES_MIN: usize = 8 << 10;
-const READ_BYTES_MAX: usize = 256 << 10;
 
 /// Serves one connection to its end.
 pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr, stop: CancellationToken) {
@@ -67,6 +65,7 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
     };
     let user = opened.user;
     tracing::info!(protocol = "amqp", %peer, user, "connection opened");
+    let read_size = ReadSize::new(Arc::clone(&shared.busy_readers));
     let mut session = Session::new(shared, opened.user, opened.limits, opened.abilities);
     session.peer = Some(peer);
     let mut connection = Connection {
@@ -75,7 +74,7 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
         writer,
         input,
         stalled: false,
-        read_bytes: READ_BYTES_MIN,
+        read_size,
         next_read_max: None,
         direct: None,
         stop,
@@ -135,7 +134,7 @@ struct Connection {
     input: BytesMut,
     /// Whether frames have come that the session would not take yet.
     stalled: bool,
-    read_bytes: usize,
+    read_size: ReadSize,
     /// If the next read should bring no more than this.
     next_read_max: Option<usize>,
     /// The body frame that is read to its place.
@@ -172,7 +171,7 @@ impl Connection {
             let has_room = self.session.out.has_room();
             let takes_more = running && has_room && self.session.waiting.is_empty();
             if self.input.capacity() - self.input.len() < READ_BYTES_MIN / 2 {
-                self.input.reserve(self.read_bytes);
+                self.input.reserve(self.read_size.bytes());
             }
             // While it is paused, messages are handed out all the same: acknowledgements may have become due.
             let awaits = if self.session.pace.is_behind() { self.session.awaits() } else { Awaits::NoAcks };
@@ -231,7 +230,7 @@ impl Connection {
     fn release_buffers(&mut self) {
         if self.input.is_empty() && self.input.capacity() > READ_BYTES_MIN {
             self.input = BytesMut::new();
-            self.read_bytes = READ_BYTES_MIN;
+            self.read_size.shrink();
         }
         self.session.out.release();
     }
@@ -239,8 +238,7 @@ impl Connection {
     /// How much may be read into the input. What follows a large body is likely to be another one, of which little
     /// should have to be copied.
     fn input_max(&self) -> usize {
-        let usual = if self.read_bytes < READ_BYTES_MAX { self.read_bytes } else { usize::MAX };
-        self.next_read_max.unwrap_or(usual)
+        self.next_read_max.unwrap_or(self.read_size.most())
     }
 
     fn can_read(&self) -> bool {
@@ -291,12 +289,12 @@ impl Connection {
     async fn has_read(&mut self, count: usize) {
         self.heard = Instant::now();
         self.next_read_max = None;
-        if count >= self.read_bytes / 2 {
-            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
-        } else if count < self.read_bytes / 16 {
-            self.read_bytes = (self.read_bytes / 2).max(READ_BYTES_MIN);
-        }
+        self.read_size.has_read(count);
         self.take_input().await;
+        if self.input.is_empty() && self.input.capacity() > 4 * self.read_size.bytes() {
+            // It read more at once when there were fewer connections.
+            self.input = BytesMut::new();
+        }
         self.worked += self.heard.elapsed();
         // What came meanwhile has not been read: the peer is not silent for that.
         self.heard = Instant::now();

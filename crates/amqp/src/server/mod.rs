@@ -37,6 +37,7 @@ mod output;
 mod pace;
 mod publish;
 mod queues;
+mod read_size;
 mod receive;
 mod reply_to;
 mod routing;

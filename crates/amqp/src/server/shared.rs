@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::arguments::Traits;
 use super::login_throttle::LoginThrottle;
 use super::options::Options;
+use super::read_size::BusyReaders;
 use super::reply_to::ReplyDesk;
 
 #[derive(Debug)]
@@ -23,6 +24,7 @@ pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) replies: ReplyDesk,
     pub(super) logins: Arc<LoginThrottle>,
+    pub(super) busy_readers: Arc<BusyReaders>,
     /// How many consumers each queue has from here.
     seats: Mutex<HashMap<QueueId, Seats>>,
     next_session: AtomicU64,
@@ -51,6 +53,7 @@ impl Shared {
             options,
             replies: ReplyDesk::default(),
             logins: Arc::default(),
+            busy_readers: Arc::default(),
             seats: Mutex::default(),
             next_session: AtomicU64::new(1),
             secret: RandomState::new(),

@@ -12,6 +12,10 @@ use crate::work::Ack;
 
 /// How long is measured.
 const MEASURED: Duration = Duration::from_secs(5);
+/// How long is waited before that, and how much longer for each publisher: the system holds some megabytes for each that the
+/// broker has not read, and what goes there has been published but could not be consumed.
+const WARM_UP: Duration = Duration::from_secs(1);
+const WARM_UP_EACH: Duration = Duration::from_millis(40);
 /// What a consumer that is slow by itself does after each message.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -60,6 +64,7 @@ fn run(target: &Target, shape: Shape, consumer_pause: Duration) -> anyhow::Resul
         queues: shape.queues,
         // What is left over is deleted with its queue.
         drain: Duration::from_secs(1),
+        warmup: target.time(WARM_UP + WARM_UP_EACH * u32::from(shape.publishers)),
         ..ThroughputOptions::new(load, target.time(MEASURED))
     };
     throughput::run(&options, &mut go_on)

@@ -85,6 +85,14 @@ pub enum Scenario {
     #[value(name = "flow-100-ack")]
     #[serde(rename = "flow-100-ack")]
     Flow100Ack,
+    /// 100 publishers and 100 consumers of one queue, with an acknowledgement for each 10 messages
+    #[value(name = "flow-100-100-ack")]
+    #[serde(rename = "flow-100-100-ack")]
+    Flow100To100Ack,
+    /// 200 publishers and 200 consumers of 200 queues, with an acknowledgement for each 10 messages
+    #[value(name = "flow-200-ack")]
+    #[serde(rename = "flow-200-ack")]
+    Flow200Ack,
     /// A publisher beside a consumer that sleeps 10 ms after each message
     #[value(name = "flow-sleeps")]
     #[serde(rename = "flow-sleeps")]
@@ -193,6 +201,8 @@ pub fn run(options: &AbuseOptions) -> anyhow::Result<Abuse> {
         Scenario::Flow10 => even(10, 10, 10, Ack::Auto),
         Scenario::Flow20Ack => even(20, 20, 20, Ack::Every(10)),
         Scenario::Flow100Ack => even(100, 1, 1, Ack::Every(100)),
+        Scenario::Flow100To100Ack => even(100, 100, 1, Ack::Every(10)),
+        Scenario::Flow200Ack => even(200, 200, 200, Ack::Every(10)),
         Scenario::FlowSleeps => flow::sleeper(&target),
     }?;
     std::thread::sleep(target.time(SETTLE));
