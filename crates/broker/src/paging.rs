@@ -21,8 +21,11 @@ use crate::slot::{Slot, SlotState};
 
 /// A page ends when this much has been read, however few messages that is.
 const PAGE_BYTES: usize = 2 * 1024 * 1024;
-/// Where pages of several lanes are read together, this much more is read: what is wanted lies among much that is not.
-const PAGES_BYTES_FACTOR: usize = 8;
+/// Where pages of several lanes are read together, up to this many times as much is read: what is wanted lies among much that
+/// is not …
+const SCAN_FACTOR_MAX: usize = 16;
+/// … and the pages together end when this much of what was read is wanted.
+const PAGES_BYTES: usize = 4 * PAGE_BYTES;
 /// Frames read at first; twice as many each time until the page is full.
 const FRAMES_AT_FIRST: usize = 16;
 /// A message that was copied forward while it was looked for is looked for again, so often.
@@ -337,7 +340,8 @@ fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<Pag
     // Behind what cannot be read there is nothing to look for: a page has no gaps.
     while unreadable.is_empty()
         && read.len() < frames.len()
-        && bytes < PAGE_BYTES * lanes.len().min(PAGES_BYTES_FACTOR)
+        && bytes < PAGE_BYTES * lanes.len().min(SCAN_FACTOR_MAX)
+        && lanes.iter().map(|lane| lane.bytes).sum::<usize>() < PAGES_BYTES
     {
         let starts = frames[read.len()..(read.len() + step).min(frames.len())].to_vec();
         match read_part(log, queue, segment, starts.clone(), &mut lanes, &mut unreadable) {
@@ -385,6 +389,8 @@ struct LanePage<'a> {
     /// Those that hold messages of it, by the first of them.
     frames: Vec<FrameRef>,
     found: Vec<Entry>,
+    /// Their stored forms.
+    bytes: usize,
 }
 
 impl<'a> LanePage<'a> {
@@ -394,7 +400,7 @@ impl<'a> LanePage<'a> {
             frames = log.frames_of(request.segment, queue, request.lane, first..=last, usize::MAX)?;
             frames.sort_unstable_by_key(|frame| frame.first);
         }
-        Ok(Self { request, frames, found: Vec::new() })
+        Ok(Self { request, frames, found: Vec::new(), bytes: 0 })
     }
 
     /// The messages of the frames that were read, up to the first that was not: what lies behind is for another page.
@@ -469,8 +475,9 @@ fn take_wanted(batch: &MessageBatch, at: Position, lanes: &mut [LanePage<'_>]) {
     for (lane, item) in wanted {
         let Ok(mut entry) = Entry::from_batch(batch, item, at) else { continue };
         if is_sparse {
-            entry.payload = entry.payload.map(|payload| Bytes::copy_from_slice(&payload));
+            entry.copy_payload();
         }
+        lanes[lane].bytes += entry.payload.as_ref().map_or(0, Bytes::len);
         lanes[lane].found.push(entry);
     }
 }

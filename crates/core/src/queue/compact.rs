@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
 
 use super::deadline_map::Scheduled;
-use super::entry::Entry;
+use super::entry::{Entry, PayloadMemory};
 use crate::message::Durability;
 
 /// Stands for a message that does not expire.
@@ -169,7 +169,7 @@ impl Packed {
             tenant,
             payload,
             // Says something of bytes in memory, and there are none.
-            is_counted_once: _,
+            payload_memory: _,
         } = entry;
         if *durability != Durability::Durable || group.is_some() || tenant.is_some() || payload.is_some() {
             return None;
@@ -206,7 +206,7 @@ impl Packed {
             group: None,
             tenant: None,
             payload: None,
-            is_counted_once: false,
+            payload_memory: PayloadMemory::ALONE,
         }
     }
 
@@ -273,7 +273,7 @@ mod tests {
             group: None,
             tenant: None,
             payload: None,
-            is_counted_once: false,
+            payload_memory: PayloadMemory::ALONE,
         }
     }
 

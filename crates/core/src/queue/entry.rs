@@ -40,8 +40,28 @@ pub struct Entry {
     pub tenant: Option<GroupId>,
     /// Its stored form, if it is in memory. A transient message always has it.
     pub payload: Option<Bytes>,
-    /// The stored form in memory is shared with other queues and counted once for all of them.
-    pub(crate) is_counted_once: bool,
+    /// What the stored form in memory counts for.
+    pub(crate) payload_memory: PayloadMemory,
+}
+
+/// Who counts the memory of a stored form, and for how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PayloadMemory {
+    /// It is shared with other queues and counted once for all of them.
+    Once,
+    /// Its queue, with this much besides its length.
+    ByQueue { overhead_bytes: u8 },
+}
+
+impl PayloadMemory {
+    /// A stored form with a buffer of its own: the count of those who share it, the head of the batch, and what the allocator
+    /// adds.
+    pub(crate) const ALONE: Self = Self::ByQueue { overhead_bytes: 64 };
+
+    /// One of so many that share a buffer.
+    fn among(messages: usize) -> Self {
+        Self::ByQueue { overhead_bytes: (64 / messages.max(1)) as u8 }
+    }
 }
 
 /// What a message with a stored form of this size counts for with a consumer.
@@ -80,7 +100,11 @@ impl Entry {
             group: head.group.map(GroupId::new).transpose().map_err(|_| WireError::BadName)?,
             tenant: None,
             payload: Some(payload),
-            is_counted_once: batch.is_counted_once(),
+            payload_memory: if batch.is_counted_once() {
+                PayloadMemory::Once
+            } else {
+                PayloadMemory::among(batch.items().len())
+            },
         };
         Ok((entry, dedup))
     }
@@ -101,15 +125,31 @@ impl Entry {
             group: None,
             tenant: None,
             payload: None,
-            is_counted_once: false,
+            payload_memory: PayloadMemory::ALONE,
         }
     }
 
-    /// The memory that its stored form takes and that this queue counts.
+    /// The length of its stored form in memory, if this queue counts it.
     pub(crate) fn cached_bytes(&self) -> u64 {
-        match &self.payload {
-            Some(payload) if !self.is_counted_once => payload.len() as u64,
-            Some(_) | None => 0,
+        match (&self.payload, self.payload_memory) {
+            (Some(payload), PayloadMemory::ByQueue { .. }) => payload.len() as u64,
+            (Some(_), PayloadMemory::Once) | (None, _) => 0,
+        }
+    }
+
+    /// What that takes in memory besides.
+    pub(crate) fn cached_overhead_bytes(&self) -> u64 {
+        match (&self.payload, self.payload_memory) {
+            (Some(_), PayloadMemory::ByQueue { overhead_bytes }) => overhead_bytes.into(),
+            (Some(_), PayloadMemory::Once) | (None, _) => 0,
+        }
+    }
+
+    /// Gives its stored form a buffer of its own, so that it does not keep others in memory.
+    pub fn copy_payload(&mut self) {
+        if let Some(payload) = &mut self.payload {
+            *payload = Bytes::copy_from_slice(payload);
+            self.payload_memory = PayloadMemory::ALONE;
         }
     }
 
@@ -156,5 +196,30 @@ impl Entry {
             Durability::Durable => self.payload.take(),
             Durability::Transient => self.payload.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::{BatchBuilder, BatchKind};
+    use crate::message::NewMessage;
+
+    #[test]
+    fn messages_that_came_together_share_what_their_buffer_takes() {
+        let first = |count: u64| {
+            let mut builder = BatchBuilder::new(BatchKind::Pushed, Offset(0), Timestamp(0), 0);
+            (0..count).for_each(|offset| builder.push(Offset(offset), &NewMessage::new("x"), None));
+            let batch = builder.finish();
+            Entry::from_batch(&batch, &batch.items()[0], Position::default()).unwrap()
+        };
+        assert_eq!(first(1).cached_overhead_bytes(), 64);
+        assert_eq!(first(4).cached_overhead_bytes(), 16);
+        let mut one = first(1000);
+        assert_eq!(one.cached_overhead_bytes(), 0);
+        one.copy_payload();
+        assert_eq!(one.cached_overhead_bytes(), 64, "it has a buffer of its own now");
+        one.cool();
+        assert_eq!((one.cached_bytes(), one.cached_overhead_bytes()), (0, 0));
     }
 }

@@ -67,15 +67,9 @@ pub(super) struct Run {
 /// Stands in where a stretch has no entries in memory.
 pub(super) static EMPTY: VecDeque<Entry> = VecDeque::new();
 
-/// What the bytes of a message take besides: the head of its batch, the count of those who share it, and what the allocator
-/// adds. Messages that came together share that, so for many small ones it is too much.
-const PAYLOAD_OVERHEAD_BYTES: u64 = 64;
-
 /// What a resident message costs in memory, near enough: its entry and its bytes.
 pub(super) fn resident_cost(entry: &Entry) -> u64 {
-    let cached = entry.cached_bytes();
-    let overhead = if cached > 0 { PAYLOAD_OVERHEAD_BYTES } else { 0 };
-    size_of::<Entry>() as u64 + cached + overhead
+    size_of::<Entry>() as u64 + entry.cached_bytes() + entry.cached_overhead_bytes()
 }
 
 /// What has left memory.
@@ -134,19 +128,16 @@ impl Lane {
         self.stretches.insert(at, stretch);
     }
 
-    /// The first messages that are not in memory, if few are before them.
-    pub(super) fn wanted_run(&self) -> Option<&Run> {
+    /// The first messages that are not in memory, and how many are before them.
+    pub(super) fn first_run(&self) -> (u64, Option<&Run>) {
         let mut resident = 0;
         for stretch in &self.stretches {
             match stretch {
                 Stretch::Resident(part) => resident += part.entries.len() as u64,
-                Stretch::Paged(run) => return Some(run),
-            }
-            if resident > PAGE_MESSAGES / 2 {
-                return None;
+                Stretch::Paged(run) => return (resident, Some(run)),
             }
         }
-        None
+        (resident, None)
     }
 
     pub(super) fn merge_with_previous(&mut self, at: usize) {
@@ -254,10 +245,11 @@ impl Run {
             .map(Offset)
     }
 
-    pub(super) fn request(&self, lane: Priority) -> PageRequest {
+    /// Asks for its first messages, at most so many.
+    pub(super) fn request(&self, lane: Priority, max: u64) -> PageRequest {
         let mut offsets = OffsetSet::default();
         let wanted = self.offsets.ranges().flat_map(|(first, len)| first..first + len);
-        for offset in wanted.take(PAGE_MESSAGES as usize) {
+        for offset in wanted.take(max as usize) {
             offsets.push(Offset(offset));
         }
         PageRequest { lane, segment: self.segment, offsets }
@@ -342,9 +334,34 @@ mod tests {
         lanes.page_out(u64::MAX, Front::PagedOut);
         let pages = lanes.wanted_pages();
         let asked: u64 = pages.iter().map(|page| page.offsets.len()).sum();
-        assert!((READ_TOGETHER_MESSAGES..READ_TOGETHER_MESSAGES + PAGE_MESSAGES).contains(&asked), "{asked}");
+        assert_eq!(asked, READ_TOGETHER_MESSAGES);
         let order: Vec<u8> = pages.iter().map(|page| page.lane.0).collect();
         let first: Vec<u8> = (0..=255).rev().take(pages.len()).collect();
         assert_eq!(order, first, "those whose turn is next");
+    }
+
+    #[test]
+    fn lanes_that_were_read_from_one_segment_are_read_from_the_next_together() {
+        let mut lanes = Lanes::default();
+        let (first, second) = (nexo_types::SegmentId(1), nexo_types::SegmentId(2));
+        for offset in 0..32 {
+            let segment = if offset < 16 { first } else { second };
+            let at = nexo_types::Position { segment, byte: 0 };
+            lanes.push_back(Entry { priority: Priority((offset % 8) as u8), at, ..entry(offset) });
+        }
+        lanes.page_out(u64::MAX, Front::PagedOut);
+        let read = |lanes: &mut Lanes| {
+            let pages = lanes.wanted_pages();
+            for page in &pages {
+                let entries =
+                    page.offsets.iter().map(|offset| Entry { priority: page.lane, ..entry(offset.0) });
+                lanes.page_in(page, entries.collect(), Timestamp(0)).unwrap();
+            }
+            pages.iter().map(|page| (page.segment, page.lane.0)).collect::<Vec<_>>()
+        };
+        let of = |segment| [7, 6, 5, 4, 3, 2].map(|lane| (segment, lane));
+        assert_eq!(read(&mut lanes), of(first), "two messages each, twelve in all");
+        assert_eq!(read(&mut lanes), of(second));
+        assert_eq!(read(&mut lanes), [], "enough is ahead");
     }
 }

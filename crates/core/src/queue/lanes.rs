@@ -6,7 +6,7 @@ use std::ops::Range;
 use nexo_types::{Millis, Offset, Priority, SegmentId, Timestamp};
 
 use super::entry::Entry;
-use super::lane::{Lane, PageRequest, PagedOut, Resident, Run, Stretch, resident_cost};
+use super::lane::{Lane, PAGE_MESSAGES, PageRequest, PagedOut, Resident, Run, Stretch, resident_cost};
 use crate::offsets::{OffsetSet, PackedOffsets};
 use crate::wire::{Reader, WireError, Writer};
 
@@ -127,7 +127,7 @@ impl Lanes {
                 }
                 Stretch::Paged(run) => {
                     if run.contains(offset) {
-                        return Err(run.request(priority));
+                        return Err(run.request(priority, PAGE_MESSAGES));
                     }
                 }
             }
@@ -168,7 +168,7 @@ impl Lanes {
     pub(crate) fn page_for(&self, priority: Priority, offset: Offset) -> Option<PageRequest> {
         let lane = &self.lanes[self.lane_index(priority)?];
         lane.stretches.iter().find_map(|stretch| match stretch {
-            Stretch::Paged(run) if run.contains(offset) => Some(run.request(priority)),
+            Stretch::Paged(run) if run.contains(offset) => Some(run.request(priority, PAGE_MESSAGES)),
             _ => None,
         })
     }
@@ -241,7 +241,7 @@ impl Lanes {
         };
         let Stretch::Paged(run) = &mut lane.stretches[at] else { return Ok(None) };
         if !run.begins_with(offsets.iter()) {
-            return Err(run.request(priority));
+            return Err(run.request(priority, PAGE_MESSAGES));
         }
         let old = run.segment;
         run.offsets.take_front(offsets.len());
@@ -275,28 +275,31 @@ impl Lanes {
         })
     }
 
-    /// What must come into memory before the next message of the foremost lane can be delivered, or soon
-    /// after: a page is asked for while the last one is still being delivered. The lanes whose turn is next come with
-    /// it: messages of all priorities lie side by side in the log, and to read them once for each would take long.
+    /// What must come into memory before the next message can be delivered, or soon after: a page is asked for while the last
+    /// one is still being delivered. The lanes whose turn is next come with it: messages of all priorities lie side by side
+    /// in the log, and to read them once for each would take long.
     pub(crate) fn wanted_pages(&self) -> Vec<PageRequest> {
         let mut pages: Vec<PageRequest> = Vec::new();
-        let mut messages = 0;
-        let Some(top) = self.top() else { return pages };
+        let Some(top) = self.top().filter(|_| self.resident < self.count) else { return pages };
+        let several = self.occupied.iter().map(|bits| bits.count_ones()).sum::<u32>() > 1;
+        let mut room = if several { READ_TOGETHER_MESSAGES } else { PAGE_MESSAGES };
+        let ahead_max = if several { READ_TOGETHER_MESSAGES / 4 } else { PAGE_MESSAGES / 2 };
+        let mut ahead = 0;
         for lane in self.lanes[top..].iter().filter(|lane| lane.count > 0) {
-            let run = lane.wanted_run();
-            let request = match pages.first() {
-                None => match run {
-                    Some(run) => run.request(lane.priority),
-                    None => return pages,
-                },
-                Some(first) => match run.filter(|run| run.segment == first.segment) {
-                    Some(run) => run.request(lane.priority),
-                    None => continue,
-                },
-            };
-            messages += request.offsets.len();
-            pages.push(request);
-            if messages >= READ_TOGETHER_MESSAGES {
+            let (resident, run) = lane.first_run();
+            if pages.is_empty() {
+                ahead += resident;
+                if ahead > ahead_max {
+                    break;
+                }
+            }
+            let segment = pages.first().map(|first| first.segment);
+            if let Some(run) = run.filter(|run| segment.is_none_or(|segment| run.segment == segment)) {
+                let request = run.request(lane.priority, room);
+                room -= request.offsets.len();
+                pages.push(request);
+            }
+            if room == 0 {
                 break;
             }
         }
@@ -307,7 +310,7 @@ impl Lanes {
     pub(crate) fn first_page(&self) -> Option<PageRequest> {
         self.lanes.iter().find_map(|lane| {
             lane.stretches.iter().find_map(|stretch| match stretch {
-                Stretch::Paged(run) => Some(run.request(lane.priority)),
+                Stretch::Paged(run) => Some(run.request(lane.priority, PAGE_MESSAGES)),
                 Stretch::Resident(_) => None,
             })
         })
@@ -317,7 +320,7 @@ impl Lanes {
     pub(crate) fn lowest_page(&self) -> Option<PageRequest> {
         let lane = self.lanes.iter().rev().find(|lane| lane.count > 0)?;
         lane.stretches.iter().find_map(|stretch| match stretch {
-            Stretch::Paged(run) => Some(run.request(lane.priority)),
+            Stretch::Paged(run) => Some(run.request(lane.priority, PAGE_MESSAGES)),
             Stretch::Resident(_) => None,
         })
     }
@@ -326,7 +329,9 @@ impl Lanes {
     pub(crate) fn page_in_segment(&self, segment: SegmentId) -> Option<PageRequest> {
         self.lanes.iter().find_map(|lane| {
             lane.stretches.iter().find_map(|stretch| match stretch {
-                Stretch::Paged(run) if run.segment == segment => Some(run.request(lane.priority)),
+                Stretch::Paged(run) if run.segment == segment => {
+                    Some(run.request(lane.priority, PAGE_MESSAGES))
+                }
                 _ => None,
             })
         })
@@ -389,7 +394,9 @@ impl Lanes {
         self.paged_expiry.filter(|at| *at <= now)?;
         self.lanes.iter().find_map(|lane| {
             lane.stretches.iter().find_map(|stretch| match stretch {
-                Stretch::Paged(run) if run.expires_at <= now => Some(run.request(lane.priority)),
+                Stretch::Paged(run) if run.expires_at <= now => {
+                    Some(run.request(lane.priority, PAGE_MESSAGES))
+                }
                 _ => None,
             })
         })

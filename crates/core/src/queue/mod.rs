@@ -46,7 +46,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use nexo_types::{GroupId, Millis, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
@@ -543,8 +542,7 @@ impl Queue {
         let Some(payload) = &entry.payload else { return };
         let overhead = (self.loose_warm + 1) * WARM_OVERHEAD_BYTES;
         if self.loose_cached_bytes + payload.len() as u64 + overhead <= LOOSE_CACHE_BYTES_MAX {
-            entry.payload = Some(Bytes::copy_from_slice(payload));
-            entry.is_counted_once = false;
+            entry.copy_payload();
         } else {
             entry.cool();
         }

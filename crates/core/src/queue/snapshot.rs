@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use super::changes::ChunkId;
 use super::compact::CompactEntry;
-use super::entry::Entry;
+use super::entry::{Entry, PayloadMemory};
 use super::lanes::Lanes;
 use super::lease::Lease;
 use super::{Queue, Totals};
@@ -360,7 +360,7 @@ impl Entry {
             tenant: None,
             durability: Durability::Durable,
             payload: None,
-            is_counted_once: false,
+            payload_memory: PayloadMemory::ALONE,
         })
     }
 }

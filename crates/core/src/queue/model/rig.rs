@@ -400,6 +400,8 @@ impl Rig {
     /// The broker takes messages aside and gives them back as if nothing had happened.
     fn take(&mut self, max: usize) {
         self.look_through(max.max(1));
+        // What has expired is looked at, but not taken: it must not stand for others that are not in memory.
+        self.due();
         while self.queue.peek_after(None, max).1.is_some() {
             let page = self.queue.head_page().expect("a peek that ends at a page wants it");
             self.page_in(&page);
