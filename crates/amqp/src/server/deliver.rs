@@ -196,7 +196,8 @@ impl Session {
 
 /// Writes a batch, as long as there is room.
 fn write_batch(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax) {
-    write_some(channel, batch, out, max, super::output::SOFT_BYTES);
+    let room = out.deliveries_max();
+    write_some(channel, batch, out, max, room);
 }
 
 fn write_some(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax, room: usize) {

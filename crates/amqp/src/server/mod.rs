@@ -47,6 +47,7 @@ mod shared;
 mod source;
 mod transactions;
 mod unacked;
+mod write_size;
 
 pub(crate) use arguments::{QueueKind, Traits};
 pub use listener::serve;

@@ -4,22 +4,20 @@
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
+use super::write_size::{BusyWriters, WriteSize};
 use crate::codec::{
     self, AmqpMethod, BodyFrames, ContentMethod, FRAME_END, FrameMax, encode_message, encode_message_head,
     encode_method,
 };
 
-/// Above this, deliveries wait: a peer that does not read stops its own consumers.
-pub(super) const SOFT_BYTES: usize = 512 << 10;
 /// Above this, nothing is read either: a peer that asks and does not listen is not answered further.
 pub(super) const HARD_BYTES: usize = 8 << 20;
-/// A buffer that was larger than this for once is given back.
-const KEPT_BYTES: usize = 2 << 20;
 /// A part of a body of this size is not copied. It keeps the batch that it is stored in from being freed, which is a few
 /// times as large at most; and of small ones many are written with one slice.
 const LARGE_BYTES: usize = 32 << 10;
@@ -33,6 +31,7 @@ pub(super) struct Output {
     start: usize,
     large: VecDeque<Large>,
     large_bytes: usize,
+    size: WriteSize,
 }
 
 /// A large part of a body, or what is left of it.
@@ -44,6 +43,10 @@ struct Large {
 }
 
 impl Output {
+    pub(super) fn new(busy: Arc<BusyWriters>) -> Self {
+        Self { size: WriteSize::new(busy), ..Self::default() }
+    }
+
     pub(super) fn method<M: AmqpMethod>(&mut self, channel: u16, method: &M) {
         encode_method(&mut self.bytes, channel, method);
     }
@@ -116,8 +119,13 @@ impl Output {
         self.len() == 0
     }
 
+    /// Above this, deliveries wait: a peer that does not read stops its own consumers.
+    pub(super) const fn deliveries_max(&self) -> usize {
+        self.size.bytes()
+    }
+
     pub(super) const fn has_room(&self) -> bool {
-        self.len() < SOFT_BYTES
+        self.len() < self.deliveries_max()
     }
 
     /// Writes what the socket takes; [`Self::advance`] must be told of it.
@@ -155,7 +163,8 @@ impl Output {
     /// Gives back the memory that is not needed just now.
     pub(super) fn release(&mut self) {
         if self.is_empty() {
-            *self = Self::default();
+            (self.bytes, self.start, self.large) = (Vec::new(), 0, VecDeque::new());
+            self.size.has_buffer(0);
         }
     }
 
@@ -175,16 +184,21 @@ impl Output {
             self.large.pop_front();
         }
         self.start += written;
+        self.size.has_buffer(self.bytes.capacity());
+        // What is written makes room for what comes, and a buffer that was far larger for once is given back.
+        let most = self.size.bytes();
         if self.start >= self.bytes.len() {
             self.start = 0;
             self.bytes.clear();
-            self.bytes.shrink_to(KEPT_BYTES);
-        } else if self.start > KEPT_BYTES {
+        } else if self.start > most {
             self.bytes.drain(..self.start);
             for large in &mut self.large {
                 large.at -= self.start;
             }
             self.start = 0;
+        }
+        if self.bytes.capacity() > 4 * most && self.bytes.len() <= 2 * most {
+            self.bytes.shrink_to(2 * most);
         }
     }
 }

@@ -146,6 +146,7 @@ impl Session {
     pub(super) fn new(shared: Arc<Shared>, user: &'static str, limits: Limits, abilities: Abilities) -> Self {
         let (reply_sender, replies) = mpsc::channel(REPLIES_MAX);
         let intake = ConnectionIntake::new(shared.broker.intake().clone());
+        let out = Output::new(Arc::clone(&shared.busy_writers));
         Self {
             consumers: FuturesUnordered::new(),
             waiting: VecDeque::new(),
@@ -161,7 +162,7 @@ impl Session {
             peer: None,
             limits,
             abilities,
-            out: Output::default(),
+            out,
             socket: Arc::default(),
             outbox: Outbox::default(),
             confirms: Confirms::default(),

@@ -17,6 +17,7 @@ use super::login_throttle::LoginThrottle;
 use super::options::Options;
 use super::read_size::BusyReaders;
 use super::reply_to::ReplyDesk;
+use super::write_size::BusyWriters;
 
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -25,6 +26,7 @@ pub(super) struct Shared {
     pub(super) replies: ReplyDesk,
     pub(super) logins: Arc<LoginThrottle>,
     pub(super) busy_readers: Arc<BusyReaders>,
+    pub(super) busy_writers: Arc<BusyWriters>,
     /// How many consumers each queue has from here.
     seats: Mutex<HashMap<QueueId, Seats>>,
     next_session: AtomicU64,
@@ -54,6 +56,7 @@ impl Shared {
             replies: ReplyDesk::default(),
             logins: Arc::default(),
             busy_readers: Arc::default(),
+            busy_writers: Arc::default(),
             seats: Mutex::default(),
             next_session: AtomicU64::new(1),
             secret: RandomState::new(),
