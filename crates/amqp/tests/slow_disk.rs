@@ -240,3 +240,29 @@ async fn a_publisher_that_goes_while_it_waits_for_the_disk_is_noticed() {
     let connections = || served.broker.traffic().of(Protocol::Amqp).stats().connections;
     eventually("it is gone", || connections() == 0).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_is_finished_although_its_client_is_gone() {
+    let (served, gate) = gated().await;
+    let mut client = beating(&served).await;
+    client.declare("q").await;
+    declare_transient(&mut client, "memory").await;
+    client.publish("memory", TRANSIENT, b"work").await;
+    client.send(1, &tx::Select {}).await;
+    client.expect("tx.select-ok").await;
+    client.consume("memory", false).await;
+    let (tag, ..) = client.delivery().await;
+    client.send(1, &basic::Ack { delivery_tag: tag, multiple: false }).await;
+    gate.hold_writes();
+    let mut sent = flood();
+    encode_method(&mut sent, 1, &tx::Commit {});
+    client.raw(&sent).await;
+    until_stuck(&served).await;
+    client.raw.stream.set_zero_linger().unwrap();
+    drop(client);
+    gate.open_gate();
+    let connections = || served.broker.traffic().of(Protocol::Amqp).stats().connections;
+    eventually("it is gone", || connections() == 0).await;
+    assert_eq!(depth(&served, "q"), u64::from(MESSAGES), "all that it published is there");
+    assert_eq!(depth(&served, "memory"), 0, "what it acknowledged is done");
+}

@@ -3,7 +3,7 @@
 //!
 //! A thread of its own that sleeps until there is a reason.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
@@ -79,7 +79,7 @@ struct Reasons {
     rotated: bool,
     checkpoint: bool,
     pressure: bool,
-    stuck: Vec<Weak<Slot>>,
+    stuck: BTreeMap<QueueId, Weak<Slot>>,
     full: bool,
     stopping: bool,
 }
@@ -154,7 +154,7 @@ impl Keeper {
     /// Dead letters of this queue could not be moved, or its messages not be read.
     pub(crate) fn note_stuck(&self, slot: &Arc<Slot>) {
         let mut reasons = self.signal.reasons.lock();
-        reasons.stuck.push(Arc::downgrade(slot));
+        reasons.stuck.entry(slot.id).or_insert_with(|| Arc::downgrade(slot));
         self.signal.wake.notify_one();
     }
 
@@ -235,7 +235,7 @@ impl Signal {
                 let until = Instant::now() + RETRY;
                 while !waiting.stopping && !self.wake.wait_until(&mut waiting, until).timed_out() {}
             }
-            for slot in reasons.stuck.iter().filter_map(Weak::upgrade) {
+            for slot in reasons.stuck.values().filter_map(Weak::upgrade) {
                 if shared.unreadable.is_postponed(slot.id) {
                     shared.keeper.note_stuck(&slot);
                 } else {

@@ -56,14 +56,15 @@ impl Shared {
             self.wait_for_disk(slot, delay);
             return;
         }
-        // A queue that was deleted meanwhile has no use for it.
-        let _ = self.with(slot, |state, _| {
-            state.paging = false;
-            state.page_arrived = true;
-            for (request, entries) in requests.iter().zip(read) {
+        // A queue that was deleted meanwhile has no use for it. One lane at a time, so that nobody waits long for the lock.
+        let last = requests.len() - 1;
+        for (at, (request, entries)) in requests.iter().zip(read).enumerate() {
+            let _ = self.with(slot, |state, _| {
+                state.paging = at < last;
+                state.page_arrived = true;
                 self.take_page(state, request, entries);
-            }
-        });
+            });
+        }
     }
 
     /// Has a queue ask for nothing until the keeper says that it may.
@@ -361,18 +362,26 @@ fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<Pag
     })
 }
 
-/// Where the frames begin that hold messages of the lanes, by the first of those messages.
+/// Where the frames begin that hold messages of the lanes, by the first of those messages. But the first lane comes first with
+/// some: consumers wait for it, and what others have before it may be much, or unreadable.
 fn frames_of_all(lanes: &[LanePage<'_>]) -> Vec<u32> {
-    if let [lane] = lanes {
-        return lane.frames.iter().map(|frame| frame.byte).collect();
+    let mut starts: Vec<u32> = match lanes {
+        [first, ..] => first.frames.iter().map(|frame| frame.byte).collect(),
+        [] => Vec::new(),
+    };
+    if lanes.len() == 1 {
+        return starts;
     }
+    starts.truncate(FRAMES_AT_FIRST);
+    let early: BTreeSet<u32> = starts.iter().copied().collect();
     let mut frames: Vec<(u32, Offset)> =
         lanes.iter().flat_map(|lane| lane.frames.iter().map(|frame| (frame.byte, frame.first))).collect();
     frames.sort_unstable();
     frames.dedup_by_key(|(byte, _)| *byte);
     // Nearly sorted already: what lies later in the log was pushed later, unless it was copied.
     frames.sort_by_key(|(_, first)| *first);
-    frames.into_iter().map(|(byte, _)| byte).collect()
+    starts.extend(frames.into_iter().map(|(byte, _)| byte).filter(|byte| !early.contains(byte)));
+    starts
 }
 
 fn all_lost(requests: &[PageRequest]) -> Vec<Vec<Entry>> {
@@ -527,5 +536,27 @@ mod tests {
             assert_eq!(offsets, request.offsets);
             assert!(entries.iter().all(|entry| entry.priority == request.lane && entry.payload.is_some()));
         }
+    }
+
+    #[tokio::test]
+    async fn the_lane_whose_turn_it_is_comes_however_much_lies_before_it() {
+        let broker = Broker::open_on(Arc::new(MemoryDisk::new()), BrokerOptions::new("memory")).unwrap();
+        let name = QueueName::new("q").unwrap();
+        broker.create_queue(&name, QueueConfig::default()).await.unwrap();
+        let low = 2 * PAGES_BYTES as u64 / (1 << 20);
+        for offset in 0..=low {
+            let (priority, body) = if offset < low { (0, vec![1; 1 << 20]) } else { (9, vec![2; 10]) };
+            let message = NewMessage { priority: Priority(priority), ..NewMessage::new(body) };
+            broker.push(&name, vec![message]).await.unwrap();
+        }
+        let slot = broker.shared.catalog.get(&name).unwrap();
+        let segment = broker.shared.log.segments()[0].id;
+        let request = |lane, offsets: OffsetSet| PageRequest { lane: Priority(lane), segment, offsets };
+        let requests =
+            [request(9, [Offset(low)].into_iter().collect()), request(0, (0..low).map(Offset).collect())];
+        let read = read_pages(&broker.shared.log, slot.id, &requests).unwrap();
+        assert_eq!(read.entries[0].len(), 1, "consumers wait for this one");
+        let others = read.entries[1].len() as u64;
+        assert!((1..low).contains(&others), "{others} of {low}: as many as there is room for");
     }
 }

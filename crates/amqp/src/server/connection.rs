@@ -88,6 +88,11 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
     // Frames may have come together with the end of the handshake.
     connection.take_input().await;
     connection.serve().await;
+    let Connection { session, stop, .. } = &mut connection;
+    tokio::select! {
+        () = session.finish_held_up() => {}
+        () = stop.cancelled() => {}
+    }
     connection.session.end().await;
     let Connection { mut session, reader, mut writer, stop, .. } = connection;
     let is_agreed = session.phase == Phase::Closed;
@@ -178,17 +183,16 @@ impl Connection {
             let (input_max, direct) = (self.input_max(), self.direct);
             let Self { session, reader, writer, input, stop, tick, .. } = self;
             let channels = &mut session.channels;
-            // Who waits for the disk for long should notice that its peer is gone.
-            let waits_for_disk = session.held_up.is_some() || session.blocked;
             let incoming = async {
                 if can_read {
                     read_some(reader, input, input_max, channels, direct).await
                 } else {
+                    // Who waits for long should notice that its peer is gone.
                     failed(reader).await
                 }
             };
             tokio::select! {
-                read = incoming, if can_read || waits_for_disk => match read {
+                read = incoming => match read {
                     Ok(Read::Input(count)) if count > 0 => self.has_read(count).await,
                     Ok(Read::Body(count)) if count > 0 => self.has_received(count),
                     Ok(_) | Err(_) => return,
@@ -220,6 +224,7 @@ impl Connection {
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
                     let refusal = Refusal::new(ReplyCode::ConnectionForced, "broker forced connection closure with reason 'shutdown'");
+                    self.session.finish_held_up().await;
                     self.session.close(&refusal).await;
                 }
             }
@@ -228,7 +233,8 @@ impl Connection {
 
     /// Gives back the memory of a load that is over.
     fn release_buffers(&mut self) {
-        if self.input.is_empty() && self.input.capacity() > READ_BYTES_MIN {
+        let was_busy = self.input.capacity() > READ_BYTES_MIN || self.read_size.bytes() > READ_BYTES_MIN;
+        if self.input.is_empty() && was_busy {
             self.input = BytesMut::new();
             self.read_size.shrink();
         }

@@ -121,7 +121,7 @@ impl Session {
             0 => self.confirms.owes_answers(),
             _ => !is_answered_later(&method) && self.confirms.owes_answer_to(number),
         };
-        self.held_up.is_some() || waits_for_answers
+        self.held_up.is_some() || self.blocked || waits_for_answers
     }
 
     /// Whether what was published should go to its queues before more is read.
@@ -129,10 +129,12 @@ impl Session {
         self.outbox.is_full() || (self.pace.is_rationed() && self.outbox.holds_ration())
     }
 
-    /// Hands to the broker what was collected, as far as the disk has room.
+    /// Hands to the broker what was collected, as far as the disk has room. An acknowledgement does not overtake what was
+    /// published before it, unless the disk is full: then it may be what makes room.
     pub(super) async fn flush(&mut self) {
-        self.flush_acks();
-        self.flush_publishes().await;
+        if self.flush_publishes().await.is_some() || self.blocked {
+            self.flush_acks();
+        }
     }
 
     fn takes_publish(&self, number: u16, body_bytes: usize) -> bool {

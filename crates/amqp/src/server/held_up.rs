@@ -65,6 +65,7 @@ impl Session {
             // There was not enough of it.
             return;
         }
+        self.flush_acks();
         if let Some((number, refusal)) = self.refusal.take() {
             self.conclude(number, Err(refusal)).await;
         }
@@ -96,16 +97,26 @@ impl Session {
 
     /// Pushes what was published, however long that takes, unless the disk is full.
     pub(super) async fn flush_whole(&mut self) {
-        self.flush_acks();
         while self.flush_publishes().await.is_none()
             && let Some(wait) = self.held_up.take()
         {
             let waited = wait.await;
             self.note_waited(waited);
         }
+        self.flush_acks();
         if self.unfinished.is_some() && !self.blocked {
             // What was waited for here was meant for the commit.
             self.hold_up(std::future::ready(Waited::Turn));
+        }
+    }
+
+    /// Brings a commit to its end that waits for the disk, unless that is full: a half of it would be worse than either.
+    pub(super) async fn finish_held_up(&mut self) {
+        while self.unfinished.is_some()
+            && let Some(wait) = self.held_up.take()
+        {
+            let waited = wait.await;
+            self.has_waited(waited).await;
         }
     }
 

@@ -120,11 +120,11 @@ impl Output {
     }
 
     /// Above this, deliveries wait: a peer that does not read stops its own consumers.
-    pub(super) const fn deliveries_max(&self) -> usize {
+    pub(super) fn deliveries_max(&self) -> usize {
         self.size.bytes()
     }
 
-    pub(super) const fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.len() < self.deliveries_max()
     }
 
@@ -190,7 +190,7 @@ impl Output {
         if self.start >= self.bytes.len() {
             self.start = 0;
             self.bytes.clear();
-        } else if self.start > most {
+        } else if self.start > most && self.start >= self.bytes.len() / 2 {
             self.bytes.drain(..self.start);
             for large in &mut self.large {
                 large.at -= self.start;

@@ -310,8 +310,8 @@ impl Session {
 
     /// Closes channels whose client holds a message for longer than its queue allows.
     pub(super) async fn enforce_timeouts(&mut self) {
-        if self.held_up.is_some() {
-            // It may well have acknowledged.
+        if self.held_up.is_some() || self.blocked || self.unfinished.is_some() {
+            // It may well have acknowledged. And what a commit publishes needs its channel.
             return;
         }
         let mut late = Vec::new();

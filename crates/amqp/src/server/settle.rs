@@ -225,8 +225,8 @@ impl Session {
 
     /// Tries again to settle what could not be written down, some of it at a time.
     pub(super) fn settle_refused(&mut self) {
-        let refusal = self.settle_refusal.take();
-        if refusal.is_none() && !std::mem::take(&mut self.settles_left) {
+        let (refusal, is_left) = (self.settle_refusal.take(), std::mem::take(&mut self.settles_left));
+        if refusal.is_none() && !is_left {
             return;
         }
         self.was_refused |= refusal.is_some_and(|error| !error.is_busy());
@@ -235,11 +235,11 @@ impl Session {
         for (what, mut groups) in std::mem::take(&mut self.refused_settles) {
             let settled = groups.settle(what, &mut turn);
             self.ease(&std::mem::take(&mut groups.eased));
-            if let Err(error) = settled {
-                self.note_refused(error);
+            match settled {
+                Ok(()) => self.settles_left |= !groups.is_empty(),
+                Err(error) => self.note_refused(error),
             }
             if !groups.is_empty() {
-                self.settles_left = true;
                 self.refused_settles.push((what, groups));
             }
         }
@@ -271,10 +271,10 @@ impl Session {
         }
         // More than that waits only if the disk was full or behind, or if it is all of a large read.
         let mut turn = 4 * SETTLE_TURN;
-        if let Err(error) = self.acks.settle(Settle::Ack, &mut turn) {
-            self.note_refused(error);
+        match self.acks.settle(Settle::Ack, &mut turn) {
+            Ok(()) => self.settles_left |= !self.acks.is_empty(),
+            Err(error) => self.note_refused(error),
         }
-        self.settles_left |= !self.acks.is_empty();
         let eased = std::mem::take(&mut self.acks.eased);
         self.ease(&eased);
     }

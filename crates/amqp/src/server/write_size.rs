@@ -28,18 +28,17 @@ impl BusyWriters {
 /// What may wait for one connection before its deliveries do.
 #[derive(Debug)]
 pub(super) struct WriteSize {
-    bytes: usize,
     is_busy: bool,
     busy: Arc<BusyWriters>,
 }
 
 impl WriteSize {
     pub(super) const fn new(busy: Arc<BusyWriters>) -> Self {
-        Self { bytes: WAITING_BYTES_MAX, is_busy: false, busy }
+        Self { is_busy: false, busy }
     }
 
-    pub(super) const fn bytes(&self) -> usize {
-        self.bytes
+    pub(super) fn bytes(&self) -> usize {
+        self.busy.share()
     }
 
     /// Its buffer has room for so much now.
@@ -50,7 +49,6 @@ impl WriteSize {
             (false, false) | (true, true) => {}
         }
         self.is_busy = bytes > WAITING_BYTES_MIN;
-        self.bytes = self.busy.share();
     }
 }
 

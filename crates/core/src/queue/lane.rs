@@ -64,6 +64,42 @@ pub(super) struct Run {
     pub(super) expires_at: Timestamp,
 }
 
+/// So many messages, and so many bytes that they are stored in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Amount {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+}
+
+impl Amount {
+    pub(super) const fn add(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+    }
+
+    /// Whether it is more than the other in one way.
+    pub(super) const fn exceeds(self, other: Self) -> bool {
+        self.messages > other.messages || self.bytes > other.bytes
+    }
+
+    /// One part of so many.
+    pub(super) const fn part(self, parts: u64) -> Self {
+        Self { messages: self.messages / parts, bytes: self.bytes / parts }
+    }
+
+    /// Takes so much away. `false` if it was not more.
+    pub(super) const fn take(&mut self, other: Self) -> bool {
+        self.messages = self.messages.saturating_sub(other.messages);
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+        self.messages > 0 && self.bytes > 0
+    }
+
+    /// How many messages of this size there is room for.
+    pub(super) fn messages_of(self, bytes: u64) -> u64 {
+        self.messages.min(self.bytes / bytes.max(1))
+    }
+}
+
 /// Stands in where a stretch has no entries in memory.
 pub(super) static EMPTY: VecDeque<Entry> = VecDeque::new();
 
@@ -104,8 +140,12 @@ impl Lane {
             }
         }
         self.stretches.remove(at);
+        let behind = at + runs.len();
         for run in runs.into_iter().rev() {
             self.insert(at, Stretch::Paged(Box::new(run)));
+        }
+        if behind < self.stretches.len() {
+            self.merge_with_previous(behind);
         }
         self.merge_with_previous(at);
         out
@@ -128,16 +168,45 @@ impl Lane {
         self.stretches.insert(at, stretch);
     }
 
-    /// The first messages that are not in memory, and how many are before them.
-    pub(super) fn first_run(&self) -> (u64, Option<&Run>) {
-        let mut resident = 0;
+    /// The first messages that are not in memory, and what is before them.
+    pub(super) fn first_run(&self) -> (Amount, Option<&Run>) {
+        let mut resident = Amount::default();
         for stretch in &self.stretches {
             match stretch {
-                Stretch::Resident(part) => resident += part.entries.len() as u64,
+                Stretch::Resident(part) => {
+                    resident.add(Amount { messages: part.entries.len() as u64, bytes: part.bytes });
+                }
                 Stretch::Paged(run) => return (resident, Some(run)),
             }
         }
         (resident, None)
+    }
+
+    /// Puts in messages that have come into memory, as stretches of the usual size.
+    pub(super) fn insert_resident(&mut self, at: usize, entries: Vec<Entry>) {
+        let mut stretches: Vec<Resident> = Vec::new();
+        for entry in entries {
+            let stored = u64::from(entry.stored_bytes);
+            match stretches.last_mut() {
+                Some(last) if last.entries.len() < STRETCH_MESSAGES_MAX => {
+                    last.bytes += stored;
+                    last.entries.push_back(entry);
+                }
+                _ => stretches.push(Resident { entries: VecDeque::from(vec![entry]), bytes: stored }),
+            }
+        }
+        for stretch in stretches.into_iter().rev() {
+            self.insert(at, Stretch::Resident(stretch));
+        }
+    }
+
+    /// How many messages its stretches hold.
+    pub(super) fn messages(&self) -> u64 {
+        let messages = self.stretches.iter().map(|stretch| match stretch {
+            Stretch::Resident(resident) => resident.entries.len() as u64,
+            Stretch::Paged(run) => run.offsets.len(),
+        });
+        messages.sum()
     }
 
     pub(super) fn merge_with_previous(&mut self, at: usize) {
@@ -245,6 +314,11 @@ impl Run {
             .map(Offset)
     }
 
+    /// How large its messages are, on the whole.
+    pub(super) fn mean_bytes(&self) -> u64 {
+        self.bytes / self.offsets.len().max(1)
+    }
+
     /// Asks for its first messages, at most so many.
     pub(super) fn request(&self, lane: Priority, max: u64) -> PageRequest {
         let mut offsets = OffsetSet::default();
@@ -259,7 +333,7 @@ impl Run {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::lanes::{Front, Lanes, READ_TOGETHER_MESSAGES};
+    use crate::queue::lanes::{Front, Lanes, READ_TOGETHER};
 
     fn entry(offset: u64) -> Entry {
         Entry::lost(Offset(offset), Priority(0), nexo_types::Position::default())
@@ -334,7 +408,7 @@ mod tests {
         lanes.page_out(u64::MAX, Front::PagedOut);
         let pages = lanes.wanted_pages();
         let asked: u64 = pages.iter().map(|page| page.offsets.len()).sum();
-        assert_eq!(asked, READ_TOGETHER_MESSAGES);
+        assert_eq!(asked, READ_TOGETHER.messages);
         let order: Vec<u8> = pages.iter().map(|page| page.lane.0).collect();
         let first: Vec<u8> = (0..=255).rev().take(pages.len()).collect();
         assert_eq!(order, first, "those whose turn is next");
@@ -359,9 +433,60 @@ mod tests {
             }
             pages.iter().map(|page| (page.segment, page.lane.0)).collect::<Vec<_>>()
         };
-        let of = |segment| [7, 6, 5, 4, 3, 2].map(|lane| (segment, lane));
-        assert_eq!(read(&mut lanes), of(first), "two messages each, twelve in all");
-        assert_eq!(read(&mut lanes), of(second));
+        let of = |segment, lanes: &[u8]| lanes.iter().map(|lane| (segment, *lane)).collect::<Vec<_>>();
+        assert_eq!(read(&mut lanes), of(first, &[7, 6, 5, 4, 3, 2, 1, 0]), "two messages each");
+        assert_eq!(
+            read(&mut lanes),
+            of(second, &[7, 6, 5, 4, 3, 2]),
+            "those and what is there are all there is room for"
+        );
         assert_eq!(read(&mut lanes), [], "enough is ahead");
+    }
+
+    #[test]
+    fn large_messages_are_not_read_far_ahead() {
+        let mut lanes = Lanes::default();
+        for offset in 0..40 {
+            let priority = Priority((offset % 2) as u8);
+            lanes.push_back(Entry { priority, stored_bytes: 2 << 20, ..entry(offset) });
+        }
+        lanes.page_out(u64::MAX, Front::PagedOut);
+        let mut rounds = 0;
+        loop {
+            let pages = lanes.wanted_pages();
+            if pages.is_empty() {
+                break;
+            }
+            for page in &pages {
+                let of_page =
+                    |offset: Offset| Entry { priority: page.lane, stored_bytes: 2 << 20, ..entry(offset.0) };
+                lanes.page_in(page, page.offsets.iter().map(of_page).collect(), Timestamp(0)).unwrap();
+            }
+            rounds += 1;
+            assert!(rounds < 10, "it would read all of it");
+        }
+        assert!(
+            lanes.resident_len() * (2 << 20) <= READ_TOGETHER.bytes + 2 * (2 << 20),
+            "{}",
+            lanes.resident_len()
+        );
+        lanes.check_invariants();
+    }
+
+    #[test]
+    fn stretches_that_are_paged_out_one_by_one_become_one_run() {
+        let mut lanes = Lanes::default();
+        for offset in 0..4 * STRETCH_MESSAGES_MAX as u64 {
+            lanes.push_back(entry(offset));
+        }
+        lanes.page_out(u64::MAX, Front::PagedOut);
+        assert_eq!(lanes.runs().count(), 1);
+        let page = lanes.wanted_pages().remove(0);
+        lanes
+            .page_in(&page, page.offsets.iter().map(|offset| entry(offset.0)).collect(), Timestamp(0))
+            .unwrap();
+        lanes.page_out(u64::MAX, Front::PagedOut);
+        assert_eq!(lanes.runs().count(), 1, "what came back and went again too");
+        lanes.check_invariants();
     }
 }

@@ -6,13 +6,20 @@ use std::ops::Range;
 use nexo_types::{Millis, Offset, Priority, SegmentId, Timestamp};
 
 use super::entry::Entry;
-use super::lane::{Lane, PAGE_MESSAGES, PageRequest, PagedOut, Resident, Run, Stretch, resident_cost};
+use super::lane::{
+    Amount, Lane, PAGE_MESSAGES, PageRequest, PagedOut, Resident, Run, Stretch, resident_cost,
+};
 use crate::offsets::{OffsetSet, PackedOffsets};
 use crate::wire::{Reader, WireError, Writer};
 
-/// Lanes are read back together until this many messages are asked for. The more, the less often the log is read that holds
-/// all of them side by side.
-pub(super) const READ_TOGETHER_MESSAGES: u64 = if cfg!(test) { 12 } else { 128 * 1024 };
+/// What may be in memory of the lanes whose turn is next, where several are read back together. The more, the less often the
+/// log is read that holds all of them side by side.
+pub(super) const READ_TOGETHER: Amount =
+    Amount { messages: if cfg!(test) { 24 } else { 128 * 1024 }, bytes: 16 << 20 };
+/// The same of a queue that has only one lane. A page ends by itself after some bytes.
+const READ_ALONE: Amount = Amount { messages: PAGE_MESSAGES, bytes: u64::MAX };
+/// The most that is read of one lane at a time: they are taken in under one hold of the queue's lock.
+const LANE_MESSAGES_MAX: u64 = 4 * PAGE_MESSAGES;
 /// A run whose messages end their lives in no order is looked into again after this.
 const EXPIRY_RECHECK: Millis = Millis::from_secs(10);
 
@@ -208,8 +215,7 @@ impl Lanes {
         if run.offsets.is_empty() {
             lane.stretches.remove(at);
         }
-        let resident = Resident { entries: entries.into(), bytes };
-        lane.insert(at, Stretch::Resident(resident));
+        lane.insert_resident(at, entries);
         if self.paged_expiry.is_some() {
             self.paged_expiry = self.earliest_paged_expiry();
         }
@@ -282,26 +288,35 @@ impl Lanes {
         let mut pages: Vec<PageRequest> = Vec::new();
         let Some(top) = self.top().filter(|_| self.resident < self.count) else { return pages };
         let several = self.occupied.iter().map(|bits| bits.count_ones()).sum::<u32>() > 1;
-        let mut room = if several { READ_TOGETHER_MESSAGES } else { PAGE_MESSAGES };
-        let ahead_max = if several { READ_TOGETHER_MESSAGES / 4 } else { PAGE_MESSAGES / 2 };
-        let mut ahead = 0;
+        let mut room = if several { READ_TOGETHER } else { READ_ALONE };
+        let ahead_max = room.part(if several { 4 } else { 2 });
+        let mut ahead = Amount::default();
         for lane in self.lanes[top..].iter().filter(|lane| lane.count > 0) {
             let (resident, run) = lane.first_run();
             if pages.is_empty() {
-                ahead += resident;
-                if ahead > ahead_max {
+                ahead.add(resident);
+                if ahead.exceeds(ahead_max) {
                     break;
                 }
             }
-            let segment = pages.first().map(|first| first.segment);
-            if let Some(run) = run.filter(|run| segment.is_none_or(|segment| run.segment == segment)) {
-                let request = run.request(lane.priority, room);
-                room -= request.offsets.len();
-                pages.push(request);
-            }
-            if room == 0 {
+            // What waits in memory already counts: however many lanes there are, no more comes than there is room for.
+            if several && !room.take(resident) && !pages.is_empty() {
                 break;
             }
+            let segment = pages.first().map(|first| first.segment);
+            let Some(run) = run.filter(|run| segment.is_none_or(|segment| run.segment == segment)) else {
+                continue;
+            };
+            let most = room.messages_of(run.mean_bytes()).min(LANE_MESSAGES_MAX);
+            // The first is needed in any case.
+            let most = if pages.is_empty() { most.max(PAGE_MESSAGES) } else { most };
+            if most == 0 {
+                break;
+            }
+            let request = run.request(lane.priority, most);
+            let messages = request.offsets.len();
+            room.take(Amount { messages, bytes: messages * run.mean_bytes() });
+            pages.push(request);
         }
         pages
     }
@@ -424,6 +439,15 @@ impl Lanes {
     pub(crate) fn check_invariants(&self) {
         let idle: usize = self.lanes.iter().filter(|lane| lane.count == 0).map(Lane::room).sum();
         assert_eq!(idle, self.idle_room, "room of lanes without messages is counted");
+        let resident: u64 = self.resident().map(resident_cost).sum();
+        assert_eq!((resident, self.resident().count() as u64), (self.resident_bytes, self.resident));
+        let counts = self.lanes.iter().map(|lane| (lane.priority, lane.count, lane.messages()));
+        for (priority, count, messages) in counts {
+            assert_eq!(count, messages, "{priority:?}");
+            let (word, bit) = (usize::from(priority.0 / 64), priority.0 % 64);
+            assert_eq!(self.occupied[word] >> bit & 1 == 1, count > 0, "{priority:?}");
+        }
+        assert_eq!(self.lanes.iter().map(|lane| lane.count).sum::<u64>(), self.count);
     }
 
     /// Where reading in the order of delivery begins.
