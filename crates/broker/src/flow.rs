@@ -382,7 +382,9 @@ impl Flow {
                 if may_try && let Some(until) = pool.held_up_until(now) {
                     self.clear_allowance();
                     if !rates.all_exceed(self.free) {
-                        // Others are paced already, so there is nothing to compare with until all of them are free.
+                        // Others are paced already, so there is nothing to compare with until all of them are free. If its
+                        // consumers are slow by themselves that is in vain, so not for long.
+                        let until = until.min(now + TRIAL);
                         self.phase = Some(Phase::Paced { from: here, until, rate: rates.own });
                         return Step::WaitUntil(now + WATCH);
                     }
