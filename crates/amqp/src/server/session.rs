@@ -468,8 +468,17 @@ mod tests {
 
     /// Fills the disk to the last byte, what is kept for acknowledgements included.
     async fn fill(broker: &Broker, disk: &FaultyDisk, queue: &QueueName) {
+        let empty = QueueName::new("empty").unwrap();
+        broker.create_queue(&empty, QueueConfig::default()).await.unwrap();
         disk.set_bytes_max(Some(disk.used_bytes()));
-        let mut text = "x".repeat(10_000);
+        // Messages that wait: no segment can be given up.
+        let mut bytes = 10_000;
+        while bytes > 0 {
+            if broker.push(queue, vec![NewMessage::new(vec![0; bytes])]).await.is_err() {
+                bytes /= 2;
+            }
+        }
+        let mut text = "x".repeat(1000);
         while !text.is_empty() {
             let annotated = |config: &QueueConfig| {
                 let mut config = config.clone();
@@ -480,6 +489,8 @@ mod tests {
                 text.truncate(text.len() / 2);
             }
         }
+        // The smallest record that there is.
+        while broker.purge(&empty).await.is_ok() {}
     }
 
     /// A queue with one message, and that message as a channel holds it.
@@ -510,28 +521,35 @@ mod tests {
         assert_eq!(channel.unsettled(), 6);
     }
 
-    #[tokio::test]
-    async fn a_connection_that_leaves_much_keeps_no_thread() {
-        let broker = Broker::open_on(Arc::new(FaultyDisk::new()), BrokerOptions::new("memory")).unwrap();
-        let (queue, held) = with_one_held(&broker).await;
-        for in_transaction in [false, true] {
-            let mut session = session(&broker);
-            let many = vec![held.clone(); RETURNED_HERE_MAX + 1];
-            if in_transaction {
-                let mut transaction = Box::<Transaction>::default();
-                transaction.settle(LaterSettle { held: many, what: Settle::Ack });
-                session.unfinished = Some(Unfinished::new(1, transaction));
-            } else {
-                let mut groups = Groups::default();
-                many.iter().for_each(|held| groups.add(held));
-                session.refused_settles.push((Settle::Undelivered, groups));
+    #[test]
+    fn a_connection_that_leaves_much_keeps_no_thread() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let broker = Broker::open_on(Arc::new(FaultyDisk::new()), BrokerOptions::new("memory")).unwrap();
+            let (queue, held) = with_one_held(&broker).await;
+            for in_transaction in [false, true] {
+                let mut session = session(&broker);
+                let many = vec![held.clone(); RETURNED_HERE_MAX + 1];
+                if in_transaction {
+                    let mut transaction = Box::<Transaction>::default();
+                    transaction.settle(LaterSettle { held: many, what: Settle::Ack });
+                    session.unfinished = Some(Unfinished::new(1, transaction));
+                } else {
+                    let mut groups = Groups::default();
+                    many.iter().for_each(|held| groups.add(held));
+                    session.refused_settles.push((Settle::Undelivered, groups));
+                }
+                // The only thread for such work is free when the other task has run, and that runs only if the session lets
+                // go of this one.
+                let (go, wait) = std::sync::mpsc::channel();
+                tokio::task::spawn_blocking(move || wait.recv());
+                let other = tokio::spawn(async move { go.send(()) });
+                session.end().await;
+                assert!(other.is_finished());
+                assert_eq!(queue.in_flight(), 0);
             }
-            // It runs only if the session lets go of this thread.
-            let other = tokio::spawn(async {});
-            session.end().await;
-            assert!(other.is_finished());
-            assert_eq!(queue.in_flight(), 0);
-        }
+        });
     }
 
     /// A frame with one method of channel 1.
