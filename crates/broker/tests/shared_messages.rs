@@ -91,7 +91,8 @@ async fn memory_of_one_queue() -> (u64, u64) {
     broker.wait_for(pushed.written).await.unwrap();
     let in_use = memory();
     ack(&broker, &pop(&broker, &queue, 9).await).await;
-    eventually("the messages are gone", || memory() < in_use).await;
+    let handle = broker.queue(&queue).unwrap();
+    eventually("the messages are gone", || (handle.counts().0, handle.in_flight()) == (0, 0)).await;
     let idle = memory();
     broker.shutdown().await;
     (in_use, idle)
