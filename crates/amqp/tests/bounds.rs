@@ -6,10 +6,11 @@ mod raw_client;
 use std::time::Duration;
 
 use nexo_amqp::codec::method::{BasicMethod, ChannelMethod, basic, channel, tx};
-use nexo_amqp::codec::{Method, ShortStr, Table, encode_message};
+use nexo_amqp::codec::{Method, ShortStr, encode_message};
+use nexo_amqp_client::methods;
 use nexo_broker::BrokerOptions;
 use nexo_types::limits;
-use raw_client::{Client, MAX, Served, TRANSIENT, within};
+use raw_client::{Client, MAX, Served, TRANSIENT, eventually, within};
 
 const MIB: u64 = 1 << 20;
 
@@ -34,16 +35,6 @@ async fn delivery_after(client: &mut Client, got: u64, least: u64) -> Option<u64
     let Method::Basic(BasicMethod::Deliver(deliver)) = next.method() else { panic!("{next:?}") };
     client.content().await;
     Some(deliver.delivery_tag)
-}
-
-async fn eventually(what: &str, done: impl Fn() -> bool) {
-    within(async {
-        while !done() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
-    assert!(done(), "{what}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,13 +221,7 @@ async fn a_client_without_a_limit_that_does_not_acknowledge_gets_no_more_when_me
 
 /// The whole frames of a message on any channel.
 async fn publish_on(client: &mut Client, number: u16, name: &'static str, body: &[u8]) {
-    let publish = basic::Publish {
-        ticket: 0,
-        exchange: ShortStr::EMPTY,
-        routing_key: ShortStr::from_static(name),
-        mandatory: false,
-        immediate: false,
-    };
+    let publish = methods::publish(ShortStr::EMPTY, ShortStr::from_static(name));
     let mut out = Vec::new();
     encode_message(&mut out, number, &publish, TRANSIENT, body, MAX);
     client.raw(&out).await;
@@ -335,14 +320,8 @@ async fn many_channels_do_not_hold_more_unacknowledged_than_one_when_memory_is_s
     }
     for number in 1..=4 {
         let consume = basic::Consume {
-            ticket: 0,
-            queue: ShortStr::from_static("q"),
-            consumer_tag: ShortStr::from_static("tag"),
-            no_local: false,
-            no_ack: false,
-            exclusive: false,
             nowait: true,
-            arguments: Table::EMPTY,
+            ..methods::consume(ShortStr::from_static("q"), ShortStr::from_static("tag"))
         };
         greedy.send(number, &consume).await;
     }

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use nexo_amqp::codec::method::{QueueMethod, basic, channel, connection, exchange, queue};
 use nexo_amqp::codec::{AmqpMethod, Method, ShortStr, Table, TableBuf, encode_method};
+use nexo_amqp_client::methods;
 use nexo_broker::{Broker, BrokerOptions, NewMessage};
 use nexo_log::disk::{FaultyDisk, GateDisk};
 use nexo_types::QueueName;
-use raw_client::{Client, PERSISTENT, Served};
+use raw_client::{Client, PERSISTENT, Served, eventually};
 
 async fn gated() -> (Served, GateDisk) {
     let gate = GateDisk::default();
@@ -27,20 +28,11 @@ fn short(text: &str) -> ShortStr<'_> {
 }
 
 fn declare(name: &str) -> queue::Declare<'_> {
-    queue::Declare {
-        ticket: 0,
-        queue: short(name),
-        passive: false,
-        durable: true,
-        exclusive: false,
-        auto_delete: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    }
+    queue::Declare { durable: true, ..methods::declare_queue(short(name)) }
 }
 
 fn delete(name: &str) -> queue::Delete<'_> {
-    queue::Delete { ticket: 0, queue: short(name), if_unused: false, if_empty: false, nowait: false }
+    methods::delete_queue(short(name))
 }
 
 fn declare_exchange(name: &str) -> exchange::Declare<'_> {
@@ -77,16 +69,6 @@ impl Sent {
         encode_method(&mut self.0, number, method);
         self
     }
-}
-
-async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..4000 {
-        if done() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{what} did not happen");
 }
 
 fn is_there(served: &Served, name: &str) -> bool {
@@ -197,16 +179,7 @@ async fn another_client_that_finds_a_queue_is_told_so_when_it_is_safe() {
     let passive = queue::Declare { passive: true, ..declare("q") };
     let bound = bind("q", "amq.fanout");
     other.raw(&Sent::default().add(1, &declare("q")).add(1, &passive).add(1, &bound).0).await;
-    let consume = basic::Consume {
-        ticket: 0,
-        queue: short("q"),
-        consumer_tag: short("tag"),
-        no_local: false,
-        no_ack: true,
-        exclusive: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
+    let consume = basic::Consume { no_ack: true, ..methods::consume(short("q"), short("tag")) };
     third.send(1, &consume).await;
     for client in [&mut one, &mut other, &mut third] {
         expect_nothing(client).await;
@@ -277,16 +250,7 @@ async fn who_cancels_is_told_when_the_queue_that_goes_with_it_is_safely_gone() {
     let mut client = served.client().await;
     client.send(1, &queue::Declare { auto_delete: true, ..declare("passing") }).await;
     client.expect("queue.declare-ok").await;
-    let consume = basic::Consume {
-        ticket: 0,
-        queue: short("passing"),
-        consumer_tag: short("tag"),
-        no_local: false,
-        no_ack: true,
-        exclusive: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
+    let consume = basic::Consume { no_ack: true, ..methods::consume(short("passing"), short("tag")) };
     client.send(1, &consume).await;
     client.expect("basic.consume-ok").await;
     gate.hold_syncs();
@@ -324,16 +288,7 @@ async fn a_queue_of_a_connection_and_one_that_goes_by_itself_are_as_before() {
     let (mut one, mut other) = (served.client().await, served.client().await);
     let exclusive = queue::Declare { exclusive: true, ..declare("mine") };
     let passing = queue::Declare { auto_delete: true, ..declare("passing") };
-    let consume = basic::Consume {
-        ticket: 0,
-        queue: short("passing"),
-        consumer_tag: short("tag"),
-        no_local: false,
-        no_ack: true,
-        exclusive: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
+    let consume = basic::Consume { no_ack: true, ..methods::consume(short("passing"), short("tag")) };
     let cancel = basic::Cancel { consumer_tag: short("tag"), nowait: false };
     let sent = Sent::default().add(1, &exclusive).add(1, &passing).add(1, &consume).add(1, &cancel);
     one.raw(&sent.add(1, &declare("passing")).0).await;

@@ -11,7 +11,7 @@ use nexo_amqp::codec::method::{basic, channel, connection, tx};
 use nexo_broker::{Broker, BrokerOptions, DeadLetters, NewMessage, QueueConfig, QueueError};
 use nexo_log::disk::{CutMode, FaultyDisk};
 use nexo_types::QueueName;
-use raw_client::{Client, PERSISTENT, Served, within};
+use raw_client::{Client, PERSISTENT, Served, eventually, within};
 
 fn name(text: &str) -> QueueName {
     QueueName::new(text).unwrap()
@@ -26,16 +26,6 @@ fn after_power_cut(disk: &FaultyDisk, queue: &str) -> u64 {
     };
     let broker = Broker::open_on(Arc::new(disk.restart(CutMode::Drop, 0)), options).unwrap();
     broker.queue(&name(queue)).map_or(0, |queue| queue.counts().0 + queue.in_flight() as u64)
-}
-
-async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..4000 {
-        if done() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{what} did not happen");
 }
 
 /// A queue whose dead letters go to 'q_dlq', by the native rules or through an exchange.

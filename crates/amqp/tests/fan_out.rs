@@ -6,8 +6,9 @@ mod raw_client;
 
 use std::time::Duration;
 
-use nexo_amqp::codec::method::{BasicMethod, basic, queue};
+use nexo_amqp::codec::method::{BasicMethod, queue};
 use nexo_amqp::codec::{Method, ShortStr, Table, TableBuf, encode_message};
+use nexo_amqp_client::methods;
 use nexo_broker::BrokerOptions;
 use raw_client::{Client, MAX, PERSISTENT, Served, TRANSIENT};
 use tokio::sync::oneshot;
@@ -40,13 +41,7 @@ async fn bind(client: &mut Client, name: &'static str) {
 }
 
 async fn publish(client: &mut Client, properties: &[u8], bodies: &[&[u8]]) {
-    let publish = basic::Publish {
-        ticket: 0,
-        exchange: ShortStr::from_static("amq.fanout"),
-        routing_key: ShortStr::EMPTY,
-        mandatory: false,
-        immediate: false,
-    };
+    let publish = methods::publish(ShortStr::from_static("amq.fanout"), ShortStr::EMPTY);
     let mut out = Vec::new();
     for body in bodies {
         encode_message(&mut out, 1, &publish, properties, body, MAX);

@@ -6,8 +6,9 @@ use common::exercise;
 use common::values::method_payload;
 use nexo_amqp::codec::{
     ContentHeader, Frame, FrameKind, FrameMax, PropertiesBuilder, ShortStr, Table, TableBuf, Value,
-    encode_frame, encode_heartbeat, encode_message, method::basic,
+    encode_frame, encode_heartbeat, encode_message,
 };
+use nexo_amqp_client::methods;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -24,13 +25,7 @@ fn publish(body: &[u8]) -> Vec<u8> {
         .expiration(ShortStr::from_static("1000"))
         .timestamp(1)
         .to_vec();
-    let publish = basic::Publish {
-        ticket: 0,
-        exchange: ShortStr::from_static("e"),
-        routing_key: ShortStr::from_static("k"),
-        mandatory: false,
-        immediate: false,
-    };
+    let publish = methods::publish(ShortStr::from_static("e"), ShortStr::from_static("k"));
     let mut out = Vec::new();
     encode_message(&mut out, 1, &publish, &properties, body, FrameMax::BEFORE_TUNE);
     out

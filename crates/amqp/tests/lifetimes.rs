@@ -6,23 +6,15 @@ mod raw_client;
 use std::time::{Duration, Instant};
 
 use nexo_amqp::codec::method::{basic, connection, queue};
-use nexo_amqp::codec::{PropertiesBuilder, ShortStr, Table};
+use nexo_amqp::codec::{PropertiesBuilder, ShortStr};
+use nexo_amqp_client::methods;
 use nexo_broker::Protocol;
 use nexo_types::QueueName;
 use raw_client::{Client, PERSISTENT, Served, TRANSIENT, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn declare_auto_delete(client: &mut Client, name: &'static str) {
-    let declare = queue::Declare {
-        ticket: 0,
-        queue: ShortStr::from_static(name),
-        passive: false,
-        durable: false,
-        exclusive: false,
-        auto_delete: true,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
+    let declare = queue::Declare { auto_delete: true, ..methods::declare_queue(ShortStr::from_static(name)) };
     client.send(1, &declare).await;
     client.expect("queue.declare-ok").await;
 }

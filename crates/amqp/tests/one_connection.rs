@@ -3,8 +3,9 @@
 
 mod raw_client;
 
-use nexo_amqp::codec::method::{BasicMethod, basic, channel, queue};
-use nexo_amqp::codec::{Frame, FrameKind, Method, ShortStr, Table, encode_message, encode_method};
+use nexo_amqp::codec::method::{BasicMethod, basic, channel};
+use nexo_amqp::codec::{Frame, FrameKind, Method, ShortStr, encode_message, encode_method};
+use nexo_amqp_client::methods;
 use raw_client::{Client, MAX, Served, TRANSIENT, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -15,16 +16,7 @@ const BATCH: u32 = 500;
 
 /// Opens a channel, a queue and a consumer that acknowledges. Messages are published on channel 1.
 async fn prepare(client: &mut Client, consuming: u16) {
-    let declare = queue::Declare {
-        ticket: 0,
-        queue: ShortStr::from_static("q"),
-        passive: false,
-        durable: false,
-        exclusive: false,
-        auto_delete: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
+    let declare = methods::declare_queue(ShortStr::from_static("q"));
     client.send(1, &declare).await;
     client.expect("queue.declare-ok").await;
     if consuming != 1 {
@@ -34,28 +26,13 @@ async fn prepare(client: &mut Client, consuming: u16) {
     let qos = basic::Qos { prefetch_size: 0, prefetch_count: PREFETCH, global: false };
     client.send(consuming, &qos).await;
     client.expect("basic.qos-ok").await;
-    let consume = basic::Consume {
-        ticket: 0,
-        queue: ShortStr::from_static("q"),
-        consumer_tag: ShortStr::from_static("tag"),
-        no_local: false,
-        no_ack: false,
-        exclusive: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
+    let consume = methods::consume(ShortStr::from_static("q"), ShortStr::from_static("tag"));
     client.send(consuming, &consume).await;
     client.expect("basic.consume-ok").await;
 }
 
 fn published(numbers: std::ops::Range<u32>) -> Vec<u8> {
-    let publish = basic::Publish {
-        ticket: 0,
-        exchange: ShortStr::EMPTY,
-        routing_key: ShortStr::from_static("q"),
-        mandatory: false,
-        immediate: false,
-    };
+    let publish = methods::publish(ShortStr::EMPTY, ShortStr::from_static("q"));
     let mut out = Vec::new();
     for number in numbers {
         let mut body = [0; 16];

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nexo_amqp::codec::method::{BasicMethod, ChannelMethod, basic, channel, connection, tx};
 use nexo_amqp::codec::{FRAME_END, Method, ShortStr};
+use nexo_amqp_client::methods;
 use raw_client::{Client, PERSISTENT, Served, TRANSIENT, within};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -380,19 +381,10 @@ async fn native_messages_can_be_consumed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_closes_its_connection_and_its_own_queues_go() {
-    use nexo_amqp::codec::{Table, method::queue};
+    use nexo_amqp::codec::method::queue;
     let served = Served::start().await;
     let mut client: Client = served.client().await;
-    let declare = queue::Declare {
-        ticket: 0,
-        queue: ShortStr::from_static("mine"),
-        passive: false,
-        durable: false,
-        exclusive: true,
-        auto_delete: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
+    let declare = queue::Declare { exclusive: true, ..methods::declare_queue(ShortStr::from_static("mine")) };
     client.send(1, &declare).await;
     client.expect("queue.declare-ok").await;
     assert!(served.broker.queue(&nexo_types::QueueName::new("mine").unwrap()).is_some());

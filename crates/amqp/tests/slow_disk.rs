@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_amqp::codec::method::{basic, queue, tx};
-use nexo_amqp::codec::{FrameKind, ShortStr, Table, encode_message, encode_method};
+use nexo_amqp::codec::{FrameKind, ShortStr, encode_message, encode_method};
+use nexo_amqp_client::methods;
 use nexo_broker::{Broker, BrokerOptions, Protocol};
 use nexo_log::disk::{FaultyDisk, GateDisk};
 use nexo_types::QueueName;
-use raw_client::{Client, Got, MAX, PERSISTENT, Served, TRANSIENT};
+use raw_client::{Client, Got, MAX, PERSISTENT, Served, TRANSIENT, eventually};
 
 /// More than fits into the segments that are ready while nothing is written.
 const MESSAGES: u32 = 2_600;
@@ -53,28 +54,13 @@ async fn beating(served: &Served) -> Client {
 }
 
 async fn declare_transient(client: &mut Client, name: &'static str) {
-    let declare = queue::Declare {
-        ticket: 0,
-        queue: ShortStr::from_static(name),
-        passive: false,
-        durable: false,
-        exclusive: false,
-        auto_delete: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
+    let declare = methods::declare_queue(ShortStr::from_static(name));
     client.send(1, &declare).await;
     client.expect("queue.declare-ok").await;
 }
 
 fn publish_to(queue: &'static str) -> basic::Publish<'static> {
-    basic::Publish {
-        ticket: 0,
-        exchange: ShortStr::EMPTY,
-        routing_key: ShortStr::from_static(queue),
-        mandatory: false,
-        immediate: false,
-    }
+    methods::publish(ShortStr::EMPTY, ShortStr::from_static(queue))
 }
 
 /// Publishes of more than the log takes now.
@@ -88,16 +74,6 @@ fn flood() -> Vec<u8> {
 
 fn depth(served: &Served, queue: &str) -> u64 {
     served.broker.queue(&QueueName::new(queue).unwrap()).unwrap().counts().0
-}
-
-async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..4000 {
-        if done() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{what} did not happen");
 }
 
 /// Waits until no more is taken from the client.
@@ -166,16 +142,7 @@ async fn what_comes_behind_publishes_waits_for_them() {
     let (served, gate) = gated().await;
     let mut last = Vec::new();
     // The queue is asked for its depth, which must tell of everything that was published before.
-    let declare = queue::Declare {
-        ticket: 0,
-        queue: ShortStr::from_static("q"),
-        passive: true,
-        durable: false,
-        exclusive: false,
-        auto_delete: false,
-        nowait: false,
-        arguments: Table::EMPTY,
-    };
+    let declare = queue::Declare { passive: true, ..methods::declare_queue(ShortStr::from_static("q")) };
     encode_method(&mut last, 1, &declare);
     // There is no such exchange: the channel ends, after that.
     let nowhere = basic::Publish { exchange: ShortStr::from_static("nowhere"), ..publish_to("q") };

@@ -389,6 +389,11 @@ fn publishers_do_not_starve_consumers() {
             println!("{kind:?}: {pushed} published, {acked} acknowledged");
             pushed >= least && acked >= pushed / 2
         });
+        let (pushed, acked) = pushed_and_acked(&server);
+        eventually("both go on", || {
+            let now = pushed_and_acked(&server);
+            now.0 >= pushed + least / 4 && now.1 >= acked + least / 4
+        });
         let peak = peak_bytes(server.pid());
         assert!(peak <= BOUND / 2 * 3, "{kind:?}: {} MiB", peak >> 20);
         run.signal(Signal::INT);

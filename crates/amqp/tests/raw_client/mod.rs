@@ -88,6 +88,16 @@ pub async fn within<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
 }
 
+/// Waits until `done` says so.
+pub async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let poll = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, poll).await.is_ok(), "{what} did not happen");
+}
+
 /// One frame, out of its buffer.
 #[derive(Clone, Debug)]
 pub struct Got {
