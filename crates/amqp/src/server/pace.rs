@@ -7,7 +7,8 @@
 //! handed out, so nobody may publish. Such a connection pauses for a moment only ([`PAUSE_AWAITING_ACKS`]) and publishes
 //! a few messages at a time in between ([`RATION_MESSAGES`]), which is more than clients publish that do anything else.
 //! What it publishes goes to its queues and is not set aside until others have caught up: a queue has a bound in memory
-//! and the disk behind it, and an acknowledgement never overtakes what was published before it.
+//! and the disk behind it, and an acknowledgement overtakes what was published before it only on a full disk, where it may be
+//! what makes room.
 //!
 //! What a client has written before an acknowledgement is read before it. One that publishes faster than the broker
 //! reads keeps its own acknowledgements waiting in the sockets' buffers, and no pause makes that better.
