@@ -6,7 +6,7 @@
 use std::fmt;
 
 use nexo_broker::{Broker, BrokerStats, Health, ListRequest, Protocol, QueueStats, TrafficStats};
-use nexo_log::{Health as LogHealth, Histogram};
+use nexo_log::{Histogram, LogHealth};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;

@@ -3,15 +3,15 @@
 //! - [`codec`] turns bytes into frames, methods and properties and back. It is pure: no socket, no clock, no state beyond
 //!   the bytes it is given.
 //! - `server` holds connections: one task each, which reads, writes, and translates methods into calls to the broker.
-//! - [`AmqpScribe`] tells the broker what it must know of messages that came this way: headers, and how a dead message
+//! - [`AmqpPropertyCodec`] tells the broker what it must know of messages that came this way: headers, and how a dead message
 //!   is addressed anew.
 
 mod address;
 pub mod codec;
 mod headers;
 mod json;
-mod scribe;
+mod property_codec;
 mod server;
 
-pub use scribe::AmqpScribe;
+pub use property_codec::AmqpPropertyCodec;
 pub use server::{Options, serve};

@@ -17,8 +17,10 @@ use raw_client::{Client, PERSISTENT, Served, eventually};
 
 async fn gated() -> (Served, GateDisk) {
     let gate = GateDisk::default();
-    let options =
-        BrokerOptions { scribe: Some(Arc::new(nexo_amqp::AmqpScribe)), ..BrokerOptions::new("memory") };
+    let options = BrokerOptions {
+        property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
+        ..BrokerOptions::new("memory")
+    };
     let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();
     (Served::serve(broker, FaultyDisk::new(), nexo_amqp::Options::default()).await, gate)
 }
@@ -329,7 +331,7 @@ async fn a_dead_letter_of_a_full_queue_waits_for_the_disk() {
     let gate = GateDisk::default();
     let options = BrokerOptions {
         segment_bytes: 1 << 20,
-        scribe: Some(Arc::new(nexo_amqp::AmqpScribe)),
+        property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
         ..BrokerOptions::new("memory")
     };
     let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();

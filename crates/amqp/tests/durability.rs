@@ -21,7 +21,7 @@ fn name(text: &str) -> QueueName {
 fn after_power_cut(disk: &FaultyDisk, queue: &str) -> u64 {
     let options = BrokerOptions {
         segment_bytes: 1 << 20,
-        scribe: Some(Arc::new(nexo_amqp::AmqpScribe)),
+        property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
         ..BrokerOptions::new("memory")
     };
     let broker = Broker::open_on(Arc::new(disk.restart(CutMode::Drop, 0)), options).unwrap();

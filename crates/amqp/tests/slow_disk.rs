@@ -40,7 +40,7 @@ async fn gated() -> (Served, Gate) {
     let gate = GateDisk::default();
     let options = BrokerOptions {
         segment_bytes: 1 << 20,
-        scribe: Some(Arc::new(nexo_amqp::AmqpScribe)),
+        property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
         ..BrokerOptions::new("memory")
     };
     let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();

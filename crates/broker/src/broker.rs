@@ -20,12 +20,12 @@ use crate::error::{CreateError, OpenError, QueueError};
 use crate::exchanges::Exchanges;
 use crate::flow::Pool;
 use crate::intake::Intake;
-use crate::keeper::Keeper;
+use crate::maintenance::Maintenance;
 use crate::options::BrokerOptions;
+use crate::queue_cell::QueueCell;
 use crate::recovery;
 use crate::request::ListRequest;
 use crate::shared::{Shared, not_found};
-use crate::slot::Slot;
 use crate::stats::{BrokerStats, Health, QueueStats};
 use crate::system::{self, ProcessStats};
 use crate::threads::Threads;
@@ -93,7 +93,7 @@ impl Broker {
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
-            keeper: Keeper::default(),
+            maintenance: Maintenance::default(),
             catalog_change: parking_lot::Mutex::default(),
             next_queue: AtomicU64::new(restored.next_queue),
             next_consumer: AtomicU64::new(1),
@@ -109,20 +109,20 @@ impl Broker {
         });
         let started = shared.workers.start(&shared.threads).and_then(|()| shared.timer.start(&shared));
         started
-            .and_then(|()| shared.keeper.start(&shared))
+            .and_then(|()| shared.maintenance.start(&shared))
             .map_err(|source| OpenError::Directory { path, source })?;
-        let slots: Vec<Arc<Slot>> = restored.slots.into_iter().map(Arc::new).collect();
-        let messages: u64 = slots.iter().map(|slot| slot.state.lock().queue.len()).sum();
-        for slot in &slots {
-            shared.catalog.insert(slot);
+        let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
+        let messages: u64 = cells.iter().map(|cell| cell.state.lock().queue.len()).sum();
+        for cell in &cells {
+            shared.catalog.insert(cell);
         }
         // Messages die in this, and are moved at once: all queues they may go to must be known by then.
-        for slot in &slots {
-            shared.end_sessions(slot);
+        for cell in &cells {
+            shared.end_sessions(cell);
         }
         let log = shared.log.stats();
         tracing::info!(
-            queues = slots.len(),
+            queues = cells.len(),
             messages,
             segments = log.segments,
             log_bytes = log.disk_bytes,
@@ -182,8 +182,8 @@ impl Broker {
         change: impl FnOnce(&QueueConfig) -> QueueConfig,
     ) -> Result<(), CreateError> {
         self.shared.refuse_if_stopping()?;
-        let slot = self.slot(name)?;
-        let written = self.shared.with(&slot, |state, now| {
+        let cell = self.cell(name)?;
+        let written = self.shared.with(&cell, |state, now| {
             let config = change(state.queue.config());
             config.check(name)?;
             let record = Record::Configure { config, at: now };
@@ -225,9 +225,9 @@ impl Broker {
         record: impl Fn(Offset, Timestamp) -> Record,
     ) -> Result<u64, QueueError> {
         self.shared.refuse_if_stopping()?;
-        let slot = self.slot(name)?;
+        let cell = self.cell(name)?;
         let purged = loop {
-            let purged = self.shared.with(&slot, |state, now| {
+            let purged = self.shared.with(&cell, |state, now| {
                 // What is with a consumer may stay, so a replay must know of it.
                 let mut records = state.queue.decide_unwritten_leases(usize::MAX);
                 records.push(record(state.queue.next_offset(), now));
@@ -240,7 +240,7 @@ impl Broker {
             self.shared.until_room().await;
         };
         let (written, applied) = purged.map_err(|error| Shared::unavailable(&error))?;
-        let count = self.shared.let_go(applied.into_iter().find_map(|applied| applied.removed));
+        let count = self.shared.free_removed(applied.into_iter().find_map(|applied| applied.removed));
         self.shared.wait_for(written).await?;
         Ok(count)
     }
@@ -250,9 +250,9 @@ impl Broker {
     /// # Errors
     /// If there is no such queue.
     pub fn queue_stats(&self, name: &QueueName) -> Result<QueueStats, QueueError> {
-        let slot = self.slot(name)?;
+        let cell = self.cell(name)?;
         let now = self.shared.clock.now();
-        let state = slot.state.lock();
+        let state = cell.state.lock();
         if state.deleted {
             return Err(not_found(name));
         }
@@ -265,23 +265,23 @@ impl Broker {
     /// # Errors
     /// If there is no such queue.
     pub fn outline(&self, name: &QueueName) -> Result<Outline, QueueError> {
-        let slot = self.slot(name)?;
-        let state = slot.state.lock();
+        let cell = self.cell(name)?;
+        let state = cell.state.lock();
         Ok(state.queue.outline(self.shared.clock.now()))
     }
 
     /// Figures of many queues, sorted by name.
     #[must_use]
     pub fn list_queues(&self, request: &ListRequest) -> Vec<QueueStats> {
-        let wanted = |slot: &Arc<Slot>| {
-            let name = slot.name.as_str();
+        let wanted = |cell: &Arc<QueueCell>| {
+            let name = cell.name.as_str();
             name.starts_with(&request.prefix) && request.after.as_deref().is_none_or(|after| name > after)
         };
-        let mut slots: Vec<Arc<Slot>> = self.shared.catalog.all().into_iter().filter(wanted).collect();
-        slots.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let mut cells: Vec<Arc<QueueCell>> = self.shared.catalog.all().into_iter().filter(wanted).collect();
+        cells.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let now = self.shared.clock.now();
-        let figures = slots.iter().filter_map(|slot| {
-            let state = slot.state.lock();
+        let figures = cells.iter().filter_map(|cell| {
+            let state = cell.state.lock();
             (!state.deleted).then(|| QueueStats::new(&state.queue, now))
         });
         figures.take(request.limit).collect()
@@ -314,7 +314,7 @@ impl Broker {
                 reason: format!("thread '{thread}' has panicked; restart the broker"),
             };
         }
-        if let nexo_log::Health::Failed { reason } = self.shared.log.health() {
+        if let nexo_log::LogHealth::Failed { reason } = self.shared.log.health() {
             return Health::Unhealthy { reason: format!("the log has failed: {reason}") };
         }
         match self.shared.want_of_space() {
@@ -334,14 +334,14 @@ impl Broker {
         if self.shared.stopping.swap(true, Ordering::Relaxed) {
             return;
         }
-        for slot in self.shared.catalog.all() {
-            for mailbox in slot.state.lock().mailboxes.0.values() {
+        for cell in self.shared.catalog.all() {
+            for mailbox in cell.state.lock().mailboxes.0.values() {
                 mailbox.close();
             }
         }
         let shared = Arc::clone(&self.shared);
         let stop = tokio::task::spawn_blocking(move || {
-            shared.keeper.stop();
+            shared.maintenance.stop();
             shared.timer.stop();
             shared.workers.stop();
             if let Err(error) = shared.checkpoint() {
@@ -354,7 +354,7 @@ impl Broker {
         }
     }
 
-    pub(crate) fn slot(&self, name: &QueueName) -> Result<Arc<Slot>, QueueError> {
+    pub(crate) fn cell(&self, name: &QueueName) -> Result<Arc<QueueCell>, QueueError> {
         self.shared.catalog.get(name).ok_or_else(|| not_found(name))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nexo_core::config::QueueConfig;
-use nexo_core::draft::Bundle;
+use nexo_core::draft::PackedBatch;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, GateDisk};
@@ -56,8 +56,8 @@ impl Drop for Stopped {
 fn stop_disk(broker: &Broker, gate: &GateDisk) -> Stopped {
     gate.hold_writes();
     let stopped = Stopped(gate.clone());
-    let slot = broker.shared.catalog.get(&name("filling")).unwrap();
-    let mut state = slot.state.lock();
+    let cell = broker.shared.catalog.get(&name("filling")).unwrap();
+    let mut state = cell.state.lock();
     for _ in 0..100_000 {
         let record = Record::Purge { before: Offset(0), at: broker.shared.clock.now() };
         let appended =
@@ -71,13 +71,13 @@ fn stop_disk(broker: &Broker, gate: &GateDisk) -> Stopped {
     panic!("segments come although the disk stands still");
 }
 
-fn bundle(durability: Durability, count: usize) -> Option<Bundle> {
-    let mut bundle = Bundle::new(durability, 0, count);
+fn packed(durability: Durability, count: usize) -> Option<PackedBatch> {
+    let mut packed = PackedBatch::new(durability, 0, count);
     for number in 0..count {
         let message = NewMessage { durability, ..NewMessage::new(format!("{number}")) };
-        bundle.push(&message.as_draft());
+        packed.push(&message.as_draft());
     }
-    Some(bundle)
+    Some(packed)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -88,24 +88,24 @@ async fn a_push_that_is_refused_and_tried_again_is_charged_once() {
     let _consumer = broker.subscribe(&name("q"), request).unwrap();
     let queue = broker.queue(&name("q")).unwrap();
     for _ in 0..TOO_MUCH / 1000 {
-        queue.push_bundle(&mut bundle(Durability::Transient, 1000), Pacing::Paced).unwrap();
+        queue.push_packed(&mut packed(Durability::Transient, 1000), Pacing::Paced).unwrap();
     }
     // The first push to a queue that is ahead begins the account.
-    queue.push_bundle(&mut bundle(Durability::Transient, 1), Pacing::Paced).unwrap();
-    let charged = || queue.slot.state.lock().flow.charged();
+    queue.push_packed(&mut packed(Durability::Transient, 1), Pacing::Paced).unwrap();
+    let charged = || queue.cell.state.lock().flow.charged();
     let before = charged();
     let stopped = stop_disk(&broker, &gate);
-    let mut refused = bundle(Durability::Durable, 10);
+    let mut refused = packed(Durability::Durable, 10);
     let messages = refused.as_ref().unwrap().messages().unwrap();
     for _ in 0..3 {
-        let error = queue.push_bundle(&mut refused, Pacing::Paced).unwrap_err();
+        let error = queue.push_packed(&mut refused, Pacing::Paced).unwrap_err();
         assert!(error.is_busy(), "{error}");
         assert_eq!(refused.as_ref().unwrap().messages().unwrap(), messages, "it is given back whole");
         assert_eq!(charged(), before, "nothing was taken");
     }
     drop(stopped);
     broker.shared.until_room().await;
-    queue.push_bundle(&mut refused, Pacing::Paced).unwrap();
+    queue.push_packed(&mut refused, Pacing::Paced).unwrap();
     assert_eq!(charged(), before + 10);
     broker.shutdown().await;
 }
@@ -178,18 +178,18 @@ async fn a_damaged_dead_letter_that_waits_for_the_disk_counts_once() {
     let held = pop(&broker, "q", 1).await;
     damage(&gate, b"to be damaged");
     let stopped = stop_disk(&broker, &gate);
-    let slot = broker.shared.catalog.get(&name("q")).unwrap();
+    let cell = broker.shared.catalog.get(&name("q")).unwrap();
     {
         // A word that needs no record, as that on a message whose lease was not written.
-        let mut state = slot.state.lock();
+        let mut state = cell.state.lock();
         let held: Vec<(Offset, u32)> = held.iter().map(|one| (one.offset, one.attempt)).collect();
         let now = broker.shared.clock.now();
         let (_, plan) = state.queue.decide_return(now, &held, nexo_core::queue::ReturnCause::Reject);
         assert_eq!((plan.records.len(), plan.deaths.len()), (0, 1));
         state.pending_deaths.0.extend(plan.deaths);
     }
-    let (shared, moving) = (Arc::clone(&broker.shared), Arc::clone(&slot));
-    let moved = tokio::task::spawn_blocking(move || shared.bury_pending(&moving));
+    let (shared, moving) = (Arc::clone(&broker.shared), Arc::clone(&cell));
+    let moved = tokio::task::spawn_blocking(move || shared.dead_letter_pending(&moving));
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert!(!moved.is_finished(), "it waits for the disk");
     assert_eq!(broker.stats().damaged_messages, 0, "it has not left its queue");

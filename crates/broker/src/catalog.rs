@@ -9,18 +9,18 @@ use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::queue_cell::QueueCell;
 use crate::request::SessionId;
 use crate::shared::Written;
 use crate::shared_configs::SharedConfigs;
-use crate::slot::Slot;
 
 /// All queues, by name and by id.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
-    by_name: HashMap<QueueName, Arc<Slot>>,
-    by_id: HashMap<QueueId, Arc<Slot>>,
+    by_name: HashMap<QueueName, Arc<QueueCell>>,
+    by_id: HashMap<QueueId, Arc<QueueCell>>,
     /// Queues that belong to a connection, so that its end need not look at all there are.
-    by_owner: Mutex<BTreeMap<SessionId, Vec<Arc<Slot>>>>,
+    by_owner: Mutex<BTreeMap<SessionId, Vec<Arc<QueueCell>>>>,
     configs: Mutex<SharedConfigs>,
     /// How many queues there are; asked for with every push.
     count: AtomicUsize,
@@ -45,53 +45,53 @@ impl Default for Latest {
 pub(crate) type CatalogGuard<'a> = MutexGuard<'a, ()>;
 
 impl Catalog {
-    pub(crate) fn get(&self, name: &QueueName) -> Option<Arc<Slot>> {
+    pub(crate) fn get(&self, name: &QueueName) -> Option<Arc<QueueCell>> {
         self.by_name.pin().get(name).cloned()
     }
 
-    pub(crate) fn get_id(&self, id: QueueId) -> Option<Arc<Slot>> {
+    pub(crate) fn get_id(&self, id: QueueId) -> Option<Arc<QueueCell>> {
         self.by_id.pin().get(&id).cloned()
     }
 
-    pub(crate) fn insert(&self, slot: &Arc<Slot>) {
+    pub(crate) fn insert(&self, cell: &Arc<QueueCell>) {
         {
             let mut latest = self.latest.lock();
-            latest.create = latest.create.and(slot.created);
+            latest.create = latest.create.and(cell.created);
         }
-        self.configs.lock().share(&mut slot.state.lock().queue);
-        if let Some(owner) = slot.owner {
-            self.by_owner.lock().entry(owner).or_default().push(Arc::clone(slot));
+        self.configs.lock().share(&mut cell.state.lock().queue);
+        if let Some(owner) = cell.owner {
+            self.by_owner.lock().entry(owner).or_default().push(Arc::clone(cell));
         }
-        if self.by_id.pin().insert(slot.id, Arc::clone(slot)).is_none() {
+        if self.by_id.pin().insert(cell.id, Arc::clone(cell)).is_none() {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
         let names = self.by_name.pin();
-        let before = names.insert(slot.name.clone(), Arc::clone(slot));
-        debug_assert!(before.is_none(), "there is one queue of a name, not two of '{}'", slot.name);
+        let before = names.insert(cell.name.clone(), Arc::clone(cell));
+        debug_assert!(before.is_none(), "there is one queue of a name, not two of '{}'", cell.name);
     }
 
     /// The queues that belong to a connection.
-    pub(crate) fn owned_by(&self, session: SessionId) -> Vec<Arc<Slot>> {
+    pub(crate) fn owned_by(&self, session: SessionId) -> Vec<Arc<QueueCell>> {
         self.by_owner.lock().get(&session).cloned().unwrap_or_default()
     }
 
     /// Takes out a queue whose deletion is written down. Whoever then does not find it finds that in [`Self::last_delete`].
-    pub(crate) fn remove(&self, slot: &Slot, written: Written) {
+    pub(crate) fn remove(&self, cell: &QueueCell, written: Written) {
         {
             let mut latest = self.latest.lock();
             latest.delete = latest.delete.and(written);
         }
-        if let Some(owner) = slot.owner {
+        if let Some(owner) = cell.owner {
             let mut owners = self.by_owner.lock();
             if let Some(owned) = owners.get_mut(&owner) {
-                owned.retain(|one| one.id != slot.id);
+                owned.retain(|one| one.id != cell.id);
                 if owned.is_empty() {
                     owners.remove(&owner);
                 }
             }
         }
-        self.by_name.pin().remove(&slot.name);
-        if self.by_id.pin().remove(&slot.id).is_some() {
+        self.by_name.pin().remove(&cell.name);
+        if self.by_id.pin().remove(&cell.id).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -112,7 +112,7 @@ impl Catalog {
     }
 
     /// Every queue there is at some moment during the call.
-    pub(crate) fn all(&self) -> Vec<Arc<Slot>> {
+    pub(crate) fn all(&self) -> Vec<Arc<QueueCell>> {
         self.by_id.pin().values().cloned().collect()
     }
 }

@@ -9,14 +9,14 @@ use nexo_types::Offset;
 use tokio::sync::oneshot;
 
 use crate::error::QueueError;
+use crate::queue_cell::QueueCell;
 use crate::shared::{Shared, Written};
-use crate::slot::Slot;
 use crate::workers::Work;
 
 /// Dead letters on their way out of a queue.
 #[derive(Debug)]
 pub(crate) struct DeadLetterMove {
-    slot: Arc<Slot>,
+    cell: Arc<QueueCell>,
     deaths: Vec<Death>,
     urgency: Urgency,
     /// What comes of the attempt under way, if there is one.
@@ -27,22 +27,22 @@ impl Shared {
     /// Begins to move dead letters on a worker. It goes on whether or not anybody waits for it.
     pub(crate) fn begin_move(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         deaths: Vec<Death>,
         urgency: Urgency,
     ) -> DeadLetterMove {
-        let done = Some(self.try_move(slot, &deaths));
-        DeadLetterMove { slot: Arc::clone(slot), deaths, urgency, done }
+        let done = Some(self.try_move(cell, &deaths));
+        DeadLetterMove { cell: Arc::clone(cell), deaths, urgency, done }
     }
 
     fn try_move(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         deaths: &[Death],
     ) -> oneshot::Receiver<Result<(), QueueError>> {
-        slot.state.lock().pending_deaths.0.extend(deaths);
-        let (shared, moved) = (Arc::clone(self), Arc::clone(slot));
-        self.begin_on_worker(Work::Move, move || shared.bury_pending(&moved))
+        cell.state.lock().pending_deaths.0.extend(deaths);
+        let (shared, moved) = (Arc::clone(self), Arc::clone(cell));
+        self.begin_on_worker(Work::Move, move || shared.dead_letter_pending(&moved))
     }
 }
 
@@ -70,16 +70,16 @@ impl DeadLetterMove {
 
     /// Waits for the attempt under way, or for a new one. Gives back what came of it, and those that are still here.
     async fn attempt(&mut self, shared: &Arc<Shared>) -> (Result<(), QueueError>, Vec<Offset>) {
-        let done = self.done.take().unwrap_or_else(|| shared.try_move(&self.slot, &self.deaths));
+        let done = self.done.take().unwrap_or_else(|| shared.try_move(&self.cell, &self.deaths));
         // Without an answer the broker is stopping, and what was not moved is still marked.
         let outcome = done.await.unwrap_or(Ok(()));
-        let state = self.slot.state.lock();
+        let state = self.cell.state.lock();
         let all = self.deaths.iter().map(|death| death.offset);
         (outcome, all.filter(|offset| state.queue.dying(*offset).is_some()).collect())
     }
 
     fn refusal(&self, shared: &Shared, outcome: Result<(), QueueError>, left: usize) -> QueueError {
-        let reason = format!("{left} dead letters of queue '{}' cannot be moved now", self.slot.name);
+        let reason = format!("{left} dead letters of queue '{}' cannot be moved now", self.cell.name);
         // Somebody else may have tried to move them, and found no room.
         let full = match outcome {
             Err(QueueError::DiskFull { reason }) => Some(reason),
@@ -116,20 +116,20 @@ mod tests {
         let request = PopRequest { max: 1, wait: Millis::ZERO, visibility: None, bytes_max: None };
         let held = broker.pop(&queue, request).await.unwrap();
         let shared = &broker.shared;
-        let slot = shared.catalog.get(&queue).unwrap();
+        let cell = shared.catalog.get(&queue).unwrap();
         let held = [(held[0].offset, held[0].attempt)];
         let deaths = {
-            let mut state = slot.state.lock();
+            let mut state = cell.state.lock();
             decide_settle(&mut state.queue, shared.clock.now(), &held, Settle::Reject).0.deaths
         };
         assert_eq!(deaths.len(), 1);
         let (send, done) = oneshot::channel();
         send.send(Ok(())).unwrap();
         let urgency = Urgency::Synced;
-        let mut moving = DeadLetterMove { slot: Arc::clone(&slot), deaths, urgency, done: Some(done) };
+        let mut moving = DeadLetterMove { cell: Arc::clone(&cell), deaths, urgency, done: Some(done) };
         moving.wait(shared).await.unwrap();
         let dead = broker.queue(&QueueName::new("q_dlq").unwrap()).unwrap();
-        assert_eq!((dead.counts().0, slot.state.lock().queue.len()), (1, 0));
+        assert_eq!((dead.counts().0, cell.state.lock().queue.len()), (1, 0));
         broker.shutdown().await;
     }
 }

@@ -14,9 +14,9 @@ use crate::broker::Broker;
 use crate::difference::first_difference;
 use crate::error::{CreateError, DeleteError, QueueError};
 use crate::handle::QueueHandle;
+use crate::queue_cell::CellState;
 use crate::request::{Declaration, DeleteIf, SessionId};
 use crate::shared::Written;
-use crate::slot::SlotState;
 
 /// A queue that was declared.
 #[derive(Debug)]
@@ -102,15 +102,15 @@ impl Broker {
         // What belongs to a connection does not outlive it, nor the process.
         let durability =
             if declaration.owner.is_some() { Durability::Transient } else { declaration.durability };
-        let slot = self.shared.add_queue(
+        let cell = self.shared.add_queue(
             changing,
             name,
             declaration.config.clone(),
             durability,
             declaration.owner,
         )?;
-        let written = slot.created;
-        Ok(Declared { queue: self.handle(slot), is_new: true, written })
+        let written = cell.created;
+        Ok(Declared { queue: self.handle(cell), is_new: true, written })
     }
 
     /// Deletes a queue with all that is in it. Gives back how many messages that were.
@@ -156,8 +156,8 @@ impl Broker {
 
     fn try_delete(&self, name: &QueueName, only_if: DeleteIf) -> Result<(u64, Written), DeleteError> {
         self.shared.refuse_if_stopping()?;
-        let slot = self.slot(name)?;
-        let check = |state: &SlotState, now| {
+        let cell = self.cell(name)?;
+        let check = |state: &CellState, now| {
             if only_if.unused && state.queue.consumers().0 > 0 {
                 return Err(DeleteError::InUse { name: name.clone() });
             }
@@ -166,7 +166,7 @@ impl Broker {
             }
             Ok(())
         };
-        let (written, count) = self.shared.remove_queue(&slot, check)??;
+        let (written, count) = self.shared.remove_queue(&cell, check)??;
         Ok((count, written))
     }
 
@@ -187,9 +187,9 @@ impl Broker {
     /// Deletes all queues that belong to a connection, because it has ended.
     pub async fn end_session(&self, session: SessionId) {
         let mut written = Written::NOTHING;
-        for slot in self.shared.catalog.owned_by(session) {
+        for cell in self.shared.catalog.owned_by(session) {
             // It may be gone already.
-            if let Ok((_, one)) = self.begin_delete(&slot.name, DeleteIf::default()).await {
+            if let Ok((_, one)) = self.begin_delete(&cell.name, DeleteIf::default()).await {
                 written = written.and(one);
             }
         }
@@ -202,23 +202,23 @@ impl QueueHandle {
     /// What to wait for before anybody is told that it is there.
     #[must_use]
     pub fn created(&self) -> Written {
-        self.slot.created
+        self.cell.created
     }
 
     /// Deletes the queue if it goes with its last consumer and has none. The subscription that ended last sees to that as
     /// well, but later.
     /// Gives back what to wait for before anybody is told that it is gone.
     pub async fn delete_if_left_alone(&self) -> Written {
-        let check = |state: &SlotState, _| if state.is_left_alone() { Ok(()) } else { Err(()) };
+        let check = |state: &CellState, _| if state.is_left_alone() { Ok(()) } else { Err(()) };
         loop {
-            match self.shared.remove_queue(&self.slot, check) {
+            match self.shared.remove_queue(&self.cell, check) {
                 Ok(Ok((written, _))) => return written,
                 Ok(Err(())) => return Written::NOTHING,
                 Err(QueueError::Busy { .. }) => self.shared.until_room().await,
                 // The subscription that ended last was faster.
                 Err(QueueError::NotFound { .. }) => return self.shared.catalog.last_delete(),
                 Err(error) => {
-                    tracing::debug!(queue = %self.slot.name, %error, "a queue without consumers was not deleted");
+                    tracing::debug!(queue = %self.cell.name, %error, "a queue without consumers was not deleted");
                     return Written::NOTHING;
                 }
             }

@@ -6,8 +6,8 @@ use nexo_core::message::{PropertyFormat, StoredMessage};
 use nexo_types::{Offset, QueueId, QueueName, Timestamp};
 
 use crate::headers::{Headers, HeadersError};
+use crate::property_codec::{Envelope, PropertyCodec};
 use crate::receipt::Receipt;
-use crate::scribe::{Envelope, Scribe};
 
 /// A message that was handed to a consumer, or shown by a peek.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Delivery {
     /// The message itself.
     pub message: StoredMessage,
     /// Who can read its properties, if they are not native ones.
-    pub(crate) scribe: Option<Arc<dyn Scribe>>,
+    pub(crate) property_codec: Option<Arc<dyn PropertyCodec>>,
 }
 
 impl Delivery {
@@ -39,8 +39,10 @@ impl Delivery {
     /// # Errors
     /// If they cannot be read.
     pub fn headers(&self) -> Result<Headers, HeadersError> {
-        match (self.message.properties.format, &self.scribe) {
-            (PropertyFormat::Amqp, Some(scribe)) => Ok(scribe.native_headers(&self.message.properties)),
+        match (self.message.properties.format, &self.property_codec) {
+            (PropertyFormat::Amqp, Some(property_codec)) => {
+                Ok(property_codec.native_headers(&self.message.properties))
+            }
             (PropertyFormat::Native | PropertyFormat::Amqp, _) => {
                 Headers::from_properties(&self.message.properties)
             }
@@ -50,8 +52,8 @@ impl Delivery {
     /// How it was addressed, if it came by a protocol with exchanges.
     #[must_use]
     pub fn envelope(&self) -> Option<Envelope> {
-        match (self.message.properties.format, &self.scribe) {
-            (PropertyFormat::Amqp, Some(scribe)) => scribe.envelope(&self.message.properties),
+        match (self.message.properties.format, &self.property_codec) {
+            (PropertyFormat::Amqp, Some(property_codec)) => property_codec.envelope(&self.message.properties),
             (PropertyFormat::Native | PropertyFormat::Amqp, _) => None,
         }
     }

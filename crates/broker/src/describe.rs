@@ -62,23 +62,25 @@ impl Broker {
     /// # Errors
     /// If there is no such queue.
     pub fn queue_details(&self, name: &QueueName) -> Result<QueueDetails, QueueError> {
-        let slot = self.slot(name)?;
+        let cell = self.cell(name)?;
         let now = self.shared.clock.now();
         let stats = {
-            let state = slot.state.lock();
+            let state = cell.state.lock();
             if state.deleted {
                 return Err(not_found(name));
             }
             QueueStats::new(&state.queue, now)
         };
-        let scribe = self.shared.options.scribe.as_ref();
-        let quorum = scribe.is_some_and(|scribe| scribe.is_quorum(&stats.config));
+        let property_codec = self.shared.options.property_codec.as_ref();
+        let quorum = property_codec.is_some_and(|property_codec| property_codec.is_quorum(&stats.config));
         let (bindings, bindings_total) = self.bindings_to(name);
         Ok(QueueDetails {
             kind: kind(name, &stats.config, quorum),
-            durability: slot.durability,
-            exclusive: slot.owner.is_some(),
-            arguments: scribe.map(|scribe| scribe.arguments(&stats.config)).unwrap_or_default(),
+            durability: cell.durability,
+            exclusive: cell.owner.is_some(),
+            arguments: property_codec
+                .map(|property_codec| property_codec.arguments(&stats.config))
+                .unwrap_or_default(),
             bindings,
             bindings_total,
             stats,

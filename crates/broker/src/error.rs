@@ -12,7 +12,7 @@ pub enum OpenError {
     /// The directory could not be made or used.
     #[error("cannot use the data directory '{}': {source}", path.display())]
     Directory {
-        /// Where.
+        /// The data directory.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
@@ -26,7 +26,7 @@ pub enum OpenError {
     /// The log was opened but does not make sense.
     #[error("the data in '{}' cannot be read: {reason}", path.display())]
     Unreadable {
-        /// Where.
+        /// The data directory.
         path: PathBuf,
         /// What is wrong.
         reason: String,
@@ -150,7 +150,7 @@ pub enum PushError {
     /// A time beyond its limit.
     #[error("{field} is at most {max} ms; it is {value}")]
     TimeTooLong {
-        /// Which.
+        /// The field's name, as the API has it.
         field: &'static str,
         /// The limit.
         max: u64,
@@ -241,7 +241,7 @@ pub enum SettleError {
     /// A time beyond its limit.
     #[error("{field} is at most {max} ms; it is {value}")]
     TimeTooLong {
-        /// Which.
+        /// The field's name, as the API has it.
         field: &'static str,
         /// The limit.
         max: u64,

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 use nexo_core::rare::Empty;
 use tokio::sync::Notify;
 
+use crate::queue_cell::{CellState, QueueCell};
 use crate::shared::Shared;
-use crate::slot::{Slot, SlotState};
 
 pub(crate) use pool::Pool;
 
@@ -103,7 +103,7 @@ pub(crate) struct FlowGate {
 pub(crate) struct Flow {
     /// Until when it is not tried again whether pacing helps.
     tried_until: Option<Instant>,
-    phase: Option<Phase>,
+    phase: Option<FlowPhase>,
     /// Messages handed out, ever.
     delivered: u64,
     /// Messages that paced publishers may push; below zero, what was pushed beyond it.
@@ -117,7 +117,7 @@ pub(crate) struct Flow {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum FlowPhase {
     /// Publishers are left alone.
     Free { from: Mark, until: Instant },
     /// Publishers are stopped, and consumers are watched from when the last of them has.
@@ -272,27 +272,27 @@ impl Flow {
                 self.leave_alone(self.mark(now, delivered_by_all));
                 false
             }
-            Some(Phase::Free { until, .. }) if now >= until + STALE => {
+            Some(FlowPhase::Free { until, .. }) if now >= until + STALE => {
                 // It had too much long ago. What consumers took since then tells nothing.
                 let from = self.mark(now, delivered_by_all);
-                self.phase = Some(Phase::Free { from, until: common_moment(now, self.free_for) });
+                self.phase = Some(FlowPhase::Free { from, until: common_moment(now, self.free_for) });
                 false
             }
-            Some(Phase::Free { until, .. }) => {
+            Some(FlowPhase::Free { until, .. }) => {
                 if now >= until && pacing == Pacing::Paced {
                     around.pool.note_push(now);
                 }
                 now >= until
             }
-            Some(Phase::Watch { until, .. }) => {
+            Some(FlowPhase::Watch { until, .. }) => {
                 // One that does not stop would have the others stopped in vain.
                 if now < until && pacing == Pacing::Paced {
                     around.pool.note_push(now);
-                    self.phase = Some(Phase::Watch { from: self.mark(now, delivered_by_all), until });
+                    self.phase = Some(FlowPhase::Watch { from: self.mark(now, delivered_by_all), until });
                 }
                 true
             }
-            Some(Phase::Paced { .. } | Phase::Trial { .. }) => self.allowance <= -around.slack.debt(),
+            Some(FlowPhase::Paced { .. } | FlowPhase::Trial { .. }) => self.allowance <= -around.slack.debt(),
         }
     }
 
@@ -325,13 +325,13 @@ impl Flow {
     /// So few messages are ready that nobody need be paused.
     fn settle_up(&mut self) {
         self.clear_allowance();
-        if matches!(self.phase, Some(Phase::Watch { .. })) {
+        if matches!(self.phase, Some(FlowPhase::Watch { .. })) {
             self.phase = None;
         }
     }
 
     fn lets_push(&self) -> bool {
-        matches!(self.phase, Some(Phase::Paced { .. } | Phase::Trial { .. })) && self.allowance > 0
+        matches!(self.phase, Some(FlowPhase::Paced { .. } | FlowPhase::Trial { .. })) && self.allowance > 0
     }
 
     /// What a paused publisher does next. `owed` tells for how long, since a moment, messages lay ready for the
@@ -348,19 +348,19 @@ impl Flow {
                 self.leave_alone(here);
                 Step::Push
             }
-            Some(Phase::Free { until, .. }) if now < until => Step::Push,
-            Some(Phase::Free { from, .. }) => {
+            Some(FlowPhase::Free { until, .. }) if now < until => Step::Push,
+            Some(FlowPhase::Free { from, .. }) => {
                 self.free = from.rates(here);
-                self.phase = Some(Phase::Watch { from: here, until: now + STOPPING_MAX });
+                self.phase = Some(FlowPhase::Watch { from: here, until: now + STOPPING_MAX });
                 Step::WaitUntil(now + WATCH)
             }
-            Some(Phase::Watch { from, .. }) if from.age(now) < WATCH => Step::WaitUntil(from.at + WATCH),
-            Some(Phase::Watch { from, until }) if now < until && pool.has_pushed_since(from.at) => {
+            Some(FlowPhase::Watch { from, .. }) if from.age(now) < WATCH => Step::WaitUntil(from.at + WATCH),
+            Some(FlowPhase::Watch { from, until }) if now < until && pool.has_pushed_since(from.at) => {
                 // Publishers of another queue have stopped only now.
-                self.phase = Some(Phase::Watch { from: here, until });
+                self.phase = Some(FlowPhase::Watch { from: here, until });
                 Step::WaitUntil(now + WATCH)
             }
-            Some(Phase::Watch { from, .. }) => {
+            Some(FlowPhase::Watch { from, .. }) => {
                 let rates = from.rates(here);
                 if rates.all_exceed(self.free) {
                     pool.note_held_up(common_moment(now, PACED));
@@ -373,7 +373,7 @@ impl Flow {
                     self.free_for = Duration::ZERO;
                     self.clear_allowance();
                     let until = common_moment(now, PACED);
-                    self.phase = Some(Phase::Paced { from: here, until, rate: rates.own });
+                    self.phase = Some(FlowPhase::Paced { from: here, until, rate: rates.own });
                     return Step::WaitUntil(now + WATCH);
                 }
                 // In so short a time, one of hundreds may have had no turn.
@@ -385,17 +385,17 @@ impl Flow {
                         // Others are paced already, so there is nothing to compare with until all of them are free. If its
                         // consumers are slow by themselves that is in vain, so not for long.
                         let until = until.min(now + TRIAL);
-                        self.phase = Some(Phase::Paced { from: here, until, rate: rates.own });
+                        self.phase = Some(FlowPhase::Paced { from: here, until, rate: rates.own });
                         return Step::WaitUntil(now + WATCH);
                     }
-                    self.phase = Some(Phase::Trial { from: here, before: self.free.own });
+                    self.phase = Some(FlowPhase::Trial { from: here, before: self.free.own });
                     return Step::WaitUntil(now + WATCH);
                 }
                 self.leave_alone(here);
                 Step::Push
             }
-            Some(Phase::Trial { from, .. }) if from.age(now) < TRIAL => self.paced_step(now),
-            Some(Phase::Trial { from, before }) => {
+            Some(FlowPhase::Trial { from, .. }) if from.age(now) < TRIAL => self.paced_step(now),
+            Some(FlowPhase::Trial { from, before }) => {
                 let own = from.rates(here).own;
                 if own <= before + before / HELPED_PART {
                     self.tried_until = Some(now + TRIED);
@@ -403,10 +403,11 @@ impl Flow {
                     return Step::Push;
                 }
                 self.free_for = Duration::ZERO;
-                self.phase = Some(Phase::Paced { from: here, until: common_moment(now, PACED), rate: own });
+                self.phase =
+                    Some(FlowPhase::Paced { from: here, until: common_moment(now, PACED), rate: own });
                 self.paced_step(now)
             }
-            Some(Phase::Paced { from, until, rate }) => {
+            Some(FlowPhase::Paced { from, until, rate }) => {
                 let window = if rate > WORKING_PER_SECOND { PACED_WINDOW } else { PACED_WINDOW_OF_FEW };
                 let looks = from.age(now) >= window;
                 let own = from.rates(here).own;
@@ -415,7 +416,7 @@ impl Flow {
                     return Step::Push;
                 }
                 if looks {
-                    self.phase = Some(Phase::Paced { from: here, until, rate });
+                    self.phase = Some(FlowPhase::Paced { from: here, until, rate });
                 }
                 self.paced_step(now)
             }
@@ -428,7 +429,7 @@ impl Flow {
 
     fn leave_alone(&mut self, here: Mark) {
         self.free_for = (self.free_for * 2).clamp(FREE_MIN, FREE_MAX);
-        self.phase = Some(Phase::Free { from: here, until: common_moment(here.at, self.free_for) });
+        self.phase = Some(FlowPhase::Free { from: here, until: common_moment(here.at, self.free_for) });
         self.clear_allowance();
     }
 
@@ -441,7 +442,7 @@ impl Flow {
     }
 }
 
-impl SlotState {
+impl CellState {
     /// Whether more is ready for consumers than keeps them busy, before a push.
     pub(crate) fn is_ahead(&self, around: Surroundings<'_>) -> bool {
         self.has_too_much(around.slack)
@@ -508,11 +509,11 @@ impl Shared {
     }
 
     /// Waits while consumers of a queue wait for the broker.
-    pub(crate) async fn until_even(&self, slot: &Slot) {
+    pub(crate) async fn until_even(&self, cell: &QueueCell) {
         loop {
-            let woken = slot.gate.wake.notified();
+            let woken = cell.gate.wake.notified();
             let around = self.surroundings();
-            let step = slot.state.lock().flow_step(Instant::now(), around);
+            let step = cell.state.lock().flow_step(Instant::now(), around);
             match step {
                 Step::Push => break,
                 Step::PushAlone => return,
@@ -522,7 +523,7 @@ impl Shared {
             }
         }
         // One wakes the next: all of them at once would only queue for the lock.
-        slot.gate.wake.notify_one();
+        cell.gate.wake.notify_one();
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nexo_core::batch::MessageBatch;
 use nexo_core::config::{QueueConfig, SyncMode};
-use nexo_core::draft::Bundle;
+use nexo_core::draft::PackedBatch;
 use nexo_core::message::{Durability, NewMessage};
-use nexo_core::queue::{BundlePlan, Death, Handed, Queue, ReturnCause, ReturnPlan, SharedCredit, Terms};
+use nexo_core::queue::{Death, Handed, PackedPlan, Queue, ReturnCause, ReturnPlan, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_log::{AppendError, Claim, Patience, Urgency};
 use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
@@ -18,9 +18,9 @@ use crate::error::{PushError, QueueError};
 use crate::flow::{Evenness, Pacing};
 use crate::messages::{PushRound, settle_patience};
 use crate::owed::SocketState;
+use crate::queue_cell::{CellState, QueueCell};
 use crate::request::{SessionId, Settle};
 use crate::shared::{Confirm, Shared, Written, not_found};
-use crate::slot::{Slot, SlotState};
 use crate::subscription::{Kind, Subscription};
 use crate::traffic::Protocol;
 
@@ -35,11 +35,11 @@ pub(crate) const SETTLE_SLICE: usize = 4_096;
 #[derive(Clone, Debug)]
 pub struct QueueHandle {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) slot: Arc<Slot>,
+    pub(crate) cell: Arc<QueueCell>,
     protocol: Option<Protocol>,
 }
 
-/// What came of pushing a bundle.
+/// What came of pushing a packed batch.
 #[derive(Debug)]
 pub struct PushedBundle {
     /// What to wait for before anybody is told.
@@ -53,26 +53,26 @@ pub struct PushedBundle {
 /// A message that a queue did not take.
 #[derive(Debug)]
 pub struct Refused {
-    /// Its place in the bundle.
+    /// Its place in the packed batch.
     pub at: usize,
     /// The message.
     pub message: NewMessage,
-    /// Why.
+    /// Why the queue refused it.
     pub error: PushError,
 }
 
 /// Messages that a queue did not take, as they were when the log refused them.
 enum Untaken {
-    Packed(Bundle),
+    Packed(PackedBatch),
     Sealed(Box<MessageBatch>, Durability),
 }
 
 impl Untaken {
     /// As they came. This copies what was sealed, so no lock is held.
-    fn into_bundle(self) -> Bundle {
+    fn into_packed(self) -> PackedBatch {
         match self {
-            Self::Packed(bundle) => bundle,
-            Self::Sealed(batch, durability) => Bundle::reopen(&batch, durability),
+            Self::Packed(packed) => packed,
+            Self::Sealed(batch, durability) => PackedBatch::reopen(&batch, durability),
         }
     }
 }
@@ -127,19 +127,19 @@ impl Broker {
     /// The queue of this name, if there is one.
     #[must_use]
     pub fn queue(&self, name: &QueueName) -> Option<QueueHandle> {
-        let slot = self.shared.catalog.get(name)?;
-        Some(self.handle(slot))
+        let cell = self.shared.catalog.get(name)?;
+        Some(self.handle(cell))
     }
 
     /// The queue with this id, if it is still there.
     #[must_use]
     pub fn queue_by_id(&self, id: QueueId) -> Option<QueueHandle> {
-        let slot = self.shared.catalog.get_id(id)?;
-        Some(self.handle(slot))
+        let cell = self.shared.catalog.get_id(id)?;
+        Some(self.handle(cell))
     }
 
-    pub(crate) fn handle(&self, slot: Arc<Slot>) -> QueueHandle {
-        QueueHandle { shared: Arc::clone(&self.shared), slot, protocol: self.protocol }
+    pub(crate) fn handle(&self, cell: Arc<QueueCell>) -> QueueHandle {
+        QueueHandle { shared: Arc::clone(&self.shared), cell, protocol: self.protocol }
     }
 
     /// Waits until a change is as safe as its queue promises.
@@ -192,61 +192,61 @@ impl QueueHandle {
     /// Its id.
     #[must_use]
     pub fn id(&self) -> QueueId {
-        self.slot.id
+        self.cell.id
     }
 
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &QueueName {
-        &self.slot.name
+        &self.cell.name
     }
 
     /// Whether it survives a restart.
     #[must_use]
     pub fn durability(&self) -> Durability {
-        self.slot.durability
+        self.cell.durability
     }
 
     /// The connection that alone may use it.
     #[must_use]
     pub fn owner(&self) -> Option<SessionId> {
-        self.slot.owner
+        self.cell.owner
     }
 
     /// What it is told to be.
     #[must_use]
     pub fn config(&self) -> QueueConfig {
-        self.slot.state.lock().queue.config().clone()
+        self.cell.state.lock().queue.config().clone()
     }
 
     /// What the way in of this name keeps with the queue.
     #[must_use]
     pub fn annotation(&self, owner: &str) -> Option<Bytes> {
-        self.slot.state.lock().queue.config().annotations.get(owner).cloned()
+        self.cell.state.lock().queue.config().annotations.get(owner).cloned()
     }
 
     /// How long a consumer may hold a message that does not ask for another time.
     #[must_use]
     pub fn visibility(&self) -> Millis {
-        self.slot.state.lock().queue.config().visibility
+        self.cell.state.lock().queue.config().visibility
     }
 
     /// When it was created.
     #[must_use]
     pub fn created_at(&self) -> Timestamp {
-        self.slot.state.lock().queue.created_at()
+        self.cell.state.lock().queue.created_at()
     }
 
     /// Messages that are with a consumer.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.slot.state.lock().queue.in_flight()
+        self.cell.state.lock().queue.in_flight()
     }
 
     /// Messages that could be delivered, and consumers.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
-        let state = self.slot.state.lock();
+        let state = self.cell.state.lock();
         let figures = state.queue.counts();
         (figures.0, figures.1)
     }
@@ -254,7 +254,7 @@ impl QueueHandle {
     /// What a message that is there takes on the average, if there is any.
     #[must_use]
     pub fn mean_bytes(&self) -> Option<u64> {
-        let state = self.slot.state.lock();
+        let state = self.cell.state.lock();
         state.queue.body_bytes().checked_div(state.queue.len())
     }
 
@@ -265,7 +265,7 @@ impl QueueHandle {
 
     /// The same. `false` if it has been deleted; then it is in the catalog no more.
     pub(crate) fn touch_if_there(&self) -> bool {
-        let mut state = self.slot.state.lock();
+        let mut state = self.cell.state.lock();
         state.last_used = self.shared.clock.now();
         !state.deleted
     }
@@ -276,22 +276,22 @@ impl QueueHandle {
     /// If it was not taken: the queue is gone, or the log takes no more.
     pub fn push(&self, message: &NewMessage) -> Result<PushedBundle, QueueError> {
         let draft = message.as_draft();
-        let mut bundle = Bundle::new(draft.durability, 0, 1);
-        bundle.push(&draft);
-        self.push_bundle(&mut Some(bundle), Pacing::Unpaced)
+        let mut packed = PackedBatch::new(draft.durability, 0, 1);
+        packed.push(&draft);
+        self.push_packed(&mut Some(packed), Pacing::Unpaced)
     }
 
-    /// Pushes messages and takes the bundle; does not wait for the disk. If none was taken, the bundle stays.
+    /// Pushes messages and takes the packed batch; does not wait for the disk. If none was taken, the packed batch stays.
     ///
     /// # Errors
     /// If none was taken: the queue is gone, or the log takes no more.
-    pub fn push_bundle(
+    pub fn push_packed(
         &self,
-        bundle: &mut Option<Bundle>,
+        packed: &mut Option<PackedBatch>,
         pacing: Pacing,
     ) -> Result<PushedBundle, QueueError> {
-        let count = bundle.as_ref().map_or(0, Bundle::len);
-        let pushed = self.push_uncounted(bundle, pacing);
+        let count = packed.as_ref().map_or(0, PackedBatch::len);
+        let pushed = self.push_uncounted(packed, pacing);
         let refused = match &pushed {
             Ok(pushed) => pushed.refused.len(),
             // It is tried again.
@@ -304,69 +304,69 @@ impl QueueHandle {
 
     fn push_uncounted(
         &self,
-        bundle: &mut Option<Bundle>,
+        packed: &mut Option<PackedBatch>,
         pacing: Pacing,
     ) -> Result<PushedBundle, QueueError> {
         self.shared.refuse_pushes()?;
-        let Some(packed) = bundle.take() else {
+        let Some(taken) = packed.take() else {
             return Ok(PushedBundle {
                 written: Written::NOTHING,
                 refused: Vec::new(),
                 evenness: Evenness::Even,
             });
         };
-        let count = packed.len() as u64;
+        let count = taken.len() as u64;
         // Messages of a queue that does not survive a restart do not either; when memory is short they go to the log.
-        let durability = match (self.shared.under_pressure(), self.slot.durability) {
+        let durability = match (self.shared.under_pressure(), self.cell.durability) {
             (true, _) => Durability::Durable,
             (false, Durability::Transient) => Durability::Transient,
-            (false, Durability::Durable) => packed.durability(),
+            (false, Durability::Durable) => taken.durability(),
         };
-        let confirm = if packed.durability() == Durability::Transient || !self.slot.is_durable() {
+        let confirm = if taken.durability() == Durability::Transient || !self.cell.is_durable() {
             Confirm::Lazily
         } else {
             Confirm::AsQueue
         };
-        let pushed = self.shared.off_runtime_if_oversize(packed.bytes(), || {
-            self.shared.with(&self.slot, |state, now| {
+        let pushed = self.shared.off_runtime_if_oversize(taken.bytes(), || {
+            self.shared.with(&self.cell, |state, now| {
                 let around = self.shared.surroundings();
                 let was_ahead = state.is_ahead(around);
-                let plan = state.queue.decide_bundle(&packed).filter(|_| durability == packed.durability());
+                let plan = state.queue.decide_packed(&taken).filter(|_| durability == taken.durability());
                 let pushed = match plan {
-                    Some(plan) => self.push_as_it_is(state, now, packed, plan, confirm)?,
-                    None => self.push_one_by_one(state, now, packed, durability, confirm)?,
+                    Some(plan) => self.push_as_it_is(state, now, taken, plan, confirm)?,
+                    None => self.push_one_by_one(state, now, taken, durability, confirm)?,
                 };
                 let taken = count - pushed.refused.len() as u64;
                 Ok(PushedBundle { evenness: state.pushed(was_ahead, around, taken, pacing), ..pushed })
             })
         })?;
         pushed.map_err(|(error, untaken): (AppendError, Untaken)| {
-            *bundle = Some(untaken.into_bundle());
-            self.shared.refused_for(&self.slot.name, &error)
+            *packed = Some(untaken.into_packed());
+            self.shared.refused_for(&self.cell.name, &error)
         })
     }
 
     /// Waits while consumers of this queue wait for the broker and not the other way round.
     pub async fn until_even(&self) {
-        self.shared.until_even(&self.slot).await;
+        self.shared.until_even(&self.cell).await;
     }
 
     fn push_as_it_is(
         &self,
-        state: &mut SlotState,
+        state: &mut CellState,
         now: Timestamp,
-        bundle: Bundle,
-        plan: BundlePlan,
+        packed: PackedBatch,
+        plan: PackedPlan,
         confirm: Confirm,
     ) -> Result<PushedBundle, (AppendError, Untaken)> {
         if let Some(reserve) = plan.reserve
             && let Err(error) =
                 self.shared.commit(state, &[reserve], Urgency::Lazy, Claim::Normal, Patience::Refuse)
         {
-            return Err((error, Untaken::Packed(bundle)));
+            return Err((error, Untaken::Packed(packed)));
         }
-        let durability = bundle.durability();
-        let record = Record::Messages(bundle.seal(plan.first, now));
+        let durability = packed.durability();
+        let record = Record::Messages(packed.seal(plan.first, now));
         if durability == Durability::Transient {
             self.shared.apply_unwritten(state, &record);
             return Ok(PushedBundle {
@@ -391,19 +391,19 @@ impl QueueHandle {
 
     fn push_one_by_one(
         &self,
-        state: &mut SlotState,
+        state: &mut CellState,
         now: Timestamp,
-        bundle: Bundle,
+        packed: PackedBatch,
         durability: Durability,
         confirm: Confirm,
     ) -> Result<PushedBundle, (AppendError, Untaken)> {
-        let mut messages = bundle.messages().expect("a bundle holds readable messages");
+        let mut messages = packed.messages().expect("a packed holds readable messages");
         for message in &mut messages {
             message.durability = durability;
         }
         let PushRound { written, outcomes, .. } = match self.shared.push_now(state, now, &messages, confirm) {
             Ok(round) => round,
-            Err(error) => return Err((error, Untaken::Packed(bundle))),
+            Err(error) => return Err((error, Untaken::Packed(packed))),
         };
         let refused = outcomes.into_iter().enumerate().filter_map(|(at, outcome)| {
             Some(Refused { at, message: messages[at].clone(), error: outcome.err()? })
@@ -426,20 +426,20 @@ impl QueueHandle {
         self.shared.refuse_if_stopping()?;
         let kind = Kind::KeepingLeases;
         let started =
-            Subscription::start_sharing(&self.shared, &self.slot, terms, credit, limit, socket, kind)?;
+            Subscription::start_sharing(&self.shared, &self.cell, terms, credit, limit, socket, kind)?;
         Ok(started.counting(self.protocol))
     }
 
     /// Lets a consumer have more messages. With 0 it looks again, after a limit it shares has grown.
     pub fn add_credit(&self, consumer: ConsumerId, credit: u32) {
         // A queue that is gone has nothing to give.
-        let _ = self.shared.with(&self.slot, |state, _| state.queue.add_credit(consumer, credit));
+        let _ = self.shared.with(&self.cell, |state, _| state.queue.add_credit(consumer, credit));
     }
 
     /// Has a consumer that does not acknowledge wait while a limit that others share is used up.
     pub fn heed_limit(&self, consumer: ConsumerId, limit: Arc<SharedCredit>) {
         // A queue that is gone has nothing to give.
-        let _ = self.shared.with(&self.slot, |state, _| state.queue.heed_limit(consumer, limit));
+        let _ = self.shared.with(&self.cell, |state, _| state.queue.heed_limit(consumer, limit));
     }
 
     /// Takes one message if there is one, and says how many are left.
@@ -448,7 +448,7 @@ impl QueueHandle {
     /// If the queue is gone.
     pub async fn get(&self, terms: Terms) -> Result<Option<(Handed, u64)>, QueueError> {
         self.shared.refuse_if_stopping()?;
-        let pull = Subscription::start(&self.shared, &self.slot, terms, 1, Kind::Pull)?;
+        let pull = Subscription::start(&self.shared, &self.cell, terms, 1, Kind::Pull)?;
         let pull = pull.counting(self.protocol);
         pull.wait_for_log(1).await;
         let mut taken = pull.take_handed();
@@ -478,7 +478,7 @@ impl QueueHandle {
         credit: Option<(ConsumerId, u32)>,
     ) -> Result<(), QueueError> {
         let (_, deaths, _) = self.settle_now(held, what, credit, Confirm::Lazily)?;
-        self.shared.bury_soon(&self.slot, deaths);
+        self.shared.dead_letter_soon(&self.cell, deaths);
         Ok(())
     }
 
@@ -495,11 +495,11 @@ impl QueueHandle {
                 Ok(()) => left = rest,
                 Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. })) => {
                     if !error.is_busy() {
-                        tracing::warn!(queue = %self.slot.name, messages = left.len(), %error, "settled when there is room");
+                        tracing::warn!(queue = %self.cell.name, messages = left.len(), %error, "settled when there is room");
                     }
                     // Not those before: somebody else may have them by now.
-                    self.slot.state.lock().unsettled.keep(left, what, self.protocol);
-                    self.shared.keeper.note_stuck(&self.slot);
+                    self.cell.state.lock().unsettled.keep(left, what, self.protocol);
+                    self.shared.maintenance.note_stuck(&self.cell);
                     return Ok(());
                 }
                 Err(error) => return Err(error),
@@ -519,7 +519,7 @@ impl QueueHandle {
         credit: Option<(ConsumerId, u32)>,
     ) -> Result<Settling, QueueError> {
         let (written, deaths, urgency) = self.settle_now(held, what, credit, Confirm::AsQueue)?;
-        let dead_letters = (!deaths.is_empty()).then(|| self.shared.begin_move(&self.slot, deaths, urgency));
+        let dead_letters = (!deaths.is_empty()).then(|| self.shared.begin_move(&self.cell, deaths, urgency));
         Ok(Settling { shared: Arc::clone(&self.shared), written, dead_letters })
     }
 
@@ -538,7 +538,7 @@ impl QueueHandle {
             let (written, deaths, urgency) = match self.settle_slice(slice, what, credit, confirm) {
                 Ok(settled) => settled,
                 Err(error) => {
-                    self.shared.bury_soon(&self.slot, all.1);
+                    self.shared.dead_letter_soon(&self.cell, all.1);
                     return Err(error);
                 }
             };
@@ -556,7 +556,7 @@ impl QueueHandle {
         credit: Option<(ConsumerId, u32)>,
         confirm: Confirm,
     ) -> Result<(Written, Vec<Death>, Urgency), QueueError> {
-        let (written, deaths, urgency, acked) = self.shared.with(&self.slot, |state, now| {
+        let (written, deaths, urgency, acked) = self.shared.with(&self.cell, |state, now| {
             let (plan, acked) = decide_settle(&mut state.queue, now, held, what);
             let ReturnPlan { records, durable, deaths } = plan;
             let written =
@@ -573,8 +573,8 @@ impl QueueHandle {
                 Ok((written.unwrap_or(Written::NOTHING), deaths, urgency))
             }
             Err(error) => {
-                self.shared.bury_soon(&self.slot, deaths);
-                Err(self.shared.refused_for(&self.slot.name, &error))
+                self.shared.dead_letter_soon(&self.cell, deaths);
+                Err(self.shared.refused_for(&self.cell.name, &error))
             }
         }
     }
@@ -585,9 +585,9 @@ impl QueueHandle {
     /// If the queue is gone, or the log takes no more.
     pub async fn purge(&self) -> Result<u64, QueueError> {
         let broker = Broker { shared: Arc::clone(&self.shared), protocol: self.protocol };
-        if self.slot.state.lock().deleted {
-            return Err(not_found(&self.slot.name));
+        if self.cell.state.lock().deleted {
+            return Err(not_found(&self.cell.name));
         }
-        broker.purge(&self.slot.name).await
+        broker.purge(&self.cell.name).await
     }
 }

@@ -76,7 +76,7 @@ impl QueueHandle {
     #[must_use]
     pub fn has_returned(&self, receipt: &Receipt) -> bool {
         receipt.queue == self.id()
-            && self.slot.state.lock().queue.standing(&past(receipt)) == Standing::Waiting
+            && self.cell.state.lock().queue.standing(&past(receipt)) == Standing::Waiting
     }
 }
 

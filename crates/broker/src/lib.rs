@@ -9,9 +9,9 @@
 //! - `mailbox.rs`, `subscription.rs`: consumers. `flow.rs`: publishers that would starve them are slowed.
 //!   `owed.rs`: for how long a consumer has waited for the broker.
 //! - `share.rs`: messages for several queues, stored once. `frame_batches.rs`: reading them.
-//! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `mover.rs`: dead letters. `snapshots.rs`: what
+//! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `transfer.rs`: dead letters. `snapshots.rs`: what
 //!   a checkpoint writes. `threads.rs`: which threads are well.
-//! - `keeper.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
+//! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in.
 //! - `connections.rs`: how many clients may be connected.
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
@@ -22,6 +22,7 @@ mod busy_tests;
 mod catalog;
 mod clock;
 mod connections;
+mod dead_letter_exchange;
 mod dead_letter_move;
 mod declare;
 mod delivery;
@@ -35,28 +36,26 @@ mod frame_batches;
 mod handle;
 mod headers;
 mod intake;
-mod keeper;
 mod late;
 mod lifecycle;
 mod mailbox;
+mod maintenance;
 mod manifest;
 mod messages;
 mod missing;
-mod mover;
 mod options;
 mod owed;
 mod page_out_pace;
 mod paging;
 mod peek;
-mod post;
+mod property_codec;
+mod queue_cell;
 mod receipt;
 mod recovery;
 mod request;
-mod scribe;
 mod share;
 mod shared;
 mod shared_configs;
-mod slot;
 mod snapshots;
 mod stats;
 mod subscription;
@@ -64,6 +63,7 @@ mod system;
 mod threads;
 mod timer;
 mod traffic;
+mod transfer;
 mod unread;
 mod unreadable;
 mod unsettled;
@@ -85,7 +85,7 @@ pub use nexo_core::body_buffer::BodyBuffer;
 pub use nexo_core::config::{
     Backoff, ConfigError, DeadLetters, Fate, GroupMode, Overflow, QueueConfig, RateLimit, SyncMode,
 };
-pub use nexo_core::draft::{Bundle, Draft};
+pub use nexo_core::draft::{Draft, PackedBatch};
 pub use nexo_core::message::{
     DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, Properties, PropertyFormat,
     StoredMessage,
@@ -97,12 +97,12 @@ pub use nexo_core::topology;
 pub use nexo_log::OPEN_FILES_MAX as LOG_FILES_MAX;
 pub use options::BrokerOptions;
 pub use owed::SocketState;
+pub use property_codec::{DeadLetter, DeathInfo, Envelope, PropertyCodec};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
     Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle,
     SubscribeRequest,
 };
-pub use scribe::{DeathNote, Envelope, Letter, Scribe};
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use shared::Written;
 pub use stats::{BrokerStats, Health, QueueStats};

@@ -14,9 +14,9 @@ use nexo_types::{Position, QueueId, QueueName, Timestamp};
 
 use crate::catalog::CatalogGuard;
 use crate::error::QueueError;
+use crate::queue_cell::{CellState, QueueCell};
 use crate::request::SessionId;
 use crate::shared::{Encoded, Shared, Written, not_found};
-use crate::slot::{Slot, SlotState};
 use crate::workers::Work;
 
 impl Shared {
@@ -31,7 +31,7 @@ impl Shared {
         config: QueueConfig,
         durability: Durability,
         owner: Option<SessionId>,
-    ) -> Result<Arc<Slot>, QueueError> {
+    ) -> Result<Arc<QueueCell>, QueueError> {
         let id = QueueId(self.next_queue.fetch_add(1, Ordering::Relaxed));
         let now = self.clock.now();
         let mut written = Written::NOTHING;
@@ -42,21 +42,21 @@ impl Shared {
             written = Written::at(appended.map_err(|error| self.refused(&error))?.end, Urgency::Synced);
         }
         let queue = Queue::new(id, name.clone(), config, now);
-        let slot = Arc::new(Slot { created: written, ..Slot::with(queue, durability, owner) });
-        slot.state.lock().last_used = now;
-        self.catalog.insert(&slot);
+        let cell = Arc::new(QueueCell { created: written, ..QueueCell::with(queue, durability, owner) });
+        cell.state.lock().last_used = now;
+        self.catalog.insert(&cell);
         // With every queue there is less memory for messages.
         self.note_if_pressed();
         self.exchanges.change(|topology| topology.queue_added(name, id, durability));
         drop(changing);
         // A queue that goes when it is not used has a deadline from the start.
-        let _ = self.with(&slot, |_, _| ());
+        let _ = self.with(&cell, |_, _| ());
         // Those of a connection come and go with every client.
         match owner {
-            None => tracing::info!(queue = %name, durable = slot.is_durable(), "queue created"),
+            None => tracing::info!(queue = %name, durable = cell.is_durable(), "queue created"),
             Some(_) => tracing::debug!(queue = %name, "queue of a connection created"),
         }
-        Ok(slot)
+        Ok(cell)
     }
 
     /// Writes down that a queue is gone, with its bindings, and makes it so, if `check` agrees. Gives back how many messages
@@ -66,45 +66,45 @@ impl Shared {
     /// If it is gone already, or the log does not take it. It does not wait for room: it is [`QueueError::Busy`].
     pub(crate) fn remove_queue<E>(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
-        check: impl FnOnce(&SlotState, Timestamp) -> Result<(), E>,
+        cell: &Arc<QueueCell>,
+        check: impl FnOnce(&CellState, Timestamp) -> Result<(), E>,
     ) -> Result<Result<(Written, u64), E>, QueueError> {
         let (written, removed) = {
             // Who waits for this queue does not keep others from changing which there are.
-            let mut state = slot.state.lock();
+            let mut state = cell.state.lock();
             if state.deleted {
-                return Err(not_found(&slot.name));
+                return Err(not_found(&cell.name));
             }
             if let Err(refusal) = check(&state, self.clock.now()) {
                 return Ok(Err(refusal));
             }
             let (written, at) = {
                 let _changing = self.catalog_change.lock();
-                let deleted = self.write_delete(slot).map_err(|error| Self::unavailable(&error))?;
-                self.catalog.remove(slot, deleted.0);
+                let deleted = self.write_delete(cell).map_err(|error| Self::unavailable(&error))?;
+                self.catalog.remove(cell, deleted.0);
                 deleted
             };
             let applied = self.apply(&mut state, at, &Record::Delete);
             self.forget(&mut state);
             (written, applied.removed)
         };
-        let messages = self.let_go(removed);
-        match slot.owner {
-            None => tracing::info!(queue = %slot.name, messages, "queue deleted"),
-            Some(_) => tracing::debug!(queue = %slot.name, messages, "queue of a connection deleted"),
+        let messages = self.free_removed(removed);
+        match cell.owner {
+            None => tracing::info!(queue = %cell.name, messages, "queue deleted"),
+            Some(_) => tracing::debug!(queue = %cell.name, messages, "queue of a connection deleted"),
         }
         Ok(Ok((written, messages)))
     }
 
     /// One frame, so that a queue is never gone without its bindings.
-    fn write_delete(&self, slot: &Slot) -> Result<(Written, Position), AppendError> {
-        let (records, urgency) = if slot.is_durable() {
-            (vec![Encoded::new(slot.id, &Record::Delete)], Urgency::Synced)
+    fn write_delete(&self, cell: &QueueCell) -> Result<(Written, Position), AppendError> {
+        let (records, urgency) = if cell.is_durable() {
+            (vec![Encoded::new(cell.id, &Record::Delete)], Urgency::Synced)
         } else {
             // At most, an exchange goes with its last binding. Nobody waits for that.
             (Vec::new(), Urgency::Lazy)
         };
-        let decide = |topology: &Topology| Ok::<_, Infallible>(topology.decide_queue_removed(&slot.name));
+        let decide = |topology: &Topology| Ok::<_, Infallible>(topology.decide_queue_removed(&cell.name));
         let Ok(changed) = self.change_topology(&records, decide, urgency)?;
         Ok((if records.is_empty() { Written::NOTHING } else { changed.written }, changed.at))
     }
@@ -112,18 +112,18 @@ impl Shared {
     /// Deletes a queue that nobody uses, if that is still so. Runs on a worker.
     pub(crate) fn delete_unused(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
-        unused: impl Fn(&SlotState, Timestamp) -> bool,
+        cell: &Arc<QueueCell>,
+        unused: impl Fn(&CellState, Timestamp) -> bool,
     ) {
-        let check = |state: &SlotState, now| if unused(state, now) { Ok(()) } else { Err(()) };
+        let check = |state: &CellState, now| if unused(state, now) { Ok(()) } else { Err(()) };
         loop {
-            match self.remove_queue(slot, check) {
+            match self.remove_queue(cell, check) {
                 // Without any lock.
                 Err(QueueError::Busy { .. }) if !self.stopping.load(Ordering::Relaxed) => {
                     self.log.wait_for_room()
                 }
                 Err(error) => {
-                    tracing::debug!(queue = %slot.name, %error, "an unused queue was not deleted");
+                    tracing::debug!(queue = %cell.name, %error, "an unused queue was not deleted");
                     return;
                 }
                 Ok(_) => return,
@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    fn forget(&self, state: &mut SlotState) {
+    fn forget(&self, state: &mut CellState) {
         state.deleted = true;
         for (id, mailbox) in state.mailboxes.take().0 {
             // Others may share a limit with this consumer.
@@ -143,7 +143,7 @@ impl Shared {
     }
 
     /// Lets go of messages that have left: there may be millions, so no lock is held and nobody waits.
-    pub(crate) fn let_go(self: &Arc<Self>, removed: Option<Removed>) -> u64 {
+    pub(crate) fn free_removed(self: &Arc<Self>, removed: Option<Removed>) -> u64 {
         let Some(removed) = removed else { return 0 };
         let count = removed.count;
         let shared = Arc::clone(self);
@@ -153,7 +153,7 @@ impl Shared {
                 shared.log.account(segment, -(bytes as i64));
                 freed += bytes;
             });
-            shared.keeper.note_freed(freed, shared.options.segment_bytes.into());
+            shared.maintenance.note_freed(freed, shared.options.segment_bytes.into());
         });
         count
     }

@@ -36,14 +36,14 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct Inner {
-    batches: VecDeque<Batch>,
+    batches: VecDeque<HandedBatch>,
     next: u64,
     closed: bool,
     owed: OwedClock,
 }
 
 #[derive(Debug)]
-struct Batch {
+struct HandedBatch {
     number: u64,
     whole: bool,
     messages: Vec<Handed>,
@@ -100,7 +100,7 @@ impl Mailbox {
             if inner.batches.is_empty() {
                 inner.owed.start(&self.socket);
             }
-            inner.batches.push_back(Batch { number, whole, messages });
+            inner.batches.push_back(HandedBatch { number, whole, messages });
             number
         };
         if whole {

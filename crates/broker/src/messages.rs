@@ -19,10 +19,10 @@ use crate::dead_letter_move::DeadLetterMove;
 use crate::delivery::Delivery;
 use crate::error::{PopError, PushError, QueueError, SettleError};
 use crate::flow::{Evenness, Pacing};
+use crate::queue_cell::{CellState, QueueCell};
 use crate::receipt::Receipt;
 use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
 use crate::shared::{Confirm, Shared, Written};
-use crate::slot::{Slot, SlotState};
 use crate::subscription::{Kind, Subscription};
 use crate::workers::Work;
 
@@ -58,7 +58,7 @@ impl Broker {
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
         self.shared.refuse_pushes()?;
-        let slot = self.slot(name)?;
+        let cell = self.cell(name)?;
         let mut answers: Vec<Option<Result<Pushed, PushError>>> =
             messages.iter().map(|message| self.check(message).err().map(Err)).collect();
         let wanted = messages.into_iter().zip(&answers).filter(|(_, answer)| answer.is_none());
@@ -66,7 +66,7 @@ impl Broker {
         // Bytes that memory has no room for go to the log, where nobody waits for them.
         let spill = self.shared.under_pressure();
         let all_transient = wanted.iter().all(|message| message.durability == Durability::Transient);
-        if spill || !slot.is_durable() {
+        if spill || !cell.is_durable() {
             let durability = if spill { Durability::Durable } else { Durability::Transient };
             for message in &mut wanted {
                 message.durability = durability;
@@ -81,7 +81,7 @@ impl Broker {
         let bytes = wanted.iter().map(|message| message.body.len()).max().unwrap_or(0);
         while !wanted.is_empty() {
             let pushed = self.shared.off_runtime_if_oversize(bytes, || {
-                self.shared.with(&slot, |state, now| {
+                self.shared.with(&cell, |state, now| {
                     let around = self.shared.surroundings();
                     let was_ahead = state.is_ahead(around);
                     let round = self.shared.push_now(state, now, &wanted, confirm)?;
@@ -119,7 +119,7 @@ impl Broker {
         self.shared.wait_for(written).await?;
         if pauses {
             // Not for long: it is taken, and whoever waits in vain for the answer sends it again.
-            let _ = tokio::time::timeout(PAUSE_MAX, self.shared.until_even(&slot)).await;
+            let _ = tokio::time::timeout(PAUSE_MAX, self.shared.until_even(&cell)).await;
         }
         let mut taken = outcomes.drain(..);
         for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
@@ -177,9 +177,9 @@ impl Broker {
         in_range("wait_ms", request.wait.0, 0, limits::POP_WAIT_MAX.0)?;
         let terms = Terms { groups, ..terms(request.visibility)? };
         self.shared.refuse_if_stopping()?;
-        let slot = self.slot(name)?;
+        let cell = self.cell(name)?;
         let mut subscription =
-            Subscription::pull(&self.shared, &slot, terms, request.max as u32, request.bytes_max)?
+            Subscription::pull(&self.shared, &cell, terms, request.max as u32, request.bytes_max)?
                 .counting(self.protocol);
         let mut taken = subscription.take_with_log(request.max).await;
         if taken.is_empty() && request.wait > Millis::ZERO {
@@ -203,9 +203,9 @@ impl Broker {
         in_range("credit", request.credit.into(), 0, limits::CREDIT_MAX.into())?;
         let terms = terms(request.visibility)?;
         self.shared.refuse_if_stopping()?;
-        let slot = self.slot(name)?;
+        let cell = self.cell(name)?;
         let kind = if request.keep_leases { Kind::KeepingLeases } else { Kind::Lasting };
-        Ok(Subscription::start(&self.shared, &slot, terms, request.credit, kind)?.counting(self.protocol))
+        Ok(Subscription::start(&self.shared, &cell, terms, request.credit, kind)?.counting(self.protocol))
     }
 
     /// Says that messages have arrived, where the queue asks for that. Gives back when each lease ends.
@@ -293,7 +293,7 @@ impl Broker {
         &self,
         receipts: &[Receipt],
         confirm: Confirm,
-        mut decide: impl FnMut(&mut SlotState, Timestamp, &[(Offset, u32)]) -> (Verdict<T>, Vec<Death>),
+        mut decide: impl FnMut(&mut CellState, Timestamp, &[(Offset, u32)]) -> (Verdict<T>, Vec<Death>),
     ) -> Vec<Result<T, SettleError>> {
         let mut by_queue: BTreeMap<QueueId, Vec<usize>> = BTreeMap::new();
         for (index, receipt) in receipts.iter().enumerate() {
@@ -318,7 +318,7 @@ impl Broker {
             dead.extend(
                 settled
                     .dead
-                    .map(|(slot, deaths, urgency)| (self.shared.begin_move(&slot, deaths, urgency), indices)),
+                    .map(|(cell, deaths, urgency)| (self.shared.begin_move(&cell, deaths, urgency), indices)),
             );
         }
         // Whoever is told that a message failed for good finds it in the dead-letter queue.
@@ -346,13 +346,13 @@ impl Broker {
         queue: QueueId,
         receipts: &[Receipt],
         confirm: Confirm,
-        decide: &mut impl FnMut(&mut SlotState, Timestamp, &[(Offset, u32)]) -> (Verdict<T>, Vec<Death>),
+        decide: &mut impl FnMut(&mut CellState, Timestamp, &[(Offset, u32)]) -> (Verdict<T>, Vec<Death>),
     ) -> Option<Settled<T>> {
         let gone = |receipt: &Receipt| Err(SettleError::QueueGone { receipt: receipt.to_string() });
-        let Some(slot) = self.shared.catalog.get_id(queue) else {
+        let Some(cell) = self.shared.catalog.get_id(queue) else {
             return Some(Settled::answers(receipts.iter().map(gone).collect()));
         };
-        let done = self.shared.with(&slot, |state, now| {
+        let done = self.shared.with(&cell, |state, now| {
             // A receipt from before a crash may name a message that the crash took back, and another one has its place:
             // an attempt that never was is one that no lease has.
             let held = |receipt: &Receipt| match state.queue.granted_at(receipt.offset) {
@@ -373,7 +373,7 @@ impl Broker {
             Ok(written) => written,
             Err(AppendError::Busy) => return None,
             Err(error) => {
-                self.shared.bury_soon(&slot, deaths);
+                self.shared.dead_letter_soon(&cell, deaths);
                 let reason = self.shared.refused(&error).to_string();
                 let failed =
                     receipts.iter().map(|_| Err(SettleError::Unavailable { reason: reason.clone() }));
@@ -381,9 +381,9 @@ impl Broker {
             }
         };
         let named = answers.into_iter().zip(receipts);
-        let named = named.map(|(answer, receipt)| answer.map_err(|e| settle_error(&slot.name, receipt, e)));
+        let named = named.map(|(answer, receipt)| answer.map_err(|e| settle_error(&cell.name, receipt, e)));
         let answers = named.collect();
-        Some(Settled { answers, written, dead: (!deaths.is_empty()).then_some((slot, deaths, urgency)) })
+        Some(Settled { answers, written, dead: (!deaths.is_empty()).then_some((cell, deaths, urgency)) })
     }
 
     /// Sends dead letters back to where they came from, or elsewhere. Only those that are there now; `progress`
@@ -398,22 +398,22 @@ impl Broker {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Redriven, QueueError> {
         self.shared.refuse_if_stopping()?;
-        let slot = self.slot(name)?;
+        let cell = self.cell(name)?;
         if let Some(target) = &request.target {
-            self.slot(target)?;
+            self.cell(target)?;
         }
-        let before = slot.state.lock().queue.next_offset();
+        let before = cell.state.lock().queue.next_offset();
         let mut done = Redriven::default();
         let mut left = request.max.unwrap_or(u64::MAX);
         // Those that cannot go anywhere are seen once, at the head; what lies behind them must still go.
         let mut passed: Vec<Offset> = Vec::new();
         while left > 0 {
             let step = usize::try_from(left).unwrap_or(usize::MAX).min(REDRIVE_STEP);
-            let (shared, part_slot, part) = (Arc::clone(&self.shared), Arc::clone(&slot), request.clone());
+            let (shared, part_cell, part) = (Arc::clone(&self.shared), Arc::clone(&cell), request.clone());
             let seen = passed.clone();
             let part = self
                 .shared
-                .on_worker(Work::Move, move || shared.redrive_part(&part_slot, &part, before, step, seen))
+                .on_worker(Work::Move, move || shared.redrive_part(&part_cell, &part, before, step, seen))
                 .await?;
             if matches!(part, Err(QueueError::Busy { .. })) {
                 self.shared.until_room().await;
@@ -443,7 +443,7 @@ pub(crate) struct PushRound {
 struct Settled<T> {
     answers: Vec<Result<T, SettleError>>,
     written: Option<Written>,
-    dead: Option<(Arc<Slot>, Vec<Death>, Urgency)>,
+    dead: Option<(Arc<QueueCell>, Vec<Death>, Urgency)>,
 }
 
 impl<T> Settled<T> {
@@ -459,7 +459,7 @@ impl Shared {
     /// If none was taken.
     pub(crate) fn push_now(
         &self,
-        state: &mut SlotState,
+        state: &mut CellState,
         now: Timestamp,
         messages: &[NewMessage],
         confirm: Confirm,
@@ -542,7 +542,7 @@ impl Shared {
 
     pub(crate) fn commit_verdict(
         &self,
-        state: &mut SlotState,
+        state: &mut CellState,
         records: &[Record],
         durable: bool,
         confirm: Confirm,
@@ -562,26 +562,26 @@ impl Shared {
     }
 
     /// Moves dead messages on a worker.
-    pub(crate) fn bury_soon(self: &Arc<Self>, slot: &Arc<Slot>, deaths: Vec<Death>) {
+    pub(crate) fn dead_letter_soon(self: &Arc<Self>, cell: &Arc<QueueCell>, deaths: Vec<Death>) {
         if !deaths.is_empty() {
-            slot.state.lock().pending_deaths.0.extend(deaths);
-            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
+            cell.state.lock().pending_deaths.0.extend(deaths);
+            let (shared, cell) = (Arc::clone(self), Arc::clone(cell));
+            self.workers.spawn(Work::Move, move || shared.dead_letter_slice(&cell));
         }
     }
 
     /// After a restart: messages that belonged to connections come back, and deadlines are set.
-    pub(crate) fn end_sessions(self: &Arc<Self>, slot: &Arc<Slot>) {
-        let ended = self.with(slot, |state, now| {
+    pub(crate) fn end_sessions(self: &Arc<Self>, cell: &Arc<QueueCell>) {
+        let ended = self.with(cell, |state, now| {
             let plan = state.queue.decide_session_end(now);
             let (records, patience) = (&plan.records, Patience::Wait);
             if let Err(error) = self.commit_verdict(state, records, plan.durable, Confirm::Lazily, patience) {
-                tracing::warn!(queue = %slot.name, %error, "messages of ended connections cannot be returned now");
+                tracing::warn!(queue = %cell.name, %error, "messages of ended connections cannot be returned now");
             }
             plan.deaths
         });
         if let Ok(deaths) = ended {
-            self.bury_soon(slot, deaths);
+            self.dead_letter_soon(cell, deaths);
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nexo_core::config::SyncMode;
 
-use crate::scribe::Scribe;
+use crate::property_codec::PropertyCodec;
 
 /// Settings of one broker. Everything has a default but the place of the data.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct BrokerOptions {
     pub memory_bytes_max: u64,
     /// Who knows the properties of messages that came by a protocol with exchanges. Messages may die while the broker
     /// starts, so it is known from the beginning.
-    pub scribe: Option<Arc<dyn Scribe>>,
+    pub property_codec: Option<Arc<dyn PropertyCodec>>,
     /// Bytes of the disk that must stay free; below it pushes are refused. 0 for no limit but the disk's end.
     pub disk_free_min: u64,
     /// Connections of all ports together; one more is closed at once. The log's descriptors are not among them.
@@ -42,7 +42,7 @@ impl BrokerOptions {
             sync_interval: Duration::from_millis(200),
             segment_bytes: 64 * 1024 * 1024,
             memory_bytes_max: 256 * 1024 * 1024,
-            scribe: None,
+            property_codec: None,
             disk_free_min: 0,
             connections_max: usize::MAX,
             accept_loss: false,

@@ -8,16 +8,16 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use nexo_core::batch::{BatchItem, MessageBatch};
 use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{Entry, Handed, PageRequest, ReturnCause, SettleMode};
+use nexo_core::queue::{Handed, MessageEntry, PageRequest, ReturnCause, SettleMode};
 use nexo_core::record::{Leave, Pick, Record};
 use nexo_log::{Claim, Frame, FrameRef, Log, Patience, ReadError, Urgency};
 use nexo_types::{Millis, Offset, Position, QueueId, SegmentId, Timestamp};
 
 use crate::frame_batches::batches_of;
 use crate::mailbox::Mailbox;
+use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
 use crate::shared::{Confirm, Shared};
-use crate::slot::{Slot, SlotState};
 
 /// A page ends when this much has been read, however few messages that is.
 const PAGE_BYTES: usize = 2 * 1024 * 1024;
@@ -33,13 +33,13 @@ const FETCH_TRIES: usize = 5;
 
 impl Shared {
     /// Reads pages and gives them to their queue.
-    pub(crate) fn load_pages(self: &Arc<Self>, slot: &Arc<Slot>, requests: &[PageRequest]) {
-        let PagesRead { entries: read, frames, unreadable } = match read_pages(&self.log, slot.id, requests) {
+    pub(crate) fn load_pages(self: &Arc<Self>, cell: &Arc<QueueCell>, requests: &[PageRequest]) {
+        let PagesRead { entries: read, frames, unreadable } = match read_pages(&self.log, cell.id, requests) {
             Ok(read) => read,
             Err(error) => {
                 // The index of the segment.
                 let at = Position { segment: requests[0].segment, byte: 0 };
-                self.wait_for_disk(slot, self.unreadable.note(at, &error.to_string()));
+                self.wait_for_disk(cell, self.unreadable.note(at, &error.to_string()));
                 return;
             }
         };
@@ -53,13 +53,13 @@ impl Shared {
         if let Some(delay) = delays.max()
             && read.iter().all(Vec::is_empty)
         {
-            self.wait_for_disk(slot, delay);
+            self.wait_for_disk(cell, delay);
             return;
         }
         // A queue that was deleted meanwhile has no use for it. One lane at a time, so that nobody waits long for the lock.
         let last = requests.len() - 1;
         for (at, (request, entries)) in requests.iter().zip(read).enumerate() {
-            let _ = self.with(slot, |state, _| {
+            let _ = self.with(cell, |state, _| {
                 state.paging = at < last;
                 state.page_arrived = true;
                 self.take_page(state, request, entries);
@@ -67,18 +67,18 @@ impl Shared {
         }
     }
 
-    /// Has a queue ask for nothing until the keeper says that it may.
-    fn wait_for_disk(&self, slot: &Arc<Slot>, delay: Millis) {
-        self.unreadable.postpone(slot.id, delay);
-        self.keeper.note_stuck(slot);
+    /// Has a queue ask for nothing until maintenance says that it may.
+    fn wait_for_disk(&self, cell: &Arc<QueueCell>, delay: Millis) {
+        self.unreadable.postpone(cell.id, delay);
+        self.maintenance.note_stuck(cell);
         // Whoever takes what is there must not wait for what may never be.
-        for mailbox in slot.state.lock().mailboxes.0.values() {
+        for mailbox in cell.state.lock().mailboxes.0.values() {
             mailbox.stir();
         }
     }
 
     /// Gives a page to its queue; messages that the log could not give back are dropped, and that is reported.
-    pub(crate) fn take_page(&self, state: &mut SlotState, request: &PageRequest, entries: Vec<Entry>) {
+    pub(crate) fn take_page(&self, state: &mut CellState, request: &PageRequest, entries: Vec<MessageEntry>) {
         let lost: OffsetSet =
             entries.iter().filter(|entry| entry.payload.is_none()).map(|entry| entry.offset).collect();
         if state.queue.page_in(request, entries, self.clock.now()) && !lost.is_empty() {
@@ -112,7 +112,7 @@ impl Shared {
         ))
     }
 
-    fn drop_damaged(&self, state: &mut SlotState, picks: Vec<Pick>) {
+    fn drop_damaged(&self, state: &mut CellState, picks: Vec<Pick>) {
         let count: u64 = picks.iter().map(|pick| pick.offsets.len()).sum();
         tracing::error!(
             queue = %state.queue.name(),
@@ -129,7 +129,11 @@ impl Shared {
         }
     }
 
-    pub(crate) fn read_page(&self, queue: QueueId, request: &PageRequest) -> Result<Vec<Entry>, ReadError> {
+    pub(crate) fn read_page(
+        &self,
+        queue: QueueId,
+        request: &PageRequest,
+    ) -> Result<Vec<MessageEntry>, ReadError> {
         read_page(&self.log, queue, request)
     }
 
@@ -137,14 +141,14 @@ impl Shared {
     /// goes back to its place, and the consumer gets another chance.
     pub(crate) fn read_delivery(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         mailbox: &Mailbox,
         number: u64,
         mut messages: Vec<Handed>,
     ) {
         let cold = messages.iter().filter(|message| message.payload.is_none());
         let cold: Vec<(Offset, Position)> = cold.map(|message| (message.offset, message.at)).collect();
-        let mut read = self.fetch(slot, cold);
+        let mut read = self.fetch(cell, cold);
         let read_now: BTreeSet<Offset> = read.found.keys().copied().collect();
         for message in messages.iter_mut().filter(|message| message.payload.is_none()) {
             if let Some(payload) = read.found.remove(&message.offset) {
@@ -162,14 +166,14 @@ impl Shared {
             return;
         }
         // Under the lock, so that what is settled here has not been given back, and is not.
-        let _ = self.with(slot, |state, now| {
+        let _ = self.with(cell, |state, now| {
             if mailbox.fill(number, messages) && settles {
                 let verdict = state.queue.decide_ack(now, &cold);
                 let (records, patience) = (&verdict.records, Patience::RefuseLast);
                 if let Err(error) = self.commit_verdict(state, records, verdict.durable, Confirm::Lazily, patience) {
-                    tracing::debug!(queue = %slot.name, %error, "messages that were delivered leave the queue later");
+                    tracing::debug!(queue = %cell.name, %error, "messages that were delivered leave the queue later");
                     state.unsettled.keep(&cold, Settle::Ack, None);
-                    self.keeper.note_stuck(slot);
+                    self.maintenance.note_stuck(cell);
                 }
             }
             let back: Vec<(Offset, u32)> =
@@ -180,14 +184,14 @@ impl Shared {
             let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(read.retry_after));
             let (records, patience) = (&plan.records, Patience::RefuseLast);
             if let Err(error) = self.commit_verdict(state, records, plan.durable, Confirm::Lazily, patience) {
-                tracing::debug!(queue = %slot.name, %error, "messages that cannot be read come back later");
+                tracing::debug!(queue = %cell.name, %error, "messages that cannot be read come back later");
                 state.unsettled.keep(&back, Settle::Undelivered, None);
-                self.keeper.note_stuck(slot);
+                self.maintenance.note_stuck(cell);
             }
         });
     }
 
-    fn settle_damaged(&self, state: &mut SlotState, now: Timestamp, damaged: Vec<Offset>) {
+    fn settle_damaged(&self, state: &mut CellState, now: Timestamp, damaged: Vec<Offset>) {
         if damaged.is_empty() {
             return;
         }
@@ -202,9 +206,9 @@ impl Shared {
         }
     }
 
-    /// Reads messages that are leased or about to be moved. The keeper may copy one forward and give up its segment
+    /// Reads messages that are leased or about to be moved. Maintenance may copy one forward and give up its segment
     /// between the moment its place was noted and the read: then its new place is asked for.
-    pub(crate) fn fetch(&self, slot: &Slot, wanted: Vec<(Offset, Position)>) -> Fetched {
+    pub(crate) fn fetch(&self, cell: &QueueCell, wanted: Vec<(Offset, Position)>) -> Fetched {
         let mut fetched = Fetched::default();
         let mut wanted = wanted;
         for _ in 0..FETCH_TRIES {
@@ -212,8 +216,8 @@ impl Shared {
                 return fetched;
             }
             let tried: BTreeMap<Offset, Position> = wanted.iter().copied().collect();
-            let gone = self.read_into(slot.id, &wanted, &mut fetched);
-            let state = slot.state.lock();
+            let gone = self.read_into(cell.id, &wanted, &mut fetched);
+            let state = cell.state.lock();
             wanted.clear();
             for offset in gone {
                 match state.queue.position_of(offset) {
@@ -293,9 +297,13 @@ pub(crate) struct Fetched {
 ///
 /// # Errors
 /// If the log cannot be read now.
-pub(crate) fn read_page(log: &Log, queue: QueueId, request: &PageRequest) -> Result<Vec<Entry>, ReadError> {
+pub(crate) fn read_page(
+    log: &Log,
+    queue: QueueId,
+    request: &PageRequest,
+) -> Result<Vec<MessageEntry>, ReadError> {
     let mut pages = read_pages(log, queue, std::slice::from_ref(request))?;
-    let entries: Vec<Entry> = pages.entries.into_iter().flatten().collect();
+    let entries: Vec<MessageEntry> = pages.entries.into_iter().flatten().collect();
     match pages.unreadable.pop() {
         Some((_, error)) if entries.is_empty() => Err(error),
         Some(_) | None => Ok(entries),
@@ -305,7 +313,7 @@ pub(crate) fn read_page(log: &Log, queue: QueueId, request: &PageRequest) -> Res
 /// Pages as far as they could be read.
 struct PagesRead {
     /// Of each lane, without a gap.
-    entries: Vec<Vec<Entry>>,
+    entries: Vec<Vec<MessageEntry>>,
     /// Frames that were read.
     frames: Vec<Position>,
     /// Frames that the disk does not give back now. No page goes beyond them.
@@ -384,10 +392,10 @@ fn frames_of_all(lanes: &[LanePage<'_>]) -> Vec<u32> {
     starts
 }
 
-fn all_lost(requests: &[PageRequest]) -> Vec<Vec<Entry>> {
+fn all_lost(requests: &[PageRequest]) -> Vec<Vec<MessageEntry>> {
     let lost = |request: &PageRequest| {
         let at = Position { segment: request.segment, byte: 0 };
-        request.offsets.iter().map(|offset| Entry::lost(offset, request.lane, at)).collect()
+        request.offsets.iter().map(|offset| MessageEntry::lost(offset, request.lane, at)).collect()
     };
     requests.iter().map(lost).collect()
 }
@@ -397,7 +405,7 @@ struct LanePage<'a> {
     request: &'a PageRequest,
     /// Those that hold messages of it, by the first of them.
     frames: Vec<FrameRef>,
-    found: Vec<Entry>,
+    found: Vec<MessageEntry>,
     /// Their stored forms.
     bytes: usize,
 }
@@ -413,7 +421,7 @@ impl<'a> LanePage<'a> {
     }
 
     /// The messages of the frames that were read, up to the first that was not: what lies behind is for another page.
-    fn into_entries(mut self, read: &[u32]) -> Vec<Entry> {
+    fn into_entries(mut self, read: &[u32]) -> Vec<MessageEntry> {
         let unread = self.frames.iter().find(|frame| read.binary_search(&frame.byte).is_err());
         let complete = unread.map_or(Offset(u64::MAX), |frame| frame.first);
         let lost_at = Position { segment: self.request.segment, byte: 0 };
@@ -426,7 +434,7 @@ impl<'a> LanePage<'a> {
             while let Some(one) = found.next_if(|one| one.offset <= offset) {
                 entry = Some(one).filter(|one| one.offset == offset);
             }
-            entries.push(entry.unwrap_or_else(|| Entry::lost(offset, self.request.lane, lost_at)));
+            entries.push(entry.unwrap_or_else(|| MessageEntry::lost(offset, self.request.lane, lost_at)));
         }
         entries
     }
@@ -482,7 +490,7 @@ fn take_wanted(batch: &MessageBatch, at: Position, lanes: &mut [LanePage<'_>]) {
     }
     let is_sparse = wanted.len() < batch.items().len() / 2;
     for (lane, item) in wanted {
-        let Ok(mut entry) = Entry::from_batch(batch, item, at) else { continue };
+        let Ok(mut entry) = MessageEntry::from_batch(batch, item, at) else { continue };
         if is_sparse {
             entry.copy_payload();
         }
@@ -522,15 +530,15 @@ mod tests {
             let message = NewMessage { priority: Priority((offset % LANES) as u8), ..NewMessage::new("x") };
             broker.push(&name, vec![message]).await.unwrap();
         }
-        let slot = broker.shared.catalog.get(&name).unwrap();
-        let segment = slot.state.lock().queue.peek_after(None, 1).0[0].at.segment;
+        let cell = broker.shared.catalog.get(&name).unwrap();
+        let segment = cell.state.lock().queue.peek_after(None, 1).0[0].at.segment;
         let request = |lane: u64| PageRequest {
             lane: Priority(lane as u8),
             segment,
             offsets: (0..EACH).map(|index| Offset(index * LANES + lane)).collect(),
         };
         let requests: Vec<PageRequest> = (0..LANES).rev().map(request).collect();
-        let read = read_pages(&broker.shared.log, slot.id, &requests).unwrap();
+        let read = read_pages(&broker.shared.log, cell.id, &requests).unwrap();
         for (request, entries) in requests.iter().zip(&read.entries) {
             let offsets: OffsetSet = entries.iter().map(|entry| entry.offset).collect();
             assert_eq!(offsets, request.offsets);
@@ -549,12 +557,12 @@ mod tests {
             let message = NewMessage { priority: Priority(priority), ..NewMessage::new(body) };
             broker.push(&name, vec![message]).await.unwrap();
         }
-        let slot = broker.shared.catalog.get(&name).unwrap();
+        let cell = broker.shared.catalog.get(&name).unwrap();
         let segment = broker.shared.log.segments()[0].id;
         let request = |lane, offsets: OffsetSet| PageRequest { lane: Priority(lane), segment, offsets };
         let requests =
             [request(9, [Offset(low)].into_iter().collect()), request(0, (0..low).map(Offset).collect())];
-        let read = read_pages(&broker.shared.log, slot.id, &requests).unwrap();
+        let read = read_pages(&broker.shared.log, cell.id, &requests).unwrap();
         assert_eq!(read.entries[0].len(), 1, "consumers wait for this one");
         let others = read.entries[1].len() as u64;
         assert!((1..low).contains(&others), "{others} of {low}: as many as there is room for");

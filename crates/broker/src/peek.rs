@@ -10,8 +10,8 @@ use nexo_types::{Offset, Position, QueueName, Timestamp, limits};
 use crate::broker::Broker;
 use crate::delivery::Delivery;
 use crate::error::QueueError;
+use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
-use crate::slot::Slot;
 use crate::subscription::delivery;
 use crate::workers::Work;
 
@@ -39,10 +39,10 @@ impl Broker {
         after: Option<PeekPosition>,
         max: usize,
     ) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
-        let slot = self.slot(name)?;
+        let cell = self.cell(name)?;
         let look = Look { max: max.min(limits::PEEK_MAX), after, seen: 0, bytes: 0, found: Vec::new() };
         let shared = Arc::clone(&self.shared);
-        self.shared.on_worker(Work::Look, move || shared.look(&slot, look)).await?
+        self.shared.on_worker(Work::Look, move || shared.look(&cell, look)).await?
     }
 }
 
@@ -73,20 +73,24 @@ impl Look {
 
 impl Shared {
     #[allow(clippy::type_complexity)] // What is shown, and the place behind it.
-    fn look(&self, slot: &Slot, mut look: Look) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
+    fn look(
+        &self,
+        cell: &QueueCell,
+        mut look: Look,
+    ) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
         while look.seen < look.max {
-            let (seen, page) = slot.state.lock().queue.peek_after(look.after, look.max - look.seen);
-            if self.show(slot, seen, &mut look) == Room::Full || look.seen == look.max {
+            let (seen, page) = cell.state.lock().queue.peek_after(look.after, look.max - look.seen);
+            if self.show(cell, seen, &mut look) == Room::Full || look.seen == look.max {
                 break;
             }
             let Some(page) = page else { return Ok((look.found, None)) };
             let entries = self
-                .read_page(slot.id, &page)
+                .read_page(cell.id, &page)
                 .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
             // A reader may stop early. What it does not find at all is passed over.
             let last = entries.last().map(|entry| entry.offset).or(page.offsets.last());
             let seen = entries.iter().map(Peeked::from).collect();
-            if self.show(slot, seen, &mut look) == Room::Full {
+            if self.show(cell, seen, &mut look) == Room::Full {
                 break;
             }
             look.after = last.map(|last| (page.lane, last)).or(look.after);
@@ -95,7 +99,7 @@ impl Shared {
     }
 
     /// Adds messages as far as there is room for them, and reads those whose bytes are not in memory.
-    fn show(&self, slot: &Slot, seen: Vec<Peeked>, look: &mut Look) -> Room {
+    fn show(&self, cell: &QueueCell, seen: Vec<Peeked>, look: &mut Look) -> Room {
         let mut seen = seen.into_iter().peekable();
         while seen.peek().is_some() {
             let (mut part, mut bytes) = (Vec::new(), look.bytes);
@@ -106,17 +110,17 @@ impl Shared {
                 bytes += one.bytes();
                 part.push(one);
             }
-            if part.is_empty() || self.show_part(slot, part, look) == Room::Full {
+            if part.is_empty() || self.show_part(cell, part, look) == Room::Full {
                 return Room::Full;
             }
         }
         Room::Left
     }
 
-    fn show_part(&self, slot: &Slot, part: Vec<Peeked>, look: &mut Look) -> Room {
+    fn show_part(&self, cell: &QueueCell, part: Vec<Peeked>, look: &mut Look) -> Room {
         let cold = part.iter().filter(|one| one.payload.is_none()).map(|one| (one.offset, one.at));
         let cold: Vec<(Offset, Position)> = cold.collect();
-        let mut payloads = self.read_payloads(slot.id, &cold);
+        let mut payloads = self.read_payloads(cell.id, &cold);
         for one in part {
             let payload = one.payload.or_else(|| payloads.remove(&one.offset));
             let bytes = payload.as_ref().map_or(0, Bytes::len);
@@ -136,7 +140,7 @@ impl Shared {
                 charged: 0,
                 payload,
             };
-            look.found.extend(delivery(self, slot, handed));
+            look.found.extend(delivery(self, cell, handed));
         }
         Room::Left
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use nexo_core::batch::BatchKind;
 use nexo_core::message::Durability;
 use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{ChunkId, Entry as QueueEntry, NeedsPage, Queue};
+use nexo_core::queue::{ChunkId, MessageEntry, NeedsPage, Queue};
 use nexo_core::record::{Leave, Pick, Record};
 use nexo_core::topology::{Topology, TopologyRecord};
 use nexo_log::{Damage, Entry, EntryKind, Frame, Log, Recovered};
@@ -19,13 +19,13 @@ use crate::exchanges::TOPOLOGY;
 use crate::frame_batches::batch_of;
 use crate::manifest::{Chunk, Manifest, Snapshot, SnapshotFrame};
 use crate::missing;
-use crate::slot::Slot;
+use crate::queue_cell::QueueCell;
 use crate::unread::Unread;
 
 /// What was in the log.
 #[derive(Debug)]
 pub(crate) struct Restored {
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) cells: Vec<QueueCell>,
     pub(crate) topology: Topology,
     pub(crate) topology_snapshot: Snapshot,
     pub(crate) next_queue: u64,
@@ -474,18 +474,18 @@ impl<'a> Rebuild<'a> {
         // checkpoint knows.
         let plan = self.topology.decide_recovered();
         self.topology.apply(&plan);
-        let slots = self.queues.into_values().map(|mut rebuilt| {
+        let cells = self.queues.into_values().map(|mut rebuilt| {
             rebuilt.queue.finish_recovery();
-            let slot = Slot::new(rebuilt.queue);
-            let mut state = slot.state.lock();
+            let cell = QueueCell::new(rebuilt.queue);
+            let mut state = cell.state.lock();
             state.snapshot = rebuilt.snapshot;
             state.dirty = rebuilt.dirty;
             state.queue.bytes_by_segment(|segment, bytes| self.log.account(segment, bytes as i64));
             drop(state);
-            slot
+            cell
         });
         Restored {
-            slots: slots.collect(),
+            cells: cells.collect(),
             topology: self.topology,
             topology_snapshot: self.topology_snapshot,
             next_queue: self.next_queue,
@@ -514,7 +514,7 @@ fn drop_lost_segment(queue: &mut Queue, segment: SegmentId, chunks: &[ChunkId]) 
     let at = Position { segment, byte: 0 };
     let before = queue.figures(Timestamp(0)).totals.damaged;
     while let Some(page) = queue.page_in_segment(segment) {
-        let entries = page.offsets.iter().map(|offset| QueueEntry::lost(offset, page.lane, at)).collect();
+        let entries = page.offsets.iter().map(|offset| MessageEntry::lost(offset, page.lane, at)).collect();
         if !queue.page_in(&page, entries, Timestamp(0)) {
             break;
         }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use nexo_core::draft::Bundle;
+use nexo_core::draft::PackedBatch;
 use nexo_core::message::Durability;
-use nexo_core::queue::BundlePlan;
+use nexo_core::queue::PackedPlan;
 use nexo_core::record::Record;
 use nexo_core::shared_messages::SharedMessages;
 use nexo_log::{Claim, Patience, Urgency};
@@ -21,8 +21,8 @@ use crate::broker::Broker;
 use crate::error::QueueError;
 use crate::flow::{Evenness, Pacing};
 use crate::handle::QueueHandle;
+use crate::queue_cell::{CellState, QueueCell};
 use crate::shared::{Aftermath, Confirm, Encoded, Shared, Written};
-use crate::slot::{Slot, SlotState};
 
 /// Queues that share one frame. Their locks are held together while messages are copied to the log's buffer; beyond this
 /// they are written again, for the next queues.
@@ -65,17 +65,17 @@ pub enum SharedPush {
 struct Member<'a> {
     /// Its place among those that were named.
     place: usize,
-    slot: &'a Arc<Slot>,
-    state: MutexGuard<'a, SlotState>,
-    plan: BundlePlan,
+    cell: &'a Arc<QueueCell>,
+    state: MutexGuard<'a, CellState>,
+    plan: PackedPlan,
     urgency: Urgency,
 }
 
 impl Broker {
     /// Takes messages that will be [pushed](Self::push_shared) to several queues.
     #[must_use]
-    pub fn share(&self, bundle: Bundle) -> SharedMessages {
-        SharedMessages::new(bundle, &self.shared.shared_memory)
+    pub fn share(&self, packed: PackedBatch) -> SharedMessages {
+        SharedMessages::new(packed, &self.shared.shared_memory)
     }
 
     /// Pushes messages to several queues, at most [`share_queues_max`]; does not wait for the disk. Says for each what
@@ -91,10 +91,10 @@ impl Broker {
         pacing: Pacing,
     ) -> Result<Vec<SharedPush>, QueueError> {
         let count = messages.len();
-        let slots: Vec<&Arc<Slot>> = queues.iter().map(|queue| &queue.slot).collect();
+        let cells: Vec<&Arc<QueueCell>> = queues.iter().map(|queue| &queue.cell).collect();
         let pushed = self
             .shared
-            .off_runtime_if_oversize(messages.bytes(), || self.shared.push_shared(&slots, messages, pacing));
+            .off_runtime_if_oversize(messages.bytes(), || self.shared.push_shared(&cells, messages, pacing));
         match &pushed {
             Ok(pushed) => {
                 let taken = pushed.iter().filter(|push| matches!(push, SharedPush::Taken { .. })).count();
@@ -120,7 +120,7 @@ impl Shared {
 
     fn push_shared(
         self: &Arc<Self>,
-        slots: &[&Arc<Slot>],
+        cells: &[&Arc<QueueCell>],
         messages: &SharedMessages,
         pacing: Pacing,
     ) -> Result<Vec<SharedPush>, QueueError> {
@@ -132,29 +132,29 @@ impl Shared {
         } else {
             messages
         };
-        let mut outcomes: Vec<SharedPush> = slots.iter().map(|_| SharedPush::Alone).collect();
-        let mut order: Vec<usize> = (0..slots.len()).collect();
-        order.sort_unstable_by_key(|place| slots[*place].id);
+        let mut outcomes: Vec<SharedPush> = cells.iter().map(|_| SharedPush::Alone).collect();
+        let mut order: Vec<usize> = (0..cells.len()).collect();
+        order.sort_unstable_by_key(|place| cells[*place].id);
         // A queue that is named twice would be locked twice. It takes the second copy by itself.
-        order.dedup_by_key(|place| slots[*place].id);
+        order.dedup_by_key(|place| cells[*place].id);
         let mut members: Vec<Member<'_>> = Vec::with_capacity(order.len());
         let latest = Instant::now() + LOCK_WAIT_MAX;
         for place in order {
-            let slot = slots[place];
-            let Some(state) = slot.state.try_lock_until(latest) else {
-                return Err(QueueError::Busy { reason: format!("others hold queue '{}'", slot.name) });
+            let cell = cells[place];
+            let Some(state) = cell.state.try_lock_until(latest) else {
+                return Err(QueueError::Busy { reason: format!("others hold queue '{}'", cell.name) });
             };
             if state.deleted {
                 outcomes[place] = SharedPush::Gone;
                 continue;
             }
             // A message of a queue that does not survive a restart is transient, and its stored form says so.
-            let is_fit = asked == Durability::Transient || slot.is_durable();
+            let is_fit = asked == Durability::Transient || cell.is_durable();
             if let Some(plan) = state.queue.decide_shared(messages).filter(|_| is_fit) {
                 let is_awaited = asked == Durability::Durable;
                 let confirm = if is_awaited { Confirm::AsQueue } else { Confirm::Lazily };
                 let urgency = self.urgency(&state, confirm);
-                members.push(Member { place, slot, state, plan, urgency });
+                members.push(Member { place, cell, state, plan, urgency });
             }
         }
         let now = self.clock.now();
@@ -162,9 +162,9 @@ impl Shared {
         let batches: Vec<Record> = members.iter().map(batch).map(Record::Messages).collect();
         let (at, end) = self.append_shared(&members, messages, &batches)?;
         let around = self.surroundings();
-        let mut aftermaths: Vec<(&Arc<Slot>, Aftermath)> = Vec::with_capacity(members.len());
+        let mut aftermaths: Vec<(&Arc<QueueCell>, Aftermath)> = Vec::with_capacity(members.len());
         for (member, batch) in members.into_iter().zip(&batches) {
-            let Member { place, slot, mut state, plan, urgency } = member;
+            let Member { place, cell, mut state, plan, urgency } = member;
             let was_ahead = state.is_ahead(around);
             let evenness = state.pushed(was_ahead, around, messages.len() as u64, pacing);
             for record in plan.reserve.iter().chain([batch]) {
@@ -179,11 +179,11 @@ impl Shared {
                 }
             }
             outcomes[place] = SharedPush::Taken { written, evenness };
-            aftermaths.push((slot, self.follow_up(slot, &mut state, now)));
+            aftermaths.push((cell, self.follow_up(cell, &mut state, now)));
         }
         // Only now: this may take a queue's lock, and the order of locks is that of ids.
-        for (slot, aftermath) in aftermaths {
-            self.finish(slot, aftermath);
+        for (cell, aftermath) in aftermaths {
+            self.finish(cell, aftermath);
         }
         Ok(outcomes)
     }
@@ -199,10 +199,10 @@ impl Shared {
         if messages.durability() == Durability::Durable && !members.is_empty() {
             entries.push(Encoded::store(messages));
             let members = members.iter().zip(batches);
-            entries.extend(members.map(|(member, batch)| Encoded::new(member.slot.id, batch)));
+            entries.extend(members.map(|(member, batch)| Encoded::new(member.cell.id, batch)));
         }
         for member in members.iter().filter(|member| member.state.durable) {
-            entries.extend(member.plan.reserve.iter().map(|record| Encoded::new(member.slot.id, record)));
+            entries.extend(member.plan.reserve.iter().map(|record| Encoded::new(member.cell.id, record)));
         }
         if entries.is_empty() {
             return Ok((Position::default(), None));
@@ -212,7 +212,7 @@ impl Shared {
             self.append(&entries, urgency, Claim::Normal, Patience::Refuse).map_err(|error| match members
                 .first()
             {
-                Some(member) => self.refused_for(&member.slot.name, &error),
+                Some(member) => self.refused_for(&member.cell.name, &error),
                 None => self.refused(&error),
             })?;
         Ok((appended.at, Some(appended.end)))

@@ -22,10 +22,10 @@ use crate::exchanges::Exchanges;
 use crate::flow::Pool;
 use crate::frame_batches::STORE;
 use crate::intake::Intake;
-use crate::keeper::Keeper;
 use crate::mailbox::{Deliveries, Mailbox};
+use crate::maintenance::Maintenance;
 use crate::options::BrokerOptions;
-use crate::slot::{Slot, SlotState};
+use crate::queue_cell::{CellState, QueueCell};
 use crate::threads::Threads;
 use crate::timer::Timer;
 use crate::traffic::{AllTraffic, Protocol, Traffic};
@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,
-    pub(crate) keeper: Keeper,
+    pub(crate) maintenance: Maintenance,
     /// Held while the catalog changes, and while a checkpoint notes where it begins and which queues there are: a queue
     /// must be in the records after it, or among those it knows. Who holds it does not wait: not for the disk, nor for a
     /// queue.
@@ -155,27 +155,27 @@ impl Shared {
     /// If the queue has been deleted.
     pub(crate) fn with<R>(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
-        change: impl FnOnce(&mut SlotState, Timestamp) -> R,
+        cell: &Arc<QueueCell>,
+        change: impl FnOnce(&mut CellState, Timestamp) -> R,
     ) -> Result<R, QueueError> {
-        let mut state = slot.state.lock();
+        let mut state = cell.state.lock();
         if state.deleted {
-            return Err(not_found(&slot.name));
+            return Err(not_found(&cell.name));
         }
         let now = self.clock.now();
         let result = change(&mut state, now);
-        let aftermath = self.follow_up(slot, &mut state, now);
+        let aftermath = self.follow_up(cell, &mut state, now);
         drop(state);
-        self.finish(slot, aftermath);
+        self.finish(cell, aftermath);
         Ok(result)
     }
 
     /// Runs `change` on two queues at once, always locking the lower id first.
     pub(crate) fn with_both<R>(
         self: &Arc<Self>,
-        one: &Arc<Slot>,
-        other: &Arc<Slot>,
-        change: impl FnOnce(&mut SlotState, &mut SlotState, Timestamp) -> R,
+        one: &Arc<QueueCell>,
+        other: &Arc<QueueCell>,
+        change: impl FnOnce(&mut CellState, &mut CellState, Timestamp) -> R,
     ) -> Result<R, QueueError> {
         debug_assert_ne!(one.id, other.id, "two locks need two queues");
         let (mut one_state, mut other_state) = if one.id < other.id {
@@ -186,9 +186,9 @@ impl Shared {
             let second = one.state.lock();
             (second, first)
         };
-        for (state, slot) in [(&one_state, one), (&other_state, other)] {
+        for (state, cell) in [(&one_state, one), (&other_state, other)] {
             if state.deleted {
-                return Err(not_found(&slot.name));
+                return Err(not_found(&cell.name));
             }
         }
         let now = self.clock.now();
@@ -202,9 +202,9 @@ impl Shared {
     }
 
     /// The timer's call: a deadline of this queue has come.
-    pub(crate) fn wake_queue(self: &Arc<Self>, slot: &Arc<Slot>, at: Timestamp) {
+    pub(crate) fn wake_queue(self: &Arc<Self>, cell: &Arc<QueueCell>, at: Timestamp) {
         // A queue that was deleted needs nothing any more.
-        let _ = self.with(slot, |state, _| {
+        let _ = self.with(cell, |state, _| {
             if state.armed.is_some_and(|armed| armed <= at) {
                 state.armed = None;
             }
@@ -217,7 +217,7 @@ impl Shared {
     /// If the log does not take them; then nothing has changed.
     pub(crate) fn commit(
         &self,
-        state: &mut SlotState,
+        state: &mut CellState,
         records: &[Record],
         urgency: Urgency,
         claim: Claim,
@@ -242,12 +242,12 @@ impl Shared {
     }
 
     /// Applies a record without writing it down: it names only transient messages.
-    pub(crate) fn apply_unwritten(&self, state: &mut SlotState, record: &Record) -> Applied {
+    pub(crate) fn apply_unwritten(&self, state: &mut CellState, record: &Record) -> Applied {
         self.apply(state, Position::default(), record)
     }
 
     /// Applies a record that was just decided.
-    pub(crate) fn apply(&self, state: &mut SlotState, at: Position, record: &Record) -> Applied {
+    pub(crate) fn apply(&self, state: &mut CellState, at: Position, record: &Record) -> Applied {
         let applied = state.queue.apply(at, record).expect("a decision names only messages in memory");
         self.note_usage(state);
         applied
@@ -264,15 +264,15 @@ impl Shared {
         self.log.append_with(&refs, urgency, claim, patience)
     }
 
-    /// Tells the log what a queue keeps alive, and the keeper if much has been let go.
-    pub(crate) fn note_usage(&self, state: &mut SlotState) {
+    /// Tells the log what a queue keeps alive, and maintenance if much has been let go.
+    pub(crate) fn note_usage(&self, state: &mut CellState) {
         let mut freed = 0;
         for (segment, bytes) in state.queue.drain_usage() {
             self.log.account(segment, bytes);
             freed += bytes.min(0).unsigned_abs();
         }
         if freed > 0 {
-            self.keeper.note_freed(freed, self.options.segment_bytes.into());
+            self.maintenance.note_freed(freed, self.options.segment_bytes.into());
         }
     }
 
@@ -299,7 +299,7 @@ impl Shared {
     }
 
     /// How urgent a change to this queue is, if somebody waits for it.
-    pub(crate) fn urgency(&self, state: &SlotState, confirm: Confirm) -> Urgency {
+    pub(crate) fn urgency(&self, state: &CellState, confirm: Confirm) -> Urgency {
         let mode = match state.queue.config().sync {
             SyncMode::Inherit => self.options.sync,
             own => own,
@@ -323,10 +323,10 @@ impl Shared {
         }
     }
 
-    /// The same, and the keeper is told if it was for want of space.
+    /// The same, and maintenance is told if it was for want of space.
     pub(crate) fn refused(&self, error: &AppendError) -> QueueError {
         if matches!(error, AppendError::Full { .. }) {
-            self.keeper.note_full();
+            self.maintenance.note_full();
         }
         Self::unavailable(error)
     }
@@ -354,9 +354,9 @@ impl Shared {
     /// Why nothing new is written for want of space, if so.
     pub(crate) fn want_of_space(&self) -> Option<String> {
         match self.log.health() {
-            nexo_log::Health::Full { reason } => Some(format!("the disk is full: {reason}")),
-            nexo_log::Health::Ok => self.room.shortage(&self.clock),
-            nexo_log::Health::Failed { .. } => None,
+            nexo_log::LogHealth::Full { reason } => Some(format!("the disk is full: {reason}")),
+            nexo_log::LogHealth::Ok => self.room.shortage(&self.clock),
+            nexo_log::LogHealth::Failed { .. } => None,
         }
     }
 
@@ -372,8 +372,8 @@ impl Shared {
     /// What time brings, what is too much, who gets what: until nothing is left to do now.
     pub(crate) fn follow_up(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
-        state: &mut SlotState,
+        cell: &Arc<QueueCell>,
+        state: &mut CellState,
         now: Timestamp,
     ) -> Aftermath {
         let mut aftermath = Aftermath::default();
@@ -389,7 +389,7 @@ impl Shared {
         let delivered: usize = deliveries.batches.iter().map(|(_, messages)| messages.len()).sum();
         if delivered > 0 {
             self.delivered.fetch_add(delivered as u64, Ordering::Relaxed);
-            state.delivered(self.surroundings(), &slot.gate, delivered as u64);
+            state.delivered(self.surroundings(), &cell.gate, delivered as u64);
         }
         // Under the lock, so that a consumer gets its messages in the order in which they were handed out.
         for (mailbox, messages) in deliveries.batches {
@@ -403,7 +403,7 @@ impl Shared {
         let again = match outcome {
             Ok(more) => more.then_some(now),
             Err(error) => {
-                tracing::debug!(queue = %slot.name, %error, "a record could not be written; trying again later");
+                tracing::debug!(queue = %cell.name, %error, "a record could not be written; trying again later");
                 Some(now.plus(if error == AppendError::Busy { RETRY_BUSY } else { RETRY }))
             }
         };
@@ -417,7 +417,7 @@ impl Shared {
             && state.armed.is_none_or(|armed| at < armed)
         {
             state.armed = Some(at);
-            self.timer.set(slot, at);
+            self.timer.set(cell, at);
         }
         if !state.paging {
             aftermath.pages = state.queue.wanted_pages();
@@ -440,7 +440,7 @@ impl Shared {
     /// One round; says whether another may find more to do.
     fn follow_up_once(
         &self,
-        state: &mut SlotState,
+        state: &mut CellState,
         now: Timestamp,
         aftermath: &mut Aftermath,
         deliveries: &mut Deliveries,
@@ -458,7 +458,7 @@ impl Shared {
         }
         let Some(dispatch) = state.queue.decide_dispatch(now, BATCH) else {
             // What nobody took although it was only for those who wait.
-            let gone = state.queue.decide_fleeting(now);
+            let gone = state.queue.decide_ttl_zero(now);
             if let Err(error) = self.commit_if(state, &gone.records, gone.durable) {
                 state.queue.undo_due(&gone.records);
                 return Err(error);
@@ -501,9 +501,9 @@ impl Shared {
     }
 
     /// Writes down leases for which there was no room when they were given, as far as there is by now.
-    fn write_leases(&self, state: &mut SlotState) {
+    fn write_leases(&self, state: &mut CellState) {
         // Thousands of leases would be encoded in vain with every change to the queue.
-        if !state.queue.has_unwritten_leases() || self.log.health() != nexo_log::Health::Ok {
+        if !state.queue.has_unwritten_leases() || self.log.health() != nexo_log::LogHealth::Ok {
             return;
         }
         let records = state.queue.decide_unwritten_leases(BATCH);
@@ -511,7 +511,7 @@ impl Shared {
         let _ = self.commit(state, &records, Urgency::Lazy, Claim::Normal, Patience::RefuseLast);
     }
 
-    fn commit_if(&self, state: &mut SlotState, records: &[Record], durable: bool) -> Result<(), AppendError> {
+    fn commit_if(&self, state: &mut CellState, records: &[Record], durable: bool) -> Result<(), AppendError> {
         if records.is_empty() {
             return Ok(());
         }
@@ -525,26 +525,26 @@ impl Shared {
         Ok(())
     }
 
-    pub(crate) fn finish(self: &Arc<Self>, slot: &Arc<Slot>, aftermath: Aftermath) {
+    pub(crate) fn finish(self: &Arc<Self>, cell: &Arc<QueueCell>, aftermath: Aftermath) {
         for (mailbox, number, messages) in aftermath.cold {
-            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            let read = move || shared.read_delivery(&slot, &mailbox, number, messages);
+            let (shared, cell) = (Arc::clone(self), Arc::clone(cell));
+            let read = move || shared.read_delivery(&cell, &mailbox, number, messages);
             self.workers.spawn(Work::Deliver, read);
         }
-        self.bury_soon(slot, aftermath.deaths);
+        self.dead_letter_soon(cell, aftermath.deaths);
         if !aftermath.pages.is_empty() {
-            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(Work::Deliver, move || shared.load_pages(&slot, &aftermath.pages));
+            let (shared, cell) = (Arc::clone(self), Arc::clone(cell));
+            self.workers.spawn(Work::Deliver, move || shared.load_pages(&cell, &aftermath.pages));
         }
         if aftermath.expired {
-            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
+            let (shared, cell) = (Arc::clone(self), Arc::clone(cell));
             self.workers.spawn(Work::Chore, move || {
-                shared.delete_unused(&slot, |state, now| expires_at(state).is_some_and(|at| at <= now))
+                shared.delete_unused(&cell, |state, now| expires_at(state).is_some_and(|at| at <= now))
             });
         }
     }
 
-    fn note_memory(&self, state: &mut SlotState) {
+    fn note_memory(&self, state: &mut CellState) {
         let memory = state.queue.memory_bytes();
         let change = memory as i64 - state.memory_bytes as i64;
         state.memory_bytes = memory;
@@ -557,7 +557,7 @@ impl Shared {
     /// Messages take more memory than before, or may take less.
     pub(crate) fn note_if_pressed(&self) {
         if self.under_pressure() {
-            self.keeper.note_pressure();
+            self.maintenance.note_pressure();
         }
     }
 
@@ -587,14 +587,14 @@ impl Shared {
 impl Drop for Shared {
     /// A broker that is dropped without being shut down is as one that crashed, but its threads end.
     fn drop(&mut self) {
-        self.keeper.stop();
+        self.maintenance.stop();
         self.timer.stop();
         self.workers.stop();
     }
 }
 
 /// When a queue that nobody uses goes, if it ever does.
-fn expires_at(state: &SlotState) -> Option<Timestamp> {
+fn expires_at(state: &CellState) -> Option<Timestamp> {
     let expires = state.queue.config().expires?;
     (state.queue.consumers().0 == 0).then(|| state.last_used.plus(expires))
 }

@@ -14,8 +14,8 @@ use nexo_log::{AppendError, Claim, EntryKind, EntryRef, SegmentUsage, Urgency};
 use nexo_types::{Position, QueueId, SegmentId};
 
 use crate::manifest::{Chunk, Demand, Snapshot, SnapshotFrame};
+use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
-use crate::slot::Slot;
 
 /// The head of a snapshot is written in parts of at most this, so that it fits into any segment.
 const PART_BYTES: usize = 1024 * 1024;
@@ -47,12 +47,12 @@ impl Shared {
     /// queue does not survive a restart.
     pub(crate) fn snapshot_queue(
         &self,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         demand: Demand<'_>,
     ) -> Result<Option<Snapshot>, AppendError> {
         loop {
             let begun = {
-                let mut state = slot.state.lock();
+                let mut state = cell.state.lock();
                 if state.deleted || !state.durable {
                     return Ok(None);
                 }
@@ -71,12 +71,12 @@ impl Shared {
                 Begun { at: self.log.next_position(), head, same, again: again.into_iter().collect() }
             };
             let mut taken = Vec::new();
-            let outcome = self.write_begun(slot, &begun, demand, &mut taken);
+            let outcome = self.write_begun(cell, &begun, demand, &mut taken);
             if let Ok(Outcome::Written(snapshot)) = outcome {
                 return Ok(Some(snapshot));
             }
             {
-                let mut state = slot.state.lock();
+                let mut state = cell.state.lock();
                 state.queue.abandon_snapshot(&taken);
                 state.dirty = true;
             }
@@ -87,26 +87,26 @@ impl Shared {
     /// Writes a snapshot that was begun; `taken` gets the chunks that the queue gave for it.
     fn write_begun(
         &self,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         begun: &Begun,
         demand: Demand<'_>,
         taken: &mut Vec<ChunkId>,
     ) -> Result<Outcome, AppendError> {
         let mut written: Vec<(ChunkId, Option<SnapshotFrame>)> = Vec::new();
         loop {
-            let slice = slot.state.lock().queue.next_chunks(SLICE_CHUNKS, SLICE_MESSAGES);
+            let slice = cell.state.lock().queue.next_chunks(SLICE_CHUNKS, SLICE_MESSAGES);
             let Some(slice) = slice else { return Ok(Outcome::Cancelled) };
             taken.extend(slice.chunks.iter().map(|(chunk, _)| *chunk));
             for (chunk, bytes) in slice.chunks {
-                let frame = if bytes.is_empty() { None } else { Some(self.write_frame(slot.id, &bytes)?) };
+                let frame = if bytes.is_empty() { None } else { Some(self.write_frame(cell.id, &bytes)?) };
                 written.push((chunk, frame));
             }
             if !slice.more {
                 break;
             }
         }
-        let head = self.write_parts(slot.id, &begun.head)?;
-        let mut state = slot.state.lock();
+        let head = self.write_parts(cell.id, &begun.head)?;
+        let mut state = cell.state.lock();
         let snapshot = &mut state.snapshot;
         snapshot.at = begun.at;
         snapshot.head_copy = if begun.same { snapshot.kept_head(demand) } else { Vec::new() };
@@ -138,7 +138,7 @@ impl Shared {
     fn write_frame(&self, queue: QueueId, payload: &[u8]) -> Result<SnapshotFrame, AppendError> {
         let entry = EntryRef { queue, kind: EntryKind::Snapshot, spans: &[], payload };
         let appended = self.log.append(&[entry], Urgency::Lazy, Claim::Checkpoint)?;
-        Ok(SnapshotFrame { at: appended.at, bytes: self.keeper.note_own(&appended) })
+        Ok(SnapshotFrame { at: appended.at, bytes: self.maintenance.note_own(&appended) })
     }
 
     /// Segments of which little is alive: messages, or snapshots that are still in use.
@@ -150,8 +150,8 @@ impl Shared {
             }
         };
         add(&self.topology_snapshot());
-        for slot in self.catalog.all() {
-            add(&slot.state.lock().snapshot);
+        for cell in self.catalog.all() {
+            add(&cell.state.lock().snapshot);
         }
         let is_sparse = |segment: &SegmentUsage| {
             let live = segment.live_bytes + snapshots.get(&segment.id).copied().unwrap_or(0);

@@ -14,9 +14,9 @@ use crate::error::QueueError;
 use crate::handle::SETTLE_SLICE;
 use crate::mailbox::{Mailbox, charged};
 use crate::owed::SocketState;
+use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
 use crate::shared::Shared;
-use crate::slot::{Slot, SlotState};
 use crate::traffic::Protocol;
 use crate::workers::Work;
 
@@ -31,7 +31,7 @@ const PULLED_OVERHEAD_BYTES: u64 = 512;
 #[derive(Debug)]
 pub struct Subscription {
     shared: Arc<Shared>,
-    slot: Arc<Slot>,
+    cell: Arc<QueueCell>,
     mailbox: Arc<Mailbox>,
     id: ConsumerId,
     kind: Kind,
@@ -56,18 +56,18 @@ impl Subscription {
     /// Adds a consumer to a queue.
     pub(crate) fn start(
         shared: &Arc<Shared>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         terms: Terms,
         credit: u32,
         kind: Kind,
     ) -> Result<Self, QueueError> {
-        Self::start_sharing(shared, slot, terms, credit, None, Arc::default(), kind)
+        Self::start_sharing(shared, cell, terms, credit, None, Arc::default(), kind)
     }
 
     /// Takes up to `max` messages for a single answer, of which so many bytes are wanted.
     pub(crate) fn pull(
         shared: &Arc<Shared>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         terms: Terms,
         max: u32,
         bytes_max: Option<usize>,
@@ -76,13 +76,13 @@ impl Subscription {
             let bytes = bytes as u64 + u64::from(max) * PULLED_OVERHEAD_BYTES;
             Arc::new(Allowance::new(bytes, Arc::clone(&shared.outgoing)))
         });
-        Self::begin(shared, slot, terms, max, None, (Arc::default(), allowance), Kind::Pull)
+        Self::begin(shared, cell, terms, max, None, (Arc::default(), allowance), Kind::Pull)
     }
 
     /// As [`Self::start`], with a limit that other consumers share, and a socket of which is known whether it takes more.
     pub(crate) fn start_sharing(
         shared: &Arc<Shared>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         terms: Terms,
         credit: u32,
         limit: Option<Arc<SharedCredit>>,
@@ -90,12 +90,12 @@ impl Subscription {
         kind: Kind,
     ) -> Result<Self, QueueError> {
         let allowance = Allowance::new(limits::CONSUMER_BYTES_MAX, Arc::clone(&shared.outgoing));
-        Self::begin(shared, slot, terms, credit, limit, (socket, Some(Arc::new(allowance))), kind)
+        Self::begin(shared, cell, terms, credit, limit, (socket, Some(Arc::new(allowance))), kind)
     }
 
     fn begin(
         shared: &Arc<Shared>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         terms: Terms,
         credit: u32,
         limit: Option<Arc<SharedCredit>>,
@@ -104,7 +104,7 @@ impl Subscription {
     ) -> Result<Self, QueueError> {
         let id = shared.new_consumer_id();
         let mailbox = Arc::new(Mailbox::new(id, terms.settle, socket, allowance.clone()));
-        shared.with(slot, |state, _| {
+        shared.with(cell, |state, _| {
             state.mailboxes.0.insert(id, Arc::clone(&mailbox));
             match limit {
                 Some(limit) => state.queue.add_sharing_consumer(id, terms, credit, limit),
@@ -114,8 +114,8 @@ impl Subscription {
                 state.queue.set_allowance(id, allowance);
             }
         })?;
-        let (shared, slot) = (Arc::clone(shared), Arc::clone(slot));
-        Ok(Self { shared, slot, mailbox, id, kind, protocol: None, taken_bytes: 0 })
+        let (shared, cell) = (Arc::clone(shared), Arc::clone(cell));
+        Ok(Self { shared, cell, mailbox, id, kind, protocol: None, taken_bytes: 0 })
     }
 
     /// Counts deliveries for `protocol`.
@@ -189,9 +189,9 @@ impl Subscription {
             loop {
                 let stirred = self.mailbox.stirred();
                 let reading = self.mailbox.is_waiting_for_log() || {
-                    let state = self.slot.state.lock();
+                    let state = self.cell.state.lock();
                     // What cannot be read now may take for ever.
-                    let is_stuck = self.shared.unreadable.is_postponed(self.slot.id);
+                    let is_stuck = self.shared.unreadable.is_postponed(self.cell.id);
                     (state.paging || state.unfinished) && !state.deleted && !is_stuck
                 };
                 if self.mailbox.len() >= max || !reading || self.mailbox.is_closed() {
@@ -207,7 +207,7 @@ impl Subscription {
     /// Ends the subscription, and gives what had been handed to it by then; nothing is handed to it afterwards. What must
     /// first be read from the log is waited for, within reason.
     pub async fn close(mut self) -> Vec<Handed> {
-        let left = self.shared.with(&self.slot, |state, now| {
+        let left = self.shared.with(&self.cell, |state, now| {
             self.leave(state, now);
             self.mailbox.close();
         });
@@ -225,7 +225,7 @@ impl Subscription {
     }
 
     /// From now on the queue does not know this consumer. Called under its lock.
-    fn leave(&self, state: &mut SlotState, now: Timestamp) {
+    fn leave(&self, state: &mut CellState, now: Timestamp) {
         state.queue.remove_consumer(self.id);
         state.mailboxes.0.remove(&self.id);
         state.last_used = now;
@@ -234,12 +234,12 @@ impl Subscription {
     /// Asks for this many more messages.
     pub fn add_credit(&self, credit: u32) {
         // A queue that was deleted has no more to give.
-        let _ = self.shared.with(&self.slot, |state, _| state.queue.add_credit(self.id, credit));
+        let _ = self.shared.with(&self.cell, |state, _| state.queue.add_credit(self.id, credit));
     }
 
     /// Asks for no more messages than these.
     pub(crate) fn stop_credit(&self) {
-        let _ = self.shared.with(&self.slot, |state, _| state.queue.set_credit(self.id, 0));
+        let _ = self.shared.with(&self.cell, |state, _| state.queue.set_credit(self.id, 0));
     }
 
     /// Leaves in `taken` only what fits into `bytes_max`, but at least one message; the rest goes back as if it had
@@ -255,7 +255,7 @@ impl Subscription {
             return;
         }
         let rest: Vec<(Offset, u32)> = taken.drain(kept..).map(|one| (one.offset, one.attempt)).collect();
-        let _ = self.shared.with(&self.slot, |state, now| {
+        let _ = self.shared.with(&self.cell, |state, now| {
             let (_, plan) = state.queue.decide_return(now, &rest, ReturnCause::Undelivered);
             self.give_back(state, &plan.records, plan.durable, (&rest, Settle::Undelivered));
         });
@@ -276,31 +276,31 @@ impl Subscription {
     fn open(&self, handed: Vec<Handed>) -> Vec<Delivery> {
         let handed = self.in_time(handed);
         let mut deliveries = Vec::with_capacity(handed.len());
-        deliveries.extend(handed.into_iter().filter_map(|one| delivery(&self.shared, &self.slot, one)));
+        deliveries.extend(handed.into_iter().filter_map(|one| delivery(&self.shared, &self.cell, one)));
         deliveries
     }
 }
 
 /// A message in the form its consumer sees.
-pub(crate) fn delivery(shared: &Shared, slot: &Slot, handed: Handed) -> Option<Delivery> {
+pub(crate) fn delivery(shared: &Shared, cell: &QueueCell, handed: Handed) -> Option<Delivery> {
     let payload = handed.payload?;
     let message = match StoredMessage::parse(&payload) {
         Ok(message) => message,
         Err(error) => {
-            tracing::error!(queue = %slot.name, offset = %handed.offset, %error, "a stored message cannot be read");
+            tracing::error!(queue = %cell.name, offset = %handed.offset, %error, "a stored message cannot be read");
             return None;
         }
     };
     Some(Delivery {
-        queue: slot.id,
-        queue_name: slot.name.clone(),
+        queue: cell.id,
+        queue_name: cell.name.clone(),
         offset: handed.offset,
         attempt: handed.attempts,
         enqueued_at: handed.enqueued_at,
         lease_until: handed.until,
         granted_at: handed.granted_at,
-        scribe: (message.properties.format == PropertyFormat::Amqp)
-            .then(|| shared.options.scribe.clone())
+        property_codec: (message.properties.format == PropertyFormat::Amqp)
+            .then(|| shared.options.property_codec.clone())
             .flatten(),
         message,
     })
@@ -308,7 +308,7 @@ pub(crate) fn delivery(shared: &Shared, slot: &Slot, handed: Handed) -> Option<D
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let ended = self.shared.with(&self.slot, |state, now| {
+        let ended = self.shared.with(&self.cell, |state, now| {
             // What is in the mailbox never reached the consumer, so it does not count as an attempt.
             let unseen: Vec<(Offset, u32)> =
                 self.mailbox.drain().iter().map(|handed| (handed.offset, handed.attempts)).collect();
@@ -324,17 +324,17 @@ impl Drop for Subscription {
         let Ok(held) = ended else { return };
         // Each slice under a lock of its own: it may have held a million.
         for slice in held.chunks(SETTLE_SLICE) {
-            let returned = self.shared.with(&self.slot, |state, now| {
+            let returned = self.shared.with(&self.cell, |state, now| {
                 let (_, plan) = state.queue.decide_return(now, slice, ReturnCause::SessionEnd);
                 self.give_back(state, &plan.records, plan.durable, (slice, Settle::Requeue));
                 plan.deaths
             });
             let Ok(deaths) = returned else { return };
-            self.shared.bury_soon(&self.slot, deaths);
+            self.shared.dead_letter_soon(&self.cell, deaths);
         }
-        if self.kind != Kind::Pull && self.slot.state.lock().is_left_alone() {
-            let (shared, slot) = (Arc::clone(&self.shared), Arc::clone(&self.slot));
-            let delete = move || shared.delete_unused(&slot, |state, _| state.is_left_alone());
+        if self.kind != Kind::Pull && self.cell.state.lock().is_left_alone() {
+            let (shared, cell) = (Arc::clone(&self.shared), Arc::clone(&self.cell));
+            let delete = move || shared.delete_unused(&cell, |state, _| state.is_left_alone());
             self.shared.workers.spawn(Work::Chore, delete);
         }
     }
@@ -343,7 +343,7 @@ impl Drop for Subscription {
 impl Subscription {
     fn give_back(
         &self,
-        state: &mut SlotState,
+        state: &mut CellState,
         records: &[Record],
         durable: bool,
         (held, what): (&[(Offset, u32)], Settle),
@@ -359,7 +359,7 @@ impl Subscription {
             self.shared.commit(state, records, Urgency::Lazy, Claim::Reserved, Patience::RefuseLast)
         {
             // They stay leased until there is room; a lease of a connection has no end of its own.
-            let (queue, messages) = (&self.slot.name, held.len());
+            let (queue, messages) = (&self.cell.name, held.len());
             if error == AppendError::Busy {
                 let unwritten_bytes = self.shared.log.unwritten().0;
                 tracing::debug!(%queue, messages, unwritten_bytes, "messages of a consumer that left are returned soon: the disk is behind");
@@ -367,7 +367,7 @@ impl Subscription {
                 tracing::warn!(%queue, messages, %error, "messages of a consumer that left cannot be returned now; it is tried again");
             }
             state.unsettled.keep(held, what, None);
-            self.shared.keeper.note_stuck(&self.slot);
+            self.shared.maintenance.note_stuck(&self.cell);
         }
     }
 }

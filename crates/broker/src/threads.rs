@@ -1,4 +1,4 @@
-//! The broker's own threads, and which of them has panicked. Without the timer no delay ends, without the keeper no disk
+//! The broker's own threads, and which of them has panicked. Without the timer no delay ends, without maintenance no disk
 //! space is given back: health must say so.
 
 use std::panic::{self, AssertUnwindSafe};
@@ -109,13 +109,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn health_knows_that_the_keeper_has_panicked() {
+    async fn health_knows_that_maintenance_has_panicked() {
         let (broker, queue) = with_queue().await;
-        broker.shared.threads.ask_to_panic("nexo-keeper");
+        broker.shared.threads.ask_to_panic("nexo-maintain");
         for _ in 0..100 {
             broker.push(&queue, vec![NewMessage::new(vec![0; 1000])]).await.unwrap();
         }
-        assert!(unhealthy(&broker).await.contains("'nexo-keeper'"));
+        assert!(unhealthy(&broker).await.contains("'nexo-maintain'"));
         broker.shutdown().await;
     }
 

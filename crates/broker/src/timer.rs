@@ -11,8 +11,8 @@ use nexo_types::{QueueId, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
 use crate::clock::Clock;
+use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
-use crate::slot::Slot;
 
 const NAME: &str = "nexo-timer";
 /// Longest sleep: a moment that never comes must not overflow the system's clock.
@@ -28,7 +28,7 @@ pub(crate) struct Timer {
 #[derive(Debug, Default)]
 struct State {
     /// One for each queue that has a deadline, in the order of their times.
-    alarms: BTreeMap<(Timestamp, QueueId), Weak<Slot>>,
+    alarms: BTreeMap<(Timestamp, QueueId), Weak<QueueCell>>,
     times: HashMap<QueueId, Timestamp, RandomState>,
     stopping: bool,
     thread: Option<JoinHandle<()>>,
@@ -44,13 +44,13 @@ impl Timer {
     }
 
     /// Wakes the queue at this moment, and at no other.
-    pub(crate) fn set(&self, slot: &Arc<Slot>, at: Timestamp) {
+    pub(crate) fn set(&self, cell: &Arc<QueueCell>, at: Timestamp) {
         let mut state = self.state.lock();
         let earliest = state.alarms.first_key_value().is_none_or(|((first, _), _)| at < *first);
-        if let Some(before) = state.times.insert(slot.id, at) {
-            state.alarms.remove(&(before, slot.id));
+        if let Some(before) = state.times.insert(cell.id, at) {
+            state.alarms.remove(&(before, cell.id));
         }
-        state.alarms.insert((at, slot.id), Arc::downgrade(slot));
+        state.alarms.insert((at, cell.id), Arc::downgrade(cell));
         if earliest {
             self.wake.notify_one();
         }
@@ -77,16 +77,16 @@ impl Timer {
             let Some(shared) = shared.upgrade() else { return };
             #[cfg(test)]
             shared.threads.panic_if_asked(NAME);
-            for (at, slot) in due {
-                if let Some(slot) = slot.upgrade() {
-                    shared.wake_queue(&slot, at);
+            for (at, cell) in due {
+                if let Some(cell) = cell.upgrade() {
+                    shared.wake_queue(&cell, at);
                 }
             }
         }
     }
 
     /// Sleeps until something is due or the timer stops; gives back what is due.
-    fn next(&self, clock: &Clock) -> Option<Vec<(Timestamp, Weak<Slot>)>> {
+    fn next(&self, clock: &Clock) -> Option<Vec<(Timestamp, Weak<QueueCell>)>> {
         let mut state = self.state.lock();
         loop {
             if state.stopping {
@@ -95,10 +95,10 @@ impl Timer {
             let now = clock.now();
             let mut due = Vec::new();
             while state.alarms.first_key_value().is_some_and(|((at, _), _)| *at <= now)
-                && let Some(((at, queue), slot)) = state.alarms.pop_first()
+                && let Some(((at, queue), cell)) = state.alarms.pop_first()
             {
                 state.times.remove(&queue);
-                due.push((at, slot));
+                due.push((at, cell));
             }
             if !due.is_empty() {
                 return Some(due);

@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 
 use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{Entry, NeedsPage, PageRequest, Queue};
+use nexo_core::queue::{MessageEntry, NeedsPage, PageRequest, Queue};
 use nexo_core::record::{Leave, Pick, Record};
 use nexo_log::{Log, ReadError};
 use nexo_types::{Offset, Position, Priority, QueueId, Timestamp};
@@ -133,7 +133,7 @@ impl Unread {
         log: &Log,
         id: QueueId,
         page: &PageRequest,
-        entries: &mut [Entry],
+        entries: &mut [MessageEntry],
     ) -> Result<(), ReadError> {
         if entries.iter().all(|entry| entry.payload.is_some()) {
             return Ok(());

@@ -11,9 +11,9 @@ use nexo_types::Offset;
 use crate::error::QueueError;
 use crate::handle::{SETTLE_SLICE, decide_settle};
 use crate::messages::settle_patience;
+use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
 use crate::shared::{Confirm, Shared};
-use crate::slot::{Slot, SlotState};
 use crate::traffic::Protocol;
 
 /// Slices of what is left to do. Each message is leased, so there are no more of them than messages in flight.
@@ -38,22 +38,22 @@ impl Shared {
     /// Settles what could not be settled before. Messages that are dead because of it are marked.
     ///
     /// # Errors
-    /// If the queue is gone, or there is no room. What could not be written down is left, and the keeper tries again.
-    pub(crate) fn settle_again(self: &Arc<Self>, slot: &Arc<Slot>) -> Result<(), QueueError> {
+    /// If the queue is gone, or there is no room. What could not be written down is left, and maintenance tries again.
+    pub(crate) fn settle_again(self: &Arc<Self>, cell: &Arc<QueueCell>) -> Result<(), QueueError> {
         loop {
-            match self.with(slot, |state, _| self.settle_slice_again(state))? {
+            match self.with(cell, |state, _| self.settle_slice_again(state))? {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) => {
-                    self.keeper.note_stuck(slot);
-                    return Err(self.refused_for(&slot.name, &error));
+                    self.maintenance.note_stuck(cell);
+                    return Err(self.refused_for(&cell.name, &error));
                 }
             }
         }
     }
 
     /// Settles one slice, and says whether more is left.
-    fn settle_slice_again(&self, state: &mut SlotState) -> Result<bool, AppendError> {
+    fn settle_slice_again(&self, state: &mut CellState) -> Result<bool, AppendError> {
         let Some((held, what, protocol)) = state.unsettled.0.pop_front() else { return Ok(false) };
         let (decided, acked) = decide_settle(&mut state.queue, self.clock.now(), &held, what);
         if let Err(error) = self.commit_verdict(
@@ -93,17 +93,17 @@ mod tests {
         let request = PopRequest { max: count, wait: Millis::ZERO, visibility: None, bytes_max: None };
         let held = broker.pop(&queue, request).await.unwrap();
         let held: Vec<(Offset, u32)> = held.iter().map(|one| (one.offset, one.attempt)).collect();
-        let slot = broker.shared.catalog.get(&queue).unwrap();
-        slot.state.lock().unsettled.keep(&held, Settle::Ack, None);
+        let cell = broker.shared.catalog.get(&queue).unwrap();
+        cell.state.lock().unsettled.keep(&held, Settle::Ack, None);
         let settle_slice = || {
-            let mut state = slot.state.lock();
+            let mut state = cell.state.lock();
             let more = broker.shared.settle_slice_again(&mut state).unwrap();
             (more, state.queue.in_flight())
         };
         assert_eq!(settle_slice(), (true, SETTLE_SLICE + 1));
         assert_eq!(settle_slice(), (true, 1));
-        slot.state.lock().unsettled.keep(&held[..1], Settle::Ack, None);
-        broker.shared.settle_again(&slot).unwrap();
+        cell.state.lock().unsettled.keep(&held[..1], Settle::Ack, None);
+        broker.shared.settle_again(&cell).unwrap();
         assert_eq!(settle_slice(), (false, 0));
         broker.shutdown().await;
     }

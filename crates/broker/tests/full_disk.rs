@@ -105,7 +105,7 @@ async fn consumers_work_a_full_disk_off_to_the_end() {
     for _ in &pushed {
         let one = pop_one(&broker, &queue).await;
         assert!(seen.insert(one.offset));
-        // A fast consumer may be ahead of the keeper, which frees segments as they become empty.
+        // A fast consumer may be ahead of maintenance, which frees segments as they become empty.
         while let Err(error) = broker.ack(&[one.receipt()]).await.remove(0) {
             assert!(matches!(error, SettleError::Unavailable { .. }), "{error}");
             refused += 1;

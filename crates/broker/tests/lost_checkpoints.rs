@@ -400,7 +400,7 @@ async fn a_message_that_was_copied_forward_is_found_from_an_earlier_checkpoint()
     assert_eq!(judge(&image, &expected, "from an earlier checkpoint").await, Outcome::Whole);
 }
 
-/// As the damage test, but nothing waits for the keeper: whatever it had done when the power went.
+/// As the damage test, but nothing waits for maintenance: whatever it had done when the power went.
 #[tokio::test(flavor = "multi_thread")]
 async fn any_segment_of_a_busy_broker_cut_to_nothing_is_named_or_costs_only_itself() {
     for rounds in [3, 6, 9, 14, 20] {

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use common::*;
 use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
-    Broker, BrokerOptions, DeadLetters, DeathNote, Durability, GroupTake, Headers, LeaseTerms, Letter,
-    ListRequest, NewMessage, Properties, QueueConfig, Scribe, SettleMode, StoredMessage, Terms,
+    Broker, BrokerOptions, DeadLetter, DeadLetters, DeathInfo, Durability, GroupTake, Headers, LeaseTerms,
+    ListRequest, NewMessage, Properties, PropertyCodec, QueueConfig, SettleMode, StoredMessage, Terms,
 };
 use nexo_log::disk::{CutMode, MemoryDisk};
 use nexo_types::{ExchangeName, Millis, QueueName};
@@ -90,13 +90,13 @@ async fn dead_letters_of_a_start_join_those_that_are_there() {
 #[derive(Debug)]
 struct ByKey;
 
-impl Scribe for ByKey {
+impl PropertyCodec for ByKey {
     fn header_source<'a>(&self, _: &'a Properties) -> Box<dyn HeaderSource + 'a> {
         Box::new(NoHeaders)
     }
 
-    fn dead_letter(&self, message: StoredMessage, note: &DeathNote<'_>) -> Letter {
-        Letter {
+    fn dead_letter(&self, message: StoredMessage, note: &DeathInfo<'_>) -> DeadLetter {
+        DeadLetter {
             message: message.into_moved(None),
             routing_keys: note.routing_key.cloned().into_iter().collect(),
         }
@@ -118,7 +118,7 @@ impl Scribe for ByKey {
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_of_a_start_go_where_their_queue_sends_them() {
     let disk = MemoryDisk::new();
-    let options = || BrokerOptions { scribe: Some(Arc::new(ByKey)), ..options() };
+    let options = || BrokerOptions { property_codec: Some(Arc::new(ByKey)), ..options() };
     let broker = open_with(&disk, options());
     let (work, grave) = (name("work"), name("grave"));
     let config = QueueConfig {

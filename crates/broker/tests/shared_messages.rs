@@ -11,8 +11,8 @@ use bytes::Bytes;
 use common::*;
 use nexo_broker::topology::{Binding, Destination};
 use nexo_broker::{
-    Broker, BrokerOptions, Bundle, DeadLetters, Declaration, Durability, Health, NewMessage, Overflow,
-    Pacing, QueueConfig, QueueError, QueueHandle, SharedPush,
+    Broker, BrokerOptions, DeadLetters, Declaration, Durability, Health, NewMessage, Overflow, Pacing,
+    PackedBatch, QueueConfig, QueueError, QueueHandle, SharedPush,
 };
 use nexo_log::disk::{CutMode, Disk, FaultyDisk, GateDisk, MemoryDisk};
 use nexo_types::{ExchangeName, Millis, QueueName};
@@ -41,27 +41,31 @@ fn body(number: usize, len: usize) -> String {
     format!("{number:06}{}", "x".repeat(len))
 }
 
-fn bundle(durability: Durability, texts: &[String]) -> Bundle {
+fn packed(durability: Durability, texts: &[String]) -> PackedBatch {
     // With room for what stands before each, so that no more is kept than is needed.
     let bytes = texts.iter().map(|text| text.len() + HEAD_BYTES).sum();
-    let mut bundle = Bundle::new(durability, bytes, texts.len());
+    let mut packed = PackedBatch::new(durability, bytes, texts.len());
     for text in texts {
-        bundle.push(&NewMessage { durability, ..NewMessage::new(text.clone()) }.as_draft());
+        packed.push(&NewMessage { durability, ..NewMessage::new(text.clone()) }.as_draft());
     }
-    bundle
+    packed
 }
 
 /// Pushes to all queues at once; the outcome for each.
-fn try_push(broker: &Broker, queues: &[QueueName], bundle: Bundle) -> Result<Vec<SharedPush>, QueueError> {
+fn try_push(
+    broker: &Broker,
+    queues: &[QueueName],
+    packed: PackedBatch,
+) -> Result<Vec<SharedPush>, QueueError> {
     let handles: Vec<QueueHandle> = queues.iter().map(|queue| broker.queue(queue).unwrap()).collect();
     let handles: Vec<&QueueHandle> = handles.iter().collect();
-    broker.push_shared(&handles, &broker.share(bundle), Pacing::Unpaced)
+    broker.push_shared(&handles, &broker.share(packed), Pacing::Unpaced)
 }
 
 /// Pushes to all queues at once and waits until that is safe. `false` if the log failed.
 async fn push_all(broker: &Broker, queues: &[QueueName], texts: &[String]) -> bool {
     loop {
-        match try_push(broker, queues, bundle(Durability::Durable, texts)) {
+        match try_push(broker, queues, packed(Durability::Durable, texts)) {
             Ok(outcomes) => {
                 for outcome in outcomes {
                     let SharedPush::Taken { written, .. } = outcome else { panic!("{outcome:?}") };
@@ -86,8 +90,8 @@ async fn memory_of_one_queue() -> (u64, u64) {
     let broker = open(&MemoryDisk::new());
     let queue = with_queues(&broker, 1).await.remove(0);
     let memory = || broker.stats().message_memory_bytes;
-    let mut bundle = Some(bundle(Durability::Durable, &[body(1, 0), body(2, 0)]));
-    let pushed = broker.queue(&queue).unwrap().push_bundle(&mut bundle, Pacing::Unpaced).unwrap();
+    let mut packed = Some(packed(Durability::Durable, &[body(1, 0), body(2, 0)]));
+    let pushed = broker.queue(&queue).unwrap().push_packed(&mut packed, Pacing::Unpaced).unwrap();
     broker.wait_for(pushed.written).await.unwrap();
     let in_use = memory();
     ack(&broker, &pop(&broker, &queue, 9).await).await;
@@ -184,7 +188,7 @@ async fn a_queue_that_must_look_at_messages_is_left_out_and_a_deleted_one_is_tol
     queues.push(queues[0].clone());
     let handles: Vec<QueueHandle> = queues.iter().map(|queue| broker.queue(queue).unwrap()).collect();
     broker.delete_queue(&queues[2]).await.unwrap();
-    let messages = broker.share(bundle(Durability::Durable, &[body(1, 5_000)]));
+    let messages = broker.share(packed(Durability::Durable, &[body(1, 5_000)]));
     let handles: Vec<&QueueHandle> = handles.iter().collect();
     let outcomes = broker.push_shared(&handles, &messages, Pacing::Unpaced).unwrap();
     let said: Vec<&str> = outcomes
@@ -210,7 +214,7 @@ async fn transient_messages_are_shared_in_memory_and_spill_once_when_it_is_short
     let queues = with_queues(&broker, 20).await;
     let push = |number| {
         let texts = [body(number, 100_000)];
-        for outcome in try_push(&broker, &queues, bundle(Durability::Transient, &texts)).unwrap() {
+        for outcome in try_push(&broker, &queues, packed(Durability::Transient, &texts)).unwrap() {
             assert!(matches!(outcome, SharedPush::Taken { .. }), "{outcome:?}");
         }
     };
@@ -450,7 +454,7 @@ async fn a_push_that_would_wait_for_the_disk_holds_no_queue() {
     gate.hold_writes();
     let mut taken = 0;
     let reason = loop {
-        match try_push(&broker, &queues, bundle(Durability::Durable, &[body(taken, 8_000)])) {
+        match try_push(&broker, &queues, packed(Durability::Durable, &[body(taken, 8_000)])) {
             Ok(_) => taken += 1,
             Err(QueueError::Busy { reason }) => break reason,
             Err(error) => panic!("{error:?}"),

@@ -1,11 +1,11 @@
-//! A body that is received where it will be stored. [`Bundle::of_received`](crate::draft::Bundle::of_received) makes the
+//! A body that is received where it will be stored. [`PackedBatch::of_received`](crate::draft::PackedBatch::of_received) makes the
 //! stored form of it by writing what stands before a body into the room that was left for that.
 
 use bytes::BufMut;
 
 use crate::batch::HEAD_BYTES_MAX;
 
-/// A body of this size is worth a bundle of its own. A smaller one is copied to join others.
+/// A body of this size is worth a packed batch of its own. A smaller one is copied to join others.
 const IN_PLACE_BYTES_MIN: usize = 32 << 10;
 /// What stands before a body besides its address and properties takes no more, unless somebody has unusual wishes.
 const HEAD_ROOM_BYTES: usize = HEAD_BYTES_MAX + 512;

@@ -1,6 +1,6 @@
-//! Messages on their way in: borrowed from wherever they came ([`Draft`]), and packed for one queue ([`Bundle`]).
+//! Messages on their way in: borrowed from wherever they came ([`Draft`]), and packed for one queue ([`PackedBatch`]).
 //!
-//! A bundle holds messages in their stored form already, made by whoever took them from a socket. All that is left
+//! A packed batch holds messages in their stored form already, made by whoever took them from a socket. All that is left
 //! to do under the queue's lock is to give them offsets, and its bytes are the ones that the log writes and that
 //! consumers are sent.
 
@@ -113,7 +113,7 @@ impl Draft<'_> {
 
 /// Messages for one queue, alike in durability, in their stored form.
 #[derive(Debug)]
-pub struct Bundle {
+pub struct PackedBatch {
     /// From `start` on room for the head of a batch, then each message behind its length.
     out: Writer,
     start: usize,
@@ -123,8 +123,8 @@ pub struct Bundle {
     has_dedup: bool,
 }
 
-impl Bundle {
-    /// An empty bundle that expects `count` messages of `bytes` bytes in all.
+impl PackedBatch {
+    /// An empty packed batch that expects `count` messages of `bytes` bytes in all.
     #[must_use]
     pub fn new(durability: Durability, bytes: usize, count: usize) -> Self {
         let mut out = Writer::with_capacity(HEAD_BYTES_MAX + bytes.min(BATCH_BYTES_MAX));
@@ -132,7 +132,7 @@ impl Bundle {
         Self { out, start: 0, places: Vec::with_capacity(count), durability, has_dedup: false }
     }
 
-    /// A bundle of one message whose body was received in its place; that of `message` does not count. Nothing joins it.
+    /// A packed batch of one message whose body was received in its place; that of `message` does not count. Nothing joins it.
     ///
     /// # Errors
     /// If there is no room for what stands before the body: the body, as it was.
@@ -159,7 +159,7 @@ impl Bundle {
         })
     }
 
-    /// Whether the message may join. An empty bundle takes any of its durability.
+    /// Whether the message may join. An empty packed batch takes any of its durability.
     #[must_use]
     pub fn has_room(&self, message: &Draft<'_>) -> bool {
         let len = message.address.len() + message.properties.len() + message.body.len();
@@ -169,7 +169,7 @@ impl Bundle {
 
     /// Adds a message for which there is room.
     pub fn push(&mut self, message: &Draft<'_>) {
-        debug_assert!(self.has_room(message), "a bundle is of one durability and no larger than a batch");
+        debug_assert!(self.has_room(message), "a packed is of one durability and no larger than a batch");
         let len = message.encoded_len(message.ttl);
         self.out.reserve(varint::BYTES_MAX + len);
         self.out.u64(len as u64);
@@ -252,17 +252,17 @@ impl Bundle {
         MessageBatch::seal(bytes, self.start, &self.places, first, at)
     }
 
-    /// Makes a bundle of a batch that nobody took.
+    /// Makes a packed batch of a batch that nobody took.
     #[must_use]
     pub fn reopen(batch: &MessageBatch, durability: Durability) -> Self {
-        let mut bundle = Self::new(durability, batch.stored_len(), batch.items().len());
+        let mut packed = Self::new(durability, batch.stored_len(), batch.items().len());
         for item in batch.items() {
-            bundle.push_stored(&batch.payload(item));
+            packed.push_stored(&batch.payload(item));
         }
-        bundle
+        packed
     }
 
-    /// Adds a message in its stored form. It becomes one of the bundle's durability.
+    /// Adds a message in its stored form. It becomes one of the packed batch's durability.
     pub(crate) fn push_stored(&mut self, stored: &[u8]) {
         self.has_dedup |= stored[0] & HAS_DEDUP != 0;
         self.out.reserve(varint::BYTES_MAX + stored.len());
@@ -287,20 +287,20 @@ mod tests {
         ]
     }
 
-    fn bundle(messages: &[NewMessage]) -> Bundle {
-        let mut bundle = Bundle::new(Durability::Durable, 0, 0);
+    fn packed(messages: &[NewMessage]) -> PackedBatch {
+        let mut packed = PackedBatch::new(Durability::Durable, 0, 0);
         for message in messages {
-            assert!(bundle.has_room(&message.as_draft()));
-            bundle.push(&message.as_draft());
+            assert!(packed.has_room(&message.as_draft()));
+            packed.push(&message.as_draft());
         }
-        bundle
+        packed
     }
 
     #[test]
     fn a_sealed_bundle_is_the_batch_that_its_messages_make() {
         for (first, at) in [(0, 0), (5, 1_700_000_000_000), (u64::MAX >> 1, u64::MAX >> 1)] {
             let (first, at) = (Offset(first), Timestamp(at));
-            let sealed = bundle(&drafts()).seal(first, at);
+            let sealed = packed(&drafts()).seal(first, at);
             assert_eq!(MessageBatch::decode(sealed.bytes().clone()).unwrap(), sealed);
             assert_eq!(sealed.items().len(), 3);
             for (index, (item, message)) in sealed.items().iter().zip(drafts()).enumerate() {
@@ -313,9 +313,9 @@ mod tests {
 
     #[test]
     fn a_bundle_gives_its_messages_back() {
-        assert_eq!(bundle(&drafts()).messages().unwrap(), drafts());
-        let batch = bundle(&drafts()).seal(Offset(1), Timestamp(2));
-        let again = Bundle::reopen(&batch, Durability::Durable);
+        assert_eq!(packed(&drafts()).messages().unwrap(), drafts());
+        let batch = packed(&drafts()).seal(Offset(1), Timestamp(2));
+        let again = PackedBatch::reopen(&batch, Durability::Durable);
         assert!(again.has_dedup());
         assert_eq!(again.messages().unwrap(), drafts());
         assert_eq!(again.seal(Offset(1), Timestamp(2)), batch);
@@ -340,8 +340,8 @@ mod tests {
             let mut received = BodyBuffer::new(body.len(), draft.address.len() + draft.properties.len());
             received.extend(&body);
             let place = received.as_slice().as_ptr();
-            let in_place = Bundle::of_received(&draft, received).unwrap();
-            let copied = bundle(std::slice::from_ref(&message));
+            let in_place = PackedBatch::of_received(&draft, received).unwrap();
+            let copied = packed(std::slice::from_ref(&message));
             assert_eq!((in_place.bytes(), in_place.has_dedup()), (copied.bytes(), copied.has_dedup()));
             assert!(in_place.messages().unwrap() == copied.messages().unwrap());
             assert!(!in_place.has_room(&NewMessage::new("x").as_draft()));
@@ -358,30 +358,32 @@ mod tests {
         let mut received = BodyBuffer::new(100_000, 0);
         received.extend(&[7; 100_000]);
         let message = NewMessage { address: vec![6; 5000].into(), ..NewMessage::new("") };
-        let back = Bundle::of_received(&message.as_draft(), received).unwrap_err();
+        let back = PackedBatch::of_received(&message.as_draft(), received).unwrap_err();
         assert!(back.as_slice() == [7; 100_000]);
-        assert!(Bundle::of_received(&NewMessage::new("").as_draft(), BodyBuffer::copy_of(b"small")).is_err());
+        assert!(
+            PackedBatch::of_received(&NewMessage::new("").as_draft(), BodyBuffer::copy_of(b"small")).is_err()
+        );
     }
 
     #[test]
     fn a_bundle_expects_no_more_than_a_batch_and_keeps_no_more_than_it_needs() {
-        let mut bundle = Bundle::new(Durability::Durable, 1 << 30, 0);
-        assert!(bundle.out.capacity() <= BATCH_BYTES_MAX + 2 * HEAD_BYTES_MAX);
-        bundle.push(&NewMessage::new("alone").as_draft());
-        let bytes = Vec::from(bundle.seal(Offset(1), Timestamp(2)).bytes().clone());
+        let mut packed = PackedBatch::new(Durability::Durable, 1 << 30, 0);
+        assert!(packed.out.capacity() <= BATCH_BYTES_MAX + 2 * HEAD_BYTES_MAX);
+        packed.push(&NewMessage::new("alone").as_draft());
+        let bytes = Vec::from(packed.seal(Offset(1), Timestamp(2)).bytes().clone());
         assert!(bytes.capacity() < 1024, "{} bytes are kept for one message", bytes.capacity());
     }
 
     #[test]
     fn a_bundle_is_of_one_durability_and_of_limited_size() {
-        let mut bundle = bundle(&drafts());
+        let mut packed = packed(&drafts());
         let transient = NewMessage { durability: Durability::Transient, ..NewMessage::new("x") };
-        assert!(!bundle.has_room(&transient.as_draft()));
+        assert!(!packed.has_room(&transient.as_draft()));
         let large = NewMessage::new(vec![0; BATCH_BYTES_MAX]);
-        assert!(!bundle.has_room(&large.as_draft()));
+        assert!(!packed.has_room(&large.as_draft()));
         let described = NewMessage { address: vec![0; BATCH_BYTES_MAX].into(), ..NewMessage::new("x") };
-        assert!(!bundle.has_room(&described.as_draft()), "properties take room as well");
-        bundle = Bundle::new(Durability::Durable, 0, 0);
-        assert!(bundle.has_room(&large.as_draft()), "any message fits into a bundle of its own");
+        assert!(!packed.has_room(&described.as_draft()), "properties take room as well");
+        packed = PackedBatch::new(Durability::Durable, 0, 0);
+        assert!(packed.has_room(&large.as_draft()), "any message fits into a packed of its own");
     }
 }

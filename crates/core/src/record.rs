@@ -22,14 +22,14 @@ pub enum Record {
         name: QueueName,
         /// What it is told to be.
         config: QueueConfig,
-        /// When.
+        /// When it was decided, in the broker's time.
         at: Timestamp,
     },
     /// The queue is told to be otherwise.
     Configure {
         /// The new settings, all of them.
         config: QueueConfig,
-        /// When.
+        /// When it was decided, in the broker's time.
         at: Timestamp,
     },
     /// The queue is gone, with all that was in it.
@@ -40,12 +40,12 @@ pub enum Record {
     Lease {
         /// Which, and for how long.
         grants: Vec<Grant>,
-        /// When.
+        /// When it was decided, in the broker's time.
         at: Timestamp,
     },
     /// Messages stay with their consumer until another moment.
     Extend {
-        /// Which.
+        /// The messages, by offset.
         offsets: OffsetSet,
         /// Until when.
         until: Timestamp,
@@ -54,31 +54,31 @@ pub enum Record {
     },
     /// Leased messages left the queue.
     Settle {
-        /// Which.
+        /// The messages, by offset.
         offsets: OffsetSet,
-        /// Why.
+        /// What took them out of the queue.
         why: Leave,
-        /// When.
+        /// When it was decided, in the broker's time.
         at: Timestamp,
     },
     /// Ready messages left the queue without having been leased.
     Drop {
-        /// Which.
+        /// The messages, by lane.
         picks: Vec<Pick>,
-        /// Why.
+        /// What took them out of the queue.
         why: Leave,
-        /// When.
+        /// When it was decided, in the broker's time.
         at: Timestamp,
     },
     /// Leased messages came back to their place.
     Return {
-        /// Which.
+        /// The messages, by offset.
         offsets: OffsetSet,
         /// From when on they may be delivered again.
         ready_at: Timestamp,
         /// Whether the delivery counts.
         attempt: AttemptCount,
-        /// When.
+        /// When it was decided, in the broker's time.
         at: Timestamp,
     },
     /// Offsets up to here may be given to transient messages, which are not written down. A restart goes on
@@ -91,14 +91,14 @@ pub enum Record {
     Purge {
         /// The offset that the next message gets, for whoever reads the log.
         before: Offset,
-        /// When.
+        /// When it was decided, in the broker's time.
         at: Timestamp,
     },
     /// All messages left the queue, also those with consumers, and their deduplication ids with them.
     Clear {
         /// The offset that the next message gets, for whoever reads the log.
         before: Offset,
-        /// When.
+        /// When it was decided, in the broker's time.
         at: Timestamp,
     },
 }
@@ -108,24 +108,24 @@ pub enum Record {
 pub struct Pick {
     /// The priority.
     pub lane: Priority,
-    /// Which.
+    /// The messages, by offset.
     pub offsets: OffsetSet,
 }
 
 /// Messages that were handed out on the same terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Which.
+    /// The messages of one lane.
     pub pick: Pick,
     /// When they come back; `None` when the consumer's connection ends.
     pub until: Option<Timestamp>,
     /// What the consumer has to say next.
-    pub phase: Phase,
+    pub phase: LeasePhase,
 }
 
 /// What a leased message waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum LeasePhase {
     /// The consumer's word that it has the message.
     Receipt,
     /// The consumer's word that the work is done.
@@ -263,7 +263,7 @@ impl Record {
                 let mut grants = Vec::new();
                 for _ in 0..input.u64()? {
                     grants.push(Grant {
-                        phase: Phase::from_code(input.u8()?)?,
+                        phase: LeasePhase::from_code(input.u8()?)?,
                         until: input.optional()?.map(Timestamp),
                         pick: Pick::decode(&mut input)?,
                     });
@@ -310,7 +310,7 @@ impl Pick {
     }
 }
 
-impl Phase {
+impl LeasePhase {
     pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Receipt => 0,
@@ -380,8 +380,8 @@ mod tests {
             Record::Delete,
             Record::Lease {
                 grants: vec![
-                    Grant { pick: pick.clone(), until: Some(Timestamp(5)), phase: Phase::Receipt },
-                    Grant { pick: pick.clone(), until: None, phase: Phase::Done },
+                    Grant { pick: pick.clone(), until: Some(Timestamp(5)), phase: LeasePhase::Receipt },
+                    Grant { pick: pick.clone(), until: None, phase: LeasePhase::Done },
                 ],
                 at,
             },

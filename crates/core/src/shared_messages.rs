@@ -14,7 +14,7 @@ use bytes::Bytes;
 use nexo_types::{Offset, Timestamp};
 
 use crate::batch::MessageBatch;
-use crate::draft::Bundle;
+use crate::draft::PackedBatch;
 use crate::message::Durability;
 
 /// The memory of all messages that queues share.
@@ -67,11 +67,11 @@ pub struct SharedMessages {
 }
 
 impl SharedMessages {
-    /// Takes the messages of a bundle; `memory` counts them.
+    /// Takes the messages of a packed batch; `memory` counts them.
     #[must_use]
-    pub fn new(bundle: Bundle, memory: &Arc<SharedMemory>) -> Self {
-        let (durability, has_dedup) = (bundle.durability(), bundle.has_dedup());
-        let (bytes, start, places) = bundle.into_store();
+    pub fn new(packed: PackedBatch, memory: &Arc<SharedMemory>) -> Self {
+        let (durability, has_dedup) = (packed.durability(), packed.has_dedup());
+        let (bytes, start, places) = packed.into_store();
         let store = Bytes::from_owner(Counted::new(bytes, memory)).slice(start..);
         Self { store, places: places.into(), durability, has_dedup }
     }
@@ -81,14 +81,14 @@ impl SharedMessages {
     pub fn into_durable(self, memory: &Arc<SharedMemory>) -> Self {
         match self.durability {
             Durability::Durable => self,
-            Durability::Transient => Self::new(self.bundle_of(Durability::Durable), memory),
+            Durability::Transient => Self::new(self.packed_of(Durability::Durable), memory),
         }
     }
 
     /// A copy of the messages for a queue that must look at each.
     #[must_use]
-    pub fn to_bundle(&self) -> Bundle {
-        self.bundle_of(self.durability)
+    pub fn to_packed(&self) -> PackedBatch {
+        self.packed_of(self.durability)
     }
 
     /// The batch of a queue in which they begin at `first`. It is for a frame whose entry at `place` is [`Self::store`].
@@ -136,12 +136,12 @@ impl SharedMessages {
         self.has_dedup
     }
 
-    fn bundle_of(&self, durability: Durability) -> Bundle {
-        let mut bundle = Bundle::new(durability, self.store.len(), self.places.len());
+    fn packed_of(&self, durability: Durability) -> PackedBatch {
+        let mut packed = PackedBatch::new(durability, self.store.len(), self.places.len());
         for stored in self.stored() {
-            bundle.push_stored(stored);
+            packed.push_stored(stored);
         }
-        bundle
+        packed
     }
 }
 
@@ -163,19 +163,19 @@ mod tests {
         ]
     }
 
-    fn bundle(durability: Durability) -> Bundle {
-        let mut bundle = Bundle::new(durability, 0, 0);
+    fn packed(durability: Durability) -> PackedBatch {
+        let mut packed = PackedBatch::new(durability, 0, 0);
         for message in messages() {
-            bundle.push(&NewMessage { durability, ..message }.as_draft());
+            packed.push(&NewMessage { durability, ..message }.as_draft());
         }
-        bundle
+        packed
     }
 
     #[test]
     fn a_batch_that_shares_reads_back_through_its_frame() {
         let memory = Arc::default();
-        let shared = SharedMessages::new(bundle(Durability::Durable), &memory);
-        let alone = bundle(Durability::Durable).seal(Offset(40), Timestamp(99));
+        let shared = SharedMessages::new(packed(Durability::Durable), &memory);
+        let alone = packed(Durability::Durable).seal(Offset(40), Timestamp(99));
         let batch = shared.batch(5, Offset(40), Timestamp(99));
         assert!(batch.bytes().len() < 20, "{} bytes for a queue", batch.bytes().len());
         let entry = |place| (place == 5).then(|| shared.store().clone());
@@ -194,11 +194,11 @@ mod tests {
 
     #[test]
     fn a_reference_to_what_is_not_there_is_refused() {
-        let shared = SharedMessages::new(bundle(Durability::Durable), &Arc::default());
+        let shared = SharedMessages::new(packed(Durability::Durable), &Arc::default());
         let batch = shared.batch(2, Offset(1), Timestamp(1));
         let decode = |entry: Option<Bytes>| MessageBatch::decode_in(batch.bytes().clone(), |_| entry);
         assert_eq!(decode(None), Err(WireError::NoSuchEntry { place: 2 }));
-        let alone = bundle(Durability::Durable).seal(Offset(1), Timestamp(1));
+        let alone = packed(Durability::Durable).seal(Offset(1), Timestamp(1));
         assert!(decode(Some(alone.bytes().clone())).is_err(), "the batch of another queue is not shared");
         assert!(decode(Some(batch.bytes().clone())).is_err(), "a reference leads to no other");
         let store = shared.store();
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn shared_memory_is_counted_once_and_until_the_last_has_let_go() {
         let memory = Arc::default();
-        let shared = SharedMessages::new(bundle(Durability::Transient), &memory);
+        let shared = SharedMessages::new(packed(Durability::Transient), &memory);
         let counted = memory.bytes();
         assert!(counted >= shared.bytes() as u64);
         let one = shared.batch(0, Offset(1), Timestamp(1));
@@ -234,14 +234,14 @@ mod tests {
     fn a_copy_for_one_queue_is_what_was_packed() {
         let memory = Arc::default();
         for durability in [Durability::Durable, Durability::Transient] {
-            let shared = SharedMessages::new(bundle(durability), &memory);
-            let copy = shared.to_bundle();
+            let shared = SharedMessages::new(packed(durability), &memory);
+            let copy = shared.to_packed();
             assert_eq!((copy.durability(), copy.has_dedup()), (durability, true));
-            assert_eq!(copy.messages().unwrap(), bundle(durability).messages().unwrap());
+            assert_eq!(copy.messages().unwrap(), packed(durability).messages().unwrap());
             let durable = shared.into_durable(&memory);
             assert_eq!(durable.durability(), Durability::Durable);
-            let written = durable.to_bundle().messages().unwrap();
-            assert_eq!(written, bundle(Durability::Durable).messages().unwrap());
+            let written = durable.to_packed().messages().unwrap();
+            assert_eq!(written, packed(Durability::Durable).messages().unwrap());
         }
     }
 
@@ -251,8 +251,8 @@ mod tests {
         let mut received = BodyBuffer::new(body.len(), 0);
         received.extend(&body);
         let place = received.as_slice().as_ptr();
-        let bundle = Bundle::of_received(&NewMessage::new("").as_draft(), received).unwrap();
-        let shared = SharedMessages::new(bundle, &Arc::default());
+        let packed = PackedBatch::of_received(&NewMessage::new("").as_draft(), received).unwrap();
+        let shared = SharedMessages::new(packed, &Arc::default());
         let stored = shared.stored().next().unwrap();
         assert_eq!(stored[stored.len() - body.len()..].as_ptr(), place, "the body was not moved");
     }

@@ -39,7 +39,7 @@ pub enum ConnectError {
          (7654 unless told otherwise)"
     )]
     OtherProtocol {
-        /// Where.
+        /// The address that was dialled.
         url: String,
         /// What it speaks instead.
         speaks: &'static str,
@@ -47,7 +47,7 @@ pub enum ConnectError {
     /// Nobody answers there.
     #[error("cannot reach {url}: {reason}")]
     Unreachable {
-        /// Where.
+        /// The address that was dialled.
         url: String,
         /// Why not, as the operating system says.
         reason: String,

@@ -18,14 +18,14 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Answers the health service from a broker.
-pub(crate) struct Health {
+pub(crate) struct HealthChecks {
     pub(crate) broker: Broker,
     pub(crate) stop: CancellationToken,
     /// The services that can be asked about; the empty name stands for all of them.
     pub(crate) services: &'static [&'static str],
 }
 
-impl Health {
+impl HealthChecks {
     fn knows(&self, service: &str) -> bool {
         service.is_empty() || self.services.contains(&service)
     }
@@ -44,7 +44,7 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
 }
 
 #[tonic::async_trait]
-impl HealthService for Health {
+impl HealthService for HealthChecks {
     type WatchStream = ReceiverStream<Result<HealthCheckResponse, Status>>;
 
     async fn check(

@@ -78,7 +78,7 @@ struct Done {
 }
 
 /// Requests for one queue that go to the broker as one push.
-struct Group {
+struct PushGroup {
     queue: QueueName,
     messages: Vec<NewMessage>,
     parts: Vec<Part>,
@@ -145,7 +145,7 @@ impl PushStream {
 
     /// Takes `request` and all that has arrived after it, as far as one push may hold.
     async fn take(&mut self, request: proto::PushStreamRequest) {
-        let mut group: Option<Group> = None;
+        let mut group: Option<PushGroup> = None;
         let mut request = Some(request);
         while let Some(next) = request.take() {
             match self.parse(next) {
@@ -161,7 +161,7 @@ impl PushStream {
                         full.hold(hold.take());
                         self.begin(Some(full)).await;
                     }
-                    let group = group.get_or_insert_with(|| Group::new(queue));
+                    let group = group.get_or_insert_with(|| PushGroup::new(queue));
                     group.add(sequence, messages, bytes);
                     group.hold(hold);
                 }
@@ -204,8 +204,8 @@ impl PushStream {
         }
     }
 
-    async fn begin(&mut self, group: Option<Group>) {
-        let Some(Group { queue, messages, parts, bytes, hold }) = group else { return };
+    async fn begin(&mut self, group: Option<PushGroup>) {
+        let Some(PushGroup { queue, messages, parts, bytes, hold }) = group else { return };
         let bytes = bytes + messages.len() * MESSAGE_OVERHEAD_BYTES;
         let hold = enough(self.broker.intake(), hold, bytes, &self.out).await;
         self.in_flight_bytes += bytes;
@@ -244,7 +244,7 @@ impl PushStream {
     }
 }
 
-impl Group {
+impl PushGroup {
     const fn new(queue: QueueName) -> Self {
         Self { queue, messages: Vec::new(), parts: Vec::new(), bytes: 0, hold: None }
     }
@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn a_group_takes_one_queue_and_no_more_than_a_push_may_hold() {
         let (a, b) = (QueueName::new("a").unwrap(), QueueName::new("b").unwrap());
-        let mut group = Group::new(a.clone());
+        let mut group = PushGroup::new(a.clone());
         group.add(1, vec![NewMessage::default(); limits::PUSH_BATCH_MAX - 1], 0);
         assert!(group.has_room(&a, 1));
         assert!(!group.has_room(&a, 2));

@@ -10,7 +10,7 @@ use tonic::transport::Server;
 use tonic_health::pb::health_server::HealthServer;
 
 use crate::guard::GuardLayer;
-use crate::health::Health;
+use crate::health::HealthChecks;
 use crate::limits::{
     METADATA_BYTES_MAX, NAME_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX, SMALL_REQUEST_BYTES_MAX, STREAMS_MAX,
 };
@@ -70,7 +70,7 @@ pub async fn serve(
         .max_decoding_message_size(REQUEST_BYTES_MAX);
     let stats = StatsServiceServer::new(Stats { broker: broker.clone() })
         .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
-    let health = HealthServer::new(Health { broker, stop: stop.clone(), services: SERVICES })
+    let health = HealthServer::new(HealthChecks { broker, stop: stop.clone(), services: SERVICES })
         .max_decoding_message_size(NAME_REQUEST_BYTES_MAX);
     let reflection = || {
         tonic_reflection::server::Builder::configure()

@@ -48,7 +48,7 @@ pub(crate) struct Subscriber {
 }
 
 /// Settling requests that go to the broker as one call.
-struct Group {
+struct SettleGroup {
     settle: Settle,
     parts: Vec<Part>,
 }
@@ -150,7 +150,7 @@ impl Subscriber {
 
     /// Takes `request` and all that has arrived after it; equal actions in a row become one call.
     async fn take(&mut self, request: proto::SubscribeRequest) -> Result<Flow, Status> {
-        let mut group: Option<Group> = None;
+        let mut group: Option<SettleGroup> = None;
         let mut credit = 0;
         let mut flow = Flow::On;
         let mut request = Some(request);
@@ -174,7 +174,7 @@ impl Subscriber {
                     }
                     other => {
                         self.begin(other).await;
-                        Some(Group { settle, parts: vec![part] })
+                        Some(SettleGroup { settle, parts: vec![part] })
                     }
                 };
             }
@@ -221,8 +221,8 @@ impl Subscriber {
         }
     }
 
-    async fn begin(&mut self, group: Option<Group>) {
-        let Some(Group { settle, parts }) = group else { return };
+    async fn begin(&mut self, group: Option<SettleGroup>) {
+        let Some(SettleGroup { settle, parts }) = group else { return };
         let broker = self.broker.clone();
         let work = async move { replies(&parts, settle.run(&broker).await) };
         self.settling.begin(work).await;
@@ -252,7 +252,7 @@ impl Subscriber {
     }
 }
 
-impl Group {
+impl SettleGroup {
     fn has_room(&self, settle: &Settle) -> bool {
         self.settle.verb == settle.verb
             && self.settle.receipts.len() + settle.receipts.len() <= limits::SETTLE_BATCH_MAX
@@ -356,7 +356,7 @@ mod tests {
         };
         let nack =
             Settle::try_from(proto::NackRequest { receipts: vec!["1-1-1".into()], ..Default::default() });
-        let group = Group { settle: ack(9_999).unwrap(), parts: vec![] };
+        let group = SettleGroup { settle: ack(9_999).unwrap(), parts: vec![] };
         assert!(group.has_room(&ack(1).unwrap()));
         assert!(!group.has_room(&ack(2).unwrap()));
         assert!(!group.has_room(&nack.unwrap()));

@@ -10,12 +10,12 @@ use parking_lot::MutexGuard;
 use crate::entry::{EntryKind, EntryRef};
 use crate::error::AppendError;
 use crate::frame::{self, END_BYTES, MARKER_BYTES};
-use crate::group::Group;
+use crate::group::CommitGroup;
 use crate::header::{HEADER_BYTES, TRAILER_BYTES};
 use crate::index::SPAN_BYTES_MAX;
 use crate::options::{Claim, FRAME_BYTES_MAX, Patience, SEGMENT_BYTES_MAX, Urgency};
 use crate::segment::Segment;
-use crate::shared::{Shared, State};
+use crate::shared::{LogInner, State};
 use crate::stats::add;
 
 /// With this much waiting to be written, appends wait too. It bounds memory when the disk is slower than those
@@ -61,7 +61,7 @@ impl Need {
     }
 }
 
-impl Shared {
+impl LogInner {
     pub(crate) fn append(
         &self,
         entries: &[EntryRef<'_>],
@@ -115,7 +115,7 @@ impl Shared {
             } else if patience != Patience::Wait {
                 return Err(AppendError::Busy);
             } else {
-                // The keeper is at it and will find either a segment or that the disk is full.
+                // The segment manager is at it and will find either a segment or that the disk is full.
                 self.room.wait(state);
             }
         }
@@ -126,7 +126,7 @@ impl Shared {
         &self,
         state: &mut MutexGuard<'_, State>,
         patience: Patience,
-        bytes: impl Fn(&Group) -> usize,
+        bytes: impl Fn(&CommitGroup) -> usize,
     ) -> Result<(), AppendError> {
         loop {
             if let Some(refusal) = state.append_refusal() {

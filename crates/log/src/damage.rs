@@ -16,7 +16,7 @@ use crate::layout::{DAMAGED, SEGMENTS, segment_path};
 use crate::read;
 use crate::scan;
 use crate::segment::Segment;
-use crate::shared::Shared;
+use crate::shared::LogInner;
 use crate::stats::add;
 
 /// Places that are remembered one by one. Further ones are counted; a disk with so many is beyond copies.
@@ -68,7 +68,7 @@ impl KnownDamage {
     }
 }
 
-impl Shared {
+impl LogInner {
     /// Takes note of damage at `at`, once, and says how far it goes.
     ///
     /// # Errors

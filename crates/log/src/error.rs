@@ -159,13 +159,13 @@ pub enum LogError {
     /// Only sealed segments can be retired.
     #[error("segment {segment} is not sealed yet and cannot be retired")]
     NotSealed {
-        /// Which.
+        /// The segment's id.
         segment: SegmentId,
     },
     /// There is no such segment.
     #[error("there is no segment {segment}")]
     NoSegment {
-        /// Which.
+        /// The segment's id.
         segment: SegmentId,
     },
 }
@@ -176,7 +176,7 @@ pub enum ReadError {
     /// The bytes are not what was written.
     #[error("segment {} is damaged at byte {}: {fact}", .at.segment, .at.byte)]
     Damaged {
-        /// Where.
+        /// The position that was read.
         at: Position,
         /// What is wrong with it.
         fact: &'static str,
@@ -184,19 +184,19 @@ pub enum ReadError {
     /// The segment is gone, since nothing in it was needed.
     #[error("segment {segment} was retired")]
     Retired {
-        /// Which.
+        /// The segment's id.
         segment: SegmentId,
     },
     /// No frame starts there: the position lies past the end of the log or in a segment's header.
     #[error("the log holds no frame at {at}")]
     NoFrame {
-        /// Where.
+        /// The position that was read.
         at: Position,
     },
     /// The disk failed.
     #[error("cannot read segment {segment}: {reason}")]
     Io {
-        /// Which.
+        /// The segment's id.
         segment: SegmentId,
         /// What the disk said.
         reason: Arc<str>,

@@ -12,7 +12,7 @@ use crate::segment::Segment;
 
 /// One commit group.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
+pub(crate) struct CommitGroup {
     pub(crate) bytes: Vec<u8>,
     pieces: Vec<Piece>,
     pub(crate) frames: u64,
@@ -56,7 +56,7 @@ pub(crate) enum Buffered<'a> {
     Large(&'a Bytes),
 }
 
-impl Group {
+impl CommitGroup {
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

@@ -6,7 +6,7 @@
 //! and what was cut never comes back.
 //!
 //! - [`Log`] is the handle. Appends go through `append` into a `group`, which the `writer` thread writes and
-//!   syncs; `wait` tells those who wait. The `keeper` thread prepares segments and seals them. A frame larger
+//!   syncs; `wait` tells those who wait. The `segment_manager` thread prepares segments and seals them. A frame larger
 //!   than a segment takes another way in, `oversize`.
 //! - `frame`, `entry`, `header` and `index` are the bytes, described in `docs/format.md`.
 //! - `recovery` opens a log with the help of `scan`; `layout` knows the directory, `spares` the files to reuse,
@@ -25,7 +25,6 @@ mod group;
 mod header;
 mod index;
 mod inventory;
-mod keeper;
 mod layout;
 mod log;
 mod lookup;
@@ -36,6 +35,7 @@ mod recovery;
 mod regions;
 mod scan;
 mod segment;
+mod segment_manager;
 mod shared;
 mod spares;
 mod stats;
@@ -53,5 +53,5 @@ pub use options::{
 };
 pub use recovery::Recovered;
 pub use regions::{Region, regions_of};
-pub use stats::{GROUP_FRAMES_BOUNDS, Health, Histogram, LogStats, SYNC_MICROS_BOUNDS};
+pub use stats::{GROUP_FRAMES_BOUNDS, Histogram, LogHealth, LogStats, SYNC_MICROS_BOUNDS};
 pub use wait::Reached;

@@ -20,10 +20,10 @@ use crate::inventory::Leaves;
 use crate::options::{Claim, LogOptions, Patience, Urgency};
 use crate::recovery::{self, Opened, Recovered};
 use crate::segment::EndFrame;
-use crate::shared::{Phase, Shared, State};
-use crate::stats::{Health, LogStats, Metrics, add};
+use crate::shared::{ClosePhase, LogInner, State};
+use crate::stats::{LogHealth, LogStats, Metrics, add};
 use crate::wait::{Mark, Reached};
-use crate::{keeper, layout, writer};
+use crate::{layout, segment_manager, writer};
 
 /// What is kept of footers that were read.
 const FOOTER_CACHE_BYTES: usize = 32 * 1024 * 1024;
@@ -47,7 +47,7 @@ pub struct Log {
 /// How much of a segment is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentUsage {
-    /// Which.
+    /// The segment's id.
     pub id: SegmentId,
     /// Whether it is sealed: complete, with its index on disk.
     pub sealed: bool,
@@ -61,14 +61,14 @@ pub struct SegmentUsage {
 
 #[derive(Debug)]
 struct Handle {
-    shared: Arc<Shared>,
+    shared: Arc<LogInner>,
     threads: Mutex<Option<Threads>>,
 }
 
 #[derive(Debug)]
 struct Threads {
     writer: JoinHandle<()>,
-    keeper: JoinHandle<()>,
+    segment_manager: JoinHandle<()>,
 }
 
 impl Log {
@@ -87,7 +87,7 @@ impl Log {
         let metrics = Metrics::default();
         add(&metrics.damage, recovered.damage.len() as u64);
         let next_id = SegmentId(active.id().0 + 1);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LogInner {
             disk,
             options,
             state: Mutex::new(State::new(active, next_id, last_manifest)),
@@ -108,7 +108,7 @@ impl Log {
         });
         let threads = Threads {
             writer: spawn(WRITER_THREAD, &shared, writer::run)?,
-            keeper: spawn("nexo-log-keeper", &shared, keeper::run)?,
+            segment_manager: spawn("nexo-segments", &shared, segment_manager::run)?,
         };
         let handle = Handle { shared, threads: Mutex::new(Some(threads)) };
         Ok((Self { handle: Arc::new(handle) }, recovered))
@@ -396,7 +396,7 @@ impl Log {
 
     /// Whether the log can take and keep what is appended.
     #[must_use]
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> LogHealth {
         self.shared().health()
     }
 
@@ -406,7 +406,7 @@ impl Log {
         self.handle.close();
     }
 
-    fn shared(&self) -> &Shared {
+    fn shared(&self) -> &LogInner {
         &self.handle.shared
     }
 }
@@ -414,20 +414,20 @@ impl Log {
 impl Handle {
     fn close(&self) {
         let mut threads = self.threads.lock();
-        let Some(Threads { writer, keeper }) = threads.take() else { return };
+        let Some(Threads { writer, segment_manager }) = threads.take() else { return };
         let shared = &*self.shared;
-        self.enter(Phase::Closing);
+        self.enter(ClosePhase::Closing);
         // A thread that panicked has failed the log already.
         let _ = writer.join();
-        self.enter(Phase::Flushed);
-        let _ = keeper.join();
+        self.enter(ClosePhase::Flushed);
+        let _ = segment_manager.join();
         if let Err(error) = self.finish() {
             shared.fail("close", &error);
         }
         shared.lock.lock().take();
     }
 
-    fn enter(&self, phase: Phase) {
+    fn enter(&self, phase: ClosePhase) {
         {
             let mut state = self.shared.state.lock();
             state.phase = phase;
@@ -475,12 +475,12 @@ impl Drop for Handle {
 fn refusal(state: &State) -> Option<LogError> {
     match &state.failed {
         Some(reason) => Some(LogError::Failed { reason: reason.clone() }),
-        None if state.phase == Phase::Flushed => Some(LogError::Closed),
+        None if state.phase == ClosePhase::Flushed => Some(LogError::Closed),
         None => None,
     }
 }
 
-fn spawn(name: &str, shared: &Arc<Shared>, run: fn(&Shared)) -> Result<JoinHandle<()>, OpenError> {
+fn spawn(name: &str, shared: &Arc<LogInner>, run: fn(&LogInner)) -> Result<JoinHandle<()>, OpenError> {
     let (own, own_name) = (shared.clone(), name.to_owned());
     let body = move || {
         // A bug must not leave those who wait hanging: they are told, as after a failed write.

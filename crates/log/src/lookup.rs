@@ -17,7 +17,7 @@ use crate::read::{self, Found};
 use crate::recovery;
 use crate::scan;
 use crate::segment::{Index, Segment};
-use crate::shared::Shared;
+use crate::shared::LogInner;
 
 /// Read at once when frames are read one after the other.
 const REPLAY_BYTES: usize = 1024 * 1024;
@@ -28,7 +28,7 @@ enum Search {
     OnDisk(Seal),
 }
 
-impl Shared {
+impl LogInner {
     /// A segment that holds frames or will.
     pub(crate) fn segment(&self, id: SegmentId) -> Result<Arc<Segment>, ReadError> {
         if let Some(segment) = self.segments.read().get(&id) {

@@ -1,6 +1,6 @@
 //! Frames larger than a segment: each gets a segment of its own, of the size it needs.
 //!
-//! Such a frame is encoded by the thread that appends it, without a lock, and handed to the keeper. The keeper
+//! Such a frame is encoded by the thread that appends it, without a lock, and handed to the segment manager. The segment manager
 //! makes the file and then, in one step, ends the active segment and puts the frame into the new one, which is
 //! full with that. So nobody else ever sees a segment that waits for its frame, and what others append goes on
 //! until that step.
@@ -20,19 +20,19 @@ use crate::disk::DiskFile;
 use crate::entry::{EntryKind, EntryRef};
 use crate::error::{AppendError, is_shortage};
 use crate::frame::{self, END_BYTES, MARKER_BYTES};
-use crate::group::Group;
+use crate::group::CommitGroup;
 use crate::header::{HEADER_BYTES, Header, TRAILER_BYTES};
 use crate::index::SegmentIndex;
 use crate::inventory::Leaves;
 use crate::options::{Patience, Urgency};
 use crate::segment::Segment;
-use crate::shared::Shared;
+use crate::shared::LogInner;
 use crate::spares::random_salt;
 
 /// Where the frame starts: a commit marker comes first.
 const FRAME_AT: u32 = HEADER_BYTES + MARKER_BYTES as u32;
 
-/// A frame on its way to the keeper.
+/// A frame on its way to the segment manager.
 #[derive(Debug)]
 pub(crate) struct Oversize {
     /// Goes into the checksum, so it is chosen before there is a file.
@@ -81,7 +81,7 @@ impl Oversize {
     }
 }
 
-impl Shared {
+impl LogInner {
     /// Appends a frame that does not fit into a segment, however empty. It may use no reserve: on a full disk
     /// what is left of the active segment is needed for what frees space.
     pub(crate) fn append_oversize(
@@ -91,7 +91,7 @@ impl Shared {
         urgency: Urgency,
     ) -> Result<Appended, AppendError> {
         let _turn = self.oversize_turn.lock();
-        self.wait_for_buffer(&mut self.state.lock(), Patience::Wait, Group::len)?;
+        self.wait_for_buffer(&mut self.state.lock(), Patience::Wait, CommitGroup::len)?;
         let (answer, answered) = mpsc::sync_channel(1);
         let oversize = Oversize::new(entries, frame_bytes, urgency, answer);
         {

@@ -12,7 +12,7 @@ use crate::frame::{self, Bad, Content, FRAME_HEADER_BYTES};
 use crate::group::Buffered;
 use crate::header::HEADER_BYTES;
 use crate::segment::Segment;
-use crate::shared::Shared;
+use crate::shared::LogInner;
 
 /// Read at once when the length of a frame is not known yet.
 const GUESS_BYTES: usize = 8 * 1024;
@@ -40,7 +40,7 @@ impl Found {
     }
 }
 
-impl Shared {
+impl LogInner {
     pub(crate) fn read_frame(&self, at: Position) -> Result<Frame, ReadError> {
         self.find(at)?.into_frame(at)
     }

@@ -14,19 +14,19 @@ use crate::append::PENDING_BYTES_MAX;
 use crate::damage::KnownDamage;
 use crate::disk::{Disk, DiskLock};
 use crate::error::{AppendError, LogError};
-use crate::group::Group;
+use crate::group::CommitGroup;
 use crate::index::cache::FooterCache;
 use crate::options::LogOptions;
 use crate::oversize::Oversize;
 use crate::segment::Segment;
 use crate::spares::Spares;
-use crate::stats::{Health, Metrics};
+use crate::stats::{LogHealth, Metrics};
 use crate::wait::{Mark, Waiters};
 
 /// Called with the segment that has become the active one.
 pub(crate) type RotateHook = Box<dyn Fn(SegmentId) + Send + Sync>;
 
-pub(crate) struct Shared {
+pub(crate) struct LogInner {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: LogOptions,
     pub(crate) state: Mutex<State>,
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     pub(crate) writer_wake: Condvar,
     /// How often somebody who waits has called the writer, for one that has not gone to sleep yet.
     pub(crate) calls: AtomicU64,
-    /// The keeper sleeps on this.
+    /// The segment manager sleeps on this.
     pub(crate) keeper_wake: Condvar,
     /// Appends that must wait for room in the buffer or for a segment sleep on this.
     pub(crate) room: Condvar,
@@ -57,11 +57,11 @@ pub(crate) struct Shared {
 #[derive(Debug)]
 pub(crate) struct State {
     /// What appends go into.
-    pub(crate) pending: Group,
+    pub(crate) pending: CommitGroup,
     /// What the writer is writing.
-    pub(crate) flying: Option<Arc<Group>>,
+    pub(crate) flying: Option<Arc<CommitGroup>>,
     /// An empty group whose memory is to be used again.
-    pub(crate) idle: Option<Group>,
+    pub(crate) idle: Option<CommitGroup>,
     pub(crate) active: Arc<Segment>,
     /// Where the next frame goes in the active segment.
     pub(crate) next_byte: u32,
@@ -70,7 +70,7 @@ pub(crate) struct State {
     /// The segment to go on with when the active one is full.
     pub(crate) prepared: Option<Arc<Segment>>,
     pub(crate) next_id: SegmentId,
-    /// A frame for which the keeper is to make a segment.
+    /// A frame for which the segment manager is to make a segment.
     pub(crate) oversize: Option<Oversize>,
     /// Full segments, with the latest manifest up to their end.
     pub(crate) to_seal: VecDeque<(Arc<Segment>, Option<Position>)>,
@@ -89,26 +89,26 @@ pub(crate) struct State {
     pub(crate) full: Option<Arc<str>>,
     /// Why the writer cannot write what was appended, if the disk has no room for it. It tries again by itself.
     pub(crate) stalled: Option<Arc<str>>,
-    /// Space was freed: the keeper need not wait to try again.
+    /// Space was freed: the segment manager need not wait to try again.
     pub(crate) space_freed: bool,
     pub(crate) failed: Option<Arc<str>>,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ClosePhase,
 }
 
 /// How far closing has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Phase {
+pub(crate) enum ClosePhase {
     Open,
     /// The writer writes out what is pending and ends; no appends.
     Closing,
-    /// The writer has ended; the keeper seals what is left and ends.
+    /// The writer has ended; the segment manager seals what is left and ends.
     Flushed,
 }
 
 impl State {
     pub(crate) fn new(active: Arc<Segment>, next_id: SegmentId, last_manifest: Option<Position>) -> Self {
         Self {
-            pending: Group::default(),
+            pending: CommitGroup::default(),
             flying: None,
             idle: None,
             next_byte: active.frames_end(),
@@ -129,7 +129,7 @@ impl State {
             stalled: None,
             space_freed: false,
             failed: None,
-            phase: Phase::Open,
+            phase: ClosePhase::Open,
         }
     }
 
@@ -157,7 +157,7 @@ impl State {
     pub(crate) fn append_refusal(&self) -> Option<AppendError> {
         match &self.failed {
             Some(reason) => Some(AppendError::Failed { reason: reason.clone() }),
-            None if self.phase != Phase::Open => Some(AppendError::Closed),
+            None if self.phase != ClosePhase::Open => Some(AppendError::Closed),
             None => None,
         }
     }
@@ -167,7 +167,7 @@ impl State {
     }
 }
 
-impl Shared {
+impl LogInner {
     /// Takes note of a failed write or sync: from now on nothing is promised, and everybody who waits is told.
     pub(crate) fn fail(&self, action: &str, cause: &dyn fmt::Display) {
         let mut woken = Vec::new();
@@ -189,17 +189,17 @@ impl Shared {
         }
     }
 
-    pub(crate) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> LogHealth {
         let state = self.state.lock();
         match (&state.failed, state.stalled.as_ref().or(state.full.as_ref())) {
-            (Some(reason), _) => Health::Failed { reason: reason.clone() },
-            (None, Some(reason)) => Health::Full { reason: reason.clone() },
-            (None, None) => Health::Ok,
+            (Some(reason), _) => LogHealth::Failed { reason: reason.clone() },
+            (None, Some(reason)) => LogHealth::Full { reason: reason.clone() },
+            (None, None) => LogHealth::Ok,
         }
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for LogInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Log").field("disk", &self.disk).field("synced", &self.synced).finish_non_exhaustive()
     }

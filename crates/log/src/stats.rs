@@ -12,7 +12,7 @@ pub const GROUP_FRAMES_BOUNDS: [u64; 12] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 51
 
 /// Whether the log can take and keep what is appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Health {
+pub enum LogHealth {
     /// Yes.
     Ok,
     /// The disk has no room for another segment. The log looks for room by itself.
@@ -72,7 +72,7 @@ pub struct LogStats {
     /// The length of all segment files together, spare ones included.
     pub disk_bytes: u64,
     /// Whether the log works.
-    pub health: Health,
+    pub health: LogHealth,
 }
 
 #[derive(Debug)]
@@ -116,7 +116,7 @@ impl Metrics {
     }
 
     /// The figures that do not depend on the log's state.
-    pub(crate) fn read(&self, health: Health) -> LogStats {
+    pub(crate) fn read(&self, health: LogHealth) -> LogStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let sync_micros = self.sync_micros.read();
         LogStats {

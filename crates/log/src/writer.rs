@@ -12,9 +12,9 @@ use nexo_types::SegmentId;
 use parking_lot::MutexGuard;
 
 use crate::error::is_shortage;
-use crate::group::Group;
+use crate::group::CommitGroup;
 use crate::segment::Segment;
-use crate::shared::{Phase, Shared, State};
+use crate::shared::{ClosePhase, LogInner, State};
 
 /// Memory that a group's buffer keeps from one use to the next.
 const BUFFER_KEEP_BYTES: usize = 8 * 1024 * 1024;
@@ -26,19 +26,19 @@ const STALL_RETRY: Duration = Duration::from_millis(100);
 
 /// What the writer is to do next.
 struct Job {
-    group: Option<Arc<Group>>,
+    group: Option<Arc<CommitGroup>>,
     sync: bool,
     /// The log is closing and this is the last of it.
     last: bool,
 }
 
 /// Runs until the log is closed or fails.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &LogInner) {
     // When the oldest written byte that is not synced was written.
     let mut unsynced_since: Option<Instant> = None;
-    let mut vigil = Vigil::new();
+    let mut spin = AdaptiveSpin::new();
     loop {
-        let Some(job) = next_job(shared, unsynced_since, &mut vigil) else { return };
+        let Some(job) = next_job(shared, unsynced_since, &mut spin) else { return };
         if let Some(group) = job.group {
             if let Err((action, error)) = write_group(shared, &group) {
                 shared.fail(action, &error);
@@ -55,7 +55,7 @@ pub(crate) fn run(shared: &Shared) {
                 return;
             }
             unsynced_since = None;
-            vigil.done();
+            spin.done();
         }
         if job.last {
             return;
@@ -64,7 +64,7 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 /// Whether the next sync would take long; never if nothing is synced in the background.
-fn is_much_unsynced(shared: &Shared) -> bool {
+fn is_much_unsynced(shared: &LogInner) -> bool {
     let (written, synced) = (shared.written.get(), shared.synced.get());
     // A segment is synced before anything is written to the next.
     let from = if synced.segment == written.segment { synced.byte } else { 0 };
@@ -72,14 +72,14 @@ fn is_much_unsynced(shared: &Shared) -> bool {
 }
 
 /// Sleeps until there is something to do; `None` if the log has failed.
-fn next_job(shared: &Shared, unsynced_since: Option<Instant>, vigil: &mut Vigil) -> Option<Job> {
+fn next_job(shared: &LogInner, unsynced_since: Option<Instant>, spin: &mut AdaptiveSpin) -> Option<Job> {
     let mut state = shared.state.lock();
-    let mut may_watch = vigil.is_worth_it();
+    let mut may_watch = spin.is_worth_it();
     loop {
         if state.failed.is_some() {
             return None;
         }
-        let last = state.phase != Phase::Open;
+        let last = state.phase != ClosePhase::Open;
         let unsynced = !state.pending.is_empty() || shared.written.get() > shared.synced.get();
         let sync = last || (unsynced && state.sync_wanted > shared.synced.get());
         let write_at = if state.write_wanted || sync { None } else { state.lazy_deadline };
@@ -87,7 +87,7 @@ fn next_job(shared: &Shared, unsynced_since: Option<Instant>, vigil: &mut Vigil)
         let write_now = state.write_wanted || write_at.is_some_and(is_past);
         if last || sync || write_now {
             if sync {
-                vigil.called();
+                spin.called();
             }
             return Some(Job { group: take_group(shared, &mut state), sync, last });
         }
@@ -97,7 +97,7 @@ fn next_job(shared: &Shared, unsynced_since: Option<Instant>, vigil: &mut Vigil)
         if std::mem::take(&mut may_watch) {
             let before = shared.calls.load(Ordering::Acquire);
             MutexGuard::unlocked(&mut state, || {
-                vigil.watch(|| shared.calls.load(Ordering::Acquire) != before)
+                spin.watch(|| shared.calls.load(Ordering::Acquire) != before)
             });
             continue;
         }
@@ -113,7 +113,7 @@ fn next_job(shared: &Shared, unsynced_since: Option<Instant>, vigil: &mut Vigil)
 /// Whether the writer stays awake for a moment after a sync. Somebody who waits for one message at a time comes back
 /// within microseconds, and to be woken takes as long again; but staying awake takes a core.
 #[derive(Debug)]
-struct Vigil {
+struct AdaptiveSpin {
     /// On a machine with one core, nobody could call while the writer looks out for it.
     has_company: bool,
     /// When the last sync ended.
@@ -125,7 +125,7 @@ struct Vigil {
 /// Longer than this, sleep costs nothing that matters.
 const VIGIL_MAX: Duration = Duration::from_micros(200);
 
-impl Vigil {
+impl AdaptiveSpin {
     fn new() -> Self {
         let has_company = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
         Self { has_company, done_at: None, usual: None }
@@ -161,7 +161,7 @@ fn is_past(moment: Instant) -> bool {
 }
 
 /// Swaps the pending buffer for an empty one.
-fn take_group(shared: &Shared, state: &mut MutexGuard<'_, State>) -> Option<Arc<Group>> {
+fn take_group(shared: &LogInner, state: &mut MutexGuard<'_, State>) -> Option<Arc<CommitGroup>> {
     state.write_wanted = false;
     state.lazy_deadline = None;
     if state.pending.is_empty() {
@@ -176,7 +176,7 @@ fn take_group(shared: &Shared, state: &mut MutexGuard<'_, State>) -> Option<Arc<
     Some(group)
 }
 
-fn write_group(shared: &Shared, group: &Group) -> Result<(), (&'static str, io::Error)> {
+fn write_group(shared: &LogInner, group: &CommitGroup) -> Result<(), (&'static str, io::Error)> {
     for piece in group.pieces() {
         let segment = piece.segment;
         for (at, bytes) in piece.parts() {
@@ -207,7 +207,7 @@ fn write_group(shared: &Shared, group: &Group) -> Result<(), (&'static str, io::
 
 /// Writes, and when there is no room tries until there is. The room of a segment was reserved, but not every file
 /// system keeps that promise. A write that was refused has promised nothing, so to write again is safe.
-fn write(shared: &Shared, segment: &Segment, bytes: &[u8], at: u32) -> io::Result<()> {
+fn write(shared: &LogInner, segment: &Segment, bytes: &[u8], at: u32) -> io::Result<()> {
     let mut written = segment.file.write_at(bytes, u64::from(at));
     while let Err(error) = &written
         && is_shortage(error)
@@ -223,7 +223,7 @@ fn write(shared: &Shared, segment: &Segment, bytes: &[u8], at: u32) -> io::Resul
 }
 
 /// Waits for a moment, and says whether to write again: not if the log is closing.
-fn stall(shared: &Shared, error: &io::Error) -> bool {
+fn stall(shared: &LogInner, error: &io::Error) -> bool {
     let mut state = shared.state.lock();
     if state.stalled.is_none() {
         tracing::warn!(%error, "the disk is full; what was appended cannot be written now");
@@ -233,14 +233,14 @@ fn stall(shared: &Shared, error: &io::Error) -> bool {
         shared.room.notify_all();
     }
     let until = Instant::now() + STALL_RETRY;
-    while state.phase == Phase::Open && state.failed.is_none() && Instant::now() < until {
+    while state.phase == ClosePhase::Open && state.failed.is_none() && Instant::now() < until {
         shared.writer_wake.wait_until(&mut state, until);
     }
-    state.phase == Phase::Open && state.failed.is_none()
+    state.phase == ClosePhase::Open && state.failed.is_none()
 }
 
 /// Tells everybody that the group is written, and keeps its memory.
-fn finish_write(shared: &Shared, group: Arc<Group>) {
+fn finish_write(shared: &LogInner, group: Arc<CommitGroup>) {
     let before = shared.written.get().segment;
     let Some(last) = group.pieces().last() else { return };
     let end = last.end();
@@ -269,7 +269,7 @@ fn finish_write(shared: &Shared, group: Arc<Group>) {
     }
 }
 
-fn sync(shared: &Shared) -> io::Result<()> {
+fn sync(shared: &LogInner) -> io::Result<()> {
     let written = shared.written.get();
     if written <= shared.synced.get() {
         return Ok(());

@@ -11,8 +11,8 @@ use std::time::Duration;
 use common::*;
 use nexo_log::disk::{MemoryDisk, RealDisk};
 use nexo_log::{
-    AppendError, Claim, EntryKind, EntryRef, Health, Log, LogError, LogOptions, OpenError, ReadError, Span,
-    Urgency,
+    AppendError, Claim, EntryKind, EntryRef, Log, LogError, LogHealth, LogOptions, OpenError, ReadError,
+    Span, Urgency,
 };
 use nexo_types::{Offset, Position, Priority, QueueId, SegmentId};
 
@@ -232,7 +232,7 @@ fn many_threads_share_few_syncs_and_positions_keep_order() {
     let stats = log.stats();
     assert_eq!(stats.frames, THREADS * EACH);
     assert!(stats.syncs < stats.frames, "{} syncs for {} frames", stats.syncs, stats.frames);
-    assert_eq!(stats.health, Health::Ok);
+    assert_eq!(stats.health, LogHealth::Ok);
     assert_eq!(all_frames(&log).len() as u64, THREADS * EACH);
 }
 

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use common::*;
 use nexo_log::disk::FaultyDisk;
 use nexo_log::{
-    AppendError, Claim, Health, Log, LogError, LogOptions, OPEN_FILES_MAX, OpenError, SEALED_FILES_OPEN_MAX,
-    Urgency,
+    AppendError, Claim, Log, LogError, LogHealth, LogOptions, OPEN_FILES_MAX, OpenError,
+    SEALED_FILES_OPEN_MAX, Urgency,
 };
 
 fn is_full(log: &Log) -> bool {
-    matches!(log.health(), Health::Full { .. })
+    matches!(log.health(), LogHealth::Full { .. })
 }
 
 /// Pushes until the log refuses, and says how many were taken.
@@ -44,7 +44,7 @@ fn a_full_disk_refuses_pushes_takes_acknowledgements_and_recovers_by_itself() {
     block_on(log.synced(reserved.end)).unwrap();
 
     disk.set_bytes_max(None);
-    eventually("the log finds the new room", || log.health() == Health::Ok);
+    eventually("the log finds the new room", || log.health() == LogHealth::Ok);
     push(&log, taken, 500, Urgency::Synced).unwrap();
     log.sync_blocking().unwrap();
     assert_eq!(all_frames(&log).len() as u64, taken + 2);
@@ -114,8 +114,8 @@ fn a_failed_sync_fails_the_log_and_everybody_who_waits() {
     assert!(block_on(log.synced(appended.end)).is_err());
     assert!(log.sync_blocking().is_err());
     assert!(matches!(push(&log, 1, 10, Urgency::Lazy), Err(AppendError::Failed { .. })));
-    assert!(matches!(log.health(), Health::Failed { .. }));
-    assert!(matches!(log.stats().health, Health::Failed { .. }));
+    assert!(matches!(log.health(), LogHealth::Failed { .. }));
+    assert!(matches!(log.stats().health, LogHealth::Failed { .. }));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_failed_write_fails_the_log() {
     let appended = push(&log, 0, 10, Urgency::Written).unwrap();
     let error = block_on(log.written(appended.end)).unwrap_err();
     assert!(matches!(&error, LogError::Failed { reason } if reason.contains("write")), "{error}");
-    assert!(matches!(log.health(), Health::Failed { .. }));
+    assert!(matches!(log.health(), LogHealth::Failed { .. }));
     log.close();
 }
 
@@ -203,13 +203,13 @@ fn run_out_of_descriptors(errno: i32, words: &str) {
     disk.set_open_files_max(Some(disk.open_files()));
     let taken = fill(&log, 0);
     assert!(taken > 20, "the room there is is used: {taken}");
-    let Health::Full { reason } = log.health() else { panic!("{:?}", log.health()) };
+    let LogHealth::Full { reason } = log.health() else { panic!("{:?}", log.health()) };
     assert!(reason.contains(words), "{reason}");
     push_as(&log, 10_000, 100, Urgency::Synced, Claim::Reserved).unwrap();
     log.sync_blocking().unwrap();
 
     disk.set_open_files_max(None);
-    eventually("the log finds descriptors", || log.health() == Health::Ok);
+    eventually("the log finds descriptors", || log.health() == LogHealth::Ok);
     push(&log, taken, 500, Urgency::Synced).unwrap();
     log.sync_blocking().unwrap();
     assert_eq!(all_frames(&log).len() as u64, taken + 2);
@@ -236,7 +236,7 @@ fn a_spare_file_that_cannot_be_opened_now_is_used_later() {
     disk.set_open_files_max(Some(0));
     let taken = fill(&log, n);
     disk.set_open_files_max(None);
-    eventually("the log finds descriptors", || log.health() == Health::Ok);
+    eventually("the log finds descriptors", || log.health() == LogHealth::Ok);
     push(&log, taken, 500, Urgency::Synced).unwrap();
     assert_eq!(disk.used_bytes(), used, "the spare file was used, and none was made");
 }
@@ -249,7 +249,7 @@ fn a_quota_that_is_used_up_is_a_full_disk() {
     disk.set_bytes_max(Some(45 * 1024));
     let taken = fill(&log, 0);
     disk.set_bytes_max(None);
-    eventually("the log finds the new room", || log.health() == Health::Ok);
+    eventually("the log finds the new room", || log.health() == LogHealth::Ok);
     assert_eq!(all_frames(&log).len() as u64, taken);
 }
 
@@ -273,7 +273,7 @@ fn run_out_of_room(errno: i32) {
 
     disk.fail_writes_with(None);
     block_on(log.synced(first.end)).unwrap();
-    eventually("the log says so", || log.health() == Health::Ok);
+    eventually("the log says so", || log.health() == LogHealth::Ok);
     push(&log, 2, 10, Urgency::Synced).unwrap();
     log.sync_blocking().unwrap();
     drop(log);
@@ -310,7 +310,7 @@ fn run_short_once(call: u64, errno: i32) {
     });
     let oldest = log.segments()[0].id;
     log.retire(oldest).unwrap();
-    eventually("the log is well", || log.health() == Health::Ok);
+    eventually("the log is well", || log.health() == LogHealth::Ok);
     let frames = all_frames(&log).len();
     drop(log);
     assert_eq!(all_frames(&open(disk).0).len(), frames, "call {call}, {errno}");

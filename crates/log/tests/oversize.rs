@@ -10,7 +10,7 @@ use std::sync::Arc;
 use common::*;
 use nexo_log::disk::{CutMode, Disk, FaultyDisk, MemoryDisk, RealDisk};
 use nexo_log::{
-    AppendError, Appended, Claim, EntryKind, EntryRef, FRAME_BYTES_MAX, Health, Log, LogOptions, Urgency,
+    AppendError, Appended, Claim, EntryKind, EntryRef, FRAME_BYTES_MAX, Log, LogHealth, LogOptions, Urgency,
 };
 use nexo_types::{Offset, Priority, QueueId};
 
@@ -160,7 +160,7 @@ fn a_full_disk_refuses_a_large_frame_and_the_log_goes_on() {
         let error = push_as(&log, 1, LARGE, Urgency::Synced, claim).unwrap_err();
         assert!(matches!(&error, AppendError::Full { reason } if reason.contains("large frame")), "{error}");
     }
-    assert_eq!(log.health(), Health::Ok, "others are not concerned");
+    assert_eq!(log.health(), LogHealth::Ok, "others are not concerned");
     for n in 1..30 {
         push(&log, n, 500, Urgency::Lazy).unwrap();
     }
@@ -185,7 +185,7 @@ fn a_large_frame_is_refused_rather_than_leaving_no_room_for_what_frees_space() {
     while push(&log, taken, 500, Urgency::Lazy).is_ok() {
         taken += 1;
     }
-    assert!(matches!(log.health(), Health::Full { .. }));
+    assert!(matches!(log.health(), LogHealth::Full { .. }));
     // The large file would fit now, but no segment after it.
     disk.set_bytes_max(Some(disk.used_bytes() + 40 * 1024));
     let refused = push(&log, taken, 28 * 1024, Urgency::Lazy);
@@ -194,7 +194,7 @@ fn a_large_frame_is_refused_rather_than_leaving_no_room_for_what_frees_space() {
     log.sync_blocking().unwrap();
 
     disk.set_bytes_max(None);
-    eventually("room", || log.health() == Health::Ok);
+    eventually("room", || log.health() == LogHealth::Ok);
     push(&log, taken, LARGE, Urgency::Synced).unwrap();
     log.sync_blocking().unwrap();
 }

@@ -48,7 +48,7 @@ impl Image {
         };
         sync(0, 200);
         let large = sync(1, LARGE);
-        // As it was before the keeper came to seal it.
+        // As it was before the segment manager came to seal it.
         let mut unsealed = memory.after_power_cut(CutMode::Drop, 0);
         if state != State::Last {
             sync(2, 200);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use common::*;
 use nexo_log::disk::{CutMode, Disk, FaultyDisk, MemoryDisk};
-use nexo_log::{Frame, Health, Log, Region, Urgency, regions_of};
+use nexo_log::{Frame, Log, LogHealth, Region, Urgency, regions_of};
 
 /// A log that was closed, with a few sealed segments, and what is in it.
 fn closed() -> (MemoryDisk, Vec<Frame>) {
@@ -54,7 +54,7 @@ fn one_lost_copy_of_a_seal_is_mended_and_told() {
         let (log, recovered) = open(disk.clone());
         assert_eq!(recovered.damage, [], "{region:?}: nothing is lost");
         assert!(recovered.repairs.len() == 1 && recovered.repairs[0].contains(&path), "{recovered:?}");
-        assert_eq!((log.health(), log.damage()), (Health::Ok, None));
+        assert_eq!((log.health(), log.damage()), (LogHealth::Ok, None));
         assert_eq!(recovered.scanned_segments, 0, "the other copy was found");
         assert_eq!(all_frames(&log), frames);
         assert_eq!(bytes(&disk, &path), whole, "{region:?}: as it was");

@@ -27,14 +27,14 @@ const HEADING: &str = "Options of every command";
 #[command(name = "nexo", version, after_help = EXAMPLES, max_term_width = 100, propagate_version = true)]
 pub(crate) struct Cli {
     #[command(flatten)]
-    shared: Shared,
+    shared: ServerArgs,
     #[command(subcommand)]
     command: Command,
 }
 
 /// Options that every command has.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Shared {
+pub(crate) struct ServerArgs {
     /// The broker to talk to
     #[arg(long, global = true, value_name = "URL", env = "NEXO_SERVER", default_value = Server::DEFAULT, help_heading = HEADING)]
     pub(crate) server: Server,

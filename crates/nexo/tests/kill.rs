@@ -32,10 +32,10 @@ struct Told {
     deliveries: u64,
 }
 
-type Shared = Arc<Mutex<Told>>;
+type Books = Arc<Mutex<Told>>;
 
 /// Pushes numbered messages until the broker is gone; some are delayed.
-async fn produce(client: Client, told: Shared, life: usize, producer: usize) {
+async fn produce(client: Client, told: Books, life: usize, producer: usize) {
     let mut messages = client.messages();
     for n in 0.. {
         let batch: Vec<proto::NewMessage> = (0..5)
@@ -68,7 +68,7 @@ async fn produce(client: Client, told: Shared, life: usize, producer: usize) {
 }
 
 /// Pops, acknowledges most and fails some, until the broker is gone.
-async fn consume(client: Client, told: Shared) {
+async fn consume(client: Client, told: Books) {
     let mut messages = client.messages();
     loop {
         let request = proto::PopRequest {
@@ -113,7 +113,7 @@ async fn consume(client: Client, told: Shared) {
     }
 }
 
-fn check(told: &Shared, messages: &[proto::Message]) {
+fn check(told: &Books, messages: &[proto::Message]) {
     let now = now_ms();
     let mut told = told.lock().unwrap();
     for message in messages {
@@ -140,7 +140,7 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap()
 }
 
-async fn one_life(server: &mut Server, told: &Shared, life: usize) {
+async fn one_life(server: &mut Server, told: &Books, life: usize) {
     let mut clients = Vec::new();
     for number in 0..2 {
         let client = Client::connect(&server.url()).await.unwrap();
@@ -186,7 +186,7 @@ async fn drain(server: &Server) -> BTreeSet<String> {
 async fn twenty_kills_under_load_lose_nothing_that_was_confirmed() {
     let seed = fastrand::get_seed();
     println!("seed {seed}");
-    let told: Shared = Shared::default();
+    let told: Books = Books::default();
     // Small segments, so that there are seals, checkpoints and retired segments to die in.
     let args = ["--segment-bytes", "1048576"];
     let mut server = Server::start_with(&args);

@@ -22,7 +22,7 @@ pub(crate) enum Response {
     QueueTags(QueueTags),
     Sent(Sent),
     SentBatch(SentBatch),
-    SettledBatch(Batch<SettledEntry>),
+    SettledBatch(BatchReply<SettledEntry>),
     Messages(Messages),
     MoveTaskStarted(MoveTaskStarted),
     MoveTaskCancelled(MoveTaskCancelled),
@@ -100,7 +100,7 @@ pub(crate) struct SettledEntry {
 /// A batch, of which each entry has done well or not.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct Batch<T> {
+pub(crate) struct BatchReply<T> {
     pub(crate) successful: Vec<T>,
     pub(crate) failed: Vec<FailedEntry>,
 }
@@ -114,8 +114,8 @@ pub(crate) struct SentBatch {
     pub(crate) failed: Vec<FailedEntry>,
 }
 
-impl From<Batch<SentEntry>> for SentBatch {
-    fn from(batch: Batch<SentEntry>) -> Self {
+impl From<BatchReply<SentEntry>> for SentBatch {
+    fn from(batch: BatchReply<SentEntry>) -> Self {
         Self { successful: batch.successful, failed: batch.failed }
     }
 }

@@ -16,7 +16,7 @@ use crate::queues::Place;
 use crate::sqs;
 use crate::stats;
 use crate::workload::Workload;
-use crate::world::{Ear, Phase, World};
+use crate::world::{Ear, RunPhase, World};
 
 /// Consumers publish a little: the confirms prove that their acknowledgements are durable.
 const AMQP: [Role; 4] = [
@@ -150,7 +150,7 @@ async fn play(part: Part, world: Arc<World>, mut workload: Workload, mut ear: Ea
     let mut owed = VecDeque::new();
     let mut owed_in_order = Vec::new();
     let (world, workload, ear) = (&*world, &mut workload, &mut ear);
-    while ear.phase() != Phase::Over {
+    while ear.phase() != RunPhase::Over {
         // Why a connection ended is the broker's business; what follows from it is in the books.
         match part {
             Part::Amqp(role) => drop(amqp::run(world, role, workload, ear, None).await),

@@ -15,7 +15,7 @@ use crate::stamp::{Copy, Stamp};
 use crate::stats;
 use crate::way::Way;
 use crate::workload::{Message, Workload, check_body};
-use crate::world::{Ear, Phase, World};
+use crate::world::{Ear, RunPhase, World};
 
 const PLACE: Place = Place::PLACES;
 const FAMILY: Family = Family::PLACES;
@@ -24,15 +24,15 @@ const HELD_MAX: usize = 8;
 
 /// Fills and empties, again and again, until the run is over.
 pub(crate) async fn take_and_return(world: &World, workload: &mut Workload, ear: &Ear) {
-    while ear.phase() != Phase::Over {
+    while ear.phase() != RunPhase::Over {
         if !stats::wait_until_free(world, PLACE, ear).await {
             return;
         }
         let done = match ear.phase() {
-            Phase::Load => round(world, workload).await,
-            Phase::Drain | Phase::Over => empty(world).await,
+            RunPhase::Load => round(world, workload).await,
+            RunPhase::Drain | RunPhase::Over => empty(world).await,
         };
-        if done.is_err() || ear.phase() != Phase::Load {
+        if done.is_err() || ear.phase() != RunPhase::Load {
             sleep(Duration::from_millis(200)).await;
         }
     }

@@ -16,7 +16,7 @@ use crate::stamp::Stamp;
 use crate::stats;
 use crate::way::Way;
 use crate::workload::{Message, Workload, check_body};
-use crate::world::{Ear, Phase, World};
+use crate::world::{Ear, RunPhase, World};
 
 const PLACE: Place = Place::PRIORITIES;
 /// With nothing coming for this long, the queue is taken for empty.
@@ -32,10 +32,10 @@ enum Check {
 
 /// Fills and drains, again and again, until the run is over.
 pub(crate) async fn fill_and_drain(world: &World, workload: &mut Workload, ear: &Ear) {
-    while ear.phase() != Phase::Over {
+    while ear.phase() != RunPhase::Over {
         let check = match ear.phase() {
-            Phase::Load => fill(world, workload).await,
-            Phase::Drain | Phase::Over => Check::Nothing,
+            RunPhase::Load => fill(world, workload).await,
+            RunPhase::Drain | RunPhase::Over => Check::Nothing,
         };
         if !stats::wait_until_free(world, PLACE, ear).await {
             return;
@@ -84,7 +84,7 @@ async fn drain_by_amqp(
     world: &World,
     workload: &mut Workload,
     check: Check,
-    phase: Phase,
+    phase: RunPhase,
 ) -> Result<(), Gone> {
     let session = world.ledger().open_session(Way::Amqp);
     let mut acked = Vec::new();
@@ -108,7 +108,7 @@ async fn drain_by_amqp(
             acked.push(copy);
             wire.send(&basic::Ack { delivery_tag: delivered.tag, multiple: false });
         }
-        if phase != Phase::Load {
+        if phase != RunPhase::Load {
             return Ok(());
         }
         workload.begin_session();

@@ -21,7 +21,7 @@ use crate::report::Tally;
 use crate::server::Server;
 use crate::setup::set_up;
 use crate::stamp::Stamp;
-use crate::world::{Order, Phase, World};
+use crate::world::{Order, RunPhase, World};
 
 const PROGRESS: Duration = Duration::from_secs(5);
 /// With nothing moving for this long, the broker is stuck.
@@ -149,7 +149,7 @@ impl Run {
             }
             Fault::TakeStock => {
                 self.take_stock().await?;
-                self.world.enter(Phase::Load);
+                self.world.enter(RunPhase::Load);
             }
             Fault::FillDisk(span, meanwhile) => self.fill_disk(*span, *meanwhile).await?,
             Fault::SlowDisk(span, meanwhile) => {

@@ -7,7 +7,7 @@ use nexo_grpc::proto;
 use tokio::time::{sleep, timeout};
 
 use crate::queues::Place;
-use crate::world::{Ear, Phase, World};
+use crate::world::{Ear, RunPhase, World};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -29,7 +29,7 @@ pub(crate) const fn all_messages(stats: &proto::QueueStats) -> u64 {
 /// Waits until nobody consumes a queue or holds one of its messages: what an earlier consumer had been handed has come
 /// back to its place. `false` if the run ended first.
 pub(crate) async fn wait_until_free(world: &World, place: Place, ear: &Ear) -> bool {
-    while ear.phase() != Phase::Over {
+    while ear.phase() != RunPhase::Over {
         if of(world, place).await.is_some_and(|stats| stats.leased == 0 && stats.consumers == 0) {
             return true;
         }

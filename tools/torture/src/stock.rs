@@ -14,13 +14,13 @@ use crate::ledger::{Violation, What};
 use crate::queues::Place;
 use crate::run::{Run, STUCK};
 use crate::stats;
-use crate::world::Phase;
+use crate::world::RunPhase;
 
 impl Run {
     /// A kill, the rest of what is owed, an end as it should be, and a start that brings nothing back.
     pub(crate) async fn take_stock(&mut self) -> anyhow::Result<()> {
         self.tally.stocks += 1;
-        self.world.enter(Phase::Drain);
+        self.world.enter(RunPhase::Drain);
         self.wait(Duration::from_millis(200)).await?;
         self.kill().await?;
         self.start().await?;
@@ -94,7 +94,7 @@ impl Run {
 
     /// Everybody goes home, the broker too, and what it said is read.
     pub(crate) async fn close(&mut self, clients: &mut JoinSet<()>) -> anyhow::Result<()> {
-        self.world.enter(Phase::Over);
+        self.world.enter(RunPhase::Over);
         let ended = timeout(STUCK, async { while clients.join_next().await.is_some() {} }).await;
         ended.context("clients do not end")?;
         self.stop().await?;

@@ -16,7 +16,7 @@ const BACKLOG_MAX: usize = 40_000;
 
 /// How far the run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum RunPhase {
     /// Publishers publish, consumers consume.
     Load,
     /// Nothing new is published.
@@ -48,7 +48,7 @@ pub(crate) struct World {
     pub(crate) amqp: SocketAddr,
     pub(crate) grpc: SocketAddr,
     pub(crate) sqs: SocketAddr,
-    phase: watch::Sender<Phase>,
+    phase: watch::Sender<RunPhase>,
     orders: broadcast::Sender<Order>,
     next_publisher: AtomicU16,
     seed: u64,
@@ -59,12 +59,12 @@ pub(crate) struct World {
 pub(crate) struct Ear {
     client: usize,
     orders: broadcast::Receiver<Order>,
-    phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<RunPhase>,
 }
 
 impl World {
     pub(crate) fn new(amqp: SocketAddr, grpc: SocketAddr, sqs: SocketAddr, seed: u64) -> Arc<Self> {
-        let (phase, orders) = (watch::channel(Phase::Load).0, broadcast::channel(1024).0);
+        let (phase, orders) = (watch::channel(RunPhase::Load).0, broadcast::channel(1024).0);
         let next_publisher = AtomicU16::new(1);
         Arc::new(Self { ledger: Mutex::default(), amqp, grpc, sqs, phase, orders, next_publisher, seed })
     }
@@ -74,7 +74,7 @@ impl World {
         self.ledger.lock()
     }
 
-    pub(crate) fn enter(&self, phase: Phase) {
+    pub(crate) fn enter(&self, phase: RunPhase) {
         self.phase.send_replace(phase);
     }
 
@@ -114,7 +114,7 @@ impl Ear {
         }
     }
 
-    pub(crate) fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> RunPhase {
         *self.phase.borrow()
     }
 }

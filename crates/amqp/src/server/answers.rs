@@ -7,7 +7,7 @@
 use nexo_broker::Written;
 
 use super::error::Refusal;
-use super::session::{Session, Slot};
+use super::session::{ChannelState, Session};
 use crate::codec::method::{ExchangeMethod, QueueMethod};
 use crate::codec::{AmqpMethod, Method, encode_method};
 
@@ -33,7 +33,7 @@ impl Session {
         number: u16,
         method: &M,
     ) {
-        let Some(Slot::Open(channel)) = self.channels.get(&number) else { return };
+        let Some(ChannelState::Open(channel)) = self.channels.get(&number) else { return };
         if written.is_nothing() && !self.confirms.owes_answers() {
             self.answer_unless(nowait, number, method);
             return;

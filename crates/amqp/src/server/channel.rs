@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::content::Content;
 use super::limit::Limit;
 use super::routing::RouteCache;
-use super::shared::Shared;
+use super::shared::ServerState;
 use super::source::Source;
 use super::transactions::Transaction;
 use super::unacked::Unacked;
@@ -66,13 +66,13 @@ pub(super) struct Consumer {
 /// A consumer's place at its queue, left when the consumer goes.
 #[derive(Debug)]
 pub(super) struct SeatGuard {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     queue: QueueId,
 }
 
 impl SeatGuard {
     /// For a place that was taken.
-    pub(super) fn new(shared: &Arc<Shared>, queue: QueueId) -> Self {
+    pub(super) fn new(shared: &Arc<ServerState>, queue: QueueId) -> Self {
         Self { shared: Arc::clone(shared), queue }
     }
 }
@@ -96,11 +96,11 @@ pub(super) struct ReplyConsumer {
     pub(super) tag: Bytes,
     /// The name that answers are sent to.
     pub(super) name: Bytes,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 impl ReplyConsumer {
-    pub(super) const fn new(tag: Bytes, name: Bytes, shared: Arc<Shared>) -> Self {
+    pub(super) const fn new(tag: Bytes, name: Bytes, shared: Arc<ServerState>) -> Self {
         Self { tag, name, shared }
     }
 }

@@ -24,8 +24,8 @@ use super::output::Output;
 use super::pace::Awaits;
 use super::read_size::{READ_BYTES_MIN, ReadSize};
 use super::receive::{Direct, Read, read_some};
-use super::session::{Peer, Phase, Session};
-use super::shared::Shared;
+use super::session::{ConnectionPhase, Peer, Session};
+use super::shared::ServerState;
 use crate::codec::{FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES, FrameError, ReplyCode};
 
 /// As RabbitMQ has it: a client that does not get further holds a socket for nothing.
@@ -41,7 +41,12 @@ const TIMEOUT_TICK_MAX: Duration = Duration::from_secs(60);
 const IDLE_TICK: Duration = Duration::from_secs(3600);
 
 /// Serves one connection to its end.
-pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr, stop: CancellationToken) {
+pub(super) async fn run(
+    shared: Arc<ServerState>,
+    socket: TcpStream,
+    peer: SocketAddr,
+    stop: CancellationToken,
+) {
     // Frames are collected before they are written, so waiting for more to send would only cost time.
     let _ = socket.set_nodelay(true);
     let _counted = shared.broker.traffic().connection(Protocol::Amqp);
@@ -95,7 +100,7 @@ pub(super) async fn run(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr
     }
     connection.session.end().await;
     let Connection { mut session, reader, mut writer, stop, .. } = connection;
-    let is_agreed = session.phase == Phase::Closed;
+    let is_agreed = session.phase == ConnectionPhase::Closed;
     let close_max = session.shared.options.close_max;
     // The peer may be gone already.
     let _ = writer.shutdown().await;
@@ -164,14 +169,14 @@ impl Connection {
             self.session.write_waiting();
             self.session.close_if_log_failed().await;
             self.note_phase();
-            if self.session.phase == Phase::Closed && self.session.out.is_empty() {
+            if self.session.phase == ConnectionPhase::Closed && self.session.out.is_empty() {
                 return;
             }
             self.wind_up();
             if self.stalled && self.session.takes_frames() {
                 self.take_input().await;
             }
-            let running = self.session.phase == Phase::Running;
+            let running = self.session.phase == ConnectionPhase::Running;
             let can_read = self.can_read();
             let has_room = self.session.out.has_room();
             let takes_more = running && has_room && self.session.waiting.is_empty();
@@ -252,7 +257,7 @@ impl Connection {
     }
 
     fn note_phase(&mut self) {
-        if self.session.phase != Phase::Running && self.closing_until.is_none() {
+        if self.session.phase != ConnectionPhase::Running && self.closing_until.is_none() {
             let close_max = self.session.shared.options.close_max;
             let wait = if self.deaf { DEAF_CLOSE_MAX.min(close_max) } else { close_max };
             self.closing_until = Some(Instant::now() + wait);

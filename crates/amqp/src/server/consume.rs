@@ -12,7 +12,7 @@ use super::channel::{Acks, Consumer, ReplyConsumer, SeatGuard, Window};
 use super::error::Refusal;
 use super::limit::Limit;
 use super::reply_to::{Place, REPLY_TO, REPLY_TO_PREFIX};
-use super::session::{Session, Slot};
+use super::session::{ChannelState, Session};
 use super::shared::Company;
 use super::source::{Seat, Source, await_messages};
 use crate::codec::method::basic;
@@ -148,12 +148,12 @@ impl Session {
             channel.tags.remove(&consumer.tag);
         }
         self.waiting.retain(|batch| batch.source.id != id);
-        self.ease(&[number]);
+        self.retry_credit(&[number]);
     }
 
     /// The queue of a consumer is gone: clients that know of it are told.
     pub(super) fn consumer_gone(&mut self, source: &Source) {
-        let Some(Slot::Open(channel)) = self.channels.get_mut(&source.channel) else { return };
+        let Some(ChannelState::Open(channel)) = self.channels.get_mut(&source.channel) else { return };
         let Some(consumer) = channel.consumers.remove(&source.id) else { return };
         channel.tags.remove(&consumer.tag);
         if self.abilities.cancel_notify {
@@ -161,7 +161,7 @@ impl Session {
             self.out.method(source.channel, &cancel);
         }
         // What was on its way to it counts no more against a limit that it shared.
-        self.ease(&[source.channel]);
+        self.retry_credit(&[source.channel]);
     }
 
     pub(super) async fn qos(&mut self, number: u16, qos: &basic::Qos) -> Result<(), Refusal> {
@@ -187,7 +187,7 @@ impl Session {
             None => {}
             Some(limit) => {
                 limit.change(max);
-                self.ease(&[number]);
+                self.retry_credit(&[number]);
                 return Ok(());
             }
         }
@@ -199,7 +199,7 @@ impl Session {
         }
         self.stop_consumers(ids.clone()).await;
         self.waiting.retain(|batch| !ids.contains(&batch.source.id));
-        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let consumed = |source: &Source| source.seat().consumer.is_some();
         let held = channel.unacked.iter().filter(|held| consumed(&held.source)).count();
         let limit = Arc::new(Limit::new(max, u32::try_from(held).unwrap_or(u32::MAX)));

@@ -19,8 +19,8 @@ use super::error::Refusal;
 use super::output::Output;
 use super::queues::clamp;
 use super::reply_to::Reply;
-use super::session::{Session, Slot};
-use super::source::{Arrival, Batch, News, Source, await_messages};
+use super::session::{ChannelState, Session};
+use super::source::{Arrival, News, Source, UnwrittenBatch, await_messages};
 use super::unacked::Held;
 use crate::address::Address;
 use crate::codec::method::basic;
@@ -35,7 +35,7 @@ impl Session {
     /// Takes in what a subscription brought, and has it wait for more.
     pub(super) fn take_arrival(&mut self, arrival: Arrival) {
         let Arrival { source, subscription, stop, news } = arrival;
-        let alive = matches!(self.channels.get(&source.channel), Some(Slot::Open(channel))
+        let alive = matches!(self.channels.get(&source.channel), Some(ChannelState::Open(channel))
             if channel.consumers.contains_key(&source.id));
         match news {
             News::Messages(batch) => {
@@ -65,7 +65,7 @@ impl Session {
                     if self.acks_of(&source) == Some(Acks::None) =>
                 {
                     let rest = subscription.close().await.into_iter();
-                    self.waiting.push_back(Batch { source, rest });
+                    self.waiting.push_back(UnwrittenBatch { source, rest });
                 }
                 arrival => self.take_arrival(arrival),
             }
@@ -73,7 +73,7 @@ impl Session {
     }
 
     fn acks_of(&self, source: &Source) -> Option<Acks> {
-        let Some(Slot::Open(channel)) = self.channels.get(&source.channel) else { return None };
+        let Some(ChannelState::Open(channel)) = self.channels.get(&source.channel) else { return None };
         channel.consumers.get(&source.id).map(|consumer| consumer.acks)
     }
 
@@ -86,7 +86,9 @@ impl Session {
         while self.out.has_room()
             && let Some(mut batch) = self.waiting.pop_front()
         {
-            let Some(Slot::Open(channel)) = self.channels.get_mut(&batch.source.channel) else { continue };
+            let Some(ChannelState::Open(channel)) = self.channels.get_mut(&batch.source.channel) else {
+                continue;
+            };
             let before = channel.unacked.len();
             write_batch(channel, &mut batch, &mut self.out, self.limits.frame_max);
             spare = spare.saturating_sub(channel.unacked.len() - before);
@@ -104,8 +106,8 @@ impl Session {
     pub(super) fn give_withheld(&mut self) {
         self.withholds = false;
         let mut spare = self.spare_unacked();
-        for slot in self.channels.values_mut() {
-            let Slot::Open(channel) = slot else { continue };
+        for channel_state in self.channels.values_mut() {
+            let ChannelState::Open(channel) = channel_state else { continue };
             for consumer in channel.consumers.values_mut() {
                 self.withholds |= withhold(consumer, &mut spare);
             }
@@ -117,9 +119,9 @@ impl Session {
         if !self.shared.broker.is_memory_short() {
             return usize::MAX;
         }
-        let held = |slot: &Slot| match slot {
-            Slot::Open(channel) => channel.unsettled(),
-            Slot::Closing => 0,
+        let held = |channel_state: &ChannelState| match channel_state {
+            ChannelState::Open(channel) => channel.unsettled(),
+            ChannelState::Closing => 0,
         };
         UNACKED_FREE.saturating_sub(self.channels.values().map(held).sum())
     }
@@ -128,7 +130,7 @@ impl Session {
     pub(super) fn write_all_of(&mut self, id: u64) {
         let Self { waiting, channels, out, limits, .. } = self;
         for batch in waiting.iter_mut().filter(|batch| batch.source.id == id) {
-            let Some(Slot::Open(channel)) = channels.get_mut(&batch.source.channel) else { return };
+            let Some(ChannelState::Open(channel)) = channels.get_mut(&batch.source.channel) else { return };
             while !batch.rest.as_slice().is_empty() {
                 let before = batch.rest.len();
                 write_some(channel, batch, out, limits.frame_max, usize::MAX);
@@ -154,7 +156,7 @@ impl Session {
         source.timeout = timeout;
         let source = Arc::new(source);
         let frame_max = self.limits.frame_max;
-        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let Some((view, stored)) = view(&source, &handed) else {
             self.answer(number, &basic::GetEmpty { cluster_id: ShortStr::EMPTY });
             return Ok(());
@@ -177,7 +179,7 @@ impl Session {
     }
 
     pub(super) fn write_reply(&mut self, reply: &Reply) {
-        let Some(Slot::Open(channel)) = self.channels.get_mut(&reply.channel) else { return };
+        let Some(ChannelState::Open(channel)) = self.channels.get_mut(&reply.channel) else { return };
         let Some(replies) = channel.replies.as_ref().filter(|_| channel.serial == reply.serial) else {
             return;
         };
@@ -195,12 +197,18 @@ impl Session {
 }
 
 /// Writes a batch, as long as there is room.
-fn write_batch(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax) {
+fn write_batch(channel: &mut Channel, batch: &mut UnwrittenBatch, out: &mut Output, max: FrameMax) {
     let room = out.deliveries_max();
     write_some(channel, batch, out, max, room);
 }
 
-fn write_some(channel: &mut Channel, batch: &mut Batch, out: &mut Output, max: FrameMax, room: usize) {
+fn write_some(
+    channel: &mut Channel,
+    batch: &mut UnwrittenBatch,
+    out: &mut Output,
+    max: FrameMax,
+    room: usize,
+) {
     let number = batch.source.channel;
     // A cancelled consumer is not there any more: the rest goes back.
     let Some(consumer) = channel.consumers.get_mut(&batch.source.id) else { return };

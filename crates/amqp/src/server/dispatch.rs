@@ -11,7 +11,7 @@ use super::erlang;
 use super::error::{self, Refusal};
 use super::output::HARD_BYTES;
 use super::publish::{Body, Incoming};
-use super::session::{Phase, Session, Slot};
+use super::session::{ChannelState, ConnectionPhase, Session};
 use crate::codec::method::{
     AccessMethod, BasicMethod, ChannelMethod, ConfirmMethod, ConnectionMethod, access, basic, channel,
     connection,
@@ -41,15 +41,15 @@ impl Session {
     /// the disk is full.
     pub(super) fn takes_frames(&self) -> bool {
         match self.phase {
-            Phase::Running => {
+            ConnectionPhase::Running => {
                 let waits_for_disk = self.blocked
                     || self.held_up.is_some()
                     || self.pace.is_behind()
                     || self.confirms.is_full();
                 !waits_for_disk && !self.intake.is_waiting() && self.out.len() < HARD_BYTES
             }
-            Phase::Closing => true,
-            Phase::Closed => false,
+            ConnectionPhase::Closing => true,
+            ConnectionPhase::Closed => false,
         }
     }
 
@@ -108,7 +108,7 @@ impl Session {
 
     /// Whether a frame has to wait for what came before it: for publishes to be with their queues, and for answers.
     async fn must_wait(&mut self, frame: &Frame<'_>) -> bool {
-        if self.phase != Phase::Running || frame.kind != FrameKind::Method {
+        if self.phase != ConnectionPhase::Running || frame.kind != FrameKind::Method {
             return false;
         }
         let Ok(method) = Method::decode(frame.payload) else { return false };
@@ -138,14 +138,14 @@ impl Session {
     }
 
     fn takes_publish(&self, number: u16, body_bytes: usize) -> bool {
-        self.phase == Phase::Running
+        self.phase == ConnectionPhase::Running
             && body_bytes <= nexo_types::limits::BODY_BYTES_MAX
-            && matches!(self.channels.get(&number), Some(Slot::Open(channel)) if channel.content.is_nothing())
+            && matches!(self.channels.get(&number), Some(ChannelState::Open(channel)) if channel.content.is_nothing())
     }
 
     async fn take_frame(&mut self, frame: &Frame<'_>) {
         let number = frame.channel;
-        if self.phase != Phase::Running {
+        if self.phase != ConnectionPhase::Running {
             self.take_closing_frame(frame);
             return;
         }
@@ -172,10 +172,10 @@ impl Session {
             return;
         }
         match Method::decode(frame.payload) {
-            Ok(Method::Connection(ConnectionMethod::CloseOk(_))) => self.phase = Phase::Closed,
+            Ok(Method::Connection(ConnectionMethod::CloseOk(_))) => self.phase = ConnectionPhase::Closed,
             Ok(Method::Connection(ConnectionMethod::Close(_))) => {
                 self.out.method(0, &connection::CloseOk {});
-                self.phase = Phase::Closed;
+                self.phase = ConnectionPhase::Closed;
             }
             Ok(_) | Err(_) => {}
         }
@@ -189,7 +189,7 @@ impl Session {
                 self.give_all_answers().await;
                 self.end().await;
                 self.out.method(0, &connection::CloseOk {});
-                self.phase = Phase::Closed;
+                self.phase = ConnectionPhase::Closed;
                 Ok(())
             }
             Method::Connection(ConnectionMethod::UpdateSecret(_)) => {
@@ -209,7 +209,7 @@ impl Session {
         take: impl FnOnce(&mut Content) -> Result<Option<Whole>, Refusal>,
     ) -> Result<(), Refusal> {
         match self.channels.get_mut(&number) {
-            Some(Slot::Open(channel)) => match take(&mut channel.content)? {
+            Some(ChannelState::Open(channel)) => match take(&mut channel.content)? {
                 Some(mut whole) => {
                     let hold = whole.hold.take();
                     self.publish(number, &mut whole.as_incoming(), hold)
@@ -220,7 +220,7 @@ impl Session {
                     Ok(())
                 }
             },
-            Some(Slot::Closing) => Ok(()),
+            Some(ChannelState::Closing) => Ok(()),
             None => Err(content::no_method()),
         }
     }
@@ -233,7 +233,7 @@ impl Session {
                 let method = method.map_err(|error| error::method_refusal(error, payload))?;
                 self.open_channel(number, &method).map_err(|refusal| refusal.of(id))
             }
-            Some(Slot::Closing) => {
+            Some(ChannelState::Closing) => {
                 match method {
                     Ok(Method::Channel(ChannelMethod::CloseOk(_))) => {
                         self.channels.remove(&number);
@@ -245,7 +245,7 @@ impl Session {
                 }
                 Ok(())
             }
-            Some(Slot::Open(channel)) => {
+            Some(ChannelState::Open(channel)) => {
                 channel.content.refuse_method()?;
                 let method = method.map_err(|error| error::method_refusal(error, payload))?;
                 self.dispatch(number, &method).await.map_err(|refusal| refusal.of(id))
@@ -266,7 +266,7 @@ impl Session {
         }
         let serial = self.new_serial();
         let counted = self.shared.broker.traffic().channel(Protocol::Amqp);
-        self.channels.insert(number, Slot::Open(Box::new(Channel::new(serial, counted))));
+        self.channels.insert(number, ChannelState::Open(Box::new(Channel::new(serial, counted))));
         self.out.method(number, &channel::OpenOk { channel_id: b"" });
         Ok(())
     }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use nexo_broker::{Broker, Bundle, Draft, SHARE_BYTES_MIN, SharedMessages};
+use nexo_broker::{Broker, Draft, PackedBatch, SHARE_BYTES_MIN, SharedMessages};
 
 use super::outbox::{Publisher, copy_bytes};
 use super::publish::{for_target, is_alike};
@@ -42,8 +42,8 @@ pub(super) struct Fanout {
 #[derive(Debug)]
 enum Packed {
     /// More may join.
-    Open(Option<Bundle>),
-    Shared(SharedMessages),
+    Open(Option<PackedBatch>),
+    ServerState(SharedMessages),
 }
 
 impl Fanouts {
@@ -70,16 +70,16 @@ impl Fanouts {
             last.push(&message, publisher);
             return;
         }
-        let mut bundle = Bundle::new(message.durability, copy_bytes(&message), 1);
-        bundle.push(&message);
-        self.waiting.push_back(Fanout::new(targets, bundle, shares, publisher));
+        let mut packed = PackedBatch::new(message.durability, copy_bytes(&message), 1);
+        packed.push(&message);
+        self.waiting.push_back(Fanout::new(targets, packed, shares, publisher));
     }
 
     /// Adds a message that is packed already, and that all its queues share.
-    pub(super) fn add_bundle(&mut self, targets: &[Arc<Target>], bundle: Bundle, publisher: Publisher) {
+    pub(super) fn add_packed(&mut self, targets: &[Arc<Target>], packed: PackedBatch, publisher: Publisher) {
         self.messages += targets.len();
-        self.bytes += bundle.bytes();
-        self.waiting.push_back(Fanout::new(targets, bundle, true, publisher));
+        self.bytes += packed.bytes();
+        self.waiting.push_back(Fanout::new(targets, packed, true, publisher));
     }
 
     /// Those queues share a message that take it in the same form.
@@ -129,19 +129,19 @@ impl Fanouts {
 }
 
 impl Fanout {
-    fn new(targets: &[Arc<Target>], bundle: Bundle, shares: bool, publisher: Publisher) -> Self {
+    fn new(targets: &[Arc<Target>], packed: PackedBatch, shares: bool, publisher: Publisher) -> Self {
         let targets: VecDeque<Arc<Target>> = targets.iter().cloned().collect();
         let (sharing, alone) = if shares { (targets, VecDeque::new()) } else { (VecDeque::new(), targets) };
-        Self { packed: Packed::Open(Some(bundle)), sharing, alone, publishers: vec![publisher] }
+        Self { packed: Packed::Open(Some(packed)), sharing, alone, publishers: vec![publisher] }
     }
 
     /// The messages as its queues share them. Nothing joins them from now on.
     pub(super) fn messages(&mut self, broker: &Broker) -> SharedMessages {
         let messages = match &mut self.packed {
-            Packed::Shared(messages) => return messages.clone(),
-            Packed::Open(bundle) => broker.share(bundle.take().expect("it is taken once, here")),
+            Packed::ServerState(messages) => return messages.clone(),
+            Packed::Open(packed) => broker.share(packed.take().expect("it is taken once, here")),
         };
-        self.packed = Packed::Shared(messages.clone());
+        self.packed = Packed::ServerState(messages.clone());
         messages
     }
 
@@ -151,12 +151,12 @@ impl Fanout {
     }
 
     fn takes(&self, message: &Draft<'_>) -> bool {
-        matches!(&self.packed, Packed::Open(Some(bundle)) if bundle.has_room(message))
+        matches!(&self.packed, Packed::Open(Some(packed)) if packed.has_room(message))
     }
 
     fn push(&mut self, message: &Draft<'_>, publisher: Publisher) {
-        if let Packed::Open(Some(bundle)) = &mut self.packed {
-            bundle.push(message);
+        if let Packed::Open(Some(packed)) = &mut self.packed {
+            packed.push(message);
             self.publishers.push(publisher);
         }
     }

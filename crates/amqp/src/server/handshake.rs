@@ -12,7 +12,7 @@ use super::error::{self, Refusal};
 use super::login;
 use super::output::Output;
 use super::session::{Abilities, Limits};
-use super::shared::Shared;
+use super::shared::ServerState;
 use crate::codec::method::{ConnectionMethod, connection};
 use crate::codec::{
     AmqpMethod, Frame, FrameKind, FrameMax, Method, PROTOCOL_HEADER, ProtocolHeader, ReplyCode, ShortStr,
@@ -71,7 +71,7 @@ pub(super) struct Handshake<'a> {
     pub(super) writer: &'a mut OwnedWriteHalf,
     pub(super) input: &'a mut BytesMut,
     pub(super) from: SocketAddr,
-    pub(super) shared: &'a Shared,
+    pub(super) shared: &'a ServerState,
 }
 
 impl Handshake<'_> {

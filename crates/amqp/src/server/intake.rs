@@ -14,7 +14,7 @@ use nexo_types::limits;
 use super::channel::Mode;
 use super::content::Content;
 use super::error::Refusal;
-use super::session::{Session, Slot};
+use super::session::{ChannelState, Session};
 use crate::codec::ReplyCode;
 
 /// What one connection holds, and waits for.
@@ -114,7 +114,7 @@ impl ConnectionIntake {
 impl Session {
     /// Asks for the memory of the body that a channel begins to receive.
     pub(super) fn hold_for_body(&mut self, number: u16) -> Result<(), Refusal> {
-        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let Content::Body(partial) = &mut channel.content else { return Ok(()) };
         self.intake.progress = Instant::now();
         let bytes = partial.memory_bytes();
@@ -132,7 +132,7 @@ impl Session {
     /// Memory that was waited for is there.
     pub(super) fn take_hold(&mut self, number: u16, serial: u64, hold: Hold) {
         self.intake.progress = Instant::now();
-        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return };
+        let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return };
         if channel.serial != serial {
             return;
         }
@@ -150,16 +150,20 @@ impl Session {
         if self.held_up.is_some() || !self.intake.stands_still(max) {
             return;
         }
-        let holds = |slot: &Slot| match slot {
-            Slot::Open(channel) => {
+        let holds = |channel_state: &ChannelState| match channel_state {
+            ChannelState::Open(channel) => {
                 matches!(&channel.content, Content::Body(_))
                     || matches!(&channel.mode, Mode::Transaction(transaction) if !transaction.holds.is_empty())
             }
-            Slot::Closing => false,
+            ChannelState::Closing => false,
         };
         let held = self.intake.held_bytes();
-        let still: Vec<u16> =
-            self.channels.iter().filter(|(_, slot)| holds(slot)).map(|(number, _)| *number).collect();
+        let still: Vec<u16> = self
+            .channels
+            .iter()
+            .filter(|(_, channel_state)| holds(channel_state))
+            .map(|(number, _)| *number)
+            .collect();
         for number in still {
             let refusal = resource_error(format!(
                 "others wait for the {held} bytes that messages of this connection hold, which have not come on for \

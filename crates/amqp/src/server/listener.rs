@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection;
 use super::options::Options;
-use super::shared::Shared;
+use super::shared::ServerState;
 
 /// Serves AMQP 0-9-1 on `listener` until `shutdown` resolves; then tells every client, and returns when they have gone.
-/// The broker was opened with [`AmqpScribe`](crate::AmqpScribe).
+/// The broker was opened with [`AmqpPropertyCodec`](crate::AmqpPropertyCodec).
 ///
 /// # Errors
 /// If the listener cannot be used at all.
@@ -24,7 +24,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     listener.local_addr()?;
-    let shared = Arc::new(Shared::new(&broker, options));
+    let shared = Arc::new(ServerState::new(&broker, options));
     let stop = CancellationToken::new();
     let serve = |Accepted { stream, peer, permit }| {
         let run = connection::run(Arc::clone(&shared), stream, peer, stop.clone());

@@ -4,13 +4,12 @@
 //! - `session`: what a connection holds; `dispatch`: what frames do to it; `channel`, `content`: one channel.
 //! - Methods, by what they are about: `queues`, `exchanges`, `publish`, `consume`, `settle`, `transactions`.
 //! - `outbox`, `confirms`: publishes of one read go to the broker in one batch per queue, and are confirmed together.
-//! - `routing`, `message_facts`: where a publish goes, and what it asks for. `burial`: what a full queue refuses.
+//! - `routing`, `message_facts`: where a publish goes, and what it asks for. `refused`: what a full queue refuses.
 //! - `source`, `deliver`, `unacked`, `limit`: messages on their way to the client, and those it has not settled.
 //! - `error`: the one table from what can go wrong to reply codes and texts.
 
 mod answers;
 mod arguments;
-mod burial;
 mod channel;
 mod confirms;
 mod connection;
@@ -39,6 +38,7 @@ mod publish;
 mod queues;
 mod read_size;
 mod receive;
+mod refused;
 mod reply_to;
 mod routing;
 mod session;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use nexo_broker::{
-    Broker, Bundle, Draft, Evenness, Health, NewMessage, Pacing, PushError, QueueError, Refused, SharedPush,
-    Written, share_queues_max,
+    Broker, Draft, Evenness, Health, NewMessage, Pacing, PackedBatch, PushError, QueueError, Refused,
+    SharedPush, Written, share_queues_max,
 };
 use nexo_types::{QueueId, QueueName, limits};
 
@@ -48,38 +48,32 @@ pub(super) struct Outbox {
 #[derive(Debug)]
 struct QueueBatch {
     target: Arc<Target>,
-    bundles: VecDeque<Bundle>,
+    packed: VecDeque<PackedBatch>,
     /// Of each message in them.
     publishers: Vec<Publisher>,
-    /// How large the last bundle was: the next one is likely to be like it.
+    /// How large the last packed batch was: the next one is likely to be like it.
     bytes_expected: usize,
     count_expected: usize,
 }
 
 impl QueueBatch {
     fn new(target: Arc<Target>) -> Self {
-        Self {
-            target,
-            bundles: VecDeque::new(),
-            publishers: Vec::new(),
-            bytes_expected: 0,
-            count_expected: 0,
-        }
+        Self { target, packed: VecDeque::new(), publishers: Vec::new(), bytes_expected: 0, count_expected: 0 }
     }
 
     fn add(&mut self, message: &Draft<'_>) {
-        let bundle = match self.bundles.back_mut().filter(|bundle| bundle.has_room(message)) {
-            Some(bundle) => bundle,
+        let packed = match self.packed.back_mut().filter(|packed| packed.has_room(message)) {
+            Some(packed) => packed,
             None => {
                 let (bytes, count) = (self.bytes_expected, self.count_expected);
-                self.bundles.push_back(Bundle::new(message.durability, bytes, count));
-                self.bundles.back_mut().expect("one was just added")
+                self.packed.push_back(PackedBatch::new(message.durability, bytes, count));
+                self.packed.back_mut().expect("one was just added")
             }
         };
-        bundle.push(message);
+        packed.push(message);
     }
 
-    /// Notes what the queue did not take of a bundle whose first publisher is at `first`. Answers which messages came
+    /// Notes what the queue did not take of a packed batch whose first publisher is at `first`. Answers which messages came
     /// when the log had run full in between: they are to be tried by themselves, and then it is known what becomes of
     /// them.
     fn refuse(
@@ -109,7 +103,7 @@ impl QueueBatch {
 
     /// Puts messages back before all others; of those, the publishers begin at `rest`.
     fn try_again(&mut self, late: Vec<(Publisher, NewMessage)>, rest: usize) {
-        let later = std::mem::take(&mut self.bundles);
+        let later = std::mem::take(&mut self.packed);
         let mut publishers = Vec::with_capacity(self.publishers.len());
         for (publisher, message) in late {
             publishers.push(publisher);
@@ -117,16 +111,16 @@ impl QueueBatch {
         }
         publishers.extend_from_slice(&self.publishers[rest..]);
         self.publishers = publishers;
-        self.bundles.extend(later);
+        self.packed.extend(later);
     }
 
     /// A little more than was needed last time, so that like loads fit.
-    fn expect_another(&mut self, bundle: &Bundle) {
-        if bundle.is_of_received() {
+    fn expect_another(&mut self, packed: &PackedBatch) {
+        if packed.is_of_received() {
             return;
         }
-        self.bytes_expected = bundle.bytes() + bundle.bytes() / 8;
-        self.count_expected = bundle.len() + bundle.len() / 8;
+        self.bytes_expected = packed.bytes() + packed.bytes() / 8;
+        self.count_expected = packed.len() + packed.len() / 8;
     }
 }
 
@@ -190,22 +184,22 @@ impl Outbox {
     }
 
     /// Adds a message for several queues that is packed already, and that all of them take in this form.
-    pub(super) fn add_shared(&mut self, targets: &[Arc<Target>], bundle: Bundle, publisher: Publisher) {
-        self.fanouts.add_bundle(targets, bundle, publisher);
+    pub(super) fn add_shared(&mut self, targets: &[Arc<Target>], packed: PackedBatch, publisher: Publisher) {
+        self.fanouts.add_packed(targets, packed, publisher);
     }
 
-    /// Whether bundles can be added: what waits for many queues is not overtaken.
-    pub(super) fn takes_bundles(&self) -> bool {
+    /// Whether packed batches can be added: what waits for many queues is not overtaken.
+    pub(super) fn takes_packed(&self) -> bool {
         self.fanouts.is_empty()
     }
 
-    /// Adds a message that is packed already, if [bundles are taken](Self::takes_bundles).
-    pub(super) fn add_bundle(&mut self, target: &Arc<Target>, bundle: Bundle, publisher: Publisher) {
-        debug_assert!(self.takes_bundles() && bundle.len() == 1, "one message, in its turn");
+    /// Adds a message that is packed already, if [packed batches are taken](Self::takes_packed).
+    pub(super) fn add_packed(&mut self, target: &Arc<Target>, packed: PackedBatch, publisher: Publisher) {
+        debug_assert!(self.takes_packed() && packed.len() == 1, "one message, in its turn");
         self.messages += 1;
-        self.bytes += bundle.bytes();
+        self.bytes += packed.bytes();
         let batch = self.batch_for(target);
-        batch.bundles.push_back(bundle);
+        batch.packed.push_back(packed);
         batch.publishers.push(publisher);
     }
 
@@ -336,10 +330,10 @@ impl Outbox {
             }
         }
         while let Some(target) = fanout.alone.pop_front() {
-            let bundle = fanout.messages(broker).to_bundle();
-            self.messages += bundle.len();
+            let packed = fanout.messages(broker).to_packed();
+            self.messages += packed.len();
             let batch = self.batch_for(&target);
-            batch.bundles.push_back(bundle);
+            batch.packed.push_back(packed);
             batch.publishers.extend_from_slice(&fanout.publishers);
             if !self.push_batches(queues, bytes, pacing)? {
                 return Ok(false);
@@ -355,20 +349,20 @@ impl Outbox {
         bytes: &mut usize,
         pacing: Pacing,
     ) -> Result<bool, String> {
-        for batch in self.batches.iter_mut().filter(|batch| !batch.bundles.is_empty()) {
+        for batch in self.batches.iter_mut().filter(|batch| !batch.packed.is_empty()) {
             if *queues >= SLICE_QUEUES || *bytes >= SLICE_BYTES {
                 return Ok(false);
             }
             *queues += 1;
             let mut done = 0;
-            while let Some(bundle) = batch.bundles.pop_front() {
-                batch.expect_another(&bundle);
-                let (count, bundle_bytes) = (bundle.len(), bundle.bytes());
-                *bytes += bundle_bytes;
-                let mut bundle = Some(bundle);
-                match batch.target.queue.push_bundle(&mut bundle, pacing) {
+            while let Some(packed) = batch.packed.pop_front() {
+                batch.expect_another(&packed);
+                let (count, packed_bytes) = (packed.len(), packed.bytes());
+                *bytes += packed_bytes;
+                let mut packed = Some(packed);
+                match batch.target.queue.push_packed(&mut packed, pacing) {
                     Ok(pushed) => {
-                        self.pushed.bytes += bundle_bytes;
+                        self.pushed.bytes += packed_bytes;
                         self.pushed.note(&batch.target, count, pushed.evenness);
                         self.written = self.written.and(pushed.written);
                         let late = batch.refuse(done, pushed.refused, &mut self.refused, &mut self.dead);
@@ -382,8 +376,8 @@ impl Outbox {
                     // The queue went while the message was on its way, as if it had gone before.
                     Err(QueueError::NotFound { .. }) => {}
                     Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. })) => {
-                        batch.bundles.extend(bundle);
-                        batch.bundles.rotate_right(1);
+                        batch.packed.extend(packed);
+                        batch.packed.rotate_right(1);
                         batch.publishers.drain(..done);
                         if !error.is_busy() {
                             return Err(error.to_string());

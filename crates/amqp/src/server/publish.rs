@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use nexo_broker::{BodyBuffer, Broker, Bundle, Draft, Durability, PropertyFormat, SHARE_BYTES_MIN, Written};
+use nexo_broker::{
+    BodyBuffer, Broker, Draft, Durability, PackedBatch, PropertyFormat, SHARE_BYTES_MIN, Written,
+};
 use nexo_types::{DedupId, Millis, Priority};
 
 use super::arguments::QueueKind;
@@ -18,7 +20,7 @@ use super::message_facts::Facts;
 use super::outbox::{Outbox, Publisher, disk_is_full};
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::routing::Target;
-use super::session::{Session, Slot};
+use super::session::{ChannelState, Session};
 use crate::codec::method::basic;
 use crate::codec::{Properties, PropertiesBuilder, ReplyCode, ShortStr};
 use crate::headers::MessageHeaders;
@@ -107,7 +109,7 @@ impl Session {
         if incoming.immediate {
             return Err(Refusal::new(ReplyCode::NotImplemented, "immediate=true"));
         }
-        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         if !matches!(channel.mode, Mode::Transaction(_)) {
             return self.publish_now(number, incoming);
         }
@@ -137,7 +139,7 @@ impl Session {
             return Ok(());
         }
         let properties = Properties::parse(incoming.properties)?;
-        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let facts = Facts::of(&properties, self.user);
         let copies: &[&[u8]] = facts.as_ref().map_or(&[], |facts| &facts.copies);
         let headers = MessageHeaders::new(properties);
@@ -197,7 +199,7 @@ impl Session {
     /// nearly all do.
     fn publish_like_the_last(&mut self, number: u16, incoming: &mut Incoming<'_>) -> bool {
         let Some(asks) = self.last_asks.recall(incoming.properties) else { return false };
-        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return false };
+        let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return false };
         let generation = self.shared.broker.routes_generation();
         let (exchange, key) = (incoming.exchange, incoming.routing_key);
         let Some(route) = channel.route.recall(generation, exchange, key) else { return false };
@@ -254,7 +256,7 @@ impl Session {
         };
         self.note_caught_up();
         for (target, message) in flushed.dead {
-            self.bury_refused(&target, message).await;
+            self.dead_letter_refused(&target, message).await;
         }
         for run in flushed.runs {
             let of_run = |publisher: &&Publisher| publisher.serial == run.serial && publisher.tag > 0;
@@ -281,10 +283,10 @@ fn add_taking_body(
     publisher: Publisher,
 ) {
     if let (Body::Received(received), [target]) = (&mut *body, targets)
-        && outbox.takes_bundles()
+        && outbox.takes_packed()
     {
-        match Bundle::of_received(&for_target(message, target), std::mem::take(received)) {
-            Ok(bundle) => return outbox.add_bundle(target, bundle, publisher),
+        match PackedBatch::of_received(&for_target(message, target), std::mem::take(received)) {
+            Ok(packed) => return outbox.add_packed(target, packed, publisher),
             Err(back) => **received = back,
         }
     }
@@ -292,8 +294,8 @@ fn add_taking_body(
         && received.len() >= SHARE_BYTES_MIN
         && is_alike(&message, targets)
     {
-        match Bundle::of_received(&for_target(message, first), std::mem::take(received)) {
-            Ok(bundle) => return outbox.add_shared(targets, bundle, publisher),
+        match PackedBatch::of_received(&for_target(message, first), std::mem::take(received)) {
+            Ok(packed) => return outbox.add_shared(targets, packed, publisher),
             Err(back) => **received = back,
         }
     }

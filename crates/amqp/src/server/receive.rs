@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use nexo_broker::BodyBuffer;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::session::{Phase, Session, Slot};
+use super::session::{ChannelState, ConnectionPhase, Session};
 use crate::codec::{FRAME_BODY, FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES};
 
 /// What is left of a frame is worth reads of its own if it is this much. Less is copied in the time that they take.
@@ -38,7 +38,7 @@ impl Session {
         let channel = u16::from_be_bytes([c0, c1]);
         let payload_bytes = u32::from_be_bytes([s0, s1, s2, s3]) as usize;
         let left = payload_bytes.checked_sub(come.len())?;
-        if kind != FRAME_BODY || left < DIRECT_BYTES_MIN || self.phase != Phase::Running {
+        if kind != FRAME_BODY || left < DIRECT_BYTES_MIN || self.phase != ConnectionPhase::Running {
             return None;
         }
         let body = receiving(&mut self.channels, channel)?;
@@ -87,7 +87,7 @@ pub(super) async fn read_some(
     reader: &mut (impl AsyncRead + Unpin),
     input: &mut BytesMut,
     input_max: usize,
-    channels: &mut HashMap<u16, Slot, foldhash::fast::FixedState>,
+    channels: &mut HashMap<u16, ChannelState, foldhash::fast::FixedState>,
     direct: Option<Direct>,
 ) -> std::io::Result<Read> {
     if let Some(direct) = direct
@@ -99,11 +99,11 @@ pub(super) async fn read_some(
 }
 
 fn receiving(
-    channels: &mut HashMap<u16, Slot, foldhash::fast::FixedState>,
+    channels: &mut HashMap<u16, ChannelState, foldhash::fast::FixedState>,
     number: u16,
 ) -> Option<&mut BodyBuffer> {
     match channels.get_mut(&number)? {
-        Slot::Open(channel) => channel.content.receiving(),
-        Slot::Closing => None,
+        ChannelState::Open(channel) => channel.content.receiving(),
+        ChannelState::Closing => None,
     }
 }

@@ -25,9 +25,9 @@ use super::output::Output;
 use super::pace::{Awaits, Pace};
 use super::reply_to::{REPLIES_MAX, Reply};
 use super::routing::Targets;
-use super::settle::Groups;
-use super::shared::Shared;
-use super::source::{Arrival, Batch};
+use super::settle::BySource;
+use super::shared::ServerState;
+use super::source::{Arrival, UnwrittenBatch};
 use super::transactions::Unfinished;
 use crate::codec::method::{channel, connection};
 use crate::codec::{AmqpMethod, FrameMax, MethodId, ReplyCode, ShortStr};
@@ -39,20 +39,20 @@ const RETURNED_HERE_MAX: usize = 10_000;
 pub(super) struct Session {
     pub(super) consumers: FuturesUnordered<BoxFuture<'static, Arrival>>,
     /// Messages that were handed out and wait for room to be written.
-    pub(super) waiting: VecDeque<Batch>,
+    pub(super) waiting: VecDeque<UnwrittenBatch>,
     /// Acknowledgements of the read that is worked through.
-    pub(super) acks: Groups,
+    pub(super) acks: BySource,
     /// What was said about messages and could not be written down. The messages are held until it is: no more come
     /// in their place, so there are no more of them than the client may hold.
-    pub(super) refused_settles: Vec<(Settle, Groups)>,
+    pub(super) refused_settles: Vec<(Settle, BySource)>,
     /// Why not, if there are any, acknowledgements among them.
     pub(super) settle_refusal: Option<QueueError>,
     /// Whether some are left to be settled soon.
     pub(super) settles_left: bool,
     /// Whether the operator was told that some could not be settled.
     pub(super) was_refused: bool,
-    pub(super) channels: HashMap<u16, Slot, foldhash::fast::FixedState>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) channels: HashMap<u16, ChannelState, foldhash::fast::FixedState>,
+    pub(super) shared: Arc<ServerState>,
     pub(super) id: SessionId,
     pub(super) user: &'static str,
     /// Who is at the other end, for the log.
@@ -70,7 +70,7 @@ pub(super) struct Session {
     pub(super) last_asks: LastAsks,
     pub(super) reply_sender: mpsc::Sender<Reply>,
     pub(super) replies: mpsc::Receiver<Reply>,
-    pub(super) phase: Phase,
+    pub(super) phase: ConnectionPhase,
     /// Whether publishes wait for room on the disk.
     pub(super) blocked: bool,
     /// Whether something was published that no queue was asked to take: nobody has looked whether the disk is full.
@@ -115,7 +115,7 @@ pub(super) struct Abilities {
 
 /// A channel number in use.
 #[derive(Debug)]
-pub(super) enum Slot {
+pub(super) enum ChannelState {
     Open(Box<Channel>),
     /// We closed it and the client has not said that it knows.
     Closing,
@@ -134,7 +134,7 @@ impl fmt::Display for Peer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ConnectionPhase {
     Running,
     /// We said that it ends; everything but the client's consent is ignored.
     Closing,
@@ -143,14 +143,19 @@ pub(super) enum Phase {
 }
 
 impl Session {
-    pub(super) fn new(shared: Arc<Shared>, user: &'static str, limits: Limits, abilities: Abilities) -> Self {
+    pub(super) fn new(
+        shared: Arc<ServerState>,
+        user: &'static str,
+        limits: Limits,
+        abilities: Abilities,
+    ) -> Self {
         let (reply_sender, replies) = mpsc::channel(REPLIES_MAX);
         let intake = ConnectionIntake::new(shared.broker.intake().clone());
         let out = Output::new(Arc::clone(&shared.busy_writers));
         Self {
             consumers: FuturesUnordered::new(),
             waiting: VecDeque::new(),
-            acks: Groups::default(),
+            acks: BySource::default(),
             refused_settles: Vec::new(),
             settle_refusal: None,
             settles_left: false,
@@ -171,7 +176,7 @@ impl Session {
             last_asks: LastAsks::default(),
             reply_sender,
             replies,
-            phase: Phase::Running,
+            phase: ConnectionPhase::Running,
             blocked: false,
             withholds: false,
             published_nowhere: false,
@@ -214,7 +219,7 @@ impl Session {
     }
 
     pub(super) fn is_open(&self, number: u16) -> bool {
-        matches!(self.channels.get(&number), Some(Slot::Open(_)))
+        matches!(self.channels.get(&number), Some(ChannelState::Open(_)))
     }
 
     pub(super) async fn close_channel(&mut self, number: u16, refusal: &Refusal) {
@@ -226,7 +231,7 @@ impl Session {
         let reply_text = ShortStr::clipped(text.as_bytes());
         let close = channel::Close { reply_code: refusal.code.number(), reply_text, class_id, method_id };
         self.out.method(number, &close);
-        self.channels.insert(number, Slot::Closing);
+        self.channels.insert(number, ChannelState::Closing);
     }
 
     /// Ends what a channel holds. Its publishes count, its consumers go, and what it did not settle comes back.
@@ -234,7 +239,7 @@ impl Session {
         self.flush_whole().await;
         // If that fails, the connection ends as well.
         let _ = self.give_answers(number).await;
-        let Some(Slot::Open(channel)) = self.channels.get_mut(&number) else { return };
+        let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return };
         let ids: HashSet<u64> = channel.consumers.keys().copied().collect();
         for consumer in channel.consumers.values() {
             consumer.stop.notify_one();
@@ -242,21 +247,21 @@ impl Session {
         let consumed = channel.consumed_queues();
         self.stop_consumers(ids).await;
         self.waiting.retain(|batch| batch.source.channel != number);
-        let slots = self.channels.remove(&number).into_iter().collect();
-        Leaving { refused: Vec::new(), unfinished: None, slots }.leave().await;
+        let channel_states = self.channels.remove(&number).into_iter().collect();
+        Leaving { refused: Vec::new(), unfinished: None, channel_states }.leave().await;
         delete_left_alone(&self.shared.broker, consumed).await;
     }
 
     /// Says that the connection ends, and why.
     pub(super) async fn close(&mut self, refusal: &Refusal) {
-        if self.phase != Phase::Running {
+        if self.phase != ConnectionPhase::Running {
             return;
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
         tracing::info!(protocol = "amqp", %peer, user = self.user, error, "connection closed by the broker");
         self.flush_whole().await;
         self.give_all_answers().await;
-        self.phase = Phase::Closing;
+        self.phase = ConnectionPhase::Closing;
         self.end().await;
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
@@ -272,13 +277,14 @@ impl Session {
         self.waiting.clear();
         let refused = self.take_refused();
         let mut consumed = Vec::new();
-        let slots: Vec<Slot> = self.channels.drain().map(|(_, slot)| slot).collect();
-        for slot in &slots {
-            if let Slot::Open(channel) = slot {
+        let channel_states: Vec<ChannelState> =
+            self.channels.drain().map(|(_, channel_state)| channel_state).collect();
+        for channel_state in &channel_states {
+            if let ChannelState::Open(channel) = channel_state {
                 consumed.extend(channel.consumed_queues());
             }
         }
-        Leaving { refused, unfinished: self.unfinished.take(), slots }.leave().await;
+        Leaving { refused, unfinished: self.unfinished.take(), channel_states }.leave().await;
         delete_left_alone(&self.shared.broker, consumed).await;
         if std::mem::take(&mut self.owns_queues) {
             self.shared.broker.end_session(self.id).await;
@@ -289,7 +295,7 @@ impl Session {
     pub(super) fn confirm_ready(&mut self, first: Option<Result<(), QueueError>>) {
         let channels = &self.channels;
         let failure = self.confirms.confirm(&self.shared.broker, first, &mut self.out, |number, serial| {
-            matches!(channels.get(&number), Some(Slot::Open(channel)) if channel.serial == serial)
+            matches!(channels.get(&number), Some(ChannelState::Open(channel)) if channel.serial == serial)
         });
         self.answer_failure = self.answer_failure.take().or(failure);
     }
@@ -315,8 +321,8 @@ impl Session {
             return;
         }
         let mut late = Vec::new();
-        for (number, slot) in &self.channels {
-            let Slot::Open(channel) = slot else { continue };
+        for (number, channel_state) in &self.channels {
+            let ChannelState::Open(channel) = channel_state else { continue };
             let overdue = channel.unacked.iter().find_map(|held| {
                 let timeout = held.source.timeout?;
                 (held.since.elapsed() > timeout).then_some(timeout)
@@ -335,14 +341,14 @@ impl Session {
 
     /// What the connection's consumers wait for.
     pub(super) fn awaits(&self) -> Awaits {
-        let awaits = |slot: &Slot| matches!(slot, Slot::Open(channel) if channel.awaits_acks());
+        let awaits = |channel_state: &ChannelState| matches!(channel_state, ChannelState::Open(channel) if channel.awaits_acks());
         if self.channels.values().any(awaits) { Awaits::Acks } else { Awaits::NoAcks }
     }
 
     pub(super) fn channel(&mut self, number: u16) -> Result<&mut Channel, Refusal> {
         match self.channels.get_mut(&number) {
-            Some(Slot::Open(channel)) => Ok(channel),
-            Some(Slot::Closing) | None => {
+            Some(ChannelState::Open(channel)) => Ok(channel),
+            Some(ChannelState::Closing) | None => {
                 Err(Refusal::new(ReplyCode::ChannelError, "expected 'channel.open'"))
             }
         }
@@ -368,9 +374,9 @@ impl Session {
 /// What a channel or a connection that ends leaves to the broker. The fields are dropped in this order: what was said
 /// counts before the rest goes back.
 struct Leaving {
-    refused: Vec<(Settle, Groups)>,
+    refused: Vec<(Settle, BySource)>,
     unfinished: Option<Unfinished>,
-    slots: Vec<Slot>,
+    channel_states: Vec<ChannelState>,
 }
 
 impl Leaving {
@@ -382,13 +388,13 @@ impl Leaving {
     }
 
     fn messages(&self) -> usize {
-        let unsettled = |slot: &Slot| match slot {
-            Slot::Open(channel) => channel.unsettled(),
-            Slot::Closing => 0,
+        let unsettled = |channel_state: &ChannelState| match channel_state {
+            ChannelState::Open(channel) => channel.unsettled(),
+            ChannelState::Closing => 0,
         };
         let refused: usize = self.refused.iter().map(|(_, groups)| groups.len()).sum();
         let unfinished = self.unfinished.as_ref().map_or(0, |commit| commit.transaction.held());
-        refused + unfinished + self.slots.iter().map(unsettled).sum::<usize>()
+        refused + unfinished + self.channel_states.iter().map(unsettled).sum::<usize>()
     }
 }
 
@@ -413,7 +419,11 @@ async fn delete_left_alone(broker: &Broker, queues: Vec<QueueHandle>) {
 impl Drop for Session {
     fn drop(&mut self) {
         // Only if the connection did not end as it should.
-        drop(Leaving { refused: self.take_refused(), unfinished: self.unfinished.take(), slots: Vec::new() });
+        drop(Leaving {
+            refused: self.take_refused(),
+            unfinished: self.unfinished.take(),
+            channel_states: Vec::new(),
+        });
         if self.owns_queues
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -443,7 +453,7 @@ mod tests {
     const FRAME_MAX: FrameMax = FrameMax::new(131_072).unwrap();
 
     fn session(broker: &Broker) -> Session {
-        let shared = Arc::new(Shared::new(broker, crate::Options::default()));
+        let shared = Arc::new(ServerState::new(broker, crate::Options::default()));
         let limits = Limits { frame_max: FRAME_MAX, channel_max: 10, heartbeat: 0 };
         let abilities = Abilities { blocked: true, ..Abilities::default() };
         Session::new(shared, "guest", limits, abilities)
@@ -536,7 +546,7 @@ mod tests {
                     transaction.settle(LaterSettle { held: many, what: Settle::Ack });
                     session.unfinished = Some(Unfinished::new(1, transaction));
                 } else {
-                    let mut groups = Groups::default();
+                    let mut groups = BySource::default();
                     many.iter().for_each(|held| groups.add(held));
                     session.refused_settles.push((Settle::Undelivered, groups));
                 }
@@ -575,7 +585,7 @@ mod tests {
             for tag in 1..=100_001 {
                 channel.unacked.push(Held { tag, ..held.clone() });
             }
-            session.channels.insert(1, Slot::Open(Box::new(channel)));
+            session.channels.insert(1, ChannelState::Open(Box::new(channel)));
             // It runs only if the session lets go of this thread.
             let other = tokio::spawn(async {});
             session.take_frames(&said).await;

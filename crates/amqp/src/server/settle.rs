@@ -19,19 +19,19 @@ use crate::codec::method::basic;
 pub(super) const SETTLE_TURN: usize = 4_096;
 
 /// Messages of one source, by offset and attempt.
-type Group = (Arc<Source>, Vec<(Offset, u32)>);
+type SourceGroup = (Arc<Source>, Vec<(Offset, u32)>);
 
 /// Messages by where they came from.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
-    groups: Vec<Group>,
+pub(super) struct BySource {
+    groups: Vec<SourceGroup>,
     places: HashMap<u64, usize, foldhash::fast::FixedState>,
     last: usize,
     /// Channels whose consumers may have room now.
-    pub(super) eased: Vec<u16>,
+    pub(super) retry_credit: Vec<u16>,
 }
 
-impl Groups {
+impl BySource {
     pub(super) fn add(&mut self, held: &Held) {
         let is_last = self.groups.get(self.last).is_some_and(|(source, _)| source.id == held.source.id);
         if !is_last {
@@ -72,8 +72,8 @@ impl Groups {
             }
             *turn -= count;
             match source.settle(&held[..count], what) {
-                Ok(eases) => {
-                    self.note_eased(&source, eases);
+                Ok(frees_credit) => {
+                    self.note_credit(&source, frees_credit);
                     held.drain(..count);
                 }
                 Err(error) => refused = Err(error),
@@ -100,10 +100,10 @@ impl Groups {
     /// If some could not be written down. They are kept.
     pub(super) fn begin_settle(&mut self, what: Settle, begun: &mut Vec<Settling>) -> Result<(), QueueError> {
         while let Some((source, held)) = self.groups.last() {
-            let (settling, eases) = source.begin_settle(held, what)?;
+            let (settling, frees_credit) = source.begin_settle(held, what)?;
             let source = Arc::clone(source);
             begun.extend(settling);
-            self.note_eased(&source, eases);
+            self.note_credit(&source, frees_credit);
             self.groups.pop();
         }
         self.places.clear();
@@ -111,15 +111,15 @@ impl Groups {
         Ok(())
     }
 
-    fn take(&mut self) -> Vec<Group> {
+    fn take(&mut self) -> Vec<SourceGroup> {
         self.places.clear();
         self.last = 0;
         std::mem::take(&mut self.groups)
     }
 
-    fn note_eased(&mut self, source: &Source, eases: bool) {
-        if eases && !self.eased.contains(&source.channel) {
-            self.eased.push(source.channel);
+    fn note_credit(&mut self, source: &Source, frees_credit: bool) {
+        if frees_credit && !self.retry_credit.contains(&source.channel) {
+            self.retry_credit.push(source.channel);
         }
     }
 }
@@ -210,13 +210,13 @@ impl Session {
             return;
         }
         self.flush_acks();
-        let mut groups = Groups::default();
+        let mut groups = BySource::default();
         for one in held {
             groups.add(one);
         }
         // It is no more than what has come in one read, or one turn.
         let settled = groups.settle(what, &mut { usize::MAX });
-        self.ease(&std::mem::take(&mut groups.eased));
+        self.retry_credit(&std::mem::take(&mut groups.retry_credit));
         if let Err(error) = settled {
             self.note_refused(error);
             self.refused_settles.push((what, groups));
@@ -234,7 +234,7 @@ impl Session {
         let mut turn = SETTLE_TURN;
         for (what, mut groups) in std::mem::take(&mut self.refused_settles) {
             let settled = groups.settle(what, &mut turn);
-            self.ease(&std::mem::take(&mut groups.eased));
+            self.retry_credit(&std::mem::take(&mut groups.retry_credit));
             match settled {
                 Ok(()) => self.settles_left |= !groups.is_empty(),
                 Err(error) => self.note_refused(error),
@@ -249,7 +249,7 @@ impl Session {
     }
 
     /// What could not be written down. The client goes: the broker is to settle it as soon as it can.
-    pub(super) fn take_refused(&mut self) -> Vec<(Settle, Groups)> {
+    pub(super) fn take_refused(&mut self) -> Vec<(Settle, BySource)> {
         let mut refused = vec![(Settle::Ack, std::mem::take(&mut self.acks))];
         refused.append(&mut self.refused_settles);
         refused
@@ -275,12 +275,12 @@ impl Session {
             Ok(()) => self.settles_left |= !self.acks.is_empty(),
             Err(error) => self.note_refused(error),
         }
-        let eased = std::mem::take(&mut self.acks.eased);
-        self.ease(&eased);
+        let retry_credit = std::mem::take(&mut self.acks.retry_credit);
+        self.retry_credit(&retry_credit);
     }
 
     /// Has the consumers of channels look again: a limit that they share has room.
-    pub(super) fn ease(&mut self, channels: &[u16]) {
+    pub(super) fn retry_credit(&mut self, channels: &[u16]) {
         for number in channels {
             let Ok(channel) = self.channel(*number) else { continue };
             // Whoever is asked first may take all the room there is, so another one is first each time.

@@ -20,7 +20,7 @@ use super::reply_to::ReplyDesk;
 use super::write_size::BusyWriters;
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ServerState {
     pub(super) broker: Broker,
     pub(super) options: Options,
     pub(super) replies: ReplyDesk,
@@ -48,7 +48,7 @@ pub(super) enum Company {
     None,
 }
 
-impl Shared {
+impl ServerState {
     pub(super) fn new(broker: &Broker, options: Options) -> Self {
         Self {
             broker: broker.over(Protocol::Amqp),

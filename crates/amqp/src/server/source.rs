@@ -115,12 +115,12 @@ fn count(held: &[(Offset, u32)]) -> u32 {
 /// Messages that were handed to a consumer and are not written yet. What is left when it is dropped goes back as if it
 /// had never been taken.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct UnwrittenBatch {
     pub(super) source: Arc<Source>,
     pub(super) rest: std::vec::IntoIter<Handed>,
 }
 
-impl Drop for Batch {
+impl Drop for UnwrittenBatch {
     fn drop(&mut self) {
         let rest: Vec<(Offset, u32)> =
             self.rest.as_slice().iter().map(|one| (one.offset, one.attempts)).collect();
@@ -141,7 +141,7 @@ pub(super) struct Arrival {
 
 #[derive(Debug)]
 pub(super) enum News {
-    Messages(Batch),
+    Messages(UnwrittenBatch),
     /// The queue is gone.
     Gone,
     /// The consumer was told to stop.
@@ -160,7 +160,7 @@ pub(super) fn await_messages(
             () = stop.notified() => News::Stopped,
             next = subscription.next_handed() => match next {
                 Some(messages) => {
-                    News::Messages(Batch { source: Arc::clone(&source), rest: messages.into_iter() })
+                    News::Messages(UnwrittenBatch { source: Arc::clone(&source), rest: messages.into_iter() })
                 }
                 None => News::Gone,
             },

@@ -10,7 +10,7 @@ use super::error::{self, Refusal};
 use super::held_up::Waited;
 use super::intake::{ConnectionIntake, Hold};
 use super::session::Session;
-use super::settle::{Groups, LaterSettle, SETTLE_TURN};
+use super::settle::{BySource, LaterSettle, SETTLE_TURN};
 use crate::codec::method::{TxMethod, confirm, tx};
 
 /// Memory is asked for in steps of this size, so that a small transaction asks once.
@@ -105,7 +105,7 @@ impl Unfinished {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        let mut groups = Groups::default();
+        let mut groups = BySource::default();
         for held in self.settles.iter().flat_map(|later| &later.held) {
             groups.add(held);
         }
@@ -268,7 +268,7 @@ impl Session {
         let Transaction { settles, settling, .. } = &mut *commit.transaction;
         let Some(first) = settles.first() else { return Ok(true) };
         let what = first.what;
-        let mut groups = Groups::default();
+        let mut groups = BySource::default();
         let mut alike = 0;
         for later in settles.iter().take_while(|later| later.what == what) {
             later.held.iter().for_each(|held| groups.add(held));
@@ -278,7 +278,7 @@ impl Session {
             }
         }
         let outcome = groups.begin_settle(what, settling);
-        self.ease(&std::mem::take(&mut groups.eased));
+        self.retry_credit(&std::mem::take(&mut groups.retry_credit));
         if let Err(error) = outcome {
             for later in &mut settles[..alike] {
                 later.held.retain(|held| groups.contains(&held.source));

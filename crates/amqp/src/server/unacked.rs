@@ -10,7 +10,7 @@ use std::time::Instant;
 use nexo_broker::Settle;
 use nexo_types::Offset;
 
-use super::settle::Groups;
+use super::settle::BySource;
 use super::source::Source;
 
 /// A delivered message.
@@ -104,7 +104,7 @@ impl Unacked {
 
 impl Drop for Unacked {
     fn drop(&mut self) {
-        let mut groups = Groups::default();
+        let mut groups = BySource::default();
         for held in self.iter() {
             groups.add(held);
         }

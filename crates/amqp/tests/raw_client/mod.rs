@@ -48,7 +48,7 @@ impl Served {
         let disk = FaultyDisk::new();
         let options = BrokerOptions {
             segment_bytes: 1 << 20,
-            scribe: Some(Arc::new(nexo_amqp::AmqpScribe)),
+            property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
             ..options
         };
         let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();

@@ -39,7 +39,7 @@ impl Rig {
         self.until_watched(per_second / 2);
         self.takes(per_second, WATCH);
         assert!(matches!(self.steps(Duration::ZERO), Step::WaitUntil(_)));
-        assert!(matches!(self.flow.phase, Some(Phase::Paced { .. })));
+        assert!(matches!(self.flow.phase, Some(FlowPhase::Paced { .. })));
     }
 
     /// For a second, consumers take so many, and as many come from publishers that do not wait as is said; others
@@ -55,7 +55,7 @@ impl Rig {
                 paced += 500;
                 waits = self.pushes(500);
             }
-            assert!(matches!(self.flow.phase, Some(Phase::Paced { .. })));
+            assert!(matches!(self.flow.phase, Some(FlowPhase::Paced { .. })));
         }
         (paced, self.flow.delivered - begins)
     }
@@ -114,7 +114,7 @@ fn consumers_that_get_more_without_publishers_are_held_up_by_them() {
         while pauses && matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)) {
             rig.takes(60_000, Duration::from_millis(5));
         }
-        assert!(matches!(rig.flow.phase, Some(Phase::Paced { .. })));
+        assert!(matches!(rig.flow.phase, Some(FlowPhase::Paced { .. })));
     }
     let taken = rig.flow.delivered - begins;
     let beyond = DEBT as u64 + 1000;
@@ -129,7 +129,7 @@ fn consumers_of_one_queue_among_hundreds_are_held_up_too() {
     rig.until_watched(WORKING_PER_SECOND / 40);
     rig.takes(WORKING_PER_SECOND / 2, WATCH);
     assert!(matches!(rig.steps(Duration::ZERO), Step::WaitUntil(_)));
-    assert!(matches!(rig.flow.phase, Some(Phase::Paced { .. })));
+    assert!(matches!(rig.flow.phase, Some(FlowPhase::Paced { .. })));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn messages_that_lie_ready_for_a_consumer_are_the_brokers_fault() {
     rig.until_watched(1_000);
     rig.takes(1_000, WATCH);
     assert!(matches!(rig.steps(WATCH / 2), Step::WaitUntil(_)));
-    assert!(matches!(rig.flow.phase, Some(Phase::Paced { .. })));
+    assert!(matches!(rig.flow.phase, Some(FlowPhase::Paced { .. })));
 }
 
 #[test]

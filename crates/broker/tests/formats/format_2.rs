@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use nexo_broker::topology::{ExchangeKind, ExchangeSpec, Matching, NoHeaders};
 use nexo_broker::{Broker, DeathReason, Health, ListRequest, PropertyFormat, QueueConfig, Receipt};
 use nexo_core::queue::Stage;
-use nexo_core::record::Phase;
+use nexo_core::record::LeasePhase;
 use nexo_types::{Millis, Offset, Priority, QueueName, Timestamp, limits};
 
 use crate::common::*;
@@ -38,7 +38,7 @@ pub(crate) async fn check(broker: &Broker, receipts: &[String], more: &[&str]) {
         assert_eq!((left("cleared").ready, left("cleared").leased), (0, 0));
         assert!(left("changed").config.paused && left("changed").ready == 1);
         assert_eq!(bodies(&pop(broker, &queue("renewed"), 2).await), ["after"]);
-        for text in ["deleted", "fleeting"] {
+        for text in ["deleted", "ttl_zero"] {
             assert!(broker.queue_stats(&queue(text)).is_err(), "{round} {text}");
         }
     }
@@ -124,7 +124,7 @@ fn check_topology(broker: &Broker, more: &[&str]) {
         let hashed: Vec<_> = (0..50u8).map(|n| route("hash", &[n])).collect();
         assert!(hashed.contains(&vec![plain]) && hashed.contains(&vec![nothing]));
         assert!(routes.is_delayed(&format!("{round} delayed")));
-        for text in ["deleted", "fleeting"] {
+        for text in ["deleted", "ttl_zero"] {
             assert!(broker.check_exchange(&exchange(&format!("{round} {text}"))).is_err());
         }
     }
@@ -161,7 +161,7 @@ fn check_stages(broker: &Broker, round: &str, queue: &QueueName) {
             let stage = match state.stage {
                 Stage::Ready => "ready",
                 Stage::Delayed(at) if near(at, crate::story::AGES) => "far away",
-                Stage::Leased { until: Some(until), phase: Phase::Done }
+                Stage::Leased { until: Some(until), phase: LeasePhase::Done }
                     if near(until, limits::VISIBILITY_MAX) =>
                 {
                     "leased"
@@ -267,7 +267,7 @@ async fn check_groups(broker: &Broker, queue: impl Fn(&str) -> QueueName) {
             Stage::Leased { phase, .. } => phase,
             other => panic!("{other:?}"),
         };
-        assert_eq!((phase(0), phase(1)), (Phase::Receipt, Phase::Done));
+        assert_eq!((phase(0), phase(1)), (LeasePhase::Receipt, LeasePhase::Done));
     }
     let fair = bodies(&pop(broker, &queue("fair"), 100).await);
     assert_eq!(fair.len(), 41);

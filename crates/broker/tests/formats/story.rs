@@ -8,9 +8,9 @@ use nexo_broker::topology::{
     Binding, Destination, ExchangeKind, ExchangeSpec, HashOn, HeaderValue, Matching, Property,
 };
 use nexo_broker::{
-    Backoff, Broker, BrokerOptions, Bundle, DeadLetters, Declaration, Durability, Fate, GroupMode, GroupTake,
-    LeaseTerms, NewMessage, Overflow, Pacing, PopRequest, Properties, PropertyFormat, QueueConfig,
-    QueueError, RateLimit, SHARE_BYTES_MIN, SettleMode, SharedPush, SyncMode, Terms,
+    Backoff, Broker, BrokerOptions, DeadLetters, Declaration, Durability, Fate, GroupMode, GroupTake,
+    LeaseTerms, NewMessage, Overflow, Pacing, PackedBatch, PopRequest, Properties, PropertyFormat,
+    QueueConfig, QueueError, RateLimit, SHARE_BYTES_MIN, SettleMode, SharedPush, SyncMode, Terms,
 };
 use nexo_log::SEGMENT_BYTES_MIN;
 use nexo_types::{DedupId, ExchangeName, GroupId, Millis, Priority, QueueName, limits};
@@ -98,11 +98,11 @@ async fn shared(broker: &Broker, round: &str) -> Vec<String> {
         broker.create_queue(&queue, config).await.unwrap();
         handles.push(broker.queue(&queue).unwrap());
     }
-    let mut bundle = Bundle::new(Durability::Durable, 0, 2);
+    let mut packed = PackedBatch::new(Durability::Durable, 0, 2);
     for number in 0..2 {
-        bundle.push(&NewMessage::new(shared_body(number)).as_draft());
+        packed.push(&NewMessage::new(shared_body(number)).as_draft());
     }
-    let messages = broker.share(bundle);
+    let messages = broker.share(packed);
     let handles: Vec<_> = handles.iter().collect();
     let pushed = loop {
         match broker.push_shared(&handles, &messages, Pacing::Unpaced) {
@@ -287,7 +287,7 @@ async fn goings(broker: &Broker, round: &str) {
     push(broker, &in_round(round, "renewed"), "after").await;
     let transient =
         Declaration { config: QueueConfig::default(), durability: Durability::Transient, owner: None };
-    let (handle, _) = broker.declare_queue(&in_round(round, "fleeting"), transient).await.unwrap();
+    let (handle, _) = broker.declare_queue(&in_round(round, "ttl_zero"), transient).await.unwrap();
     handle.push(&NewMessage::new("goes with its queue")).unwrap();
 }
 
@@ -370,9 +370,9 @@ async fn exchanges(broker: &Broker, round: &str) {
         Binding::new(exchange(&format!("{round} direct")), plain(), Bytes::from_static(b"gone"), vec![]);
     broker.bind(unbound.clone()).await.unwrap();
     broker.unbind(&unbound).await.unwrap();
-    let fleeting = exchange(&format!("{round} fleeting"));
+    let ttl_zero = exchange(&format!("{round} ttl_zero"));
     broker
-        .declare_exchange(&fleeting, ExchangeSpec { durability: Durability::Transient, ..direct })
+        .declare_exchange(&ttl_zero, ExchangeSpec { durability: Durability::Transient, ..direct })
         .await
         .unwrap();
 }

@@ -17,16 +17,16 @@ use thiserror::Error;
 use super::Queue;
 use super::compact::{CompactEntry, Delayed};
 use super::deadline_map::DeadlineMap;
-use super::entry::{Entry, MESSAGE_OVERHEAD_BYTES, handed_bytes};
+use super::entry::{MESSAGE_OVERHEAD_BYTES, MessageEntry, handed_bytes};
 use super::fair::Tenants;
 use super::lane::PageRequest;
 use super::lanes::Lanes;
 use super::lease::Lease;
-use super::rejoined::Rejoined;
+use super::returned::Returned;
 use crate::batch::{BatchKind, MessageBatch};
 use crate::message::{DeathReason, Durability, Head};
 use crate::offsets::OffsetSet;
-use crate::record::{AttemptCount, Grant, Leave, Phase, Pick, Record};
+use crate::record::{AttemptCount, Grant, LeasePhase, Leave, Pick, Record};
 
 /// Deduplication ids that a message with one lets go of: more than it brings, so that there are never many too many.
 const DEDUP_FORGET_MAX: usize = 16;
@@ -80,11 +80,11 @@ pub struct Removed {
     /// How many.
     pub count: u64,
     lanes: Lanes,
-    rejoined: Rejoined,
+    returned: Returned,
     delayed: DeadlineMap<Delayed>,
-    groups: BTreeMap<GroupId, VecDeque<Entry>>,
+    groups: BTreeMap<GroupId, VecDeque<MessageEntry>>,
     leased: DeadlineMap<Lease>,
-    dying: HashMap<Offset, (Entry, DeathReason), FixedState>,
+    dying: HashMap<Offset, (MessageEntry, DeathReason), FixedState>,
     // Only to be let go of without the lock as well.
     _behind: HashMap<Offset, GroupId, FixedState>,
     _expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
@@ -94,13 +94,13 @@ impl Removed {
     /// Says how many bytes these messages kept alive in each segment.
     pub fn usage(&self, mut note: impl FnMut(SegmentId, u64)) {
         self.lanes.bytes_by_segment(&mut note);
-        let waiting = self.rejoined.iter().chain(self.delayed.iter().map(|delayed| &delayed.0));
+        let waiting = self.returned.iter().chain(self.delayed.iter().map(|delayed| &delayed.0));
         for (segment, bytes) in waiting.filter_map(CompactEntry::usage) {
             note(segment, bytes);
         }
         let held = self.leased.iter().map(|lease| &lease.entry);
         let held = held.chain(self.dying.values().map(|(entry, _)| entry));
-        for (segment, bytes) in held.chain(self.groups.values().flatten()).filter_map(Entry::usage) {
+        for (segment, bytes) in held.chain(self.groups.values().flatten()).filter_map(MessageEntry::usage) {
             note(segment, bytes);
         }
     }
@@ -164,7 +164,7 @@ impl Queue {
         for item in batch.items() {
             // The batch was made by us or has passed a checksum; what cannot be read was not made by this
             // version, and the format version has been checked.
-            let Ok((mut entry, dedup)) = Entry::with_dedup(batch, item, at) else {
+            let Ok((mut entry, dedup)) = MessageEntry::with_dedup(batch, item, at) else {
                 debug_assert!(false, "a batch holds readable messages");
                 continue;
             };
@@ -199,7 +199,7 @@ impl Queue {
     }
 
     /// A new message takes its place.
-    fn take_in(&mut self, mut entry: Entry) {
+    fn take_in(&mut self, mut entry: MessageEntry) {
         let now = entry.enqueued_at;
         if let Some(group) = entry.group.clone() {
             self.touch(entry.offset);
@@ -226,9 +226,9 @@ impl Queue {
         }
     }
 
-    pub(super) fn watch_expiry(&mut self, entry: &Entry) {
-        if entry.is_fleeting() {
-            self.fleeting.push((entry.priority, entry.offset));
+    pub(super) fn watch_expiry(&mut self, entry: &MessageEntry) {
+        if entry.has_ttl_zero() {
+            self.ttl_zero.push((entry.priority, entry.offset));
         } else if entry.expires_at != Timestamp::MAX {
             self.expiries.push(Reverse((entry.expires_at, entry.priority, entry.offset)));
         }
@@ -278,7 +278,7 @@ impl Queue {
                 charged: entry.handed_bytes(),
                 payload: entry.hand_out_payload(),
             });
-            if grant.phase == Phase::Taken {
+            if grant.phase == LeasePhase::Taken {
                 self.leave(&entry, Leave::Acked, at);
             } else {
                 self.count(&entry);
@@ -321,7 +321,7 @@ impl Queue {
                 out = out.or_else(|| self.take_held(offset)).or_else(|| self.take_delayed(offset));
                 if let Some(entry) = out {
                     self.leave(&entry, why, at);
-                } else if let Some(entry) = self.take_returned(offset) {
+                } else if let Some(entry) = self.take_returned_to_group(offset) {
                     self.count_leave(&entry, why, at);
                 }
             }
@@ -347,7 +347,7 @@ impl Queue {
         self.changes.change_all();
         let mut removed = Removed {
             lanes: std::mem::take(&mut self.lanes),
-            rejoined: std::mem::take(&mut self.rejoined),
+            returned: std::mem::take(&mut self.returned),
             delayed: self.delayed.take(),
             groups: std::mem::take(&mut self.groups),
             _behind: self.behind.take(),
@@ -355,7 +355,7 @@ impl Queue {
             ..Removed::default()
         };
         removed.count =
-            removed.lanes.len() + removed.rejoined.len() as u64 + removed.delayed.len() as u64 + self.grouped;
+            removed.lanes.len() + removed.returned.len() as u64 + removed.delayed.len() as u64 + self.grouped;
         self.loose_bytes = self.held().map(|entry| u64::from(entry.stored_bytes)).sum();
         self.loose_cached_bytes = self.held().map(|entry| entry.cached_bytes()).sum();
         self.loose_warm = self.held().filter(|entry| entry.is_warm()).count() as u64;
@@ -427,9 +427,9 @@ impl Queue {
         lane: Priority,
         offset: Offset,
         at: Timestamp,
-    ) -> Result<Option<Entry>, NeedsPage> {
+    ) -> Result<Option<MessageEntry>, NeedsPage> {
         self.touch(offset);
-        if let Some(entry) = self.take_rejoined(lane, offset) {
+        if let Some(entry) = self.take_returned(lane, offset) {
             return Ok(Some(entry));
         }
         if let Some(entry) = self.lanes.remove(lane, offset).map_err(NeedsPage)? {
@@ -439,22 +439,22 @@ impl Queue {
         // While replaying, time moves only with the records.
         if self.delayed.contains(offset) {
             self.advance(at, usize::MAX);
-            return Ok(self.take_rejoined(lane, offset));
+            return Ok(self.take_returned(lane, offset));
         }
         Ok(None)
     }
 
-    fn take_rejoined(&mut self, lane: Priority, offset: Offset) -> Option<Entry> {
-        if self.rejoined.is_empty() {
+    fn take_returned(&mut self, lane: Priority, offset: Offset) -> Option<MessageEntry> {
+        if self.returned.is_empty() {
             return None;
         }
-        let entry = self.rejoined.remove(lane, offset)?;
+        let entry = self.returned.remove(lane, offset)?;
         self.uncount(&entry);
         Some(entry)
     }
 
     /// Takes out a message that is leased or dying.
-    fn take_held(&mut self, offset: Offset) -> Option<Entry> {
+    fn take_held(&mut self, offset: Offset) -> Option<MessageEntry> {
         self.touch(offset);
         if let Some(lease) = self.leased.remove(offset) {
             self.note_ended(&lease);
@@ -463,7 +463,7 @@ impl Queue {
         self.take_dying(offset)
     }
 
-    fn take_dying(&mut self, offset: Offset) -> Option<Entry> {
+    fn take_dying(&mut self, offset: Offset) -> Option<MessageEntry> {
         if self.dying.is_empty() {
             return None;
         }
@@ -473,7 +473,7 @@ impl Queue {
     }
 
     /// Takes out a message whose time has not come.
-    fn take_delayed(&mut self, offset: Offset) -> Option<Entry> {
+    fn take_delayed(&mut self, offset: Offset) -> Option<MessageEntry> {
         self.touch(offset);
         if self.delayed.is_empty() {
             return None;
@@ -484,7 +484,7 @@ impl Queue {
     }
 
     /// A loose message leaves the queue.
-    fn leave(&mut self, entry: &Entry, why: Leave, at: Timestamp) {
+    fn leave(&mut self, entry: &MessageEntry, why: Leave, at: Timestamp) {
         self.count_leave(entry, why, at);
         if let Some(group) = &entry.group {
             self.release_group(group, at);
@@ -492,7 +492,7 @@ impl Queue {
     }
 
     /// The same, for a message that was not out: its group is as it was.
-    fn count_leave(&mut self, entry: &Entry, why: Leave, at: Timestamp) {
+    fn count_leave(&mut self, entry: &MessageEntry, why: Leave, at: Timestamp) {
         self.free(entry);
         match why {
             Leave::Acked => {

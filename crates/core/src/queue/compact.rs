@@ -1,14 +1,14 @@
 //! A message that waits outside of the lanes, in as few bytes as may be.
 //!
 //! There may be millions of them: delayed ones, and those whose delay has just ended. Most are durable, have no group, and
-//! their bytes are in the log only. Then what is left fits into a third of an [`Entry`].
+//! their bytes are in the log only. Then what is left fits into a third of an [`MessageEntry`].
 
 use std::borrow::Cow;
 
 use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
 
 use super::deadline_map::Scheduled;
-use super::entry::{Entry, PayloadMemory};
+use super::entry::{MessageEntry, PayloadMemory};
 use crate::message::Durability;
 
 /// Stands for a message that does not expire.
@@ -19,7 +19,7 @@ const NEVER: u32 = u32::MAX;
 pub(super) enum CompactEntry {
     Packed(Packed),
     /// It has a group, or bytes in memory, or a number that is too large.
-    Whole(Box<Entry>),
+    Whole(Box<MessageEntry>),
 }
 
 /// An entry without what most do not have.
@@ -47,8 +47,8 @@ pub(super) struct Delayed(pub(super) CompactEntry);
 #[derive(Debug)]
 pub(super) struct Ready(pub(super) CompactEntry);
 
-impl From<Entry> for CompactEntry {
-    fn from(entry: Entry) -> Self {
+impl From<MessageEntry> for CompactEntry {
+    fn from(entry: MessageEntry) -> Self {
         match Packed::new(&entry) {
             Some(packed) => Self::Packed(packed),
             None => Self::Whole(Box::new(entry)),
@@ -57,14 +57,14 @@ impl From<Entry> for CompactEntry {
 }
 
 impl CompactEntry {
-    pub(super) fn entry(&self) -> Cow<'_, Entry> {
+    pub(super) fn entry(&self) -> Cow<'_, MessageEntry> {
         match self {
             Self::Packed(packed) => Cow::Owned(packed.unpack()),
             Self::Whole(entry) => Cow::Borrowed(entry),
         }
     }
 
-    pub(super) fn into_entry(self) -> Entry {
+    pub(super) fn into_entry(self) -> MessageEntry {
         match self {
             Self::Packed(packed) => packed.unpack(),
             Self::Whole(entry) => *entry,
@@ -147,15 +147,15 @@ impl CompactEntry {
     const fn heap_bytes(&self) -> usize {
         match self {
             Self::Packed(_) => 0,
-            Self::Whole(_) => size_of::<Entry>(),
+            Self::Whole(_) => size_of::<MessageEntry>(),
         }
     }
 }
 
 impl Packed {
     /// The entry in this form, if it can be.
-    fn new(entry: &Entry) -> Option<Self> {
-        let Entry {
+    fn new(entry: &MessageEntry) -> Option<Self> {
+        let MessageEntry {
             offset,
             enqueued_at,
             ready_at,
@@ -192,8 +192,8 @@ impl Packed {
         })
     }
 
-    fn unpack(&self) -> Entry {
-        Entry {
+    fn unpack(&self) -> MessageEntry {
+        MessageEntry {
             offset: self.offset,
             enqueued_at: self.enqueued_at(),
             ready_at: self.ready_at,
@@ -259,8 +259,8 @@ mod tests {
 
     use super::*;
 
-    fn plain() -> Entry {
-        Entry {
+    fn plain() -> MessageEntry {
+        MessageEntry {
             offset: Offset(7),
             enqueued_at: Timestamp(1_000_000),
             ready_at: Timestamp(1_060_000),
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    fn is_packed(entry: Entry) -> bool {
+    fn is_packed(entry: MessageEntry) -> bool {
         let before = format!("{entry:?}");
         let compact = CompactEntry::from(entry);
         assert_eq!(format!("{:?}", compact.entry()), before, "nothing is lost");
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(size_of::<Delayed>(), 40);
         assert!(is_packed(plain()));
         assert!(
-            is_packed(Entry { expires_at: Timestamp(1_050_000), ..plain() }),
+            is_packed(MessageEntry { expires_at: Timestamp(1_050_000), ..plain() }),
             "it expires before it is ready"
         );
     }
@@ -300,14 +300,17 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_kept_whole() {
         let group = GroupId::new("g").ok();
-        assert!(!is_packed(Entry { group: group.clone(), ..plain() }));
-        assert!(!is_packed(Entry { tenant: group, ..plain() }));
-        assert!(!is_packed(Entry { payload: Some(Bytes::from_static(b"x")), ..plain() }));
-        assert!(!is_packed(Entry { durability: Durability::Transient, ..plain() }));
-        assert!(!is_packed(Entry { attempts: 65_536, ..plain() }));
-        assert!(!is_packed(Entry { ready_at: Timestamp(1 << 40), ..plain() }), "in decades");
-        assert!(!is_packed(Entry { ready_at: Timestamp(999_999), ..plain() }), "the clock went back");
-        assert!(!is_packed(Entry { expires_at: Timestamp(1_000_000 + u64::from(u32::MAX)), ..plain() }));
+        assert!(!is_packed(MessageEntry { group: group.clone(), ..plain() }));
+        assert!(!is_packed(MessageEntry { tenant: group, ..plain() }));
+        assert!(!is_packed(MessageEntry { payload: Some(Bytes::from_static(b"x")), ..plain() }));
+        assert!(!is_packed(MessageEntry { durability: Durability::Transient, ..plain() }));
+        assert!(!is_packed(MessageEntry { attempts: 65_536, ..plain() }));
+        assert!(!is_packed(MessageEntry { ready_at: Timestamp(1 << 40), ..plain() }), "in decades");
+        assert!(!is_packed(MessageEntry { ready_at: Timestamp(999_999), ..plain() }), "the clock went back");
+        assert!(!is_packed(MessageEntry {
+            expires_at: Timestamp(1_000_000 + u64::from(u32::MAX)),
+            ..plain()
+        }));
     }
 
     proptest! {
@@ -319,7 +322,7 @@ mod tests {
             let enqueued_at = Timestamp(if near { enqueued_at >> 20 } else { enqueued_at });
             let ready_at = Timestamp(if near { enqueued_at.0 + u64::from(delay) } else { ready_at });
             let expires_at = Timestamp(if near { enqueued_at.0 + u64::from(lifetime) } else { expires_at });
-            is_packed(Entry { enqueued_at, ready_at, expires_at, attempts, ..plain() });
+            is_packed(MessageEntry { enqueued_at, ready_at, expires_at, attempts, ..plain() });
         }
     }
 }

@@ -13,7 +13,7 @@ use nexo_types::{ConsumerId, Millis, Timestamp};
 use super::allowance::Allowance;
 use super::groups::GroupTake;
 use crate::rare::Empty;
-use crate::record::Phase;
+use crate::record::LeasePhase;
 
 /// On which terms a consumer takes messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -418,17 +418,17 @@ impl Terms {
         now: Timestamp,
         visibility: Millis,
         receipt_timeout: Option<Millis>,
-    ) -> (Option<Timestamp>, Phase) {
+    ) -> (Option<Timestamp>, LeasePhase) {
         if self.settle == SettleMode::Automatic {
-            return (None, Phase::Taken);
+            return (None, LeasePhase::Taken);
         }
         match (self.lease, receipt_timeout) {
-            (LeaseTerms::Session, _) => (None, Phase::Done),
+            (LeaseTerms::Session, _) => (None, LeasePhase::Done),
             (LeaseTerms::Queue | LeaseTerms::For(_), Some(timeout)) => {
-                (Some(now.plus(timeout)), Phase::Receipt)
+                (Some(now.plus(timeout)), LeasePhase::Receipt)
             }
-            (LeaseTerms::Queue, None) => (Some(now.plus(visibility)), Phase::Done),
-            (LeaseTerms::For(span), None) => (Some(now.plus(span)), Phase::Done),
+            (LeaseTerms::Queue, None) => (Some(now.plus(visibility)), LeasePhase::Done),
+            (LeaseTerms::For(span), None) => (Some(now.plus(span)), LeasePhase::Done),
         }
     }
 }

@@ -8,13 +8,13 @@ use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 use super::apply::Handed;
 use super::compact::CompactEntry;
 use super::consumers::{LeaseTerms, NextTurn, Terms};
-use super::entry::Entry;
+use super::entry::MessageEntry;
 use super::groups::GroupTake;
 use super::lanes::{Cursor, Lanes, Waiting};
-use super::rejoined::Rejoined;
+use super::returned::Returned;
 use super::{NeedsPage, Queue};
 use crate::offsets::OffsetSet;
-use crate::record::{Grant, Phase, Pick, Record};
+use crate::record::{Grant, LeasePhase, Pick, Record};
 
 /// Messages handed to consumers, not yet applied.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub struct Dispatch {
 /// Messages in a row that go to one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// Who.
+    /// The consumer that gets them.
     pub consumer: ConsumerId,
     /// How many.
     pub count: u32,
@@ -47,7 +47,7 @@ impl Dispatch {
     #[must_use]
     pub fn must_be_written(&self) -> bool {
         let Record::Lease { grants, .. } = &self.record else { return false };
-        self.runs || grants.iter().any(|grant| grant.phase == Phase::Taken)
+        self.runs || grants.iter().any(|grant| grant.phase == LeasePhase::Taken)
     }
 }
 
@@ -57,7 +57,7 @@ impl Queue {
     pub fn can_dispatch(&self) -> bool {
         !self.config.paused
             && self.consumers.anyone_waiting()
-            && (self.lanes.len() > 0 || !self.rejoined.is_empty())
+            && (self.lanes.len() > 0 || !self.returned.is_empty())
     }
 
     /// Decides which ready messages, at most `max`, go to which consumers.
@@ -71,7 +71,7 @@ impl Queue {
         let max = max.min(usize::try_from(allowed).unwrap_or(usize::MAX));
         let waiting = self.lanes.len();
         let mut plan = Plan::default();
-        let mut ready = walk_ready(&self.rejoined, &self.lanes);
+        let mut ready = walk_ready(&self.returned, &self.lanes);
         // Whose turn it is, and what it may still have in it.
         let mut current: Option<NextTurn> = None;
         // Bytes of the turn beyond its first message, not yet noted.
@@ -98,18 +98,18 @@ impl Queue {
             turn.count -= 1;
             let (until, phase) = match terms.grant(now, self.config.visibility, self.config.receipt_timeout) {
                 // It does not leave before its bytes have been read: whoever reads them settles it.
-                (_, Phase::Taken) if entry.payload.is_none() => (None, Phase::Done),
+                (_, LeasePhase::Taken) if entry.payload.is_none() => (None, LeasePhase::Done),
                 granted => granted,
             };
             plan.add(entry, consumer, terms, (until, phase));
-            let runs = entry.group.is_some() && terms.groups == GroupTake::Run && phase != Phase::Taken;
+            let runs = entry.group.is_some() && terms.groups == GroupTake::Run && phase != LeasePhase::Taken;
             // A run is not bound to turns: all of it goes to whoever got its first message.
             if turn.count == 0 || turn.room == 0 || runs {
                 self.consumers.end_turn(*turn, std::mem::take(&mut handed_bytes));
                 current = None;
             }
             let Some(group) = &entry.group else { continue };
-            if phase == Phase::Taken {
+            if phase == LeasePhase::Taken {
                 // It is gone with this record, and the next of its group may be the most urgent of all.
                 break;
             }
@@ -178,13 +178,13 @@ impl Queue {
     #[must_use]
     pub fn decide_take(&self, now: Timestamp, max: usize, wanted: impl Fn(Offset) -> bool) -> Option<Record> {
         let mut grants = Vec::new();
-        let mut ready = walk_ready(&self.rejoined, &self.lanes);
+        let mut ready = walk_ready(&self.returned, &self.lanes);
         let mut taken = 0;
         while taken < max
             && let Some(entry) = ready.next_entry()
         {
             if entry.expires_at > now && wanted(entry.offset) {
-                add_grant(&mut grants, entry, None, Phase::Done);
+                add_grant(&mut grants, entry, None, LeasePhase::Done);
                 taken += 1;
             }
         }
@@ -193,26 +193,26 @@ impl Queue {
 
     /// Ready messages in memory, at most `max`, in the order of delivery.
     pub(super) fn ready_in_order(&self, max: usize) -> Vec<ReadySize> {
-        let mut ready = walk_ready(&self.rejoined, &self.lanes);
+        let mut ready = walk_ready(&self.returned, &self.lanes);
         std::iter::from_fn(|| ready.next_entry().map(ReadySize::from)).take(max).collect()
     }
 
     /// Ready messages in memory, at most `max`, as a full queue drops them: lowest priority first.
     pub(super) fn ready_from_the_lowest(&self, max: usize) -> Vec<ReadySize> {
         let mut priorities: Vec<Priority> = self.lanes.priorities_ascending().collect();
-        priorities.extend(self.rejoined.priorities());
+        priorities.extend(self.returned.priorities());
         priorities.sort_unstable();
         priorities.dedup();
         let mut found = Vec::new();
         for priority in priorities {
-            let mut rejoined = self.rejoined.of_priority(priority).map(ReadySize::from).peekable();
+            let mut returned = self.returned.of_priority(priority).map(ReadySize::from).peekable();
             let mut cursor = self.lanes.lane_cursor(priority);
             while found.len() < max {
                 let waiting = self.lanes.at(&mut cursor).filter(|waiting| waiting.priority() == priority);
-                match (rejoined.peek(), waiting) {
-                    (Some(_), None) => found.extend(rejoined.next()),
+                match (returned.peek(), waiting) {
+                    (Some(_), None) => found.extend(returned.next()),
                     (Some(early), Some(waiting)) if early.offset < waiting.offset() => {
-                        found.extend(rejoined.next())
+                        found.extend(returned.next())
                     }
                     (_, Some(Waiting::Here(entry))) => {
                         found.push(ReadySize::from(entry));
@@ -241,10 +241,10 @@ struct Plan {
 impl Plan {
     fn add(
         &mut self,
-        entry: &Entry,
+        entry: &MessageEntry,
         consumer: ConsumerId,
         terms: Terms,
-        (until, phase): (Option<Timestamp>, Phase),
+        (until, phase): (Option<Timestamp>, LeasePhase),
     ) {
         add_grant(&mut self.grants, entry, until, phase);
         match self.turns.last_mut() {
@@ -262,7 +262,12 @@ impl Plan {
     }
 }
 
-pub(super) fn add_grant(grants: &mut Vec<Grant>, entry: &Entry, until: Option<Timestamp>, phase: Phase) {
+pub(super) fn add_grant(
+    grants: &mut Vec<Grant>,
+    entry: &MessageEntry,
+    until: Option<Timestamp>,
+    phase: LeasePhase,
+) {
     match grants.last_mut() {
         Some(grant)
             if grant.pick.lane == entry.priority
@@ -288,8 +293,8 @@ pub(super) struct ReadySize {
     pub(super) stored_bytes: u32,
 }
 
-impl From<&Entry> for ReadySize {
-    fn from(entry: &Entry) -> Self {
+impl From<&MessageEntry> for ReadySize {
+    fn from(entry: &MessageEntry) -> Self {
         Self { priority: entry.priority, offset: entry.offset, stored_bytes: entry.stored_bytes }
     }
 }
@@ -302,28 +307,28 @@ impl From<&CompactEntry> for ReadySize {
 
 /// Ready messages in the order of delivery, up to the first that is not in memory.
 struct ReadyWalk<'a, R: Iterator<Item = &'a CompactEntry>> {
-    rejoined: std::iter::Peekable<R>,
+    returned: std::iter::Peekable<R>,
     lanes: &'a Lanes,
     cursor: Cursor,
     /// The last one that was in a compact form, as it is given out.
-    unpacked: Option<Entry>,
+    unpacked: Option<MessageEntry>,
 }
 
 fn walk_ready<'a>(
-    rejoined: &'a Rejoined,
+    returned: &'a Returned,
     lanes: &'a Lanes,
 ) -> ReadyWalk<'a, impl Iterator<Item = &'a CompactEntry>> {
-    ReadyWalk { rejoined: rejoined.iter().peekable(), cursor: lanes.cursor(), lanes, unpacked: None }
+    ReadyWalk { returned: returned.iter().peekable(), cursor: lanes.cursor(), lanes, unpacked: None }
 }
 
 impl<'a, R: Iterator<Item = &'a CompactEntry>> ReadyWalk<'a, R> {
     #[inline]
-    fn next_entry(&mut self) -> Option<&Entry> {
-        let Some(waiting) = self.lanes.at(&mut self.cursor) else { return self.next_rejoined() };
-        if let Some(early) = self.rejoined.peek()
+    fn next_entry(&mut self) -> Option<&MessageEntry> {
+        let Some(waiting) = self.lanes.at(&mut self.cursor) else { return self.next_returned() };
+        if let Some(early) = self.returned.peek()
             && (Reverse(early.priority()), early.offset()) < (Reverse(waiting.priority()), waiting.offset())
         {
-            return self.next_rejoined();
+            return self.next_returned();
         }
         match waiting {
             Waiting::Here(entry) => {
@@ -334,8 +339,8 @@ impl<'a, R: Iterator<Item = &'a CompactEntry>> ReadyWalk<'a, R> {
         }
     }
 
-    fn next_rejoined(&mut self) -> Option<&Entry> {
-        match self.rejoined.next()?.entry() {
+    fn next_returned(&mut self) -> Option<&MessageEntry> {
+        match self.returned.next()?.entry() {
             Cow::Borrowed(entry) => Some(entry),
             Cow::Owned(entry) => Some(self.unpacked.insert(entry)),
         }

@@ -7,7 +7,7 @@ use nexo_types::{Offset, Priority, Timestamp};
 
 use super::Queue;
 use super::compact::{CompactEntry, Delayed};
-use super::entry::Entry;
+use super::entry::MessageEntry;
 use super::push::into_picks;
 use super::settle::{Death, ReturnCause};
 use crate::config::{Fate, RateLimit};
@@ -55,12 +55,12 @@ impl Queue {
     }
 
     /// Decides that messages whose life is nothing go, because nobody who waited took them.
-    pub fn decide_fleeting(&mut self, now: Timestamp) -> DuePlan {
+    pub fn decide_ttl_zero(&mut self, now: Timestamp) -> DuePlan {
         let mut plan = DuePlan::default();
-        if self.fleeting.is_empty() {
+        if self.ttl_zero.is_empty() {
             return plan;
         }
-        let mut gone = std::mem::take(&mut self.fleeting);
+        let mut gone = std::mem::take(&mut self.ttl_zero);
         gone.retain(|(lane, offset)| self.is_ready_here(*lane, *offset));
         self.plan_expiry(now, gone, &mut plan);
         plan
@@ -107,7 +107,7 @@ impl Queue {
             }
             moved += ended.len();
             for Delayed(entry) in ended {
-                self.rejoin(entry.into_entry());
+                self.return_to_lane(entry.into_entry());
             }
         }
         moved
@@ -136,10 +136,10 @@ impl Queue {
     }
 
     fn watch_again(&mut self, lane: Priority, offset: Offset) {
-        let rejoined = self.rejoined.get(lane, offset).map(CompactEntry::entry);
-        let found = rejoined.or_else(|| self.lanes.get(lane, offset).map(Cow::Borrowed));
+        let returned = self.returned.get(lane, offset).map(CompactEntry::entry);
+        let found = returned.or_else(|| self.lanes.get(lane, offset).map(Cow::Borrowed));
         // Its bytes do not matter here.
-        let found = found.map(|entry| Entry { payload: None, ..entry.into_owned() });
+        let found = found.map(|entry| MessageEntry { payload: None, ..entry.into_owned() });
         if let Some(entry) = found {
             self.watch_expiry(&entry);
         }
@@ -162,12 +162,12 @@ impl Queue {
     }
 
     fn is_ready_here(&self, lane: Priority, offset: Offset) -> bool {
-        self.rejoined.contains(lane, offset) || self.lanes.get(lane, offset).is_some()
+        self.returned.contains(lane, offset) || self.lanes.get(lane, offset).is_some()
     }
 
     fn is_durable_ready(&self, lane: Priority, offset: Offset) -> bool {
-        self.rejoined.get(lane, offset).is_some_and(CompactEntry::is_durable)
-            || self.lanes.get(lane, offset).is_some_and(Entry::is_durable)
+        self.returned.get(lane, offset).is_some_and(CompactEntry::is_durable)
+            || self.lanes.get(lane, offset).is_some_and(MessageEntry::is_durable)
     }
 
     /// Deadlines of messages that have moved on must not wake anybody, nor pile up.
@@ -177,18 +177,18 @@ impl Queue {
         {
             self.expiries.pop();
         }
-        if self.expiries.len() as u64 > 2 * (self.lanes.resident_len() + self.rejoined.len() as u64) + 64 {
+        if self.expiries.len() as u64 > 2 * (self.lanes.resident_len() + self.returned.len() as u64) + 64 {
             self.rebuild_expiries();
         }
     }
 
     fn rebuild_expiries(&mut self) {
         self.expiries.clear();
-        self.fleeting.clear();
-        let rejoined = self.rejoined.iter().map(CompactEntry::entry);
-        for entry in rejoined.chain(self.lanes.resident().map(Cow::Borrowed)) {
-            if entry.is_fleeting() {
-                self.fleeting.push((entry.priority, entry.offset));
+        self.ttl_zero.clear();
+        let returned = self.returned.iter().map(CompactEntry::entry);
+        for entry in returned.chain(self.lanes.resident().map(Cow::Borrowed)) {
+            if entry.has_ttl_zero() {
+                self.ttl_zero.push((entry.priority, entry.offset));
             } else if entry.expires_at != Timestamp::MAX {
                 self.expiries.push(Reverse((entry.expires_at, entry.priority, entry.offset)));
             }
@@ -247,10 +247,10 @@ mod tests {
         assert!(queue.decide_due(later, 100).records.is_empty(), "each comes up once");
         queue.undo_due(&first);
         assert_eq!(queue.decide_due(later, 100).records, first);
-        let fleeting = queue.decide_fleeting(later).records;
-        assert_eq!(fleeting.len(), 1);
-        queue.undo_due(&fleeting);
-        assert_eq!(queue.decide_fleeting(later).records, fleeting);
+        let ttl_zero = queue.decide_ttl_zero(later).records;
+        assert_eq!(ttl_zero.len(), 1);
+        queue.undo_due(&ttl_zero);
+        assert_eq!(queue.decide_ttl_zero(later).records, ttl_zero);
     }
 
     #[test]

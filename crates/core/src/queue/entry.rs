@@ -15,7 +15,7 @@ const HANDED_OVERHEAD_BYTES: u32 = 96;
 
 /// One message. Its bytes may be in memory or only in the log; everything the rules need is here.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct MessageEntry {
     /// Its place in the queue.
     pub offset: Offset,
     /// When it was pushed.
@@ -69,7 +69,7 @@ pub(super) fn handed_bytes(payload_bytes: usize) -> u32 {
     u32::try_from(payload_bytes).unwrap_or(u32::MAX).saturating_add(HANDED_OVERHEAD_BYTES)
 }
 
-impl Entry {
+impl MessageEntry {
     /// A message of `batch`, which lies in the log frame at `at`.
     ///
     /// # Errors
@@ -160,13 +160,13 @@ impl Entry {
 
     /// Whether its time to live is zero and nobody has had it: whoever waits when it is pushed may have it. One that
     /// comes back has expired.
-    pub(crate) fn is_fleeting(&self) -> bool {
+    pub(crate) fn has_ttl_zero(&self) -> bool {
         self.expires_at == self.enqueued_at && self.attempts == 0
     }
 
     /// Whether a consumer may have it now.
     pub(crate) fn is_alive(&self, now: Timestamp) -> bool {
-        (self.expires_at > now || self.is_fleeting()) && self.ready_at <= now
+        (self.expires_at > now || self.has_ttl_zero()) && self.ready_at <= now
     }
 
     /// What it counts for with the consumer that it is handed to.
@@ -211,7 +211,7 @@ mod tests {
             let mut builder = BatchBuilder::new(BatchKind::Pushed, Offset(0), Timestamp(0), 0);
             (0..count).for_each(|offset| builder.push(Offset(offset), &NewMessage::new("x"), None));
             let batch = builder.finish();
-            Entry::from_batch(&batch, &batch.items()[0], Position::default()).unwrap()
+            MessageEntry::from_batch(&batch, &batch.items()[0], Position::default()).unwrap()
         };
         assert_eq!(first(1).cached_overhead_bytes(), 64);
         assert_eq!(first(4).cached_overhead_bytes(), 16);

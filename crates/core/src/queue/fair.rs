@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use nexo_types::{GroupId, Priority};
 
-use super::{Entry, Queue};
+use super::{MessageEntry, Queue};
 use crate::config::GroupMode;
 use crate::message::NewMessage;
 
@@ -57,7 +57,7 @@ impl Tenants {
 
 impl Queue {
     /// In a queue that groups share, the group of a message says whose it is and not where its place is.
-    pub(super) fn note_tenant(&self, entry: &mut Entry) {
+    pub(super) fn note_tenant(&self, entry: &mut MessageEntry) {
         if self.config.groups == GroupMode::Fair {
             entry.tenant = entry.group.take();
         }
@@ -148,7 +148,8 @@ mod tests {
                 } else if let Some(page) = self.queue.wanted_pages().into_iter().next() {
                     let read = |offset| {
                         let batch = &self.store[&offset];
-                        Entry::from_batch(batch, batch.find(offset).unwrap(), Position::default()).unwrap()
+                        MessageEntry::from_batch(batch, batch.find(offset).unwrap(), Position::default())
+                            .unwrap()
                     };
                     let entries = page.offsets.iter().map(read).collect();
                     assert!(self.queue.page_in(&page, entries, NOW));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use nexo_types::{GroupId, Offset, Timestamp};
 
-use super::{Entry, Queue};
+use super::{MessageEntry, Queue};
 use crate::rare::{Empty, Rare};
 
 /// How much of a group one consumer may hold.
@@ -51,7 +51,7 @@ impl Queue {
     }
 
     /// Takes the first message of a line out, if it is this one.
-    pub(super) fn take_follower(&mut self, group: &GroupId, offset: Offset) -> Option<Entry> {
+    pub(super) fn take_follower(&mut self, group: &GroupId, offset: Offset) -> Option<MessageEntry> {
         let first = self.groups.get(group)?.front()?;
         if first.offset != offset {
             return None;
@@ -80,7 +80,7 @@ impl Queue {
     }
 
     /// A leased message comes back: to its place if it is the head of its group, otherwise into the line, in order.
-    pub(super) fn come_back(&mut self, mut entry: Entry, at: Timestamp) {
+    pub(super) fn come_back(&mut self, mut entry: MessageEntry, at: Timestamp) {
         let Some(group) = entry.group.clone() else { return self.place(entry, at) };
         let alone = !self.runs.extra.contains_key(&group);
         let Some(line) = self.groups.get_mut(&group) else { return self.place(entry, at) };
@@ -99,18 +99,18 @@ impl Queue {
     }
 
     /// A message that is in the line of a snapshot has been delivered before.
-    pub(super) fn note_returned(&mut self, group: &GroupId, offset: Offset) {
+    pub(super) fn note_returned_to_group(&mut self, group: &GroupId, offset: Offset) {
         self.runs.returned.insert(offset, group.clone());
     }
 
     /// A message that came back into a line.
-    pub(super) fn returned_to_line(&self, offset: Offset) -> Option<&Entry> {
+    pub(super) fn returned_to_group(&self, offset: Offset) -> Option<&MessageEntry> {
         let line = self.groups.get(self.runs.returned.get(&offset)?)?;
         line.get(line.binary_search_by_key(&offset, |entry| entry.offset).ok()?)
     }
 
     /// Takes it out of the line for good.
-    pub(super) fn take_returned(&mut self, offset: Offset) -> Option<Entry> {
+    pub(super) fn take_returned_to_group(&mut self, offset: Offset) -> Option<MessageEntry> {
         self.touch(offset);
         let group = self.runs.returned.remove(&offset)?;
         let line = self.groups.get_mut(&group)?;
@@ -133,7 +133,7 @@ impl Queue {
         }
     }
 
-    fn pop_line(&mut self, group: &GroupId) -> Option<Entry> {
+    fn pop_line(&mut self, group: &GroupId) -> Option<MessageEntry> {
         let entry = self.groups.get_mut(group)?.pop_front()?;
         self.grouped -= 1;
         self.behind.remove(&entry.offset);

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use nexo_types::{Offset, Priority, SegmentId, Timestamp};
 
-use super::entry::Entry;
+use super::entry::MessageEntry;
 use crate::offsets::{OffsetSet, PackedOffsets};
 
 /// A stretch in memory is closed when it has this many messages (few in tests, so that they meet paging) …
@@ -50,7 +50,7 @@ pub(super) enum Stretch {
 
 #[derive(Debug, Default)]
 pub(super) struct Resident {
-    pub(super) entries: VecDeque<Entry>,
+    pub(super) entries: VecDeque<MessageEntry>,
     pub(super) bytes: u64,
 }
 
@@ -101,11 +101,11 @@ impl Amount {
 }
 
 /// Stands in where a stretch has no entries in memory.
-pub(super) static EMPTY: VecDeque<Entry> = VecDeque::new();
+pub(super) static EMPTY: VecDeque<MessageEntry> = VecDeque::new();
 
 /// What a resident message costs in memory, near enough: its entry and its bytes.
-pub(super) fn resident_cost(entry: &Entry) -> u64 {
-    size_of::<Entry>() as u64 + entry.cached_bytes() + entry.cached_overhead_bytes()
+pub(super) fn resident_cost(entry: &MessageEntry) -> u64 {
+    size_of::<MessageEntry>() as u64 + entry.cached_bytes() + entry.cached_overhead_bytes()
 }
 
 /// What has left memory.
@@ -122,7 +122,7 @@ impl Lane {
     pub(super) fn page_out(&mut self, at: usize) -> PagedOut {
         let mut out = PagedOut { count: 0, bytes: 0, expires_at: Timestamp::MAX };
         let Stretch::Resident(resident) = &self.stretches[at] else { return out };
-        if resident.entries.is_empty() || !resident.entries.iter().all(Entry::is_durable) {
+        if resident.entries.is_empty() || !resident.entries.iter().all(MessageEntry::is_durable) {
             return out;
         }
         let mut runs: Vec<Run> = Vec::new();
@@ -183,7 +183,7 @@ impl Lane {
     }
 
     /// Puts in messages that have come into memory, as stretches of the usual size.
-    pub(super) fn insert_resident(&mut self, at: usize, entries: Vec<Entry>) {
+    pub(super) fn insert_resident(&mut self, at: usize, entries: Vec<MessageEntry>) {
         let mut stretches: Vec<Resident> = Vec::new();
         for entry in entries {
             let stored = u64::from(entry.stored_bytes);
@@ -242,7 +242,7 @@ impl Resident {
         self.entries.len() >= STRETCH_MESSAGES_MAX || self.bytes >= STRETCH_BYTES_MAX
     }
 
-    pub(super) fn push_back(&mut self, entry: Entry) {
+    pub(super) fn push_back(&mut self, entry: MessageEntry) {
         debug_assert!(
             self.entries.back().is_none_or(|last| last.offset < entry.offset),
             "a lane is in order"
@@ -269,7 +269,7 @@ impl Resident {
         self.entries.binary_search_by_key(&offset, |entry| entry.offset).ok()
     }
 
-    pub(super) fn remove(&mut self, offset: Offset) -> Option<Entry> {
+    pub(super) fn remove(&mut self, offset: Offset) -> Option<MessageEntry> {
         let at = self.find(offset)?;
         let entry = if at == 0 { self.entries.pop_front() } else { self.entries.remove(at) }?;
         self.bytes -= u64::from(entry.stored_bytes);
@@ -285,7 +285,7 @@ impl Run {
         Self { segment, offsets: PackedOffsets::default(), bytes: 0, expires_at: Timestamp::MAX }
     }
 
-    pub(super) fn push(&mut self, entry: &Entry) {
+    pub(super) fn push(&mut self, entry: &MessageEntry) {
         self.offsets.push(entry.offset);
         self.bytes += u64::from(entry.stored_bytes);
         self.expires_at = self.expires_at.min(entry.expires_at);
@@ -335,8 +335,8 @@ mod tests {
     use super::*;
     use crate::queue::lanes::{Front, Lanes, READ_TOGETHER};
 
-    fn entry(offset: u64) -> Entry {
-        Entry::lost(Offset(offset), Priority(0), nexo_types::Position::default())
+    fn entry(offset: u64) -> MessageEntry {
+        MessageEntry::lost(Offset(offset), Priority(0), nexo_types::Position::default())
     }
 
     #[test]
@@ -366,7 +366,7 @@ mod tests {
         lanes.push_back(entry(0));
         lanes.remove(Priority(0), Offset(0)).unwrap().unwrap();
         assert!(lanes.entry_room() > 0);
-        assert_eq!(lanes.memory_bytes(), (lanes.entry_room() * size_of::<Entry>()) as u64);
+        assert_eq!(lanes.memory_bytes(), (lanes.entry_room() * size_of::<MessageEntry>()) as u64);
         lanes.check_invariants();
         lanes.push_back(entry(1));
         lanes.check_invariants();
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn what_is_delivered_last_leaves_memory_first() {
         let mut lanes = Lanes::default();
-        let of = |priority: u8, offset: u64| Entry { priority: Priority(priority), ..entry(offset) };
+        let of = |priority: u8, offset: u64| MessageEntry { priority: Priority(priority), ..entry(offset) };
         let (lanes_count, each) = (4, 3);
         for offset in 0..lanes_count * each {
             lanes.push_back(of((offset % lanes_count) as u8, offset));
@@ -403,7 +403,7 @@ mod tests {
     fn lanes_are_read_back_together_as_far_as_messages_may_be() {
         let mut lanes = Lanes::default();
         for offset in 0..256 * PAGE_MESSAGES {
-            lanes.push_back(Entry { priority: Priority((offset % 256) as u8), ..entry(offset) });
+            lanes.push_back(MessageEntry { priority: Priority((offset % 256) as u8), ..entry(offset) });
         }
         lanes.page_out(u64::MAX, Front::PagedOut);
         let pages = lanes.wanted_pages();
@@ -421,14 +421,14 @@ mod tests {
         for offset in 0..32 {
             let segment = if offset < 16 { first } else { second };
             let at = nexo_types::Position { segment, byte: 0 };
-            lanes.push_back(Entry { priority: Priority((offset % 8) as u8), at, ..entry(offset) });
+            lanes.push_back(MessageEntry { priority: Priority((offset % 8) as u8), at, ..entry(offset) });
         }
         lanes.page_out(u64::MAX, Front::PagedOut);
         let read = |lanes: &mut Lanes| {
             let pages = lanes.wanted_pages();
             for page in &pages {
                 let entries =
-                    page.offsets.iter().map(|offset| Entry { priority: page.lane, ..entry(offset.0) });
+                    page.offsets.iter().map(|offset| MessageEntry { priority: page.lane, ..entry(offset.0) });
                 lanes.page_in(page, entries.collect(), Timestamp(0)).unwrap();
             }
             pages.iter().map(|page| (page.segment, page.lane.0)).collect::<Vec<_>>()
@@ -448,7 +448,7 @@ mod tests {
         let mut lanes = Lanes::default();
         for offset in 0..40 {
             let priority = Priority((offset % 2) as u8);
-            lanes.push_back(Entry { priority, stored_bytes: 2 << 20, ..entry(offset) });
+            lanes.push_back(MessageEntry { priority, stored_bytes: 2 << 20, ..entry(offset) });
         }
         lanes.page_out(u64::MAX, Front::PagedOut);
         let mut rounds = 0;
@@ -458,8 +458,11 @@ mod tests {
                 break;
             }
             for page in &pages {
-                let of_page =
-                    |offset: Offset| Entry { priority: page.lane, stored_bytes: 2 << 20, ..entry(offset.0) };
+                let of_page = |offset: Offset| MessageEntry {
+                    priority: page.lane,
+                    stored_bytes: 2 << 20,
+                    ..entry(offset.0)
+                };
                 lanes.page_in(page, page.offsets.iter().map(of_page).collect(), Timestamp(0)).unwrap();
             }
             rounds += 1;

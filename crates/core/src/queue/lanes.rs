@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use nexo_types::{Millis, Offset, Priority, SegmentId, Timestamp};
 
-use super::entry::Entry;
+use super::entry::MessageEntry;
 use super::lane::{
     Amount, Lane, PAGE_MESSAGES, PageRequest, PagedOut, Resident, Run, Stretch, resident_cost,
 };
@@ -59,7 +59,7 @@ pub(crate) struct Cursor {
 /// What a reader finds.
 #[derive(Debug)]
 pub(crate) enum Waiting<'a> {
-    Here(&'a Entry),
+    Here(&'a MessageEntry),
     /// The next message is not in memory.
     Paged(Priority, Offset),
 }
@@ -81,7 +81,7 @@ impl Waiting<'_> {
 }
 
 impl Lanes {
-    pub(crate) fn push_back(&mut self, entry: Entry) {
+    pub(crate) fn push_back(&mut self, entry: MessageEntry) {
         let index = self.lane_or_new(entry.priority);
         self.count += 1;
         self.bytes += u64::from(entry.stored_bytes);
@@ -117,7 +117,7 @@ impl Lanes {
         &mut self,
         priority: Priority,
         offset: Offset,
-    ) -> Result<Option<Entry>, PageRequest> {
+    ) -> Result<Option<MessageEntry>, PageRequest> {
         let Some(index) = self.lane_index(priority) else { return Ok(None) };
         let lane = &mut self.lanes[index];
         let mut found = None;
@@ -154,7 +154,7 @@ impl Lanes {
     }
 
     /// Whether a resident message is there.
-    pub(crate) fn get(&self, priority: Priority, offset: Offset) -> Option<&Entry> {
+    pub(crate) fn get(&self, priority: Priority, offset: Offset) -> Option<&MessageEntry> {
         let lane = &self.lanes[self.lane_index(priority)?];
         lane.stretches.iter().find_map(|stretch| match stretch {
             Stretch::Resident(resident) => resident.find(offset).map(|at| &resident.entries[at]),
@@ -186,7 +186,7 @@ impl Lanes {
     pub(crate) fn page_in(
         &mut self,
         request: &PageRequest,
-        entries: Vec<Entry>,
+        entries: Vec<MessageEntry>,
         now: Timestamp,
     ) -> Option<u64> {
         let index = self.lane_index(request.lane)?;
@@ -269,8 +269,8 @@ impl Lanes {
         Ok(Some((old, freed)))
     }
 
-    /// Updates where a resident message lies; gives back where it lay.
-    pub(crate) fn get_mut(&mut self, priority: Priority, offset: Offset) -> Option<&mut Entry> {
+    /// The entry of a message that is in memory, to change it in its place.
+    pub(crate) fn get_mut(&mut self, priority: Priority, offset: Offset) -> Option<&mut MessageEntry> {
         let index = self.lane_index(priority)?;
         self.lanes[index].stretches.iter_mut().find_map(|stretch| match stretch {
             Stretch::Resident(resident) => {
@@ -371,7 +371,7 @@ impl Lanes {
                 {
                     // Room that is kept for the next messages.
                     self.idle_room -= resident.entries.capacity();
-                    freed += (resident.entries.capacity() * size_of::<Entry>()) as u64;
+                    freed += (resident.entries.capacity() * size_of::<MessageEntry>()) as u64;
                     resident.entries = VecDeque::new();
                 }
                 // This may split it by segment, and join the first part with what is before it.
@@ -432,7 +432,7 @@ impl Lanes {
 
     /// Memory taken, near enough: by messages, and by room that lanes without any keep for later.
     pub(crate) const fn memory_bytes(&self) -> u64 {
-        self.resident_bytes + (self.idle_room * size_of::<Entry>()) as u64
+        self.resident_bytes + (self.idle_room * size_of::<MessageEntry>()) as u64
     }
 
     /// Checks that it is as it should be. For tests; it looks at every stretch.
@@ -530,7 +530,7 @@ impl Lanes {
     }
 
     /// Every resident message.
-    pub(crate) fn resident(&self) -> impl Iterator<Item = &Entry> + Clone {
+    pub(crate) fn resident(&self) -> impl Iterator<Item = &MessageEntry> + Clone {
         self.lanes.iter().flat_map(|lane| lane.stretches.iter()).flat_map(|stretch| match stretch {
             Stretch::Resident(resident) => resident.entries.range(..),
             Stretch::Paged(_) => super::lane::EMPTY.range(..),

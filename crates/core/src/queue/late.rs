@@ -8,7 +8,7 @@ use nexo_types::{Offset, Timestamp};
 
 use super::compact::CompactEntry;
 use super::push::into_picks;
-use super::{Entry, LeaseError, Queue, Verdict};
+use super::{LeaseError, MessageEntry, Queue, Verdict};
 use crate::record::{Leave, Record};
 
 /// A delivery that has ended.
@@ -78,10 +78,10 @@ impl Queue {
     }
 
     /// The message of a delivery that has ended, if it waits to be delivered again.
-    fn waiting_again(&self, past: &PastDelivery) -> Option<Cow<'_, Entry>> {
+    fn waiting_again(&self, past: &PastDelivery) -> Option<Cow<'_, MessageEntry>> {
         let delayed = self.delayed.get(past.offset).map(|delayed| &delayed.0);
-        let entry = delayed.or_else(|| self.rejoined.find(past.offset)).map(CompactEntry::entry);
-        let in_line = || self.returned_to_line(past.offset).map(Cow::Borrowed);
+        let entry = delayed.or_else(|| self.returned.find(past.offset)).map(CompactEntry::entry);
+        let in_line = || self.returned_to_group(past.offset).map(Cow::Borrowed);
         entry.or_else(in_line).filter(|entry| past.is_of(entry))
     }
 }
@@ -89,7 +89,7 @@ impl Queue {
 impl PastDelivery {
     /// Whether it can have been a delivery of this message. A crash may have taken the delivered message back and given
     /// its offset to one that came later.
-    fn is_of(&self, entry: &Entry) -> bool {
+    fn is_of(&self, entry: &MessageEntry) -> bool {
         (1..=entry.attempts).contains(&self.attempt) && self.granted_at >= entry.enqueued_at
     }
 }

@@ -5,14 +5,14 @@ use std::num::NonZeroU64;
 use nexo_types::{ConsumerId, Millis, Offset, Timestamp};
 
 use super::deadline_map::Scheduled;
-use super::entry::Entry;
+use super::entry::MessageEntry;
 use crate::message::DeathReason;
-use crate::record::Phase;
+use crate::record::LeasePhase;
 
 /// A message that is with a consumer.
 #[derive(Debug)]
 pub(super) struct Lease {
-    pub(super) entry: Entry,
+    pub(super) entry: MessageEntry,
     until: Optional,
     /// Not durable.
     consumer: Optional,
@@ -20,13 +20,18 @@ pub(super) struct Lease {
     span: Optional,
     /// When it was handed out.
     pub(super) granted_at: Timestamp,
-    pub(super) phase: Phase,
+    pub(super) phase: LeasePhase,
     /// Its attempts are used up, and it is about to be moved.
     pub(super) dying: Option<DeathReason>,
 }
 
 impl Lease {
-    pub(super) fn new(entry: Entry, until: Option<Timestamp>, phase: Phase, granted_at: Timestamp) -> Self {
+    pub(super) fn new(
+        entry: MessageEntry,
+        until: Option<Timestamp>,
+        phase: LeasePhase,
+        granted_at: Timestamp,
+    ) -> Self {
         let until = Optional::new(until.map(|until| until.0));
         Self { entry, until, phase, granted_at, consumer: Optional(None), span: Optional(None), dying: None }
     }
@@ -39,7 +44,7 @@ impl Lease {
     /// It stays with its consumer until then, who has received it.
     pub(super) fn extend(&mut self, until: Timestamp) {
         self.until = Optional::new(Some(until.0));
-        self.phase = Phase::Done;
+        self.phase = LeasePhase::Done;
     }
 
     /// Who has it.

@@ -7,7 +7,7 @@
 //! Where a message can be:
 //!
 //! - in `lanes`: ready, never delivered, in order of arrival; most of a long backlog is not in memory;
-//! - *loose*, each with an entry in memory: `rejoined` (ready, but not at the tail: it came back, its delay
+//! - *loose*, each with an entry in memory: `returned` (ready, but not at the tail: it came back, its delay
 //!   ended, or it is the head of its group), `delayed`, `leased`, behind the head of its group, or `dying`
 //!   (found dead while it waited, about to be moved or dropped).
 //!
@@ -35,7 +35,7 @@ mod model;
 mod outline;
 mod paging;
 mod push;
-mod rejoined;
+mod returned;
 mod settle;
 mod snapshot;
 mod tokens;
@@ -56,13 +56,13 @@ pub use changes::ChunkId;
 pub use consumers::{LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use dispatch::{Dispatch, Turn};
 pub use due::DuePlan;
-pub use entry::Entry;
+pub use entry::MessageEntry;
 pub use groups::GroupTake;
 pub use lane::PageRequest;
 pub use late::{PastDelivery, Standing};
 pub use outline::{MessageState, Outline, Stage};
 pub use paging::{PeekPosition, Peeked};
-pub use push::{Admission, BundlePlan, PushOutcome, PushPlan};
+pub use push::{Admission, PackedPlan, PushOutcome, PushPlan};
 pub use settle::{Death, Dying, LeaseError, ReturnCause, ReturnPlan, Verdict};
 pub use snapshot::{ChunkSlice, SnapshotError};
 
@@ -80,19 +80,19 @@ use groups::Runs;
 use lanes::Lanes;
 use lease::Lease;
 use meter::{Average, Meter};
-use rejoined::Rejoined;
+use returned::Returned;
 use tokens::Tokens;
 
 /// Bytes of loose messages that are kept in memory for a queue although the log has them, with [`WARM_OVERHEAD_BYTES`].
 const LOOSE_CACHE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// What it costs to keep the bytes of a loose message, besides them: its entry is kept whole, and the allocator adds to both.
-const WARM_OVERHEAD_BYTES: u64 = size_of::<Entry>() as u64 + 64;
+const WARM_OVERHEAD_BYTES: u64 = size_of::<MessageEntry>() as u64 + 64;
 
 /// What whoever holds a message remembers of it: a row in which there is room for up to twice as many.
 const HOLDER_BYTES: u64 = 2 * 56;
 /// What a message that waits behind another of its group, or is about to be moved, takes in memory besides its bytes: the
 /// containers are at times half empty, and have it by its offset as well.
-const OTHER_LOOSE_BYTES: u64 = 2 * size_of::<Entry>() as u64 + 64;
+const OTHER_LOOSE_BYTES: u64 = 2 * size_of::<MessageEntry>() as u64 + 64;
 /// What a queue with messages in memory takes for that, besides: containers that are made with the first message, a place in
 /// the index of the segment that is being written, and one with each connection that publishes to it.
 const IN_USE_BYTES: u64 = 640;
@@ -109,13 +109,13 @@ pub struct Queue {
     /// Offsets below this may have been given to transient messages, of which the log knows nothing.
     reserved: Offset,
     lanes: Lanes,
-    rejoined: Rejoined,
+    returned: Returned,
     delayed: Rare<DeadlineMap<Delayed>>,
     leased: Rare<DeadlineMap<Lease>>,
     /// Those that the log knows nothing of.
     unwritten_leases: BTreeSet<Offset>,
     /// For each group with a message in the queue: those behind its head.
-    groups: BTreeMap<GroupId, VecDeque<Entry>>,
+    groups: BTreeMap<GroupId, VecDeque<MessageEntry>>,
     /// Which messages these are, and their groups.
     behind: Rare<HashMap<Offset, GroupId, FixedState>>,
     grouped: u64,
@@ -124,11 +124,11 @@ pub struct Queue {
     /// Where groups share the queue fairly: what each has in it.
     tenants: Tenants,
     /// Found dead while they waited. Not durable: they die again after a restart.
-    dying: Rare<HashMap<Offset, (Entry, DeathReason), FixedState>>,
+    dying: Rare<HashMap<Offset, (MessageEntry, DeathReason), FixedState>>,
     /// Ends of life of ready messages in memory. May name some that have left.
     expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
     /// Ready messages in memory whose life is nothing. May name some that have left.
-    fleeting: Vec<(Priority, Offset)>,
+    ttl_zero: Vec<(Priority, Offset)>,
     dedup: Rare<Dedup>,
     consumers: Rare<Consumers>,
     tokens: Tokens,
@@ -152,7 +152,7 @@ impl Empty for HashMap<Offset, GroupId, FixedState> {
     const EMPTY: &'static Self = &Self::with_hasher(FixedState::with_seed(0));
 }
 
-impl Empty for HashMap<Offset, (Entry, DeathReason), FixedState> {
+impl Empty for HashMap<Offset, (MessageEntry, DeathReason), FixedState> {
     const EMPTY: &'static Self = &Self::with_hasher(FixedState::with_seed(0));
 }
 
@@ -269,7 +269,7 @@ impl Queue {
             next_offset: Offset(0),
             reserved: Offset(0),
             lanes: Lanes::default(),
-            rejoined: Rejoined::default(),
+            returned: Returned::default(),
             delayed: Rare::default(),
             leased: Rare::default(),
             unwritten_leases: BTreeSet::new(),
@@ -280,7 +280,7 @@ impl Queue {
             tenants: Tenants::default(),
             dying: Rare::default(),
             expiries: BinaryHeap::new(),
-            fleeting: Vec::new(),
+            ttl_zero: Vec::new(),
             dedup: Rare::default(),
             consumers,
             tokens: Tokens::default(),
@@ -382,7 +382,7 @@ impl Queue {
     /// Messages that could be delivered now, and consumers.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
-        (self.lanes.len() + self.rejoined.len() as u64, self.consumers.len() as u64)
+        (self.lanes.len() + self.returned.len() as u64, self.consumers.len() as u64)
     }
 
     /// Messages that are with a consumer.
@@ -464,7 +464,7 @@ impl Queue {
     /// Memory taken, near enough: entries, the bytes of messages that are kept, and room that is kept for later ones.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        let waiting = self.rejoined.memory_bytes() + self.delayed.memory_bytes();
+        let waiting = self.returned.memory_bytes() + self.delayed.memory_bytes();
         let leased = self.leased.memory_bytes() + self.leased.len() as u64 * HOLDER_BYTES;
         let others = (self.grouped + self.dying.len() as u64) * OTHER_LOOSE_BYTES;
         let loose = waiting + leased + others + self.loose_cached_bytes;
@@ -475,16 +475,16 @@ impl Queue {
 
     /// Everything that is neither with a consumer nor about to be moved.
     fn waiting(&self) -> u64 {
-        self.lanes.len() + self.rejoined.len() as u64 + self.delayed.len() as u64 + self.grouped
+        self.lanes.len() + self.returned.len() as u64 + self.delayed.len() as u64 + self.grouped
     }
 
     /// Figures for people and metrics.
     #[must_use]
     pub fn figures(&self, now: Timestamp) -> Figures {
-        let oldest_rejoined = self.rejoined.iter().take(256).map(|entry| entry.enqueued_at()).min();
-        let oldest = self.lanes.oldest().into_iter().chain(oldest_rejoined).min();
+        let oldest_returned = self.returned.iter().take(256).map(|entry| entry.enqueued_at()).min();
+        let oldest = self.lanes.oldest().into_iter().chain(oldest_returned).min();
         Figures {
-            ready: self.lanes.len() + self.rejoined.len() as u64 + self.dying.len() as u64,
+            ready: self.lanes.len() + self.returned.len() as u64 + self.dying.len() as u64,
             leased: self.leased.len() as u64,
             delayed: self.delayed.len() as u64,
             grouped: self.grouped,
@@ -522,23 +522,23 @@ impl Queue {
     }
 
     /// Puts a message that is not at the tail where it belongs at this moment.
-    fn place(&mut self, mut entry: Entry, at: Timestamp) {
+    fn place(&mut self, mut entry: MessageEntry, at: Timestamp) {
         self.warm(&mut entry);
         if entry.ready_at.min(entry.expires_at) > at {
             self.delayed.insert(Delayed(entry.into()));
         } else {
-            self.rejoin(entry);
+            self.return_to_lane(entry);
         }
     }
 
-    fn rejoin(&mut self, entry: Entry) {
+    fn return_to_lane(&mut self, entry: MessageEntry) {
         self.watch_expiry(&entry);
-        self.rejoined.insert(entry);
+        self.returned.insert(entry);
     }
 
     /// Keeps the bytes of a loose message in memory while there is room for them, so that they need not be
     /// read back; copied, so that they do not keep the batch they came in.
-    fn warm(&mut self, entry: &mut Entry) {
+    fn warm(&mut self, entry: &mut MessageEntry) {
         let Some(payload) = &entry.payload else { return };
         let overhead = (self.loose_warm + 1) * WARM_OVERHEAD_BYTES;
         if self.loose_cached_bytes + payload.len() as u64 + overhead <= LOOSE_CACHE_BYTES_MAX {
@@ -550,19 +550,19 @@ impl Queue {
     }
 
     /// The entry comes to where bytes in memory count.
-    fn count(&mut self, entry: &Entry) {
+    fn count(&mut self, entry: &MessageEntry) {
         self.loose_cached_bytes += entry.cached_bytes();
         self.loose_warm += u64::from(entry.is_warm());
     }
 
     /// The opposite.
-    fn uncount(&mut self, entry: &Entry) {
+    fn uncount(&mut self, entry: &MessageEntry) {
         self.loose_cached_bytes -= entry.cached_bytes();
         self.loose_warm -= u64::from(entry.is_warm());
     }
 
     /// A loose message leaves the queue for good.
-    fn free(&mut self, entry: &Entry) {
+    fn free(&mut self, entry: &MessageEntry) {
         self.loose_bytes -= u64::from(entry.stored_bytes);
         if entry.is_durable() {
             self.note_usage(entry.at.segment, -i64::from(entry.stored_bytes));
@@ -581,7 +581,7 @@ impl Queue {
         if self.leased.contains(offset) {
             return self.leased.update(offset, |lease| swap(&mut lease.entry.at));
         }
-        if let Some(from) = self.rejoined.update(priority, offset, |entry| swap(entry.at_mut())) {
+        if let Some(from) = self.returned.update(priority, offset, |entry| swap(entry.at_mut())) {
             return Some(from);
         }
         if self.delayed.contains(offset) {
@@ -612,7 +612,7 @@ impl Queue {
         }
         self.leased.check_invariants();
         self.delayed.check_invariants();
-        self.rejoined.check_invariants();
+        self.returned.check_invariants();
         let bytes: u64 = self.loose().map(|entry| u64::from(entry.stored_bytes)).sum();
         assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");
         let leased: u64 = self.leased.iter().map(|lease| u64::from(lease.entry.stored_bytes)).sum();
@@ -629,19 +629,19 @@ impl Queue {
     }
 
     /// Entries that are neither in a lane nor behind the head of their group.
-    fn loose_heads(&self) -> impl Iterator<Item = Cow<'_, Entry>> {
-        let waiting = self.rejoined.iter().chain(self.delayed.iter().map(|delayed| &delayed.0));
+    fn loose_heads(&self) -> impl Iterator<Item = Cow<'_, MessageEntry>> {
+        let waiting = self.returned.iter().chain(self.delayed.iter().map(|delayed| &delayed.0));
         waiting.map(CompactEntry::entry).chain(self.held().map(Cow::Borrowed))
     }
 
     /// Entries of messages that are leased or dying.
-    fn held(&self) -> impl Iterator<Item = &Entry> {
+    fn held(&self) -> impl Iterator<Item = &MessageEntry> {
         let leased = self.leased.iter().map(|lease| &lease.entry);
         leased.chain(self.dying.values().map(|(entry, _)| entry))
     }
 
     /// Every entry that is not in a lane.
-    fn loose(&self) -> impl Iterator<Item = Cow<'_, Entry>> {
+    fn loose(&self) -> impl Iterator<Item = Cow<'_, MessageEntry>> {
         self.loose_heads().chain(self.groups.values().flatten().map(Cow::Borrowed))
     }
 

@@ -8,7 +8,7 @@ use nexo_types::{DedupId, Offset, Priority, Timestamp};
 use super::compact::Delayed;
 use super::{Queue, Totals};
 use crate::config::QueueConfig;
-use crate::record::Phase;
+use crate::record::LeasePhase;
 
 /// All of a queue's durable state that others can see.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub enum Stage {
         /// When it comes back.
         until: Option<Timestamp>,
         /// What it waits for.
-        phase: Phase,
+        phase: LeasePhase,
     },
     /// Another message of its group is before it.
     Grouped,
@@ -59,7 +59,7 @@ impl Queue {
     #[must_use]
     pub fn outline(&self, now: Timestamp) -> Outline {
         let mut messages = BTreeMap::new();
-        let mut add = |entry: &super::Entry, stage: Stage| {
+        let mut add = |entry: &super::MessageEntry, stage: Stage| {
             if entry.is_durable() {
                 let state = MessageState { priority: entry.priority, attempts: entry.attempts, stage };
                 let twice = messages.insert(entry.offset, state);
@@ -69,7 +69,7 @@ impl Queue {
         for entry in self.lanes.resident() {
             add(entry, Stage::Ready);
         }
-        for entry in self.rejoined.iter() {
+        for entry in self.returned.iter() {
             add(&entry.entry(), Stage::Ready);
         }
         for (entry, _) in self.dying.values() {

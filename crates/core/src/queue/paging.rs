@@ -10,7 +10,7 @@ use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
 use super::compact::CompactEntry;
 use super::lanes::Front;
 use super::lanes::Waiting;
-use super::{ChunkId, Entry, PageRequest, Queue};
+use super::{ChunkId, MessageEntry, PageRequest, Queue};
 
 /// A place in the order of delivery: behind the message of this priority and offset.
 pub type PeekPosition = (Priority, Offset);
@@ -42,8 +42,8 @@ impl Peeked {
     }
 }
 
-impl From<&Entry> for Peeked {
-    fn from(entry: &Entry) -> Self {
+impl From<&MessageEntry> for Peeked {
+    fn from(entry: &MessageEntry) -> Self {
         Self {
             offset: entry.offset,
             attempts: entry.attempts,
@@ -81,14 +81,14 @@ impl Queue {
 
     /// Takes in messages that were paged out: the first ones of the request, without a gap. An answer to a
     /// question that is no longer asked is ignored, and `false` comes back.
-    pub fn page_in(&mut self, request: &PageRequest, mut entries: Vec<Entry>, now: Timestamp) -> bool {
+    pub fn page_in(&mut self, request: &PageRequest, mut entries: Vec<MessageEntry>, now: Timestamp) -> bool {
         for entry in &mut entries {
             self.note_tenant(entry);
         }
-        let expiring: Vec<Entry> = entries
+        let expiring: Vec<MessageEntry> = entries
             .iter()
             .filter(|entry| entry.expires_at != Timestamp::MAX)
-            .map(|entry| Entry { payload: None, ..entry.clone() })
+            .map(|entry| MessageEntry { payload: None, ..entry.clone() })
             .collect();
         if entries.is_empty() {
             return false;
@@ -116,7 +116,7 @@ impl Queue {
         if freed < bytes {
             self.cool_loose(wanted);
         }
-        self.rejoined.trim();
+        self.returned.trim();
         if self.leased.is_empty() {
             self.leased.take();
         } else {
@@ -143,7 +143,7 @@ impl Queue {
         };
         self.delayed.shrink_items(|delayed| cool(&mut delayed.0));
         if !wanted {
-            self.rejoined.shrink_items(&mut cool);
+            self.returned.shrink_items(&mut cool);
         }
         self.loose_warm -= cooled;
         self.loose_cached_bytes -= bytes;
@@ -154,7 +154,7 @@ impl Queue {
     /// stays as it is, so a look at a long backlog brings nothing into memory.
     #[must_use]
     pub fn peek_after(&self, after: Option<PeekPosition>, max: usize) -> (Vec<Peeked>, Option<PageRequest>) {
-        let mut rejoined = self.rejoined.after(after).peekable();
+        let mut returned = self.returned.after(after).peekable();
         let mut cursor = self.lanes.seek(after);
         let mut seen = Vec::new();
         while seen.len() < max {
@@ -171,7 +171,7 @@ impl Queue {
             let early = |entry: &&CompactEntry| {
                 place.is_none_or(|place| (Reverse(entry.priority()), entry.offset()) < place)
             };
-            if let Some(entry) = rejoined.next_if(early) {
+            if let Some(entry) = returned.next_if(early) {
                 seen.push(Peeked::from(&*entry.entry()));
                 continue;
             }
@@ -182,7 +182,7 @@ impl Queue {
                 }
                 (_, Some(mut page)) => {
                     // A message that came back has its place among those that are not in memory.
-                    if let Some(next) = rejoined.peek().filter(|entry| entry.priority() == page.lane) {
+                    if let Some(next) = returned.peek().filter(|entry| entry.priority() == page.lane) {
                         let before = page.offsets.iter().filter(|offset| *offset < next.offset());
                         page.offsets = before.collect();
                     }
@@ -197,7 +197,7 @@ impl Queue {
     /// Whether this message is ready, and the page that must come into memory before it can be taken.
     #[must_use]
     pub fn find_ready(&self, offset: Offset) -> Option<Option<PageRequest>> {
-        if self.rejoined.find(offset).is_some() {
+        if self.returned.find(offset).is_some() {
             return Some(None);
         }
         let lane = self.lanes.lane_of(offset)?;
@@ -247,7 +247,7 @@ impl Queue {
 
 fn found_in<'a>(
     segment: SegmentId,
-    entries: impl Iterator<Item = Cow<'a, Entry>>,
+    entries: impl Iterator<Item = Cow<'a, MessageEntry>>,
 ) -> Vec<(Offset, Timestamp, Position)> {
     let here = entries.filter(|entry| entry.is_durable() && entry.at.segment == segment);
     let mut found: Vec<_> = here.map(|entry| (entry.offset, entry.enqueued_at, entry.at)).collect();

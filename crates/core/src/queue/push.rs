@@ -9,7 +9,7 @@ use super::dedup::find_in;
 use super::entry::MESSAGE_OVERHEAD_BYTES;
 use crate::batch::{BatchBuilder, BatchKind, MessageBatch};
 use crate::config::{Fate, GroupMode, Overflow};
-use crate::draft::Bundle;
+use crate::draft::PackedBatch;
 use crate::message::{DeathReason, Durability, NewMessage};
 use crate::queue::settle::Death;
 use crate::record::{Leave, Pick, Record};
@@ -56,9 +56,9 @@ pub struct PushPlan {
     pub outcomes: Vec<PushOutcome>,
 }
 
-/// Where the messages of a bundle go.
+/// Where the messages of a packed batch go.
 #[derive(Debug)]
-pub struct BundlePlan {
+pub struct PackedPlan {
     /// To be written down first, if the log must know that offsets are in use.
     pub reserve: Option<Record>,
     /// The offset of the first of them.
@@ -118,17 +118,17 @@ impl Queue {
 
     /// Decides where messages go that are packed already, if they can go as they are; `None` if each must be looked at.
     #[must_use]
-    pub fn decide_bundle(&self, bundle: &Bundle) -> Option<BundlePlan> {
-        self.decide_packed(bundle.len(), bundle.durability(), bundle.has_dedup())
+    pub fn decide_packed(&self, packed: &PackedBatch) -> Option<PackedPlan> {
+        self.plan_packed(packed.len(), packed.durability(), packed.has_dedup())
     }
 
     /// The same for messages that go to other queues as well.
     #[must_use]
-    pub fn decide_shared(&self, messages: &SharedMessages) -> Option<BundlePlan> {
-        self.decide_packed(messages.len(), messages.durability(), messages.has_dedup())
+    pub fn decide_shared(&self, messages: &SharedMessages) -> Option<PackedPlan> {
+        self.plan_packed(messages.len(), messages.durability(), messages.has_dedup())
     }
 
-    fn decide_packed(&self, count: usize, durability: Durability, has_dedup: bool) -> Option<BundlePlan> {
+    fn plan_packed(&self, count: usize, durability: Durability, has_dedup: bool) -> Option<PackedPlan> {
         let may_refuse = self.config.overflow == Overflow::Reject
             && (self.config.max_messages.is_some() || self.config.max_bytes.is_some());
         let gives_priorities = self.config.groups == GroupMode::Fair;
@@ -138,7 +138,7 @@ impl Queue {
         let after = self.next_offset.0 + count as u64;
         let reserve = (durability == Durability::Transient && after > self.reserved.0)
             .then_some(Record::Reserve { before: Offset(after + RESERVE) });
-        Some(BundlePlan { reserve, first: self.next_offset })
+        Some(PackedPlan { reserve, first: self.next_offset })
     }
 
     /// Decides what a queue that is over its limit drops: see [`Overflow`].

@@ -10,7 +10,7 @@ use super::Queue;
 use super::lease::Lease;
 use crate::message::{DeathReason, Durability};
 use crate::offsets::OffsetSet;
-use crate::record::{AttemptCount, Leave, Phase, Pick, Record};
+use crate::record::{AttemptCount, LeasePhase, Leave, Pick, Record};
 
 /// Why a receipt does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -55,16 +55,16 @@ pub enum ReturnCause {
 /// A message that is dead where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// Which.
+    /// The message.
     pub offset: Offset,
-    /// Why.
+    /// Why it may not be delivered again.
     pub reason: DeathReason,
 }
 
 /// What is known of a message that is about to be moved.
 #[derive(Clone, Debug)]
 pub struct Dying {
-    /// Why.
+    /// Why it may not be delivered again.
     pub reason: DeathReason,
     /// When it was pushed.
     pub enqueued_at: Timestamp,
@@ -134,8 +134,8 @@ impl Queue {
     pub fn decide_received(&self, now: Timestamp, receipts: &[(Offset, u32)]) -> Verdict<Timestamp> {
         let until_of = |lease: &Lease| now.plus(lease.span().unwrap_or(self.config.visibility));
         let (answers, held, durable) = self.sort_out(receipts, |lease| match lease.phase {
-            Phase::Receipt => Ok(until_of(lease)),
-            Phase::Done | Phase::Taken => Err(LeaseError::AlreadyReceived { until: lease.until() }),
+            LeasePhase::Receipt => Ok(until_of(lease)),
+            LeasePhase::Done | LeasePhase::Taken => Err(LeaseError::AlreadyReceived { until: lease.until() }),
         });
         let mut records = self.lease_records(held.iter().copied());
         let mut by_end: BTreeMap<Timestamp, Vec<Offset>> = BTreeMap::new();
@@ -246,7 +246,7 @@ impl Queue {
 
     /// Decides that a message which is about to be moved leaves the queue.
     #[must_use]
-    pub fn decide_burial(&self, now: Timestamp, offset: Offset, why: Leave) -> Option<Record> {
+    pub fn decide_dead_letter(&self, now: Timestamp, offset: Offset, why: Leave) -> Option<Record> {
         if let Some((entry, _)) = self.dying.get(&offset) {
             // To the log it is a ready message still.
             let picks = vec![Pick { lane: entry.priority, offsets: OffsetSet::one(offset) }];

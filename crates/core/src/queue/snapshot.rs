@@ -17,13 +17,13 @@ use thiserror::Error;
 
 use super::changes::ChunkId;
 use super::compact::CompactEntry;
-use super::entry::{Entry, PayloadMemory};
+use super::entry::{MessageEntry, PayloadMemory};
 use super::lanes::Lanes;
 use super::lease::Lease;
 use super::{Queue, Totals};
 use crate::config::QueueConfig;
 use crate::message::Durability;
-use crate::record::Phase;
+use crate::record::LeasePhase;
 use crate::wire::{Reader, WireError, Writer};
 
 const WAITING: u8 = 0;
@@ -46,7 +46,7 @@ pub struct ChunkSlice {
 
 /// What a chunk says of one offset.
 enum Item<'a> {
-    Waiting(Cow<'a, Entry>),
+    Waiting(Cow<'a, MessageEntry>),
     Leased(&'a Lease),
     Dedup(&'a DedupId, Timestamp),
 }
@@ -212,9 +212,9 @@ impl Queue {
         &self,
         start: Offset,
         end: Offset,
-    ) -> impl Iterator<Item = Cow<'_, Entry>> {
+    ) -> impl Iterator<Item = Cow<'_, MessageEntry>> {
         let delayed = self.delayed.range(start, end).map(|delayed| &delayed.0);
-        let compact = delayed.chain(self.rejoined.range(start, end)).map(CompactEntry::entry);
+        let compact = delayed.chain(self.returned.range(start, end)).map(CompactEntry::entry);
         let dying = in_range(&self.dying, start, end).map(|(_, (entry, _))| entry);
         let behind = in_range(&self.behind, start, end).filter_map(|(offset, group)| {
             let behind = self.groups.get(group)?;
@@ -224,20 +224,24 @@ impl Queue {
     }
 
     /// Messages of these offsets that are with consumers.
-    pub(super) fn leased_in(&self, start: Offset, end: Offset) -> impl Iterator<Item = &Entry> {
+    pub(super) fn leased_in(&self, start: Offset, end: Offset) -> impl Iterator<Item = &MessageEntry> {
         self.leased.range(start, end).map(|lease| &lease.entry)
     }
 
     /// Takes in a chunk, but for messages of groups that wait: those are added to `waiting`.
-    fn restore_chunk(&mut self, input: &mut Reader<'_>, waiting: &mut Vec<Entry>) -> Result<(), WireError> {
+    fn restore_chunk(
+        &mut self,
+        input: &mut Reader<'_>,
+        waiting: &mut Vec<MessageEntry>,
+    ) -> Result<(), WireError> {
         while input.left() > 0 {
             match input.u8()? {
                 WAITING => {
-                    let entry = Entry::decode_item(input)?;
+                    let entry = MessageEntry::decode_item(input)?;
                     if entry.group.is_some() { waiting.push(entry) } else { self.restore_waiting(entry) }
                 }
                 LEASED => {
-                    let entry = Entry::decode_item(input)?;
+                    let entry = MessageEntry::decode_item(input)?;
                     self.restore_leased(entry, input)?;
                 }
                 DEDUP => {
@@ -254,7 +258,7 @@ impl Queue {
 
     /// Messages come by rising offset; those of groups after all that are leased. While any of a group is leased, the others wait behind it;
     /// otherwise the first is out. (So it is if the one before was transient and has not survived.)
-    fn restore_waiting(&mut self, entry: Entry) {
+    fn restore_waiting(&mut self, entry: MessageEntry) {
         self.loose_bytes += u64::from(entry.stored_bytes);
         if let Some(group) = entry.group.clone() {
             if let Some(behind) = self.groups.get_mut(&group) {
@@ -263,7 +267,7 @@ impl Queue {
                 let returned = (entry.attempts > 0).then_some(entry.offset);
                 behind.push_back(entry);
                 if let Some(offset) = returned {
-                    self.note_returned(&group, offset);
+                    self.note_returned_to_group(&group, offset);
                 }
                 return;
             }
@@ -272,9 +276,9 @@ impl Queue {
         self.place(entry, Timestamp(0));
     }
 
-    fn restore_leased(&mut self, entry: Entry, input: &mut Reader<'_>) -> Result<(), WireError> {
+    fn restore_leased(&mut self, entry: MessageEntry, input: &mut Reader<'_>) -> Result<(), WireError> {
         let until = input.optional()?.map(Timestamp);
-        let phase = Phase::from_code(input.u8()?)?;
+        let phase = LeasePhase::from_code(input.u8()?)?;
         let granted_at = Timestamp(input.u64()?);
         if let Some(group) = &entry.group {
             self.note_out(group);
@@ -322,7 +326,7 @@ impl Item<'_> {
     }
 }
 
-impl Entry {
+impl MessageEntry {
     fn encode_item(&self, out: &mut Writer) {
         out.u64(self.offset.0);
         out.u64(self.at.segment.0.into());

@@ -28,7 +28,7 @@ pub(super) struct ByteMap<V> {
 
 #[derive(Clone, Debug)]
 enum Node<V> {
-    List(Vec<Entry<V>>),
+    List(Vec<Leaf<V>>),
     /// The bits of `present` say which branches there are; `nodes` holds those, in order.
     Branch {
         present: u32,
@@ -37,7 +37,7 @@ enum Node<V> {
 }
 
 #[derive(Clone, Debug)]
-struct Entry<V> {
+struct Leaf<V> {
     hash: u64,
     key: Arc<[u8]>,
     value: V,
@@ -56,7 +56,7 @@ impl<V: Clone> ByteMap<V> {
         // Asked first, because a list that is about to grow may have to become a branch before.
         if find(&self.root, hash, key).is_none() {
             self.len += 1;
-            insert(&mut self.root, 0, Entry { hash, key: key.into(), value: make() });
+            insert(&mut self.root, 0, Leaf { hash, key: key.into(), value: make() });
         }
         find_mut(&mut self.root, 0, hash, key).expect("the key was there or has just been put there")
     }
@@ -152,7 +152,7 @@ fn find_mut<'a, V: Clone>(node: &'a mut Node<V>, depth: u32, hash: u64, key: &[u
 }
 
 /// Adds an entry whose key is not there.
-fn insert<V: Clone>(node: &mut Node<V>, depth: u32, entry: Entry<V>) {
+fn insert<V: Clone>(node: &mut Node<V>, depth: u32, entry: Leaf<V>) {
     match node {
         Node::List(entries) if entries.len() < LIST_MAX || depth == DEPTH_MAX => entries.push(entry),
         Node::List(entries) => {
@@ -216,7 +216,7 @@ mod tests {
     fn keys_whose_hashes_collide_are_told_apart() {
         let mut node = Node::List(Vec::new());
         for i in 0..100u8 {
-            insert(&mut node, 0, Entry { hash: 7, key: [i].as_slice().into(), value: i });
+            insert(&mut node, 0, Leaf { hash: 7, key: [i].as_slice().into(), value: i });
         }
         for i in 0..100u8 {
             assert_eq!(find(&node, 7, &[i]), Some(&i));

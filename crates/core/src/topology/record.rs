@@ -40,7 +40,7 @@ pub enum TopologyRecord {
     },
     /// A queue is gone, with all bindings to it.
     QueueGone {
-        /// Which.
+        /// The queue's id.
         queue: QueueId,
     },
 }

@@ -12,13 +12,13 @@ use super::targets::Target;
 /// The buckets of one exchange.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ring {
-    slots: Vec<Slot>,
-    /// For each slot that counts, the number of the first bucket after its own, and its place in `slots`.
+    targets: Vec<WeightedTarget>,
+    /// For each target that counts, the number of the first bucket after its own, and its place in `targets`.
     ends: Vec<(u64, usize)>,
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
+struct WeightedTarget {
     order: u64,
     weight: u32,
     target: Target,
@@ -29,29 +29,29 @@ struct Slot {
 impl Ring {
     /// Adds a binding. `order` is above that of all others.
     pub(super) fn add(&mut self, order: u64, weight: u32, target: &Target) {
-        let first = !self.slots.iter().any(|slot| slot.target == *target);
-        self.slots.push(Slot { order, weight, target: target.clone(), first });
-        self.give_buckets(self.slots.len() - 1);
+        let first = !self.targets.iter().any(|known| known.target == *target);
+        self.targets.push(WeightedTarget { order, weight, target: target.clone(), first });
+        self.give_buckets(self.targets.len() - 1);
     }
 
     pub(super) fn remove(&mut self, order: u64) {
-        let Some(at) = self.slots.iter().position(|slot| slot.order == order) else { return };
-        let removed = self.slots.remove(at);
+        let Some(at) = self.targets.iter().position(|target| target.order == order) else { return };
+        let removed = self.targets.remove(at);
         if removed.first
-            && let Some(next) = self.slots.iter_mut().find(|slot| slot.target == removed.target)
+            && let Some(next) = self.targets.iter_mut().find(|target| target.target == removed.target)
         {
             next.first = true;
         }
         self.ends.clear();
-        for at in 0..self.slots.len() {
+        for at in 0..self.targets.len() {
             self.give_buckets(at);
         }
     }
 
     fn give_buckets(&mut self, at: usize) {
-        if self.slots[at].first {
+        if self.targets[at].first {
             let start = self.ends.last().map_or(0, |&(end, _)| end);
-            self.ends.push((start + u64::from(self.slots[at].weight), at));
+            self.ends.push((start + u64::from(self.targets[at].weight), at));
         }
     }
 
@@ -59,8 +59,8 @@ impl Ring {
     pub(super) fn pick(&self, hash: u64) -> Option<&Target> {
         let &(buckets, _) = self.ends.last()?;
         let bucket = jump(hash, buckets);
-        let slot = self.ends.partition_point(|&(end, _)| end <= bucket);
-        self.ends.get(slot).map(|&(_, at)| &self.slots[at].target)
+        let target = self.ends.partition_point(|&(end, _)| end <= bucket);
+        self.ends.get(target).map(|&(_, at)| &self.targets[at].target)
     }
 }
 

@@ -21,7 +21,7 @@ use nexo_bench::throughput::{self, ThroughputOptions};
 use nexo_bench::waiting::{self, WaitingOptions};
 use nexo_bench::{Report, Sink, Verdict, Watch, html};
 
-use crate::cli::Shared;
+use crate::cli::ServerArgs;
 use crate::output::{Printer, note};
 use crate::progress;
 use crate::signals::Signals;
@@ -88,7 +88,7 @@ struct SinkArgs {
 }
 
 impl BenchArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let mut shown = Shown { out: Printer::new(shared.output), html: self.html };
         let enough = Arc::<AtomicBool>::default();
         if self.what.can_end_early() {

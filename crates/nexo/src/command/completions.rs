@@ -12,7 +12,7 @@ use clap::{ArgAction, Command, CommandFactory};
 use clap_complete::Shell;
 use nexo_grpc::proto;
 
-use crate::cli::{Cli, Shared};
+use crate::cli::{Cli, ServerArgs};
 use crate::connect::Server;
 use crate::output::Printer;
 
@@ -109,7 +109,7 @@ pub(crate) struct CompleteQueuesArgs {
 
 impl CompleteQueuesArgs {
     /// Whatever goes wrong, a shell that completes wants silence.
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let words: Vec<String> = self.words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         if wants_queue(&words) {
             let server = server_in(&words).unwrap_or_else(|| shared.server.clone());

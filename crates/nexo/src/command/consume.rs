@@ -10,7 +10,7 @@ use tokio::time::MissedTickBehavior;
 use super::consumer::{Consumer, Link, Terms};
 use super::execute::Program;
 use super::queue::get_queue;
-use crate::cli::{Shared, at_least_one};
+use crate::cli::{ServerArgs, at_least_one};
 use crate::connect::{Asked, Server, is_lost, said};
 use crate::output::note;
 use crate::signals::Signals;
@@ -65,7 +65,7 @@ pub(crate) struct ConsumeArgs {
 }
 
 impl ConsumeArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new()?;
         let client = shared.server.connect().await?;
         let config = get_queue(&client, &self.queue).await?.config.unwrap_or_default();

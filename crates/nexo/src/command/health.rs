@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use nexo_grpc::proto;
 use serde_json::json;
 
-use crate::cli::Shared;
+use crate::cli::ServerArgs;
 use crate::connect::Asked;
 use crate::output::Printer;
 
 /// Exit code 0 if it can, also when it is degraded; 1 if not.
-pub(crate) async fn run(shared: &Shared) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(shared: &ServerArgs) -> anyhow::Result<ExitCode> {
     let client = shared.server.connect().await?;
     let serving = client.is_serving().await.asked("health")?;
     let mut out = Printer::new(shared.output);

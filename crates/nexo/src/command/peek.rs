@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use nexo_grpc::proto;
 use nexo_types::limits;
 
-use crate::cli::{Shared, at_least_one};
+use crate::cli::{ServerArgs, at_least_one};
 use crate::connect::Asked;
 use crate::output::{Format, Printer};
 use crate::view::MessageView;
@@ -38,7 +38,7 @@ pub(crate) struct PeekArgs {
 }
 
 impl PeekArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let client = shared.server.connect().await?;
         let mut out = Printer::new(shared.output);
         let mut left = self.max;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use nexo_grpc::client::Client;
 use nexo_grpc::proto;
 
-use crate::cli::{Shared, at_least_one};
+use crate::cli::{ServerArgs, at_least_one};
 use crate::command::settle::{SettleOutcome, report};
 use crate::connect::Asked;
 use crate::output::{Format, Lines, note, render};
@@ -47,7 +47,7 @@ pub(crate) struct PopArgs {
 }
 
 impl PopArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let client = shared.server.connect().await?;
         let request = proto::PopRequest {
             queue: self.queue.clone(),

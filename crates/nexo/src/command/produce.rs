@@ -8,7 +8,7 @@ use bytes::Bytes;
 use nexo_grpc::proto;
 use serde_json::json;
 
-use crate::cli::{Shared, at_least_one};
+use crate::cli::{ServerArgs, at_least_one};
 use crate::output::Printer;
 use crate::progress;
 use crate::push_pipe::PushPipe;
@@ -68,7 +68,7 @@ struct Run {
 }
 
 impl ProduceArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let client = shared.server.connect().await?;
         let mut pipe = PushPipe::open(&client, &self.queue).await?;
         let bar = progress::bar(self.count, "producing");
@@ -133,7 +133,7 @@ impl Run {
             || self.until.is_some_and(|until| now >= until)
     }
 
-    fn print(&self, queue: &str, shared: &Shared) -> anyhow::Result<()> {
+    fn print(&self, queue: &str, shared: &ServerArgs) -> anyhow::Result<()> {
         let seconds = self.began.elapsed().as_secs_f64();
         let rate = self.confirmed as f64 / seconds.max(1e-9);
         let mut out = Printer::new(shared.output);

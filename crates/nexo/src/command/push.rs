@@ -10,7 +10,7 @@ use nexo_grpc::proto::{self, push_result::Outcome};
 use serde_json::json;
 
 use super::lines;
-use crate::cli::Shared;
+use crate::cli::ServerArgs;
 use crate::connect::Asked;
 use crate::output::Printer;
 use crate::plain::plain;
@@ -67,7 +67,7 @@ pub(crate) struct PushArgs {
 }
 
 impl PushArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let client = shared.server.connect().await?;
         let mut out = Printer::new(shared.output);
         if self.stdin || self.text.as_deref() == Some("-") {

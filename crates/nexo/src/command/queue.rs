@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::queue_settings::QueueSettings;
 use super::redrive::RedriveArgs;
-use crate::cli::Shared;
+use crate::cli::ServerArgs;
 use crate::connect::Asked;
 use crate::output::{Format, Printer, note};
 use crate::view::{QueueView, SortBy, Total, queue_table};
@@ -98,7 +98,7 @@ enum QueueCommand {
 }
 
 impl QueueArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let client = shared.server.connect().await?;
         let mut out = Printer::new(shared.output);
         match self.command {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use nexo_grpc::proto;
 use serde_json::json;
 
-use crate::cli::Shared;
+use crate::cli::ServerArgs;
 use crate::connect::Asked;
 use crate::output::{Printer, note};
 use crate::plain::plain;
@@ -55,7 +55,7 @@ pub(crate) struct ReceivedArgs {
 }
 
 impl AckArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let mut messages = shared.server.connect().await?.messages();
         let request = proto::AckRequest { receipts: self.receipts };
         let what = asked("ack", &request.receipts);
@@ -64,7 +64,7 @@ impl AckArgs {
 }
 
 impl NackArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let mut messages = shared.server.connect().await?.messages();
         let request = proto::NackRequest {
             receipts: self.receipts,
@@ -78,7 +78,7 @@ impl NackArgs {
 }
 
 impl ExtendArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let mut messages = shared.server.connect().await?.messages();
         let request =
             proto::ExtendRequest { receipts: self.receipts, visibility_ms: self.visibility.millis() };
@@ -88,7 +88,7 @@ impl ExtendArgs {
 }
 
 impl ReceivedArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let mut messages = shared.server.connect().await?.messages();
         let request = proto::ReceivedRequest { receipts: self.receipts };
         let what = asked("received", &request.receipts);
@@ -123,7 +123,7 @@ fn asked(verb: &str, receipts: &[String]) -> String {
     }
 }
 
-fn print(shared: &Shared, done: &str, results: Vec<proto::SettleResult>) -> anyhow::Result<ExitCode> {
+fn print(shared: &ServerArgs, done: &str, results: Vec<proto::SettleResult>) -> anyhow::Result<ExitCode> {
     let mut out = Printer::new(shared.output);
     let mut code = ExitCode::SUCCESS;
     for result in results {

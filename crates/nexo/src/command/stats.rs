@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use nexo_grpc::proto;
 use serde::Serialize;
 
-use crate::cli::Shared;
+use crate::cli::ServerArgs;
 use crate::command::queue::get_queue;
 use crate::connect::Asked;
 use crate::output::Printer;
@@ -49,7 +49,7 @@ struct LogView {
 }
 
 impl StatsArgs {
-    pub(crate) async fn run(self, shared: &Shared) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let client = shared.server.connect().await?;
         let mut out = Printer::new(shared.output);
         if let Some(queue) = &self.queue {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nexo_amqp::AmqpScribe;
-use nexo_broker::{Broker, BrokerOptions, Scribe};
+use nexo_amqp::AmqpPropertyCodec;
+use nexo_broker::{Broker, BrokerOptions, PropertyCodec};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -128,8 +128,9 @@ impl Serving {
         let grpc = config.grpc.bind("the native API").await?;
         let sqs = config.sqs.bind("the SQS API").await?;
         let http = config.http.bind("health and metrics").await?;
-        let scribe: Arc<dyn Scribe> = Arc::new(AmqpScribe);
-        let options = BrokerOptions { scribe: Some(scribe), connections_max, ..config.broker.clone() };
+        let property_codec: Arc<dyn PropertyCodec> = Arc::new(AmqpPropertyCodec);
+        let options =
+            BrokerOptions { property_codec: Some(property_codec), connections_max, ..config.broker.clone() };
         let broker = tokio::task::spawn_blocking(move || Broker::open(options))
             .await
             .context("the broker failed while it opened its data")??;

@@ -73,7 +73,7 @@ fn write_result(xml: &mut Xml, action: Action, response: &Response) {
                 write_sent(xml, &entry.sent);
             });
         }
-        Response::SettledBatch(Batch { successful, failed }) => {
+        Response::SettledBatch(BatchReply { successful, failed }) => {
             write_batch(xml, action, successful, failed, |xml, entry| xml.text("Id", &entry.id));
         }
         Response::Messages(received) => {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::fault::{Fault, FaultCode};
 use crate::limits::{BATCH_MAX, ENTRY_ID_MAX};
-use crate::response::{Batch, FailedEntry};
+use crate::response::{BatchReply, FailedEntry};
 use crate::text::Text;
 
 /// Checks the entries of a batch, and gives back the id of each.
@@ -48,8 +48,8 @@ pub(super) fn sort<T, R>(
     ids: Vec<String>,
     outcomes: impl IntoIterator<Item = Result<R, Fault>>,
     done: impl Fn(String, R) -> T,
-) -> Batch<T> {
-    let mut batch = Batch { successful: Vec::with_capacity(ids.len()), failed: Vec::new() };
+) -> BatchReply<T> {
+    let mut batch = BatchReply { successful: Vec::with_capacity(ids.len()), failed: Vec::new() };
     for (id, outcome) in ids.into_iter().zip(outcomes) {
         match outcome {
             Ok(result) => batch.successful.push(done(id, result)),

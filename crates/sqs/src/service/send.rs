@@ -44,7 +44,9 @@ impl Service {
             let max = limits.message_bytes;
             return Err(Fault::new(
                 FaultCode::BatchRequestTooLong,
-                format!("Batch requests cannot be longer than {max} bytes. You have sent {bytes} bytes."),
+                format!(
+                    "BatchReply requests cannot be longer than {max} bytes. You have sent {bytes} bytes."
+                ),
             ));
         }
         let trace = context.trace.as_deref();

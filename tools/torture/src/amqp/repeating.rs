@@ -13,7 +13,7 @@ use crate::clock;
 use crate::ledger::SessionId;
 use crate::way::Way;
 use crate::workload::{Message, Workload};
-use crate::world::{Ear, Phase, Told, World};
+use crate::world::{Ear, RunPhase, Told, World};
 
 /// Connects and publishes until the connection ends or nothing more is to be published. What is not confirmed stays in
 /// `owed` for the next connection.
@@ -44,7 +44,7 @@ async fn serve(
     let mut wire = Wire::connect_as(world, session).await?;
     wire.call(&confirm::Select { nowait: false }, "confirm.select-ok").await?;
     let mut last_tag = 0;
-    while ear.phase() == Phase::Load || !owed.is_empty() {
+    while ear.phase() == RunPhase::Load || !owed.is_empty() {
         if owed.is_empty() && !world.is_behind() {
             let count = workload.chances.usize(1..15);
             owed.extend((0..count).map(|_| workload.durable(Way::Amqp)));

@@ -17,7 +17,7 @@ use crate::queues::Place;
 use crate::stamp::Copy;
 use crate::way::Way;
 use crate::workload::{Decision, Message, Workload, check_body};
-use crate::world::{Ear, Phase, Told, World};
+use crate::world::{Ear, RunPhase, Told, World};
 
 /// Publishes that may wait for their confirms.
 const WINDOW: usize = 400;
@@ -129,12 +129,12 @@ impl Session<'_> {
                     let is_over = until.is_some_and(|until| Instant::now() >= until);
                     let is_idle = self.unconfirmed.len() == 0;
                     match ear.phase() {
-                        Phase::Over => return Ok(Leave::Gently),
-                        Phase::Load if is_over && self.stage == Stage::Working => self.publish_last(),
-                        Phase::Load | Phase::Drain if is_over && is_idle => return Ok(Leave::Gently),
-                        Phase::Load | Phase::Drain => {}
+                        RunPhase::Over => return Ok(Leave::Gently),
+                        RunPhase::Load if is_over && self.stage == Stage::Working => self.publish_last(),
+                        RunPhase::Load | RunPhase::Drain if is_over && is_idle => return Ok(Leave::Gently),
+                        RunPhase::Load | RunPhase::Drain => {}
                     }
-                    if ear.phase() == Phase::Load && !is_over {
+                    if ear.phase() == RunPhase::Load && !is_over {
                         credit = (credit + f64::from(self.role.publishes) * TICK.as_secs_f64()).min(100.0);
                         self.publish(&mut credit);
                     }
@@ -194,7 +194,7 @@ impl Session<'_> {
         self.unconfirmed.published_stray();
     }
 
-    fn take(&mut self, event: Event, phase: Phase) {
+    fn take(&mut self, event: Event, phase: RunPhase) {
         match event {
             Event::Delivered(delivered) if self.stage == Stage::Working => self.receive(&delivered, phase),
             Event::Delivered(_) => {}
@@ -212,7 +212,7 @@ impl Session<'_> {
         }
     }
 
-    fn receive(&mut self, delivered: &Delivered, phase: Phase) {
+    fn receive(&mut self, delivered: &Delivered, phase: RunPhase) {
         let place = self.role.consumes.iter().copied().find(|place| place.name() == delivered.consumer);
         let delivery = place.and_then(|place| judge(self.world, self.id, delivered, place));
         let Some(delivery) = delivery else { return };
@@ -224,7 +224,7 @@ impl Session<'_> {
         check_body(self.world, self.id, &delivery.stamp, place, &delivered.body);
         let (tag, now) = (delivered.tag, clock::now());
         match self.workload.decide(&delivery.stamp, place) {
-            Decision::Fail if phase == Phase::Load || place != Place::ORDERED => {
+            Decision::Fail if phase == RunPhase::Load || place != Place::ORDERED => {
                 self.world.ledger().returned(copy, self.id, now);
                 self.wire.send(&basic::Nack { delivery_tag: tag, multiple: false, requeue: true });
             }

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::ledger::SessionId;
 use crate::way::Way;
 use crate::workload::{Message, Workload};
-use crate::world::{Ear, Phase, Told, World};
+use crate::world::{Ear, RunPhase, Told, World};
 
 /// Connects and publishes until the connection ends or nothing more is to be published.
 pub(crate) async fn transact(world: &World, workload: &mut Workload, ear: &mut Ear) -> Result<(), Gone> {
@@ -37,7 +37,7 @@ async fn serve(
 ) -> Result<(), Gone> {
     let mut wire = Wire::connect_as(world, session).await?;
     wire.call(&tx::Select {}, "tx.select-ok").await?;
-    while ear.phase() == Phase::Load {
+    while ear.phase() == RunPhase::Load {
         if !world.is_behind() {
             for _ in 0..workload.chances.usize(1..20) {
                 publish(&mut wire, workload.any(Way::Amqp), open);

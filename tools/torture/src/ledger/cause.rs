@@ -2,7 +2,7 @@
 
 use crate::queues::{ATTEMPTS_MAX, Family};
 
-/// Why.
+/// What made a message a dead letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// A consumer gave it up.

@@ -15,7 +15,7 @@ use crate::ledger::Reception;
 use crate::queues::Place;
 use crate::stamp::Copy;
 use crate::workload::{Decision, Workload, check_body};
-use crate::world::{Ear, Phase, Told, World};
+use crate::world::{Ear, RunPhase, Told, World};
 
 /// A subscription may hold this many.
 const CREDIT: u32 = 50;
@@ -76,7 +76,7 @@ pub(crate) async fn subscribe(
             event = events.message() => event,
             _ = tick.tick() => {
                 let is_over = until.is_some_and(|until| Instant::now() >= until);
-                if ear.phase() == Phase::Over || is_over {
+                if ear.phase() == RunPhase::Over || is_over {
                     break;
                 }
                 continue;
@@ -121,7 +121,7 @@ pub(crate) struct Pull {
 /// Pops from one queue after the other until the connection ends or the run is over.
 pub(crate) async fn pop(world: &World, pull: Pull, workload: &mut Workload, ear: &mut Ear) {
     let Some(connection) = Connection::open(world).await else { return };
-    while ear.phase() != Phase::Over && world.ledger().is_current(connection.session) {
+    while ear.phase() != RunPhase::Over && world.ledger().is_current(connection.session) {
         for place in pull.places {
             let popped = tokio::select! {
                 popped = pop_once(&connection, *place, pull.max, workload) => popped,

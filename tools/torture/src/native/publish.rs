@@ -13,7 +13,7 @@ use crate::clock;
 use crate::ledger::{Violation, What};
 use crate::way::Way;
 use crate::workload::{Message, Workload};
-use crate::world::{Ear, Phase, Told, World};
+use crate::world::{Ear, RunPhase, Told, World};
 
 /// Requests of one stream that may wait for their confirms.
 const WINDOW: usize = 60;
@@ -58,7 +58,7 @@ async fn serve_stream(
                 Ok(None) | Err(_) => return,
             },
             _ = tick.tick() => {
-                if ear.phase() != Phase::Load {
+                if ear.phase() != RunPhase::Load {
                     if open.is_empty() {
                         return;
                     }
@@ -120,7 +120,7 @@ pub(crate) async fn push(
 ) {
     workload.begin_session();
     let Some(connection) = Connection::open(world).await else { return };
-    while ear.phase() == Phase::Load || !owed.is_empty() {
+    while ear.phase() == RunPhase::Load || !owed.is_empty() {
         if owed.is_empty() {
             if world.is_behind() {
                 sleep(TICK).await;

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::ledger::{SessionId, Violation, What};
 use crate::way::Way;
 use crate::workload::{Message, Workload};
-use crate::world::{Ear, Phase, Told, World};
+use crate::world::{Ear, RunPhase, Told, World};
 
 const BATCH_MAX: usize = 10;
 
@@ -41,7 +41,7 @@ async fn serve(
     owed: &mut Vec<Message>,
 ) -> Result<(), Gone> {
     let mut wire = connect(world, session).await?;
-    while ear.phase() == Phase::Load || !owed.is_empty() {
+    while ear.phase() == RunPhase::Load || !owed.is_empty() {
         if owed.is_empty() && !world.is_behind() {
             let count = workload.chances.usize(1..=BATCH_MAX);
             owed.extend((0..count).map(|_| workload.grouped()));

@@ -15,7 +15,7 @@ use crate::queues::Place;
 use crate::stamp::{Copy, Stamp};
 use crate::way::Way;
 use crate::workload::{Decision, Workload, check_body};
-use crate::world::{Ear, Phase, Told, World};
+use crate::world::{Ear, RunPhase, Told, World};
 
 /// How long leases last: longer than most freezes, short enough to wait for what was held when the broker died.
 const VISIBILITY: Duration = Duration::from_secs(3);
@@ -72,7 +72,7 @@ impl Receiver<'_> {
         until: Option<Instant>,
     ) -> Result<(), Gone> {
         let is_over = || until.is_some_and(|until| Instant::now() >= until);
-        while ear.phase() != Phase::Over && !is_over() && self.world.ledger().is_current(self.session) {
+        while ear.phase() != RunPhase::Over && !is_over() && self.world.ledger().is_current(self.session) {
             tokio::select! {
                 round = self.round(workload) => round?,
                 told = ear.told() => {

@@ -11,7 +11,7 @@ use crate::clock;
 use crate::ledger::{SessionId, Violation, What};
 use crate::way::Way;
 use crate::workload::{Message, Workload};
-use crate::world::{Ear, Phase, Told, World};
+use crate::world::{Ear, RunPhase, Told, World};
 
 const BATCH_MAX: usize = 10;
 const BEHIND_MAX: Duration = Duration::from_millis(200);
@@ -41,7 +41,7 @@ async fn serve(
 ) -> Result<(), Gone> {
     let mut wire = connect(world, session).await?;
     let mut next = Instant::now();
-    while ear.phase() == Phase::Load {
+    while ear.phase() == RunPhase::Load {
         if world.is_behind() {
             sleep(Duration::from_millis(20)).await;
             continue;

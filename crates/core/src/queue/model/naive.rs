@@ -8,12 +8,12 @@ use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, Timestamp};
 
 use crate::config::RateLimit;
 use crate::queue::Terms;
-use crate::record::Phase;
+use crate::record::LeasePhase;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Where {
     Waiting,
-    Leased { until: Option<Timestamp>, phase: Phase, visibility: Millis },
+    Leased { until: Option<Timestamp>, phase: LeasePhase, visibility: Millis },
 }
 
 #[derive(Clone, Debug)]

@@ -15,10 +15,10 @@ use super::naive::{Model, Naive, Where};
 use super::{Draft, Op, body, name, terms_of};
 use crate::batch::MessageBatch;
 use crate::config::Overflow;
-use crate::draft::Bundle;
+use crate::draft::PackedBatch;
 use crate::message::{Durability, NewMessage, StoredMessage};
 use crate::queue::*;
-use crate::record::{Leave, Phase, Record};
+use crate::record::{LeasePhase, Leave, Record};
 use crate::shared_messages::SharedMessages;
 
 /// The engine with the least of a broker around it.
@@ -37,7 +37,7 @@ pub(super) struct Rig {
     /// Consumers that have left: their ids are not used again.
     left: Vec<u64>,
     /// A page that was read and not yet given to the queue.
-    late: Option<(PageRequest, Vec<Entry>)>,
+    late: Option<(PageRequest, Vec<MessageEntry>)>,
     /// The latest chunk of each number that is on disk.
     chunks: BTreeMap<ChunkId, Bytes>,
     /// A snapshot that is being taken.
@@ -145,7 +145,7 @@ impl Rig {
                 place: Where::Waiting,
             });
         }
-        self.check_bundles(&messages, &plan);
+        self.check_packed(&messages, &plan);
         if let Some(reserve) = &plan.reserve {
             self.run(reserve, true);
         }
@@ -153,8 +153,8 @@ impl Rig {
             let durable = durability == Durability::Durable;
             // Some of them go to other queues as well.
             if self.log.len().is_multiple_of(3) {
-                let bundle = Bundle::reopen(&batch, durability);
-                let shared = SharedMessages::new(bundle, &Arc::default());
+                let packed = PackedBatch::reopen(&batch, durability);
+                let shared = SharedMessages::new(packed, &Arc::default());
                 batch = shared.batch(0, batch.items()[0].offset, self.now);
             }
             self.run(&Record::Messages(batch.clone()), durable);
@@ -170,27 +170,27 @@ impl Rig {
     }
 
     /// Messages that come packed make the same batches, where they may go as they are.
-    fn check_bundles(&self, messages: &[NewMessage], plan: &PushPlan) {
-        let mut bundles: Vec<Bundle> = Vec::new();
+    fn check_packed(&self, messages: &[NewMessage], plan: &PushPlan) {
+        let mut packed: Vec<PackedBatch> = Vec::new();
         for message in messages {
             let draft = message.as_draft();
-            if bundles.last().is_none_or(|bundle| !bundle.has_room(&draft)) {
-                bundles.push(Bundle::new(draft.durability, 0, 0));
+            if packed.last().is_none_or(|packed| !packed.has_room(&draft)) {
+                packed.push(PackedBatch::new(draft.durability, 0, 0));
             }
-            bundles.last_mut().unwrap().push(&draft);
+            packed.last_mut().unwrap().push(&draft);
         }
-        if bundles.iter().any(|bundle| self.queue.decide_bundle(bundle).is_none()) {
+        if packed.iter().any(|packed| self.queue.decide_packed(packed).is_none()) {
             return;
         }
         assert!(plan.outcomes.iter().all(|outcome| matches!(outcome, PushOutcome::Accepted(_))));
         let mut first = Offset(self.model.next - messages.len() as u64);
-        for (bundle, (durability, batch)) in bundles.into_iter().zip(&plan.batches) {
-            assert_eq!(bundle.durability(), *durability);
-            let next = Offset(first.0 + bundle.len() as u64);
-            assert_eq!(bundle.seal(first, self.now), *batch);
+        for (packed, (durability, batch)) in packed.into_iter().zip(&plan.batches) {
+            assert_eq!(packed.durability(), *durability);
+            let next = Offset(first.0 + packed.len() as u64);
+            assert_eq!(packed.seal(first, self.now), *batch);
             first = next;
         }
-        assert_eq!(first, Offset(self.model.next), "all messages are in the bundles");
+        assert_eq!(first, Offset(self.model.next), "all messages are packed");
     }
 
     fn number(&self, messages: &mut [NewMessage]) {
@@ -228,27 +228,27 @@ impl Rig {
             for offset in gone {
                 self.model.remove(offset);
             }
-            self.bury(&deaths);
+            self.dead_letter(&deaths);
         }
     }
 
     /// Deaths are moved elsewhere; here they just leave.
-    fn bury(&mut self, deaths: &[Death]) {
+    fn dead_letter(&mut self, deaths: &[Death]) {
         for death in deaths {
             let dying = self.queue.dying(death.offset).expect("a death is about to be moved");
             assert_eq!(dying.reason, death.reason);
             assert!(self.queue.deaths().contains(death));
-            let record = self.queue.decide_burial(self.now, death.offset, Leave::DeadLettered).unwrap();
+            let record = self.queue.decide_dead_letter(self.now, death.offset, Leave::DeadLettered).unwrap();
             self.run(&record, true);
             self.dead.push(*death);
         }
     }
 
-    fn entries(&self, page: &PageRequest) -> Vec<Entry> {
+    fn entries(&self, page: &PageRequest) -> Vec<MessageEntry> {
         let read = |offset: Offset| {
             let (at, batch) = &self.store[&offset];
             assert_eq!(at.segment, page.segment, "a run knows the segment of its messages");
-            Entry::from_batch(batch, batch.find(offset).unwrap(), *at).unwrap()
+            MessageEntry::from_batch(batch, batch.find(offset).unwrap(), *at).unwrap()
         };
         // A reader may answer with fewer than were asked for.
         page.offsets.iter().take(1 + self.log.len() % 3).map(read).collect()
@@ -316,7 +316,7 @@ impl Rig {
                     other => panic!("time does not kill by {other:?}"),
                 }
             }
-            self.bury(&plan.deaths);
+            self.dead_letter(&plan.deaths);
             if !plan.more && idle {
                 match self.queue.expired_page(self.now) {
                     Some(page) => self.page_in(&page),

@@ -113,10 +113,10 @@ impl Rig {
             LeaseTerms::Queue | LeaseTerms::Session => config.visibility,
         };
         let (until, phase) = match (terms.lease, config.receipt_timeout) {
-            (LeaseTerms::Session, _) => (None, Phase::Done),
-            _ if terms.settle == SettleMode::Automatic => (None, Phase::Done),
-            (_, Some(timeout)) => (Some(now.plus(timeout)), Phase::Receipt),
-            (_, None) => (Some(now.plus(visibility)), Phase::Done),
+            (LeaseTerms::Session, _) => (None, LeasePhase::Done),
+            _ if terms.settle == SettleMode::Automatic => (None, LeasePhase::Done),
+            (_, Some(timeout)) => (Some(now.plus(timeout)), LeasePhase::Receipt),
+            (_, None) => (Some(now.plus(visibility)), LeasePhase::Done),
         };
         assert_eq!(handed.until, until);
         let message = self.model.get(handed.offset).unwrap();

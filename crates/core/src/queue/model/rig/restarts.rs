@@ -59,11 +59,13 @@ impl Rig {
                         message.ready_at = now;
                     }
                     // For how long a consumer asked is forgotten; the queue's own time counts.
-                    Where::Leased { visibility: asked, phase: Phase::Receipt, .. } => *asked = visibility,
+                    Where::Leased { visibility: asked, phase: LeasePhase::Receipt, .. } => {
+                        *asked = visibility
+                    }
                     Where::Leased { .. } | Where::Waiting => {}
                 }
             }
-            self.bury(&plan.deaths);
+            self.dead_letter(&plan.deaths);
             self.wait(0);
         }
     }
@@ -99,7 +101,7 @@ impl Rig {
             while let Err(NeedsPage(page)) = queue.apply(*at, record) {
                 let read = |offset: Offset| {
                     let (at, batch) = &store[&offset];
-                    Entry::from_batch(batch, batch.find(offset).unwrap(), *at).unwrap()
+                    MessageEntry::from_batch(batch, batch.find(offset).unwrap(), *at).unwrap()
                 };
                 let entries = page.offsets.iter().map(read).collect();
                 assert!(queue.page_in(&page, entries, Timestamp(0)));

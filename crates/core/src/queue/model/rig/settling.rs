@@ -82,7 +82,7 @@ impl Rig {
                 message.attempts -= u32::from(undone);
             }
         }
-        self.bury(&plan.deaths);
+        self.dead_letter(&plan.deaths);
         self.wait(0);
     }
 
@@ -95,10 +95,10 @@ impl Rig {
             self.run(record, verdict.durable);
         }
         match expected {
-            Some(Where::Leased { phase: Phase::Receipt, visibility, .. }) => {
+            Some(Where::Leased { phase: LeasePhase::Receipt, visibility, .. }) => {
                 let until = now.plus(visibility);
                 assert_eq!(verdict.answers[0], Ok(until));
-                let done = Where::Leased { until: Some(until), phase: Phase::Done, visibility };
+                let done = Where::Leased { until: Some(until), phase: LeasePhase::Done, visibility };
                 self.model.get(receipt.0).unwrap().place = done;
             }
             Some(_) => assert!(matches!(verdict.answers[0], Err(LeaseError::AlreadyReceived { .. }))),
@@ -118,7 +118,7 @@ impl Rig {
         if holds {
             let message = self.model.get(receipt.0).unwrap();
             let Where::Leased { visibility, .. } = message.place else { unreachable!() };
-            message.place = Where::Leased { until: Some(until), phase: Phase::Done, visibility };
+            message.place = Where::Leased { until: Some(until), phase: LeasePhase::Done, visibility };
         }
         self.wait(0);
     }

@@ -16,9 +16,9 @@ use nexo_types::{Offset, QueueName, Timestamp};
 
 use crate::error::QueueError;
 use crate::paging::Fetched;
+use crate::queue_cell::{CellState, QueueCell};
 use crate::request::{Redrive, Settle};
 use crate::shared::{Encoded, Shared};
-use crate::slot::{Slot, SlotState};
 use crate::workers::Work;
 
 /// Messages moved under one hold of two locks, and written as one frame.
@@ -60,12 +60,12 @@ impl Wanted {
 
 impl Shared {
     /// Moves some of what has died in a queue; the rest when other queues have had their turn.
-    pub(crate) fn bury_slice(self: &Arc<Self>, slot: &Arc<Slot>) {
+    pub(crate) fn dead_letter_slice(self: &Arc<Self>, cell: &Arc<QueueCell>) {
         // What could not be moved is told, and tried again.
-        let _ = self.bury_next(slot, BURIAL_SLICE);
-        if !slot.state.lock().pending_deaths.0.is_empty() {
-            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
+        let _ = self.dead_letter_next(cell, BURIAL_SLICE);
+        if !cell.state.lock().pending_deaths.0.is_empty() {
+            let (shared, cell) = (Arc::clone(self), Arc::clone(cell));
+            self.workers.spawn(Work::Move, move || shared.dead_letter_slice(&cell));
         }
     }
 
@@ -73,43 +73,43 @@ impl Shared {
     ///
     /// # Errors
     /// If some cannot be moved now; it is tried again.
-    pub(crate) fn bury_pending(self: &Arc<Self>, slot: &Arc<Slot>) -> Result<(), QueueError> {
-        self.bury_next(slot, usize::MAX)
+    pub(crate) fn dead_letter_pending(self: &Arc<Self>, cell: &Arc<QueueCell>) -> Result<(), QueueError> {
+        self.dead_letter_next(cell, usize::MAX)
     }
 
     /// One job at a time, so that dead letters keep the order of their deaths.
-    fn bury_next(self: &Arc<Self>, slot: &Arc<Slot>, max: usize) -> Result<(), QueueError> {
-        let _one_at_a_time = slot.burial.lock();
+    fn dead_letter_next(self: &Arc<Self>, cell: &Arc<QueueCell>, max: usize) -> Result<(), QueueError> {
+        let _one_at_a_time = cell.dead_lettering.lock();
         let mut deaths: Vec<Death> = {
-            let mut state = slot.state.lock();
+            let mut state = cell.state.lock();
             let count = state.pending_deaths.0.len().min(max);
             state.pending_deaths.0.drain(..count).collect()
         };
-        // Between a death and its note here the keeper may have noted it too.
+        // Between a death and its note here maintenance may have noted it too.
         let mut seen = BTreeSet::new();
         deaths.retain(|death| seen.insert(death.offset));
-        self.bury(slot, &deaths)
+        self.dead_letter_all(cell, &deaths)
     }
 
-    /// Moves dead messages to the dead-letter queue. What cannot be moved now stays as it is, and the keeper
+    /// Moves dead messages to the dead-letter queue. What cannot be moved now stays as it is, and maintenance
     /// tries again. What cannot be read is passed over, and holds up nothing else.
-    fn bury(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) -> Result<(), QueueError> {
+    fn dead_letter_all(self: &Arc<Self>, cell: &Arc<QueueCell>, deaths: &[Death]) -> Result<(), QueueError> {
         let mut rest = deaths;
         let mut unread = 0;
         while !rest.is_empty() {
-            let (part, after) = rest.split_at(self.part_len(slot, rest));
+            let (part, after) = rest.split_at(self.part_len(cell, rest));
             rest = after;
-            let mut moved = self.bury_part(slot, part);
+            let mut moved = self.dead_letter_part(cell, part);
             while matches!(moved, Err(QueueError::Busy { .. })) && !self.stopping.load(Ordering::Relaxed) {
                 // Without any queue's lock. Those that were moved before it are not found dying again.
                 self.log.wait_for_room();
-                moved = self.bury_part(slot, part);
+                moved = self.dead_letter_part(cell, part);
             }
             match moved {
                 Ok(passed) => unread += passed,
                 Err(error) => {
-                    tracing::warn!(queue = %slot.name, %error, "dead letters cannot be moved now");
-                    self.keeper.note_stuck(slot);
+                    tracing::warn!(queue = %cell.name, %error, "dead letters cannot be moved now");
+                    self.maintenance.note_stuck(cell);
                     return Err(error);
                 }
             }
@@ -117,16 +117,16 @@ impl Shared {
         if unread == 0 {
             return Ok(());
         }
-        // Where they lie has been told, once. The keeper comes back often, but the disk is asked only when it is time.
-        self.keeper.note_stuck(slot);
+        // Where they lie has been told, once. Maintenance comes back often, but the disk is asked only when it is time.
+        self.maintenance.note_stuck(cell);
         Err(QueueError::Unavailable {
             reason: format!("{unread} dead letters cannot be read from the log now"),
         })
     }
 
     /// How many of these are moved in one frame: few enough in number and in bytes, but at least one.
-    fn part_len(&self, slot: &Slot, deaths: &[Death]) -> usize {
-        let state = slot.state.lock();
+    fn part_len(&self, cell: &QueueCell, deaths: &[Death]) -> usize {
+        let state = cell.state.lock();
         let mut bytes = 0;
         let fits = |death: &&Death| {
             bytes += state.queue.dying(death.offset).map_or(0, |dying| dying.stored_bytes as usize);
@@ -136,13 +136,17 @@ impl Shared {
     }
 
     /// Says how many were passed over because they cannot be read now.
-    fn bury_part(self: &Arc<Self>, slot: &Arc<Slot>, deaths: &[Death]) -> Result<usize, QueueError> {
+    fn dead_letter_part(
+        self: &Arc<Self>,
+        cell: &Arc<QueueCell>,
+        deaths: &[Death],
+    ) -> Result<usize, QueueError> {
         let (name, target, mut dying) = {
-            let state = slot.state.lock();
+            let state = cell.state.lock();
             if state.deleted {
                 return Ok(0);
             }
-            let name = state.queue.config().dead_letter_queue_of(&slot.name);
+            let name = state.queue.config().dead_letter_queue_of(&cell.name);
             let dying: Vec<(Offset, Dying)> = deaths
                 .iter()
                 .filter_map(|death| Some((death.offset, state.queue.dying(death.offset)?)))
@@ -152,30 +156,32 @@ impl Shared {
         let name = name.map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
         if target == DeadLetters::Nowhere {
             // Nobody needs their bytes.
-            return self.post(slot, &target, &dying, &Fetched::default()).map(|()| 0);
+            return self.dead_letter_to_exchange(cell, &target, &dying, &Fetched::default()).map(|()| 0);
         }
-        let read = self.fetch_dying(slot, &mut dying);
+        let read = self.fetch_dying(cell, &mut dying);
         let unread = read.unreadable.len();
         if dying.is_empty() {
             return Ok(unread);
         }
-        let Some(name) = name else { return self.post(slot, &target, &dying, &read).map(|()| unread) };
+        let Some(name) = name else {
+            return self.dead_letter_to_exchange(cell, &target, &dying, &read).map(|()| unread);
+        };
         let target = self.dead_letter_queue(&name)?;
-        self.with_both(slot, &target, |from, to, now| {
+        self.with_both(cell, &target, |from, to, now| {
             let mut moving = Vec::new();
             for (offset, _) in &dying {
                 // Somebody may have acknowledged it meanwhile, or moved it.
                 let Some(dying) = from.queue.dying(*offset) else { continue };
                 let payload = read.found.get(offset);
-                let message = payload.and_then(|bytes| dead_letter(&slot.name, *offset, &dying, bytes, now));
+                let message = payload.and_then(|bytes| dead_letter(&cell.name, *offset, &dying, bytes, now));
                 let why = if message.is_some() { Leave::DeadLettered } else { Leave::Damaged };
-                if let Some(leave) = from.queue.decide_burial(now, *offset, why) {
+                if let Some(leave) = from.queue.decide_dead_letter(now, *offset, why) {
                     match message {
                         Some(message) => moving.push(Moving { message, leave }),
                         None => {
                             let (claim, patience) = (Claim::Reserved, Patience::RefuseLast);
                             self.commit(from, &[leave], Urgency::Lazy, claim, patience)?;
-                            self.note_damaged_letter(slot, *offset);
+                            self.note_damaged_letter(cell, *offset);
                         }
                     }
                 }
@@ -187,18 +193,18 @@ impl Shared {
     }
 
     /// A dead letter has left its queue because it is damaged.
-    pub(crate) fn note_damaged_letter(&self, slot: &Slot, offset: Offset) {
-        tracing::error!(queue = %slot.name, %offset, "a dead letter is damaged on disk and is dropped");
+    pub(crate) fn note_damaged_letter(&self, cell: &QueueCell, offset: Offset) {
+        tracing::error!(queue = %cell.name, %offset, "a dead letter is damaged on disk and is dropped");
         self.note_damaged(1);
     }
 
     /// The stored forms of messages that are about to be moved; only damaged ones are missing. Those that the disk does
     /// not give back now are taken out of `dying`.
-    fn fetch_dying(&self, slot: &Slot, dying: &mut Vec<(Offset, Dying)>) -> Fetched {
+    fn fetch_dying(&self, cell: &QueueCell, dying: &mut Vec<(Offset, Dying)>) -> Fetched {
         let cold = dying.iter().filter(|(_, dying)| dying.payload.is_none());
         let cold = cold.map(|(offset, dying)| (*offset, dying.at));
         let (now, later): (Vec<_>, Vec<_>) = cold.partition(|(_, at)| self.unreadable.is_time(*at));
-        let mut read = self.fetch(slot, now);
+        let mut read = self.fetch(cell, now);
         read.unreadable.extend(later.into_iter().map(|(offset, _)| offset));
         let unreadable: BTreeSet<Offset> = read.unreadable.iter().copied().collect();
         dying.retain(|(offset, _)| !unreadable.contains(offset));
@@ -209,8 +215,8 @@ impl Shared {
     /// Writes one frame that takes messages out of one queue and puts them into another, and applies it.
     fn move_all(
         &self,
-        from: &mut SlotState,
-        to: &mut SlotState,
+        from: &mut CellState,
+        to: &mut CellState,
         moving: Vec<Moving>,
         now: Timestamp,
     ) -> Result<(), AppendError> {
@@ -264,13 +270,13 @@ impl Shared {
     }
 
     /// The dead-letter queue of this name, created if it is needed for the first time.
-    fn dead_letter_queue(self: &Arc<Self>, name: &QueueName) -> Result<Arc<Slot>, QueueError> {
-        if let Some(slot) = self.catalog.get(name) {
-            return Ok(slot);
+    fn dead_letter_queue(self: &Arc<Self>, name: &QueueName) -> Result<Arc<QueueCell>, QueueError> {
+        if let Some(cell) = self.catalog.get(name) {
+            return Ok(cell);
         }
         let changing = self.catalog_change.lock();
-        if let Some(slot) = self.catalog.get(name) {
-            return Ok(slot);
+        if let Some(cell) = self.catalog.get(name) {
+            return Ok(cell);
         }
         self.add_queue(changing, name, QueueConfig::for_dead_letters(), Durability::Durable, None)
     }
@@ -279,7 +285,7 @@ impl Shared {
     /// no more of those that were there when the redrive began and have not been `passed` over.
     pub(crate) fn redrive_part(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         redrive: &Redrive,
         before: Offset,
         max: usize,
@@ -289,12 +295,12 @@ impl Shared {
             (!redrive.offsets.is_empty()).then(|| redrive.offsets.iter().copied().collect());
         let skip: OffsetSet = passed.iter().copied().collect();
         let wanted = Wanted { before, only, skip };
-        let taken = self.take_for_redrive(slot, max.min(MOVE_BATCH), &wanted)?;
+        let taken = self.take_for_redrive(cell, max.min(MOVE_BATCH), &wanted)?;
         if taken.is_empty() {
             return Ok(None);
         }
         let cold = taken.iter().filter(|one| one.payload.is_none());
-        let mut payloads = self.fetch(slot, cold.map(|one| (one.offset, one.at)).collect()).found;
+        let mut payloads = self.fetch(cell, cold.map(|one| (one.offset, one.at)).collect()).found;
         payloads.extend(taken.iter().filter_map(|one| Some((one.offset, one.payload.clone()?))));
         let mut by_target: BTreeMap<QueueName, Vec<(&Handed, StoredMessage)>> = BTreeMap::new();
         for one in &taken {
@@ -311,7 +317,7 @@ impl Shared {
         let mut failed = None;
         for (name, messages) in by_target {
             for part in by_bytes(&messages) {
-                match self.redrive_to(slot, &name, part) {
+                match self.redrive_to(cell, &name, part) {
                     Ok(()) => moved += part.len() as u64,
                     Err(QueueError::NotFound { .. }) => passed.extend(part.iter().map(|(one, _)| one.offset)),
                     Err(error) => failed = Some(error),
@@ -319,10 +325,10 @@ impl Shared {
             }
         }
         // Those that were moved are not leased any more and are passed over here.
-        let mut is_back = self.put_back(slot, &taken);
+        let mut is_back = self.put_back(cell, &taken);
         while matches!(is_back, Err(QueueError::Busy { .. })) && !self.stopping.load(Ordering::Relaxed) {
             self.log.wait_for_room();
-            is_back = self.settle_again(slot);
+            is_back = self.settle_again(cell);
         }
         is_back?;
         match failed {
@@ -335,14 +341,14 @@ impl Shared {
 
     fn take_for_redrive(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         max: usize,
         wanted: &Wanted,
     ) -> Result<Vec<Handed>, QueueError> {
         let only = wanted.only.as_ref();
         loop {
             let (taken, page) = self
-                .with(slot, |state, now| {
+                .with(cell, |state, now| {
                     let page = match only {
                         Some(only) => only.iter().find_map(|offset| state.queue.find_ready(offset).flatten()),
                         None => None,
@@ -371,35 +377,35 @@ impl Shared {
             else {
                 return Ok(taken);
             };
-            self.load_now(slot, &page)?;
+            self.load_now(cell, &page)?;
         }
     }
 
     /// Reads a page on this thread.
     pub(crate) fn load_now(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         page: &nexo_core::queue::PageRequest,
     ) -> Result<(), QueueError> {
         let entries = self
-            .read_page(slot.id, page)
+            .read_page(cell.id, page)
             .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
-        self.with(slot, |state, _| self.take_page(state, page, entries))
+        self.with(cell, |state, _| self.take_page(state, page, entries))
     }
 
     fn redrive_to(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         name: &QueueName,
         messages: &[(&Handed, StoredMessage)],
     ) -> Result<(), QueueError> {
         let target = self.catalog.get(name).ok_or_else(|| QueueError::NotFound { name: name.clone() })?;
-        if target.id == slot.id {
+        if target.id == cell.id {
             return Err(QueueError::Unavailable {
                 reason: format!("queue '{name}' cannot be redriven to itself; name another queue"),
             });
         }
-        self.with_both(slot, &target, |from, to, now| {
+        self.with_both(cell, &target, |from, to, now| {
             let held = |one: &Handed| from.queue.position_of(one.offset).is_some();
             let moving = messages.iter().filter(|(one, _)| held(one)).map(|(one, message)| Moving {
                 message: message.clone().into_moved(None),
@@ -412,11 +418,11 @@ impl Shared {
     }
 
     /// Gives back what was taken and is still held, as if it had never been taken.
-    fn put_back(self: &Arc<Self>, slot: &Arc<Slot>, taken: &[Handed]) -> Result<(), QueueError> {
+    fn put_back(self: &Arc<Self>, cell: &Arc<QueueCell>, taken: &[Handed]) -> Result<(), QueueError> {
         let receipts: Vec<(Offset, u32)> = taken.iter().map(|one| (one.offset, one.attempts)).collect();
-        // They have no lease that could end: if they cannot go back now, the keeper sees to it that they do.
-        slot.state.lock().unsettled.keep(&receipts, Settle::Undelivered, None);
-        self.settle_again(slot)
+        // They have no lease that could end: if they cannot go back now, maintenance sees to it that they do.
+        cell.state.lock().unsettled.keep(&receipts, Settle::Undelivered, None);
+        self.settle_again(cell)
     }
 }
 

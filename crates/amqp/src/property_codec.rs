@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
-    DeathNote, DeathReason, Durability, Envelope, HeaderValue, Headers, Letter, NewMessage, Properties,
-    PropertyFormat, QueueConfig, Scribe, StoredMessage,
+    DeadLetter, DeathInfo, DeathReason, Durability, Envelope, HeaderValue, Headers, NewMessage, Properties,
+    PropertyCodec, PropertyFormat, QueueConfig, StoredMessage,
 };
 use nexo_types::{Priority, QueueName};
 
@@ -22,9 +22,9 @@ const CC: ShortStr<'static> = ShortStr::from_static("CC");
 
 /// Reads and writes the properties of AMQP messages for the broker.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AmqpScribe;
+pub struct AmqpPropertyCodec;
 
-impl Scribe for AmqpScribe {
+impl PropertyCodec for AmqpPropertyCodec {
     fn header_source<'a>(&self, properties: &'a Properties) -> Box<dyn HeaderSource + 'a> {
         match amqp(properties) {
             Some((_, properties)) => Box::new(MessageHeaders::new(properties)),
@@ -32,7 +32,7 @@ impl Scribe for AmqpScribe {
         }
     }
 
-    fn dead_letter(&self, message: StoredMessage, note: &DeathNote<'_>) -> Letter {
+    fn dead_letter(&self, message: StoredMessage, note: &DeathInfo<'_>) -> DeadLetter {
         dead_letter(message, note)
     }
 
@@ -142,7 +142,7 @@ const fn reason_word(reason: DeathReason) -> &'static str {
     }
 }
 
-fn dead_letter(message: StoredMessage, note: &DeathNote<'_>) -> Letter {
+fn dead_letter(message: StoredMessage, note: &DeathInfo<'_>) -> DeadLetter {
     let stored = message.properties.clone();
     let native_headers;
     let native_properties;
@@ -180,7 +180,7 @@ fn dead_letter(message: StoredMessage, note: &DeathNote<'_>) -> Letter {
     builder.encode(&mut bytes);
     let mut message = message.into_moved(None);
     message.properties = Properties { format: PropertyFormat::Amqp, bytes: bytes.into() };
-    Letter { message, routing_keys }
+    DeadLetter { message, routing_keys }
 }
 
 /// Puts the death at the head of `x-death`: a new entry, or the one of the same queue and reason counted up.
@@ -189,7 +189,7 @@ fn tell_of_death(
     address: Address<'_>,
     copies: &[&[u8]],
     expiration: Option<ShortStr<'_>>,
-    note: &DeathNote<'_>,
+    note: &DeathInfo<'_>,
 ) {
     let reason = reason_word(note.reason);
     let queue = note.queue.as_str();
@@ -320,18 +320,18 @@ mod tests {
         }
     }
 
-    fn die(message: StoredMessage, queue: &str, reason: DeathReason, key: Option<&Bytes>) -> Letter {
+    fn die(message: StoredMessage, queue: &str, reason: DeathReason, key: Option<&Bytes>) -> DeadLetter {
         let (queue, exchange) = (QueueName::new(queue).unwrap(), ExchangeName::new("dlx").unwrap());
         let note =
-            DeathNote { queue: &queue, reason, at: Timestamp(5_000), exchange: &exchange, routing_key: key };
-        AmqpScribe.dead_letter(message, &note)
+            DeathInfo { queue: &queue, reason, at: Timestamp(5_000), exchange: &exchange, routing_key: key };
+        AmqpPropertyCodec.dead_letter(message, &note)
     }
 
-    fn again(letter: &Letter) -> StoredMessage {
+    fn again(letter: &DeadLetter) -> StoredMessage {
         StoredMessage { properties: letter.message.properties.clone(), ..stored(&[]) }
     }
 
-    fn deaths(letter: &Letter) -> Vec<(String, String, i64)> {
+    fn deaths(letter: &DeadLetter) -> Vec<(String, String, i64)> {
         let (_, properties) = amqp(&letter.message.properties).unwrap();
         let deaths = properties.headers().unwrap().get("x-death").unwrap().as_array().unwrap();
         let tell = |death: Value<'_>| {
@@ -409,10 +409,10 @@ mod tests {
     fn a_ring_is_cut_unless_somebody_rejected() {
         let (one, two) = (QueueName::new("one").unwrap(), QueueName::new("two").unwrap());
         let expired = die(stored(&[0, 0]), "one", DeathReason::Expired, None);
-        assert!(AmqpScribe.is_cycle(&expired.message, &one));
-        assert!(!AmqpScribe.is_cycle(&expired.message, &two));
+        assert!(AmqpPropertyCodec.is_cycle(&expired.message, &one));
+        assert!(!AmqpPropertyCodec.is_cycle(&expired.message, &two));
         let rejected = die(again(&expired), "two", DeathReason::Rejected, None);
-        assert!(!AmqpScribe.is_cycle(&rejected.message, &one));
+        assert!(!AmqpPropertyCodec.is_cycle(&rejected.message, &one));
     }
 
     #[test]

@@ -3,43 +3,43 @@
 use std::time::SystemTime;
 
 use nexo_broker::{
-    DeadLetters, DeathNote, DeathReason, NewMessage, Properties, QueueError, Scribe, StoredMessage,
+    DeadLetters, DeathInfo, DeathReason, NewMessage, Properties, PropertyCodec, QueueError, StoredMessage,
 };
 use nexo_types::{Millis, QueueId, Timestamp};
 
 use super::publish::give_way;
 use super::routing::Target;
 use super::session::Session;
-use crate::scribe::AmqpScribe;
+use crate::property_codec::AmqpPropertyCodec;
 
 impl Session {
     /// Sends a message on. The publisher is told that it was refused whatever comes of this.
-    pub(super) async fn bury_refused(&mut self, target: &Target, message: NewMessage) {
+    pub(super) async fn dead_letter_refused(&mut self, target: &Target, message: NewMessage) {
         let broker = self.shared.broker.clone();
         let DeadLetters::Exchange { exchange, routing_key } = target.queue.config().dead_letters else {
             return;
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let note = DeathNote {
+        let note = DeathInfo {
             queue: target.queue.name(),
             reason: DeathReason::Overflow,
             at: Timestamp(Millis::from(now).0),
             exchange: &exchange,
             routing_key: routing_key.as_ref(),
         };
-        let letter = AmqpScribe.dead_letter(stored(message), &note);
+        let letter = AmqpPropertyCodec.dead_letter(stored(message), &note);
         let mut ids: Vec<QueueId> = Vec::new();
         {
-            let headers = AmqpScribe.header_source(&letter.message.properties);
+            let headers = AmqpPropertyCodec.header_source(&letter.message.properties);
             let keys: Vec<&[u8]> = letter.routing_keys.iter().map(|key| &key[..]).collect();
             // RabbitMQ lets a message go whose dead-letter exchange is not there.
             let _ = broker.routes().route(exchange.as_str(), &keys, &*headers, &mut ids);
         }
         for queue in ids.into_iter().filter_map(|id| broker.queue_by_id(id)) {
-            if AmqpScribe.is_cycle(&letter.message, queue.name()) {
+            if AmqpPropertyCodec.is_cycle(&letter.message, queue.name()) {
                 continue;
             }
-            let message = AmqpScribe.for_queue(&letter.message, &queue.config());
+            let message = AmqpPropertyCodec.for_queue(&letter.message, &queue.config());
             let mut pushed = queue.push(&message);
             while matches!(pushed, Err(QueueError::Busy { .. })) {
                 give_way(broker.clone(), true).await;

@@ -1,4 +1,4 @@
-//! The keeper: one thread that does what must not hold up the writer: it prepares the next segment ahead of
+//! The segment manager: one thread that does what must not hold up the writer: it prepares the next segment ahead of
 //! need and seals full ones.
 
 use std::io;
@@ -11,7 +11,7 @@ use tracing::warn;
 use crate::error::is_shortage;
 use crate::oversize::Oversize;
 use crate::segment::{EndFrame, Segment};
-use crate::shared::{Phase, Shared};
+use crate::shared::{ClosePhase, LogInner};
 use crate::stats::add;
 
 /// First wait before looking for space again; doubled each time.
@@ -55,7 +55,7 @@ struct Retries {
 }
 
 /// Runs until the log is closed or fails.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &LogInner) {
     let mut retries = Retries::default();
     while let Some(task) = next_task(shared, &retries) {
         match task {
@@ -66,19 +66,19 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-fn next_task(shared: &Shared, retries: &Retries) -> Option<Task> {
+fn next_task(shared: &LogInner, retries: &Retries) -> Option<Task> {
     let mut state = shared.state.lock();
     loop {
         if state.failed.is_some() {
             return None;
         }
-        let wants_segment = state.phase == Phase::Open && state.prepared.is_none();
+        let wants_segment = state.phase == ClosePhase::Open && state.prepared.is_none();
         let may_try = state.full.is_none() || retries.prepare.is_due() || state.space_freed;
         if wants_segment && may_try && state.unsealed <= UNSEALED_MAX {
             state.space_freed = false;
             return Some(Task::Prepare(state.next_id));
         }
-        // Others can go on without the keeper while it makes a large file, or are refused anyway.
+        // Others can go on without the segment manager while it makes a large file, or are refused anyway.
         let is_free = state.prepared.is_some() || state.full.is_some();
         if is_free
             && state.unsealed <= UNSEALED_MAX
@@ -86,11 +86,11 @@ fn next_task(shared: &Shared, retries: &Retries) -> Option<Task> {
         {
             return Some(Task::Place(oversize, state.next_id));
         }
-        let may_seal = retries.seal.is_due() || state.phase == Phase::Flushed;
+        let may_seal = retries.seal.is_due() || state.phase == ClosePhase::Flushed;
         if may_seal && let Some((segment, last_manifest)) = state.to_seal.pop_front() {
             return Some(Task::Seal(segment, last_manifest));
         }
-        if state.phase == Phase::Flushed {
+        if state.phase == ClosePhase::Flushed {
             return None;
         }
         let prepare_at = retries.prepare.at.filter(|_| wants_segment && state.unsealed <= UNSEALED_MAX);
@@ -104,7 +104,7 @@ fn next_task(shared: &Shared, retries: &Retries) -> Option<Task> {
     }
 }
 
-fn prepare(shared: &Shared, id: SegmentId, retry: &mut Retry) {
+fn prepare(shared: &LogInner, id: SegmentId, retry: &mut Retry) {
     match shared.spares.prepare(id) {
         Ok(segment) => {
             let segment = Arc::new(segment);
@@ -123,7 +123,7 @@ fn prepare(shared: &Shared, id: SegmentId, retry: &mut Retry) {
 }
 
 /// Seals a full segment. Everything in it is safe already, so if there is no room for the footer now it can wait.
-fn seal(shared: &Shared, segment: Arc<Segment>, last_manifest: Option<Position>, retry: &mut Retry) {
+fn seal(shared: &LogInner, segment: Arc<Segment>, last_manifest: Option<Position>, retry: &mut Retry) {
     match segment.seal(last_manifest, EndFrame::Written) {
         Ok(()) => {
             add(&shared.metrics.seals, 1);
@@ -138,7 +138,7 @@ fn seal(shared: &Shared, segment: Arc<Segment>, last_manifest: Option<Position>,
             retry.put_off();
             let is_open = {
                 let mut state = shared.state.lock();
-                let is_open = state.phase != Phase::Flushed;
+                let is_open = state.phase != ClosePhase::Flushed;
                 if is_open {
                     state.to_seal.push_front((segment, last_manifest));
                 }
@@ -154,7 +154,7 @@ fn seal(shared: &Shared, segment: Arc<Segment>, last_manifest: Option<Position>,
 }
 
 /// From now on appends are refused when the active segment is full.
-fn note_shortage(shared: &Shared, error: &io::Error) {
+fn note_shortage(shared: &LogInner, error: &io::Error) {
     let bytes = shared.options.segment_bytes;
     let disk = shared.disk.name();
     let reason: Arc<str> =

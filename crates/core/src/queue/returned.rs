@@ -9,17 +9,17 @@ use nexo_types::{Offset, Priority};
 
 use super::compact::{CompactEntry, Ready};
 use super::deadline_map::DeadlineMap;
-use super::entry::Entry;
+use super::entry::MessageEntry;
 
 /// The messages: see the file.
 #[derive(Debug, Default)]
-pub(super) struct Rejoined {
+pub(super) struct Returned {
     /// None is empty.
     lanes: BTreeMap<Reverse<Priority>, DeadlineMap<Ready>>,
     len: usize,
 }
 
-impl Rejoined {
+impl Returned {
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -32,12 +32,12 @@ impl Rejoined {
         self.lanes.values().map(DeadlineMap::memory_bytes).sum()
     }
 
-    pub(super) fn insert(&mut self, entry: Entry) {
+    pub(super) fn insert(&mut self, entry: MessageEntry) {
         let lane = self.lanes.entry(Reverse(entry.priority)).or_default();
         self.len += usize::from(lane.insert(Ready(entry.into())));
     }
 
-    pub(super) fn remove(&mut self, priority: Priority, offset: Offset) -> Option<Entry> {
+    pub(super) fn remove(&mut self, priority: Priority, offset: Offset) -> Option<MessageEntry> {
         let btree_map::Entry::Occupied(mut lane) = self.lanes.entry(Reverse(priority)) else { return None };
         let Ready(entry) = lane.get_mut().remove(offset)?;
         self.len -= 1;

@@ -12,12 +12,12 @@ use nexo_types::{ExchangeName, QueueName, Timestamp};
 use crate::headers::Headers;
 
 /// Reads and writes the properties of such messages.
-pub trait Scribe: Send + Sync + Debug {
+pub trait PropertyCodec: Send + Sync + Debug {
     /// The headers, for exchanges that look at them.
     fn header_source<'a>(&self, properties: &'a Properties) -> Box<dyn HeaderSource + 'a>;
 
     /// The message as it is published to a dead-letter exchange, and the keys it is routed by.
-    fn dead_letter(&self, message: StoredMessage, note: &DeathNote<'_>) -> Letter;
+    fn dead_letter(&self, message: StoredMessage, note: &DeathInfo<'_>) -> DeadLetter;
 
     /// The letter as one of its queues takes it, which may rank and keep messages in a way of its own.
     fn for_queue(&self, letter: &NewMessage, queue: &QueueConfig) -> NewMessage;
@@ -57,12 +57,12 @@ pub struct Envelope {
 
 /// Why and where a message died, and where it goes.
 #[derive(Clone, Copy, Debug)]
-pub struct DeathNote<'a> {
+pub struct DeathInfo<'a> {
     /// The queue it was in.
     pub queue: &'a QueueName,
-    /// Why.
+    /// Why it is a dead letter.
     pub reason: DeathReason,
-    /// When.
+    /// When it became one.
     pub at: Timestamp,
     /// The exchange it goes to.
     pub exchange: &'a ExchangeName,
@@ -72,7 +72,7 @@ pub struct DeathNote<'a> {
 
 /// A dead message, addressed anew.
 #[derive(Clone, Debug)]
-pub struct Letter {
+pub struct DeadLetter {
     /// The message.
     pub message: NewMessage,
     /// The keys it is routed by.

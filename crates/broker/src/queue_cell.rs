@@ -17,7 +17,7 @@ use crate::unsettled::Unsettled;
 
 /// A queue and its lock.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct QueueCell {
     pub(crate) id: QueueId,
     pub(crate) name: QueueName,
     /// Whether the queue itself survives a restart.
@@ -27,21 +27,21 @@ pub(crate) struct Slot {
     /// Its creation, which may not be safe yet: another may find the queue before that.
     pub(crate) created: Written,
     /// Held while dead letters are moved, so that they stay in order.
-    pub(crate) burial: Mutex<()>,
+    pub(crate) dead_lettering: Mutex<()>,
     /// Publishers that wait for consumers to be served.
     pub(crate) gate: FlowGate,
-    pub(crate) state: Mutex<SlotState>,
+    pub(crate) state: Mutex<CellState>,
 }
 
 /// What the lock guards.
 #[derive(Debug)]
-pub(crate) struct SlotState {
+pub(crate) struct CellState {
     pub(crate) queue: Queue,
     pub(crate) mailboxes: Rare<Mailboxes>,
     pub(crate) flow: Rare<Flow>,
-    /// As in the slot: records are written down.
+    /// As in the cell: records are written down.
     pub(crate) durable: bool,
-    /// It has been deleted; whoever still holds the slot must leave it alone.
+    /// It has been deleted; whoever still holds the cell must leave it alone.
     pub(crate) deleted: bool,
     /// A page is being read.
     pub(crate) paging: bool,
@@ -76,20 +76,20 @@ impl Empty for PendingDeaths {
     const EMPTY: &'static Self = &Self(VecDeque::new());
 }
 
-impl SlotState {
+impl CellState {
     /// Whether the queue goes with its last consumer, and that one has left.
     pub(crate) fn is_left_alone(&self) -> bool {
         self.queue.config().auto_delete && self.queue.consumers().0 == 0
     }
 }
 
-impl Slot {
+impl QueueCell {
     pub(crate) fn new(queue: Queue) -> Self {
         Self::with(queue, Durability::Durable, None)
     }
 
     pub(crate) fn with(queue: Queue, durability: Durability, owner: Option<SessionId>) -> Self {
-        let state = SlotState {
+        let state = CellState {
             queue,
             mailboxes: Rare::default(),
             flow: Rare::default(),
@@ -114,7 +114,7 @@ impl Slot {
             durability,
             owner,
             created: Written::NOTHING,
-            burial: Mutex::new(()),
+            dead_lettering: Mutex::new(()),
             gate: FlowGate::default(),
             state: Mutex::new(state),
         }
@@ -133,6 +133,6 @@ mod tests {
     /// What the allocator gives for it together with the two counts of an `Arc` is 1,024 bytes, and 1,280 for more.
     #[test]
     fn a_queue_without_messages_is_small() {
-        assert!(size_of::<Slot>() + 16 <= 1024, "{} bytes", size_of::<Slot>());
+        assert!(size_of::<QueueCell>() + 16 <= 1024, "{} bytes", size_of::<QueueCell>());
     }
 }

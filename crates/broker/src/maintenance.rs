@@ -20,14 +20,14 @@ use parking_lot::{Condvar, Mutex};
 use crate::exchanges::TOPOLOGY;
 use crate::manifest::{Demand, Manifest};
 use crate::page_out_pace::PageOutPace;
+use crate::queue_cell::{CellState, QueueCell};
 use crate::shared::{Encoded, Shared};
-use crate::slot::{Slot, SlotState};
 use crate::workers::Work;
 
-const NAME: &str = "nexo-keeper";
+const NAME: &str = "nexo-maintain";
 /// A checkpoint is due when this many segments' worth of messages have been let go …
 const FREED_SEGMENTS: u64 = 4;
-/// … or when a segment has been filled, and one part in this many of a segment was written by others than the keeper.
+/// … or when a segment has been filled, and one part in this many of a segment was written by others than maintenance.
 /// But in both cases no less than the last checkpoint wrote: so checkpoints never write more than those they serve.
 const WRITTEN_PART: u64 = 2;
 /// Segments copied at one checkpoint, so that copying never takes the disk from the living.
@@ -43,7 +43,7 @@ const RETRY: Duration = Duration::from_millis(500);
 
 /// The thread and its reasons to wake.
 #[derive(Debug, Default)]
-pub(crate) struct Keeper {
+pub(crate) struct Maintenance {
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
     last_checkpoint: Mutex<Option<Checkpoint>>,
@@ -65,9 +65,9 @@ struct Signal {
     wake: Condvar,
     /// Let go since the last checkpoint that this asked for; counted on every acknowledgement, so without a lock.
     freed_bytes: AtomicU64,
-    /// What the keeper itself has appended to the log.
+    /// What maintenance itself has appended to the log.
     own_bytes: AtomicU64,
-    /// What the keeper wrote for the last checkpoint, and for those that followed at once to free what it could not.
+    /// What maintenance wrote for the last checkpoint, and for those that followed at once to free what it could not.
     cost_bytes: AtomicU64,
     /// What others had written when it began.
     written_bytes: AtomicU64,
@@ -79,7 +79,7 @@ struct Reasons {
     rotated: bool,
     checkpoint: bool,
     pressure: bool,
-    stuck: BTreeMap<QueueId, Weak<Slot>>,
+    stuck: BTreeMap<QueueId, Weak<QueueCell>>,
     full: bool,
     stopping: bool,
 }
@@ -98,7 +98,7 @@ impl Reasons {
     }
 }
 
-impl Keeper {
+impl Maintenance {
     pub(crate) fn start(&self, shared: &Arc<Shared>) -> std::io::Result<()> {
         let signal = Arc::clone(&self.signal);
         shared.log.on_rotate(Box::new(move |_| {
@@ -122,7 +122,7 @@ impl Keeper {
         }
     }
 
-    /// The keeper has appended this. Gives back how many bytes that are.
+    /// Maintenance has appended this. Gives back how many bytes that are.
     pub(crate) fn note_own(&self, appended: &Appended) -> u64 {
         let bytes = u64::from(appended.end.byte.saturating_sub(appended.at.byte));
         self.signal.own_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -152,9 +152,9 @@ impl Keeper {
     }
 
     /// Dead letters of this queue could not be moved, or its messages not be read.
-    pub(crate) fn note_stuck(&self, slot: &Arc<Slot>) {
+    pub(crate) fn note_stuck(&self, cell: &Arc<QueueCell>) {
         let mut reasons = self.signal.reasons.lock();
-        reasons.stuck.entry(slot.id).or_insert_with(|| Arc::downgrade(slot));
+        reasons.stuck.entry(cell.id).or_insert_with(|| Arc::downgrade(cell));
         self.signal.wake.notify_one();
     }
 
@@ -174,7 +174,7 @@ impl Keeper {
             && thread.thread().id() != thread::current().id()
             && thread.join().is_err()
         {
-            tracing::error!("the keeper thread panicked");
+            tracing::error!("the maintenance thread panicked");
         }
     }
 }
@@ -227,7 +227,7 @@ impl Signal {
             }
             let due = reasons.checkpoint || (reasons.rotated && self.is_due(&shared));
             let kept = !(due || reasons.full) || shared.keep_house();
-            let mut again = !kept || (reasons.full && shared.log.health() != nexo_log::Health::Ok);
+            let mut again = !kept || (reasons.full && shared.log.health() != nexo_log::LogHealth::Ok);
             again |= !reasons.stuck.is_empty();
             if again {
                 // Whatever is in the way will not be gone at once.
@@ -235,16 +235,16 @@ impl Signal {
                 let until = Instant::now() + RETRY;
                 while !waiting.stopping && !self.wake.wait_until(&mut waiting, until).timed_out() {}
             }
-            for slot in reasons.stuck.values().filter_map(Weak::upgrade) {
-                if shared.unreadable.is_postponed(slot.id) {
-                    shared.keeper.note_stuck(&slot);
+            for cell in reasons.stuck.values().filter_map(Weak::upgrade) {
+                if shared.unreadable.is_postponed(cell.id) {
+                    shared.maintenance.note_stuck(&cell);
                 } else {
-                    shared.unreadable.resume(slot.id);
-                    shared.try_again(&slot);
+                    shared.unreadable.resume(cell.id);
+                    shared.try_again(&cell);
                 }
             }
             let mut next = self.reasons.lock();
-            next.full |= reasons.full && shared.log.health() != nexo_log::Health::Ok;
+            next.full |= reasons.full && shared.log.health() != nexo_log::LogHealth::Ok;
             next.checkpoint |= !kept;
             drop(next);
         }
@@ -257,49 +257,49 @@ impl Shared {
     /// of memory come free.
     fn page_out_all(self: &Arc<Self>) {
         let enough = self.message_bytes_max() / 3 * 2;
-        let measured = |slot: Arc<Slot>| {
-            let bytes = slot.state.lock().memory_bytes;
-            (bytes, slot)
+        let measured = |cell: Arc<QueueCell>| {
+            let bytes = cell.state.lock().memory_bytes;
+            (bytes, cell)
         };
-        let mut slots: Vec<(u64, Arc<Slot>)> = self.catalog.all().into_iter().map(measured).collect();
-        slots.sort_unstable_by_key(|(bytes, slot)| (std::cmp::Reverse(bytes.checked_ilog2()), slot.id));
-        for (_, slot) in slots {
+        let mut cells: Vec<(u64, Arc<QueueCell>)> = self.catalog.all().into_iter().map(measured).collect();
+        cells.sort_unstable_by_key(|(bytes, cell)| (std::cmp::Reverse(bytes.checked_ilog2()), cell.id));
+        for (_, cell) in cells {
             let too_much = self.message_memory_bytes().saturating_sub(enough);
             if too_much == 0 {
                 return;
             }
-            let _ = self.with(&slot, |state, _| state.queue.page_out(too_much));
+            let _ = self.with(&cell, |state, _| state.queue.page_out(too_much));
         }
     }
 
     /// Does again what a queue could not do before.
-    fn try_again(self: &Arc<Self>, slot: &Arc<Slot>) {
-        if let Err(error) = self.settle_again(slot) {
-            tracing::debug!(queue = %slot.name, %error, "messages cannot be settled yet");
+    fn try_again(self: &Arc<Self>, cell: &Arc<QueueCell>) {
+        if let Err(error) = self.settle_again(cell) {
+            tracing::debug!(queue = %cell.name, %error, "messages cannot be settled yet");
         }
-        let stuck = self.with(slot, |state, _| {
+        let stuck = self.with(cell, |state, _| {
             state.paging = false;
             state.pending_deaths.0 = state.queue.deaths().into();
         });
         if stuck.is_ok() {
-            let (shared, slot) = (Arc::clone(self), Arc::clone(slot));
-            self.workers.spawn(Work::Move, move || shared.bury_slice(&slot));
+            let (shared, cell) = (Arc::clone(self), Arc::clone(cell));
+            self.workers.spawn(Work::Move, move || shared.dead_letter_slice(&cell));
         }
     }
 
     /// Writes a checkpoint and frees what can be freed. `false` if it has to be done again.
     fn keep_house(self: &Arc<Self>) -> bool {
-        let full = self.log.health() != nexo_log::Health::Ok;
+        let full = self.log.health() != nexo_log::LogHealth::Ok;
         if full && !self.log.segments().iter().any(|segment| segment.sealed && segment.live_bytes == 0) {
             // There is nothing to free, and what is left of the disk is for acknowledgements.
             return true;
         }
-        let begin = self.keeper.note_begin(self.log.appended_bytes());
+        let begin = self.maintenance.note_begin(self.log.appended_bytes());
         if let Err(error) = self.checkpoint_and_free(full) {
             tracing::warn!(%error, "no checkpoint could be written; trying again later");
             return false;
         }
-        self.keeper.note_end(begin);
+        self.maintenance.note_end(begin);
         true
     }
 
@@ -323,26 +323,26 @@ impl Shared {
         let empty: BTreeSet<SegmentId> =
             segments.iter().filter(|s| s.sealed && s.live_bytes == 0).map(|s| s.id).collect();
         let sparse: BTreeSet<SegmentId> = self.sparse_segments().iter().map(|s| s.id).collect();
-        let (replay_from, mut slots) = {
+        let (replay_from, mut cells) = {
             let _changing = self.catalog_change.lock();
             (self.log.next_position(), self.catalog.all())
         };
         let mut manifest = Manifest { replay_from, ..Manifest::default() };
         // An old snapshot in a segment that is nearly empty would keep it.
-        let twice = self.log.health() == nexo_log::Health::Ok;
+        let twice = self.log.health() == nexo_log::LogHealth::Ok;
         let demand = Demand { given_up: &sparse, twice };
         manifest.queues.push((TOPOLOGY, self.snapshot_topology(demand)?));
-        slots.sort_unstable_by_key(|slot| slot.id);
-        for slot in slots {
-            if let Some(snapshot) = self.snapshot_queue(&slot, demand)? {
-                manifest.queues.push((slot.id, snapshot));
+        cells.sort_unstable_by_key(|cell| cell.id);
+        for cell in cells {
+            if let Some(snapshot) = self.snapshot_queue(&cell, demand)? {
+                manifest.queues.push((cell.id, snapshot));
             }
         }
         manifest.next_queue = self.next_queue.load(Ordering::Relaxed);
         let payload = manifest.encode();
         let entry = EntryRef { queue: QueueId(0), kind: EntryKind::Manifest, spans: &[], payload: &payload };
         let appended = self.log.append(&[entry], Urgency::Synced, Claim::Checkpoint)?;
-        self.keeper.note_own(&appended);
+        self.maintenance.note_own(&appended);
         if let Err(error) = self.log.synced(appended.end).wait_blocking() {
             tracing::error!(%error, "a checkpoint was not synced");
             return Ok(());
@@ -350,8 +350,8 @@ impl Shared {
         let this = Checkpoint { replay_from, needed: manifest.segments(), empty };
         // What the checkpoint before this one needs is kept, in case this one cannot be read. On a full disk there is no
         // room for that.
-        let before = self.keeper.last_checkpoint.lock().replace(this.clone());
-        let is_full = self.log.health() != nexo_log::Health::Ok;
+        let before = self.maintenance.last_checkpoint.lock().replace(this.clone());
+        let is_full = self.log.health() != nexo_log::LogHealth::Ok;
         let before = if is_full { Some(this.clone()) } else { before };
         let Some(before) = before else { return Ok(()) };
         // Looked at again: an append that was under way when this began may not have been counted then. By now it has
@@ -372,7 +372,7 @@ impl Shared {
 
     /// Whether segments can be given up by the next checkpoint that this one had to keep.
     fn can_free_more(&self) -> bool {
-        let last = self.keeper.last_checkpoint.lock();
+        let last = self.maintenance.last_checkpoint.lock();
         let Some(last) = &*last else { return false };
         let segments = self.log.segments();
         segments.iter().any(|segment| {
@@ -387,8 +387,8 @@ impl Shared {
         sparse.sort_unstable_by_key(|segment| segment.live_bytes);
         sparse.truncate(COPIES_MAX);
         for segment in &sparse {
-            for slot in self.catalog.all() {
-                if let Err(error) = self.copy_forward(&slot, segment.id) {
+            for cell in self.catalog.all() {
+                if let Err(error) = self.copy_forward(&cell, segment.id) {
                     tracing::warn!(segment = %segment.id, %error, "a segment cannot be copied forward now");
                     return false;
                 }
@@ -397,19 +397,19 @@ impl Shared {
         !sparse.is_empty()
     }
 
-    fn copy_forward(self: &Arc<Self>, slot: &Arc<Slot>, segment: SegmentId) -> Result<(), AppendError> {
+    fn copy_forward(self: &Arc<Self>, cell: &Arc<QueueCell>, segment: SegmentId) -> Result<(), AppendError> {
         let chunks: Vec<ChunkId> = {
-            let state = slot.state.lock();
+            let state = cell.state.lock();
             state.queue.loose_chunks(state.snapshot.chunks.keys().copied()).into_iter().collect()
         };
         for part in chunks.chunks(COPY_CHUNKS) {
-            self.copy_entries(slot, |queue| queue.loose_in_segment(segment, part))?;
+            self.copy_entries(cell, |queue| queue.loose_in_segment(segment, part))?;
         }
-        self.copy_entries(slot, |queue| queue.resident_in_segment(segment))?;
+        self.copy_entries(cell, |queue| queue.resident_in_segment(segment))?;
         loop {
-            let page = slot.state.lock().queue.page_in_segment(segment);
+            let page = cell.state.lock().queue.page_in_segment(segment);
             let Some(page) = page else { return Ok(()) };
-            if !self.copy_page(slot, &page)? {
+            if !self.copy_page(cell, &page)? {
                 return Ok(());
             }
         }
@@ -418,18 +418,18 @@ impl Shared {
     /// Copies messages in memory that `find` names, as long as it names some that can be read.
     fn copy_entries(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         find: impl Fn(&Queue) -> Vec<(Offset, Timestamp, Position)>,
     ) -> Result<(), AppendError> {
         loop {
-            let mut part = find(&slot.state.lock().queue);
+            let mut part = find(&cell.state.lock().queue);
             part.truncate(COPY_BATCH);
             if part.is_empty() {
                 return Ok(());
             }
             let wanted: Vec<(Offset, Position)> = part.iter().map(|(offset, _, at)| (*offset, *at)).collect();
-            let payloads = self.read_payloads(slot.id, &wanted);
-            let mut state = slot.state.lock();
+            let payloads = self.read_payloads(cell.id, &wanted);
+            let mut state = cell.state.lock();
             if state.deleted {
                 return Ok(());
             }
@@ -448,17 +448,17 @@ impl Shared {
     }
 
     /// Copies a page that is not in memory. `false` if it cannot be read.
-    fn copy_page(self: &Arc<Self>, slot: &Arc<Slot>, page: &PageRequest) -> Result<bool, AppendError> {
-        let entries = match self.read_page(slot.id, page) {
+    fn copy_page(self: &Arc<Self>, cell: &Arc<QueueCell>, page: &PageRequest) -> Result<bool, AppendError> {
+        let entries = match self.read_page(cell.id, page) {
             Ok(entries) => entries,
             Err(error) => {
-                tracing::warn!(queue = %slot.name, %error, "a page cannot be copied forward");
+                tracing::warn!(queue = %cell.name, %error, "a page cannot be copied forward");
                 return Ok(false);
             }
         };
         if entries.iter().any(|entry| entry.payload.is_none()) {
             // What is damaged leaves the queue. The rest is in memory then, and is copied another time.
-            let dropped = self.with(slot, |state, _| {
+            let dropped = self.with(cell, |state, _| {
                 let is_there = state.queue.page_in_segment(page.segment).as_ref() == Some(page);
                 if is_there {
                     self.take_page(state, page, entries);
@@ -471,7 +471,7 @@ impl Shared {
             .iter()
             .map_while(|entry| Some((entry.offset, entry.enqueued_at, entry.payload.clone()?)))
             .collect();
-        let mut state = slot.state.lock();
+        let mut state = cell.state.lock();
         if state.deleted || messages.is_empty() {
             return Ok(false);
         }
@@ -483,14 +483,14 @@ impl Shared {
 
     fn append_copies(
         &self,
-        state: &mut SlotState,
+        state: &mut CellState,
         messages: &[(Offset, Timestamp, Bytes)],
     ) -> Result<(), AppendError> {
         for batch in batch::relocate(messages) {
             let record = Record::Messages(batch);
             let entry = Encoded::new(state.queue.id(), &record);
             let appended = self.append(&[entry], Urgency::Lazy, Claim::Reserved, Patience::Wait)?;
-            self.keeper.note_own(&appended);
+            self.maintenance.note_own(&appended);
             state.dirty = true;
             self.apply(state, appended.at, &record);
         }

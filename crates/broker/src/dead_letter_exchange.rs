@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nexo_core::batch::MessageBatch;
 use nexo_core::config::DeadLetters;
-use nexo_core::draft::Bundle;
+use nexo_core::draft::PackedBatch;
 use nexo_core::message::{Durability, NewMessage, StoredMessage};
 use nexo_core::queue::{Admission, Dying};
 use nexo_core::record::{Leave, Record};
@@ -16,16 +16,16 @@ use parking_lot::MutexGuard;
 
 use crate::error::QueueError;
 use crate::paging::Fetched;
-use crate::scribe::{DeathNote, Letter};
+use crate::property_codec::{DeadLetter, DeathInfo};
+use crate::queue_cell::{CellState, QueueCell};
 use crate::share::{SHARE_BYTES_MIN, STORE_PLACE};
 use crate::shared::{Encoded, Shared};
-use crate::slot::{Slot, SlotState};
 
 impl Shared {
     /// Sends dead messages to their queue's dead-letter exchange, or lets them go if it has none.
-    pub(crate) fn post(
+    pub(crate) fn dead_letter_to_exchange(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         target: &DeadLetters,
         dying: &[(Offset, Dying)],
         read: &Fetched,
@@ -38,7 +38,7 @@ impl Shared {
                     let at = self.clock.now();
                     let routing_key = routing_key.as_ref();
                     let note =
-                        DeathNote { queue: &slot.name, reason: dying.reason, at, exchange, routing_key };
+                        DeathInfo { queue: &cell.name, reason: dying.reason, at, exchange, routing_key };
                     self.address(message, &note)
                 }
                 _ => (None, Vec::new()),
@@ -49,20 +49,24 @@ impl Shared {
                 (false, false) => Leave::DeadLettered,
             };
             let has_left = self
-                .deliver_letter(slot, (*offset, why), dying, letter.as_ref(), &queues)
+                .deliver_dead_letter(cell, (*offset, why), dying, letter.as_ref(), &queues)
                 .map_err(|error| self.refused(&error))?;
             if is_damaged && has_left {
-                self.note_damaged_letter(slot, *offset);
+                self.note_damaged_letter(cell, *offset);
             }
         }
         Ok(())
     }
 
     /// The message as it will be, and the queues it goes to.
-    fn address(&self, message: StoredMessage, note: &DeathNote<'_>) -> (Option<NewMessage>, Vec<Arc<Slot>>) {
-        let Letter { message, routing_keys } = match &self.options.scribe {
-            Some(scribe) => scribe.dead_letter(message, note),
-            None => Letter {
+    fn address(
+        &self,
+        message: StoredMessage,
+        note: &DeathInfo<'_>,
+    ) -> (Option<NewMessage>, Vec<Arc<QueueCell>>) {
+        let DeadLetter { message, routing_keys } = match &self.options.property_codec {
+            Some(property_codec) => property_codec.dead_letter(message, note),
+            None => DeadLetter {
                 message: message.into_moved(None),
                 routing_keys: vec![bytes::Bytes::copy_from_slice(note.queue.as_str().as_bytes())],
             },
@@ -71,9 +75,9 @@ impl Shared {
         let mut ids = Vec::new();
         let routes = self.exchanges.routes();
         let exchange: &ExchangeName = note.exchange;
-        let routed = match &self.options.scribe {
-            Some(scribe) => {
-                let headers = scribe.header_source(&message.properties);
+        let routed = match &self.options.property_codec {
+            Some(property_codec) => {
+                let headers = property_codec.header_source(&message.properties);
                 routes.route(exchange.as_str(), &keys, &*headers, &mut ids)
             }
             None => routes.route(exchange.as_str(), &keys, &NoHeaders, &mut ids),
@@ -82,47 +86,48 @@ impl Shared {
             // RabbitMQ lets a message go whose dead-letter exchange is not there.
             tracing::debug!(queue = %note.queue, %error, "dead letters have nowhere to go");
         }
-        let mut queues: Vec<Arc<Slot>> = ids.into_iter().filter_map(|id| self.catalog.get_id(id)).collect();
-        if let Some(scribe) = &self.options.scribe {
-            queues.retain(|queue| !scribe.is_cycle(&message, &queue.name));
+        let mut queues: Vec<Arc<QueueCell>> =
+            ids.into_iter().filter_map(|id| self.catalog.get_id(id)).collect();
+        if let Some(property_codec) = &self.options.property_codec {
+            queues.retain(|queue| !property_codec.is_cycle(&message, &queue.name));
         }
         (Some(message), queues)
     }
 
     /// Moves one message to any number of queues, its own among them, in one frame. `false` if it has left already.
-    fn deliver_letter(
+    fn deliver_dead_letter(
         self: &Arc<Self>,
-        slot: &Arc<Slot>,
+        cell: &Arc<QueueCell>,
         (offset, why): (Offset, Leave),
         dying: &Dying,
         letter: Option<&NewMessage>,
-        queues: &[Arc<Slot>],
+        queues: &[Arc<QueueCell>],
     ) -> Result<bool, AppendError> {
-        let mut slots: Vec<Arc<Slot>> = queues.to_vec();
-        slots.push(Arc::clone(slot));
-        slots.sort_unstable_by_key(|slot| slot.id);
-        slots.dedup_by_key(|slot| slot.id);
-        let mut states: Vec<MutexGuard<'_, SlotState>> = slots.iter().map(|slot| slot.state.lock()).collect();
+        let mut cells: Vec<Arc<QueueCell>> = queues.to_vec();
+        cells.push(Arc::clone(cell));
+        cells.sort_unstable_by_key(|cell| cell.id);
+        cells.dedup_by_key(|cell| cell.id);
+        let mut states: Vec<MutexGuard<'_, CellState>> = cells.iter().map(|cell| cell.state.lock()).collect();
         let now = self.clock.now();
-        let place = |id| slots.iter().position(|slot| slot.id == id).expect("all queues are locked");
-        let from = place(slot.id);
+        let place = |id| cells.iter().position(|cell| cell.id == id).expect("all queues are locked");
+        let from = place(cell.id);
         if states[from].deleted || states[from].queue.dying(offset).is_none() {
             return Ok(false);
         }
-        let Some(leave) = states[from].queue.decide_burial(now, offset, why) else { return Ok(false) };
+        let Some(leave) = states[from].queue.decide_dead_letter(now, offset, why) else { return Ok(false) };
         let targets = queues.iter().map(|queue| place(queue.id)).filter(|at| !states[*at].deleted);
         let targets: Vec<usize> = targets.collect();
-        let (moves, shared) = self.letter_records(&mut states, &targets, letter, now);
+        let (moves, shared) = self.dead_letter_records(&mut states, &targets, letter, now);
         let mut entries: Vec<Encoded> = Vec::new();
         let is_written = |messages: &&SharedMessages| messages.durability() == Durability::Durable;
         entries.extend(shared.iter().filter(is_written).map(Encoded::store));
         for (at, record, durability) in &moves {
             if *durability == Durability::Durable && states[*at].durable {
-                entries.push(Encoded::new(slots[*at].id, record));
+                entries.push(Encoded::new(cells[*at].id, record));
             }
         }
         if dying.durability == Durability::Durable && states[from].durable {
-            entries.push(Encoded::new(slot.id, &leave));
+            entries.push(Encoded::new(cell.id, &leave));
         }
         let mut position = Position::default();
         if !entries.is_empty() {
@@ -137,18 +142,18 @@ impl Shared {
             states[*at].dirty = true;
         }
         let aftermaths: Vec<_> =
-            slots.iter().zip(&mut states).map(|(slot, state)| self.follow_up(slot, state, now)).collect();
+            cells.iter().zip(&mut states).map(|(cell, state)| self.follow_up(cell, state, now)).collect();
         drop(states);
-        for (slot, aftermath) in slots.iter().zip(aftermaths) {
-            self.finish(slot, aftermath);
+        for (cell, aftermath) in cells.iter().zip(aftermaths) {
+            self.finish(cell, aftermath);
         }
         Ok(true)
     }
 
     /// What each target has to write down and apply, and the letter if several of them share it.
-    fn letter_records(
+    fn dead_letter_records(
         &self,
-        states: &mut [MutexGuard<'_, SlotState>],
+        states: &mut [MutexGuard<'_, CellState>],
         targets: &[usize],
         letter: Option<&NewMessage>,
         now: Timestamp,
@@ -159,8 +164,8 @@ impl Shared {
         let shares = targets.len() > 1 && letter.body.len() >= SHARE_BYTES_MIN;
         for at in targets {
             let state = &states[*at];
-            let mut message = match &self.options.scribe {
-                Some(scribe) => scribe.for_queue(letter, state.queue.config()),
+            let mut message = match &self.options.property_codec {
+                Some(property_codec) => property_codec.for_queue(letter, state.queue.config()),
                 None => letter.clone(),
             };
             if !state.durable {
@@ -187,7 +192,7 @@ impl Shared {
     ) -> MessageBatch {
         let Some(first) = batch.items().first().copied() else { return batch };
         let messages = shared.get_or_insert_with(|| {
-            SharedMessages::new(Bundle::reopen(&batch, durability), &self.shared_memory)
+            SharedMessages::new(PackedBatch::reopen(&batch, durability), &self.shared_memory)
         });
         let is_same = batch.items().len() == messages.len()
             && batch
