@@ -94,9 +94,9 @@ impl DeadLetterMove {
 
 #[cfg(test)]
 mod tests {
-    use nexo_core::config::QueueConfig;
+    use nexo_core::config::{Fate, QueueConfig};
     use nexo_core::message::NewMessage;
-    use nexo_log::disk::MemoryDisk;
+    use nexo_log::disk::{CutMode, MemoryDisk};
     use nexo_types::{Millis, QueueName};
 
     use super::*;
@@ -104,6 +104,46 @@ mod tests {
     use crate::handle::decide_settle;
     use crate::options::BrokerOptions;
     use crate::request::{PopRequest, Settle};
+    use crate::shared::Confirm;
+
+    /// A message that died is a dead letter whenever the process ends, and a purge does not take it.
+    #[tokio::test]
+    async fn what_died_before_a_crash_is_moved_after_it() {
+        let disk = Arc::new(MemoryDisk::new());
+        let broker = Broker::open_on(disk.clone(), BrokerOptions::new("memory")).unwrap();
+        let queue = QueueName::new("q").unwrap();
+        let config = QueueConfig { on_expiry: Fate::DeadLetter, ..QueueConfig::default() };
+        broker.create_queue(&queue, config).await.unwrap();
+        broker.push(&queue, vec![NewMessage::new("rejected")]).await.unwrap();
+        let request = PopRequest { max: 1, wait: Millis::ZERO, visibility: None, bytes_max: None };
+        let held = broker.pop(&queue, request).await.unwrap();
+        let held = [(held[0].offset, held[0].attempt)];
+        let cell = broker.shared.catalog.get(&queue).unwrap();
+        // Nobody moves dead letters meanwhile.
+        let stopped = cell.dead_lettering.lock();
+        broker
+            .push(&queue, vec![NewMessage { ttl: Some(Millis(50)), ..NewMessage::new("expired") }])
+            .await
+            .unwrap();
+        broker.queue(&queue).unwrap().settle(&held, Settle::Reject).unwrap();
+        while cell.state.lock().queue.deaths().len() < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        broker.purge(&queue).await.unwrap();
+        assert_eq!(cell.state.lock().queue.deaths().len(), 2, "what died is not purged");
+        broker.push(&queue, vec![NewMessage::new("synced")]).await.unwrap();
+        let crashed = disk.after_power_cut(CutMode::Drop, 0);
+        drop(stopped);
+        broker.shutdown().await;
+        let broker = Broker::open_on(Arc::new(crashed), BrokerOptions::new("memory")).unwrap();
+        let cell = broker.shared.catalog.get(&queue).unwrap();
+        let dead = QueueName::new("q_dlq").unwrap();
+        while broker.queue(&dead).map_or(0, |dead| dead.counts().0) < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        assert_eq!((cell.state.lock().queue.len(), broker.queue(&dead).unwrap().counts().0), (1, 2));
+        broker.shutdown().await;
+    }
 
     /// Another one took these dead letters along and found no room; by now there is some.
     #[tokio::test]
@@ -120,7 +160,9 @@ mod tests {
         let held = [(held[0].offset, held[0].attempt)];
         let deaths = {
             let mut state = cell.state.lock();
-            decide_settle(&mut state.queue, shared.clock.now(), &held, Settle::Reject).0.deaths
+            let plan = decide_settle(&state.queue, shared.clock.now(), &held, Settle::Reject).0;
+            shared.commit_verdict(&mut state, &plan.records, plan.durable, Confirm::Lazily).unwrap();
+            plan.deaths
         };
         assert_eq!(deaths.len(), 1);
         let (send, done) = oneshot::channel();

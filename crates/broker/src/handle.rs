@@ -16,7 +16,7 @@ use crate::broker::Broker;
 use crate::dead_letter_move::DeadLetterMove;
 use crate::error::{PushError, QueueError};
 use crate::flow::{Evenness, Pacing};
-use crate::messages::{PushRound, settle_patience};
+use crate::messages::PushRound;
 use crate::owed::SocketState;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::{SessionId, Settle};
@@ -80,7 +80,7 @@ impl Untaken {
 /// What somebody's word about messages it holds comes to, and how many are acknowledged by it: what is said a second time
 /// counts once.
 pub(crate) fn decide_settle(
-    queue: &mut Queue,
+    queue: &Queue,
     now: Timestamp,
     held: &[(Offset, u32)],
     what: Settle,
@@ -557,10 +557,9 @@ impl QueueHandle {
         confirm: Confirm,
     ) -> Result<(Written, Vec<Death>, Urgency), QueueError> {
         let (written, deaths, urgency, acked) = self.shared.with(&self.cell, |state, now| {
-            let (plan, acked) = decide_settle(&mut state.queue, now, held, what);
+            let (plan, acked) = decide_settle(&state.queue, now, held, what);
             let ReturnPlan { records, durable, deaths } = plan;
-            let written =
-                self.shared.commit_verdict(state, &records, durable, confirm, settle_patience(&deaths));
+            let written = self.shared.commit_verdict(state, &records, durable, confirm);
             // Whoever could not settle gets no more: what it holds must stay bounded.
             if let Some((consumer, credit)) = credit.filter(|_| written.is_ok()) {
                 state.queue.add_credit(consumer, credit);
@@ -572,10 +571,7 @@ impl QueueHandle {
                 self.shared.count(self.protocol, |traffic| traffic.acked(acked));
                 Ok((written.unwrap_or(Written::NOTHING), deaths, urgency))
             }
-            Err(error) => {
-                self.shared.dead_letter_soon(&self.cell, deaths);
-                Err(self.shared.refused_for(&self.cell.name, &error))
-            }
+            Err(error) => Err(self.shared.refused_for(&self.cell.name, &error)),
         }
     }
 

@@ -361,9 +361,7 @@ impl Broker {
             };
             let part: Vec<(Offset, u32)> = receipts.iter().map(held).collect();
             let (verdict, deaths) = decide(state, now, &part);
-            let patience = settle_patience(&deaths);
-            let committed =
-                self.shared.commit_verdict(state, &verdict.records, verdict.durable, confirm, patience);
+            let committed = self.shared.commit_verdict(state, &verdict.records, verdict.durable, confirm);
             (verdict.answers, deaths, committed, self.shared.urgency(state, confirm))
         });
         let Ok((answers, deaths, written, urgency)) = done else {
@@ -373,7 +371,6 @@ impl Broker {
             Ok(written) => written,
             Err(AppendError::Busy) => return None,
             Err(error) => {
-                self.shared.dead_letter_soon(&cell, deaths);
                 let reason = self.shared.refused(&error).to_string();
                 let failed =
                     receipts.iter().map(|_| Err(SettleError::Unavailable { reason: reason.clone() }));
@@ -540,13 +537,14 @@ impl Shared {
         if is_shared && self.log.is_oversize(bytes) { tokio::task::block_in_place(work) } else { work() }
     }
 
+    /// Writes down, if need be, and applies what was decided of leased or ready messages. Nobody waits for the disk under the
+    /// queue's lock: where the log has no room, nothing has changed.
     pub(crate) fn commit_verdict(
         &self,
         state: &mut CellState,
         records: &[Record],
         durable: bool,
         confirm: Confirm,
-        patience: Patience,
     ) -> Result<Option<Written>, AppendError> {
         if records.is_empty() {
             return Ok(None);
@@ -558,7 +556,7 @@ impl Shared {
             return Ok(None);
         }
         let urgency = self.urgency(state, confirm);
-        Ok(Some(self.commit(state, records, urgency, Claim::Reserved, patience)?.0))
+        Ok(Some(self.commit(state, records, urgency, Claim::Reserved, Patience::RefuseLast)?.0))
     }
 
     /// Moves dead messages on a worker.
@@ -574,11 +572,12 @@ impl Shared {
     pub(crate) fn end_sessions(self: &Arc<Self>, cell: &Arc<QueueCell>) {
         let ended = self.with(cell, |state, now| {
             let plan = state.queue.decide_session_end(now);
-            let (records, patience) = (&plan.records, Patience::Wait);
-            if let Err(error) = self.commit_verdict(state, records, plan.durable, Confirm::Lazily, patience) {
+            let committed = self.commit(state, &plan.records, Urgency::Lazy, Claim::Reserved, Patience::Wait);
+            if let Err(error) = committed {
                 tracing::warn!(queue = %cell.name, %error, "messages of ended connections cannot be returned now");
             }
-            plan.deaths
+            // Those too that had died before.
+            state.queue.deaths()
         });
         if let Ok(deaths) = ended {
             self.dead_letter_soon(cell, deaths);
@@ -609,12 +608,6 @@ impl Shared {
             .await
             .map_err(|_| QueueError::Unavailable { reason: "the broker is stopping".into() })
     }
-}
-
-/// Whether a settlement may wait for the disk under its queue's lock. Where it has marked messages as dead it must not be
-/// decided a second time.
-pub(crate) const fn settle_patience(deaths: &[Death]) -> Patience {
-    if deaths.is_empty() { Patience::RefuseLast } else { Patience::Wait }
 }
 
 fn terms(visibility: Option<Millis>) -> Result<Terms, PopError> {

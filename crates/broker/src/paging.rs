@@ -169,8 +169,8 @@ impl Shared {
         let _ = self.with(cell, |state, now| {
             if mailbox.fill(number, messages) && settles {
                 let verdict = state.queue.decide_ack(now, &cold);
-                let (records, patience) = (&verdict.records, Patience::RefuseLast);
-                if let Err(error) = self.commit_verdict(state, records, verdict.durable, Confirm::Lazily, patience) {
+                let committed = self.commit_verdict(state, &verdict.records, verdict.durable, Confirm::Lazily);
+                if let Err(error) = committed {
                     tracing::debug!(queue = %cell.name, %error, "messages that were delivered leave the queue later");
                     state.unsettled.keep(&cold, Settle::Ack, None);
                     self.maintenance.note_stuck(cell);
@@ -182,8 +182,7 @@ impl Shared {
             state.queue.give_back_credit(mailbox.consumer(), credit as u32);
             self.settle_damaged(state, now, read.damaged);
             let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(read.retry_after));
-            let (records, patience) = (&plan.records, Patience::RefuseLast);
-            if let Err(error) = self.commit_verdict(state, records, plan.durable, Confirm::Lazily, patience) {
+            if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily) {
                 tracing::debug!(queue = %cell.name, %error, "messages that cannot be read come back later");
                 state.unsettled.keep(&back, Settle::Undelivered, None);
                 self.maintenance.note_stuck(cell);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nexo_core::batch::LaneSpan;
 use nexo_core::config::SyncMode;
-use nexo_core::queue::{Applied, Death, Handed, Outgoing, PageRequest};
+use nexo_core::queue::{Applied, Death, DuePlan, Handed, Outgoing, PageRequest};
 use nexo_core::record::Record;
 use nexo_core::shared_messages::{SharedMemory, SharedMessages};
 use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Patience, Span, Urgency};
@@ -445,30 +445,21 @@ impl Shared {
         aftermath: &mut Aftermath,
         deliveries: &mut Deliveries,
     ) -> Result<bool, AppendError> {
+        let advancing = state.queue.advance_time(now, BATCH);
         let due = state.queue.decide_due(now, BATCH);
-        let mut more = due.more;
-        // Before anything can fail: they are marked, and must be moved.
-        aftermath.deaths.extend(due.deaths);
-        if let Err(error) = self.commit_if(state, &due.records, due.durable) {
-            state.queue.undo_due(&due.records);
-            return Err(error);
-        }
-        if self.stopping.load(Ordering::Relaxed) || due.advancing {
+        let mut more = due.more || advancing;
+        self.commit_due(state, due, aftermath)?;
+        if self.stopping.load(Ordering::Relaxed) || advancing {
             return Ok(more);
         }
         let Some(dispatch) = state.queue.decide_dispatch(now, BATCH) else {
             // What nobody took although it was only for those who wait.
             let gone = state.queue.decide_ttl_zero(now);
-            if let Err(error) = self.commit_if(state, &gone.records, gone.durable) {
-                state.queue.undo_due(&gone.records);
-                return Err(error);
-            }
-            aftermath.deaths.extend(gone.deaths);
+            self.commit_due(state, gone, aftermath)?;
             // Only what nobody takes can be too much.
-            let (overflow, deaths) = state.queue.decide_overflow(now);
-            more |= overflow.is_some() || !deaths.is_empty();
-            aftermath.deaths.extend(deaths);
-            self.commit_if(state, overflow.as_slice(), true)?;
+            let overflow = state.queue.decide_overflow(now);
+            more |= overflow.more;
+            self.commit_due(state, overflow, aftermath)?;
             return Ok(more);
         };
         let mut is_unwritten = false;
@@ -511,17 +502,15 @@ impl Shared {
         let _ = self.commit(state, &records, Urgency::Lazy, Claim::Normal, Patience::RefuseLast);
     }
 
-    fn commit_if(&self, state: &mut CellState, records: &[Record], durable: bool) -> Result<(), AppendError> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        if durable {
-            self.commit(state, records, Urgency::Lazy, Claim::Reserved, Patience::RefuseLast)?;
-        } else {
-            for record in records {
-                self.apply_unwritten(state, record);
-            }
-        }
+    /// Writes down and applies what a queue decided by itself. If there is no room, it decides the same again later.
+    fn commit_due(
+        &self,
+        state: &mut CellState,
+        due: DuePlan,
+        aftermath: &mut Aftermath,
+    ) -> Result<(), AppendError> {
+        self.commit_verdict(state, &due.records, due.durable, Confirm::Lazily)?;
+        aftermath.deaths.extend(due.deaths);
         Ok(())
     }
 

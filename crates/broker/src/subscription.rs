@@ -6,7 +6,7 @@ use std::time::Duration;
 use nexo_core::message::{PropertyFormat, StoredMessage};
 use nexo_core::queue::{Allowance, Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
-use nexo_log::{AppendError, Claim, Patience, Urgency};
+use nexo_log::AppendError;
 use nexo_types::{ConsumerId, Offset, Timestamp, limits};
 
 use crate::delivery::Delivery;
@@ -16,7 +16,7 @@ use crate::mailbox::{Mailbox, charged};
 use crate::owed::SocketState;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
-use crate::shared::Shared;
+use crate::shared::{Confirm, Shared};
 use crate::traffic::Protocol;
 use crate::workers::Work;
 
@@ -348,16 +348,7 @@ impl Subscription {
         durable: bool,
         (held, what): (&[(Offset, u32)], Settle),
     ) {
-        if records.is_empty() {
-            return;
-        }
-        if !durable {
-            for record in records {
-                self.shared.apply_unwritten(state, record);
-            }
-        } else if let Err(error) =
-            self.shared.commit(state, records, Urgency::Lazy, Claim::Reserved, Patience::RefuseLast)
-        {
+        if let Err(error) = self.shared.commit_verdict(state, records, durable, Confirm::Lazily) {
             // They stay leased until there is room; a lease of a connection has no end of its own.
             let (queue, messages) = (&self.cell.name, held.len());
             if error == AppendError::Busy {

@@ -102,6 +102,7 @@ impl Unread {
             | Record::Messages(_)
             | Record::Lease { .. }
             | Record::Extend { .. }
+            | Record::Die { .. }
             | Record::Return { .. }
             | Record::Reserve { .. } => return,
         }

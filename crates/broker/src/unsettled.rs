@@ -10,7 +10,6 @@ use nexo_types::Offset;
 
 use crate::error::QueueError;
 use crate::handle::{SETTLE_SLICE, decide_settle};
-use crate::messages::settle_patience;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
 use crate::shared::{Confirm, Shared};
@@ -55,14 +54,8 @@ impl Shared {
     /// Settles one slice, and says whether more is left.
     fn settle_slice_again(&self, state: &mut CellState) -> Result<bool, AppendError> {
         let Some((held, what, protocol)) = state.unsettled.0.pop_front() else { return Ok(false) };
-        let (decided, acked) = decide_settle(&mut state.queue, self.clock.now(), &held, what);
-        if let Err(error) = self.commit_verdict(
-            state,
-            &decided.records,
-            decided.durable,
-            Confirm::Lazily,
-            settle_patience(&decided.deaths),
-        ) {
+        let (decided, acked) = decide_settle(&state.queue, self.clock.now(), &held, what);
+        if let Err(error) = self.commit_verdict(state, &decided.records, decided.durable, Confirm::Lazily) {
             state.unsettled.0.push_front((held, what, protocol));
             return Err(error);
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use common::*;
 use nexo_broker::{Broker, BrokerOptions, Delivery, NewMessage, PopRequest, QueueConfig, Redrive};
+use nexo_core::queue::{MessageState, Stage};
 use nexo_log::disk::{CutMode, FaultyDisk};
 use nexo_types::{DedupId, Millis, Offset, Priority, QueueName};
 
@@ -201,8 +202,19 @@ async fn contents(broker: &Broker) -> BTreeMap<String, Vec<(QueueName, u32)>> {
     found
 }
 
+fn has_dying(broker: &Broker) -> bool {
+    let queues = broker.list_queues(&nexo_broker::ListRequest { limit: 100, ..Default::default() });
+    let outlines = queues.iter().filter_map(|queue| broker.outline(&queue.name).ok());
+    let is_dying = |message: &MessageState| {
+        matches!(message.stage, Stage::Dying(_) | Stage::Leased { dying: Some(_), .. })
+    };
+    outlines.into_iter().any(|outline| outline.messages.values().any(is_dying))
+}
+
 async fn check(told: &Told, disk: FaultyDisk, what: &str) {
     let broker = Broker::open_on(Arc::new(disk), options()).unwrap_or_else(|error| panic!("{what}: {error}"));
+    // What had died before the cut is moved now; somebody who looks meanwhile sees it in neither queue.
+    eventually("dead letters move", || !has_dying(&broker)).await;
     let found = contents(&broker).await;
     for queue in told.queues.difference(&told.deleted) {
         assert!(broker.queue_stats(queue).is_ok(), "{what}: queue '{queue}' was lost");

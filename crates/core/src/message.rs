@@ -370,7 +370,7 @@ impl DeathReason {
         }
     }
 
-    const fn code(self) -> u8 {
+    pub(crate) const fn code(self) -> u8 {
         match self {
             Self::MaxAttempts => 0,
             Self::Expired => 1,
@@ -379,7 +379,7 @@ impl DeathReason {
         }
     }
 
-    const fn from_code(code: u8) -> Result<Self, WireError> {
+    pub(crate) const fn from_code(code: u8) -> Result<Self, WireError> {
         match code {
             0 => Ok(Self::MaxAttempts),
             1 => Ok(Self::Expired),

@@ -70,6 +70,15 @@ pub enum Record {
         /// When it was decided, in the broker's time.
         at: Timestamp,
     },
+    /// Messages may not be delivered again. They stay, apart from the others, until they are dead-lettered or dropped.
+    Die {
+        /// The messages, by lane. They were ready or leased.
+        picks: Vec<Pick>,
+        /// Why they may not be delivered again.
+        reason: DeathReason,
+        /// When it was decided, in the broker's time.
+        at: Timestamp,
+    },
     /// Leased messages came back to their place.
     Return {
         /// The messages, by offset.
@@ -205,10 +214,13 @@ impl Record {
                 out.u8(6);
                 out.u64(at.0);
                 out.u8(why.code());
-                out.u64(picks.len() as u64);
-                for pick in picks {
-                    pick.encode(&mut out);
-                }
+                Pick::encode_all(picks, &mut out);
+            }
+            Self::Die { picks, reason, at } => {
+                out.u8(11);
+                out.u64(at.0);
+                out.u8(reason.code());
+                Pick::encode_all(picks, &mut out);
             }
             Self::Return { offsets, ready_at, attempt, at } => {
                 out.u8(7);
@@ -278,11 +290,7 @@ impl Record {
             },
             6 => {
                 let why = Leave::from_code(input.u8()?)?;
-                let mut picks = Vec::new();
-                for _ in 0..input.u64()? {
-                    picks.push(Pick::decode(&mut input)?);
-                }
-                Self::Drop { at, why, picks }
+                Self::Drop { at, why, picks: Pick::decode_all(&mut input)? }
             }
             7 => Self::Return {
                 at,
@@ -292,6 +300,10 @@ impl Record {
             },
             8 => Self::Purge { at, before: Offset(input.u64()?) },
             10 => Self::Clear { at, before: Offset(input.u64()?) },
+            11 => {
+                let reason = DeathReason::from_code(input.u8()?)?;
+                Self::Die { at, reason, picks: Pick::decode_all(&mut input)? }
+            }
             value => return Err(WireError::Unknown { what: "kind of record", value }),
         };
         input.finish()?;
@@ -307,6 +319,15 @@ impl Pick {
 
     fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(Self { lane: Priority(input.u8()?), offsets: OffsetSet::decode(input)? })
+    }
+
+    fn encode_all(picks: &[Self], out: &mut Writer) {
+        out.u64(picks.len() as u64);
+        picks.iter().for_each(|pick| pick.encode(out));
+    }
+
+    fn decode_all(input: &mut Reader<'_>) -> Result<Vec<Self>, WireError> {
+        (0..input.u64()?).map(|_| Self::decode(input)).collect()
     }
 }
 
@@ -387,7 +408,8 @@ mod tests {
             },
             Record::Extend { offsets: offsets.clone(), until: Timestamp(77), at },
             Record::Settle { offsets: offsets.clone(), why: Leave::DeadLettered, at },
-            Record::Drop { picks: vec![pick], why: Leave::Expired, at },
+            Record::Drop { picks: vec![pick.clone()], why: Leave::Expired, at },
+            Record::Die { picks: vec![pick], reason: DeathReason::Overflow, at },
             Record::Return { offsets, ready_at: Timestamp(5), attempt: AttemptCount::Undo, at },
             Record::Purge { before: Offset(8), at },
             Record::Clear { before: Offset(8), at },

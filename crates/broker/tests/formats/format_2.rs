@@ -161,7 +161,7 @@ fn check_stages(broker: &Broker, round: &str, queue: &QueueName) {
             let stage = match state.stage {
                 Stage::Ready => "ready",
                 Stage::Delayed(at) if near(at, crate::story::AGES) => "far away",
-                Stage::Leased { until: Some(until), phase: LeasePhase::Done }
+                Stage::Leased { until: Some(until), phase: LeasePhase::Done, dying: None }
                     if near(until, limits::VISIBILITY_MAX) =>
                 {
                     "leased"

@@ -144,6 +144,7 @@ impl Queue {
                 }
             }
             Record::Drop { picks, why, at } => self.apply_drop(picks, *why, *at)?,
+            Record::Die { picks, reason, at } => self.apply_death(picks, *reason, *at)?,
             Record::Return { offsets, ready_at, attempt, at } => {
                 for offset in offsets.iter() {
                     self.apply_return(offset, *ready_at, *attempt, *at);
@@ -329,6 +330,28 @@ impl Queue {
         Ok(())
     }
 
+    /// Messages are not delivered any more: one that is leased stays where it is, one that is ready is put aside.
+    fn apply_death(&mut self, picks: &[Pick], reason: DeathReason, at: Timestamp) -> Result<(), NeedsPage> {
+        for pick in picks {
+            for offset in pick.offsets.iter() {
+                if self.leased.contains(offset) {
+                    self.touch(offset);
+                    self.leased.update(offset, |lease| lease.dying = Some(reason));
+                } else if let Some(entry) = self.take_ready(pick.lane, offset, at)? {
+                    self.put_aside(entry, reason);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A loose message waits to be dead-lettered.
+    pub(super) fn put_aside(&mut self, entry: MessageEntry, reason: DeathReason) {
+        self.count(&entry);
+        self.dying_bytes += u64::from(entry.stored_bytes);
+        self.dying.insert(entry.offset, (entry, reason));
+    }
+
     fn apply_return(&mut self, offset: Offset, ready_at: Timestamp, attempt: AttemptCount, at: Timestamp) {
         self.touch(offset);
         let Some(lease) = self.leased.remove(offset) else { return };
@@ -379,6 +402,7 @@ impl Queue {
         self.tenants = Tenants::default();
         self.loose_bytes = 0;
         self.leased_bytes = 0;
+        self.dying_bytes = 0;
         self.loose_cached_bytes = 0;
         self.loose_warm = 0;
         removed
@@ -468,6 +492,7 @@ impl Queue {
             return None;
         }
         let (entry, _) = self.dying.remove(&offset)?;
+        self.dying_bytes -= u64::from(entry.stored_bytes);
         self.uncount(&entry);
         Some(entry)
     }

@@ -11,7 +11,6 @@
 //! costs one look at the chunk.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Bound;
 
 use nexo_types::{Offset, Timestamp};
 
@@ -192,31 +191,23 @@ impl<V: Scheduled> DeadlineMap<V> {
         self.by_deadline.first().map(|(earliest, _)| *earliest)
     }
 
-    /// What is due by `now`, at most `max`, in no order. The items stay, and are found again.
-    pub(super) fn due(&mut self, now: Timestamp, max: usize) -> Vec<Offset> {
-        let mut found = Vec::new();
-        let mut from = Bound::Unbounded;
-        let until = Bound::Included((now, Offset(u64::MAX)));
-        while found.len() < max
-            && let Some(place) = self.by_deadline.range((from, until)).next().copied()
-            && let Some(index) = self.chunk_of(place.1)
+    /// What is due by `now`, at most `max`, in no order.
+    pub(super) fn due(&self, now: Timestamp, max: usize) -> Vec<Offset> {
+        let places = self.by_deadline.range(..=(now, Offset(u64::MAX)));
+        let chunks = places.filter_map(|(_, start)| self.chunks.get(self.chunk_of(*start)?));
+        let due = chunks.flat_map(|chunk| &chunk.items).filter(|item| item.deadline() <= now);
+        due.take(max).map(Scheduled::offset).collect()
+    }
+
+    /// Corrects [`Self::earliest`], until it is after `now` or something is due.
+    pub(super) fn tighten(&mut self, now: Timestamp) {
+        while let Some((_, start)) = self.by_deadline.first().filter(|(earliest, _)| *earliest <= now)
+            && let Some(index) = self.chunk_of(*start)
+            && let earliest = self.chunks[index].items.iter().map(V::deadline).min().unwrap_or(Timestamp::MAX)
+            && earliest > now
         {
-            from = Bound::Excluded(place);
-            let before = found.len();
-            let mut earliest = Timestamp::MAX;
-            for item in &self.chunks[index].items {
-                let deadline = item.deadline();
-                if deadline > now {
-                    earliest = earliest.min(deadline);
-                } else if found.len() < max {
-                    found.push(item.offset());
-                }
-            }
-            if found.len() == before {
-                self.set_earliest(index, earliest);
-            }
+            self.set_earliest(index, earliest);
         }
-        found
     }
 
     /// Takes out some of what is due by `now`, at most `max`, by offset. Nothing: nothing is due.
@@ -570,12 +561,9 @@ mod tests {
                         assert!(self.model[&offset.0].deadline <= now, "{offset} is not due at {now}");
                     }
                     assert_eq!(found.iter().collect::<BTreeSet<_>>().len(), found.len(), "none twice");
-                    if max > 0 && found.is_empty() {
-                        assert!(
-                            self.map.earliest().is_none_or(|earliest| earliest.0 > now),
-                            "a look corrects"
-                        );
-                    }
+                    self.map.tighten(Timestamp(now));
+                    let is_late = self.map.earliest().is_some_and(|earliest| earliest.0 <= now);
+                    assert_eq!(is_late, self.due(now) > 0, "it is right when it has been corrected");
                 }
                 Op::Take(now, max) => {
                     let due = self.due(now);
@@ -670,7 +658,10 @@ mod tests {
         pair.remove(1);
         assert_eq!(pair.map.earliest(), Some(Timestamp(10)), "not looked for when it is removed");
         assert_eq!(pair.map.due(Timestamp(10), 9), []);
+        pair.map.tighten(Timestamp(10));
         assert_eq!(pair.map.earliest(), Some(Timestamp(20)));
+        pair.map.tighten(Timestamp(30));
+        assert_eq!(pair.map.earliest(), Some(Timestamp(20)), "something is due");
         assert_eq!(pair.map.due(Timestamp(20), 9), [Offset(2)]);
         assert_eq!(pair.map.due(Timestamp(20), 9), [Offset(2)], "a look takes nothing out");
     }

@@ -1,4 +1,6 @@
-//! Deciding what time does: delays end, leases end, lives end. Nothing is swept; each has its deadline.
+//! What time does: delays end, leases end, lives end. Nothing is swept; each has its deadline.
+//!
+//! What needs no record, because the moment is in the message, happens in [`Queue::advance_time`]. The rest is decided.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,7 +14,7 @@ use super::push::into_picks;
 use super::settle::{Death, ReturnCause};
 use crate::config::{Fate, RateLimit};
 use crate::message::DeathReason;
-use crate::record::{Leave, Record};
+use crate::record::Record;
 
 /// What time has brought, not yet applied.
 #[derive(Debug, Default)]
@@ -21,69 +23,82 @@ pub struct DuePlan {
     pub records: Vec<Record>,
     /// Whether any of the messages must survive a restart.
     pub durable: bool,
-    /// Those that are to be moved to the dead-letter queue.
+    /// Those that are to be dead-lettered once the records are applied.
     pub deaths: Vec<Death>,
     /// Whether there is more to do at this moment.
     pub more: bool,
-    /// Whether messages whose time has come have not all taken their places: nobody may be served before that.
-    pub advancing: bool,
 }
 
 impl Queue {
-    /// Decides what has become due by `now`, for at most `max` messages of each kind.
-    pub fn decide_due(&mut self, now: Timestamp, max: usize) -> DuePlan {
+    /// Time passes. Messages whose delays have ended take their places, deduplication ids whose windows have ended are
+    /// forgotten, and ends of life are noted for [`Self::decide_due`], at most some multiple of `max`. Says whether messages
+    /// have not all taken their places: nobody may be served before that, since one of them may be the most urgent.
+    pub fn advance_time(&mut self, now: Timestamp, max: usize) -> bool {
         self.forget_dedup(now, max * 4);
-        // Nobody may be served before all whose time has come have taken their places: one of them may be the most
-        // urgent. That needs no record and is quick, so its bound is larger.
+        self.leased.tighten(now);
+        // It is quick, so its bound is larger.
         let advance_max = max * 16;
         let advancing = self.advance(now, advance_max) == advance_max;
-        let mut more = advancing;
-        let ended = self.ended_leases(now, max);
-        more |= ended.len() == max;
+        // Then, since a life may end with the delay.
+        self.note_expired(now, max);
+        advancing
+    }
+
+    /// Decides what has become due by `now`, for at most `max` messages of each kind.
+    #[must_use]
+    pub fn decide_due(&self, now: Timestamp, max: usize) -> DuePlan {
+        let mut ended = self.leased.due(now, max);
+        ended.sort_unstable();
+        let mut more = ended.len() == max;
         let returns = self.plan_return(now, ended, ReturnCause::LeaseEnd);
-        let expired = self.expired(now, max);
+        let expired: Vec<_> = self.still_ready(&self.expired).take(max).collect();
         more |= expired.len() == max;
-        let mut plan = DuePlan {
-            records: returns.records,
-            durable: returns.durable,
-            deaths: returns.deaths,
-            more,
-            advancing,
-        };
-        self.plan_expiry(now, expired, &mut plan);
+        let mut plan =
+            DuePlan { records: returns.records, durable: returns.durable, deaths: returns.deaths, more };
+        self.plan_end(now, expired, self.config.on_expiry, DeathReason::Expired, &mut plan);
         plan
     }
 
     /// Decides that messages whose life is nothing go, because nobody who waited took them.
-    pub fn decide_ttl_zero(&mut self, now: Timestamp) -> DuePlan {
+    #[must_use]
+    pub fn decide_ttl_zero(&self, now: Timestamp) -> DuePlan {
         let mut plan = DuePlan::default();
-        if self.ttl_zero.is_empty() {
-            return plan;
-        }
-        let mut gone = std::mem::take(&mut self.ttl_zero);
-        gone.retain(|(lane, offset)| self.is_ready_here(*lane, *offset));
-        self.plan_expiry(now, gone, &mut plan);
+        let gone = self.still_ready(&self.ttl_zero).collect();
+        self.plan_end(now, gone, self.config.on_expiry, DeathReason::Expired, &mut plan);
         plan
     }
 
-    fn plan_expiry(&mut self, now: Timestamp, expired: Vec<(Priority, Offset)>, plan: &mut DuePlan) {
-        if expired.is_empty() {
+    /// Ready messages are not delivered any more.
+    pub(super) fn plan_end(
+        &self,
+        now: Timestamp,
+        gone: Vec<(Priority, Offset)>,
+        fate: Fate,
+        reason: DeathReason,
+        plan: &mut DuePlan,
+    ) {
+        if gone.is_empty() {
             return;
         }
-        if self.config.on_expiry == Fate::DeadLetter {
-            let deaths = expired.into_iter();
-            plan.deaths.extend(
-                deaths.filter_map(|(lane, offset)| self.mark_dying(lane, offset, DeathReason::Expired)),
-            );
+        plan.durable |= gone.iter().any(|(lane, offset)| self.is_durable_ready(*lane, *offset));
+        if fate == Fate::DeadLetter {
+            plan.deaths.extend(gone.iter().map(|(_, offset)| Death { offset: *offset, reason }));
+            plan.records.push(Record::Die { picks: into_picks(gone), reason, at: now });
         } else {
-            plan.durable |= expired.iter().any(|(lane, offset)| self.is_durable_ready(*lane, *offset));
-            plan.records.push(Record::Drop { picks: into_picks(expired), why: Leave::Expired, at: now });
+            plan.records.push(Record::Drop { picks: into_picks(gone), why: reason.into(), at: now });
         }
     }
 
+    fn still_ready<'a>(
+        &'a self,
+        noted: &'a [(Priority, Offset)],
+    ) -> impl Iterator<Item = (Priority, Offset)> + 'a {
+        noted.iter().copied().filter(|(lane, offset)| self.is_ready_here(*lane, *offset))
+    }
+
     /// When this queue next needs attention without being asked, if ever.
-    pub fn next_deadline(&mut self, now: Timestamp) -> Option<Timestamp> {
-        self.drop_stale_deadlines();
+    #[must_use]
+    pub fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
         // These may be too early: then nothing is found, and the next moment is the right one.
         let lease = self.leased.earliest();
         let delay = self.delayed.earliest();
@@ -113,52 +128,33 @@ impl Queue {
         moved
     }
 
-    /// They stay leased until a record says otherwise, and are found again if none could be written.
-    fn ended_leases(&mut self, now: Timestamp, max: usize) -> Vec<Offset> {
-        if self.leased.is_empty() {
-            return Vec::new();
+    /// Notes whose life has ended by `now`, until `max` are noted. Forgets those that have moved on, so that their deadlines
+    /// neither wake anybody nor pile up.
+    fn note_expired(&mut self, now: Timestamp, max: usize) {
+        if self.expiries.len() as u64 > 2 * (self.lanes.resident_len() + self.returned.len() as u64) + 64 {
+            self.rebuild_expiries();
         }
-        let mut ended = self.leased.due(now, max);
-        ended.sort_unstable();
-        ended
-    }
-
-    /// If records about messages that have expired could not be written down, these must come up again.
-    pub fn undo_due(&mut self, records: &[Record]) {
-        for record in records {
-            let Record::Drop { picks, why: Leave::Expired, .. } = record else { continue };
-            for pick in picks {
-                for offset in pick.offsets.iter() {
-                    self.watch_again(pick.lane, offset);
-                }
+        let (expired, ttl_zero) = (std::mem::take(&mut self.expired), std::mem::take(&mut self.ttl_zero));
+        self.expired = self.retain_ready(expired);
+        self.ttl_zero = self.retain_ready(ttl_zero);
+        while let Some(Reverse((at, lane, offset))) = self.expiries.peek().copied() {
+            let is_ready = self.is_ready_here(lane, offset);
+            if is_ready && (at > now || self.expired.len() >= max) {
+                break;
             }
-        }
-    }
-
-    fn watch_again(&mut self, lane: Priority, offset: Offset) {
-        let returned = self.returned.get(lane, offset).map(CompactEntry::entry);
-        let found = returned.or_else(|| self.lanes.get(lane, offset).map(Cow::Borrowed));
-        // Its bytes do not matter here.
-        let found = found.map(|entry| MessageEntry { payload: None, ..entry.into_owned() });
-        if let Some(entry) = found {
-            self.watch_expiry(&entry);
-        }
-    }
-
-    fn expired(&mut self, now: Timestamp, max: usize) -> Vec<(Priority, Offset)> {
-        let mut expired = Vec::new();
-        while expired.len() < max
-            && let Some(Reverse((at, lane, offset))) = self.expiries.peek().copied()
-            && at <= now
-        {
             self.expiries.pop();
-            if self.is_ready_here(lane, offset) {
-                expired.push((lane, offset));
+            if is_ready {
+                self.expired.push((lane, offset));
             }
         }
-        expired.sort_unstable();
-        expired.dedup();
-        expired
+        // A message that came back is in the heap once for each time it was ready.
+        self.expired.sort_unstable();
+        self.expired.dedup();
+    }
+
+    fn retain_ready(&self, mut noted: Vec<(Priority, Offset)>) -> Vec<(Priority, Offset)> {
+        noted.retain(|(lane, offset)| self.is_ready_here(*lane, *offset));
+        noted
     }
 
     fn is_ready_here(&self, lane: Priority, offset: Offset) -> bool {
@@ -170,20 +166,9 @@ impl Queue {
             || self.lanes.get(lane, offset).is_some_and(MessageEntry::is_durable)
     }
 
-    /// Deadlines of messages that have moved on must not wake anybody, nor pile up.
-    fn drop_stale_deadlines(&mut self) {
-        while let Some(Reverse((_, lane, offset))) = self.expiries.peek()
-            && !self.is_ready_here(*lane, *offset)
-        {
-            self.expiries.pop();
-        }
-        if self.expiries.len() as u64 > 2 * (self.lanes.resident_len() + self.returned.len() as u64) + 64 {
-            self.rebuild_expiries();
-        }
-    }
-
     fn rebuild_expiries(&mut self) {
         self.expiries.clear();
+        self.expired.clear();
         self.ttl_zero.clear();
         let returned = self.returned.iter().map(CompactEntry::entry);
         for entry in returned.chain(self.lanes.resident().map(Cow::Borrowed)) {
@@ -215,6 +200,10 @@ mod tests {
         queue
     }
 
+    fn advance(queue: &mut Queue, now: Timestamp) {
+        while queue.advance_time(now, 100) {}
+    }
+
     #[test]
     fn ended_leases_come_up_again_if_nothing_could_be_written() {
         let mut queue = with(&vec![NewMessage::new("x"); 20]);
@@ -225,7 +214,6 @@ mod tests {
         let later = NOW.plus(Millis(100));
         assert!(queue.decide_due(Timestamp(later.0 - 1), 100).records.is_empty());
         let first = queue.decide_due(later, 100).records;
-        queue.undo_due(&first);
         let second = queue.decide_due(later, 100).records;
         assert_eq!(first, second, "the same leases have ended");
         for record in &second {
@@ -240,31 +228,43 @@ mod tests {
         let message = |ttl| NewMessage { ttl: Some(Millis(ttl)), ..NewMessage::new("x") };
         let delayed = NewMessage { delay: Millis(50), ..message(100) };
         let mut queue = with(&[message(100), message(5000), delayed, message(0)]);
-        while queue.decide_due(NOW.plus(Millis(60)), 100).more {}
+        advance(&mut queue, NOW.plus(Millis(60)));
         let later = NOW.plus(Millis(100));
+        advance(&mut queue, later);
         let first = queue.decide_due(later, 100).records;
         assert!(matches!(&first[..], [Record::Drop { picks, .. }] if picks[0].offsets.len() == 2));
-        assert!(queue.decide_due(later, 100).records.is_empty(), "each comes up once");
-        queue.undo_due(&first);
+        advance(&mut queue, later);
         assert_eq!(queue.decide_due(later, 100).records, first);
         let ttl_zero = queue.decide_ttl_zero(later).records;
         assert_eq!(ttl_zero.len(), 1);
-        queue.undo_due(&ttl_zero);
-        assert_eq!(queue.decide_ttl_zero(later).records, ttl_zero);
+        for record in first.iter().chain(&ttl_zero) {
+            queue.apply(Position::default(), record).unwrap();
+        }
+        advance(&mut queue, later);
+        assert!(
+            queue.decide_due(later, 100).records.is_empty()
+                && queue.decide_ttl_zero(later).records.is_empty()
+        );
+        assert_eq!(queue.next_deadline(later), Some(NOW.plus(Millis(5000))));
     }
 
     #[test]
-    fn an_ended_lease_that_could_not_be_written_leaves_expiries_alone() {
-        let mut queue = with(&vec![NewMessage { ttl: Some(Millis(5000)), ..NewMessage::new("x") }; 20]);
-        let terms = Terms { lease: LeaseTerms::For(Millis(100)), ..Terms::default() };
-        queue.add_consumer(ConsumerId(1), terms, 10);
-        let dispatch = queue.decide_dispatch(NOW, 100).unwrap();
-        queue.commit_dispatch(&dispatch).unwrap();
-        let watched = queue.expiries.len();
-        let records = queue.decide_due(NOW.plus(Millis(100)), 100).records;
-        assert!(!records.is_empty());
-        queue.undo_due(&records);
-        assert_eq!(queue.expiries.len(), watched, "they were not looked for among all messages");
+    fn a_few_at_a_time_expire_until_none_is_left() {
+        let mut queue = with(&vec![NewMessage { ttl: Some(Millis(100)), ..NewMessage::new("x") }; 5]);
+        let later = NOW.plus(Millis(100));
+        let mut rounds = 0;
+        loop {
+            queue.advance_time(later, 2);
+            let plan = queue.decide_due(later, 2);
+            for record in &plan.records {
+                queue.apply(Position::default(), record).unwrap();
+            }
+            rounds += 1;
+            if !plan.more {
+                break;
+            }
+        }
+        assert_eq!((rounds, queue.len()), (3, 0));
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
         queue.check_invariants();
         assert!(queue.memory_bytes() < packed, "{} of {packed} when memory is short", queue.memory_bytes());
         let later = NOW.plus(Millis(500));
-        while queue.decide_due(later, 1000).more {}
+        advance(&mut queue, later);
         assert_eq!(queue.counts().0, count as u64, "all are ready at once");
         queue.check_invariants();
     }
@@ -290,7 +290,7 @@ mod tests {
         let delayed = NewMessage { delay: Millis(500), ..NewMessage::new("x") };
         let transient = NewMessage { durability: crate::message::Durability::Transient, ..delayed.clone() };
         let mut queue = with(&[delayed.clone(), delayed, transient]);
-        while queue.decide_due(NOW.plus(Millis(500)), 100).more {}
+        advance(&mut queue, NOW.plus(Millis(500)));
         assert_eq!(queue.loose_warm, 2);
         queue.add_consumer(ConsumerId(1), Terms::default(), 1);
         queue.page_out(u64::MAX);
@@ -335,7 +335,7 @@ mod tests {
         let bound = 5000 * 64 + crate::queue::IN_USE_BYTES;
         assert!(queue.memory_bytes() < bound, "{} for delayed messages", queue.memory_bytes());
         let later = NOW.plus(Millis(500));
-        while queue.decide_due(later, 100).more {}
+        advance(&mut queue, later);
         assert_eq!(queue.counts().0, 5000, "all are ready at once");
         assert!(queue.memory_bytes() < bound, "{} for messages that are ready", queue.memory_bytes());
         queue.check_invariants();

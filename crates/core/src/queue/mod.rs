@@ -1,15 +1,16 @@
 //! One queue: a small state machine.
 //!
-//! It *decides* what happens (`decide_…`: looks, changes nothing that lasts, and gives back a [`Record`]) and it
-//! *applies* records ([`Queue::apply`]), which is the only way its durable state changes. Between the two,
-//! the broker writes the record to the log. Consumers, turns and rates are not durable and change directly.
+//! It *decides* what happens (`decide_…`: looks, changes nothing, and gives back [`Record`]s) and it *applies* records
+//! ([`Queue::apply`]), which is the only way its durable state changes. Between the two, the broker writes the records to
+//! the log. Time alone moves a message whose delay has ended ([`Queue::advance_time`]): the moment is in the message.
+//! Consumers, turns and rates are not durable and change directly; so [`Queue::decide_dispatch`] uses up credit.
 //!
 //! Where a message can be:
 //!
 //! - in `lanes`: ready, never delivered, in order of arrival; most of a long backlog is not in memory;
 //! - *loose*, each with an entry in memory: `returned` (ready, but not at the tail: it came back, its delay
 //!   ended, or it is the head of its group), `delayed`, `leased`, behind the head of its group, or `dying`
-//!   (found dead while it waited, about to be moved or dropped).
+//!   (it may not be delivered again, and waits to be dead-lettered or dropped).
 //!
 //! Read on in [`apply`], then in the file of each decision.
 
@@ -123,10 +124,14 @@ pub struct Queue {
     runs: Rare<Runs>,
     /// Where groups share the queue fairly: what each has in it.
     tenants: Tenants,
-    /// Found dead while they waited. Not durable: they die again after a restart.
+    /// Those that were ready when they died.
     dying: Rare<HashMap<Offset, (MessageEntry, DeathReason), FixedState>>,
+    /// Stored bytes of these.
+    dying_bytes: u64,
     /// Ends of life of ready messages in memory. May name some that have left.
     expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
+    /// Those that have ended, as far as [`Queue::advance_time`] has come. May name some that have left.
+    expired: Vec<(Priority, Offset)>,
     /// Ready messages in memory whose life is nothing. May name some that have left.
     ttl_zero: Vec<(Priority, Offset)>,
     dedup: Rare<Dedup>,
@@ -279,7 +284,9 @@ impl Queue {
             runs: Rare::default(),
             tenants: Tenants::default(),
             dying: Rare::default(),
+            dying_bytes: 0,
             expiries: BinaryHeap::new(),
+            expired: Vec::new(),
             ttl_zero: Vec::new(),
             dedup: Rare::default(),
             consumers,
@@ -455,9 +462,8 @@ impl Queue {
     /// What limits are about: messages that wait, and the bytes of their bodies. What is with a consumer, or about to be
     /// moved, does not count.
     fn load(&self) -> (u64, u64) {
-        let dying: u64 = self.dying.values().map(|(entry, _)| u64::from(entry.stored_bytes)).sum();
         let waiting = self.waiting();
-        let bytes = self.lanes.bytes() + self.loose_bytes - self.leased_bytes - dying;
+        let bytes = self.lanes.bytes() + self.loose_bytes - self.leased_bytes - self.dying_bytes;
         (waiting, bytes.saturating_sub(waiting * u64::from(MESSAGE_OVERHEAD_BYTES)))
     }
 
@@ -617,6 +623,8 @@ impl Queue {
         assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");
         let leased: u64 = self.leased.iter().map(|lease| u64::from(lease.entry.stored_bytes)).sum();
         assert_eq!(leased, self.leased_bytes, "bytes of leased messages are counted");
+        let dying: u64 = self.dying.values().map(|(entry, _)| u64::from(entry.stored_bytes)).sum();
+        assert_eq!(dying, self.dying_bytes, "bytes of dying messages are counted");
         let cached: u64 = self.loose().map(|entry| entry.cached_bytes()).sum();
         assert_eq!(cached, self.loose_cached_bytes, "cached bytes of loose messages are counted");
         let warm = self.loose().filter(|entry| entry.is_warm()).count() as u64;

@@ -8,6 +8,7 @@ use nexo_types::{DedupId, Offset, Priority, Timestamp};
 use super::compact::Delayed;
 use super::{Queue, Totals};
 use crate::config::QueueConfig;
+use crate::message::DeathReason;
 use crate::record::LeasePhase;
 
 /// All of a queue's durable state that others can see.
@@ -49,7 +50,11 @@ pub enum Stage {
         until: Option<Timestamp>,
         /// What it waits for.
         phase: LeasePhase,
+        /// Why it waits to be dead-lettered, if it does.
+        dying: Option<DeathReason>,
     },
+    /// It may not be delivered again, and waits to be dead-lettered.
+    Dying(DeathReason),
     /// Another message of its group is before it.
     Grouped,
 }
@@ -72,8 +77,8 @@ impl Queue {
         for entry in self.returned.iter() {
             add(&entry.entry(), Stage::Ready);
         }
-        for (entry, _) in self.dying.values() {
-            add(entry, Stage::Ready);
+        for (entry, reason) in self.dying.values() {
+            add(entry, Stage::Dying(*reason));
         }
         for Delayed(entry) in self.delayed.iter() {
             let entry = entry.entry();
@@ -81,7 +86,7 @@ impl Queue {
             add(&entry, if due <= now { Stage::Ready } else { Stage::Delayed(entry.ready_at) });
         }
         for lease in self.leased.iter() {
-            add(&lease.entry, Stage::Leased { until: lease.until(), phase: lease.phase });
+            add(&lease.entry, Stage::Leased { until: lease.until(), phase: lease.phase, dying: lease.dying });
         }
         for entry in self.groups.values().flatten() {
             add(entry, Stage::Grouped);

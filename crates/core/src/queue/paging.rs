@@ -219,7 +219,7 @@ impl Queue {
     ) -> Vec<(Offset, Timestamp, Position)> {
         let in_chunk = |chunk: &ChunkId| {
             let (start, end) = chunk.offsets();
-            self.loose_waiting_in(start, end).chain(self.leased_in(start, end).map(Cow::Borrowed))
+            self.loose_waiting_in(start, end).chain(self.held_in(start, end).map(Cow::Borrowed))
         };
         found_in(segment, chunks.iter().flat_map(in_chunk))
     }

@@ -8,11 +8,11 @@ use super::Queue;
 use super::dedup::find_in;
 use super::entry::MESSAGE_OVERHEAD_BYTES;
 use crate::batch::{BatchBuilder, BatchKind, MessageBatch};
-use crate::config::{Fate, GroupMode, Overflow};
+use crate::config::{GroupMode, Overflow};
 use crate::draft::PackedBatch;
 use crate::message::{DeathReason, Durability, NewMessage};
-use crate::queue::settle::Death;
-use crate::record::{Leave, Pick, Record};
+use crate::queue::due::DuePlan;
+use crate::record::{Pick, Record};
 use crate::shared_messages::SharedMessages;
 
 /// Offsets that are set aside for transient messages at a time, so that a reservation is rarely written.
@@ -141,12 +141,14 @@ impl Queue {
         Some(PackedPlan { reserve, first: self.next_offset })
     }
 
-    /// Decides what a queue that is over its limit drops: see [`Overflow`].
-    /// What should move to the dead-letter queue is taken aside at once and given back as deaths.
-    pub fn decide_overflow(&mut self, now: Timestamp) -> (Option<Record>, Vec<Death>) {
+    /// Decides what a queue that is over its limit drops or dead-letters: see [`Overflow`]. If it is anything, there may be
+    /// more.
+    #[must_use]
+    pub fn decide_overflow(&self, now: Timestamp) -> DuePlan {
+        let mut plan = DuePlan::default();
         let (mut over_count, mut over_bytes) = self.excess();
         if over_count == 0 && over_bytes == 0 {
-            return (None, Vec::new());
+            return plan;
         }
         let mut picked: Vec<(nexo_types::Priority, Offset)> = Vec::new();
         let candidates = match self.config.overflow {
@@ -162,17 +164,9 @@ impl Queue {
             let body = entry.stored_bytes.saturating_sub(MESSAGE_OVERHEAD_BYTES);
             over_bytes = over_bytes.saturating_sub(body.into());
         }
-        if picked.is_empty() {
-            return (None, Vec::new());
-        }
-        if self.config.on_overflow == Fate::DeadLetter {
-            let deaths = picked
-                .into_iter()
-                .filter_map(|(lane, offset)| self.mark_dying(lane, offset, DeathReason::Overflow))
-                .collect();
-            return (None, deaths);
-        }
-        (Some(Record::Drop { picks: into_picks(picked), why: Leave::Overflow, at: now }), Vec::new())
+        plan.more = !picked.is_empty();
+        self.plan_end(now, picked, self.config.on_overflow, DeathReason::Overflow, &mut plan);
+        plan
     }
 
     /// Whether a page must come into memory before an overflowing queue can drop more.

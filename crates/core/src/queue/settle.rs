@@ -8,9 +8,10 @@ use thiserror::Error;
 
 use super::Queue;
 use super::lease::Lease;
+use super::push::into_picks;
 use crate::message::{DeathReason, Durability};
 use crate::offsets::OffsetSet;
-use crate::record::{AttemptCount, LeasePhase, Leave, Pick, Record};
+use crate::record::{AttemptCount, LeasePhase, Leave, Record};
 
 /// Why a receipt does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -98,7 +99,7 @@ pub struct ReturnPlan {
     pub records: Vec<Record>,
     /// Whether any of the messages must survive a restart.
     pub durable: bool,
-    /// Those that have used up their attempts. They are marked; nothing else happens to them here.
+    /// Those that are to be dead-lettered once the records are applied, and those that already were to be.
     pub deaths: Vec<Death>,
 }
 
@@ -153,8 +154,9 @@ impl Queue {
     }
 
     /// Decides what becomes of leased messages that come back.
+    #[must_use]
     pub fn decide_return(
-        &mut self,
+        &self,
         now: Timestamp,
         receipts: &[(Offset, u32)],
         cause: ReturnCause,
@@ -164,20 +166,19 @@ impl Queue {
     }
 
     /// Decides that all messages which belong to connections come back: after a restart there are none.
-    pub fn decide_session_end(&mut self, now: Timestamp) -> ReturnPlan {
+    #[must_use]
+    pub fn decide_session_end(&self, now: Timestamp) -> ReturnPlan {
         let held = self.leased.iter().filter(|lease| lease.until().is_none());
         let held = held.map(|lease| lease.entry.offset).collect();
         self.plan_return(now, held, ReturnCause::SessionEnd)
     }
 
-    pub(super) fn plan_return(
-        &mut self,
-        now: Timestamp,
-        held: Vec<Offset>,
-        cause: ReturnCause,
-    ) -> ReturnPlan {
+    pub(super) fn plan_return(&self, now: Timestamp, held: Vec<Offset>, cause: ReturnCause) -> ReturnPlan {
         let mut plan = ReturnPlan { durable: self.any_durable(held.iter()), ..ReturnPlan::default() };
         let mut by_time: BTreeMap<Timestamp, Vec<Offset>> = BTreeMap::new();
+        let rejected = cause == ReturnCause::Reject;
+        let reason = if rejected { DeathReason::Rejected } else { DeathReason::MaxAttempts };
+        let mut dead: Vec<(Priority, Offset)> = Vec::new();
         let attempt = match cause {
             ReturnCause::Undelivered | ReturnCause::Unreadable(_) => AttemptCount::Undo,
             ReturnCause::Nack(_) | ReturnCause::Reject | ReturnCause::SessionEnd | ReturnCause::LeaseEnd => {
@@ -196,10 +197,8 @@ impl Queue {
             }
             let attempts = lease.entry.attempts;
             let used_up = attempt == AttemptCount::Keep && max_attempts.is_some_and(|max| attempts >= max);
-            if used_up || cause == ReturnCause::Reject {
-                let rejected = cause == ReturnCause::Reject;
-                let reason = if rejected { DeathReason::Rejected } else { DeathReason::MaxAttempts };
-                self.leased.update(offset, |lease| lease.dying = Some(reason));
+            if used_up || rejected {
+                dead.push((lease.entry.priority, offset));
                 plan.deaths.push(Death { offset, reason });
                 continue;
             }
@@ -213,7 +212,11 @@ impl Queue {
             };
             by_time.entry(now.plus(wait)).or_default().push(offset);
         }
-        plan.records = self.lease_records(by_time.values().flatten().copied());
+        let leaving = dead.iter().map(|(_, offset)| *offset);
+        plan.records = self.lease_records(by_time.values().flatten().copied().chain(leaving));
+        if !dead.is_empty() {
+            plan.records.push(Record::Die { picks: into_picks(dead), reason, at: now });
+        }
         plan.records.extend(by_time.into_iter().map(|(ready_at, offsets)| Record::Return {
             offsets: offsets.into_iter().collect::<OffsetSet>(),
             ready_at,
@@ -247,12 +250,8 @@ impl Queue {
     /// Decides that a message which is about to be moved leaves the queue.
     #[must_use]
     pub fn decide_dead_letter(&self, now: Timestamp, offset: Offset, why: Leave) -> Option<Record> {
-        if let Some((entry, _)) = self.dying.get(&offset) {
-            // To the log it is a ready message still.
-            let picks = vec![Pick { lane: entry.priority, offsets: OffsetSet::one(offset) }];
-            return Some(Record::Drop { picks, why, at: now });
-        }
-        self.leased.contains(offset).then(|| self.leave_records(vec![offset], why, now).pop()).flatten()
+        let is_held = self.dying.contains_key(&offset) || self.leased.contains(offset);
+        is_held.then(|| self.leave_records(vec![offset], why, now).pop()).flatten()
     }
 
     /// All messages that are about to be moved: what is left to do after a move has failed.
@@ -266,19 +265,6 @@ impl Queue {
         let mut all: Vec<Death> = waiting.chain(leased).collect();
         all.sort_unstable_by_key(|death| death.offset);
         all
-    }
-
-    /// Takes a ready message aside because it is dead.
-    pub(super) fn mark_dying(
-        &mut self,
-        lane: Priority,
-        offset: Offset,
-        reason: DeathReason,
-    ) -> Option<Death> {
-        let entry = self.take_ready(lane, offset, Timestamp(0)).ok().flatten()?;
-        self.count(&entry);
-        self.dying.insert(offset, (entry, reason));
-        Some(Death { offset, reason })
     }
 
     /// Checks receipts one by one. A receipt that is named twice holds once. Gives back those that hold, and whether any of

@@ -22,13 +22,17 @@ use super::lanes::Lanes;
 use super::lease::Lease;
 use super::{Queue, Totals};
 use crate::config::QueueConfig;
-use crate::message::Durability;
+use crate::message::{DeathReason, Durability};
 use crate::record::LeasePhase;
 use crate::wire::{Reader, WireError, Writer};
 
 const WAITING: u8 = 0;
 const LEASED: u8 = 1;
 const DEDUP: u8 = 2;
+/// It was ready when it died.
+const DYING: u8 = 3;
+/// It was leased when it died, and is still.
+const DYING_LEASED: u8 = 4;
 
 /// A snapshot that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -48,6 +52,7 @@ pub struct ChunkSlice {
 enum Item<'a> {
     Waiting(Cow<'a, MessageEntry>),
     Leased(&'a Lease),
+    Dying(&'a MessageEntry, DeathReason),
     Dedup(&'a DedupId, Timestamp),
 }
 
@@ -176,6 +181,11 @@ impl Queue {
         for lease in self.leased.range(start, end).filter(|lease| lease.entry.is_durable()) {
             add(lease.entry.offset, Item::Leased(lease));
         }
+        for (offset, (entry, reason)) in in_range(&self.dying, start, end) {
+            if entry.is_durable() {
+                add(offset, Item::Dying(entry, *reason));
+            }
+        }
         for (id, until, offset) in self.dedup.range(start, end) {
             add(offset, Item::Dedup(id, until));
         }
@@ -202,12 +212,15 @@ impl Queue {
         if let Some(lease) = self.leased.get(offset).filter(|lease| lease.entry.is_durable()) {
             Item::Leased(lease).encode(offset, out);
         }
+        if let Some((entry, reason)) = self.dying.get(&offset).filter(|(entry, _)| entry.is_durable()) {
+            Item::Dying(entry, *reason).encode(offset, out);
+        }
         for (id, until, _) in self.dedup.range(offset, next) {
             Item::Dedup(id, until).encode(offset, out);
         }
     }
 
-    /// Durable messages of these offsets that are neither leased nor in a lane.
+    /// Durable messages of these offsets that are neither leased, nor dying, nor in a lane.
     pub(super) fn loose_waiting_in(
         &self,
         start: Offset,
@@ -215,17 +228,17 @@ impl Queue {
     ) -> impl Iterator<Item = Cow<'_, MessageEntry>> {
         let delayed = self.delayed.range(start, end).map(|delayed| &delayed.0);
         let compact = delayed.chain(self.returned.range(start, end)).map(CompactEntry::entry);
-        let dying = in_range(&self.dying, start, end).map(|(_, (entry, _))| entry);
         let behind = in_range(&self.behind, start, end).filter_map(|(offset, group)| {
             let behind = self.groups.get(group)?;
             behind.get(behind.binary_search_by_key(&offset, |entry| entry.offset).ok()?)
         });
-        compact.chain(dying.chain(behind).map(Cow::Borrowed)).filter(|entry| entry.is_durable())
+        compact.chain(behind.map(Cow::Borrowed)).filter(|entry| entry.is_durable())
     }
 
-    /// Messages of these offsets that are with consumers.
-    pub(super) fn leased_in(&self, start: Offset, end: Offset) -> impl Iterator<Item = &MessageEntry> {
-        self.leased.range(start, end).map(|lease| &lease.entry)
+    /// Messages of these offsets that are leased or dying.
+    pub(super) fn held_in(&self, start: Offset, end: Offset) -> impl Iterator<Item = &MessageEntry> {
+        let leased = self.leased.range(start, end).map(|lease| &lease.entry);
+        leased.chain(in_range(&self.dying, start, end).map(|(_, (entry, _))| entry))
     }
 
     /// Takes in a chunk, but for messages of groups that wait: those are added to `waiting`.
@@ -240,9 +253,18 @@ impl Queue {
                     let entry = MessageEntry::decode_item(input)?;
                     if entry.group.is_some() { waiting.push(entry) } else { self.restore_waiting(entry) }
                 }
-                LEASED => {
+                kind @ (LEASED | DYING_LEASED) => {
                     let entry = MessageEntry::decode_item(input)?;
-                    self.restore_leased(entry, input)?;
+                    let mut lease = self.restore_lease(entry, input)?;
+                    if kind == DYING_LEASED {
+                        lease.dying = Some(DeathReason::from_code(input.u8()?)?);
+                    }
+                    self.leased.insert(lease);
+                }
+                DYING => {
+                    let entry = MessageEntry::decode_item(input)?;
+                    self.note_held(&entry);
+                    self.put_aside(entry, DeathReason::from_code(input.u8()?)?);
                 }
                 DEDUP => {
                     let offset = Offset(input.u64()?);
@@ -276,17 +298,21 @@ impl Queue {
         self.place(entry, Timestamp(0));
     }
 
-    fn restore_leased(&mut self, entry: MessageEntry, input: &mut Reader<'_>) -> Result<(), WireError> {
+    fn restore_lease(&mut self, entry: MessageEntry, input: &mut Reader<'_>) -> Result<Lease, WireError> {
         let until = input.optional()?.map(Timestamp);
         let phase = LeasePhase::from_code(input.u8()?)?;
         let granted_at = Timestamp(input.u64()?);
+        self.note_held(&entry);
+        self.leased_bytes += u64::from(entry.stored_bytes);
+        Ok(Lease::new(entry, until, phase, granted_at))
+    }
+
+    /// A message of a snapshot that is leased or dying: those of its group wait behind it.
+    fn note_held(&mut self, entry: &MessageEntry) {
         if let Some(group) = &entry.group {
             self.note_out(group);
         }
         self.loose_bytes += u64::from(entry.stored_bytes);
-        self.leased_bytes += u64::from(entry.stored_bytes);
-        self.leased.insert(Lease::new(entry, until, phase, granted_at));
-        Ok(())
     }
 }
 
@@ -309,12 +335,20 @@ impl Item<'_> {
                 out.u8(WAITING);
                 entry.encode_item(out);
             }
+            Self::Dying(entry, reason) => {
+                out.u8(DYING);
+                entry.encode_item(out);
+                out.u8(reason.code());
+            }
             Self::Leased(lease) => {
-                out.u8(LEASED);
+                out.u8(if lease.dying.is_some() { DYING_LEASED } else { LEASED });
                 lease.entry.encode_item(out);
                 out.optional(lease.until().map(|until| until.0));
                 out.u8(lease.phase.code());
                 out.u64(lease.granted_at.0);
+                if let Some(reason) = lease.dying {
+                    out.u8(reason.code());
+                }
             }
             Self::Dedup(id, until) => {
                 out.u8(DEDUP);
@@ -479,7 +513,7 @@ mod tests {
         }
         queue.begin_snapshot(std::iter::empty(), &[]);
         assert!(!queue.next_chunks(9, 9).unwrap().chunks[0].1.is_empty());
-        queue.decide_due(NOW.plus(Millis(10)), 1);
+        queue.advance_time(NOW.plus(Millis(10)), 1);
         assert!(queue.has_changed_chunks());
         queue.begin_snapshot(std::iter::empty(), &[]);
         assert!(queue.next_chunks(9, 9).unwrap().chunks[0].1.is_empty(), "nothing is left to keep");

@@ -50,6 +50,8 @@ enum Op {
         span: u64,
     },
     Wait(u64),
+    /// Some of what has died is moved.
+    DeadLetter(usize),
     Purge,
     Clear,
     Pause(bool),
@@ -159,6 +161,7 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
         3 => any::<usize>().prop_map(|pick| Op::Received { pick }),
         3 => (any::<usize>(), 0u64..200).prop_map(|(pick, span)| Op::Extend { pick, span }),
         8 => (0u64..120).prop_map(Op::Wait),
+        4 => (1usize..5).prop_map(Op::DeadLetter),
         1 => Just(Op::Purge),
         1 => Just(Op::Clear),
         1 => any::<bool>().prop_map(Op::Pause),

@@ -7,13 +7,20 @@ use std::collections::{BTreeMap, VecDeque};
 use nexo_types::{DedupId, GroupId, Millis, Offset, Priority, Timestamp};
 
 use crate::config::RateLimit;
-use crate::queue::Terms;
+use crate::message::DeathReason;
+use crate::queue::{Death, Terms};
 use crate::record::LeasePhase;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Where {
     Waiting,
-    Leased { until: Option<Timestamp>, phase: LeasePhase, visibility: Millis },
+    /// It died while it waited.
+    Aside,
+    Leased {
+        until: Option<Timestamp>,
+        phase: LeasePhase,
+        visibility: Millis,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -26,6 +33,14 @@ pub(super) struct Naive {
     pub(super) attempts: u32,
     pub(super) size: u64,
     pub(super) place: Where,
+    /// It is to be dead-lettered.
+    pub(super) dying: Option<DeathReason>,
+}
+
+impl Naive {
+    pub(super) fn is_leased(&self) -> bool {
+        matches!(self.place, Where::Leased { .. })
+    }
 }
 
 /// Every message in one list, every consumer in another.
@@ -83,7 +98,24 @@ impl Model {
     }
 
     pub(super) fn leased(&self) -> Vec<&Naive> {
-        self.messages.iter().filter(|m| m.place != Where::Waiting).collect()
+        self.messages.iter().filter(|m| m.is_leased()).collect()
+    }
+
+    /// A message may not be delivered again.
+    pub(super) fn die(&mut self, death: &Death) {
+        let message = self.get(death.offset).expect("what dies was there");
+        message.dying = Some(death.reason);
+        if message.place == Where::Waiting {
+            message.place = Where::Aside;
+        }
+    }
+
+    /// What waits to be dead-lettered.
+    pub(super) fn deaths(&self) -> Vec<Death> {
+        let mut deaths: Vec<Death> =
+            self.messages.iter().filter_map(|m| Some(Death { offset: m.offset, reason: m.dying? })).collect();
+        deaths.sort_unstable_by_key(|death| death.offset);
+        deaths
     }
 
     pub(super) fn add_credit(&mut self, consumer: u64, credit: u32) {

@@ -33,7 +33,6 @@ pub(super) struct Rig {
     held: Vec<(Offset, u32)>,
     /// Handed to a consumer without acknowledgements, and not in memory.
     read: Vec<(Offset, u32)>,
-    dead: Vec<Death>,
     /// Consumers that have left: their ids are not used again.
     left: Vec<u64>,
     /// A page that was read and not yet given to the queue.
@@ -73,7 +72,6 @@ impl Rig {
             store: BTreeMap::new(),
             held: Vec::new(),
             read: Vec::new(),
-            dead: Vec::new(),
             left: Vec::new(),
             late: None,
             chunks: BTreeMap::new(),
@@ -143,6 +141,7 @@ impl Rig {
                 attempts: 0,
                 size,
                 place: Where::Waiting,
+                dying: None,
             });
         }
         self.check_packed(&messages, &plan);
@@ -205,11 +204,14 @@ impl Rig {
 
     fn settle_overflow(&mut self) {
         loop {
-            let (record, deaths) = self.queue.decide_overflow(self.now);
-            let mut gone: Vec<Offset> = deaths.iter().map(|death| death.offset).collect();
-            if let Some(record @ Record::Drop { picks, .. }) = &record {
+            let plan = self.queue.decide_overflow(self.now);
+            let mut gone: Vec<Offset> = Vec::new();
+            for record in &plan.records {
+                let (Record::Drop { picks, .. } | Record::Die { picks, .. }) = record else {
+                    panic!("too much does not bring {record:?}")
+                };
                 gone.extend(picks.iter().flat_map(|pick| pick.offsets.iter()));
-                self.run(record, true);
+                self.run(record, plan.durable);
             }
             if gone.is_empty() {
                 match self.queue.overflow_page() {
@@ -225,23 +227,23 @@ impl Rig {
             expected.sort_unstable();
             gone.sort_unstable();
             assert_eq!(gone, expected, "a full queue drops the oldest of its lowest priority");
-            for offset in gone {
-                self.model.remove(offset);
+            if plan.deaths.is_empty() {
+                gone.into_iter().for_each(|offset| drop(self.model.remove(offset)));
             }
-            self.dead_letter(&deaths);
+            plan.deaths.iter().for_each(|death| self.model.die(death));
         }
     }
 
-    /// Deaths are moved elsewhere; here they just leave.
-    fn dead_letter(&mut self, deaths: &[Death]) {
-        for death in deaths {
+    /// Dead letters are moved elsewhere; here they just leave.
+    fn dead_letter(&mut self, max: usize) {
+        for death in self.queue.deaths().into_iter().take(max) {
             let dying = self.queue.dying(death.offset).expect("a death is about to be moved");
             assert_eq!(dying.reason, death.reason);
-            assert!(self.queue.deaths().contains(death));
             let record = self.queue.decide_dead_letter(self.now, death.offset, Leave::DeadLettered).unwrap();
-            self.run(&record, true);
-            self.dead.push(*death);
+            self.run(&record, dying.durability == Durability::Durable);
+            self.model.remove(death.offset);
         }
+        self.wait(0);
     }
 
     fn entries(&self, page: &PageRequest) -> Vec<MessageEntry> {
@@ -278,6 +280,7 @@ impl Rig {
             .model
             .leased()
             .into_iter()
+            .filter(|m| m.dying.is_none())
             .any(|m| matches!(m.place, Where::Leased { until: Some(until), .. } if until <= self.now));
         assert!(!overdue, "a lease ends at its deadline");
         if let Some(deadline) = self.queue.next_deadline(self.now) {
@@ -293,8 +296,12 @@ impl Rig {
 
     fn due(&mut self) {
         loop {
+            let advancing = self.queue.advance_time(self.now, 3);
             let plan = self.queue.decide_due(self.now, 3);
-            let idle = plan.records.is_empty() && plan.deaths.is_empty();
+            // What could not be written down is found again.
+            let again = self.queue.decide_due(self.now, 3);
+            assert_eq!((&plan.records, &plan.deaths), (&again.records, &again.deaths));
+            let idle = plan.records.is_empty() && !advancing;
             for record in &plan.records {
                 self.check_due(record);
                 self.run(record, plan.durable);
@@ -302,7 +309,7 @@ impl Rig {
             for death in &plan.deaths {
                 let now = self.now;
                 let max = self.queue.config().max_attempts;
-                let message = self.model.remove(death.offset);
+                let message = self.model.get(death.offset).unwrap();
                 match death.reason {
                     DeathReason::Expired => {
                         assert!(message.expires_at <= now && message.place == Where::Waiting)
@@ -316,7 +323,7 @@ impl Rig {
                     other => panic!("time does not kill by {other:?}"),
                 }
             }
-            self.dead_letter(&plan.deaths);
+            plan.deaths.iter().for_each(|death| self.model.die(death));
             if !plan.more && idle {
                 match self.queue.expired_page(self.now) {
                     Some(page) => self.page_in(&page),
@@ -346,8 +353,8 @@ impl Rig {
                     assert!(message.expires_at <= self.now && message.place == Where::Waiting);
                 }
             }
-            // A lease that was not written down before it ended.
-            Record::Lease { .. } => {}
+            // A lease that was not written down before it ended, and what is among the deaths.
+            Record::Lease { .. } | Record::Die { .. } => {}
             other => panic!("time does not bring {other:?}"),
         }
     }
@@ -497,6 +504,7 @@ impl Rig {
             Op::Received { pick } => self.received(*pick),
             Op::Extend { pick, span } => self.extend(*pick, *span),
             Op::Wait(ms) => self.wait(*ms),
+            Op::DeadLetter(max) => self.dead_letter(*max),
             Op::Purge => self.purge(),
             Op::Clear => self.clear(),
             Op::Pause(paused) => {
@@ -524,5 +532,6 @@ impl Rig {
         assert_eq!(figures.leased, self.model.leased().len() as u64);
         let bytes: u64 = self.model.messages.iter().map(|m| m.size).sum();
         assert_eq!(self.queue.body_bytes(), bytes, "bytes are counted");
+        assert_eq!(self.queue.deaths(), self.model.deaths(), "what has died waits to be dead-lettered");
     }
 }

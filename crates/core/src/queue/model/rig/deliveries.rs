@@ -6,7 +6,10 @@ impl Rig {
     pub(super) fn dispatch(&mut self) {
         loop {
             self.queue.check_invariants();
-            let Some(dispatch) = self.queue.decide_dispatch(self.now, 5) else {
+            let before = self.queue.outline(self.now);
+            let decided = self.queue.decide_dispatch(self.now, 5);
+            assert_eq!(self.queue.outline(self.now), before, "a decision changes nothing that lasts");
+            let Some(dispatch) = decided else {
                 let pages = self.queue.wanted_pages();
                 if pages.is_empty() {
                     break;

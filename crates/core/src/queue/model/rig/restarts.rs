@@ -49,12 +49,11 @@ impl Rig {
                 self.run(record, true);
             }
             let now = self.now;
-            let dead: Vec<Offset> = plan.deaths.iter().map(|death| death.offset).collect();
-            self.model.messages.retain(|m| !dead.contains(&m.offset));
+            plan.deaths.iter().for_each(|death| self.model.die(death));
             let visibility = self.queue.config().visibility;
             for message in &mut self.model.messages {
                 match &mut message.place {
-                    Where::Leased { until: None, .. } => {
+                    Where::Leased { until: None, .. } if message.dying.is_none() => {
                         message.place = Where::Waiting;
                         message.ready_at = now;
                     }
@@ -62,10 +61,9 @@ impl Rig {
                     Where::Leased { visibility: asked, phase: LeasePhase::Receipt, .. } => {
                         *asked = visibility
                     }
-                    Where::Leased { .. } | Where::Waiting => {}
+                    Where::Leased { .. } | Where::Waiting | Where::Aside => {}
                 }
             }
-            self.dead_letter(&plan.deaths);
             self.wait(0);
         }
     }

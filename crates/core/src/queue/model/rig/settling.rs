@@ -9,7 +9,7 @@ impl Rig {
 
     /// What the model says of a receipt.
     pub(super) fn holds(&mut self, (offset, attempt): (Offset, u32)) -> bool {
-        self.model.get(offset).is_some_and(|m| m.place != Where::Waiting && m.attempts == attempt)
+        self.model.get(offset).is_some_and(|m| m.is_leased() && m.attempts == attempt)
     }
 
     pub(super) fn ack(&mut self, pick: usize, stale: bool) {
@@ -38,10 +38,13 @@ impl Rig {
         match self.queue.standing(&past) {
             Standing::Waiting => assert!(back),
             Standing::Leased { attempt: current } => {
-                assert_eq!(known.filter(|m| m.place != Where::Waiting).map(|m| m.attempts), Some(current));
+                assert_eq!(known.filter(|m| m.is_leased()).map(|m| m.attempts), Some(current));
             }
             // The moment of this delivery is not that of the lease, so the same attempt is another one.
-            Standing::Gone => assert!(!back && known.is_none_or(|m| m.attempts == attempt)),
+            Standing::Gone => {
+                let same = |m: Naive| m.attempts == attempt || m.place == Where::Aside;
+                assert!(!back && known.is_none_or(same));
+            }
         }
         // The second of two equal ones in one call does not hold.
         let verdict = self.queue.decide_late_ack(self.now, &[past, past]);
@@ -69,9 +72,11 @@ impl Rig {
             let now = self.now;
             let undone = cause == ReturnCause::Undelivered;
             let message = self.model.get(receipt.0).unwrap();
-            if !undone && config.max_attempts.is_some_and(|max| message.attempts >= max) {
+            if message.dying.is_some() {
+                assert_eq!((plan.records.len(), plan.deaths.len()), (0, 1), "it is to be moved already");
+            } else if !undone && config.max_attempts.is_some_and(|max| message.attempts >= max) {
                 assert_eq!(plan.deaths.len(), 1);
-                self.model.remove(receipt.0);
+                self.model.die(&plan.deaths[0]);
             } else {
                 message.place = Where::Waiting;
                 message.ready_at = now.plus(match cause {
@@ -82,7 +87,6 @@ impl Rig {
                 message.attempts -= u32::from(undone);
             }
         }
-        self.dead_letter(&plan.deaths);
         self.wait(0);
     }
 
