@@ -63,6 +63,15 @@ impl Broker {
     /// # Errors
     /// If the disk cannot be used.
     pub fn open_on(disk: Arc<dyn Disk>, options: BrokerOptions) -> Result<Self, OpenError> {
+        Self::open_at(disk, options, Timestamp(0))
+    }
+
+    /// The same, and its time is not before this.
+    pub(crate) fn open_at(
+        disk: Arc<dyn Disk>,
+        options: BrokerOptions,
+        time: Timestamp,
+    ) -> Result<Self, OpenError> {
         let began = Instant::now();
         let path = options.data_dir.clone();
         let log_options = LogOptions {
@@ -87,7 +96,7 @@ impl Broker {
             connections,
             outgoing: Arc::new(outgoing),
             log,
-            clock: Arc::new(Clock::default()),
+            clock: Arc::new(Clock::not_before(restored.time.max(time))),
             catalog: Catalog::default(),
             exchanges: Exchanges::new(restored.topology, restored.topology_snapshot),
             threads: Threads::default(),

@@ -4,24 +4,97 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nexo_types::Timestamp;
 
+/// The clock may be this far behind the log before anybody is told. Less comes from a clock that is kept right.
+const BEHIND_MAX: Duration = Duration::from_secs(1);
+
 /// The wall clock as it was at the start, and the time since. A clock that somebody sets while the broker runs neither
-/// ends leases early nor holds them up, and a record is never older than the one before it.
+/// ends leases early nor holds them up. One that was set back before a start goes on where the log ends. So no record
+/// carries an earlier time than one before it.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    wall: Duration,
+    start: Duration,
     started: Instant,
 }
 
 impl Default for Clock {
     fn default() -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { wall, started: Instant::now() }
+        Self::not_before(Timestamp(0))
     }
 }
 
 impl Clock {
+    /// A clock for a log whose records carry no later time than this.
+    pub(crate) fn not_before(floor: Timestamp) -> Self {
+        let started = Instant::now();
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { start: start(wall, floor), started }
+    }
+
     pub(crate) fn now(&self) -> Timestamp {
-        let now = self.wall.saturating_add(self.started.elapsed());
+        let now = self.start.saturating_add(self.started.elapsed());
         Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+/// The time at which a clock begins.
+fn start(wall: Duration, floor: Timestamp) -> Duration {
+    let floor = Duration::from_millis(floor.0);
+    let behind = floor.saturating_sub(wall);
+    if behind > BEHIND_MAX {
+        tracing::warn!(
+            behind_ms = u64::try_from(behind.as_millis()).unwrap_or(u64::MAX),
+            "the system's clock is behind the data; the broker's time goes on from that"
+        );
+    }
+    wall.max(floor)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nexo_core::config::QueueConfig;
+    use nexo_core::message::NewMessage;
+    use nexo_log::disk::MemoryDisk;
+    use nexo_types::{Millis, QueueName};
+
+    use super::*;
+    use crate::broker::Broker;
+    use crate::options::BrokerOptions;
+    use crate::request::PopRequest;
+
+    #[test]
+    fn time_goes_on_where_the_log_ends() {
+        let (wall, later) = (Duration::from_secs(1000), Duration::from_secs(5000));
+        assert_eq!(start(wall, Timestamp(999_999)), wall);
+        assert_eq!(start(wall, Timestamp(5_000_000)), later);
+    }
+
+    /// The clock was an hour ahead when the broker ran, and has been set right since.
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_before_a_start_makes_no_record_earlier() {
+        let disk = Arc::new(MemoryDisk::new());
+        let queue = QueueName::new("q").unwrap();
+        let ahead = Clock::default().now().plus(Millis::from_secs(3600));
+        let open = || Broker::open_on(disk.clone(), BrokerOptions::new("memory")).unwrap();
+        let broker = Broker::open_at(disk.clone(), BrokerOptions::new("memory"), ahead).unwrap();
+        broker.create_queue(&queue, QueueConfig::default()).await.unwrap();
+        broker.push(&queue, vec![NewMessage::new("x")]).await.unwrap();
+        let request = PopRequest { max: 1, wait: Millis::ZERO, visibility: None, bytes_max: None };
+        let held = broker.pop(&queue, request).await.unwrap();
+        let pushed = broker.push(&queue, vec![NewMessage::new("y")]).await;
+        assert!(pushed.is_ok() && held[0].granted_at >= ahead);
+        drop(broker);
+        // By the records since the last checkpoint, and by the checkpoint alone.
+        for _ in 0..2 {
+            let broker = open();
+            let now = broker.shared.clock.now();
+            assert!(now >= held[0].granted_at, "{now}");
+            let until = broker.shared.catalog.get(&queue).unwrap().state.lock().queue.next_deadline(now);
+            assert!(until > Some(now), "the lease has not ended");
+            let shared = Arc::clone(&broker.shared);
+            tokio::task::spawn_blocking(move || shared.checkpoint()).await.unwrap().unwrap();
+            broker.shutdown().await;
+        }
     }
 }

@@ -327,7 +327,7 @@ impl Shared {
             let _changing = self.catalog_change.lock();
             (self.log.next_position(), self.catalog.all())
         };
-        let mut manifest = Manifest { replay_from, ..Manifest::default() };
+        let mut manifest = Manifest { replay_from, time: self.clock.now(), ..Manifest::default() };
         // An old snapshot in a segment that is nearly empty would keep it.
         let twice = self.log.health() == nexo_log::LogHealth::Ok;
         let demand = Demand { given_up: &sparse, twice };

@@ -3,9 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nexo_core::queue::ChunkId;
-use nexo_types::{Position, QueueId, SegmentId, varint};
+use nexo_types::{Position, QueueId, SegmentId, Timestamp, varint};
+use thiserror::Error;
 
-const VERSION: u64 = 2;
+/// The version in which manifests are written.
+const VERSION: u64 = 3;
+/// The oldest that is read. It does not say when it was written.
+const VERSION_MIN: u64 = 2;
+
+/// Bytes that are no manifest for this build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum ManifestError {
+    #[error("it is of version {version}; this build of Nexo reads versions {VERSION_MIN} to {VERSION}")]
+    Version { version: u64 },
+    #[error("its bytes make no sense")]
+    Unreadable,
+}
 
 /// The latest checkpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +27,8 @@ pub(crate) struct Manifest {
     pub(crate) next_queue: u64,
     /// Records before this are in the snapshots.
     pub(crate) replay_from: Position,
+    /// No record before `replay_from` carries a later time.
+    pub(crate) time: Timestamp,
     /// Each queue's snapshot.
     pub(crate) queues: Vec<(QueueId, Snapshot)>,
 }
@@ -116,6 +131,7 @@ impl Manifest {
         varint::put(&mut out, VERSION);
         varint::put(&mut out, self.next_queue);
         put_position(&mut out, self.replay_from);
+        varint::put(&mut out, self.time.0);
         varint::put(&mut out, self.queues.len() as u64);
         for (queue, snapshot) in &self.queues {
             varint::put(&mut out, queue.0);
@@ -137,19 +153,30 @@ impl Manifest {
         out
     }
 
-    /// `None` if the bytes are no manifest of this version.
-    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        let rest = &mut bytes;
-        if varint::take(rest)? != VERSION {
-            return None;
+    /// Reads a manifest back.
+    ///
+    /// # Errors
+    /// If it is of another version, or the bytes are no manifest.
+    pub(crate) fn decode(mut bytes: &[u8]) -> Result<Self, ManifestError> {
+        match varint::take(&mut bytes) {
+            Some(version @ VERSION_MIN..=VERSION) => {
+                Self::decode_rest(version, bytes).ok_or(ManifestError::Unreadable)
+            }
+            Some(version) => Err(ManifestError::Version { version }),
+            None => Err(ManifestError::Unreadable),
         }
+    }
+
+    fn decode_rest(version: u64, mut bytes: &[u8]) -> Option<Self> {
+        let rest = &mut bytes;
         let next_queue = varint::take(rest)?;
         let replay_from = take_position(rest)?;
+        let time = if version == VERSION_MIN { Timestamp(0) } else { Timestamp(varint::take(rest)?) };
         let mut queues = Vec::new();
         for _ in 0..varint::take(rest)? {
             queues.push((QueueId(varint::take(rest)?), take_snapshot(rest)?));
         }
-        rest.is_empty().then_some(Self { next_queue, replay_from, queues })
+        rest.is_empty().then_some(Self { next_queue, replay_from, time, queues })
     }
 }
 
@@ -229,19 +256,21 @@ mod tests {
         let manifest = Manifest {
             next_queue: 9,
             replay_from: at(3, 4096),
+            time: Timestamp(1_234_567),
             queues: vec![(QueueId(1), plain), (QueueId(8), chunked)],
         };
         assert_eq!(manifest.segments(), [1, 2, 3].map(SegmentId).into());
         let bytes = manifest.encode();
-        assert_eq!(Manifest::decode(&bytes), Some(manifest));
+        assert_eq!(Manifest::decode(&bytes), Ok(manifest));
         for cut in 0..bytes.len() {
-            assert_eq!(Manifest::decode(&bytes[..cut]), None);
+            assert_eq!(Manifest::decode(&bytes[..cut]), Err(ManifestError::Unreadable));
         }
     }
 
     #[test]
     fn a_later_version_is_not_guessed_at() {
-        assert_eq!(Manifest::decode(&[3, 9, 3, 4, 0]), None);
+        let later = Manifest::decode(&[4, 9, 3, 4, 0]).unwrap_err();
+        assert_eq!(later.to_string(), "it is of version 4; this build of Nexo reads versions 2 to 3");
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub(crate) struct Restored {
     pub(crate) topology: Topology,
     pub(crate) topology_snapshot: Snapshot,
     pub(crate) next_queue: u64,
+    /// No record carries a later time.
+    pub(crate) time: Timestamp,
     /// Messages that are lost to damage.
     pub(crate) damaged_messages: u64,
     /// There may be more: a part of the log that nothing else tells about cannot be read.
@@ -101,7 +103,7 @@ fn load_checkpoint<'a>(
     accept_loss: bool,
 ) -> Result<(Rebuild<'a>, Position), String> {
     let decode = |at: &Position, payload: &[u8]| {
-        Manifest::decode(payload).ok_or_else(|| format!("the checkpoint at {at} is of another version"))
+        Manifest::decode(payload).map_err(|error| format!("the checkpoint at {at} cannot be read: {error}"))
     };
     let latest = match &recovered.last_manifest {
         Some((at, payload)) => decode(at, payload)?,
@@ -171,6 +173,8 @@ struct Rebuild<'a> {
     /// Ids below this had been given out when the checkpoint was written.
     known_queues: u64,
     next_queue: u64,
+    /// The latest time of all records.
+    time: Timestamp,
     /// Offsets of each queue that were pushed over, as far as they were not set aside: their messages were in a part of
     /// the log that cannot be read.
     gaps: BTreeMap<QueueId, u64>,
@@ -193,6 +197,7 @@ impl<'a> Rebuild<'a> {
             topology_snapshot: Snapshot::default(),
             known_queues: manifest.next_queue,
             next_queue: manifest.next_queue.max(1),
+            time: manifest.time,
             gaps: BTreeMap::new(),
             orphans: BTreeMap::new(),
             expected: BTreeSet::new(),
@@ -330,6 +335,7 @@ impl<'a> Rebuild<'a> {
         let record = record.map_err(|error| error.to_string())?;
         let id = entry.queue;
         self.next_queue = self.next_queue.max(id.0 + 1);
+        self.time = self.time.max(record.time());
         match (&record, self.queues.get_mut(&id)) {
             (Record::Create { name, config, at }, None) => {
                 let queue = Queue::new(id, name.clone(), config.clone(), *at);
@@ -489,6 +495,7 @@ impl<'a> Rebuild<'a> {
             topology: self.topology,
             topology_snapshot: self.topology_snapshot,
             next_queue: self.next_queue,
+            time: self.time,
             damaged_messages,
             damaged_uncounted: false,
         }

@@ -18,6 +18,8 @@ pub(crate) const HEAD_BYTES_MAX: usize = 1 + 2 * varint::BYTES_MAX;
 
 /// The first byte of a batch, or of what batches share.
 pub(crate) mod code {
+    /// The version in which batches are written; a batch begins with a tag, that is, with its kind.
+    pub(crate) const VERSION: u8 = 1;
     /// New messages.
     pub(crate) const PUSHED: u8 = 0;
     /// Messages that were copied.
@@ -95,7 +97,8 @@ impl MessageBatch {
     /// If the bytes are not a batch.
     pub fn decode_in(bytes: Bytes, entry: impl FnOnce(u64) -> Option<Bytes>) -> Result<Self, WireError> {
         let mut input = Reader::new(&bytes);
-        let kind = match input.u8()? {
+        let (_, kind) = input.tag("a batch of messages", code::VERSION)?;
+        let kind = match kind {
             code::PUSHED => BatchKind::Pushed,
             code::RELOCATED => BatchKind::Relocated,
             code::SHARED => {
@@ -148,7 +151,7 @@ impl MessageBatch {
         at: Timestamp,
     ) -> Self {
         let mut out = Writer::with_capacity(HEAD_BYTES_MAX + varint::BYTES_MAX);
-        out.u8(code::SHARED);
+        out.tag(code::VERSION, code::SHARED);
         out.u64(first.0);
         out.u64(at.0);
         out.u64(place);
@@ -185,7 +188,7 @@ impl MessageBatch {
         at: Timestamp,
     ) -> Self {
         let mut head = Writer::with_capacity(HEAD_BYTES_MAX);
-        head.u8(code::PUSHED);
+        head.tag(code::VERSION, code::PUSHED);
         head.u64(first.0);
         head.u64(at.0);
         let head = head.into_bytes();
@@ -347,7 +350,7 @@ impl BatchBuilder {
 /// Where each message of a store begins, and its length.
 fn decode_store(store: &Bytes) -> Result<Vec<(u32, u32)>, WireError> {
     let mut input = Reader::new(store);
-    match input.u8()? {
+    match input.tag("a batch of messages", code::VERSION)?.1 {
         code::STORE => {}
         value => return Err(WireError::Unknown { what: "kind of store", value }),
     }

@@ -8,6 +8,9 @@ use thiserror::Error;
 
 use crate::wire::{Reader, WireError, Writer};
 
+/// The version in which settings are written.
+const VERSION: u64 = 1;
+
 /// Everything that can be set on a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
@@ -286,6 +289,7 @@ impl QueueConfig {
     }
 
     pub(crate) fn encode(&self, out: &mut Writer) {
+        out.version(VERSION);
         out.u64(self.visibility.0);
         out.optional(self.receipt_timeout.map(|t| t.0));
         out.optional(self.max_attempts.map(u64::from));
@@ -352,6 +356,7 @@ impl QueueConfig {
     }
 
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        input.version("a queue's settings", VERSION)?;
         let fate = |byte| match byte {
             0 => Ok(Fate::Drop),
             1 => Ok(Fate::DeadLetter),

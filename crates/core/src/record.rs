@@ -13,6 +13,9 @@ use crate::message::DeathReason;
 use crate::offsets::OffsetSet;
 use crate::wire::{Reader, WireError, Writer};
 
+/// The version in which records are written. A new kind needs no new version, another layout of a kind does.
+const VERSION: u8 = 1;
+
 /// One thing that happened to one queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -177,19 +180,19 @@ impl Record {
         match self {
             Self::Messages(batch) => return batch.bytes().clone(),
             Self::Create { name, config, at } => {
-                out.u8(0);
+                out.tag(VERSION, 0);
                 out.u64(at.0);
                 out.text(name.as_str());
                 config.encode(&mut out);
             }
             Self::Configure { config, at } => {
-                out.u8(1);
+                out.tag(VERSION, 1);
                 out.u64(at.0);
                 config.encode(&mut out);
             }
-            Self::Delete => out.u8(2),
+            Self::Delete => out.tag(VERSION, 2),
             Self::Lease { grants, at } => {
-                out.u8(3);
+                out.tag(VERSION, 3);
                 out.u64(at.0);
                 out.u64(grants.len() as u64);
                 for grant in grants {
@@ -199,52 +202,71 @@ impl Record {
                 }
             }
             Self::Extend { offsets, until, at } => {
-                out.u8(4);
+                out.tag(VERSION, 4);
                 out.u64(at.0);
                 out.u64(until.0);
                 offsets.encode(&mut out);
             }
             Self::Settle { offsets, why, at } => {
-                out.u8(5);
+                out.tag(VERSION, 5);
                 out.u64(at.0);
                 out.u8(why.code());
                 offsets.encode(&mut out);
             }
             Self::Drop { picks, why, at } => {
-                out.u8(6);
+                out.tag(VERSION, 6);
                 out.u64(at.0);
                 out.u8(why.code());
                 Pick::encode_all(picks, &mut out);
             }
             Self::Die { picks, reason, at } => {
-                out.u8(11);
+                out.tag(VERSION, 11);
                 out.u64(at.0);
                 out.u8(reason.code());
                 Pick::encode_all(picks, &mut out);
             }
             Self::Return { offsets, ready_at, attempt, at } => {
-                out.u8(7);
+                out.tag(VERSION, 7);
                 out.u64(at.0);
                 out.u64(ready_at.0);
                 out.u8(u8::from(*attempt == AttemptCount::Undo));
                 offsets.encode(&mut out);
             }
             Self::Purge { before, at } => {
-                out.u8(8);
+                out.tag(VERSION, 8);
                 out.u64(at.0);
                 out.u64(before.0);
             }
             Self::Clear { before, at } => {
-                out.u8(10);
+                out.tag(VERSION, 10);
                 out.u64(at.0);
                 out.u64(before.0);
             }
             Self::Reserve { before } => {
-                out.u8(9);
+                out.tag(VERSION, 9);
                 out.u64(before.0);
             }
         }
         out.into_bytes()
+    }
+
+    /// When it was decided. One that carries no time is as old as can be.
+    #[must_use]
+    pub fn time(&self) -> Timestamp {
+        match self {
+            Self::Create { at, .. }
+            | Self::Configure { at, .. }
+            | Self::Lease { at, .. }
+            | Self::Extend { at, .. }
+            | Self::Settle { at, .. }
+            | Self::Drop { at, .. }
+            | Self::Die { at, .. }
+            | Self::Return { at, .. }
+            | Self::Purge { at, .. }
+            | Self::Clear { at, .. } => *at,
+            Self::Messages(batch) => batch.items().last().map_or(Timestamp(0), |item| item.enqueued_at),
+            Self::Delete | Self::Reserve { .. } => Timestamp(0),
+        }
     }
 
     /// Reads back anything but [`Record::Messages`], which [`MessageBatch::decode_in`] reads.
@@ -253,7 +275,7 @@ impl Record {
     /// If the bytes are not a record.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut input = Reader::new(bytes);
-        let kind = input.u8()?;
+        let (_, kind) = input.tag("a record", VERSION)?;
         if kind == 2 {
             input.finish()?;
             return Ok(Self::Delete);

@@ -25,6 +25,16 @@ pub enum WireError {
         /// The place of the entry that should hold them.
         place: u64,
     },
+    /// Something of a version that this build does not know.
+    #[error("{what} is of version {version}; this build of Nexo knows versions up to {known}")]
+    LaterVersion {
+        /// What it is.
+        what: &'static str,
+        /// Its version.
+        version: u64,
+        /// The latest that is known.
+        known: u64,
+    },
     /// A number too large for its place.
     #[error("a number is out of range")]
     Range,
@@ -41,6 +51,11 @@ pub enum WireError {
         count: usize,
     },
 }
+
+/// Stands before a version. No number begins with these bytes, since zero is one byte.
+const VERSION_MARK: [u8; 2] = [0x80, 0];
+/// Bits of a tag that say the kind; the others say the version, less one.
+const KIND_BITS: u32 = 5;
 
 /// Writes the layout.
 #[derive(Debug, Default)]
@@ -60,6 +75,18 @@ impl Writer {
 
     pub(crate) fn u8(&mut self, value: u8) {
         self.out.push(value);
+    }
+
+    /// The kind of what follows, and the version in which it is written, in one byte.
+    pub(crate) fn tag(&mut self, version: u8, kind: u8) {
+        debug_assert!(kind < 1 << KIND_BITS && (1..=8).contains(&version), "both fit into a byte");
+        self.u8((version - 1) << KIND_BITS | kind);
+    }
+
+    /// The version of what follows.
+    pub(crate) fn version(&mut self, version: u64) {
+        self.raw(&VERSION_MARK);
+        self.u64(version);
     }
 
     pub(crate) fn u64(&mut self, value: u64) {
@@ -128,6 +155,26 @@ impl<'a> Reader<'a> {
         Ok(first)
     }
 
+    /// Reads a tag: the version, which is at most `known`, and the kind.
+    pub(crate) fn tag(&mut self, what: &'static str, known: u8) -> Result<(u8, u8), WireError> {
+        let tag = self.u8()?;
+        let version = (tag >> KIND_BITS) + 1;
+        if version > known {
+            return Err(WireError::LaterVersion { what, version: version.into(), known: known.into() });
+        }
+        Ok((version, tag & ((1 << KIND_BITS) - 1)))
+    }
+
+    /// Reads a version, which is at most `known`. What was written without one is of version 1.
+    pub(crate) fn version(&mut self, what: &'static str, known: u64) -> Result<u64, WireError> {
+        let Some(rest) = self.rest.strip_prefix(&VERSION_MARK) else { return Ok(1) };
+        self.rest = rest;
+        match self.u64()? {
+            version if version > known => Err(WireError::LaterVersion { what, version, known }),
+            version => Ok(version),
+        }
+    }
+
     pub(crate) fn flag(&mut self) -> Result<bool, WireError> {
         match self.u8()? {
             0 => Ok(false),
@@ -175,6 +222,38 @@ impl<'a> Reader<'a> {
         match self.rest.len() {
             0 => Ok(()),
             count => Err(WireError::LeftOver { count }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_version_is_refused_by_name() {
+        let mut out = Writer::default();
+        out.version(3);
+        out.tag(2, 7);
+        let bytes = out.into_vec();
+        let mut input = Reader::new(&bytes);
+        assert_eq!(input.version("a thing", 3), Ok(3));
+        assert_eq!(input.tag("a part", 2), Ok((2, 7)));
+        let later = Reader::new(&bytes).version("a thing", 2).unwrap_err();
+        assert_eq!(later.to_string(), "a thing is of version 3; this build of Nexo knows versions up to 2");
+        let later = Reader::new(&bytes[3..]).tag("a part", 1).unwrap_err();
+        assert_eq!(later, WireError::LaterVersion { what: "a part", version: 2, known: 1 });
+    }
+
+    #[test]
+    fn what_has_no_version_is_of_the_first() {
+        // Whatever number comes first, since none begins as a version does.
+        for first in [0, 1, 0x80, 0x4000, u64::MAX] {
+            let mut out = Writer::default();
+            out.u64(first);
+            let bytes = out.into_vec();
+            let mut input = Reader::new(&bytes);
+            assert_eq!((input.version("a thing", 9), input.u64()), (Ok(1), Ok(first)));
         }
     }
 }

@@ -127,7 +127,7 @@ async fn services_without_messages_take_small_requests_only() {
         "/nexo.v1.QueueService/CreateQueue",
         "/nexo.v1.QueueService/Redrive",
         "/nexo.v1.StatsService/GetStats",
-        "/grpc.health.v1.HealthService/Check",
+        "/grpc.health.v1.Health/Check",
     ] {
         let call = call(&channel, path);
         call.send(framed(vec![0; 2 << 20]));

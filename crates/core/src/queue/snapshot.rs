@@ -26,6 +26,10 @@ use crate::message::{DeathReason, Durability};
 use crate::record::LeasePhase;
 use crate::wire::{Reader, WireError, Writer};
 
+/// The versions in which the parts of a snapshot are written. Version 1 of a chunk has no messages that are dying.
+const HEAD_VERSION: u64 = 1;
+const CHUNK_VERSION: u64 = 2;
+
 const WAITING: u8 = 0;
 const LEASED: u8 = 1;
 const DEDUP: u8 = 2;
@@ -74,6 +78,7 @@ impl Queue {
     pub fn begin_snapshot(&mut self, known: impl Iterator<Item = ChunkId>, stale: &[ChunkId]) -> Bytes {
         self.changes.begin(known, stale);
         let mut out = Writer::with_capacity(256);
+        out.version(HEAD_VERSION);
         out.u64(self.id.0);
         out.text(self.name.as_str());
         out.u64(self.created_at.0);
@@ -130,6 +135,7 @@ impl Queue {
     }
 
     fn restore_head(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        input.version("the snapshot of a queue", HEAD_VERSION)?;
         let id = QueueId(input.u64()?);
         let name = QueueName::new(input.text()?).map_err(|_| WireError::BadName)?;
         let created_at = Timestamp(input.u64()?);
@@ -191,6 +197,8 @@ impl Queue {
         }
         items.sort_unstable_by_key(|(offset, _)| *offset);
         let mut out = Writer::with_capacity(items.len() * 48);
+        out.version(CHUNK_VERSION);
+        let empty = out.len();
         let mut before = before.iter().peekable();
         let count = items.len() + before.len();
         for (offset, item) in items {
@@ -200,7 +208,8 @@ impl Queue {
             item.encode(offset, &mut out);
         }
         before.for_each(|(_, bytes)| out.raw(bytes));
-        (out.into_bytes(), count)
+        let bytes = if out.len() == empty { Bytes::new() } else { out.into_bytes() };
+        (bytes, count)
     }
 
     /// What a chunk says of one offset.
@@ -247,6 +256,7 @@ impl Queue {
         input: &mut Reader<'_>,
         waiting: &mut Vec<MessageEntry>,
     ) -> Result<(), WireError> {
+        input.version("a chunk of a queue's snapshot", CHUNK_VERSION)?;
         while input.left() > 0 {
             match input.u8()? {
                 WAITING => {

@@ -80,6 +80,9 @@ impl Plan {
     }
 }
 
+/// The version in which records are written.
+const VERSION: u8 = 1;
+
 impl TopologyRecord {
     /// The bytes to write down.
     #[must_use]
@@ -87,24 +90,24 @@ impl TopologyRecord {
         let mut out = Writer::with_capacity(64);
         match self {
             Self::Declare { name, spec } => {
-                out.u8(0);
+                out.tag(VERSION, 0);
                 out.text(name.as_str());
                 spec.encode(&mut out);
             }
             Self::Delete { name } => {
-                out.u8(1);
+                out.tag(VERSION, 1);
                 out.text(name.as_str());
             }
             Self::Bind { binding, queue } => {
-                out.u8(2);
+                out.tag(VERSION, 2);
                 encode_bound(binding, *queue, &mut out);
             }
             Self::Unbind { binding } => {
-                out.u8(3);
+                out.tag(VERSION, 3);
                 binding.encode(&mut out);
             }
             Self::QueueGone { queue } => {
-                out.u8(4);
+                out.tag(VERSION, 4);
                 out.u64(queue.0);
             }
         }
@@ -117,7 +120,8 @@ impl TopologyRecord {
     /// If the bytes are not a record.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut input = Reader::new(bytes);
-        let record = match input.u8()? {
+        let (_, kind) = input.tag("a record of an exchange", VERSION)?;
+        let record = match kind {
             0 => Self::Declare { name: decode_name(&mut input)?, spec: ExchangeSpec::decode(&mut input)? },
             1 => Self::Delete { name: decode_name(&mut input)? },
             2 => {

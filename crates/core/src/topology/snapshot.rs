@@ -15,6 +15,9 @@ use super::targets::Target;
 use crate::message::Durability;
 use crate::wire::{Reader, WireError, Writer};
 
+/// The version in which a snapshot is written.
+const VERSION: u64 = 1;
+
 /// A snapshot that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the snapshot of exchanges and bindings cannot be read: {0}")]
@@ -45,6 +48,7 @@ impl Topology {
     #[must_use]
     pub fn snapshot(&self) -> Bytes {
         let mut out = Writer::with_capacity(256);
+        out.version(VERSION);
         // The exchanges that every broker has are not written: a later version may have others.
         let ours = |name: &ExchangeName| !name.is_reserved();
         let exchanges = self.exchanges.iter().filter(|(name, exchange)| exchange.is_durable() && ours(name));
@@ -66,6 +70,7 @@ impl Topology {
     /// If the bytes are not a snapshot.
     pub fn restore(bytes: &[u8]) -> Result<Self, RestoreError> {
         let mut input = Reader::new(bytes);
+        input.version("the snapshot of exchanges and bindings", VERSION)?;
         let mut topology = Self::new();
         for _ in 0..input.u64()? {
             let name = decode_name(&mut input)?;
