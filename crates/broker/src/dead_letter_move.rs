@@ -120,7 +120,15 @@ mod tests {
         let held = [(held[0].offset, held[0].attempt)];
         let cell = broker.shared.catalog.get(&queue).unwrap();
         // Nobody moves dead letters meanwhile.
-        let stopped = cell.dead_lettering.lock();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (locked, is_locked) = std::sync::mpsc::channel();
+        let moving = Arc::clone(&cell);
+        let stopped = std::thread::spawn(move || {
+            let _held = moving.dead_lettering.lock();
+            locked.send(()).unwrap();
+            let _ = released.recv();
+        });
+        is_locked.recv().unwrap();
         broker
             .push(&queue, vec![NewMessage { ttl: Some(Millis(50)), ..NewMessage::new("expired") }])
             .await
@@ -133,7 +141,8 @@ mod tests {
         assert_eq!(cell.state.lock().queue.deaths().len(), 2, "what died is not purged");
         broker.push(&queue, vec![NewMessage::new("synced")]).await.unwrap();
         let crashed = disk.after_power_cut(CutMode::Drop, 0);
-        drop(stopped);
+        drop(release);
+        stopped.join().unwrap();
         broker.shutdown().await;
         let broker = Broker::open_on(Arc::new(crashed), BrokerOptions::new("memory")).unwrap();
         let cell = broker.shared.catalog.get(&queue).unwrap();

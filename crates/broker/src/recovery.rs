@@ -6,6 +6,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use nexo_core::batch::BatchKind;
+use nexo_core::machine::Machine;
 use nexo_core::message::Durability;
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{ChunkId, MessageEntry, NeedsPage, Queue};
@@ -157,6 +158,12 @@ fn load_checkpoint<'a>(
     Ok((rebuild, replay_from))
 }
 
+/// A machine in the state of its snapshot.
+fn machine_of<M: Machine>(head: &[u8], chunks: &[Bytes]) -> Result<M, String> {
+    let restored = M::restore(head, chunks.iter().map(|chunk| &chunk[..]));
+    restored.map_err(|error| format!("a snapshot cannot be read: {error}"))
+}
+
 /// Which chunks of a snapshot must be readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunks {
@@ -223,7 +230,7 @@ impl<'a> Rebuild<'a> {
             Err(reason) => return Err(reason),
         };
         if id == TOPOLOGY {
-            self.topology = Topology::restore(&head).map_err(|error| error.to_string())?;
+            self.topology = machine_of(&head, &[])?;
             self.topology_snapshot = readable;
             return Ok(());
         }
@@ -243,8 +250,7 @@ impl<'a> Rebuild<'a> {
                 }
             }
         }
-        let queue = Queue::restore(&head, chunks.iter().map(|chunk| &chunk[..]));
-        let queue = queue.map_err(|error| error.to_string())?;
+        let queue: Queue = machine_of(&head, &chunks)?;
         let damaged_before = queue.figures(Timestamp(0)).totals.damaged;
         self.uncounted |= lost > 0;
         self.queues.insert(id, Rebuilt { queue, snapshot: readable, dirty: lost > 0, damaged_before });

@@ -4,12 +4,13 @@
 //! deterministic, so that the same records rebuild the same queue after a crash, on a follower and in a test.
 //! Where bytes are stored, who is connected and what time it is come in from outside.
 //!
-//! Start with [`queue`], then [`record`].
+//! Start with [`machine`], then [`queue`] and [`record`].
 
 pub mod batch;
 pub mod body_buffer;
 pub mod config;
 pub mod draft;
+pub mod machine;
 pub mod message;
 pub mod offsets;
 pub mod queue;

@@ -30,6 +30,7 @@ mod lane;
 mod lanes;
 mod late;
 mod lease;
+mod machine;
 mod meter;
 #[cfg(test)]
 mod model;
@@ -61,6 +62,7 @@ pub use entry::MessageEntry;
 pub use groups::GroupTake;
 pub use lane::PageRequest;
 pub use late::{PastDelivery, Standing};
+pub use machine::{QueueAnswer, QueueCommand};
 pub use outline::{MessageState, Outline, Stage};
 pub use paging::{PeekPosition, Peeked};
 pub use push::{Admission, PackedPlan, PushOutcome, PushPlan};

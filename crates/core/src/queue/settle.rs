@@ -250,8 +250,9 @@ impl Queue {
     /// Decides that a message which is about to be moved leaves the queue.
     #[must_use]
     pub fn decide_dead_letter(&self, now: Timestamp, offset: Offset, why: Leave) -> Option<Record> {
-        let is_held = self.dying.contains_key(&offset) || self.leased.contains(offset);
-        is_held.then(|| self.leave_records(vec![offset], why, now).pop()).flatten()
+        let is_leased = self.leased.get(offset).is_some_and(|lease| lease.dying.is_some());
+        let is_dying = is_leased || self.dying.contains_key(&offset);
+        is_dying.then(|| self.leave_records(vec![offset], why, now).pop()).flatten()
     }
 
     /// All messages that are about to be moved: what is left to do after a move has failed.

@@ -41,7 +41,7 @@ const DYING_LEASED: u8 = 4;
 /// A snapshot that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the snapshot of a queue cannot be read: {0}")]
-pub struct SnapshotError(#[from] WireError);
+pub struct SnapshotError(#[from] pub(crate) WireError);
 
 /// Chunks of a snapshot that was begun, as many as one hold of a queue's lock should encode.
 #[derive(Debug, Default)]

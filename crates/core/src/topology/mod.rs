@@ -18,6 +18,7 @@ mod error;
 mod exchange;
 mod header;
 mod header_rule;
+mod machine;
 #[cfg(test)]
 mod model;
 mod places;
@@ -39,7 +40,8 @@ pub use error::{
 };
 pub use exchange::{ExchangeKind, ExchangeSpec, HashOn, Matching};
 pub use header::{HeaderSource, HeaderValue, NoHeaders, Property};
-pub use record::{Plan, Step, TopologyRecord};
+pub use machine::{TopologyCommand, TopologyRefusal};
+pub use record::{Plan, TopologyRecord};
 pub use routes::{Routed, Routes};
 pub use snapshot::{Outline, RestoreError};
 pub use state::Topology;

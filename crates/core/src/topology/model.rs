@@ -257,11 +257,11 @@ fn exchange(name: &str) -> ExchangeName {
     ExchangeName::new(name).unwrap()
 }
 
-fn an_exchange() -> impl Strategy<Value = ExchangeName> {
+pub(super) fn an_exchange() -> impl Strategy<Value = ExchangeName> {
     prop::sample::select(vec!["a", "b", "c", "d", "e", "amq.topic"]).prop_map(exchange)
 }
 
-fn a_queue() -> impl Strategy<Value = QueueName> {
+pub(super) fn a_queue() -> impl Strategy<Value = QueueName> {
     prop::sample::select(vec!["p", "q", "r", "s"]).prop_map(|name| QueueName::new(name).unwrap())
 }
 
@@ -269,7 +269,7 @@ fn a_durability() -> impl Strategy<Value = Durability> {
     prop::sample::select(vec![Durability::Durable, Durability::Transient])
 }
 
-fn a_spec() -> impl Strategy<Value = ExchangeSpec> {
+pub(super) fn a_spec() -> impl Strategy<Value = ExchangeSpec> {
     let matching = prop::sample::select(vec![
         Matching::Direct,
         Matching::Fanout,
@@ -297,7 +297,7 @@ fn some_headers() -> impl Strategy<Value = Vec<(Bytes, HeaderValue)>> {
     prop::collection::vec(pair, 0..3)
 }
 
-fn a_binding() -> impl Strategy<Value = Binding> {
+pub(super) fn a_binding() -> impl Strategy<Value = Binding> {
     let destination =
         prop_oneof![a_queue().prop_map(Destination::Queue), an_exchange().prop_map(Destination::Exchange),];
     let key = prop::sample::select(vec!["1", "2", "x", "x.y", "x.*", "#", "#.y", "*.*"]);

@@ -8,6 +8,7 @@ use nexo_types::{ExchangeName, QueueId};
 
 use super::binding::Binding;
 use super::exchange::{ExchangeSpec, decode_name};
+use crate::machine::Step;
 use crate::message::Durability;
 use crate::wire::{Reader, WireError, Writer};
 
@@ -45,22 +46,13 @@ pub enum TopologyRecord {
     },
 }
 
-/// A record, and whether it must be written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// What happens.
-    pub record: TopologyRecord,
-    /// Whether it outlives a restart.
-    pub durability: Durability,
-}
-
 /// A change that was decided: to be written as far as it is durable, then applied. Without steps there is
 /// nothing to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Plan {
     /// What happens, in this order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<Step<TopologyRecord>>,
 }
 
 impl Plan {

@@ -21,7 +21,7 @@ const VERSION: u64 = 1;
 /// A snapshot that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the snapshot of exchanges and bindings cannot be read: {0}")]
-pub struct RestoreError(#[from] WireError);
+pub struct RestoreError(#[from] pub(crate) WireError);
 
 /// Everything that survives a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]

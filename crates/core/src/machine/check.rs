@@ -1,0 +1,126 @@
+//! What must hold for every machine, whatever it is: a decision changes nothing; a replay of all records, and a snapshot
+//! with the records after it, give the state that the machine has itself.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use nexo_types::{Millis, Position, SegmentId, Timestamp};
+
+use super::{Machine, Step};
+use crate::message::Durability;
+use crate::queue::ChunkId;
+
+/// What a test must know of a machine besides.
+pub(crate) trait Checked: Machine {
+    /// Reads a record back.
+    fn decode(record: &Self::Record, bytes: Bytes) -> Self::Record;
+
+    /// Brings into memory what applying a record lacks, as recovery does.
+    fn supply(&mut self, missing: Self::Missing, log: &[(Position, Self::Record)]);
+
+    /// What comes from outside, and is not in the log, when the machine is made or restored.
+    fn prepare(&mut self);
+
+    /// What is left of its state by a restart, to compare with.
+    fn durable(&self, now: Timestamp) -> Self::Outline {
+        self.outline(now)
+    }
+}
+
+/// A machine, and everything that would be on disk.
+struct Bench<M: Checked, F: Fn() -> M> {
+    fresh: F,
+    machine: M,
+    now: Timestamp,
+    log: Vec<(Position, M::Record)>,
+    chunks: BTreeMap<ChunkId, Bytes>,
+    saved: Option<(Bytes, BTreeMap<ChunkId, Bytes>, usize)>,
+}
+
+/// Gives a machine these commands, each after a time.
+pub(crate) fn check<M: Checked>(fresh: impl Fn() -> M, commands: Vec<(Millis, M::Command)>) {
+    let mut machine = fresh();
+    machine.prepare();
+    let mut bench =
+        Bench { fresh, machine, now: START, log: Vec::new(), chunks: BTreeMap::new(), saved: None };
+    for (number, (wait, command)) in commands.into_iter().enumerate() {
+        bench.now = bench.now.plus(wait);
+        while bench.machine.advance_time(bench.now, 3) {}
+        bench.obey(&command);
+        if number % 5 == 3 {
+            bench.save();
+        }
+        if number % 7 == 6 {
+            bench.compare();
+        }
+    }
+    bench.compare();
+}
+
+pub(crate) const START: Timestamp = Timestamp(1_000_000);
+
+impl<M: Checked, F: Fn() -> M> Bench<M, F> {
+    fn obey(&mut self, command: &M::Command) {
+        let before = self.machine.outline(self.now);
+        let decision = self.machine.decide(self.now, command);
+        assert_eq!(self.machine.outline(self.now), before, "a decision changes nothing");
+        for Step { record, durability } in decision.steps {
+            let count = self.log.len() as u32;
+            let at = Position { segment: SegmentId(count / 7), byte: count };
+            let applied = match durability {
+                Durability::Durable => {
+                    // What is replayed has been through bytes.
+                    let read = M::decode(&record, M::encode(&record));
+                    assert_eq!(read, record, "a record reads back as it was written");
+                    self.log.push((at, read));
+                    self.machine.apply(at, &record, durability)
+                }
+                Durability::Transient => self.machine.apply(Position::default(), &record, durability),
+            };
+            assert!(applied.is_ok(), "a decision names only what is in memory");
+        }
+    }
+
+    /// Takes a snapshot, of what has changed since the one before.
+    fn save(&mut self) {
+        let known: Vec<ChunkId> = self.chunks.keys().copied().collect();
+        let stale: Vec<ChunkId> = known.iter().copied().step_by(3).collect();
+        let head = self.machine.begin_snapshot(known.into_iter(), &stale);
+        loop {
+            let slice = self.machine.next_chunks(1, usize::MAX).expect("nothing cancels it");
+            for (chunk, bytes) in slice.chunks {
+                if bytes.is_empty() {
+                    self.chunks.remove(&chunk);
+                } else {
+                    self.chunks.insert(chunk, bytes);
+                }
+            }
+            if !slice.more {
+                break;
+            }
+        }
+        self.saved = Some((head, self.chunks.clone(), self.log.len()));
+    }
+
+    fn compare(&self) {
+        let durable = self.machine.durable(self.now);
+        let mut replayed = (self.fresh)();
+        replayed.prepare();
+        self.apply_from(&mut replayed, 0);
+        assert_eq!(replayed.durable(self.now), durable, "a replay gives the same state");
+        let Some((head, chunks, records)) = &self.saved else { return };
+        let mut restored = M::restore(head, chunks.values().map(|bytes| &bytes[..])).unwrap();
+        restored.prepare();
+        self.apply_from(&mut restored, *records);
+        assert_eq!(restored.durable(self.now), durable, "a snapshot and the records after it do, too");
+    }
+
+    fn apply_from(&self, machine: &mut M, from: usize) {
+        for (index, (at, record)) in self.log.iter().enumerate().skip(from) {
+            while let Err(missing) = machine.apply(*at, record, Durability::Durable) {
+                machine.supply(missing, &self.log[..=index]);
+            }
+        }
+        while machine.advance_time(self.now, 3) {}
+    }
+}
