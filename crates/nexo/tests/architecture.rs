@@ -1,0 +1,90 @@
+//! Holds ARCHITECTURE.md against the sources and the running program.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn page() -> String {
+    fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap()
+}
+
+/// The first cells of a table that begins with this heading, without their back-quotes.
+fn column(page: &str, heading: &str) -> Vec<String> {
+    let (_, table) = page.split_once(heading).unwrap_or_else(|| panic!("there is no table '{heading}'"));
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    rows.map(|row| row.split('|').nth(1).unwrap().split('`').nth(1).unwrap().to_owned()).collect()
+}
+
+/// What a crate needs to be built, of ours.
+fn dependencies(manifest: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(manifest).unwrap();
+    let (_, rest) = text.split_once("\n[dependencies]\n").unwrap_or_default();
+    let lines = rest.lines().take_while(|line| !line.starts_with('['));
+    let ours = lines.filter_map(|line| line.strip_prefix("nexo-"));
+    ours.map(|line| line.split(['.', ' ', '=']).next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn dependencies_point_down_only() {
+    let crates = column(&page(), "| crate | owns | refuses |");
+    let folders = fs::read_dir(root().join("crates")).unwrap();
+    let there: BTreeSet<String> =
+        folders.map(|folder| folder.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(crates.iter().cloned().collect::<BTreeSet<_>>(), there, "the map names all crates");
+    let tools = column(&page(), "| tool | owns | refuses |");
+    let mut found = 0;
+    for (place, name) in crates.iter().enumerate() {
+        for needed in dependencies(&root().join("crates").join(name).join("Cargo.toml")) {
+            let at = crates.iter().position(|other| *other == needed);
+            let is_tool_of_binary = name == "nexo" && tools.contains(&needed);
+            assert!(at.is_some_and(|at| at > place) || is_tool_of_binary, "{name} depends on {needed}");
+            found += 1;
+        }
+    }
+    assert!(found > 15, "only {found} dependencies were found");
+}
+
+#[test]
+fn every_path_is_there() {
+    let page = page();
+    let quoted = page.split('`').skip(1).step_by(2);
+    let paths: Vec<&str> = quoted
+        .filter(|text| text.contains('/') && !text.ends_with('/') && !text.contains([' ', '{', ':']))
+        .collect();
+    assert!(paths.len() > 30, "only {} paths were found", paths.len());
+    for path in paths {
+        let places = [root().join(path), root().join("crates").join(path)];
+        assert!(places.iter().any(|place| place.exists()), "there is no {path}");
+    }
+}
+
+/// What the system shows of a name.
+fn shown(name: &str) -> String {
+    name.chars().take(15).collect()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn every_thread_is_in_the_inventory() {
+    let broker = common::Server::start();
+    let tasks = fs::read_dir(format!("/proc/{}/task", broker.pid())).unwrap();
+    let mut running: BTreeMap<String, usize> = BTreeMap::new();
+    for task in tasks {
+        let name = fs::read_to_string(task.unwrap().path().join("comm")).unwrap();
+        *running.entry(name.trim().to_owned()).or_default() += 1;
+    }
+    running.remove("nexo");
+    // It comes and goes with memory.
+    running.remove("jemalloc_bg_thd");
+    let mut listed: BTreeSet<String> =
+        column(&page(), "| thread | number |").iter().map(|name| shown(name)).collect();
+    assert!(listed.remove("jemalloc_bg_thd"));
+    assert_eq!(running.keys().cloned().collect::<BTreeSet<_>>(), listed);
+}
