@@ -12,6 +12,7 @@ use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{AppendError, Claim, Log, LogOptions, Patience, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp};
 
+use crate::buffers::ConnectionBuffers;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::connections::Connections;
@@ -94,6 +95,7 @@ impl Broker {
             room,
             intake,
             connections,
+            buffers: Arc::default(),
             outgoing: Arc::new(outgoing),
             log,
             clock: Arc::new(Clock::not_before(restored.time.max(time))),
@@ -167,6 +169,12 @@ impl Broker {
     #[must_use]
     pub fn intake(&self) -> &Intake {
         &self.shared.intake
+    }
+
+    /// Memory of connections' buffers, for ports to count theirs in.
+    #[must_use]
+    pub fn buffers(&self) -> &Arc<ConnectionBuffers> {
+        &self.shared.buffers
     }
 
     /// The connections of all ports.

@@ -26,7 +26,7 @@ use crate::traffic::Protocol;
 
 /// With this much on its way to the disk, whoever can wait should: far less than what the log takes, and so little that who
 /// cannot wait long is not behind much.
-const UNWRITTEN_BYTES_MAX: usize = 4 << 20;
+const UNWRITTEN_BYTES_MAX: usize = 2 << 20;
 
 /// Messages that are settled under one hold of a queue's lock: a millisecond or two.
 pub(crate) const SETTLE_SLICE: usize = 4_096;

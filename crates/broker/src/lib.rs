@@ -12,11 +12,13 @@
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `transfer.rs`: dead letters. `snapshots.rs`: what
 //!   a checkpoint writes. `threads.rs`: which threads are well.
 //! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
-//!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in.
+//!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
+//!   `buffers.rs`: memory of connections' buffers.
 //! - `connections.rs`: how many clients may be connected.
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
 
 mod broker;
+mod buffers;
 #[cfg(test)]
 mod busy_tests;
 mod catalog;
@@ -70,6 +72,7 @@ mod unsettled;
 mod workers;
 
 pub use broker::Broker;
+pub use buffers::ConnectionBuffers;
 pub use connections::{ConnectionCounts, ConnectionPermit, Connections, Presence};
 pub use declare::Declared;
 pub use delivery::Delivery;

@@ -36,8 +36,6 @@ const COPIES_MAX: usize = 4;
 const COPY_BATCH: usize = 1000;
 /// Chunks in which they are looked for under one hold of it.
 const COPY_CHUNKS: usize = 4;
-/// Whether messages should be taken out of memory is not worth asking more often than this.
-const PAGE_OUT_PAUSE: Duration = Duration::from_millis(200);
 /// What could not be done is tried again after this.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -215,6 +213,7 @@ impl Signal {
             #[cfg(test)]
             shared.threads.panic_if_asked(NAME);
             if reasons.pressure && shared.under_pressure() {
+                let began = Instant::now();
                 let before = shared.message_memory_bytes();
                 let max = shared.message_bytes_max();
                 if pace.is_time(Instant::now(), before, max) {
@@ -223,7 +222,7 @@ impl Signal {
                 } else {
                     self.reasons.lock().pressure = true;
                 }
-                page_out_from = Instant::now() + PAGE_OUT_PAUSE;
+                page_out_from = Instant::now() + PageOutPace::pause_after(began.elapsed());
             }
             let due = reasons.checkpoint || (reasons.rotated && self.is_due(&shared));
             let kept = !(due || reasons.full) || shared.keep_house();

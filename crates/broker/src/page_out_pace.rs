@@ -4,6 +4,11 @@
 
 use std::time::{Duration, Instant};
 
+/// Whether messages should be taken out of memory is not worth asking more often than this: fast publishers add ten
+/// megabytes meanwhile.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// A round with many queues takes long, and the pause after it so many times as long.
+const PAUSE_ROUNDS: u32 = 10;
 /// After a round that freed little, the next one is not before this, unless much has been added …
 const FRUITLESS_PAUSE: Duration = Duration::from_secs(2);
 /// … namely one part in this many of what messages may take. Less than that freed is little.
@@ -31,6 +36,11 @@ impl PageOutPace {
             .is_none_or(|last| now >= last.until || bytes >= last.left_bytes.saturating_add(max / MUCH_PART))
     }
 
+    /// How long to wait after a round that took so long.
+    pub(crate) fn pause_after(round: Duration) -> Duration {
+        (round * PAUSE_ROUNDS).max(PAUSE_MIN)
+    }
+
     /// A round has been made.
     pub(crate) fn note(&mut self, now: Instant, before: u64, after: u64, max: u64) {
         let is_little = before.saturating_sub(after) < max / MUCH_PART;
@@ -51,6 +61,13 @@ mod tests {
         assert!(pace.is_time(now, 2000, MAX));
         pace.note(now, 2000, 1000, MAX);
         assert!(pace.is_time(now, 1700, MAX));
+    }
+
+    #[test]
+    fn rounds_take_a_small_part_of_the_time() {
+        assert_eq!(PageOutPace::pause_after(Duration::ZERO), PAUSE_MIN);
+        let long = Duration::from_millis(30);
+        assert_eq!(PageOutPace::pause_after(long), PAUSE_ROUNDS * long);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use nexo_core::shared_messages::{SharedMemory, SharedMessages};
 use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Patience, Span, Urgency};
 use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Timestamp};
 
+use crate::buffers::ConnectionBuffers;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::connections::Connections;
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) room: DiskRoom,
     pub(crate) intake: Intake,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) buffers: Arc<ConnectionBuffers>,
     /// What consumers have been handed and have not passed on.
     pub(crate) outgoing: Arc<Outgoing>,
     pub(crate) log: Log,
@@ -551,7 +553,7 @@ impl Shared {
     }
 
     /// Whether messages take more memory than they may: those in queues, on their way in and on their way out. A quarter is
-    /// left for what is not counted, such as buffers of connections and room that containers keep.
+    /// left for what is not counted, such as what the allocator keeps.
     pub(crate) fn under_pressure(&self) -> bool {
         let used = self
             .message_memory_bytes()
@@ -560,12 +562,12 @@ impl Shared {
         used > self.message_bytes_max()
     }
 
-    /// What messages may take: three quarters of the bound, less what the queues themselves take. However many queues there
-    /// are, a quarter is for messages.
+    /// What messages may take: three quarters of the bound, less what the queues themselves and buffers of connections take.
+    /// However many of these there are, a quarter is for messages.
     pub(crate) fn message_bytes_max(&self) -> u64 {
         let max = self.options.memory_bytes_max;
         let queues = self.catalog.len() as u64 * QUEUE_BYTES;
-        (max / 4 * 3).saturating_sub(queues).max(max / 4)
+        (max / 4 * 3).saturating_sub(queues + self.buffers.bytes()).max(max / 4)
     }
 
     pub(crate) fn new_consumer_id(&self) -> ConsumerId {

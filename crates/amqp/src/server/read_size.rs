@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use nexo_broker::ConnectionBuffers;
+
 /// What a connection of which little comes reads at once.
 pub(super) const READ_BYTES_MIN: usize = 8 << 10;
 /// What a connection of which much comes reads at once, if there are few such …
@@ -16,12 +18,19 @@ const ALL_BYTES_MAX: usize = 8 << 20;
 
 /// Connections of which much comes.
 #[derive(Debug, Default)]
-pub(super) struct BusyReaders(AtomicUsize);
+pub(super) struct BusyReaders {
+    count: AtomicUsize,
+    buffers: Arc<ConnectionBuffers>,
+}
 
 impl BusyReaders {
+    pub(super) fn new(buffers: Arc<ConnectionBuffers>) -> Self {
+        Self { count: AtomicUsize::new(0), buffers }
+    }
+
     /// What each of them reads at once.
     fn share(&self) -> usize {
-        let count = self.0.load(Ordering::Relaxed).max(1);
+        let count = self.count.load(Ordering::Relaxed).max(1);
         (ALL_BYTES_MAX / count).clamp(2 * READ_BYTES_MIN, READ_BYTES_MAX)
     }
 }
@@ -62,16 +71,23 @@ impl ReadSize {
 
     fn set(&mut self, bytes: usize) {
         match (self.is_busy(), bytes > READ_BYTES_MIN) {
-            (false, true) => _ = self.busy.0.fetch_add(1, Ordering::Relaxed),
-            (true, false) => _ = self.busy.0.fetch_sub(1, Ordering::Relaxed),
+            (false, true) => _ = self.busy.count.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.busy.count.fetch_sub(1, Ordering::Relaxed),
             (false, false) | (true, true) => {}
         }
+        self.busy.buffers.resized(memory_bytes(self.bytes), memory_bytes(bytes));
         self.bytes = bytes;
     }
 
     const fn is_busy(&self) -> bool {
         self.bytes > READ_BYTES_MIN
     }
+}
+
+/// Memory of a connection that reads so much at once: its buffer, and the messages of a read while they are packed for their
+/// queues. One of which little comes does not count.
+const fn memory_bytes(read_bytes: usize) -> usize {
+    if read_bytes > READ_BYTES_MIN { 2 * read_bytes } else { 0 }
 }
 
 impl Drop for ReadSize {
@@ -113,10 +129,15 @@ mod tests {
         let busy = Arc::new(BusyReaders::default());
         let mut one = ReadSize::new(Arc::clone(&busy));
         much(&mut one);
-        assert_eq!(busy.0.load(Ordering::Relaxed), 1);
+        assert_eq!(busy.count.load(Ordering::Relaxed), 1);
+        assert_eq!(busy.buffers.bytes(), 2 * READ_BYTES_MAX as u64);
         for _ in 0..10 {
             one.has_read(100);
         }
-        assert_eq!((one.bytes(), busy.0.load(Ordering::Relaxed)), (READ_BYTES_MIN, 0));
+        assert_eq!((one.bytes(), busy.count.load(Ordering::Relaxed)), (READ_BYTES_MIN, 0));
+        assert_eq!(busy.buffers.bytes(), 0, "nor memory");
+        much(&mut one);
+        drop(one);
+        assert_eq!(busy.buffers.bytes(), 0, "it is gone");
     }
 }

@@ -1,10 +1,12 @@
 //! How much waits for a connection's socket.
 //!
 //! Much where few connections are written to, so that one write carries much. What waits for all of them together has a
-//! bound: it is memory that no queue counts.
+//! bound: it is memory that no queue counts. The broker is told of it, and leaves messages so much less.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use nexo_broker::ConnectionBuffers;
 
 /// What may wait for a connection, if there are many …
 const WAITING_BYTES_MIN: usize = 64 << 10;
@@ -15,12 +17,19 @@ const ALL_BYTES_MAX: usize = 24 << 20;
 
 /// Connections to which much is written.
 #[derive(Debug, Default)]
-pub(super) struct BusyWriters(AtomicUsize);
+pub(super) struct BusyWriters {
+    count: AtomicUsize,
+    buffers: Arc<ConnectionBuffers>,
+}
 
 impl BusyWriters {
+    pub(super) fn new(buffers: Arc<ConnectionBuffers>) -> Self {
+        Self { count: AtomicUsize::new(0), buffers }
+    }
+
     /// What may wait for each of them.
     fn share(&self) -> usize {
-        let count = self.0.load(Ordering::Relaxed).max(1);
+        let count = self.count.load(Ordering::Relaxed).max(1);
         (ALL_BYTES_MAX / count).clamp(WAITING_BYTES_MIN, WAITING_BYTES_MAX)
     }
 }
@@ -28,13 +37,14 @@ impl BusyWriters {
 /// What may wait for one connection before its deliveries do.
 #[derive(Debug)]
 pub(super) struct WriteSize {
-    is_busy: bool,
+    /// What its buffer has room for.
+    buffer_bytes: usize,
     busy: Arc<BusyWriters>,
 }
 
 impl WriteSize {
     pub(super) const fn new(busy: Arc<BusyWriters>) -> Self {
-        Self { is_busy: false, busy }
+        Self { buffer_bytes: 0, busy }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -43,12 +53,13 @@ impl WriteSize {
 
     /// Its buffer has room for so much now.
     pub(super) fn has_buffer(&mut self, bytes: usize) {
-        match (self.is_busy, bytes > WAITING_BYTES_MIN) {
-            (false, true) => _ = self.busy.0.fetch_add(1, Ordering::Relaxed),
-            (true, false) => _ = self.busy.0.fetch_sub(1, Ordering::Relaxed),
+        match (self.buffer_bytes > WAITING_BYTES_MIN, bytes > WAITING_BYTES_MIN) {
+            (false, true) => _ = self.busy.count.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = self.busy.count.fetch_sub(1, Ordering::Relaxed),
             (false, false) | (true, true) => {}
         }
-        self.is_busy = bytes > WAITING_BYTES_MIN;
+        self.busy.buffers.resized(self.buffer_bytes, bytes);
+        self.buffer_bytes = bytes;
     }
 }
 
@@ -80,10 +91,12 @@ mod tests {
         assert!(all <= ALL_BYTES_MAX, "{all}");
         // Those that have nothing to write leave their share to the others, and so do those that go.
         many[20..].iter_mut().for_each(|one| one.has_buffer(0));
+        assert_eq!(busy.buffers.bytes(), 20 * WAITING_BYTES_MAX as u64);
         many.truncate(120);
         many[0].has_buffer(WAITING_BYTES_MAX);
         assert_eq!(many[0].bytes(), WAITING_BYTES_MAX);
         drop(many);
-        assert_eq!(busy.0.load(Ordering::Relaxed), 0);
+        assert_eq!(busy.count.load(Ordering::Relaxed), 0);
+        assert_eq!(busy.buffers.bytes(), 0);
     }
 }

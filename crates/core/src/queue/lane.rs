@@ -113,18 +113,28 @@ pub(super) fn resident_cost(entry: &MessageEntry) -> u64 {
 pub(super) struct PagedOut {
     pub(super) count: u64,
     pub(super) bytes: u64,
+    /// For how many messages there was room.
+    pub(super) room: usize,
     /// The earliest end of a life among it.
     pub(super) expires_at: Timestamp,
+}
+
+impl PagedOut {
+    /// Memory that this has freed, near enough.
+    pub(super) const fn freed_bytes(&self) -> u64 {
+        self.bytes + (self.room as u64 - self.count) * size_of::<MessageEntry>() as u64
+    }
 }
 
 impl Lane {
     /// Turns the resident stretch at `at` into runs, one for each segment, unless a transient message is in it.
     pub(super) fn page_out(&mut self, at: usize) -> PagedOut {
-        let mut out = PagedOut { count: 0, bytes: 0, expires_at: Timestamp::MAX };
+        let mut out = PagedOut { count: 0, bytes: 0, room: 0, expires_at: Timestamp::MAX };
         let Stretch::Resident(resident) = &self.stretches[at] else { return out };
         if resident.entries.is_empty() || !resident.entries.iter().all(MessageEntry::is_durable) {
             return out;
         }
+        out.room = resident.entries.capacity();
         let mut runs: Vec<Run> = Vec::new();
         for entry in &resident.entries {
             out.count += 1;
@@ -182,22 +192,22 @@ impl Lane {
         (resident, None)
     }
 
-    /// Puts in messages that have come into memory, as stretches of the usual size.
-    pub(super) fn insert_resident(&mut self, at: usize, entries: Vec<MessageEntry>) {
+    /// Puts in messages that have come into memory, as stretches of the usual size. Gives back for how many messages they
+    /// have room.
+    pub(super) fn insert_resident(&mut self, at: usize, entries: Vec<MessageEntry>) -> usize {
         let mut stretches: Vec<Resident> = Vec::new();
-        for entry in entries {
-            let stored = u64::from(entry.stored_bytes);
-            match stretches.last_mut() {
-                Some(last) if last.entries.len() < STRETCH_MESSAGES_MAX => {
-                    last.bytes += stored;
-                    last.entries.push_back(entry);
-                }
-                _ => stretches.push(Resident { entries: VecDeque::from(vec![entry]), bytes: stored }),
-            }
+        let mut entries = entries.into_iter();
+        while entries.len() > 0 {
+            let mut part = VecDeque::with_capacity(entries.len().min(STRETCH_MESSAGES_MAX));
+            part.extend(entries.by_ref().take(STRETCH_MESSAGES_MAX));
+            let bytes = part.iter().map(|entry: &MessageEntry| u64::from(entry.stored_bytes)).sum();
+            stretches.push(Resident { entries: part, bytes });
         }
+        let room = stretches.iter().map(|stretch| stretch.entries.capacity()).sum();
         for stretch in stretches.into_iter().rev() {
             self.insert(at, Stretch::Resident(stretch));
         }
+        room
     }
 
     /// How many messages its stretches hold.
@@ -227,13 +237,15 @@ impl Lane {
         }
     }
 
-    /// Removes a stretch that has run empty, but keeps the memory of the only one.
-    pub(super) fn tidy(&mut self, at: usize) {
-        if self.stretches.len() > 1
-            && matches!(&self.stretches[at], Stretch::Resident(resident) if resident.entries.is_empty())
-        {
+    /// Removes a stretch that has run empty, but keeps the memory of the only one. Gives back for how many messages it has
+    /// room then.
+    pub(super) fn tidy(&mut self, at: usize) -> usize {
+        let Stretch::Resident(resident) = &self.stretches[at] else { return 0 };
+        if self.stretches.len() > 1 && resident.entries.is_empty() {
             self.stretches.remove(at);
+            return 0;
         }
+        resident.entries.capacity()
     }
 }
 
@@ -259,6 +271,15 @@ impl Resident {
         if self.entries.len() < SMALL_STRETCH_MESSAGES {
             self.entries.reserve_exact(SMALL_STEP);
         }
+    }
+
+    /// Gives up room that messages have left, if that is more than half. Gives back for how many messages it was.
+    pub(super) fn trim(&mut self) -> usize {
+        let room = self.entries.capacity();
+        if room > 2 * self.entries.len() {
+            self.entries.shrink_to_fit();
+        }
+        room - self.entries.capacity()
     }
 
     pub(super) fn find(&self, offset: Offset) -> Option<usize> {
@@ -373,6 +394,31 @@ mod tests {
         lanes.remove(Priority(0), Offset(1)).unwrap().unwrap();
         lanes.page_out(u64::MAX, Front::PagedOut);
         assert_eq!((lanes.entry_room(), lanes.memory_bytes()), (0, 0));
+        lanes.check_invariants();
+    }
+
+    #[test]
+    fn room_that_no_message_uses_any_more_counts_as_memory() {
+        let mut lanes = Lanes::default();
+        for offset in 0..4 {
+            lanes.push_back(entry(offset));
+        }
+        let full = lanes.memory_bytes();
+        for offset in 0..3 {
+            lanes.remove(Priority(0), Offset(offset)).unwrap().unwrap();
+            lanes.check_invariants();
+        }
+        let room = (lanes.entry_room() * size_of::<MessageEntry>()) as u64;
+        assert_eq!((lanes.memory_bytes(), room), (full, full), "the stretch is as large as before");
+        assert_eq!(lanes.page_out(u64::MAX, Front::Kept), full / 4 * 3, "consumers get the last one next");
+        assert_eq!((lanes.memory_bytes(), lanes.resident_len()), (full / 4, 1));
+        lanes.check_invariants();
+        assert_eq!(lanes.page_out(u64::MAX, Front::PagedOut), full / 4);
+        assert_eq!(lanes.memory_bytes(), 0);
+        lanes.check_invariants();
+        let page = lanes.wanted_pages().remove(0);
+        lanes.page_in(&page, vec![entry(3)], Timestamp(0)).unwrap();
+        assert_eq!(lanes.memory_bytes(), full / 4, "what is read back gets no more room than it needs");
         lanes.check_invariants();
     }
 

@@ -34,8 +34,8 @@ pub(crate) struct Lanes {
     bytes: u64,
     resident_bytes: u64,
     resident: u64,
-    /// For how many messages lanes without any have room.
-    idle_room: usize,
+    /// For how many messages there is room in memory, used or not.
+    entry_room: usize,
     /// No message that is not in memory ends its life before this, as far as is known without reading them.
     paged_expiry: Option<Timestamp>,
 }
@@ -89,15 +89,17 @@ impl Lanes {
         self.resident += 1;
         self.mark(entry.priority);
         let lane = &mut self.lanes[index];
-        if lane.count == 0 {
-            self.idle_room -= lane.room();
-        }
         lane.count += 1;
         match lane.stretches.back_mut() {
-            Some(Stretch::Resident(resident)) if !resident.is_full() => resident.push_back(entry),
+            Some(Stretch::Resident(resident)) if !resident.is_full() => {
+                let before = resident.entries.capacity();
+                resident.push_back(entry);
+                self.entry_room += resident.entries.capacity() - before;
+            }
             _ => {
                 let mut resident = Resident::default();
                 resident.push_back(entry);
+                self.entry_room += resident.entries.capacity();
                 lane.insert(lane.stretches.len(), Stretch::Resident(resident));
                 // The stretch that was filled before this one lies in the middle now, unless it is the front.
                 let middle = lane.stretches.len().saturating_sub(2);
@@ -124,8 +126,9 @@ impl Lanes {
         for (at, stretch) in lane.stretches.iter_mut().enumerate() {
             match stretch {
                 Stretch::Resident(resident) => {
+                    let room = resident.entries.capacity();
                     if let Some(entry) = resident.remove(offset) {
-                        found = Some((at, entry));
+                        found = Some((at, room, entry));
                         break;
                     }
                     if resident.entries.back().is_some_and(|last| last.offset > offset) {
@@ -139,11 +142,10 @@ impl Lanes {
                 }
             }
         }
-        let Some((at, entry)) = found else { return Ok(None) };
+        let Some((at, room, entry)) = found else { return Ok(None) };
         lane.count -= 1;
-        lane.tidy(at);
+        self.entry_room -= room - lane.tidy(at);
         if lane.count == 0 {
-            self.idle_room += lane.room();
             self.unmark(priority);
         }
         self.count -= 1;
@@ -215,7 +217,7 @@ impl Lanes {
         if run.offsets.is_empty() {
             lane.stretches.remove(at);
         }
-        lane.insert_resident(at, entries);
+        self.entry_room += lane.insert_resident(at, entries);
         if self.paged_expiry.is_some() {
             self.paged_expiry = self.earliest_paged_expiry();
         }
@@ -370,14 +372,22 @@ impl Lanes {
                     && resident.entries.is_empty()
                 {
                     // Room that is kept for the next messages.
-                    self.idle_room -= resident.entries.capacity();
+                    self.entry_room -= resident.entries.capacity();
                     freed += (resident.entries.capacity() * size_of::<MessageEntry>()) as u64;
                     resident.entries = VecDeque::new();
                 }
                 // This may split it by segment, and join the first part with what is before it.
                 let out = lane.page_out(at);
-                freed += out.bytes;
+                freed += out.freed_bytes();
                 self.note_paged_out(out);
+            }
+            if is_front
+                && freed < bytes
+                && let Some(Stretch::Resident(resident)) = self.lanes[index].stretches.front_mut()
+            {
+                let room = resident.trim();
+                self.entry_room -= room;
+                freed += (room * size_of::<MessageEntry>()) as u64;
             }
         }
         freed
@@ -386,6 +396,7 @@ impl Lanes {
     fn note_paged_out(&mut self, out: PagedOut) {
         self.resident_bytes -= out.bytes;
         self.resident -= out.count;
+        self.entry_room -= out.room;
         if out.expires_at != Timestamp::MAX {
             self.paged_expiry = Some(self.paged_expiry.map_or(out.expires_at, |at| at.min(out.expires_at)));
         }
@@ -430,15 +441,17 @@ impl Lanes {
         self.bytes
     }
 
-    /// Memory taken, near enough: by messages, and by room that lanes without any keep for later.
+    /// Memory taken, near enough: by messages, and by room for more. Where many queues have few messages each, there is
+    /// more room than messages.
     pub(crate) const fn memory_bytes(&self) -> u64 {
-        self.resident_bytes + (self.idle_room * size_of::<MessageEntry>()) as u64
+        let unused = self.entry_room as u64 - self.resident;
+        self.resident_bytes + unused * size_of::<MessageEntry>() as u64
     }
 
     /// Checks that it is as it should be. For tests; it looks at every stretch.
     pub(crate) fn check_invariants(&self) {
-        let idle: usize = self.lanes.iter().filter(|lane| lane.count == 0).map(Lane::room).sum();
-        assert_eq!(idle, self.idle_room, "room of lanes without messages is counted");
+        let room: usize = self.lanes.iter().map(Lane::room).sum();
+        assert_eq!(room, self.entry_room, "room for messages is counted");
         let resident: u64 = self.resident().map(resident_cost).sum();
         assert_eq!((resident, self.resident().count() as u64), (self.resident_bytes, self.resident));
         let counts = self.lanes.iter().map(|lane| (lane.priority, lane.count, lane.messages()));
