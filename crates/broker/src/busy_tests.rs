@@ -1,6 +1,8 @@
 //! Figures while the disk is behind: what is refused and tried again is counted once, when it is done.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use nexo_core::config::QueueConfig;
 use nexo_core::draft::PackedBatch;
@@ -13,6 +15,7 @@ use nexo_types::{DedupId, Millis, Offset, QueueName, SegmentId};
 use crate::broker::Broker;
 use crate::flow::Pacing;
 use crate::handle::SETTLE_SLICE;
+use crate::messages::PushOrder;
 use crate::options::BrokerOptions;
 use crate::request::{PopRequest, Settle, SubscribeRequest};
 use crate::traffic::Protocol;
@@ -78,6 +81,43 @@ fn packed(durability: Durability, count: usize) -> Option<PackedBatch> {
         packed.push(&message.as_draft());
     }
     Some(packed)
+}
+
+/// What a future gives when it is polled once, if it ends then.
+async fn polled_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    let poll = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx)));
+    match poll.await {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+/// A push that had to wait for room is not overtaken by one that found some.
+#[tokio::test(flavor = "multi_thread")]
+async fn pushes_of_one_order_keep_it_when_the_disk_is_behind() {
+    let gate = GateDisk::default();
+    let broker = with_queues(&gate, &["q", "filling"]).await;
+    let order = PushOrder::default();
+    let push = |text: &'static str| {
+        let (broker, order) = (broker.clone(), order.clone());
+        Box::pin(async move { broker.push_in_order(&order, &name("q"), vec![NewMessage::new(text)]).await })
+    };
+    let stopped = stop_disk(&broker, &gate);
+    let mut first = push("first");
+    assert!(polled_once(&mut first).await.is_none(), "there is no room");
+    drop(stopped);
+    broker.shared.until_room().await;
+    let mut second = push("second");
+    let done = polled_once(&mut second).await;
+    assert!(first.await.unwrap()[0].is_ok());
+    let done = match done {
+        Some(done) => done,
+        None => second.await,
+    };
+    assert!(done.unwrap()[0].is_ok());
+    let bodies: Vec<_> = pop(&broker, "q", 2).await.into_iter().map(|one| one.message.body).collect();
+    assert_eq!(bodies, ["first", "second"]);
+    broker.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

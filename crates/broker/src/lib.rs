@@ -84,6 +84,7 @@ pub use flow::{Evenness, Pacing};
 pub use handle::{PushedBundle, QueueHandle, Refused, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
+pub use messages::PushOrder;
 pub use nexo_core::body_buffer::BodyBuffer;
 pub use nexo_core::config::{
     Backoff, ConfigError, DeadLetters, Fate, GroupMode, Overflow, QueueConfig, RateLimit, SyncMode,

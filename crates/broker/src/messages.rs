@@ -33,6 +33,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// A redrive moves this many at a time, and reports after each.
 const REDRIVE_STEP: usize = 256;
 
+/// Pushes of which each comes after the one before, although several wait for the disk at once. A clone is the same order.
+#[derive(Clone, Debug, Default)]
+pub struct PushOrder(Arc<tokio::sync::Mutex<()>>);
+
 impl Broker {
     /// Pushes messages. When this resolves, those that were taken are as safe as their queue promises.
     /// Answers come in the order of the messages.
@@ -45,8 +49,31 @@ impl Broker {
         name: &QueueName,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
+        self.push_counted(name, messages, None).await
+    }
+
+    /// As [`Self::push`], and the messages come after those of all pushes of the same order that were begun before: also
+    /// when the disk is behind, and those have to wait for room.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn push_in_order(
+        &self,
+        order: &PushOrder,
+        name: &QueueName,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
+        self.push_counted(name, messages, Some(order)).await
+    }
+
+    async fn push_counted(
+        &self,
+        name: &QueueName,
+        messages: Vec<NewMessage>,
+        order: Option<&PushOrder>,
+    ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
         let count = messages.len();
-        let pushed = self.push_uncounted(name, messages).await;
+        let pushed = self.push_uncounted(name, messages, order).await;
         let taken = pushed.iter().flatten().filter(|answer| answer.is_ok()).count();
         self.count(|traffic| traffic.pushed(taken, count - taken));
         pushed
@@ -56,7 +83,13 @@ impl Broker {
         &self,
         name: &QueueName,
         messages: Vec<NewMessage>,
+        order: Option<&PushOrder>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
+        // Those who wait for it are served in the order in which they came.
+        let turn = match order {
+            Some(order) => Some(order.0.lock().await),
+            None => None,
+        };
         self.shared.refuse_pushes()?;
         let cell = self.cell(name)?;
         let mut answers: Vec<Option<Result<Pushed, PushError>>> =
@@ -115,7 +148,7 @@ impl Broker {
             outcomes.extend(round.outcomes);
         }
         let pauses = evenness == Evenness::Pause && pacing == Pacing::Paced;
-        drop(wanted);
+        drop((wanted, turn));
         self.shared.wait_for(written).await?;
         if pauses {
             // Not for long: it is taken, and whoever waits in vain for the answer sends it again.

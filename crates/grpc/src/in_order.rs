@@ -9,8 +9,8 @@ type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Calls to the broker that wait for their sync while later ones are already made.
 ///
-/// The broker fixes the order of two calls when they are first polled; so each is polled once as it is begun,
-/// before the next request is even read.
+/// The broker fixes the order of two calls when they are first polled, or those that must wait for room in the log get it in
+/// that order; so each is polled once as it is begun, before the next request is even read.
 pub(crate) struct InOrder<T> {
     waiting: FuturesOrdered<Work<T>>,
 }

@@ -5,7 +5,7 @@
 //! durable together as one reply. Order is kept throughout.
 
 use futures_util::{FutureExt, StreamExt};
-use nexo_broker::{Broker, Intake, IntakeHold, NewMessage, PushError, Pushed, QueueError};
+use nexo_broker::{Broker, Intake, IntakeHold, NewMessage, PushError, PushOrder, Pushed, QueueError};
 use nexo_types::{QueueName, limits};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -66,6 +66,7 @@ pub(crate) struct PushStream {
     /// The queue of the last request, which the next need not repeat.
     queue: Option<QueueName>,
     in_flight: InOrder<Done>,
+    order: PushOrder,
     in_flight_bytes: usize,
     /// Cleared when the client has sent its last request, or the broker stops.
     reading: bool,
@@ -114,6 +115,7 @@ impl PushStream {
             stop,
             queue: None,
             in_flight: InOrder::new(),
+            order: PushOrder::default(),
             in_flight_bytes: 0,
             reading: true,
         }
@@ -209,9 +211,9 @@ impl PushStream {
         let bytes = bytes + messages.len() * MESSAGE_OVERHEAD_BYTES;
         let hold = enough(self.broker.intake(), hold, bytes, &self.out).await;
         self.in_flight_bytes += bytes;
-        let broker = self.broker.clone();
+        let (broker, order) = (self.broker.clone(), self.order.clone());
         let work = async move {
-            let results = broker.push(&queue, messages).await;
+            let results = broker.push_in_order(&order, &queue, messages).await;
             Done { confirms: confirms(&parts, results), bytes }
         };
         self.in_flight.begin(work).await;
