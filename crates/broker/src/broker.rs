@@ -9,7 +9,7 @@ use nexo_core::config::QueueConfig;
 use nexo_core::queue::{Outgoing, Outline};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
-use nexo_log::{AppendError, Claim, Log, LogOptions, Patience, Urgency};
+use nexo_log::{Claim, Log, LogOptions, Patience, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp};
 
 use crate::buffers::ConnectionBuffers;
@@ -21,6 +21,7 @@ use crate::error::{CreateError, OpenError, QueueError};
 use crate::exchanges::Exchanges;
 use crate::flow::Pool;
 use crate::intake::Intake;
+use crate::journal::{LocalJournal, ProposeError};
 use crate::maintenance::Maintenance;
 use crate::options::BrokerOptions;
 use crate::queue_cell::QueueCell;
@@ -97,6 +98,7 @@ impl Broker {
             connections,
             buffers: Arc::default(),
             outgoing: Arc::new(outgoing),
+            journal: Box::new(LocalJournal::new(log.clone())),
             log,
             clock: Arc::new(Clock::not_before(restored.time.max(time))),
             catalog: Catalog::default(),
@@ -251,7 +253,7 @@ impl Broker {
                 let urgency = self.shared.urgency(state, crate::shared::Confirm::AsQueue);
                 self.shared.commit(state, &records, urgency, Claim::Reserved, Patience::RefuseLast)
             })?;
-            if !matches!(purged, Err(AppendError::Busy)) {
+            if !matches!(purged, Err(ProposeError::Busy)) {
                 break purged;
             }
             self.shared.until_room().await;
@@ -331,7 +333,7 @@ impl Broker {
                 reason: format!("thread '{thread}' has panicked; restart the broker"),
             };
         }
-        if let nexo_log::LogHealth::Failed { reason } = self.shared.log.health() {
+        if let nexo_log::LogHealth::Failed { reason } = self.shared.journal.health() {
             return Health::Unhealthy { reason: format!("the log has failed: {reason}") };
         }
         match self.shared.want_of_space() {

@@ -9,12 +9,13 @@ use nexo_core::draft::PackedBatch;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, GateDisk};
-use nexo_log::{AppendError, Claim, Patience, Urgency};
+use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{DedupId, Millis, Offset, QueueName, SegmentId};
 
 use crate::broker::Broker;
 use crate::flow::Pacing;
 use crate::handle::SETTLE_SLICE;
+use crate::journal::ProposeError;
 use crate::messages::PushOrder;
 use crate::options::BrokerOptions;
 use crate::request::{PopRequest, Settle, SubscribeRequest};
@@ -67,7 +68,7 @@ fn stop_disk(broker: &Broker, gate: &GateDisk) -> Stopped {
             broker.shared.commit(&mut state, &[record], Urgency::Lazy, Claim::Reserved, Patience::RefuseLast);
         match appended {
             Ok(_) => {}
-            Err(AppendError::Busy) => return stopped,
+            Err(ProposeError::Busy) => return stopped,
             Err(error) => panic!("{error}"),
         }
     }

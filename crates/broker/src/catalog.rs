@@ -9,9 +9,9 @@ use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::journal::Written;
 use crate::queue_cell::QueueCell;
 use crate::request::SessionId;
-use crate::shared::Written;
 use crate::shared_configs::SharedConfigs;
 
 /// All queues, by name and by id.

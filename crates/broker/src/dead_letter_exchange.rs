@@ -10,16 +10,17 @@ use nexo_core::queue::{Admission, Dying};
 use nexo_core::record::{Leave, Record};
 use nexo_core::shared_messages::SharedMessages;
 use nexo_core::topology::NoHeaders;
-use nexo_log::{AppendError, Claim, Patience, Urgency};
+use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{ExchangeName, Offset, Position, Timestamp};
 use parking_lot::MutexGuard;
 
 use crate::error::QueueError;
+use crate::journal::{Encoded, ProposeError};
 use crate::paging::Fetched;
 use crate::property_codec::{DeadLetter, DeathInfo};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::share::{SHARE_BYTES_MIN, STORE_PLACE};
-use crate::shared::{Encoded, Shared};
+use crate::shared::Shared;
 
 impl Shared {
     /// Sends dead messages to their queue's dead-letter exchange, or lets them go if it has none.
@@ -102,7 +103,7 @@ impl Shared {
         dying: &Dying,
         letter: Option<&NewMessage>,
         queues: &[Arc<QueueCell>],
-    ) -> Result<bool, AppendError> {
+    ) -> Result<bool, ProposeError> {
         let mut cells: Vec<Arc<QueueCell>> = queues.to_vec();
         cells.push(Arc::clone(cell));
         cells.sort_unstable_by_key(|cell| cell.id);
@@ -133,7 +134,7 @@ impl Shared {
         if !entries.is_empty() {
             // A copy brings in more than it frees: on a full disk it waits.
             let claim = if moves.is_empty() { Claim::Reserved } else { Claim::Normal };
-            position = self.append(&entries, Urgency::Written, claim, Patience::Refuse)?.at;
+            position = self.propose(&entries, Urgency::Written, claim, Patience::Refuse)?.at;
         }
         self.apply(&mut states[from], position, &leave);
         states[from].dirty = true;

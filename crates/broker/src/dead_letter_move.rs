@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::error::QueueError;
 use crate::queue_cell::QueueCell;
-use crate::shared::{Shared, Written};
+use crate::shared::Shared;
 use crate::workers::Work;
 
 /// Dead letters on their way out of a queue.
@@ -64,7 +64,7 @@ impl DeadLetterMove {
         }
         let all = || self.deaths.iter().map(|death| death.offset);
         // What moved them lies before this, in the log.
-        let written = Written::at(shared.log.unwritten().1, self.urgency);
+        let written = shared.journal.so_far(self.urgency);
         shared.wait_for(written).await.map_err(|error| (error, all().collect()))
     }
 

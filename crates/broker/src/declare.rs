@@ -14,9 +14,9 @@ use crate::broker::Broker;
 use crate::difference::first_difference;
 use crate::error::{CreateError, DeleteError, QueueError};
 use crate::handle::QueueHandle;
+use crate::journal::Written;
 use crate::queue_cell::CellState;
 use crate::request::{Declaration, DeleteIf, SessionId};
-use crate::shared::Written;
 
 /// A queue that was declared.
 #[derive(Debug)]

@@ -9,14 +9,15 @@ use nexo_core::topology::{
     BindError, Binding, DeclareError, DeleteError, DeleteIf, Destination, ExchangeSpec, PassiveError, Plan,
     Routes, Topology, UnbindError,
 };
-use nexo_log::{AppendError, Claim, EntryKind, EntryRef, Patience, Urgency};
+use nexo_log::{Claim, EntryKind, EntryRef, Patience, Urgency};
 use nexo_types::{ExchangeName, Position, QueueId};
 use parking_lot::Mutex;
 
 use crate::broker::Broker;
 use crate::error::ExchangeError;
+use crate::journal::{Encoded, ProposeError, Proposed, Written};
 use crate::manifest::{Demand, Snapshot};
-use crate::shared::{Encoded, Shared, Written};
+use crate::shared::Shared;
 
 /// Records of exchanges and bindings are written under this id, which no queue has.
 pub(crate) const TOPOLOGY: QueueId = QueueId(0);
@@ -98,7 +99,7 @@ impl Shared {
         beside: &[Encoded],
         decide: impl FnOnce(&Topology) -> Result<Plan, E>,
         urgency: Urgency,
-    ) -> Result<Result<Changed, E>, AppendError> {
+    ) -> Result<Result<Changed, E>, ProposeError> {
         let mut state = self.exchanges.state.lock();
         let plan = match decide(&state.topology) {
             Ok(plan) => plan,
@@ -110,10 +111,11 @@ impl Shared {
             let entry = |payload| EntryRef { queue: TOPOLOGY, kind: EntryKind::Record, spans: &[], payload };
             let own = payloads.iter().map(|payload| entry(payload));
             let entries: Vec<EntryRef<'_>> = beside.iter().map(Encoded::as_entry).chain(own).collect();
-            let appended = self.log.append_with(&entries, urgency, Claim::Reserved, Patience::RefuseLast)?;
-            changed = Changed { at: appended.at, written: Written::at(appended.end, urgency) };
+            let Proposed { at, written } =
+                self.journal.propose(&entries, urgency, Claim::Reserved, Patience::RefuseLast)?;
+            changed = Changed { at, written };
             if !payloads.is_empty() {
-                state.last_change = Written::at(appended.end, Urgency::Synced);
+                state.last_change = written.with(Urgency::Synced);
                 state.dirty = true;
             }
         }
@@ -126,7 +128,7 @@ impl Shared {
 
     /// The latest snapshot of exchanges and bindings, which is written if they have changed, or if the one before does not
     /// meet the demand.
-    pub(crate) fn snapshot_topology(&self, demand: Demand<'_>) -> Result<Snapshot, AppendError> {
+    pub(crate) fn snapshot_topology(&self, demand: Demand<'_>) -> Result<Snapshot, ProposeError> {
         let (at, bytes, was_dirty) = {
             let mut state = self.exchanges.state.lock();
             if !state.dirty && state.snapshot.head_will_do(demand) {
@@ -297,7 +299,7 @@ impl Broker {
                 Ok(decided) => {
                     return decided.map(|changed| changed.written).map_err(ExchangeError::Refused);
                 }
-                Err(AppendError::Busy) => self.shared.until_room().await,
+                Err(ProposeError::Busy) => self.shared.until_room().await,
                 Err(error) => return Err(self.shared.refused(&error).into()),
             }
         }

@@ -9,18 +9,19 @@ use nexo_core::draft::PackedBatch;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{Death, Handed, PackedPlan, Queue, ReturnCause, ReturnPlan, SharedCredit, Terms};
 use nexo_core::record::Record;
-use nexo_log::{AppendError, Claim, Patience, Urgency};
+use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
 use crate::dead_letter_move::DeadLetterMove;
 use crate::error::{PushError, QueueError};
 use crate::flow::{Evenness, Pacing};
+use crate::journal::{ProposeError, Written};
 use crate::messages::PushRound;
 use crate::owed::SocketState;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::{SessionId, Settle};
-use crate::shared::{Confirm, Shared, Written, not_found};
+use crate::shared::{Confirm, Shared, not_found};
 use crate::subscription::{Kind, Subscription};
 use crate::traffic::Protocol;
 
@@ -153,30 +154,29 @@ impl Broker {
     /// What to wait for before more is pushed, if the disk is behind: an append that finds no room waits on its thread.
     #[must_use]
     pub fn disk_behind(&self) -> Option<Written> {
-        let (bytes, end) = self.shared.log.unwritten();
-        (bytes > UNWRITTEN_BYTES_MAX).then(|| Written::at(end, Urgency::Written))
+        let journal = &self.shared.journal;
+        (journal.unwritten_bytes() > UNWRITTEN_BYTES_MAX).then(|| journal.so_far(Urgency::Written))
     }
 
     /// Bytes that wait to be written.
     #[must_use]
     pub fn unwritten_bytes(&self) -> usize {
-        self.shared.log.unwritten().0
+        self.shared.journal.unwritten_bytes()
     }
 
     /// Everything that was written down so far.
     #[must_use]
     pub fn all_so_far(&self) -> Written {
-        Written::at(self.shared.log.unwritten().1, Urgency::Synced)
+        self.shared.journal.so_far(Urgency::Synced)
     }
 
     /// Returns when the disk has caught up, if it is behind: for one who has much more to push, or was told
     /// [`QueueError::Busy`]. Then others wait for no more than what was pushed before.
     pub async fn disk_caught_up(&self) {
-        if !self.shared.log.has_room() {
+        if !self.shared.journal.has_room() {
             self.shared.until_room().await;
         }
-        let (bytes, end) = self.shared.log.unwritten();
-        if bytes <= UNWRITTEN_BYTES_MAX {
+        if self.shared.journal.unwritten_bytes() <= UNWRITTEN_BYTES_MAX {
             return;
         }
         let urgency = match self.shared.options.sync {
@@ -184,7 +184,7 @@ impl Broker {
             SyncMode::Always | SyncMode::Interval | SyncMode::Inherit => Urgency::Synced,
         };
         // If it failed, the next push says so.
-        let _ = self.shared.wait_for(Written::at(end, urgency)).await;
+        let _ = self.shared.wait_for(self.shared.journal.so_far(urgency)).await;
     }
 }
 
@@ -340,7 +340,7 @@ impl QueueHandle {
                 Ok(PushedBundle { evenness: state.pushed(was_ahead, around, taken, pacing), ..pushed })
             })
         })?;
-        pushed.map_err(|(error, untaken): (AppendError, Untaken)| {
+        pushed.map_err(|(error, untaken): (ProposeError, Untaken)| {
             *packed = Some(untaken.into_packed());
             self.shared.refused_for(&self.cell.name, &error)
         })
@@ -358,7 +358,7 @@ impl QueueHandle {
         packed: PackedBatch,
         plan: PackedPlan,
         confirm: Confirm,
-    ) -> Result<PushedBundle, (AppendError, Untaken)> {
+    ) -> Result<PushedBundle, (ProposeError, Untaken)> {
         if let Some(reserve) = plan.reserve
             && let Err(error) =
                 self.shared.commit(state, &[reserve], Urgency::Lazy, Claim::Normal, Patience::Refuse)
@@ -396,7 +396,7 @@ impl QueueHandle {
         packed: PackedBatch,
         durability: Durability,
         confirm: Confirm,
-    ) -> Result<PushedBundle, (AppendError, Untaken)> {
+    ) -> Result<PushedBundle, (ProposeError, Untaken)> {
         let mut messages = packed.messages().expect("a packed holds readable messages");
         for message in &mut messages {
             message.durability = durability;

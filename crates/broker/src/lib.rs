@@ -38,6 +38,7 @@ mod frame_batches;
 mod handle;
 mod headers;
 mod intake;
+mod journal;
 mod late;
 mod lifecycle;
 mod mailbox;
@@ -84,6 +85,7 @@ pub use flow::{Evenness, Pacing};
 pub use handle::{PushedBundle, QueueHandle, Refused, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
+pub use journal::Written;
 pub use messages::PushOrder;
 pub use nexo_core::body_buffer::BodyBuffer;
 pub use nexo_core::config::{
@@ -108,7 +110,6 @@ pub use request::{
     SubscribeRequest,
 };
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
-pub use shared::Written;
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;
 pub use system::ProcessStats;

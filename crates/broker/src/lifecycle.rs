@@ -9,14 +9,15 @@ use nexo_core::message::Durability;
 use nexo_core::queue::{Queue, Removed};
 use nexo_core::record::Record;
 use nexo_core::topology::Topology;
-use nexo_log::{AppendError, Claim, Patience, Urgency};
+use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{Position, QueueId, QueueName, Timestamp};
 
 use crate::catalog::CatalogGuard;
 use crate::error::QueueError;
+use crate::journal::{Encoded, ProposeError, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::SessionId;
-use crate::shared::{Encoded, Shared, Written, not_found};
+use crate::shared::{Shared, not_found};
 use crate::workers::Work;
 
 impl Shared {
@@ -37,9 +38,9 @@ impl Shared {
         let mut written = Written::NOTHING;
         if durability == Durability::Durable {
             let create = Record::Create { name: name.clone(), config: config.clone(), at: now };
-            let appended =
-                self.append(&[Encoded::new(id, &create)], Urgency::Synced, Claim::Normal, Patience::Refuse);
-            written = Written::at(appended.map_err(|error| self.refused(&error))?.end, Urgency::Synced);
+            let record = Encoded::new(id, &create);
+            let proposed = self.propose(&[record], Urgency::Synced, Claim::Normal, Patience::Refuse);
+            written = proposed.map_err(|error| self.refused(&error))?.written;
         }
         let queue = Queue::new(id, name.clone(), config, now);
         let cell = Arc::new(QueueCell { created: written, ..QueueCell::with(queue, durability, owner) });
@@ -97,7 +98,7 @@ impl Shared {
     }
 
     /// One frame, so that a queue is never gone without its bindings.
-    fn write_delete(&self, cell: &QueueCell) -> Result<(Written, Position), AppendError> {
+    fn write_delete(&self, cell: &QueueCell) -> Result<(Written, Position), ProposeError> {
         let (records, urgency) = if cell.is_durable() {
             (vec![Encoded::new(cell.id, &Record::Delete)], Urgency::Synced)
         } else {
@@ -120,7 +121,7 @@ impl Shared {
             match self.remove_queue(cell, check) {
                 // Without any lock.
                 Err(QueueError::Busy { .. }) if !self.stopping.load(Ordering::Relaxed) => {
-                    self.log.wait_for_room()
+                    self.journal.wait_for_room()
                 }
                 Err(error) => {
                     tracing::debug!(queue = %cell.name, %error, "an unused queue was not deleted");

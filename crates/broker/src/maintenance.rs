@@ -13,15 +13,16 @@ use bytes::Bytes;
 use nexo_core::batch;
 use nexo_core::queue::{ChunkId, PageRequest, Queue};
 use nexo_core::record::Record;
-use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Patience, Urgency};
+use nexo_log::{Claim, EntryKind, EntryRef, Patience, Urgency};
 use nexo_types::{Offset, Position, QueueId, SegmentId, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
 use crate::exchanges::TOPOLOGY;
+use crate::journal::{Encoded, ProposeError, Proposed};
 use crate::manifest::{Demand, Manifest};
 use crate::page_out_pace::PageOutPace;
 use crate::queue_cell::{CellState, QueueCell};
-use crate::shared::{Encoded, Shared};
+use crate::shared::Shared;
 use crate::workers::Work;
 
 const NAME: &str = "nexo-maintain";
@@ -121,8 +122,8 @@ impl Maintenance {
     }
 
     /// Maintenance has appended this. Gives back how many bytes that are.
-    pub(crate) fn note_own(&self, appended: &Appended) -> u64 {
-        let bytes = u64::from(appended.end.byte.saturating_sub(appended.at.byte));
+    pub(crate) fn note_own(&self, written: &Proposed) -> u64 {
+        let bytes = written.bytes();
         self.signal.own_bytes.fetch_add(bytes, Ordering::Relaxed);
         bytes
     }
@@ -226,7 +227,7 @@ impl Signal {
             }
             let due = reasons.checkpoint || (reasons.rotated && self.is_due(&shared));
             let kept = !(due || reasons.full) || shared.keep_house();
-            let mut again = !kept || (reasons.full && shared.log.health() != nexo_log::LogHealth::Ok);
+            let mut again = !kept || (reasons.full && shared.journal.health() != nexo_log::LogHealth::Ok);
             again |= !reasons.stuck.is_empty();
             if again {
                 // Whatever is in the way will not be gone at once.
@@ -243,7 +244,7 @@ impl Signal {
                 }
             }
             let mut next = self.reasons.lock();
-            next.full |= reasons.full && shared.log.health() != nexo_log::LogHealth::Ok;
+            next.full |= reasons.full && shared.journal.health() != nexo_log::LogHealth::Ok;
             next.checkpoint |= !kept;
             drop(next);
         }
@@ -288,7 +289,7 @@ impl Shared {
 
     /// Writes a checkpoint and frees what can be freed. `false` if it has to be done again.
     fn keep_house(self: &Arc<Self>) -> bool {
-        let full = self.log.health() != nexo_log::LogHealth::Ok;
+        let full = self.journal.health() != nexo_log::LogHealth::Ok;
         if full && !self.log.segments().iter().any(|segment| segment.sealed && segment.live_bytes == 0) {
             // There is nothing to free, and what is left of the disk is for acknowledgements.
             return true;
@@ -302,7 +303,7 @@ impl Shared {
         true
     }
 
-    fn checkpoint_and_free(self: &Arc<Self>, full: bool) -> Result<(), AppendError> {
+    fn checkpoint_and_free(self: &Arc<Self>, full: bool) -> Result<(), ProposeError> {
         self.checkpoint()?;
         if full {
             return Ok(());
@@ -316,7 +317,7 @@ impl Shared {
     }
 
     /// Writes snapshots of all queues that have changed, and a manifest; then retires what nothing needs.
-    pub(crate) fn checkpoint(self: &Arc<Self>) -> Result<(), AppendError> {
+    pub(crate) fn checkpoint(self: &Arc<Self>) -> Result<(), ProposeError> {
         let segments = self.log.segments();
         // Looked at before any snapshot is taken: what is empty now is in none of them, and stays empty.
         let empty: BTreeSet<SegmentId> =
@@ -328,7 +329,7 @@ impl Shared {
         };
         let mut manifest = Manifest { replay_from, time: self.clock.now(), ..Manifest::default() };
         // An old snapshot in a segment that is nearly empty would keep it.
-        let twice = self.log.health() == nexo_log::LogHealth::Ok;
+        let twice = self.journal.health() == nexo_log::LogHealth::Ok;
         let demand = Demand { given_up: &sparse, twice };
         manifest.queues.push((TOPOLOGY, self.snapshot_topology(demand)?));
         cells.sort_unstable_by_key(|cell| cell.id);
@@ -340,9 +341,10 @@ impl Shared {
         manifest.next_queue = self.next_queue.load(Ordering::Relaxed);
         let payload = manifest.encode();
         let entry = EntryRef { queue: QueueId(0), kind: EntryKind::Manifest, spans: &[], payload: &payload };
-        let appended = self.log.append(&[entry], Urgency::Synced, Claim::Checkpoint)?;
+        let appended =
+            self.journal.write_local(&[entry], Urgency::Synced, Claim::Checkpoint, Patience::Wait)?;
         self.maintenance.note_own(&appended);
-        if let Err(error) = self.log.synced(appended.end).wait_blocking() {
+        if let Err(error) = self.journal.wait(appended.written).wait_blocking() {
             tracing::error!(%error, "a checkpoint was not synced");
             return Ok(());
         }
@@ -350,7 +352,7 @@ impl Shared {
         // What the checkpoint before this one needs is kept, in case this one cannot be read. On a full disk there is no
         // room for that.
         let before = self.maintenance.last_checkpoint.lock().replace(this.clone());
-        let is_full = self.log.health() != nexo_log::LogHealth::Ok;
+        let is_full = self.journal.health() != nexo_log::LogHealth::Ok;
         let before = if is_full { Some(this.clone()) } else { before };
         let Some(before) = before else { return Ok(()) };
         // Looked at again: an append that was under way when this began may not have been counted then. By now it has
@@ -396,7 +398,7 @@ impl Shared {
         !sparse.is_empty()
     }
 
-    fn copy_forward(self: &Arc<Self>, cell: &Arc<QueueCell>, segment: SegmentId) -> Result<(), AppendError> {
+    fn copy_forward(self: &Arc<Self>, cell: &Arc<QueueCell>, segment: SegmentId) -> Result<(), ProposeError> {
         let chunks: Vec<ChunkId> = {
             let state = cell.state.lock();
             state.queue.loose_chunks(state.snapshot.chunks.keys().copied()).into_iter().collect()
@@ -419,7 +421,7 @@ impl Shared {
         self: &Arc<Self>,
         cell: &Arc<QueueCell>,
         find: impl Fn(&Queue) -> Vec<(Offset, Timestamp, Position)>,
-    ) -> Result<(), AppendError> {
+    ) -> Result<(), ProposeError> {
         loop {
             let mut part = find(&cell.state.lock().queue);
             part.truncate(COPY_BATCH);
@@ -447,7 +449,7 @@ impl Shared {
     }
 
     /// Copies a page that is not in memory. `false` if it cannot be read.
-    fn copy_page(self: &Arc<Self>, cell: &Arc<QueueCell>, page: &PageRequest) -> Result<bool, AppendError> {
+    fn copy_page(self: &Arc<Self>, cell: &Arc<QueueCell>, page: &PageRequest) -> Result<bool, ProposeError> {
         let entries = match self.read_page(cell.id, page) {
             Ok(entries) => entries,
             Err(error) => {
@@ -484,11 +486,16 @@ impl Shared {
         &self,
         state: &mut CellState,
         messages: &[(Offset, Timestamp, Bytes)],
-    ) -> Result<(), AppendError> {
+    ) -> Result<(), ProposeError> {
         for batch in batch::relocate(messages) {
             let record = Record::Messages(batch);
             let entry = Encoded::new(state.queue.id(), &record);
-            let appended = self.append(&[entry], Urgency::Lazy, Claim::Reserved, Patience::Wait)?;
+            let appended = self.journal.write_local(
+                &[entry.as_entry()],
+                Urgency::Lazy,
+                Claim::Reserved,
+                Patience::Wait,
+            )?;
             self.maintenance.note_own(&appended);
             state.dirty = true;
             self.apply(state, appended.at, &record);

@@ -9,7 +9,7 @@ use nexo_core::queue::{
     Admission, Death, GroupTake, LeaseError, LeaseTerms, PushOutcome, ReturnCause, Terms, Verdict,
 };
 use nexo_core::record::Record;
-use nexo_log::{AppendError, Claim, Patience, Urgency};
+use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{Millis, Offset, QueueId, QueueName, Timestamp, limits};
 use tokio::runtime::RuntimeFlavor;
 use tokio::sync::oneshot;
@@ -19,10 +19,11 @@ use crate::dead_letter_move::DeadLetterMove;
 use crate::delivery::Delivery;
 use crate::error::{PopError, PushError, QueueError, SettleError};
 use crate::flow::{Evenness, Pacing};
+use crate::journal::{ProposeError, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::receipt::Receipt;
 use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
-use crate::shared::{Confirm, Shared, Written};
+use crate::shared::{Confirm, Shared};
 use crate::subscription::{Kind, Subscription};
 use crate::workers::Work;
 
@@ -124,7 +125,7 @@ impl Broker {
             })?;
             let mut round = match pushed {
                 Ok(round) => round,
-                Err(AppendError::Busy) => {
+                Err(ProposeError::Busy) => {
                     self.shared.until_room().await;
                     continue;
                 }
@@ -402,7 +403,7 @@ impl Broker {
         };
         let written = match written {
             Ok(written) => written,
-            Err(AppendError::Busy) => return None,
+            Err(ProposeError::Busy) => return None,
             Err(error) => {
                 let reason = self.shared.refused(&error).to_string();
                 let failed =
@@ -493,7 +494,7 @@ impl Shared {
         now: Timestamp,
         messages: &[NewMessage],
         confirm: Confirm,
-    ) -> Result<PushRound, AppendError> {
+    ) -> Result<PushRound, ProposeError> {
         let plan = state.queue.decide_push(now, messages, Admission::Checked);
         let urgency = self.urgency(state, confirm);
         let patience = Patience::Refuse;
@@ -543,7 +544,7 @@ impl Shared {
             // A repetition is as safe as what it repeats, which may still be on its way to the disk.
             written = Some(written.unwrap_or(Written::NOTHING).and(state.last_push));
         }
-        let is_busy = matches!(refused, Some((_, AppendError::Busy)));
+        let is_busy = matches!(refused, Some((_, ProposeError::Busy)));
         let first_behind = plan.outcomes.iter().position(is_behind).filter(|_| is_busy);
         let busy_from = first_behind.unwrap_or(plan.outcomes.len());
         let outcomes = plan.outcomes.into_iter().map(|outcome| match (outcome, &refused) {
@@ -578,7 +579,7 @@ impl Shared {
         records: &[Record],
         durable: bool,
         confirm: Confirm,
-    ) -> Result<Option<Written>, AppendError> {
+    ) -> Result<Option<Written>, ProposeError> {
         if records.is_empty() {
             return Ok(None);
         }

@@ -9,10 +9,10 @@ use nexo_types::{QueueId, QueueName, Timestamp};
 use parking_lot::Mutex;
 
 use crate::flow::{Flow, FlowGate};
+use crate::journal::Written;
 use crate::mailbox::Mailboxes;
 use crate::manifest::Snapshot;
 use crate::request::SessionId;
-use crate::shared::Written;
 use crate::unsettled::Unsettled;
 
 /// A queue and its lock.

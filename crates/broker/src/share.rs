@@ -21,8 +21,9 @@ use crate::broker::Broker;
 use crate::error::QueueError;
 use crate::flow::{Evenness, Pacing};
 use crate::handle::QueueHandle;
+use crate::journal::{Encoded, Proposed, Written};
 use crate::queue_cell::{CellState, QueueCell};
-use crate::shared::{Aftermath, Confirm, Encoded, Shared, Written};
+use crate::shared::{Aftermath, Confirm, Shared};
 
 /// Queues that share one frame. Their locks are held together while messages are copied to the log's buffer; beyond this
 /// they are written again, for the next queues.
@@ -160,7 +161,8 @@ impl Shared {
         let now = self.clock.now();
         let batch = |member: &Member<'_>| messages.batch(STORE_PLACE, member.plan.first, now);
         let batches: Vec<Record> = members.iter().map(batch).map(Record::Messages).collect();
-        let (at, end) = self.append_shared(&members, messages, &batches)?;
+        let proposed = self.propose_shared(&members, messages, &batches)?;
+        let at = proposed.map_or(Position::default(), |proposed| proposed.at);
         let around = self.surroundings();
         let mut aftermaths: Vec<(&Arc<QueueCell>, Aftermath)> = Vec::with_capacity(members.len());
         for (member, batch) in members.into_iter().zip(&batches) {
@@ -171,10 +173,10 @@ impl Shared {
                 self.apply(&mut state, at, record);
             }
             let mut written = Written::NOTHING;
-            if let Some(end) = end {
+            if let Some(proposed) = proposed {
                 state.dirty = true;
                 if messages.durability() == Durability::Durable {
-                    written = Written::at(end, urgency);
+                    written = proposed.written.with(urgency);
                     state.last_push = state.last_push.and(written);
                 }
             }
@@ -188,13 +190,13 @@ impl Shared {
         Ok(outcomes)
     }
 
-    /// Writes down what its members need of it. Says where that is, and where it ends if anything was written.
-    fn append_shared(
+    /// Writes down what its members need of it, if anything.
+    fn propose_shared(
         &self,
         members: &[Member<'_>],
         messages: &SharedMessages,
         batches: &[Record],
-    ) -> Result<(Position, Option<Position>), QueueError> {
+    ) -> Result<Option<Proposed>, QueueError> {
         let mut entries: Vec<Encoded> = Vec::with_capacity(members.len() + 1);
         if messages.durability() == Durability::Durable && !members.is_empty() {
             entries.push(Encoded::store(messages));
@@ -205,16 +207,14 @@ impl Shared {
             entries.extend(member.plan.reserve.iter().map(|record| Encoded::new(member.cell.id, record)));
         }
         if entries.is_empty() {
-            return Ok((Position::default(), None));
+            return Ok(None);
         }
         let urgency = members.iter().map(|member| member.urgency).max().unwrap_or(Urgency::Lazy);
-        let appended =
-            self.append(&entries, urgency, Claim::Normal, Patience::Refuse).map_err(|error| match members
-                .first()
-            {
-                Some(member) => self.refused_for(&member.cell.name, &error),
-                None => self.refused(&error),
-            })?;
-        Ok((appended.at, Some(appended.end)))
+        let proposed = self.propose(&entries, urgency, Claim::Normal, Patience::Refuse);
+        let proposed = proposed.map_err(|error| match members.first() {
+            Some(member) => self.refused_for(&member.cell.name, &error),
+            None => self.refused(&error),
+        })?;
+        Ok(Some(proposed))
     }
 }

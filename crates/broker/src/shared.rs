@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use nexo_core::batch::LaneSpan;
 use nexo_core::config::SyncMode;
 use nexo_core::queue::{Applied, Death, DuePlan, Handed, Outgoing, PageRequest};
 use nexo_core::record::Record;
-use nexo_core::shared_messages::{SharedMemory, SharedMessages};
-use nexo_log::{AppendError, Appended, Claim, EntryKind, EntryRef, Log, Patience, Span, Urgency};
-use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName, SegmentId, Timestamp};
+use nexo_core::shared_messages::SharedMemory;
+use nexo_log::{Claim, EntryRef, Log, Patience, Urgency};
+use nexo_types::{ConsumerId, Millis, Position, QueueName, Timestamp};
 
 use crate::buffers::ConnectionBuffers;
 use crate::catalog::Catalog;
@@ -21,8 +20,8 @@ use crate::disk_room::DiskRoom;
 use crate::error::QueueError;
 use crate::exchanges::Exchanges;
 use crate::flow::Pool;
-use crate::frame_batches::STORE;
 use crate::intake::Intake;
+use crate::journal::{Encoded, Journal, ProposeError, Proposed, Written};
 use crate::mailbox::{Deliveries, Mailbox};
 use crate::maintenance::Maintenance;
 use crate::options::BrokerOptions;
@@ -57,6 +56,9 @@ pub(crate) struct Shared {
     pub(crate) buffers: Arc<ConnectionBuffers>,
     /// What consumers have been handed and have not passed on.
     pub(crate) outgoing: Arc<Outgoing>,
+    /// Where changes are written down.
+    pub(crate) journal: Box<dyn Journal>,
+    /// The storage of this node: what was written down is read from it.
     pub(crate) log: Log,
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
@@ -106,41 +108,6 @@ pub(crate) enum Confirm {
     AsQueue,
     /// Nobody waits.
     Lazily,
-}
-
-/// A change that has been applied, and how safe it must be before anybody is told.
-#[derive(Clone, Copy, Debug)]
-pub struct Written {
-    end: Position,
-    urgency: Urgency,
-}
-
-impl Written {
-    /// Nothing that anybody has to wait for.
-    pub const NOTHING: Self =
-        Self { end: Position { segment: SegmentId(0), byte: 0 }, urgency: Urgency::Lazy };
-
-    /// A change that ends here.
-    pub(crate) const fn at(end: Position, urgency: Urgency) -> Self {
-        Self { end, urgency }
-    }
-
-    /// Whether there is nothing to wait for.
-    #[must_use]
-    pub const fn is_nothing(self) -> bool {
-        matches!(self.urgency, Urgency::Lazy)
-    }
-
-    /// Both changes.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        // What nobody waits for does not make the other wait longer.
-        match (self.urgency, other.urgency) {
-            (Urgency::Lazy, _) => other,
-            (_, Urgency::Lazy) => self,
-            _ => Self { end: self.end.max(other.end), urgency: self.urgency.max(other.urgency) },
-        }
-    }
 }
 
 impl Shared {
@@ -224,7 +191,7 @@ impl Shared {
         urgency: Urgency,
         claim: Claim,
         patience: Patience,
-    ) -> Result<(Written, Vec<Applied>), AppendError> {
+    ) -> Result<(Written, Vec<Applied>), ProposeError> {
         let id = state.queue.id();
         let shares = |record: &Record| matches!(record, Record::Messages(batch) if batch.is_shared());
         debug_assert!(!records.iter().any(shares), "a frame of one queue has nothing to share");
@@ -235,9 +202,9 @@ impl Shared {
         let (at, written) = if entries.is_empty() {
             (Position::default(), Written::NOTHING)
         } else {
-            let appended = self.append(&entries, urgency, claim, patience)?;
+            let Proposed { at, written } = self.propose(&entries, urgency, claim, patience)?;
             state.dirty = true;
-            (appended.at, Written { end: appended.end, urgency })
+            (at, written)
         };
         let applied = records.iter().map(|record| self.apply(state, at, record)).collect();
         Ok((written, applied))
@@ -255,15 +222,16 @@ impl Shared {
         applied
     }
 
-    pub(crate) fn append(
+    /// Proposes records as one frame.
+    pub(crate) fn propose(
         &self,
         entries: &[Encoded],
         urgency: Urgency,
         claim: Claim,
         patience: Patience,
-    ) -> Result<Appended, AppendError> {
+    ) -> Result<Proposed, ProposeError> {
         let refs: Vec<EntryRef<'_>> = entries.iter().map(Encoded::as_entry).collect();
-        self.log.append_with(&refs, urgency, claim, patience)
+        self.journal.propose(&refs, urgency, claim, patience)
     }
 
     /// Tells the log what a queue keeps alive, and maintenance if much has been let go.
@@ -281,21 +249,22 @@ impl Shared {
     /// Waits until a change is as safe as it was asked to be.
     ///
     /// # Errors
-    /// If the log failed meanwhile: whether the change survives a restart is not known then.
+    /// If the log failed meanwhile: whether the change survives a restart is not known then. If the change is lost.
     pub(crate) async fn wait_for(&self, written: Written) -> Result<(), QueueError> {
-        let reached = match written.urgency {
-            Urgency::Synced => self.log.synced(written.end),
-            Urgency::Written => self.log.written(written.end),
-            Urgency::Lazy => return Ok(()),
-        };
-        reached.await.map_err(|error| QueueError::Unavailable { reason: error.to_string() })
+        if written.is_nothing() {
+            return Ok(());
+        }
+        self.journal
+            .wait(written)
+            .await
+            .map_err(|error| QueueError::Unavailable { reason: error.to_string() })
     }
 
     /// Returns when the log takes more, after it was [`QueueError::Busy`]. Nobody holds a lock or a thread meanwhile.
     pub(crate) async fn until_room(&self) {
         // If that fails, the next attempt says so.
-        let _ = self.log.written(self.log.unwritten().1).await;
-        while !self.log.has_room() {
+        let _ = self.journal.wait(self.journal.so_far(Urgency::Written)).await;
+        while !self.journal.has_room() {
             tokio::time::sleep(ROOM_RECHECK).await;
         }
     }
@@ -314,32 +283,30 @@ impl Shared {
     }
 
     /// The error for a record that the log did not take.
-    pub(crate) fn unavailable(error: &AppendError) -> QueueError {
+    pub(crate) fn unavailable(error: &ProposeError) -> QueueError {
         let reason = error.to_string();
         match error {
-            AppendError::Full { .. } => QueueError::DiskFull { reason },
-            AppendError::Busy => QueueError::Busy { reason },
-            AppendError::Failed { .. } | AppendError::TooLarge { .. } | AppendError::Closed => {
-                QueueError::Unavailable { reason }
-            }
+            ProposeError::Full { .. } => QueueError::DiskFull { reason },
+            ProposeError::Busy => QueueError::Busy { reason },
+            ProposeError::Unavailable { .. } | ProposeError::Lost => QueueError::Unavailable { reason },
         }
     }
 
     /// The same, and maintenance is told if it was for want of space.
-    pub(crate) fn refused(&self, error: &AppendError) -> QueueError {
-        if matches!(error, AppendError::Full { .. }) {
+    pub(crate) fn refused(&self, error: &ProposeError) -> QueueError {
+        if matches!(error, ProposeError::Full { .. }) {
             self.maintenance.note_full();
         }
         Self::unavailable(error)
     }
 
     /// The same for a record of this queue.
-    pub(crate) fn refused_for(&self, queue: &QueueName, error: &AppendError) -> QueueError {
+    pub(crate) fn refused_for(&self, queue: &QueueName, error: &ProposeError) -> QueueError {
         match self.refused(error) {
             QueueError::Busy { reason } => QueueError::Busy {
                 reason: format!(
                     "queue '{queue}' has to wait: {reason}, and {} bytes are not written yet",
-                    self.log.unwritten().0
+                    self.journal.unwritten_bytes()
                 ),
             },
             other => other,
@@ -355,7 +322,7 @@ impl Shared {
 
     /// Why nothing new is written for want of space, if so.
     pub(crate) fn want_of_space(&self) -> Option<String> {
-        match self.log.health() {
+        match self.journal.health() {
             nexo_log::LogHealth::Full { reason } => Some(format!("the disk is full: {reason}")),
             nexo_log::LogHealth::Ok => self.room.shortage(&self.clock),
             nexo_log::LogHealth::Failed { .. } => None,
@@ -400,13 +367,13 @@ impl Shared {
             }
         }
         // Whoever asks for what is there now waits for this as for a page.
-        let unfinished = matches!(outcome, Ok(true) | Err(AppendError::Busy));
+        let unfinished = matches!(outcome, Ok(true) | Err(ProposeError::Busy));
         let caught_up = std::mem::replace(&mut state.unfinished, unfinished) && !unfinished;
         let again = match outcome {
             Ok(more) => more.then_some(now),
             Err(error) => {
                 tracing::debug!(queue = %cell.name, %error, "a record could not be written; trying again later");
-                Some(now.plus(if error == AppendError::Busy { RETRY_BUSY } else { RETRY }))
+                Some(now.plus(if error == ProposeError::Busy { RETRY_BUSY } else { RETRY }))
             }
         };
         let expiry = expires_at(state);
@@ -446,7 +413,7 @@ impl Shared {
         now: Timestamp,
         aftermath: &mut Aftermath,
         deliveries: &mut Deliveries,
-    ) -> Result<bool, AppendError> {
+    ) -> Result<bool, ProposeError> {
         let advancing = state.queue.advance_time(now, BATCH);
         let due = state.queue.decide_due(now, BATCH);
         let mut more = due.more || advancing;
@@ -470,9 +437,9 @@ impl Shared {
             // What is left of a full disk is for what frees space, and a lease does not. But whoever will acknowledge
             // must get its messages; `unwritten.rs` says what that means for a replay.
             let claim = if dispatch.must_be_written() { Claim::Reserved } else { Claim::Normal };
-            match self.append(&[entry], Urgency::Lazy, claim, Patience::RefuseLast) {
+            match self.propose(&[entry], Urgency::Lazy, claim, Patience::RefuseLast) {
                 Ok(_) => state.dirty = true,
-                Err(AppendError::Full { .. }) if claim == Claim::Normal => is_unwritten = true,
+                Err(ProposeError::Full { .. }) if claim == Claim::Normal => is_unwritten = true,
                 Err(error) => {
                     state.queue.undo_dispatch(&dispatch);
                     return Err(error);
@@ -496,7 +463,7 @@ impl Shared {
     /// Writes down leases for which there was no room when they were given, as far as there is by now.
     fn write_leases(&self, state: &mut CellState) {
         // Thousands of leases would be encoded in vain with every change to the queue.
-        if !state.queue.has_unwritten_leases() || self.log.health() != nexo_log::LogHealth::Ok {
+        if !state.queue.has_unwritten_leases() || self.journal.health() != nexo_log::LogHealth::Ok {
             return;
         }
         let records = state.queue.decide_unwritten_leases(BATCH);
@@ -510,7 +477,7 @@ impl Shared {
         state: &mut CellState,
         due: DuePlan,
         aftermath: &mut Aftermath,
-    ) -> Result<(), AppendError> {
+    ) -> Result<(), ProposeError> {
         self.commit_verdict(state, &due.records, due.durable, Confirm::Lazily)?;
         aftermath.deaths.extend(due.deaths);
         Ok(())
@@ -592,36 +559,4 @@ fn expires_at(state: &CellState) -> Option<Timestamp> {
 
 pub(crate) fn not_found(name: &QueueName) -> QueueError {
     QueueError::NotFound { name: name.clone() }
-}
-
-/// A record in the form the log takes.
-#[derive(Debug)]
-pub(crate) struct Encoded {
-    queue: QueueId,
-    kind: EntryKind,
-    spans: Vec<Span>,
-    payload: bytes::Bytes,
-}
-
-impl Encoded {
-    pub(crate) fn new(queue: QueueId, record: &Record) -> Self {
-        let (kind, spans) = match record {
-            Record::Messages(batch) => (EntryKind::Messages, batch.spans().iter().map(span).collect()),
-            _ => (EntryKind::Record, Vec::new()),
-        };
-        Self { queue, kind, spans, payload: record.encode() }
-    }
-
-    /// Messages for batches of the same frame.
-    pub(crate) fn store(messages: &SharedMessages) -> Self {
-        Self { queue: STORE, kind: EntryKind::Messages, spans: Vec::new(), payload: messages.store().clone() }
-    }
-
-    pub(crate) fn as_entry(&self) -> EntryRef<'_> {
-        EntryRef { queue: self.queue, kind: self.kind, spans: &self.spans, payload: &self.payload }
-    }
-}
-
-fn span(span: &LaneSpan) -> Span {
-    Span { lane: span.lane, first: span.first, last: span.last, count: span.count }
 }

@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nexo_core::queue::ChunkId;
-use nexo_log::{AppendError, Claim, EntryKind, EntryRef, SegmentUsage, Urgency};
+use nexo_log::{Claim, EntryKind, EntryRef, Patience, SegmentUsage, Urgency};
 use nexo_types::{Position, QueueId, SegmentId};
 
+use crate::journal::ProposeError;
 use crate::manifest::{Chunk, Demand, Snapshot, SnapshotFrame};
 use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
@@ -49,7 +50,7 @@ impl Shared {
         &self,
         cell: &Arc<QueueCell>,
         demand: Demand<'_>,
-    ) -> Result<Option<Snapshot>, AppendError> {
+    ) -> Result<Option<Snapshot>, ProposeError> {
         loop {
             let begun = {
                 let mut state = cell.state.lock();
@@ -91,7 +92,7 @@ impl Shared {
         begun: &Begun,
         demand: Demand<'_>,
         taken: &mut Vec<ChunkId>,
-    ) -> Result<Outcome, AppendError> {
+    ) -> Result<Outcome, ProposeError> {
         let mut written: Vec<(ChunkId, Option<SnapshotFrame>)> = Vec::new();
         loop {
             let slice = cell.state.lock().queue.next_chunks(SLICE_CHUNKS, SLICE_MESSAGES);
@@ -126,7 +127,7 @@ impl Shared {
         &self,
         queue: QueueId,
         bytes: &[u8],
-    ) -> Result<Vec<SnapshotFrame>, AppendError> {
+    ) -> Result<Vec<SnapshotFrame>, ProposeError> {
         let part_bytes = PART_BYTES.min(self.options.segment_bytes as usize / 4);
         let parts = bytes.chunks(part_bytes).map(|part| self.write_frame(queue, part));
         let mut frames = parts.collect::<Result<Vec<_>, _>>()?;
@@ -135,10 +136,10 @@ impl Shared {
         Ok(frames)
     }
 
-    fn write_frame(&self, queue: QueueId, payload: &[u8]) -> Result<SnapshotFrame, AppendError> {
+    fn write_frame(&self, queue: QueueId, payload: &[u8]) -> Result<SnapshotFrame, ProposeError> {
         let entry = EntryRef { queue, kind: EntryKind::Snapshot, spans: &[], payload };
-        let appended = self.log.append(&[entry], Urgency::Lazy, Claim::Checkpoint)?;
-        Ok(SnapshotFrame { at: appended.at, bytes: self.maintenance.note_own(&appended) })
+        let written = self.journal.write_local(&[entry], Urgency::Lazy, Claim::Checkpoint, Patience::Wait)?;
+        Ok(SnapshotFrame { at: written.at, bytes: self.maintenance.note_own(&written) })
     }
 
     /// Segments of which little is alive: messages, or snapshots that are still in use.

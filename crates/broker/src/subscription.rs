@@ -6,12 +6,12 @@ use std::time::Duration;
 use nexo_core::message::{PropertyFormat, StoredMessage};
 use nexo_core::queue::{Allowance, Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
-use nexo_log::AppendError;
 use nexo_types::{ConsumerId, Offset, Timestamp, limits};
 
 use crate::delivery::Delivery;
 use crate::error::QueueError;
 use crate::handle::SETTLE_SLICE;
+use crate::journal::ProposeError;
 use crate::mailbox::{Mailbox, charged};
 use crate::owed::SocketState;
 use crate::queue_cell::{CellState, QueueCell};
@@ -351,8 +351,8 @@ impl Subscription {
         if let Err(error) = self.shared.commit_verdict(state, records, durable, Confirm::Lazily) {
             // They stay leased until there is room; a lease of a connection has no end of its own.
             let (queue, messages) = (&self.cell.name, held.len());
-            if error == AppendError::Busy {
-                let unwritten_bytes = self.shared.log.unwritten().0;
+            if error == ProposeError::Busy {
+                let unwritten_bytes = self.shared.journal.unwritten_bytes();
                 tracing::debug!(%queue, messages, unwritten_bytes, "messages of a consumer that left are returned soon: the disk is behind");
             } else {
                 tracing::warn!(%queue, messages, %error, "messages of a consumer that left cannot be returned now; it is tried again");

@@ -11,14 +11,15 @@ use nexo_core::message::{Durability, NewMessage, Origin, StoredMessage};
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{Admission, Death, Dying, Handed};
 use nexo_core::record::{Leave, Record};
-use nexo_log::{AppendError, Claim, Patience, Urgency};
+use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp};
 
 use crate::error::QueueError;
+use crate::journal::{Encoded, ProposeError};
 use crate::paging::Fetched;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::{Redrive, Settle};
-use crate::shared::{Encoded, Shared};
+use crate::shared::Shared;
 use crate::workers::Work;
 
 /// Messages moved under one hold of two locks, and written as one frame.
@@ -102,7 +103,7 @@ impl Shared {
             let mut moved = self.dead_letter_part(cell, part);
             while matches!(moved, Err(QueueError::Busy { .. })) && !self.stopping.load(Ordering::Relaxed) {
                 // Without any queue's lock. Those that were moved before it are not found dying again.
-                self.log.wait_for_room();
+                self.journal.wait_for_room();
                 moved = self.dead_letter_part(cell, part);
             }
             match moved {
@@ -219,7 +220,7 @@ impl Shared {
         to: &mut CellState,
         moving: Vec<Moving>,
         now: Timestamp,
-    ) -> Result<(), AppendError> {
+    ) -> Result<(), ProposeError> {
         if moving.is_empty() {
             return Ok(());
         }
@@ -252,7 +253,7 @@ impl Shared {
             nexo_types::Position::default()
         } else {
             // A copy brings in more than it frees: on a full disk it waits, and leaves the rest to acknowledgements.
-            let appended = self.append(&entries, Urgency::Written, Claim::Normal, Patience::Refuse)?;
+            let appended = self.propose(&entries, Urgency::Written, Claim::Normal, Patience::Refuse)?;
             to.dirty = true;
             from.dirty = true;
             appended.at
@@ -327,7 +328,7 @@ impl Shared {
         // Those that were moved are not leased any more and are passed over here.
         let mut is_back = self.put_back(cell, &taken);
         while matches!(is_back, Err(QueueError::Busy { .. })) && !self.stopping.load(Ordering::Relaxed) {
-            self.log.wait_for_room();
+            self.journal.wait_for_room();
             is_back = self.settle_again(cell);
         }
         is_back?;
@@ -371,7 +372,7 @@ impl Shared {
                         None => Ok((Vec::new(), state.queue.head_page())),
                     }
                 })?
-                .map_err(|error: AppendError| Self::unavailable(&error))?;
+                .map_err(|error: ProposeError| Self::unavailable(&error))?;
             let Some(page) =
                 page.filter(|page| page.offsets.first().is_some_and(|first| first < wanted.before))
             else {

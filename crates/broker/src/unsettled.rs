@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nexo_core::rare::Empty;
-use nexo_log::AppendError;
 use nexo_types::Offset;
 
 use crate::error::QueueError;
 use crate::handle::{SETTLE_SLICE, decide_settle};
+use crate::journal::ProposeError;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
 use crate::shared::{Confirm, Shared};
@@ -52,7 +52,7 @@ impl Shared {
     }
 
     /// Settles one slice, and says whether more is left.
-    fn settle_slice_again(&self, state: &mut CellState) -> Result<bool, AppendError> {
+    fn settle_slice_again(&self, state: &mut CellState) -> Result<bool, ProposeError> {
         let Some((held, what, protocol)) = state.unsettled.0.pop_front() else { return Ok(false) };
         let (decided, acked) = decide_settle(&state.queue, self.clock.now(), &held, what);
         if let Err(error) = self.commit_verdict(state, &decided.records, decided.durable, Confirm::Lazily) {

@@ -1,0 +1,114 @@
+//! The journal: the one place to which changes are written down before they are applied.
+//!
+//! Whatever changes a queue, an exchange or a binding is *proposed* here as records. The journal answers with where they
+//! lie and a ticket ([`Written`]). The ticket resolves when the records are safe, or says what became of them. Nothing
+//! else of this crate appends to the log; `tests/sources.rs` says so.
+//!
+//! Behind the trait stands the log of this node ([`LocalJournal`]), and later a Raft group. A group can *lose* proposals:
+//! another leader is elected and what was not committed is discarded, always a suffix. `rebuild.rs` has what the broker
+//! does then. `fake.rs` is a journal for tests that delays, refuses and loses.
+//!
+//! Reading frames, segments, giving them up and accounting for space are not here: they are the business of this node's
+//! storage, `nexo_log::Log`. So is what only this node needs (snapshots, checkpoints, copies of messages out of segments
+//! that are nearly empty); it is written through [`Journal::write_local`], and cannot be lost.
+
+#![allow(dead_code)] // Losses: the broker does not act on them yet.
+
+mod discarded;
+mod encoded;
+mod error;
+mod local;
+mod ticket;
+
+use std::fmt::Debug;
+
+use nexo_log::{Claim, EntryRef, LogHealth, Patience, Urgency};
+use nexo_types::Position;
+
+pub(crate) use discarded::Discarded;
+pub(crate) use encoded::Encoded;
+pub(crate) use error::ProposeError;
+pub(crate) use local::LocalJournal;
+pub(crate) use ticket::Waiting;
+pub use ticket::Written;
+
+/// Records that the journal has taken.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proposed {
+    /// Where their frame starts. This is final.
+    pub(crate) at: Position,
+    /// What to wait for before anybody is told.
+    pub(crate) written: Written,
+}
+
+impl Proposed {
+    /// The length of the frame.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.written.end().byte.saturating_sub(self.at.byte) as u64
+    }
+}
+
+/// Where changes are written down.
+pub(crate) trait Journal: Send + Sync + Debug {
+    /// Proposes what state machines have decided, as one frame: all of it or none of it. The frame can be read at once.
+    /// Does not wait, unless `patience` says so or the frame is larger than a segment.
+    ///
+    /// # Errors
+    /// If it was not taken. Then nothing may be applied.
+    fn propose(
+        &self,
+        entries: &[EntryRef<'_>],
+        urgency: Urgency,
+        claim: Claim,
+        patience: Patience,
+    ) -> Result<Proposed, ProposeError>;
+
+    /// Writes down what is this node's own and changes nothing that a client could see: snapshots, checkpoints, copies of
+    /// messages.
+    ///
+    /// # Errors
+    /// As [`Self::propose`].
+    fn write_local(
+        &self,
+        entries: &[EntryRef<'_>],
+        urgency: Urgency,
+        claim: Claim,
+        patience: Patience,
+    ) -> Result<Proposed, ProposeError>;
+
+    /// Resolves when a change is as safe as was asked for, or when it cannot be any more.
+    fn wait(&self, written: Written) -> Waiting;
+
+    /// Whether [`Self::wait`] would resolve at once, and well.
+    fn is_safe(&self, written: Written) -> bool;
+
+    /// Everything that was proposed so far.
+    fn so_far(&self, urgency: Urgency) -> Written;
+
+    /// Bytes that wait to be written.
+    fn unwritten_bytes(&self) -> usize;
+
+    /// Whether a proposal that may not wait would not be told now that the journal is busy.
+    fn has_room(&self) -> bool;
+
+    /// Returns when [`Self::has_room`]. Others may be quicker to use it.
+    fn wait_for_room(&self);
+
+    /// Whether it can take and keep what is proposed.
+    fn health(&self) -> LogHealth;
+
+    /// Whether what was proposed may be shown to clients before it is safe: a crash may take it back, but then nobody is
+    /// there who saw it and relies on it, and nothing else takes its place unnoticed. A journal that can lose proposals
+    /// while the broker runs must say no.
+    fn releases_early(&self) -> bool;
+
+    /// Frames that were proposed and lost: whoever reads the log passes them over.
+    fn discarded(&self) -> &Discarded;
+
+    /// Has `hook` called when proposals were lost. From then on every proposal is refused as [`ProposeError::Lost`], until
+    /// [`Self::resume`]. The hook must be quick and must not call the journal.
+    fn on_loss(&self, hook: Box<dyn Fn() + Send + Sync>);
+
+    /// Begins a new term after a loss: what was lost has been thrown out of memory.
+    fn resume(&self);
+}
