@@ -17,9 +17,9 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
+use crate::dispatch::Dispatch;
 use crate::error::{CreateError, OpenError, QueueError};
 use crate::exchanges::Exchanges;
-use crate::flow::Pool;
 use crate::intake::Intake;
 use crate::journal::{LocalJournal, ProposeError};
 use crate::maintenance::Maintenance;
@@ -91,29 +91,24 @@ impl Broker {
         let intake = Intake::new(options.memory_bytes_max / INTAKE_SHARE);
         let connections = Arc::new(Connections::new(options.connections_max));
         let outgoing = Outgoing::new(options.memory_bytes_max / OUTGOING_SHARE);
+        let exchanges = Exchanges::new(restored.topology, restored.topology_snapshot);
         let shared = Arc::new(Shared {
             options,
             room,
             intake,
             connections,
             buffers: Arc::default(),
-            outgoing: Arc::new(outgoing),
+            dispatch: Dispatch::new(outgoing),
             journal: Box::new(LocalJournal::new(log.clone())),
             log,
             clock: Arc::new(Clock::not_before(restored.time.max(time))),
-            catalog: Catalog::default(),
-            exchanges: Exchanges::new(restored.topology, restored.topology_snapshot),
+            catalog: Catalog::new(exchanges, restored.next_queue),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
             maintenance: Maintenance::default(),
-            catalog_change: parking_lot::Mutex::default(),
-            next_queue: AtomicU64::new(restored.next_queue),
-            next_consumer: AtomicU64::new(1),
             memory_bytes: AtomicI64::new(0),
             shared_memory: Arc::default(),
-            delivered: AtomicU64::new(0),
-            flow_pool: Pool::default(),
             damaged_messages: AtomicU64::new(restored.damaged_messages),
             damaged_uncounted: restored.damaged_uncounted,
             unreadable: crate::unreadable::Unreadable::default(),
@@ -188,7 +183,7 @@ impl Broker {
     /// What consumers have been handed and have not passed on to their clients.
     #[must_use]
     pub fn outgoing(&self) -> &Outgoing {
-        &self.shared.outgoing
+        &self.shared.dispatch.outgoing
     }
 
     /// Changes settings of a queue: `change` makes the new ones from those it has, and is called once.

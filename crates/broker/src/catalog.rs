@@ -1,22 +1,24 @@
-//! Which queues there are. Looking one up takes no lock; creating and deleting are one at a time, but wait neither for the
+//! Which queues, exchanges and bindings there are. Looking one up takes no lock; creating and deleting are one at a time, but wait neither for the
 //! disk nor for a queue under their lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::exchanges::Exchanges;
 use crate::journal::Written;
 use crate::queue_cell::QueueCell;
 use crate::request::SessionId;
 use crate::shared_configs::SharedConfigs;
 
-/// All queues, by name and by id.
-#[derive(Debug, Default)]
+/// All queues, by name and by id, and the exchanges.
+#[derive(Debug)]
 pub(crate) struct Catalog {
+    pub(crate) exchanges: Exchanges,
     by_name: HashMap<QueueName, Arc<QueueCell>>,
     by_id: HashMap<QueueId, Arc<QueueCell>>,
     /// Queues that belong to a connection, so that its end need not look at all there are.
@@ -25,6 +27,9 @@ pub(crate) struct Catalog {
     /// How many queues there are; asked for with every push.
     count: AtomicUsize,
     latest: Mutex<Latest>,
+    /// The id of the next queue. None is given twice.
+    next_queue: AtomicU64,
+    change: Mutex<()>,
 }
 
 /// The latest changes that were written down.
@@ -45,6 +50,37 @@ impl Default for Latest {
 pub(crate) type CatalogGuard<'a> = MutexGuard<'a, ()>;
 
 impl Catalog {
+    /// No queues yet.
+    pub(crate) fn new(exchanges: Exchanges, next_queue: u64) -> Self {
+        Self {
+            exchanges,
+            by_name: HashMap::default(),
+            by_id: HashMap::default(),
+            by_owner: Mutex::default(),
+            configs: Mutex::default(),
+            count: AtomicUsize::new(0),
+            latest: Mutex::default(),
+            next_queue: AtomicU64::new(next_queue),
+            change: Mutex::default(),
+        }
+    }
+
+    /// Held while it changes which queues there are, and while a checkpoint notes where it begins and which there are: a
+    /// queue must be in the records after it, or among those it knows. Who holds it does not wait: not for the disk, nor
+    /// for a queue.
+    pub(crate) fn change(&self) -> CatalogGuard<'_> {
+        self.change.lock()
+    }
+
+    pub(crate) fn new_queue_id(&self) -> QueueId {
+        QueueId(self.next_queue.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Ids below this have been given out.
+    pub(crate) fn next_queue(&self) -> u64 {
+        self.next_queue.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn get(&self, name: &QueueName) -> Option<Arc<QueueCell>> {
         self.by_name.pin().get(name).cloned()
     }

@@ -74,7 +74,7 @@ impl Shared {
         };
         let keys: Vec<&[u8]> = routing_keys.iter().map(|key| &key[..]).collect();
         let mut ids = Vec::new();
-        let routes = self.exchanges.routes();
+        let routes = self.catalog.exchanges.routes();
         let exchange: &ExchangeName = note.exchange;
         let routed = match &self.options.property_codec {
             Some(property_codec) => {

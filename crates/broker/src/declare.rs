@@ -90,7 +90,7 @@ impl Broker {
                 let written = queue.created();
                 return Ok(Declared { queue, is_new: false, written });
             }
-            let changing = self.shared.catalog_change.lock();
+            let changing = self.shared.catalog.change();
             if self.shared.catalog.get(name).is_none() {
                 break changing;
             }
@@ -181,7 +181,7 @@ impl Broker {
     /// not. To be asked after looking.
     #[must_use]
     pub fn last_change(&self) -> Written {
-        self.shared.catalog.last_change().and(self.shared.exchanges.last_change())
+        self.shared.catalog.last_change().and(self.shared.catalog.exchanges.last_change())
     }
 
     /// Deletes all queues that belong to a connection, because it has ended.

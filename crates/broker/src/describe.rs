@@ -88,7 +88,7 @@ impl Broker {
     }
 
     fn bindings_to(&self, name: &QueueName) -> (Vec<BindingShown>, u64) {
-        self.shared.exchanges.look(|topology| {
+        self.shared.catalog.exchanges.look(|topology| {
             let mut shown = Vec::new();
             let mut total = 0;
             for binding in topology.bindings_to(&Destination::Queue(name.clone())) {

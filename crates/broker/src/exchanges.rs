@@ -100,7 +100,7 @@ impl Shared {
         decide: impl FnOnce(&Topology) -> Result<Plan, E>,
         urgency: Urgency,
     ) -> Result<Result<Changed, E>, ProposeError> {
-        let mut state = self.exchanges.state.lock();
+        let mut state = self.catalog.exchanges.state.lock();
         let plan = match decide(&state.topology) {
             Ok(plan) => plan,
             Err(refusal) => return Ok(Err(refusal)),
@@ -121,7 +121,7 @@ impl Shared {
         }
         if !plan.is_empty() {
             state.topology.apply(&plan);
-            self.exchanges.publish(&state.topology);
+            self.catalog.exchanges.publish(&state.topology);
         }
         Ok(Ok(changed))
     }
@@ -130,7 +130,7 @@ impl Shared {
     /// meet the demand.
     pub(crate) fn snapshot_topology(&self, demand: Demand<'_>) -> Result<Snapshot, ProposeError> {
         let (at, bytes, was_dirty) = {
-            let mut state = self.exchanges.state.lock();
+            let mut state = self.catalog.exchanges.state.lock();
             if !state.dirty && state.snapshot.head_will_do(demand) {
                 return Ok(state.snapshot.clone());
             }
@@ -138,7 +138,7 @@ impl Shared {
             (self.log.next_position(), state.topology.snapshot(), was_dirty)
         };
         let written = self.write_parts(TOPOLOGY, &bytes);
-        let mut state = self.exchanges.state.lock();
+        let mut state = self.catalog.exchanges.state.lock();
         match written {
             Ok(head) => {
                 let head_copy = if was_dirty { Vec::new() } else { state.snapshot.kept_head(demand) };
@@ -154,7 +154,7 @@ impl Shared {
 
     /// The latest snapshot of exchanges and bindings.
     pub(crate) fn topology_snapshot(&self) -> Snapshot {
-        self.exchanges.state.lock().snapshot.clone()
+        self.catalog.exchanges.state.lock().snapshot.clone()
     }
 }
 
@@ -162,19 +162,19 @@ impl Broker {
     /// Where messages go, as of now. Taking it costs nothing, and it does not change.
     #[must_use]
     pub fn routes(&self) -> arc_swap::Guard<Arc<Routes>> {
-        self.shared.exchanges.routes()
+        self.shared.catalog.exchanges.routes()
     }
 
     /// Of [`Self::routes`]: as long as it is the same, they are.
     #[must_use]
     pub fn routes_generation(&self) -> u64 {
-        self.shared.exchanges.generation.load(Ordering::Acquire)
+        self.shared.catalog.exchanges.generation.load(Ordering::Acquire)
     }
 
     /// The durable exchanges and bindings.
     #[must_use]
     pub fn topology_outline(&self) -> nexo_core::topology::Outline {
-        self.shared.exchanges.state.lock().topology.outline()
+        self.shared.catalog.exchanges.state.lock().topology.outline()
     }
 
     /// Declares an exchange, if there is none of that name.
@@ -207,7 +207,7 @@ impl Broker {
     /// # Errors
     /// If there is none.
     pub fn check_exchange(&self, name: &ExchangeName) -> Result<Written, PassiveError> {
-        let state = self.shared.exchanges.state.lock();
+        let state = self.shared.catalog.exchanges.state.lock();
         state.topology.check(name).map(|_| state.last_change)
     }
 

@@ -21,7 +21,6 @@
 mod pool;
 
 use std::sync::LazyLock;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nexo_core::rare::Empty;
@@ -502,8 +501,8 @@ impl Shared {
     /// What all queues have to do with the flow of one, now.
     pub(crate) fn surroundings(&self) -> Surroundings<'_> {
         Surroundings {
-            delivered: self.delivered.load(Ordering::Relaxed),
-            pool: &self.flow_pool,
+            delivered: self.dispatch.delivered(),
+            pool: &self.dispatch.pool,
             slack: Slack::at(self.message_memory_bytes(), self.message_bytes_max()),
         }
     }

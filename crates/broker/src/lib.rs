@@ -31,6 +31,7 @@ mod delivery;
 mod describe;
 mod difference;
 mod disk_room;
+mod dispatch;
 mod error;
 mod exchanges;
 mod flow;

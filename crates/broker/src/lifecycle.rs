@@ -10,7 +10,7 @@ use nexo_core::queue::{Queue, Removed};
 use nexo_core::record::Record;
 use nexo_core::topology::Topology;
 use nexo_log::{Claim, Patience, Urgency};
-use nexo_types::{Position, QueueId, QueueName, Timestamp};
+use nexo_types::{Position, QueueName, Timestamp};
 
 use crate::catalog::CatalogGuard;
 use crate::error::QueueError;
@@ -33,7 +33,7 @@ impl Shared {
         durability: Durability,
         owner: Option<SessionId>,
     ) -> Result<Arc<QueueCell>, QueueError> {
-        let id = QueueId(self.next_queue.fetch_add(1, Ordering::Relaxed));
+        let id = self.catalog.new_queue_id();
         let now = self.clock.now();
         let mut written = Written::NOTHING;
         if durability == Durability::Durable {
@@ -48,7 +48,7 @@ impl Shared {
         self.catalog.insert(&cell);
         // With every queue there is less memory for messages.
         self.note_if_pressed();
-        self.exchanges.change(|topology| topology.queue_added(name, id, durability));
+        self.catalog.exchanges.change(|topology| topology.queue_added(name, id, durability));
         drop(changing);
         // A queue that goes when it is not used has a deadline from the start.
         let _ = self.with(&cell, |_, _| ());
@@ -80,7 +80,7 @@ impl Shared {
                 return Ok(Err(refusal));
             }
             let (written, at) = {
-                let _changing = self.catalog_change.lock();
+                let _changing = self.catalog.change();
                 let deleted = self.write_delete(cell).map_err(|error| Self::unavailable(&error))?;
                 self.catalog.remove(cell, deleted.0);
                 deleted

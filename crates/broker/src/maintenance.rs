@@ -324,7 +324,7 @@ impl Shared {
             segments.iter().filter(|s| s.sealed && s.live_bytes == 0).map(|s| s.id).collect();
         let sparse: BTreeSet<SegmentId> = self.sparse_segments().iter().map(|s| s.id).collect();
         let (replay_from, mut cells) = {
-            let _changing = self.catalog_change.lock();
+            let _changing = self.catalog.change();
             (self.log.next_position(), self.catalog.all())
         };
         let mut manifest = Manifest { replay_from, time: self.clock.now(), ..Manifest::default() };
@@ -338,7 +338,7 @@ impl Shared {
                 manifest.queues.push((cell.id, snapshot));
             }
         }
-        manifest.next_queue = self.next_queue.load(Ordering::Relaxed);
+        manifest.next_queue = self.catalog.next_queue();
         let payload = manifest.encode();
         let entry = EntryRef { queue: QueueId(0), kind: EntryKind::Manifest, spans: &[], payload: &payload };
         let appended =

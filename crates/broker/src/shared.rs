@@ -6,20 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nexo_core::config::SyncMode;
-use nexo_core::queue::{Applied, Death, DuePlan, Handed, Outgoing, PageRequest};
+use nexo_core::queue::{Applied, Death, DuePlan, Handed, PageRequest};
 use nexo_core::record::Record;
 use nexo_core::shared_messages::SharedMemory;
 use nexo_log::{Claim, EntryRef, Log, Patience, Urgency};
-use nexo_types::{ConsumerId, Millis, Position, QueueName, Timestamp};
+use nexo_types::{Millis, Position, QueueName, Timestamp};
 
 use crate::buffers::ConnectionBuffers;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
+use crate::dispatch::Dispatch;
 use crate::error::QueueError;
-use crate::exchanges::Exchanges;
-use crate::flow::Pool;
 use crate::intake::Intake;
 use crate::journal::{Encoded, Journal, ProposeError, Proposed, Written};
 use crate::mailbox::{Deliveries, Mailbox};
@@ -54,32 +53,21 @@ pub(crate) struct Shared {
     pub(crate) intake: Intake,
     pub(crate) connections: Arc<Connections>,
     pub(crate) buffers: Arc<ConnectionBuffers>,
-    /// What consumers have been handed and have not passed on.
-    pub(crate) outgoing: Arc<Outgoing>,
+    pub(crate) dispatch: Dispatch,
     /// Where changes are written down.
     pub(crate) journal: Box<dyn Journal>,
     /// The storage of this node: what was written down is read from it.
     pub(crate) log: Log,
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
-    pub(crate) exchanges: Exchanges,
     pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,
     pub(crate) maintenance: Maintenance,
-    /// Held while the catalog changes, and while a checkpoint notes where it begins and which queues there are: a queue
-    /// must be in the records after it, or among those it knows. Who holds it does not wait: not for the disk, nor for a
-    /// queue.
-    pub(crate) catalog_change: parking_lot::Mutex<()>,
-    pub(crate) next_queue: AtomicU64,
-    pub(crate) next_consumer: AtomicU64,
     /// Memory of all queues, near enough.
     pub(crate) memory_bytes: AtomicI64,
     /// Memory of messages that queues share.
     pub(crate) shared_memory: Arc<SharedMemory>,
-    /// Messages handed out by all queues.
-    pub(crate) delivered: AtomicU64,
-    pub(crate) flow_pool: Pool,
     /// Messages found since the start to be lost to damage.
     pub(crate) damaged_messages: AtomicU64,
     /// There may be more of them, which nobody can count.
@@ -357,7 +345,7 @@ impl Shared {
         }
         let delivered: usize = deliveries.batches.iter().map(|(_, messages)| messages.len()).sum();
         if delivered > 0 {
-            self.delivered.fetch_add(delivered as u64, Ordering::Relaxed);
+            self.dispatch.note_delivered(delivered as u64);
             state.delivered(self.surroundings(), &cell.gate, delivered as u64);
         }
         // Under the lock, so that a consumer gets its messages in the order in which they were handed out.
@@ -525,7 +513,7 @@ impl Shared {
         let used = self
             .message_memory_bytes()
             .saturating_add(self.intake.held_bytes())
-            .saturating_add(self.outgoing.bytes());
+            .saturating_add(self.dispatch.outgoing.bytes());
         used > self.message_bytes_max()
     }
 
@@ -535,10 +523,6 @@ impl Shared {
         let max = self.options.memory_bytes_max;
         let queues = self.catalog.len() as u64 * QUEUE_BYTES;
         (max / 4 * 3).saturating_sub(queues + self.buffers.bytes()).max(max / 4)
-    }
-
-    pub(crate) fn new_consumer_id(&self) -> ConsumerId {
-        ConsumerId(self.next_consumer.fetch_add(1, Ordering::Relaxed))
     }
 }
 

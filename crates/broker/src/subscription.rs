@@ -74,7 +74,7 @@ impl Subscription {
     ) -> Result<Self, QueueError> {
         let allowance = bytes_max.map(|bytes| {
             let bytes = bytes as u64 + u64::from(max) * PULLED_OVERHEAD_BYTES;
-            Arc::new(Allowance::new(bytes, Arc::clone(&shared.outgoing)))
+            Arc::new(Allowance::new(bytes, Arc::clone(&shared.dispatch.outgoing)))
         });
         Self::begin(shared, cell, terms, max, None, (Arc::default(), allowance), Kind::Pull)
     }
@@ -89,7 +89,7 @@ impl Subscription {
         socket: Arc<SocketState>,
         kind: Kind,
     ) -> Result<Self, QueueError> {
-        let allowance = Allowance::new(limits::CONSUMER_BYTES_MAX, Arc::clone(&shared.outgoing));
+        let allowance = Allowance::new(limits::CONSUMER_BYTES_MAX, Arc::clone(&shared.dispatch.outgoing));
         Self::begin(shared, cell, terms, credit, limit, (socket, Some(Arc::new(allowance))), kind)
     }
 
@@ -102,7 +102,7 @@ impl Subscription {
         (socket, allowance): (Arc<SocketState>, Option<Arc<Allowance>>),
         kind: Kind,
     ) -> Result<Self, QueueError> {
-        let id = shared.new_consumer_id();
+        let id = shared.dispatch.new_consumer_id();
         let mailbox = Arc::new(Mailbox::new(id, terms.settle, socket, allowance.clone()));
         shared.with(cell, |state, _| {
             state.mailboxes.0.insert(id, Arc::clone(&mailbox));

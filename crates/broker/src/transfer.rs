@@ -275,7 +275,7 @@ impl Shared {
         if let Some(cell) = self.catalog.get(name) {
             return Ok(cell);
         }
-        let changing = self.catalog_change.lock();
+        let changing = self.catalog.change();
         if let Some(cell) = self.catalog.get(name) {
             return Ok(cell);
         }
