@@ -21,7 +21,7 @@ use crate::dispatch::Dispatch;
 use crate::error::{CreateError, OpenError, QueueError};
 use crate::exchanges::Exchanges;
 use crate::intake::Intake;
-use crate::journal::{LocalJournal, ProposeError};
+use crate::journal::{Journal, LocalJournal, ProposeError};
 use crate::maintenance::Maintenance;
 use crate::options::BrokerOptions;
 use crate::queue_cell::QueueCell;
@@ -29,6 +29,7 @@ use crate::recovery;
 use crate::request::ListRequest;
 use crate::shared::{Shared, not_found};
 use crate::stats::{BrokerStats, Health, QueueStats};
+use crate::stored::Stored;
 use crate::system::{self, ProcessStats};
 use crate::threads::Threads;
 use crate::timer::Timer;
@@ -74,6 +75,16 @@ impl Broker {
         options: BrokerOptions,
         time: Timestamp,
     ) -> Result<Self, OpenError> {
+        Self::open_with(disk, options, time, |log| Box::new(LocalJournal::new(log)))
+    }
+
+    /// The same, with any journal over the log.
+    pub(crate) fn open_with(
+        disk: Arc<dyn Disk>,
+        options: BrokerOptions,
+        time: Timestamp,
+        journal: impl FnOnce(Log) -> Box<dyn Journal>,
+    ) -> Result<Self, OpenError> {
         let began = Instant::now();
         let path = options.data_dir.clone();
         let log_options = LogOptions {
@@ -84,7 +95,9 @@ impl Broker {
             ..LogOptions::default()
         };
         let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
-        let restored = recovery::restore(&log, &recovered, &path, options.accept_loss)?;
+        let journal = journal(log.clone());
+        let stored = Stored { log: &log, discarded: journal.discarded() };
+        let restored = recovery::restore(stored, &recovered, &path, options.accept_loss)?;
         // Not before: the release that wrote a directory can go on with it if this one refuses it.
         log.raise_format().map_err(|source| OpenError::Log { source })?;
         let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);
@@ -99,14 +112,14 @@ impl Broker {
             connections,
             buffers: Arc::default(),
             dispatch: Dispatch::new(outgoing),
-            journal: Box::new(LocalJournal::new(log.clone())),
+            journal,
             log,
             clock: Arc::new(Clock::not_before(restored.time.max(time))),
             catalog: Catalog::new(exchanges, restored.next_queue),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
-            maintenance: Maintenance::default(),
+            maintenance: Maintenance::new(recovered.last_manifest.map(|(at, _)| at)),
             memory_bytes: AtomicI64::new(0),
             shared_memory: Arc::default(),
             damaged_messages: AtomicU64::new(restored.damaged_messages),
@@ -196,7 +209,7 @@ impl Broker {
         change: impl FnOnce(&QueueConfig) -> QueueConfig,
     ) -> Result<(), CreateError> {
         self.shared.refuse_if_stopping()?;
-        let cell = self.cell(name)?;
+        let cell = self.found(name).await?;
         let written = self.shared.with(&cell, |state, now| {
             let config = change(state.queue.config());
             config.check(name)?;
@@ -239,7 +252,7 @@ impl Broker {
         record: impl Fn(Offset, Timestamp) -> Record,
     ) -> Result<u64, QueueError> {
         self.shared.refuse_if_stopping()?;
-        let cell = self.cell(name)?;
+        let cell = self.found(name).await?;
         let purged = loop {
             let purged = self.shared.with(&cell, |state, now| {
                 // What is with a consumer may stay, so a replay must know of it.
@@ -267,9 +280,7 @@ impl Broker {
         let cell = self.cell(name)?;
         let now = self.shared.clock.now();
         let state = cell.state.lock();
-        if state.deleted {
-            return Err(not_found(name));
-        }
+        state.refuse_if_gone(name)?;
         Ok(QueueStats::new(&state.queue, now))
     }
 
@@ -281,6 +292,7 @@ impl Broker {
     pub fn outline(&self, name: &QueueName) -> Result<Outline, QueueError> {
         let cell = self.cell(name)?;
         let state = cell.state.lock();
+        state.refuse_if_gone(name)?;
         Ok(state.queue.outline(self.shared.clock.now()))
     }
 
@@ -365,6 +377,18 @@ impl Broker {
         });
         if stop.await.is_err() {
             tracing::error!("stopping the broker failed");
+        }
+    }
+
+    /// The queue of this name. Nobody is told that there is none before that is safe, where it can be lost.
+    pub(crate) async fn found(&self, name: &QueueName) -> Result<Arc<QueueCell>, QueueError> {
+        let before = self.shared.all_that_can_be_lost();
+        match self.cell(name) {
+            Err(error @ QueueError::NotFound { .. }) => {
+                self.shared.wait_for(before.and(self.shared.all_that_can_be_lost())).await?;
+                Err(error)
+            }
+            found => found,
         }
     }
 

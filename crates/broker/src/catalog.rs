@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
@@ -30,6 +30,8 @@ pub(crate) struct Catalog {
     /// The id of the next queue. None is given twice.
     next_queue: AtomicU64,
     change: Mutex<()>,
+    /// The queues are being rebuilt; see `rebuild.rs`. Changes under the lock for changes.
+    rebuilding: AtomicBool,
 }
 
 /// The latest changes that were written down.
@@ -62,6 +64,7 @@ impl Catalog {
             latest: Mutex::default(),
             next_queue: AtomicU64::new(next_queue),
             change: Mutex::default(),
+            rebuilding: AtomicBool::new(false),
         }
     }
 
@@ -130,6 +133,45 @@ impl Catalog {
         if self.by_id.pin().remove(&cell.id).is_some() {
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
+    }
+
+    /// From now on no queue comes or goes, until [`Self::replace`].
+    pub(crate) fn begin_rebuild(&self) {
+        let _changing = self.change();
+        self.rebuilding.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether no queue may come or go now. To be asked with the lock for changes.
+    pub(crate) fn is_rebuilding(&self) -> bool {
+        self.rebuilding.load(Ordering::Relaxed)
+    }
+
+    /// Has these queues instead of all there were, which have been emptied. Whoever looks for a queue meanwhile finds the
+    /// old one or the new one.
+    pub(crate) fn replace(&self, cells: &[Arc<QueueCell>], next_queue: u64) {
+        let _changing = self.change();
+        let before = self.all();
+        *self.latest.lock() = Latest::default();
+        self.by_owner.lock().clear();
+        for cell in cells {
+            self.configs.lock().share(&mut cell.state.lock().queue);
+            self.by_id.pin().insert(cell.id, Arc::clone(cell));
+            self.by_name.pin().insert(cell.name.clone(), Arc::clone(cell));
+        }
+        for old in before {
+            let is_old = |found: Option<&Arc<QueueCell>>| found.is_some_and(|cell| Arc::ptr_eq(cell, &old));
+            let (ids, names) = (self.by_id.pin(), self.by_name.pin());
+            if is_old(ids.get(&old.id)) {
+                ids.remove(&old.id);
+            }
+            if is_old(names.get(&old.name)) {
+                names.remove(&old.name);
+            }
+        }
+        self.count.store(cells.len(), Ordering::Relaxed);
+        // An id that was given to a queue that is lost is not given again.
+        self.next_queue.fetch_max(next_queue, Ordering::Relaxed);
+        self.rebuilding.store(false, Ordering::Relaxed);
     }
 
     /// What to wait for before anybody is told that a queue is not there. To be asked after it was not found.

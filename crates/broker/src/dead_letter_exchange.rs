@@ -134,13 +134,15 @@ impl Shared {
         if !entries.is_empty() {
             // A copy brings in more than it frees: on a full disk it waits.
             let claim = if moves.is_empty() { Claim::Reserved } else { Claim::Normal };
-            position = self.propose(&entries, Urgency::Written, claim, Patience::Refuse)?.at;
+            let proposed = self.propose(&entries, Urgency::Written, claim, Patience::Refuse)?;
+            position = proposed.at;
+            for state in &mut states {
+                self.note_proposed(state, proposed);
+            }
         }
         self.apply(&mut states[from], position, &leave);
-        states[from].dirty = true;
         for (at, record, _) in &moves {
             self.apply(&mut states[*at], position, record);
-            states[*at].dirty = true;
         }
         let aftermaths: Vec<_> =
             cells.iter().zip(&mut states).map(|(cell, state)| self.follow_up(cell, state, now)).collect();

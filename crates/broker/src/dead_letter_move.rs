@@ -9,6 +9,7 @@ use nexo_types::Offset;
 use tokio::sync::oneshot;
 
 use crate::error::QueueError;
+use crate::journal::Written;
 use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
 use crate::workers::Work;
@@ -19,6 +20,8 @@ pub(crate) struct DeadLetterMove {
     cell: Arc<QueueCell>,
     deaths: Vec<Death>,
     urgency: Urgency,
+    /// Everything that was written down when it began.
+    begun: Written,
     /// What comes of the attempt under way, if there is one.
     done: Option<oneshot::Receiver<Result<(), QueueError>>>,
 }
@@ -31,8 +34,9 @@ impl Shared {
         deaths: Vec<Death>,
         urgency: Urgency,
     ) -> DeadLetterMove {
+        let begun = self.journal.so_far(urgency);
         let done = Some(self.try_move(cell, &deaths));
-        DeadLetterMove { cell: Arc::clone(cell), deaths, urgency, done }
+        DeadLetterMove { cell: Arc::clone(cell), deaths, urgency, begun, done }
     }
 
     fn try_move(
@@ -64,7 +68,7 @@ impl DeadLetterMove {
         }
         let all = || self.deaths.iter().map(|death| death.offset);
         // What moved them lies before this, in the log.
-        let written = shared.journal.so_far(self.urgency);
+        let written = self.begun.and(shared.journal.so_far(self.urgency));
         shared.wait_for(written).await.map_err(|error| (error, all().collect()))
     }
 
@@ -177,7 +181,13 @@ mod tests {
         let (send, done) = oneshot::channel();
         send.send(Ok(())).unwrap();
         let urgency = Urgency::Synced;
-        let mut moving = DeadLetterMove { cell: Arc::clone(&cell), deaths, urgency, done: Some(done) };
+        let mut moving = DeadLetterMove {
+            cell: Arc::clone(&cell),
+            deaths,
+            urgency,
+            begun: Written::NOTHING,
+            done: Some(done),
+        };
         moving.wait(shared).await.unwrap();
         let dead = broker.queue(&QueueName::new("q_dlq").unwrap()).unwrap();
         assert_eq!((dead.counts().0, cell.state.lock().queue.len()), (1, 0));

@@ -82,15 +82,17 @@ impl Broker {
 
     fn try_declare(&self, name: &QueueName, declaration: &Declaration) -> Result<Declared, CreateError> {
         self.shared.refuse_if_stopping()?;
+        let before = self.shared.all_that_can_be_lost();
         let changing = loop {
             // Another may hold the queue's lock for long: that is waited for without the other lock.
             if let Some(queue) = self.queue(name)
                 && queue.touch_if_there()
             {
-                let written = queue.created();
+                let written = queue.created().and(before).and(self.shared.all_that_can_be_lost());
                 return Ok(Declared { queue, is_new: false, written });
             }
             let changing = self.shared.catalog.change();
+            self.shared.refuse_if_rebuilding()?;
             if self.shared.catalog.get(name).is_none() {
                 break changing;
             }
@@ -132,9 +134,17 @@ impl Broker {
     /// # Errors
     /// If a condition does not hold, there is no such queue, or the log takes no more.
     pub async fn delete_queue_if(&self, name: &QueueName, only_if: DeleteIf) -> Result<u64, DeleteError> {
-        let (count, written) = self.begin_delete(name, only_if).await?;
-        self.shared.wait_for(written).await?;
-        Ok(count)
+        let before = self.shared.all_that_can_be_lost();
+        match self.begin_delete(name, only_if).await {
+            Ok((count, written)) => {
+                self.shared.wait_for(written).await?;
+                Ok(count)
+            }
+            Err(refusal) => {
+                self.shared.wait_for(before.and(self.shared.all_that_can_be_lost())).await?;
+                Err(refusal)
+            }
+        }
     }
 
     /// As [`Self::delete_queue_if`], and does not wait for the sync: gives back what to wait for before anybody is told.
@@ -174,14 +184,15 @@ impl Broker {
     /// after it was not found.
     #[must_use]
     pub fn last_delete(&self) -> Written {
-        self.shared.catalog.last_delete()
+        self.shared.catalog.last_delete().and(self.shared.all_that_can_be_lost())
     }
 
     /// What to wait for before anybody is refused something because of the queues, exchanges and bindings there are, or are
     /// not. To be asked after looking.
     #[must_use]
     pub fn last_change(&self) -> Written {
-        self.shared.catalog.last_change().and(self.shared.catalog.exchanges.last_change())
+        let changed = self.shared.catalog.last_change().and(self.shared.catalog.exchanges.last_change());
+        changed.and(self.shared.all_that_can_be_lost())
     }
 
     /// Deletes all queues that belong to a connection, because it has ended.

@@ -81,6 +81,14 @@ impl Exchanges {
         self.state.lock().last_change
     }
 
+    /// Has these exchanges and bindings instead of those there were.
+    pub(crate) fn replace(&self, mut topology: Topology, snapshot: Snapshot) {
+        let mut state = self.state.lock();
+        topology.count_after(state.topology.generation());
+        *state = State { topology, last_change: Written::NOTHING, dirty: true, snapshot };
+        self.publish(&state.topology);
+    }
+
     fn publish(&self, topology: &Topology) {
         self.routes.store(topology.routes());
         self.generation.store(topology.generation(), Ordering::Release);

@@ -21,7 +21,7 @@ use crate::messages::PushRound;
 use crate::owed::SocketState;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::{SessionId, Settle};
-use crate::shared::{Confirm, Shared, not_found};
+use crate::shared::{Confirm, Shared};
 use crate::subscription::{Kind, Subscription};
 use crate::traffic::Protocol;
 
@@ -379,7 +379,7 @@ impl QueueHandle {
         let records = std::slice::from_ref(&record);
         match self.shared.commit(state, records, urgency, Claim::Normal, Patience::Refuse) {
             Ok((written, _)) => {
-                state.last_push = state.last_push.and(written);
+                state.last_change = state.last_change.and(written);
                 Ok(PushedBundle { written, refused: Vec::new(), evenness: Evenness::Even })
             }
             Err(error) => match record {
@@ -581,9 +581,7 @@ impl QueueHandle {
     /// If the queue is gone, or the log takes no more.
     pub async fn purge(&self) -> Result<u64, QueueError> {
         let broker = Broker { shared: Arc::clone(&self.shared), protocol: self.protocol };
-        if self.cell.state.lock().deleted {
-            return Err(not_found(&self.cell.name));
-        }
+        self.cell.state.lock().refuse_if_gone(&self.cell.name)?;
         broker.purge(&self.cell.name).await
     }
 }

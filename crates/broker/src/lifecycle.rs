@@ -17,7 +17,7 @@ use crate::error::QueueError;
 use crate::journal::{Encoded, ProposeError, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::SessionId;
-use crate::shared::{Shared, not_found};
+use crate::shared::Shared;
 use crate::workers::Work;
 
 impl Shared {
@@ -33,6 +33,7 @@ impl Shared {
         durability: Durability,
         owner: Option<SessionId>,
     ) -> Result<Arc<QueueCell>, QueueError> {
+        self.refuse_if_rebuilding()?;
         let id = self.catalog.new_queue_id();
         let now = self.clock.now();
         let mut written = Written::NOTHING;
@@ -73,14 +74,13 @@ impl Shared {
         let (written, removed) = {
             // Who waits for this queue does not keep others from changing which there are.
             let mut state = cell.state.lock();
-            if state.deleted {
-                return Err(not_found(&cell.name));
-            }
+            state.refuse_if_gone(&cell.name)?;
             if let Err(refusal) = check(&state, self.clock.now()) {
                 return Ok(Err(refusal));
             }
             let (written, at) = {
                 let _changing = self.catalog.change();
+                self.refuse_if_rebuilding()?;
                 let deleted = self.write_delete(cell).map_err(|error| Self::unavailable(&error))?;
                 self.catalog.remove(cell, deleted.0);
                 deleted
@@ -132,7 +132,7 @@ impl Shared {
         }
     }
 
-    fn forget(&self, state: &mut CellState) {
+    pub(crate) fn forget(&self, state: &mut CellState) {
         state.deleted = true;
         for (id, mailbox) in state.mailboxes.take().0 {
             // Others may share a limit with this consumer.

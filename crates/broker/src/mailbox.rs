@@ -14,8 +14,8 @@ use nexo_core::rare::Empty;
 use nexo_types::ConsumerId;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
 
+use crate::journal::{Journal, TicketError, Written};
 use crate::owed::{OwedClock, SocketState};
 
 /// What messages count for among the bytes that their consumer may hold.
@@ -46,7 +46,15 @@ struct Inner {
 struct HandedBatch {
     number: u64,
     whole: bool,
+    /// What must be safe before the consumer may see it.
+    rests_on: Written,
     messages: Vec<Handed>,
+}
+
+impl HandedBatch {
+    fn is_free(&self, journal: &dyn Journal) -> bool {
+        self.whole && (self.rests_on.is_nothing() || journal.is_safe(self.rests_on))
+    }
 }
 
 impl Mailbox {
@@ -75,9 +83,14 @@ impl Mailbox {
     }
 
     /// Messages that could be taken now.
-    pub(crate) fn len(&self) -> usize {
+    pub(crate) fn len(&self, journal: &dyn Journal) -> usize {
         let inner = self.inner.lock();
-        inner.batches.iter().take_while(|batch| batch.whole).map(|batch| batch.messages.len()).sum()
+        inner
+            .batches
+            .iter()
+            .take_while(|batch| batch.is_free(journal))
+            .map(|batch| batch.messages.len())
+            .sum()
     }
 
     /// Whether no more messages will come.
@@ -86,8 +99,8 @@ impl Mailbox {
     }
 
     /// Puts messages in. If some must be read from the log first, gives back a number and a copy: the reader
-    /// calls [`Self::fill`] with them.
-    pub(crate) fn put(&self, messages: Vec<Handed>) -> Option<(u64, Vec<Handed>)> {
+    /// calls [`Self::fill`] with them. The consumer does not see them before what they rest on is safe.
+    pub(crate) fn put(&self, messages: Vec<Handed>, rests_on: Written) -> Option<(u64, Vec<Handed>)> {
         if let Some(allowance) = &self.allowance {
             allowance.report();
         }
@@ -100,7 +113,7 @@ impl Mailbox {
             if inner.batches.is_empty() {
                 inner.owed.start(&self.socket);
             }
-            inner.batches.push_back(HandedBatch { number, whole, messages });
+            inner.batches.push_back(HandedBatch { number, whole, rests_on, messages });
             number
         };
         if whole {
@@ -129,10 +142,10 @@ impl Mailbox {
     }
 
     /// What is there now, in order.
-    pub(crate) fn take(&self) -> Vec<Handed> {
+    pub(crate) fn take(&self, journal: &dyn Journal) -> Vec<Handed> {
         let mut inner = self.inner.lock();
         let mut taken = Vec::new();
-        while inner.batches.front().is_some_and(|batch| batch.whole)
+        while inner.batches.front().is_some_and(|batch| batch.is_free(journal))
             && let Some(mut batch) = inner.batches.pop_front()
         {
             if taken.is_empty() {
@@ -148,17 +161,16 @@ impl Mailbox {
     }
 
     /// Waits for messages; `None` once the mailbox is closed and empty.
-    pub(crate) async fn next(&self) -> Option<Vec<Handed>> {
+    pub(crate) async fn next(&self, journal: &dyn Journal) -> Option<Vec<Handed>> {
         loop {
-            let woken = self.wake.notified();
-            let taken = self.take();
+            let taken = self.take(journal);
             if !taken.is_empty() {
                 return Some(taken);
             }
             if self.is_closed_and_empty() {
                 return None;
             }
-            woken.await;
+            self.stirred(journal).await;
         }
     }
 
@@ -167,9 +179,25 @@ impl Mailbox {
         self.wake.notify_one();
     }
 
-    /// Resolves when there may be something new.
-    pub(crate) fn stirred(&self) -> Notified<'_> {
-        self.wake.notified()
+    /// Resolves when there may be something new. Who is woken while nobody waits is woken as soon as somebody does.
+    pub(crate) async fn stirred(&self, journal: &dyn Journal) {
+        if journal.releases_early() {
+            self.wake.notified().await;
+            return;
+        }
+        let front = self.inner.lock().batches.front().filter(|batch| batch.whole).map(|batch| batch.rests_on);
+        let Some(rests_on) = front.filter(|rests_on| !rests_on.is_nothing()) else {
+            self.wake.notified().await;
+            return;
+        };
+        let safe = tokio::select! {
+            () = self.wake.notified() => return,
+            safe = journal.wait(rests_on) => safe,
+        };
+        if safe == Err(TicketError::Lost) {
+            // Nobody has seen them, and nobody will.
+            drop(self.drain());
+        }
     }
 
     /// No more messages will come.
@@ -195,9 +223,9 @@ impl Mailbox {
         self.inner.lock().owed.since(then, &self.socket)
     }
 
-    /// Whether messages are on their way from the log.
-    pub(crate) fn is_waiting_for_log(&self) -> bool {
-        self.inner.lock().batches.iter().any(|batch| !batch.whole)
+    /// Whether messages are on their way from the log, or wait for what they rest on to be safe.
+    pub(crate) fn is_waiting_for_log(&self, journal: &dyn Journal) -> bool {
+        self.inner.lock().batches.iter().any(|batch| !batch.is_free(journal))
     }
 
     fn is_closed_and_empty(&self) -> bool {

@@ -46,6 +46,8 @@ pub(crate) struct Maintenance {
     signal: Arc<Signal>,
     thread: Mutex<Option<JoinHandle<()>>>,
     last_checkpoint: Mutex<Option<Checkpoint>>,
+    /// Where the latest manifest lies.
+    last_manifest: Mutex<Option<Position>>,
 }
 
 /// What a checkpoint needs of the log, and what was empty when it began.
@@ -80,13 +82,15 @@ struct Reasons {
     pressure: bool,
     stuck: BTreeMap<QueueId, Weak<QueueCell>>,
     full: bool,
+    /// The journal has lost what was proposed: the queues must be rebuilt.
+    lost: bool,
     stopping: bool,
 }
 
 impl Reasons {
     /// Whether there is any but memory.
     fn any_other(&self) -> bool {
-        self.stopping || self.rotated || self.checkpoint || self.full || !self.stuck.is_empty()
+        self.stopping || self.lost || self.rotated || self.checkpoint || self.full || !self.stuck.is_empty()
     }
 
     /// Takes the reasons; memory only if it is worth looking at again.
@@ -98,10 +102,25 @@ impl Reasons {
 }
 
 impl Maintenance {
+    /// With the manifest that was found at the start.
+    pub(crate) fn new(last_manifest: Option<Position>) -> Self {
+        Self { last_manifest: Mutex::new(last_manifest), ..Self::default() }
+    }
+
+    /// Where the latest manifest lies.
+    pub(crate) fn last_manifest(&self) -> Option<Position> {
+        *self.last_manifest.lock()
+    }
+
     pub(crate) fn start(&self, shared: &Arc<Shared>) -> std::io::Result<()> {
         let signal = Arc::clone(&self.signal);
         shared.log.on_rotate(Box::new(move |_| {
             signal.reasons.lock().rotated = true;
+            signal.wake.notify_one();
+        }));
+        let signal = Arc::clone(&self.signal);
+        shared.journal.on_loss(Box::new(move || {
+            signal.reasons.lock().lost = true;
             signal.wake.notify_one();
         }));
         let weak = Arc::downgrade(shared);
@@ -213,6 +232,10 @@ impl Signal {
             let Some(shared) = shared.upgrade() else { return };
             #[cfg(test)]
             shared.threads.panic_if_asked(NAME);
+            // Before anything else: what is in memory never was.
+            if reasons.lost && !shared.rebuild() {
+                self.reasons.lock().lost = true;
+            }
             if reasons.pressure && shared.under_pressure() {
                 let began = Instant::now();
                 let before = shared.message_memory_bytes();
@@ -233,7 +256,10 @@ impl Signal {
                 // Whatever is in the way will not be gone at once.
                 let mut waiting = self.reasons.lock();
                 let until = Instant::now() + RETRY;
-                while !waiting.stopping && !self.wake.wait_until(&mut waiting, until).timed_out() {}
+                while !waiting.stopping
+                    && !waiting.lost
+                    && !self.wake.wait_until(&mut waiting, until).timed_out()
+                {}
             }
             for cell in reasons.stuck.values().filter_map(Weak::upgrade) {
                 if shared.unreadable.is_postponed(cell.id) {
@@ -318,6 +344,7 @@ impl Shared {
 
     /// Writes snapshots of all queues that have changed, and a manifest; then retires what nothing needs.
     pub(crate) fn checkpoint(self: &Arc<Self>) -> Result<(), ProposeError> {
+        let before = self.all_that_can_be_lost();
         let segments = self.log.segments();
         // Looked at before any snapshot is taken: what is empty now is in none of them, and stays empty.
         let empty: BTreeSet<SegmentId> =
@@ -339,6 +366,11 @@ impl Shared {
             }
         }
         manifest.next_queue = self.catalog.next_queue();
+        // What is in the snapshots must be safe before they count.
+        if let Err(error) = self.journal.wait(before.and(self.all_that_can_be_lost())).wait_blocking() {
+            tracing::debug!(%error, "a checkpoint is given up: what is in it was lost");
+            return Err(ProposeError::Lost);
+        }
         let payload = manifest.encode();
         let entry = EntryRef { queue: QueueId(0), kind: EntryKind::Manifest, spans: &[], payload: &payload };
         let appended =
@@ -348,6 +380,7 @@ impl Shared {
             tracing::error!(%error, "a checkpoint was not synced");
             return Ok(());
         }
+        *self.maintenance.last_manifest.lock() = Some(appended.at);
         let this = Checkpoint { replay_from, needed: manifest.segments(), empty };
         // What the checkpoint before this one needs is kept, in case this one cannot be read. On a full disk there is no
         // room for that.
@@ -383,10 +416,15 @@ impl Shared {
 
     /// Copies what is alive in nearly empty segments to the end of the log. Says whether anything was copied.
     fn copy_sparse_segments(self: &Arc<Self>) -> bool {
+        let before = self.all_that_can_be_lost();
         let mut sparse = self.sparse_segments();
         sparse.retain(|segment| segment.live_bytes > 0);
         sparse.sort_unstable_by_key(|segment| segment.live_bytes);
         sparse.truncate(COPIES_MAX);
+        // A copy of what is lost later would be found by a replay.
+        if self.journal.wait(before.and(self.all_that_can_be_lost())).wait_blocking().is_err() {
+            return false;
+        }
         for segment in &sparse {
             for cell in self.catalog.all() {
                 if let Err(error) = self.copy_forward(&cell, segment.id) {

@@ -92,7 +92,7 @@ impl Broker {
             None => None,
         };
         self.shared.refuse_pushes()?;
-        let cell = self.cell(name)?;
+        let cell = self.found(name).await?;
         let mut answers: Vec<Option<Result<Pushed, PushError>>> =
             messages.iter().map(|message| self.check(message).err().map(Err)).collect();
         let wanted = messages.into_iter().zip(&answers).filter(|(_, answer)| answer.is_none());
@@ -211,7 +211,7 @@ impl Broker {
         in_range("wait_ms", request.wait.0, 0, limits::POP_WAIT_MAX.0)?;
         let terms = Terms { groups, ..terms(request.visibility)? };
         self.shared.refuse_if_stopping()?;
-        let cell = self.cell(name)?;
+        let cell = self.found(name).await?;
         let mut subscription =
             Subscription::pull(&self.shared, &cell, terms, request.max as u32, request.bytes_max)?
                 .counting(self.protocol);
@@ -383,9 +383,14 @@ impl Broker {
         decide: &mut impl FnMut(&mut CellState, Timestamp, &[(Offset, u32)]) -> (Verdict<T>, Vec<Death>),
     ) -> Option<Settled<T>> {
         let gone = |receipt: &Receipt| Err(SettleError::QueueGone { receipt: receipt.to_string() });
-        let Some(cell) = self.shared.catalog.get_id(queue) else {
-            return Some(Settled::answers(receipts.iter().map(gone).collect()));
+        let before = self.shared.all_that_can_be_lost();
+        let all_gone = || {
+            let rests_on =
+                self.shared.refusal_rests_on(confirm, || before.and(self.shared.all_that_can_be_lost()));
+            let answers = receipts.iter().map(gone).collect();
+            Some(Settled { written: Some(rests_on), ..Settled::answers(answers) })
         };
+        let Some(cell) = self.shared.catalog.get_id(queue) else { return all_gone() };
         let done = self.shared.with(&cell, |state, now| {
             // A receipt from before a crash may name a message that the crash took back, and another one has its place:
             // an attempt that never was is one that no lease has.
@@ -396,10 +401,17 @@ impl Broker {
             let part: Vec<(Offset, u32)> = receipts.iter().map(held).collect();
             let (verdict, deaths) = decide(state, now, &part);
             let committed = self.shared.commit_verdict(state, &verdict.records, verdict.durable, confirm);
+            let rests_on = self.shared.refusal_rests_on(confirm, || state.last_change);
+            let committed = committed.map(|written| written.unwrap_or(Written::NOTHING).and(rests_on));
             (verdict.answers, deaths, committed, self.shared.urgency(state, confirm))
         });
-        let Ok((answers, deaths, written, urgency)) = done else {
-            return Some(Settled::answers(receipts.iter().map(gone).collect()));
+        let (answers, deaths, written, urgency) = match done {
+            Ok(done) => done,
+            Err(QueueError::NotFound { .. }) => return all_gone(),
+            Err(error) => {
+                let failed = SettleError::Unavailable { reason: error.to_string() };
+                return Some(Settled::answers(receipts.iter().map(|_| Err(failed.clone())).collect()));
+            }
         };
         let written = match written {
             Ok(written) => written,
@@ -414,7 +426,11 @@ impl Broker {
         let named = answers.into_iter().zip(receipts);
         let named = named.map(|(answer, receipt)| answer.map_err(|e| settle_error(&cell.name, receipt, e)));
         let answers = named.collect();
-        Some(Settled { answers, written, dead: (!deaths.is_empty()).then_some((cell, deaths, urgency)) })
+        Some(Settled {
+            answers,
+            written: Some(written),
+            dead: (!deaths.is_empty()).then_some((cell, deaths, urgency)),
+        })
     }
 
     /// Sends dead letters back to where they came from, or elsewhere. Only those that are there now; `progress`
@@ -429,13 +445,14 @@ impl Broker {
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<Redriven, QueueError> {
         self.shared.refuse_if_stopping()?;
-        let cell = self.cell(name)?;
+        let cell = self.found(name).await?;
         if let Some(target) = &request.target {
-            self.cell(target)?;
+            self.found(target).await?;
         }
         let before = cell.state.lock().queue.next_offset();
         let mut done = Redriven::default();
         let mut left = request.max.unwrap_or(u64::MAX);
+        let written = self.shared.all_that_can_be_lost();
         // Those that cannot go anywhere are seen once, at the head; what lies behind them must still go.
         let mut passed: Vec<Offset> = Vec::new();
         while left > 0 {
@@ -457,6 +474,7 @@ impl Broker {
             left -= part.moved.min(left);
             progress(done.moved);
         }
+        self.shared.wait_for(written.and(self.shared.all_that_can_be_lost())).await?;
         Ok(done)
     }
 }
@@ -528,7 +546,7 @@ impl Shared {
             }
         }
         if let Some(done) = written {
-            state.last_push = state.last_push.and(done);
+            state.last_change = state.last_change.and(done);
         }
         let name = state.queue.name().clone();
         let is_behind = |outcome: &PushOutcome| match (outcome, &refused) {
@@ -540,9 +558,11 @@ impl Shared {
         let is_repeated =
             |outcome: &&PushOutcome| matches!(outcome, PushOutcome::Duplicate(_)) && !is_behind(outcome);
         let duplicates = plan.outcomes.iter().filter(is_repeated).count();
-        if duplicates > 0 {
-            // A repetition is as safe as what it repeats, which may still be on its way to the disk.
-            written = Some(written.unwrap_or(Written::NOTHING).and(state.last_push));
+        let refusals = plan.outcomes.iter().any(|outcome| matches!(outcome, PushOutcome::Refused { .. }));
+        if duplicates > 0 || (refusals && !self.journal.releases_early()) {
+            // A repetition is as safe as what it repeats, which may still be on its way to the disk. So is a refusal, if
+            // what fills the queue can be lost.
+            written = Some(written.unwrap_or(Written::NOTHING).and(state.last_change));
         }
         let is_busy = matches!(refused, Some((_, ProposeError::Busy)));
         let first_behind = plan.outcomes.iter().position(is_behind).filter(|_| is_busy);

@@ -10,7 +10,7 @@ use nexo_core::batch::{BatchItem, MessageBatch};
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{Handed, MessageEntry, PageRequest, ReturnCause, SettleMode};
 use nexo_core::record::{Leave, Pick, Record};
-use nexo_log::{Claim, Frame, FrameRef, Log, Patience, ReadError, Urgency};
+use nexo_log::{Claim, Frame, FrameRef, Patience, ReadError, Urgency};
 use nexo_types::{Millis, Offset, Position, QueueId, SegmentId, Timestamp};
 
 use crate::frame_batches::batches_of;
@@ -18,6 +18,7 @@ use crate::mailbox::Mailbox;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
 use crate::shared::{Confirm, Shared};
+use crate::stored::Stored;
 
 /// A page ends when this much has been read, however few messages that is.
 const PAGE_BYTES: usize = 2 * 1024 * 1024;
@@ -34,15 +35,16 @@ const FETCH_TRIES: usize = 5;
 impl Shared {
     /// Reads pages and gives them to their queue.
     pub(crate) fn load_pages(self: &Arc<Self>, cell: &Arc<QueueCell>, requests: &[PageRequest]) {
-        let PagesRead { entries: read, frames, unreadable } = match read_pages(&self.log, cell.id, requests) {
-            Ok(read) => read,
-            Err(error) => {
-                // The index of the segment.
-                let at = Position { segment: requests[0].segment, byte: 0 };
-                self.wait_for_disk(cell, self.unreadable.note(at, &error.to_string()));
-                return;
-            }
-        };
+        let PagesRead { entries: read, frames, unreadable } =
+            match read_pages(self.stored(), cell.id, requests) {
+                Ok(read) => read,
+                Err(error) => {
+                    // The index of the segment.
+                    let at = Position { segment: requests[0].segment, byte: 0 };
+                    self.wait_for_disk(cell, self.unreadable.note(at, &error.to_string()));
+                    return;
+                }
+            };
         for request in requests {
             self.unreadable.clear(Position { segment: request.segment, byte: 0 });
         }
@@ -134,7 +136,7 @@ impl Shared {
         queue: QueueId,
         request: &PageRequest,
     ) -> Result<Vec<MessageEntry>, ReadError> {
-        read_page(&self.log, queue, request)
+        read_page(self.stored(), queue, request)
     }
 
     /// Reads the messages of a batch that waits in a mailbox. What is damaged leaves the queue; what cannot be read now
@@ -297,7 +299,7 @@ pub(crate) struct Fetched {
 /// # Errors
 /// If the log cannot be read now.
 pub(crate) fn read_page(
-    log: &Log,
+    log: Stored<'_>,
     queue: QueueId,
     request: &PageRequest,
 ) -> Result<Vec<MessageEntry>, ReadError> {
@@ -327,7 +329,7 @@ impl PagesRead {
 
 /// As [`read_page`], for pages of several lanes of one segment. Every frame in which one of them has messages is read once for
 /// all, in the order of offsets.
-fn read_pages(log: &Log, queue: QueueId, requests: &[PageRequest]) -> Result<PagesRead, ReadError> {
+fn read_pages(log: Stored<'_>, queue: QueueId, requests: &[PageRequest]) -> Result<PagesRead, ReadError> {
     let mut lanes: Vec<LanePage<'_>> = Vec::with_capacity(requests.len());
     for request in requests {
         match LanePage::new(log, queue, request) {
@@ -410,10 +412,10 @@ struct LanePage<'a> {
 }
 
 impl<'a> LanePage<'a> {
-    fn new(log: &Log, queue: QueueId, request: &'a PageRequest) -> Result<Self, ReadError> {
+    fn new(log: Stored<'_>, queue: QueueId, request: &'a PageRequest) -> Result<Self, ReadError> {
         let mut frames = Vec::new();
         if let (Some(first), Some(last)) = (request.offsets.first(), request.offsets.last()) {
-            frames = log.frames_of(request.segment, queue, request.lane, first..=last, usize::MAX)?;
+            frames = log.frames_of(request.segment, queue, request.lane, first..=last)?;
             frames.sort_unstable_by_key(|frame| frame.first);
         }
         Ok(Self { request, frames, found: Vec::new(), bytes: 0 })
@@ -440,7 +442,7 @@ impl<'a> LanePage<'a> {
 }
 
 fn read_part(
-    log: &Log,
+    log: Stored<'_>,
     queue: QueueId,
     segment: SegmentId,
     mut starts: Vec<u32>,
@@ -450,7 +452,7 @@ fn read_part(
     starts.sort_unstable();
     starts.dedup();
     let mut bytes = 0;
-    for (frame, byte) in log.read_frames(segment, &starts).into_iter().zip(starts) {
+    for (frame, byte) in log.log.read_frames(segment, &starts).into_iter().zip(starts) {
         let frame = match frame {
             Ok(frame) => frame,
             Err(error @ ReadError::Io { .. }) => {
@@ -537,7 +539,7 @@ mod tests {
             offsets: (0..EACH).map(|index| Offset(index * LANES + lane)).collect(),
         };
         let requests: Vec<PageRequest> = (0..LANES).rev().map(request).collect();
-        let read = read_pages(&broker.shared.log, cell.id, &requests).unwrap();
+        let read = read_pages(broker.shared.stored(), cell.id, &requests).unwrap();
         for (request, entries) in requests.iter().zip(&read.entries) {
             let offsets: OffsetSet = entries.iter().map(|entry| entry.offset).collect();
             assert_eq!(offsets, request.offsets);
@@ -561,7 +563,7 @@ mod tests {
         let request = |lane, offsets: OffsetSet| PageRequest { lane: Priority(lane), segment, offsets };
         let requests =
             [request(9, [Offset(low)].into_iter().collect()), request(0, (0..low).map(Offset).collect())];
-        let read = read_pages(&broker.shared.log, cell.id, &requests).unwrap();
+        let read = read_pages(broker.shared.stored(), cell.id, &requests).unwrap();
         assert_eq!(read.entries[0].len(), 1, "consumers wait for this one");
         let others = read.entries[1].len() as u64;
         assert!((1..low).contains(&others), "{others} of {low}: as many as there is room for");

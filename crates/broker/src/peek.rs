@@ -11,7 +11,7 @@ use crate::broker::Broker;
 use crate::delivery::Delivery;
 use crate::error::QueueError;
 use crate::queue_cell::QueueCell;
-use crate::shared::Shared;
+use crate::shared::{Confirm, Shared};
 use crate::subscription::delivery;
 use crate::workers::Work;
 
@@ -39,10 +39,18 @@ impl Broker {
         after: Option<PeekPosition>,
         max: usize,
     ) -> Result<(Vec<Delivery>, Option<PeekPosition>), QueueError> {
-        let cell = self.cell(name)?;
+        let cell = self.found(name).await?;
+        let looked_at = Arc::clone(&cell);
         let look = Look { max: max.min(limits::PEEK_MAX), after, seen: 0, bytes: 0, found: Vec::new() };
         let shared = Arc::clone(&self.shared);
-        self.shared.on_worker(Work::Look, move || shared.look(&cell, look)).await?
+        let seen = self.shared.on_worker(Work::Look, move || shared.look(&looked_at, look)).await??;
+        let rests_on = {
+            let state = cell.state.lock();
+            state.refuse_if_gone(name)?;
+            self.shared.refusal_rests_on(Confirm::AsQueue, || state.last_change)
+        };
+        self.shared.wait_for(rests_on).await?;
+        Ok(seen)
     }
 }
 

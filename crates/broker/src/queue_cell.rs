@@ -43,6 +43,8 @@ pub(crate) struct CellState {
     pub(crate) durable: bool,
     /// It has been deleted; whoever still holds the cell must leave it alone.
     pub(crate) deleted: bool,
+    /// It is not deleted, but another cell has its place: what was in this one was lost in part. `deleted` is set too.
+    pub(crate) replaced: bool,
     /// A page is being read.
     pub(crate) paging: bool,
     /// Not everything could be handed out: the disk was behind, or it was too much for one hold of the lock. The rest comes
@@ -60,8 +62,9 @@ pub(crate) struct CellState {
     pub(crate) pending_deaths: Rare<PendingDeaths>,
     /// What was said about leased messages and could not be written down yet.
     pub(crate) unsettled: Rare<Unsettled>,
-    /// The latest push that somebody waits for.
-    pub(crate) last_push: Written,
+    /// What an answer must wait for that rests on what is in the queue: the latest push that somebody waits for, or the
+    /// latest record of any kind where the journal can lose it.
+    pub(crate) last_change: Written,
     /// What was last said about its memory.
     pub(crate) memory_bytes: u64,
     /// When it was last declared, or lost a consumer, or was asked for a message.
@@ -95,6 +98,7 @@ impl QueueCell {
             flow: Rare::default(),
             durable: durability == Durability::Durable,
             deleted: false,
+            replaced: false,
             paging: false,
             unfinished: false,
             page_arrived: false,
@@ -103,7 +107,7 @@ impl QueueCell {
             snapshot: Snapshot::default(),
             pending_deaths: Rare::default(),
             unsettled: Rare::default(),
-            last_push: Written::NOTHING,
+            last_change: Written::NOTHING,
             memory_bytes: 0,
             last_used: Timestamp(0),
         };

@@ -21,6 +21,7 @@ use crate::frame_batches::batch_of;
 use crate::manifest::{Chunk, Manifest, Snapshot, SnapshotFrame};
 use crate::missing;
 use crate::queue_cell::QueueCell;
+use crate::stored::Stored;
 use crate::unread::Unread;
 
 /// What was in the log.
@@ -54,17 +55,18 @@ struct Rebuilt {
 /// If the log's content makes no sense, or what was in it cannot be known and that was not accepted. Damage that the
 /// log found is reported and passed over.
 pub(crate) fn restore(
-    log: &Log,
+    stored: Stored<'_>,
     recovered: &Recovered,
     path: &Path,
     accept_loss: bool,
 ) -> Result<Restored, OpenError> {
+    let log = stored.log;
     let unreadable = |reason: String| OpenError::Unreadable { path: path.to_owned(), reason };
     for damage in &recovered.damage {
         let copy = damage.copy.as_deref().unwrap_or("nowhere");
         tracing::error!(at = %damage.at, end = damage.end, fact = %damage.fact, copy, "the log is damaged");
     }
-    let (mut rebuild, replay_from) = load_checkpoint(log, recovered, accept_loss).map_err(&unreadable)?;
+    let (mut rebuild, replay_from) = load_checkpoint(stored, recovered, accept_loss).map_err(&unreadable)?;
     for id in missing::lost_before(recovered, replay_from) {
         log.note_missing(Position { segment: id, byte: 0 }, "the segment was lost before this start".into());
         rebuild.uncounted = true;
@@ -99,10 +101,11 @@ pub(crate) fn restore(
 /// Loads the latest checkpoint, and says from where on the log must be read. A queue whose snapshot cannot be read comes from
 /// the checkpoint before and from the log since then, which is kept for that.
 fn load_checkpoint<'a>(
-    log: &'a Log,
+    stored: Stored<'a>,
     recovered: &Recovered,
     accept_loss: bool,
 ) -> Result<(Rebuild<'a>, Position), String> {
+    let log = stored.log;
     let decode = |at: &Position, payload: &[u8]| {
         Manifest::decode(payload).map_err(|error| format!("the checkpoint at {at} cannot be read: {error}"))
     };
@@ -110,7 +113,7 @@ fn load_checkpoint<'a>(
         Some((at, payload)) => decode(at, payload)?,
         None => Manifest::default(),
     };
-    let mut rebuild = Rebuild::new(log, &latest);
+    let mut rebuild = Rebuild::new(stored, &latest);
     if let Some(missing) = missing::given_up_since(log, recovered, latest.replay_from) {
         let reason = missing::refusal(recovered, &missing);
         if !accept_loss {
@@ -173,6 +176,7 @@ enum Chunks {
 }
 
 struct Rebuild<'a> {
+    stored: Stored<'a>,
     log: &'a Log,
     queues: BTreeMap<QueueId, Rebuilt>,
     topology: Topology,
@@ -196,9 +200,10 @@ struct Rebuild<'a> {
 }
 
 impl<'a> Rebuild<'a> {
-    fn new(log: &'a Log, manifest: &Manifest) -> Self {
+    fn new(stored: Stored<'a>, manifest: &Manifest) -> Self {
         Self {
-            log,
+            stored,
+            log: stored.log,
             queues: BTreeMap::new(),
             topology: Topology::new(),
             topology_snapshot: Snapshot::default(),
@@ -319,6 +324,9 @@ impl<'a> Rebuild<'a> {
     }
 
     fn visit(&mut self, frame: &Frame) -> ControlFlow<()> {
+        if self.stored.discarded.contains(frame.at) {
+            return ControlFlow::Continue(());
+        }
         for entry in &frame.entries {
             if let Err(reason) = self.apply(frame, entry) {
                 self.error = Some(format!("the record at {} cannot be applied: {reason}", frame.at));
@@ -381,7 +389,7 @@ impl<'a> Rebuild<'a> {
                 if gap > 0 {
                     *self.gaps.entry(id).or_default() += gap;
                 }
-                self.unread.apply(self.log, &mut rebuilt.queue, at, &record)
+                self.unread.apply(self.stored, &mut rebuilt.queue, at, &record)
             }
         }
     }
@@ -440,7 +448,7 @@ impl<'a> Rebuild<'a> {
     /// Drops messages that records named, that could not be read and that are still in their queues.
     fn drop_unread(&mut self) -> Result<(), String> {
         for rebuilt in self.queues.values_mut() {
-            let count = self.unread.drop_from(self.log, &mut rebuilt.queue)?;
+            let count = self.unread.drop_from(self.stored, &mut rebuilt.queue)?;
             if count > 0 {
                 tracing::error!(queue = %rebuilt.queue.name(), count, "messages are damaged on disk and are dropped");
             }

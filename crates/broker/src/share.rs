@@ -23,6 +23,7 @@ use crate::flow::{Evenness, Pacing};
 use crate::handle::QueueHandle;
 use crate::journal::{Encoded, Proposed, Written};
 use crate::queue_cell::{CellState, QueueCell};
+use crate::rebuild::replaced;
 use crate::shared::{Aftermath, Confirm, Shared};
 
 /// Queues that share one frame. Their locks are held together while messages are copied to the log's buffer; beyond this
@@ -145,6 +146,9 @@ impl Shared {
             let Some(state) = cell.state.try_lock_until(latest) else {
                 return Err(QueueError::Busy { reason: format!("others hold queue '{}'", cell.name) });
             };
+            if state.replaced {
+                return Err(replaced(&cell.name));
+            }
             if state.deleted {
                 outcomes[place] = SharedPush::Gone;
                 continue;
@@ -174,10 +178,10 @@ impl Shared {
             }
             let mut written = Written::NOTHING;
             if let Some(proposed) = proposed {
-                state.dirty = true;
+                self.note_proposed(&mut state, proposed);
                 if messages.durability() == Durability::Durable {
                     written = proposed.written.with(urgency);
-                    state.last_push = state.last_push.and(written);
+                    state.last_change = state.last_change.and(written);
                 }
             }
             outcomes[place] = SharedPush::Taken { written, evenness };

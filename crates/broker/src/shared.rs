@@ -116,9 +116,7 @@ impl Shared {
         change: impl FnOnce(&mut CellState, Timestamp) -> R,
     ) -> Result<R, QueueError> {
         let mut state = cell.state.lock();
-        if state.deleted {
-            return Err(not_found(&cell.name));
-        }
+        state.refuse_if_gone(&cell.name)?;
         let now = self.clock.now();
         let result = change(&mut state, now);
         let aftermath = self.follow_up(cell, &mut state, now);
@@ -144,9 +142,7 @@ impl Shared {
             (second, first)
         };
         for (state, cell) in [(&one_state, one), (&other_state, other)] {
-            if state.deleted {
-                return Err(not_found(&cell.name));
-            }
+            state.refuse_if_gone(&cell.name)?;
         }
         let now = self.clock.now();
         let result = change(&mut one_state, &mut other_state, now);
@@ -190,9 +186,9 @@ impl Shared {
         let (at, written) = if entries.is_empty() {
             (Position::default(), Written::NOTHING)
         } else {
-            let Proposed { at, written } = self.propose(&entries, urgency, claim, patience)?;
-            state.dirty = true;
-            (at, written)
+            let proposed = self.propose(&entries, urgency, claim, patience)?;
+            self.note_proposed(state, proposed);
+            (proposed.at, proposed.written)
         };
         let applied = records.iter().map(|record| self.apply(state, at, record)).collect();
         Ok((written, applied))
@@ -350,7 +346,8 @@ impl Shared {
         }
         // Under the lock, so that a consumer gets its messages in the order in which they were handed out.
         for (mailbox, messages) in deliveries.batches {
-            if let Some((number, messages)) = mailbox.put(messages) {
+            let rests_on = self.delivery_rests_on(cell, state, &messages);
+            if let Some((number, messages)) = mailbox.put(messages, rests_on) {
                 aftermath.cold.push((mailbox, number, messages));
             }
         }
@@ -426,7 +423,7 @@ impl Shared {
             // must get its messages; `unwritten.rs` says what that means for a replay.
             let claim = if dispatch.must_be_written() { Claim::Reserved } else { Claim::Normal };
             match self.propose(&[entry], Urgency::Lazy, claim, Patience::RefuseLast) {
-                Ok(_) => state.dirty = true,
+                Ok(proposed) => self.note_proposed(state, proposed),
                 Err(ProposeError::Full { .. }) if claim == Claim::Normal => is_unwritten = true,
                 Err(error) => {
                     state.queue.undo_dispatch(&dispatch);

@@ -130,7 +130,7 @@ impl Subscription {
         self.id
     }
 
-    /// The next messages, as soon as there are any; `None` once the queue is deleted or the broker stops. Whoever asks
+    /// The next messages, as soon as there are any; `None` once the queue is deleted or rebuilt, or the broker stops. Whoever asks
     /// has passed on what came before, as far as the bytes that a consumer may hold are concerned.
     pub async fn next(&mut self) -> Option<Vec<Delivery>> {
         self.mailbox.set_taking(true);
@@ -160,19 +160,19 @@ impl Subscription {
         if self.mailbox.passed_on(std::mem::take(&mut self.taken_bytes)) {
             self.add_credit(0);
         }
-        let taken = self.mailbox.next().await?;
+        let taken = self.mailbox.next(&*self.shared.journal).await?;
         self.taken_bytes = charged(&taken);
         Some(taken)
     }
 
     /// The messages that are here now, as they are stored.
     pub(crate) fn take_handed(&self) -> Vec<Handed> {
-        self.in_time(self.mailbox.take())
+        self.in_time(self.mailbox.take(&*self.shared.journal))
     }
 
     /// The messages that are here now.
     pub(crate) fn take(&self) -> Vec<Delivery> {
-        self.open(self.mailbox.take())
+        self.open(self.mailbox.take(&*self.shared.journal))
     }
 
     /// Waits for messages that only have to be read from the log, or handed out: a backlog may be on disk only, and
@@ -187,17 +187,17 @@ impl Subscription {
     pub(crate) async fn wait_for_log(&self, max: usize) {
         let read = async {
             loop {
-                let stirred = self.mailbox.stirred();
-                let reading = self.mailbox.is_waiting_for_log() || {
+                let journal = &*self.shared.journal;
+                let reading = self.mailbox.is_waiting_for_log(journal) || {
                     let state = self.cell.state.lock();
                     // What cannot be read now may take for ever.
                     let is_stuck = self.shared.unreadable.is_postponed(self.cell.id);
                     (state.paging || state.unfinished) && !state.deleted && !is_stuck
                 };
-                if self.mailbox.len() >= max || !reading || self.mailbox.is_closed() {
+                if self.mailbox.len(journal) >= max || !reading || self.mailbox.is_closed() {
                     return;
                 }
-                stirred.await;
+                self.mailbox.stirred(journal).await;
             }
         };
         // After that, what has been read is better than nothing.

@@ -254,8 +254,8 @@ impl Shared {
         } else {
             // A copy brings in more than it frees: on a full disk it waits, and leaves the rest to acknowledgements.
             let appended = self.propose(&entries, Urgency::Written, Claim::Normal, Patience::Refuse)?;
-            to.dirty = true;
-            from.dirty = true;
+            self.note_proposed(to, appended);
+            self.note_proposed(from, appended);
             appended.at
         };
         if let Some(record) = &plan.reserve {

@@ -13,10 +13,11 @@ use std::collections::BTreeMap;
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{MessageEntry, NeedsPage, PageRequest, Queue};
 use nexo_core::record::{Leave, Pick, Record};
-use nexo_log::{Log, ReadError};
+use nexo_log::ReadError;
 use nexo_types::{Offset, Position, Priority, QueueId, Timestamp};
 
 use crate::paging;
+use crate::stored::Stored;
 
 /// Those of all queues, while the log is replayed.
 #[derive(Debug, Default)]
@@ -42,7 +43,7 @@ impl Unread {
     /// If the log cannot be read now, or makes no sense.
     pub(crate) fn apply(
         &mut self,
-        log: &Log,
+        log: Stored<'_>,
         queue: &mut Queue,
         at: Position,
         record: &Record,
@@ -116,7 +117,7 @@ impl Unread {
     ///
     /// # Errors
     /// As [`Self::apply`].
-    pub(crate) fn drop_from(&mut self, log: &Log, queue: &mut Queue) -> Result<u64, String> {
+    pub(crate) fn drop_from(&mut self, log: Stored<'_>, queue: &mut Queue) -> Result<u64, String> {
         let id = queue.id();
         let lanes = self.offsets.range((id, Priority(0))..=(id, Priority(u8::MAX)));
         let picks: Vec<Pick> =
@@ -131,7 +132,7 @@ impl Unread {
     /// copies of them take no more memory than that.
     fn read_copies(
         &self,
-        log: &Log,
+        log: Stored<'_>,
         id: QueueId,
         page: &PageRequest,
         entries: &mut [MessageEntry],
@@ -140,7 +141,7 @@ impl Unread {
             return Ok(());
         }
         // Copies within the page's own segment have been found.
-        let segments = log.segments().into_iter().map(|segment| segment.id);
+        let segments = log.log.segments().into_iter().map(|segment| segment.id);
         let segments = segments.filter(|segment| *segment >= self.from.segment && *segment != page.segment);
         for segment in segments {
             let missing = entries.iter().filter(|entry| entry.payload.is_none());

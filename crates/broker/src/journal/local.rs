@@ -1,6 +1,7 @@
 //! The journal of a node by itself: its log. What is synced is safe, and nothing is lost but with the process.
 
 use nexo_log::{Appended, Claim, EntryRef, Log, LogHealth, Patience, Urgency};
+use nexo_types::Position;
 
 use super::discarded::Discarded;
 use super::error::ProposeError;
@@ -55,6 +56,10 @@ impl Journal for LocalJournal {
 
     fn is_safe(&self, written: Written) -> bool {
         written.is_nothing() || written.end() <= self.log.synced_position()
+    }
+
+    fn frame_at(&self, at: Position) -> Written {
+        Written::frame_at(at, TERM)
     }
 
     fn so_far(&self, urgency: Urgency) -> Written {

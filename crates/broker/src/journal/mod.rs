@@ -12,12 +12,15 @@
 //! storage, `nexo_log::Log`. So is what only this node needs (snapshots, checkpoints, copies of messages out of segments
 //! that are nearly empty); it is written through [`Journal::write_local`], and cannot be lost.
 
-#![allow(dead_code)] // Losses: the broker does not act on them yet.
-
 mod discarded;
 mod encoded;
 mod error;
+#[cfg(test)]
+mod fake;
 mod local;
+#[cfg(test)]
+mod loss_tests;
+mod rests_on;
 mod ticket;
 
 use std::fmt::Debug;
@@ -27,7 +30,7 @@ use nexo_types::Position;
 
 pub(crate) use discarded::Discarded;
 pub(crate) use encoded::Encoded;
-pub(crate) use error::ProposeError;
+pub(crate) use error::{ProposeError, TicketError};
 pub(crate) use local::LocalJournal;
 pub(crate) use ticket::Waiting;
 pub use ticket::Written;
@@ -82,7 +85,10 @@ pub(crate) trait Journal: Send + Sync + Debug {
     /// Whether [`Self::wait`] would resolve at once, and well.
     fn is_safe(&self, written: Written) -> bool;
 
-    /// Everything that was proposed so far.
+    /// What to wait for until the frame that starts here is safe.
+    fn frame_at(&self, at: Position) -> Written;
+
+    /// Everything that was proposed so far. Together with what was so far before, it is lost if anything was meanwhile.
     fn so_far(&self, urgency: Urgency) -> Written;
 
     /// Bytes that wait to be written.
@@ -106,7 +112,7 @@ pub(crate) trait Journal: Send + Sync + Debug {
     fn discarded(&self) -> &Discarded;
 
     /// Has `hook` called when proposals were lost. From then on every proposal is refused as [`ProposeError::Lost`], until
-    /// [`Self::resume`]. The hook must be quick and must not call the journal.
+    /// [`Self::resume`], and what is [so far](Self::so_far) counts as lost: memory still has it. The hook must be quick and must not call the journal.
     fn on_loss(&self, hook: Box<dyn Fn() + Send + Sync>);
 
     /// Begins a new term after a loss: what was lost has been thrown out of memory.

@@ -30,6 +30,12 @@ impl Written {
         Self { end, term, urgency }
     }
 
+    /// The frame that starts here. Frames get safe as a whole, so its first byte tells.
+    pub(crate) const fn frame_at(at: Position, term: u32) -> Self {
+        let end = Position { segment: at.segment, byte: at.byte.saturating_add(1) };
+        Self { end, term, urgency: Urgency::Synced }
+    }
+
     /// Whether there is nothing to wait for.
     #[must_use]
     pub const fn is_nothing(self) -> bool {

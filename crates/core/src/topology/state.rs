@@ -101,6 +101,13 @@ impl Topology {
         self.routes.generation
     }
 
+    /// Goes on counting changes behind those of the topology that this one takes the place of: whoever asks whether the
+    /// routes have changed finds that they have.
+    pub fn count_after(&mut self, generation: u64) {
+        let routes = self.routes_mut();
+        routes.generation = routes.generation.max(generation.saturating_add(1));
+    }
+
     /// What an exchange is told to be: the answer to a passive declare.
     ///
     /// # Errors

@@ -1,0 +1,115 @@
+//! What the broker does when the journal has lost what was proposed: it throws the memory of its queues away and rebuilds
+//! them from snapshots and the log, as a start does. Nothing is undone.
+//!
+//! To a client this is as if the broker had been started again, but for its connection. Whoever waits for an answer that
+//! rests on what is lost is told that it is not known. Subscriptions end, and may be made again. What a consumer holds may
+//! still be settled by its receipt, if the lease was safe; what belonged to connections comes back. Transient messages,
+//! queues, exchanges and bindings are gone.
+//!
+//! While this goes on the journal refuses every proposal, and no queue comes or goes. A queue's cell is emptied and marked
+//! as replaced, and stays in the catalog until the new one has its place: nobody is told that it does not exist.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nexo_core::record::Record;
+use nexo_log::{EntryKind, Recovered};
+use nexo_types::{Position, QueueName};
+
+use crate::error::{OpenError, QueueError};
+use crate::queue_cell::{CellState, QueueCell};
+use crate::recovery;
+use crate::shared::{Shared, not_found};
+
+impl Shared {
+    /// Rebuilds all queues and has the journal go on. `false` if it has to be tried again; until then nothing is taken.
+    pub(crate) fn rebuild(self: &Arc<Self>) -> bool {
+        self.catalog.begin_rebuild();
+        for cell in self.catalog.all() {
+            self.empty_cell(&cell);
+        }
+        // A receipt names the moment of its delivery. Those of before fit no delivery that comes.
+        let before = self.clock.now();
+        while self.clock.now() <= before {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let restored = self.latest_manifest().and_then(|recovered| {
+            let path = self.options.data_dir.as_path();
+            recovery::restore(self.stored(), &recovered, path, self.options.accept_loss)
+        });
+        let restored = match restored {
+            Ok(restored) => restored,
+            Err(error) => {
+                tracing::error!(%error, "the queues cannot be rebuilt now; it is tried again");
+                return false;
+            }
+        };
+        let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
+        self.catalog.exchanges.replace(restored.topology, restored.topology_snapshot);
+        self.catalog.replace(&cells, restored.next_queue);
+        self.journal.resume();
+        tracing::warn!(
+            queues = cells.len(),
+            "changes that were not safe yet are lost; the queues are rebuilt"
+        );
+        // As at a start: only now can dead letters find their way.
+        for cell in &cells {
+            self.end_sessions(cell);
+        }
+        true
+    }
+
+    /// Lets go of all that is in a cell, whose queue is somewhere else from now on.
+    fn empty_cell(self: &Arc<Self>, cell: &Arc<QueueCell>) {
+        let removed = {
+            let mut state = cell.state.lock();
+            if state.deleted {
+                return;
+            }
+            let applied = self.apply(&mut state, Position::default(), &Record::Delete);
+            state.replaced = true;
+            self.forget(&mut state);
+            applied.removed
+        };
+        self.free_removed(removed);
+    }
+
+    /// The checkpoint to begin with. It was written when all in it was safe.
+    fn latest_manifest(&self) -> Result<Recovered, OpenError> {
+        let Some(at) = self.maintenance.last_manifest() else { return Ok(Recovered::default()) };
+        let unreadable =
+            |reason: String| OpenError::Unreadable { path: self.options.data_dir.clone(), reason };
+        let frame = self.log.read_frame(at).map_err(|error| unreadable(error.to_string()))?;
+        let manifest = frame.entries.into_iter().find(|entry| entry.kind == EntryKind::Manifest);
+        let manifest = manifest.ok_or_else(|| unreadable(format!("there is no checkpoint at {at}")))?;
+        Ok(Recovered { last_manifest: Some((at, manifest.payload)), ..Recovered::default() })
+    }
+
+    /// No queue comes or goes while all are rebuilt. To be asked with the catalog's lock for changes.
+    pub(crate) fn refuse_if_rebuilding(&self) -> Result<(), QueueError> {
+        if self.catalog.is_rebuilding() {
+            return Err(QueueError::Unavailable { reason: "the queues are being rebuilt".into() });
+        }
+        Ok(())
+    }
+}
+
+impl CellState {
+    /// Whether the queue is not here any more.
+    pub(crate) fn refuse_if_gone(&self, name: &QueueName) -> Result<(), QueueError> {
+        match (self.deleted, self.replaced) {
+            (false, _) => Ok(()),
+            (true, true) => Err(replaced(name)),
+            (true, false) => Err(not_found(name)),
+        }
+    }
+}
+
+/// The answer of a cell whose queue has been rebuilt elsewhere.
+pub(crate) fn replaced(name: &QueueName) -> QueueError {
+    QueueError::Unavailable {
+        reason: format!(
+            "queue '{name}' was rebuilt, because changes that were not safe yet are lost; try again"
+        ),
+    }
+}
