@@ -258,7 +258,7 @@ impl Broker {
                 // What is with a consumer may stay, so a replay must know of it.
                 let mut records = state.queue.decide_unwritten_leases(usize::MAX);
                 records.push(record(state.queue.next_offset(), now));
-                let urgency = self.shared.urgency(state, crate::shared::Confirm::AsQueue);
+                let urgency = self.shared.urgency(state, crate::commit::Confirm::AsQueue);
                 self.shared.commit(state, &records, urgency, Claim::Reserved, Patience::RefuseLast)
             })?;
             if !matches!(purged, Err(ProposeError::Busy)) {

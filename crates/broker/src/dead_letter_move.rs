@@ -105,10 +105,10 @@ mod tests {
 
     use super::*;
     use crate::broker::Broker;
+    use crate::commit::Confirm;
     use crate::handle::decide_settle;
     use crate::options::BrokerOptions;
     use crate::request::{PopRequest, Settle};
-    use crate::shared::Confirm;
 
     /// A message that died is a dead letter whenever the process ends, and a purge does not take it.
     #[tokio::test]

@@ -13,6 +13,7 @@ use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
+use crate::commit::Confirm;
 use crate::dead_letter_move::DeadLetterMove;
 use crate::error::{PushError, QueueError};
 use crate::flow::{Evenness, Pacing};
@@ -21,7 +22,7 @@ use crate::messages::PushRound;
 use crate::owed::SocketState;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::{SessionId, Settle};
-use crate::shared::{Confirm, Shared};
+use crate::shared::Shared;
 use crate::subscription::{Kind, Subscription};
 use crate::traffic::Protocol;
 

@@ -7,10 +7,10 @@ use nexo_core::queue::{PastDelivery, ReturnCause, Standing, Verdict};
 use nexo_types::{Millis, QueueId, limits};
 
 use crate::broker::Broker;
+use crate::commit::Confirm;
 use crate::error::SettleError;
 use crate::handle::QueueHandle;
 use crate::receipt::Receipt;
-use crate::shared::Confirm;
 
 impl Broker {
     /// Says that messages are done, as [`Self::ack`] does, with the receipt of any of their deliveries: a message is done

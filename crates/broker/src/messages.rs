@@ -15,6 +15,7 @@ use tokio::runtime::RuntimeFlavor;
 use tokio::sync::oneshot;
 
 use crate::broker::Broker;
+use crate::commit::Confirm;
 use crate::dead_letter_move::DeadLetterMove;
 use crate::delivery::Delivery;
 use crate::error::{PopError, PushError, QueueError, SettleError};
@@ -23,7 +24,7 @@ use crate::journal::{ProposeError, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::receipt::Receipt;
 use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
-use crate::shared::{Confirm, Shared};
+use crate::shared::Shared;
 use crate::subscription::{Kind, Subscription};
 use crate::workers::Work;
 
@@ -589,28 +590,6 @@ impl Shared {
         let is_shared = tokio::runtime::Handle::try_current()
             .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread);
         if is_shared && self.log.is_oversize(bytes) { tokio::task::block_in_place(work) } else { work() }
-    }
-
-    /// Writes down, if need be, and applies what was decided of leased or ready messages. Nobody waits for the disk under the
-    /// queue's lock: where the log has no room, nothing has changed.
-    pub(crate) fn commit_verdict(
-        &self,
-        state: &mut CellState,
-        records: &[Record],
-        durable: bool,
-        confirm: Confirm,
-    ) -> Result<Option<Written>, ProposeError> {
-        if records.is_empty() {
-            return Ok(None);
-        }
-        if !durable {
-            for record in records {
-                self.apply_unwritten(state, record);
-            }
-            return Ok(None);
-        }
-        let urgency = self.urgency(state, confirm);
-        Ok(Some(self.commit(state, records, urgency, Claim::Reserved, Patience::RefuseLast)?.0))
     }
 
     /// Moves dead messages on a worker.

@@ -13,11 +13,12 @@ use nexo_core::record::{Leave, Pick, Record};
 use nexo_log::{Claim, Frame, FrameRef, Patience, ReadError, Urgency};
 use nexo_types::{Millis, Offset, Position, QueueId, SegmentId, Timestamp};
 
+use crate::commit::Confirm;
 use crate::frame_batches::batches_of;
 use crate::mailbox::Mailbox;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
-use crate::shared::{Confirm, Shared};
+use crate::shared::Shared;
 use crate::stored::Stored;
 
 /// A page ends when this much has been read, however few messages that is.

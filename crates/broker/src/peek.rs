@@ -8,10 +8,11 @@ use nexo_core::queue::{Handed, PeekPosition, Peeked};
 use nexo_types::{Offset, Position, QueueName, Timestamp, limits};
 
 use crate::broker::Broker;
+use crate::commit::Confirm;
 use crate::delivery::Delivery;
 use crate::error::QueueError;
 use crate::queue_cell::QueueCell;
-use crate::shared::{Confirm, Shared};
+use crate::shared::Shared;
 use crate::subscription::delivery;
 use crate::workers::Work;
 

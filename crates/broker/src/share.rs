@@ -18,13 +18,15 @@ use nexo_types::Position;
 use parking_lot::MutexGuard;
 
 use crate::broker::Broker;
+use crate::commit::Confirm;
 use crate::error::QueueError;
 use crate::flow::{Evenness, Pacing};
+use crate::follow_up::Aftermath;
 use crate::handle::QueueHandle;
 use crate::journal::{Encoded, Proposed, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::rebuild::replaced;
-use crate::shared::{Aftermath, Confirm, Shared};
+use crate::shared::Shared;
 
 /// Queues that share one frame. Their locks are held together while messages are copied to the log's buffer; beyond this
 /// they are written again, for the next queues.

@@ -8,6 +8,7 @@ use nexo_core::queue::{Allowance, Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_types::{ConsumerId, Offset, Timestamp, limits};
 
+use crate::commit::Confirm;
 use crate::delivery::Delivery;
 use crate::error::QueueError;
 use crate::handle::SETTLE_SLICE;
@@ -16,7 +17,7 @@ use crate::mailbox::{Mailbox, charged};
 use crate::owed::SocketState;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
-use crate::shared::{Confirm, Shared};
+use crate::shared::Shared;
 use crate::traffic::Protocol;
 use crate::workers::Work;
 

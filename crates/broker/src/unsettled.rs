@@ -7,12 +7,13 @@ use std::sync::Arc;
 use nexo_core::rare::Empty;
 use nexo_types::Offset;
 
+use crate::commit::Confirm;
 use crate::error::QueueError;
 use crate::handle::{SETTLE_SLICE, decide_settle};
 use crate::journal::ProposeError;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
-use crate::shared::{Confirm, Shared};
+use crate::shared::Shared;
 use crate::traffic::Protocol;
 
 /// Slices of what is left to do. Each message is leased, so there are no more of them than messages in flight.

@@ -12,8 +12,9 @@ use nexo_log::Urgency;
 use nexo_types::Position;
 
 use super::{Proposed, Written};
+use crate::commit::Confirm;
 use crate::queue_cell::{CellState, QueueCell};
-use crate::shared::{Confirm, Shared};
+use crate::shared::Shared;
 
 impl Shared {
     /// Records of this queue were proposed.

