@@ -5,7 +5,9 @@
 //!
 //! - [`Broker`] (`broker.rs`, `messages.rs`, `peek.rs`): the calls.
 //! - `declare.rs`, `lifecycle.rs`: how queues come and go.
-//! - `shared.rs`: the way every change takes: lock, decide, write down, apply, see what follows, hand out.
+//! - `shared.rs`: the parts of a broker, and the way every change takes: lock, decide, write down and apply (`commit.rs`), see
+//!   what follows and hand out (`follow_up.rs`). `journal`: where changes are written down. `rebuild.rs`: what is done when it
+//!   has lost some. `stored.rs`: what is stored and counts.
 //! - `mailbox.rs`, `subscription.rs`: consumers. `flow.rs`: publishers that would starve them are slowed.
 //!   `owed.rs`: for how long a consumer has waited for the broker.
 //! - `share.rs`: messages for several queues, stored once. `frame_batches.rs`: reading them.

@@ -194,9 +194,12 @@ impl Mailbox {
             () = self.wake.notified() => return,
             safe = journal.wait(rests_on) => safe,
         };
-        if safe == Err(TicketError::Lost) {
+        match safe {
+            Ok(()) => {}
             // Nobody has seen them, and nobody will.
-            drop(self.drain());
+            Err(TicketError::Lost) => drop(self.drain()),
+            // Whether they are safe will not be known.
+            Err(TicketError::Log(_)) => self.wake.notified().await,
         }
     }
 

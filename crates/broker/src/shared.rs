@@ -1,5 +1,5 @@
-//! What all parts of a broker share, and the way every change to a queue takes:
-//! lock it, decide, write down, apply, see what follows from that, unlock, hand out.
+//! The parts of a broker, and the way every change to a queue takes: lock it, decide, write down and apply (`commit.rs`),
+//! see what follows from that (`follow_up.rs`), unlock, hand out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
