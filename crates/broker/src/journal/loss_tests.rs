@@ -10,9 +10,9 @@ use nexo_core::message::NewMessage;
 use nexo_core::queue::{Outline, Queue};
 use nexo_core::record::Record;
 use nexo_core::topology::{ExchangeKind, ExchangeSpec, Matching};
-use nexo_log::disk::MemoryDisk;
+use nexo_log::disk::{Disk, MemoryDisk};
 use nexo_log::{EntryKind, Frame};
-use nexo_types::{DedupId, ExchangeName, Millis, Offset, QueueId, QueueName, Timestamp};
+use nexo_types::{DedupId, ExchangeName, Millis, Offset, QueueId, QueueName, SegmentId, Timestamp};
 
 use super::ProposeError;
 use super::fake::{FakeJournal, Pace};
@@ -34,9 +34,13 @@ fn name(text: &str) -> QueueName {
 }
 
 fn open(segment_bytes: u32) -> (Broker, FakeJournal) {
+    open_on(MemoryDisk::new(), segment_bytes)
+}
+
+fn open_on(disk: MemoryDisk, segment_bytes: u32) -> (Broker, FakeJournal) {
     let mut fake = None;
     let options = BrokerOptions { segment_bytes, ..BrokerOptions::new("memory") };
-    let broker = Broker::open_with(Arc::new(MemoryDisk::new()), options, Timestamp(0), |log| {
+    let broker = Broker::open_with(Arc::new(disk), options, Timestamp(0), |log| {
         Box::new(fake.insert(FakeJournal::new(log)).clone())
     });
     (broker.unwrap(), fake.unwrap())
@@ -206,13 +210,16 @@ async fn a_push_that_is_lost_is_told_and_never_seen() {
     broker.shutdown().await;
 }
 
-/// Two frames of one segment tell of the same offset, and one of them does not count.
+/// Two frames of one segment tell of the same offset, and one of them does not count, even if the other cannot be read.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_read_from_the_log_is_not_what_was_lost() {
-    let (broker, fake) = with_queue(QueueConfig::default()).await;
+    let disk = MemoryDisk::new();
+    let (broker, fake) = open_on(disk.clone(), 1 << 20);
+    broker.create_queue(&name("q"), QueueConfig::default()).await.unwrap();
     fake.set_pace(Pace::Held);
     let pushing = broker.clone();
-    let push = tokio::spawn(async move { pushing.push(&name("q"), vec![NewMessage::new("lost")]).await });
+    let push =
+        tokio::spawn(async move { pushing.push(&name("q"), vec![NewMessage::new("that was lost")]).await });
     while fake.pending() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -220,12 +227,32 @@ async fn what_is_read_from_the_log_is_not_what_was_lost() {
     push.await.unwrap().unwrap_err();
     rebuilt(&broker, &fake).await;
     fake.set_pace(Pace::AtOnce);
-    let pushed = broker.push(&name("q"), vec![NewMessage::new("new")]).await.unwrap();
+    let pushed = broker.push(&name("q"), vec![NewMessage::new("that is there")]).await.unwrap();
     assert_eq!(pushed[0].as_ref().unwrap().offset, Offset(0));
     let cell = broker.shared.catalog.get(&name("q")).unwrap();
-    cell.state.lock().queue.page_out(u64::MAX);
-    assert_eq!(bodies(&broker.pop(&name("q"), request(1, Millis(10_000))).await.unwrap()), ["new"]);
+    broker.push(&name("q"), vec![NewMessage::new("another")]).await.unwrap();
+    let look = || async {
+        // The queue knows only which offsets lie in the segment, and has to look for them.
+        cell.state.lock().queue.page_out(u64::MAX);
+        broker.peek(&name("q"), 10).await.unwrap()
+    };
+    assert_eq!(bodies(&look().await), ["that is there", "another"]);
+    broker.shared.log.sync_blocking().unwrap();
+    damage(&disk, b"that is there");
+    assert_eq!(bodies(&look().await), ["another"]);
+    let popped = broker.pop(&name("q"), request(2, Millis(10_000))).await.unwrap();
+    assert_eq!(bodies(&popped), ["another"]);
+    assert_eq!(broker.stats().damaged_messages, 1);
     broker.shutdown().await;
+}
+
+/// Changes a byte of what is written.
+fn damage(disk: &MemoryDisk, text: &[u8]) {
+    let file = disk.open(&format!("segments/{}.seg", SegmentId(1))).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    let at = bytes.windows(text.len()).position(|window| window == text).unwrap();
+    file.write_at(b"?", at as u64).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
