@@ -71,7 +71,6 @@ impl Broker {
         name: &QueueName,
         declaration: Declaration,
     ) -> Result<Declared, CreateError> {
-        declaration.config.check(name)?;
         loop {
             match self.try_declare(name, &declaration) {
                 Err(CreateError::Queue(QueueError::Busy { .. })) => self.shared.until_room().await,
@@ -80,7 +79,13 @@ impl Broker {
         }
     }
 
-    fn try_declare(&self, name: &QueueName, declaration: &Declaration) -> Result<Declared, CreateError> {
+    /// As [`Self::begin_declare`], for one who waits by itself: where the log has no room it is [`QueueError::Busy`], and
+    /// may be tried again after [`Self::until_room`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_declare(&self, name: &QueueName, declaration: &Declaration) -> Result<Declared, CreateError> {
+        declaration.config.check(name)?;
         self.shared.refuse_if_stopping()?;
         let before = self.shared.all_that_can_be_lost();
         let changing = loop {
@@ -164,7 +169,11 @@ impl Broker {
         }
     }
 
-    fn try_delete(&self, name: &QueueName, only_if: DeleteIf) -> Result<(u64, Written), DeleteError> {
+    /// As [`Self::begin_delete`], for one who waits by itself, as in [`Self::try_declare`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_delete(&self, name: &QueueName, only_if: DeleteIf) -> Result<(u64, Written), DeleteError> {
         self.shared.refuse_if_stopping()?;
         let cell = self.cell(name)?;
         let check = |state: &CellState, now| {
@@ -219,19 +228,20 @@ impl QueueHandle {
     /// Deletes the queue if it goes with its last consumer and has none. The subscription that ended last sees to that as
     /// well, but later.
     /// Gives back what to wait for before anybody is told that it is gone.
-    pub async fn delete_if_left_alone(&self) -> Written {
+    ///
+    /// # Errors
+    /// [`QueueError::Busy`] where the log has no room: it may be tried again after [`Broker::until_room`].
+    pub fn try_delete_if_left_alone(&self) -> Result<Written, QueueError> {
         let check = |state: &CellState, _| if state.is_left_alone() { Ok(()) } else { Err(()) };
-        loop {
-            match self.shared.remove_queue(&self.cell, check) {
-                Ok(Ok((written, _))) => return written,
-                Ok(Err(())) => return Written::NOTHING,
-                Err(QueueError::Busy { .. }) => self.shared.until_room().await,
-                // The subscription that ended last was faster.
-                Err(QueueError::NotFound { .. }) => return self.shared.catalog.last_delete(),
-                Err(error) => {
-                    tracing::debug!(queue = %self.cell.name, %error, "a queue without consumers was not deleted");
-                    return Written::NOTHING;
-                }
+        match self.shared.remove_queue(&self.cell, check) {
+            Ok(Ok((written, _))) => Ok(written),
+            Ok(Err(())) => Ok(Written::NOTHING),
+            Err(busy @ QueueError::Busy { .. }) => Err(busy),
+            // The subscription that ended last was faster.
+            Err(QueueError::NotFound { .. }) => Ok(self.shared.catalog.last_delete()),
+            Err(error) => {
+                tracing::debug!(queue = %self.cell.name, %error, "a queue without consumers was not deleted");
+                Ok(Written::NOTHING)
             }
         }
     }

@@ -14,7 +14,7 @@ use nexo_types::{ExchangeName, Position, QueueId};
 use parking_lot::Mutex;
 
 use crate::broker::Broker;
-use crate::error::ExchangeError;
+use crate::error::{ExchangeError, QueueError};
 use crate::journal::{Encoded, ProposeError, Proposed, Written};
 use crate::manifest::{Demand, Snapshot};
 use crate::shared::Shared;
@@ -207,7 +207,20 @@ impl Broker {
         name: &ExchangeName,
         spec: ExchangeSpec,
     ) -> Result<Written, ExchangeError<DeclareError>> {
-        self.change(|topology| topology.decide_declare(name, spec.clone())).await
+        self.when_room(|| self.try_declare_exchange(name, spec.clone())).await
+    }
+
+    /// As [`Self::begin_declare_exchange`], for one who waits by itself: where the log has no room it is
+    /// [`QueueError::Busy`], and may be tried again after [`Self::until_room`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_declare_exchange(
+        &self,
+        name: &ExchangeName,
+        spec: ExchangeSpec,
+    ) -> Result<Written, ExchangeError<DeclareError>> {
+        self.change(|topology| topology.decide_declare(name, spec))
     }
 
     /// Whether there is such an exchange. Gives back what to wait for before anybody is told so.
@@ -241,7 +254,19 @@ impl Broker {
         name: &ExchangeName,
         only_if: DeleteIf,
     ) -> Result<Written, ExchangeError<DeleteError>> {
-        self.change(|topology| topology.decide_delete(name, only_if)).await
+        self.when_room(|| self.try_delete_exchange(name, only_if)).await
+    }
+
+    /// As [`Self::begin_delete_exchange`], for one who waits by itself, as in [`Self::try_declare_exchange`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_delete_exchange(
+        &self,
+        name: &ExchangeName,
+        only_if: DeleteIf,
+    ) -> Result<Written, ExchangeError<DeleteError>> {
+        self.change(|topology| topology.decide_delete(name, only_if))
     }
 
     /// Binds a queue or an exchange to an exchange.
@@ -258,8 +283,16 @@ impl Broker {
     /// # Errors
     /// As there.
     pub async fn begin_bind(&self, binding: Binding) -> Result<Written, ExchangeError<BindError>> {
+        self.when_room(|| self.try_bind(binding.clone())).await
+    }
+
+    /// As [`Self::begin_bind`], for one who waits by itself, as in [`Self::try_declare_exchange`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_bind(&self, binding: Binding) -> Result<Written, ExchangeError<BindError>> {
         let destination = binding.destination().clone();
-        let written = self.change(|topology| topology.decide_bind(binding.clone())).await?;
+        let written = self.change(|topology| topology.decide_bind(binding))?;
         // If the binding itself is not written down, the queue must be safe all the same.
         let queue = match &destination {
             Destination::Queue(name) => self.queue(name),
@@ -282,7 +315,15 @@ impl Broker {
     /// # Errors
     /// As there.
     pub async fn begin_unbind(&self, binding: &Binding) -> Result<Written, ExchangeError<UnbindError>> {
-        self.change(|topology| topology.decide_unbind(binding)).await
+        self.when_room(|| self.try_unbind(binding)).await
+    }
+
+    /// As [`Self::begin_unbind`], for one who waits by itself, as in [`Self::try_declare_exchange`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_unbind(&self, binding: &Binding) -> Result<Written, ExchangeError<UnbindError>> {
+        self.change(|topology| topology.decide_unbind(binding))
     }
 
     /// Waits until a change is safe, or what it was refused for.
@@ -297,19 +338,26 @@ impl Broker {
     }
 
     /// Where the log has no room, it is decided anew when there is some.
-    async fn change<E>(
+    async fn when_room<E>(
         &self,
-        decide: impl Fn(&Topology) -> Result<Plan, E>,
+        attempt: impl Fn() -> Result<Written, ExchangeError<E>>,
     ) -> Result<Written, ExchangeError<E>> {
         loop {
-            self.shared.refuse_if_stopping()?;
-            match self.shared.change_topology(&[], &decide, Urgency::Synced) {
-                Ok(decided) => {
-                    return decided.map(|changed| changed.written).map_err(ExchangeError::Refused);
-                }
-                Err(ProposeError::Busy) => self.shared.until_room().await,
-                Err(error) => return Err(self.shared.refused(&error).into()),
+            match attempt() {
+                Err(ExchangeError::Queue(QueueError::Busy { .. })) => self.shared.until_room().await,
+                done => return done,
             }
+        }
+    }
+
+    fn change<E>(
+        &self,
+        decide: impl FnOnce(&Topology) -> Result<Plan, E>,
+    ) -> Result<Written, ExchangeError<E>> {
+        self.shared.refuse_if_stopping()?;
+        match self.shared.change_topology(&[], decide, Urgency::Synced) {
+            Ok(decided) => decided.map(|changed| changed.written).map_err(ExchangeError::Refused),
+            Err(error) => Err(self.shared.refused(&error).into()),
         }
     }
 }

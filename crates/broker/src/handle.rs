@@ -152,6 +152,17 @@ impl Broker {
         self.shared.wait_for(written).await
     }
 
+    /// Returns when the log takes more, after it was [`QueueError::Busy`].
+    pub async fn until_room(&self) {
+        self.shared.until_room().await;
+    }
+
+    /// What time it is, as the broker's own records have it.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
     /// What to wait for before more is pushed, if the disk is behind: an append that finds no room waits on its thread.
     #[must_use]
     pub fn disk_behind(&self) -> Option<Written> {

@@ -4,9 +4,10 @@
 //! Answers of a channel keep their order. Those to methods that do not wait are not given before those that do. Deliveries and
 //! returned messages are no answers, and may come in between.
 
-use nexo_broker::Written;
+use nexo_broker::{ExchangeError, QueueError, Written};
 
 use super::error::Refusal;
+use super::operations::Operation;
 use super::session::{ChannelState, Session};
 use crate::codec::method::{ExchangeMethod, QueueMethod};
 use crate::codec::{AmqpMethod, Method, encode_method};
@@ -45,27 +46,25 @@ impl Session {
         self.confirms.push_answer(number, channel.serial, frame, written);
     }
 
-    /// Gives the answers that a channel owes, and waits for the disk for that.
-    pub(super) async fn give_answers(&mut self, number: u16) -> Result<(), Refusal> {
-        while self.confirms.owes_answer_to(number) {
-            self.give_next().await;
+    /// As [`Self::answer_when`], for a change of exchanges or bindings. One for which the log has no room is tried again.
+    pub(super) fn answer_change<E, M: AmqpMethod>(
+        &mut self,
+        changed: Result<Written, ExchangeError<E>>,
+        refusal: impl FnOnce(ExchangeError<E>) -> Refusal,
+        nowait: bool,
+        number: u16,
+        method: &M,
+    ) -> Result<(), Refusal> {
+        match changed {
+            Err(ExchangeError::Queue(QueueError::Busy { .. })) => self.take_again_after(Operation::Room),
+            Err(error) => return Err(refusal(error)),
+            Ok(written) => self.answer_when(written, nowait, number, method),
         }
-        self.refuse_after_failure()
+        Ok(())
     }
 
-    /// Gives the answers that the connection owes, and waits for the disk for that. If that fails, it is about to end.
-    pub(super) async fn give_all_answers(&mut self) {
-        while self.confirms.owes_answers() {
-            self.give_next().await;
-        }
-    }
-
-    async fn give_next(&mut self) {
-        let reached = self.confirms.reached(&self.shared.broker).await;
-        self.confirm_ready(Some(reached));
-    }
-
-    fn refuse_after_failure(&self) -> Result<(), Refusal> {
+    /// Once an answer could not be given, no other is: the client must not take one for another.
+    pub(super) fn refuse_after_failure(&self) -> Result<(), Refusal> {
         match &self.answer_failure {
             Some(error) => Err(error.clone().into()),
             None => Ok(()),

@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use nexo_broker::{Broker, QueueError, Written};
 
+use super::operations;
 use super::outbox::Run;
 use super::output::Output;
 use crate::codec::method::basic;
@@ -85,14 +86,6 @@ impl Confirms {
         self.queue.len() >= PENDING_MAX
     }
 
-    /// Resolves when the first has reached the disk, or never will.
-    pub(super) async fn reached(&mut self, broker: &Broker) -> Result<(), QueueError> {
-        match self.wait(broker) {
-            Some(front) => front.await,
-            None => std::future::pending().await,
-        }
-    }
-
     /// Confirms and answers all that need not wait any longer. `is_open` says whether a channel is still the one of this
     /// serial. Gives back why an answer could not be given, if that is so.
     pub(super) fn confirm(
@@ -104,7 +97,8 @@ impl Confirms {
     ) -> Option<QueueError> {
         let mut acks = Acks::default();
         let mut failure = None;
-        while let Some(outcome) = first.take().or_else(|| self.wait(broker).and_then(FutureExt::now_or_never))
+        while let Some(outcome) =
+            first.take().or_else(|| self.pending(broker).and_then(FutureExt::now_or_never))
         {
             self.front = None;
             let Some(pending) = self.queue.pop_front() else { break };
@@ -135,12 +129,13 @@ impl Confirms {
         failure
     }
 
-    fn wait(&mut self, broker: &Broker) -> Option<&mut BoxFuture<'static, Result<(), QueueError>>> {
+    /// What comes of the first, if there is one: it has reached the disk, or never will.
+    pub(super) fn pending(
+        &mut self,
+        broker: &Broker,
+    ) -> Option<&mut BoxFuture<'static, Result<(), QueueError>>> {
         let written = self.queue.front()?.written;
-        Some(self.front.get_or_insert_with(|| {
-            let broker = broker.clone();
-            Box::pin(async move { broker.wait_for(written).await })
-        }))
+        Some(self.front.get_or_insert_with(|| operations::safe(broker, written)))
     }
 }
 

@@ -11,12 +11,24 @@ use super::arguments::{QueueKind, Traits};
 use super::channel::{Acks, Consumer, ReplyConsumer, SeatGuard, Window};
 use super::error::Refusal;
 use super::limit::Limit;
+use super::operations::{self, Operation, Wait};
 use super::reply_to::{Place, REPLY_TO, REPLY_TO_PREFIX};
 use super::session::{ChannelState, Session};
 use super::shared::Company;
-use super::source::{Seat, Source, await_messages};
+use super::source::{Seat, Source};
+use super::steps::Step;
 use crate::codec::method::basic;
 use crate::codec::{ReplyCode, ShortStr, Table};
+
+/// A consumer that is to be forgotten, and its client to be told.
+#[derive(Debug)]
+pub(super) struct Cancelled {
+    channel: u16,
+    id: u64,
+    queue: Option<QueueHandle>,
+    tag: Bytes,
+    nowait: bool,
+}
 
 impl Session {
     pub(super) fn consume(&mut self, number: u16, consume: &basic::Consume<'_>) -> Result<(), Refusal> {
@@ -24,6 +36,15 @@ impl Session {
             return self.consume_replies(number, consume);
         }
         let queue = self.queue(number, &consume.queue)?;
+        // Whoever uses a queue that somebody has just declared can count on it.
+        match operations::is_safe(&self.shared.broker, queue.created()) {
+            Some(safe) => safe?,
+            None => {
+                self.takes_again = true;
+                self.hold_up(Wait::Safe(queue.created()));
+                return Ok(());
+            }
+        }
         let tag = self.new_tag(number, &consume.consumer_tag)?;
         let priority = priority(&queue, consume.arguments)?;
         let config = queue.config();
@@ -57,7 +78,7 @@ impl Session {
         let consumer =
             Consumer { tag: tag.clone(), source, stop, acks, priority, window, withheld: 0, _seat: seat };
         let subscription = subscribe(&consumer, limit, 0, socket)?;
-        let waiting = await_messages(Arc::clone(&consumer.source), subscription, Arc::clone(&consumer.stop));
+        let (of_subscription, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
         channel.tags.insert(tag.clone(), serial);
         channel.consumers.insert(serial, consumer);
         self.note_timeout(timeout);
@@ -66,7 +87,7 @@ impl Session {
             number,
             &basic::ConsumeOk { consumer_tag: ShortStr::clipped(&tag) },
         );
-        self.consumers.push(waiting);
+        self.consumers.push(of_subscription, subscription, stop);
         Ok(())
     }
 
@@ -109,27 +130,39 @@ impl Session {
         Ok(Bytes::copy_from_slice(asked))
     }
 
-    pub(super) async fn cancel(&mut self, number: u16, cancel: &basic::Cancel<'_>) -> Result<(), Refusal> {
-        let mut deleted = Written::NOTHING;
+    pub(super) fn cancel(&mut self, number: u16, cancel: &basic::Cancel<'_>) -> Result<(), Refusal> {
+        let tag = Bytes::copy_from_slice(cancel.consumer_tag.as_bytes());
         let channel = self.channel(number)?;
-        if channel.replies.as_ref().is_some_and(|replies| replies.tag == *cancel.consumer_tag) {
-            channel.replies = None;
-        } else if let Some(id) = channel.tags.get(cancel.consumer_tag.as_bytes()).copied() {
-            let queue = channel.consumers.get(&id).map(|consumer| {
-                consumer.stop.notify_one();
-                consumer.source.queue.clone()
-            });
-            self.stop_consumers(HashSet::from([id])).await;
-            self.write_all_of_unacknowledged(number, id);
-            self.forget_consumer(number, id);
-            // Who has the answer may count on it that an auto-delete queue is gone.
-            if let Some(queue) = queue {
-                deleted = queue.delete_if_left_alone().await;
+        let Some(id) = channel.tags.get(&tag).copied() else {
+            if channel.replies.as_ref().is_some_and(|replies| replies.tag == tag) {
+                channel.replies = None;
             }
+            let answer = basic::CancelOk { consumer_tag: cancel.consumer_tag };
+            self.answer_when(Written::NOTHING, cancel.nowait, number, &answer);
+            return Ok(());
+        };
+        let queue = channel.consumers.get(&id).map(|consumer| {
+            consumer.stop.notify_one();
+            consumer.source.queue.clone()
+        });
+        let cancelled = Cancelled { channel: number, id, queue, tag, nowait: cancel.nowait };
+        match self.stop_consumers(HashSet::from([id])).pop() {
+            // Without acknowledgements what was handed out is gone from its queue: it must reach the client.
+            Some((source, subscription)) => {
+                self.perform(Operation::Close { cancelled, source, subscription });
+            }
+            None => self.finish_cancel(cancelled),
         }
-        let answer = basic::CancelOk { consumer_tag: cancel.consumer_tag };
-        self.answer_when(deleted, cancel.nowait, number, &answer);
         Ok(())
+    }
+
+    /// A consumer is stopped, and the broker knows it no more.
+    pub(super) fn finish_cancel(&mut self, cancelled: Cancelled) {
+        let Cancelled { channel: number, id, queue, tag, nowait } = cancelled;
+        self.write_all_of_unacknowledged(number, id);
+        self.forget_consumer(number, id);
+        self.steps.push_back(Step::AnswerCancel { number, queue, tag, nowait });
+        self.run_steps();
     }
 
     fn write_all_of_unacknowledged(&mut self, number: u16, id: u64) {
@@ -164,14 +197,14 @@ impl Session {
         self.retry_credit(&[source.channel]);
     }
 
-    pub(super) async fn qos(&mut self, number: u16, qos: &basic::Qos) -> Result<(), Refusal> {
+    pub(super) fn qos(&mut self, number: u16, qos: &basic::Qos) -> Result<(), Refusal> {
         if qos.prefetch_size != 0 {
             let text = format!("prefetch_size!=0 ({})", qos.prefetch_size);
             return Err(Refusal::new(ReplyCode::NotImplemented, text));
         }
         let count = u32::from(qos.prefetch_count);
         if qos.global || self.abilities.qos_by_the_book {
-            self.limit_channel(number, count).await?;
+            self.limit_channel(number, count)?;
         } else {
             self.channel(number)?.prefetch = count;
         }
@@ -180,7 +213,7 @@ impl Session {
     }
 
     /// Sets how many messages all consumers of a channel may hold together, those that are there included.
-    async fn limit_channel(&mut self, number: u16, max: u32) -> Result<(), Refusal> {
+    fn limit_channel(&mut self, number: u16, max: u32) -> Result<(), Refusal> {
         let channel = self.channel(number)?;
         match &channel.limit {
             None if max == 0 => return Ok(()),
@@ -197,7 +230,7 @@ impl Session {
         for id in &ids {
             channel.consumers[id].stop.notify_one();
         }
-        self.stop_consumers(ids.clone()).await;
+        drop(self.stop_consumers(ids.clone()));
         self.waiting.retain(|batch| !ids.contains(&batch.source.id));
         let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let consumed = |source: &Source| source.seat().consumer.is_some();
@@ -220,7 +253,7 @@ impl Session {
             consumer.withheld = 0;
             let (source, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
             match subscribe(consumer, Some(Arc::clone(&limit)), held, Arc::clone(&self.socket)) {
-                Ok(subscription) => self.consumers.push(await_messages(source, subscription, stop)),
+                Ok(subscription) => self.consumers.push(source, subscription, stop),
                 Err(_) => gone.push(source),
             }
         }

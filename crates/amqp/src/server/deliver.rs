@@ -6,21 +6,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use nexo_broker::{
     Durability, Handed, Headers, LeaseTerms, MessageView, Properties as StoredProperties, PropertyFormat,
-    SettleMode, Terms,
+    QueueError, QueueHandle, SettleMode, Subscription, Terms,
 };
 use nexo_types::QueueName;
 
 use super::arguments::{QueueKind, Traits};
 use super::channel::{Acks, Channel, Consumer};
 use super::error::Refusal;
+use super::operations::Operation;
 use super::output::Output;
 use super::queues::clamp;
 use super::reply_to::Reply;
 use super::session::{ChannelState, Session};
-use super::source::{Arrival, News, Source, UnwrittenBatch, await_messages};
+use super::source::{Arrival, News, Source, UnwrittenBatch};
 use super::unacked::Held;
 use crate::address::Address;
 use crate::codec::method::basic;
@@ -41,7 +41,7 @@ impl Session {
             News::Messages(batch) => {
                 self.waiting.push_back(batch);
                 if alive {
-                    self.consumers.push(await_messages(source, subscription, stop));
+                    self.consumers.push(source, subscription, stop);
                 }
             }
             News::Gone if alive => self.consumer_gone(&source),
@@ -50,26 +50,29 @@ impl Session {
         }
     }
 
-    /// Ends subscriptions. Returns when the broker knows them no more.
-    pub(super) async fn stop_consumers(&mut self, mut ids: HashSet<u64>) {
+    /// Ends the subscriptions of consumers that were told to stop: the broker knows them no more. Gives back those without
+    /// acknowledgements, which may hold what has left its queue.
+    pub(super) fn stop_consumers(&mut self, mut ids: HashSet<u64>) -> Vec<(Arc<Source>, Subscription)> {
+        let mut unacknowledged = Vec::new();
+        // Those that were told to stop do not wait for anything.
         while !ids.is_empty()
-            && let Some(arrival) = self.consumers.next().await
+            && let Some(arrival) = self.consumers.next_ready()
         {
             // One that is gone does not come to be stopped.
             if matches!(arrival.news, News::Stopped | News::Gone) {
                 ids.remove(&arrival.source.id);
             }
             match arrival {
-                // Without acknowledgements what was handed out is gone from its queue: it must reach the client.
                 Arrival { source, subscription, news: News::Stopped, .. }
                     if self.acks_of(&source) == Some(Acks::None) =>
                 {
-                    let rest = subscription.close().await.into_iter();
-                    self.waiting.push_back(UnwrittenBatch { source, rest });
+                    unacknowledged.push((source, subscription));
                 }
                 arrival => self.take_arrival(arrival),
             }
         }
+        debug_assert!(ids.is_empty(), "a consumer that was told to stop still waits");
+        unacknowledged
     }
 
     fn acks_of(&self, source: &Source) -> Option<Acks> {
@@ -78,7 +81,8 @@ impl Session {
     }
 
     /// Writes what waits, as long as the client reads.
-    pub(super) fn write_waiting(&mut self) {
+    pub(super) fn write_waiting(&mut self, now: Instant) {
+        self.now = now;
         if self.waiting.is_empty() || !self.out.has_room() {
             return;
         }
@@ -90,7 +94,13 @@ impl Session {
                 continue;
             };
             let before = channel.unacked.len();
-            write_batch(channel, &mut batch, &mut self.out, self.limits.frame_max);
+            let room = self.out.deliveries_max();
+            write_some(
+                channel,
+                &mut batch,
+                &mut self.out,
+                WriteTerms { frame_max: self.limits.frame_max, room, now },
+            );
             spare = spare.saturating_sub(channel.unacked.len() - before);
             if let Some(consumer) = channel.consumers.get_mut(&batch.source.id) {
                 self.withholds |= withhold(consumer, &mut spare);
@@ -128,12 +138,13 @@ impl Session {
 
     /// Writes all that a consumer without acknowledgements was given: it is settled and would be lost.
     pub(super) fn write_all_of(&mut self, id: u64) {
-        let Self { waiting, channels, out, limits, .. } = self;
+        let Self { waiting, channels, out, limits, now, .. } = self;
+        let terms = WriteTerms { frame_max: limits.frame_max, room: usize::MAX, now: *now };
         for batch in waiting.iter_mut().filter(|batch| batch.source.id == id) {
             let Some(ChannelState::Open(channel)) = channels.get_mut(&batch.source.channel) else { return };
             while !batch.rest.as_slice().is_empty() {
                 let before = batch.rest.len();
-                write_some(channel, batch, out, limits.frame_max, usize::MAX);
+                write_some(channel, batch, out, terms);
                 if batch.rest.len() == before {
                     break;
                 }
@@ -141,11 +152,23 @@ impl Session {
         }
     }
 
-    pub(super) async fn get(&mut self, number: u16, get: &basic::Get<'_>) -> Result<(), Refusal> {
+    pub(super) fn get(&mut self, number: u16, get: &basic::Get<'_>) -> Result<(), Refusal> {
         let queue = self.queue(number, &get.queue)?;
         let settle = if get.no_ack { SettleMode::Automatic } else { SettleMode::Manual };
         let terms = Terms { lease: LeaseTerms::Session, settle, ..Terms::default() };
-        let Some((handed, left)) = queue.get(terms).await? else {
+        self.perform(Operation::Get { channel: number, queue, terms });
+        Ok(())
+    }
+
+    /// Writes what a client gets, if there was something.
+    pub(super) fn write_got(
+        &mut self,
+        number: u16,
+        queue: QueueHandle,
+        terms: Terms,
+        got: Result<Option<(Handed, u64)>, QueueError>,
+    ) -> Result<(), Refusal> {
+        let Some((handed, left)) = got? else {
             self.answer(number, &basic::GetEmpty { cluster_id: ShortStr::EMPTY });
             return Ok(());
         };
@@ -155,7 +178,7 @@ impl Session {
         let mut source = Source::new(self.new_serial(), number, queue, traits.kind);
         source.timeout = timeout;
         let source = Arc::new(source);
-        let frame_max = self.limits.frame_max;
+        let (frame_max, now) = (self.limits.frame_max, self.now);
         let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let Some((view, stored)) = view(&source, &handed) else {
             self.answer(number, &basic::GetEmpty { cluster_id: ShortStr::EMPTY });
@@ -172,8 +195,8 @@ impl Session {
             message_count: clamp(left),
         };
         self.out.stored_message(number, &method, &head.properties, (view.body, stored), frame_max);
-        if !get.no_ack {
-            channel.unacked.push(held(tag, &source, &handed, Instant::now()));
+        if terms.settle == SettleMode::Manual {
+            channel.unacked.push(held(tag, &source, &handed, now));
         }
         Ok(())
     }
@@ -196,23 +219,21 @@ impl Session {
     }
 }
 
-/// Writes a batch, as long as there is room.
-fn write_batch(channel: &mut Channel, batch: &mut UnwrittenBatch, out: &mut Output, max: FrameMax) {
-    let room = out.deliveries_max();
-    write_some(channel, batch, out, max, room);
+/// How messages are written.
+#[derive(Clone, Copy, Debug)]
+struct WriteTerms {
+    frame_max: FrameMax,
+    /// As long as less than this waits to be written.
+    room: usize,
+    now: Instant,
 }
 
-fn write_some(
-    channel: &mut Channel,
-    batch: &mut UnwrittenBatch,
-    out: &mut Output,
-    max: FrameMax,
-    room: usize,
-) {
+/// Writes a batch, as long as there is room.
+fn write_some(channel: &mut Channel, batch: &mut UnwrittenBatch, out: &mut Output, terms: WriteTerms) {
+    let WriteTerms { frame_max, room, now } = terms;
     let number = batch.source.channel;
     // A cancelled consumer is not there any more: the rest goes back.
     let Some(consumer) = channel.consumers.get_mut(&batch.source.id) else { return };
-    let now = Instant::now();
     let (before, mut count) = (out.len(), 0u32);
     while out.len() < room
         && let Some(handed) = batch.rest.next()
@@ -231,7 +252,7 @@ fn write_some(
             exchange: ShortStr::clipped(head.exchange),
             routing_key: ShortStr::clipped(head.routing_key),
         };
-        out.stored_message(number, &method, &head.properties, (view.body, stored), max);
+        out.stored_message(number, &method, &head.properties, (view.body, stored), frame_max);
         count += 1;
         if consumer.acks == Acks::Wanted {
             channel.unacked.push(held(tag, &batch.source, &handed, now));

@@ -9,14 +9,16 @@ use super::channel::Channel;
 use super::content::{self, Content, Publish, Whole};
 use super::erlang;
 use super::error::{self, Refusal};
+use super::faults::Faulty;
 use super::output::HARD_BYTES;
 use super::publish::{Body, Incoming};
 use super::session::{ChannelState, ConnectionPhase, Session};
+use super::steps::{Step, frame_of};
 use crate::codec::method::{
     AccessMethod, BasicMethod, ChannelMethod, ConfirmMethod, ConnectionMethod, access, basic, channel,
     connection,
 };
-use crate::codec::{AmqpMethod, Frame, FrameError, FrameKind, Frames, Method, PublishedMessage, ReplyCode};
+use crate::codec::{AmqpMethod, Frame, FrameKind, Frames, Method, PublishedMessage, ReplyCode};
 
 /// How far the session came with what was read.
 #[derive(Debug)]
@@ -26,12 +28,10 @@ pub(super) struct Taken {
 }
 
 /// Why it came no further.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// There is no other whole frame.
     NoMore,
-    /// What comes next is no frame.
-    Fault(FrameError),
     /// The session takes no more now.
     Busy,
 }
@@ -41,6 +41,7 @@ impl Session {
     /// the disk is full.
     pub(super) fn takes_frames(&self) -> bool {
         match self.phase {
+            _ if self.has_steps() => false,
             ConnectionPhase::Running => {
                 let waits_for_disk = self.blocked
                     || self.held_up.is_some()
@@ -53,10 +54,21 @@ impl Session {
         }
     }
 
-    /// Works through the whole frames at the head of `input`, until they end, or one is no frame, or the session takes
-    /// no more.
-    pub(super) async fn take_frames(&mut self, input: &[u8]) -> Taken {
+    /// Whether more should be read from the peer.
+    pub(super) fn reads(&self) -> bool {
+        !self.stalled && self.takes_frames()
+    }
+
+    /// Works through the whole frames at the head of `input`, until they end, or the session takes no more, and refuses
+    /// what is no frame.
+    pub(super) fn take_frames(&mut self, input: &[u8], now: Instant) -> Taken {
+        self.now = now;
+        if self.timing.is_deaf {
+            self.stalled = false;
+            return Taken { bytes: input.len(), stop: Stop::NoMore };
+        }
         let max = self.limits.frame_max;
+        let mut refused_bytes = 0;
         let mut frames = Frames::new(input, max);
         let mut stop = Stop::Busy;
         let mut untaken = 0;
@@ -74,40 +86,55 @@ impl Session {
                     body: Body::Read(found.body),
                 };
                 if let Err(refusal) = self.publish(found.channel, &mut incoming, None) {
-                    self.conclude(found.channel, Err(refusal.of(basic::Publish::ID))).await;
+                    self.conclude(found.channel, Err(refusal.of(basic::Publish::ID)));
                 }
                 if self.publishes_are_due() {
-                    self.flush_publishes().await;
+                    self.flush_publishes();
                 }
                 continue;
             }
             match frames.next() {
                 Some(Ok(frame)) => {
-                    if self.must_wait(&frame).await {
+                    if self.must_wait(&frame) {
                         untaken = frame.bytes();
                         break;
                     }
-                    self.take_frame(&frame).await;
+                    self.take_frame(&frame);
+                    if std::mem::take(&mut self.takes_again) {
+                        untaken = frame.bytes();
+                        break;
+                    }
                     if self.publishes_are_due() {
-                        self.flush_publishes().await;
+                        self.flush_publishes();
                     }
                 }
-                Some(Err(fault)) => {
-                    stop = Stop::Fault(fault);
-                    break;
-                }
+                Some(Err(fault)) => match self.refuse_bytes(fault, frames.rest()) {
+                    Faulty::Bytes(bytes) => {
+                        refused_bytes += frames.consumed_bytes() + bytes;
+                        frames = Frames::new(&input[refused_bytes..], max);
+                    }
+                    Faulty::Partly => {
+                        stop = Stop::NoMore;
+                        break;
+                    }
+                    Faulty::Deaf => {
+                        self.stalled = false;
+                        return Taken { bytes: input.len(), stop: Stop::NoMore };
+                    }
+                },
                 None => {
                     stop = Stop::NoMore;
                     break;
                 }
             }
         }
-        self.flush().await;
-        Taken { bytes: frames.consumed_bytes() - untaken, stop }
+        self.flush();
+        self.stalled = stop == Stop::Busy;
+        Taken { bytes: refused_bytes + frames.consumed_bytes() - untaken, stop }
     }
 
     /// Whether a frame has to wait for what came before it: for publishes to be with their queues, and for answers.
-    async fn must_wait(&mut self, frame: &Frame<'_>) -> bool {
+    fn must_wait(&mut self, frame: &Frame<'_>) -> bool {
         if self.phase != ConnectionPhase::Running || frame.kind != FrameKind::Method {
             return false;
         }
@@ -115,7 +142,7 @@ impl Session {
         if matches!(method, Method::Basic(BasicMethod::Publish(_) | BasicMethod::Ack(_))) {
             return false;
         }
-        self.flush().await;
+        self.flush();
         let number = frame.channel;
         let waits_for_answers = match number {
             0 => self.confirms.owes_answers(),
@@ -131,8 +158,8 @@ impl Session {
 
     /// Hands to the broker what was collected, as far as the disk has room. An acknowledgement does not overtake what was
     /// published before it, unless the disk is full: then it may be what makes room.
-    pub(super) async fn flush(&mut self) {
-        if self.flush_publishes().await.is_some() || self.blocked {
+    pub(super) fn flush(&mut self) {
+        if self.flush_publishes().is_some() || self.blocked {
             self.flush_acks();
         }
     }
@@ -143,7 +170,7 @@ impl Session {
             && matches!(self.channels.get(&number), Some(ChannelState::Open(channel)) if channel.content.is_nothing())
     }
 
-    async fn take_frame(&mut self, frame: &Frame<'_>) {
+    fn take_frame(&mut self, frame: &Frame<'_>) {
         let number = frame.channel;
         if self.phase != ConnectionPhase::Running {
             self.take_closing_frame(frame);
@@ -151,19 +178,19 @@ impl Session {
         }
         let taken = match (number, frame.kind) {
             (0, FrameKind::Heartbeat) => Ok(()),
-            (0, FrameKind::Method) => self.take_connection_method(frame.payload).await,
+            (0, FrameKind::Method) => self.take_connection_method(frame.payload),
             (0, FrameKind::Header | FrameKind::Body) => Err(content::no_method()),
             (_, FrameKind::Heartbeat) => {
                 let text = format!("type 8, all octets = {}", erlang::binary(frame.payload));
                 Err(Refusal::new(ReplyCode::UnexpectedFrame, text))
             }
-            (_, FrameKind::Method) => self.take_channel_method(number, frame.payload).await,
+            (_, FrameKind::Method) => self.take_channel_method(number, frame.payload),
             (_, FrameKind::Header) => self
                 .take_content(number, |content| content.take_header(frame.payload))
                 .and_then(|()| self.hold_for_body(number).map_err(|refusal| refusal.of(basic::Publish::ID))),
             (_, FrameKind::Body) => self.take_content(number, |content| content.take_body(frame.payload)),
         };
-        self.conclude(number, taken).await;
+        self.conclude(number, taken);
     }
 
     /// Once we said that the connection ends, only the client's word about that counts.
@@ -172,24 +199,20 @@ impl Session {
             return;
         }
         match Method::decode(frame.payload) {
-            Ok(Method::Connection(ConnectionMethod::CloseOk(_))) => self.phase = ConnectionPhase::Closed,
+            Ok(Method::Connection(ConnectionMethod::CloseOk(_))) => self.enter(ConnectionPhase::Closed),
             Ok(Method::Connection(ConnectionMethod::Close(_))) => {
                 self.out.method(0, &connection::CloseOk {});
-                self.phase = ConnectionPhase::Closed;
+                self.enter(ConnectionPhase::Closed);
             }
             Ok(_) | Err(_) => {}
         }
     }
 
-    async fn take_connection_method(&mut self, payload: &[u8]) -> Result<(), Refusal> {
+    fn take_connection_method(&mut self, payload: &[u8]) -> Result<(), Refusal> {
         let method = Method::decode(payload).map_err(|error| error::method_refusal(error, payload))?;
         match method {
             Method::Connection(ConnectionMethod::Close(_)) => {
-                self.flush().await;
-                self.give_all_answers().await;
-                self.end().await;
-                self.out.method(0, &connection::CloseOk {});
-                self.phase = ConnectionPhase::Closed;
+                self.end_connection();
                 Ok(())
             }
             Method::Connection(ConnectionMethod::UpdateSecret(_)) => {
@@ -216,7 +239,7 @@ impl Session {
                         .map_err(|refusal| refusal.of(basic::Publish::ID))
                 }
                 None => {
-                    self.intake.progress = Instant::now();
+                    self.intake.progress = self.now;
                     Ok(())
                 }
             },
@@ -225,7 +248,7 @@ impl Session {
         }
     }
 
-    async fn take_channel_method(&mut self, number: u16, payload: &[u8]) -> Result<(), Refusal> {
+    fn take_channel_method(&mut self, number: u16, payload: &[u8]) -> Result<(), Refusal> {
         let method = Method::decode(payload);
         let id = method.as_ref().map_or(error::NO_METHOD, Method::id);
         match self.channels.get(&number) {
@@ -248,7 +271,7 @@ impl Session {
             Some(ChannelState::Open(channel)) => {
                 channel.content.refuse_method()?;
                 let method = method.map_err(|error| error::method_refusal(error, payload))?;
-                self.dispatch(number, &method).await.map_err(|refusal| refusal.of(id))
+                self.dispatch(number, &method).map_err(|refusal| refusal.of(id))
             }
         }
     }
@@ -271,26 +294,26 @@ impl Session {
         Ok(())
     }
 
-    async fn dispatch(&mut self, number: u16, method: &Method<'_>) -> Result<(), Refusal> {
+    fn dispatch(&mut self, number: u16, method: &Method<'_>) -> Result<(), Refusal> {
         tracing::trace!(session = self.id.0, channel = number, ?method, "received");
         match method {
             Method::Basic(BasicMethod::Publish(publish)) => {
                 self.channel(number)?.content = Content::Header(Publish::new(publish));
                 return Ok(());
             }
-            Method::Basic(BasicMethod::Ack(ack)) => return self.ack(number, ack).await,
-            _ => self.flush().await,
+            Method::Basic(BasicMethod::Ack(ack)) => return self.ack(number, ack),
+            _ => self.flush(),
         }
         if !is_answered_later(method) {
-            self.give_answers(number).await?;
+            self.refuse_after_failure()?;
         }
         match method {
-            Method::Basic(method) => self.basic_method(number, method).await,
-            Method::Queue(method) => self.queue_method(number, method).await,
-            Method::Exchange(method) => self.exchange_method(number, method).await,
-            Method::Tx(method) => self.tx_method(number, method).await,
+            Method::Basic(method) => self.basic_method(number, method),
+            Method::Queue(method) => self.queue_method(number, method),
+            Method::Exchange(method) => self.exchange_method(number, method),
+            Method::Tx(method) => self.tx_method(number, method),
             Method::Confirm(ConfirmMethod::Select(select)) => self.select_confirms(number, select),
-            Method::Channel(method) => self.channel_method(number, method).await,
+            Method::Channel(method) => self.channel_method(number, method),
             Method::Access(AccessMethod::Request(_)) => {
                 self.answer(number, &access::RequestOk { ticket: 1 });
                 Ok(())
@@ -301,21 +324,20 @@ impl Session {
         }
     }
 
-    async fn basic_method(&mut self, number: u16, method: &BasicMethod<'_>) -> Result<(), Refusal> {
+    fn basic_method(&mut self, number: u16, method: &BasicMethod<'_>) -> Result<(), Refusal> {
         match method {
-            BasicMethod::Qos(qos) => self.qos(number, qos).await,
-            BasicMethod::Consume(consume) => {
-                self.queue_is_safe(number, &consume.queue).await?;
-                self.consume(number, consume)
-            }
-            BasicMethod::Cancel(cancel) => self.cancel(number, cancel).await,
-            BasicMethod::Get(get) => self.get(number, get).await,
-            BasicMethod::Nack(nack) => self.nack(number, nack).await,
+            BasicMethod::Qos(qos) => self.qos(number, qos),
+            BasicMethod::Consume(consume) => self.consume(number, consume),
+            BasicMethod::Cancel(cancel) => self.cancel(number, cancel),
+            BasicMethod::Get(get) => self.get(number, get),
+            BasicMethod::Nack(nack) => self.nack(number, nack),
             BasicMethod::Reject(reject) => self.reject(number, reject),
-            BasicMethod::RecoverAsync(recover) => self.recover(number, recover.requeue).await,
+            BasicMethod::RecoverAsync(recover) => self.recover(number, recover.requeue),
             BasicMethod::Recover(recover) => {
-                self.recover(number, recover.requeue).await?;
-                self.answer(number, &basic::RecoverOk {});
+                self.recover(number, recover.requeue)?;
+                let frame = frame_of(number, &basic::RecoverOk {});
+                self.steps.push_back(Step::Say { frame, phase: None });
+                self.run_steps();
                 Ok(())
             }
             BasicMethod::CancelOk(_) => Ok(()),
@@ -331,7 +353,7 @@ impl Session {
         }
     }
 
-    async fn channel_method(&mut self, number: u16, method: &ChannelMethod<'_>) -> Result<(), Refusal> {
+    fn channel_method(&mut self, number: u16, method: &ChannelMethod<'_>) -> Result<(), Refusal> {
         match method {
             ChannelMethod::Open(_) => {
                 Err(Refusal::new(ReplyCode::ChannelError, "second 'channel.open' seen"))
@@ -342,9 +364,7 @@ impl Session {
             }
             ChannelMethod::Flow(_) => Err(Refusal::new(ReplyCode::NotImplemented, "active=false")),
             ChannelMethod::Close(_) => {
-                self.end_channel(number).await;
-                self.channels.remove(&number);
-                self.answer(number, &channel::CloseOk {});
+                self.end_channel(number);
                 Ok(())
             }
             ChannelMethod::CloseOk(_) | ChannelMethod::FlowOk(_) | ChannelMethod::OpenOk(_) => {

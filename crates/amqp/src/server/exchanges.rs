@@ -11,33 +11,30 @@ use crate::codec::{Table, Value};
 use crate::headers::{ArgumentHeaders, owned_value};
 
 impl Session {
-    pub(super) async fn exchange_method(
+    pub(super) fn exchange_method(
         &mut self,
         number: u16,
         method: &ExchangeMethod<'_>,
     ) -> Result<(), Refusal> {
         match method {
-            ExchangeMethod::Declare(declare) => self.declare_exchange(number, declare).await,
+            ExchangeMethod::Declare(declare) => self.declare_exchange(number, declare),
             ExchangeMethod::Delete(delete) => {
                 let name = exchange_name(&delete.exchange)?;
                 let only_if = if delete.if_unused { DeleteIf::Unused } else { DeleteIf::Always };
-                let written = self.shared.broker.begin_delete_exchange(&name, only_if).await?;
-                self.answer_when(written, delete.nowait, number, &exchange::DeleteOk {});
-                Ok(())
+                let deleted = self.shared.broker.try_delete_exchange(&name, only_if);
+                self.answer_change(deleted, Refusal::from, delete.nowait, number, &exchange::DeleteOk {})
             }
             ExchangeMethod::Bind(bind) => {
                 let binding = binding(&bind.source, &bind.destination, &bind.routing_key, bind.arguments)?;
-                let bound = self.shared.broker.begin_bind(binding).await;
-                let written = bound.map_err(|error| error::bind_refusal(error, bind.arguments))?;
-                self.answer_when(written, bind.nowait, number, &exchange::BindOk {});
-                Ok(())
+                let bound = self.shared.broker.try_bind(binding);
+                let refusal = |error| error::bind_refusal(error, bind.arguments);
+                self.answer_change(bound, refusal, bind.nowait, number, &exchange::BindOk {})
             }
             ExchangeMethod::Unbind(unbind) => {
                 let binding =
                     binding(&unbind.source, &unbind.destination, &unbind.routing_key, unbind.arguments)?;
-                let written = self.shared.broker.begin_unbind(&binding).await?;
-                self.answer_when(written, unbind.nowait, number, &exchange::UnbindOk {});
-                Ok(())
+                let unbound = self.shared.broker.try_unbind(&binding);
+                self.answer_change(unbound, Refusal::from, unbind.nowait, number, &exchange::UnbindOk {})
             }
             ExchangeMethod::DeclareOk(_)
             | ExchangeMethod::DeleteOk(_)
@@ -46,14 +43,10 @@ impl Session {
         }
     }
 
-    async fn declare_exchange(
-        &mut self,
-        number: u16,
-        declare: &exchange::Declare<'_>,
-    ) -> Result<(), Refusal> {
+    fn declare_exchange(&mut self, number: u16, declare: &exchange::Declare<'_>) -> Result<(), Refusal> {
         let name = exchange_name(&declare.exchange)?;
-        let written = if declare.passive {
-            self.shared.broker.check_exchange(&name)?
+        let declared = if declare.passive {
+            Ok(self.shared.broker.check_exchange(&name)?)
         } else {
             let kind = error::text(&declare.kind)?.as_bytes();
             let kind = ExchangeKind::parse(kind, &ArgumentHeaders(declare.arguments))?;
@@ -75,10 +68,9 @@ impl Session {
                 alternate,
                 arguments: Bytes::copy_from_slice(declare.arguments.as_raw()),
             };
-            self.shared.broker.begin_declare_exchange(&name, spec).await?
+            self.shared.broker.try_declare_exchange(&name, spec)
         };
-        self.answer_when(written, declare.nowait, number, &exchange::DeclareOk {});
-        Ok(())
+        self.answer_change(declared, Refusal::from, declare.nowait, number, &exchange::DeclareOk {})
     }
 }
 

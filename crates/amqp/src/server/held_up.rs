@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use nexo_broker::{QueueError, Settling};
 use nexo_types::QueueName;
 
+use super::operations::{self, Wait};
 use super::outbox;
 use super::session::{Peer, Session};
 use crate::codec::method::{connection, tx};
@@ -15,6 +16,7 @@ use crate::codec::{AmqpMethod, ShortStr};
 const BEHIND_TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// What a session was held up by.
+#[derive(Debug)]
 pub(super) enum Waited {
     /// Others had their turn, or the disk has caught up.
     Turn,
@@ -46,29 +48,26 @@ impl Session {
     }
 
     /// Goes on if there is room again.
-    pub(super) async fn unblock(&mut self) {
+    pub(super) fn unblock(&mut self) {
         if self.blocked && outbox::disk_is_full(&self.shared.broker).is_none() {
-            self.go_on().await;
+            self.go_on();
         }
     }
 
     /// Does what waited for room, as far as there is by now.
-    pub(super) async fn go_on(&mut self) {
-        let Some(written) = self.flush_publishes().await else { return };
+    pub(super) fn go_on(&mut self) {
+        let Some(written) = self.flush_publishes() else { return };
         if let Some(mut commit) = self.unfinished.take() {
             commit.written = commit.written.and(written);
             let channel = commit.channel;
-            let finished = self.finish_commit(commit).await;
-            self.conclude(channel, finished.map_err(|refusal| refusal.of(tx::Commit::ID))).await;
+            let finished = self.finish_commit(commit);
+            self.conclude(channel, finished.map_err(|refusal| refusal.of(tx::Commit::ID)));
         }
         if self.unfinished.is_some() || !self.outbox.is_empty() {
             // There was not enough of it.
             return;
         }
         self.flush_acks();
-        if let Some((number, refusal)) = self.refusal.take() {
-            self.conclude(number, Err(refusal)).await;
-        }
         if self.blocked && outbox::disk_is_full(&self.shared.broker).is_none() {
             self.blocked = false;
             if self.abilities.blocked {
@@ -78,61 +77,35 @@ impl Session {
     }
 
     /// Has what is published, and every frame, wait for something.
-    pub(super) fn hold_up(&mut self, until: impl Future<Output = Waited> + Send + 'static) {
-        self.held_up = Some(Box::pin(until));
+    pub(super) fn hold_up(&mut self, until: Wait) {
+        self.held_up = Some(operations::wait(&self.shared.broker, until));
     }
 
     /// Goes on after it was held up.
-    pub(super) async fn has_waited(&mut self, waited: Waited) {
-        self.note_waited(waited);
-        self.go_on().await;
-    }
-
-    fn note_waited(&mut self, waited: Waited) {
+    pub(super) fn has_waited(&mut self, waited: Waited, now: Instant) {
+        self.now = now;
         self.held_up = None;
         if let (Waited::Settled { left, outcome }, Some(commit)) = (waited, &mut self.unfinished) {
             commit.note_settled(left, outcome);
         }
-    }
-
-    /// Pushes what was published, however long that takes, unless the disk is full.
-    pub(super) async fn flush_whole(&mut self) {
-        while self.flush_publishes().await.is_none()
-            && let Some(wait) = self.held_up.take()
-        {
-            let waited = wait.await;
-            self.note_waited(waited);
-        }
-        self.flush_acks();
-        if self.unfinished.is_some() && !self.blocked {
-            // What was waited for here was meant for the commit.
-            self.hold_up(std::future::ready(Waited::Turn));
-        }
-    }
-
-    /// Brings a commit to its end that waits for the disk, unless that is full: a half of it would be worse than either.
-    pub(super) async fn finish_held_up(&mut self) {
-        while self.unfinished.is_some()
-            && let Some(wait) = self.held_up.take()
-        {
-            let waited = wait.await;
-            self.has_waited(waited).await;
-        }
+        self.go_on();
+        self.run_steps();
     }
 
     /// Notes that the disk is behind, and for which queue something could not be pushed.
     pub(super) fn note_behind(&mut self, queue: Option<&QueueName>) {
-        let behind =
-            self.behind.get_or_insert_with(|| Behind { since: Instant::now(), queue: None, is_told: false });
+        let since = self.now;
+        let behind = self.behind.get_or_insert(Behind { since, queue: None, is_told: false });
         behind.queue = queue.cloned();
     }
 
     /// Tells the operator of a publisher that has waited for long.
     pub(super) fn tell_of_wait(&mut self) {
-        let (messages, bytes) = self.outbox.waiting();
+        let ((messages, bytes), now) = (self.outbox.waiting(), self.now);
         let Some(behind) = &mut self.behind else { return };
-        let seconds = behind.since.elapsed().as_secs();
-        if behind.is_told || behind.since.elapsed() < BEHIND_TOLD_AFTER {
+        let waited = now.saturating_duration_since(behind.since);
+        let seconds = waited.as_secs();
+        if behind.is_told || waited < BEHIND_TOLD_AFTER {
             return;
         }
         behind.is_told = true;
@@ -147,7 +120,7 @@ impl Session {
     /// Notes that everything is pushed.
     pub(super) fn note_caught_up(&mut self) {
         let Some(behind) = self.behind.take().filter(|behind| behind.is_told) else { return };
-        let seconds = behind.since.elapsed().as_secs();
+        let seconds = self.now.saturating_duration_since(behind.since).as_secs();
         tracing::info!(protocol = "amqp", peer = %Peer(self.peer), seconds, "a publisher goes on: the disk has caught up");
     }
 }

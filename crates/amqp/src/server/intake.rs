@@ -14,6 +14,7 @@ use nexo_types::limits;
 use super::channel::Mode;
 use super::content::Content;
 use super::error::Refusal;
+use super::operations;
 use super::session::{ChannelState, Session};
 use crate::codec::ReplyCode;
 
@@ -29,7 +30,8 @@ pub(super) struct ConnectionIntake {
 struct Wait {
     channel: u16,
     serial: u64,
-    granted: BoxFuture<'static, Hold>,
+    granted: BoxFuture<'static, IntakeHold>,
+    bytes: usize,
 }
 
 /// A part of the memory; given back when it is dropped.
@@ -54,8 +56,8 @@ impl Drop for Hold {
 }
 
 impl ConnectionIntake {
-    pub(super) fn new(broker: Intake) -> Self {
-        Self { broker, held: Arc::default(), wait: None, progress: Instant::now() }
+    pub(super) fn new(broker: Intake, now: Instant) -> Self {
+        Self { broker, held: Arc::default(), wait: None, progress: now }
     }
 
     /// What the connection holds now.
@@ -89,25 +91,23 @@ impl ConnectionIntake {
 
     /// Waits for memory on behalf of a channel; nothing is read until it is there.
     pub(super) fn wait(&mut self, channel: u16, serial: u64, bytes: usize) {
-        let (broker, held) = (self.broker.clone(), Arc::clone(&self.held));
-        let granted = Box::pin(async move { Hold::new(broker.hold(bytes).await, bytes, held) });
-        self.wait = Some(Wait { channel, serial, granted });
+        let granted = operations::memory(&self.broker, bytes);
+        self.wait = Some(Wait { channel, serial, granted, bytes });
     }
 
     pub(super) fn stop_waiting(&mut self) {
         self.wait = None;
     }
 
-    /// Resolves when the memory is there: the channel that it is for, and the memory.
-    pub(super) async fn granted(&mut self) -> Option<(u16, u64, Hold)> {
-        let wait = self.wait.as_mut()?;
-        let hold = (&mut wait.granted).await;
-        let Wait { channel, serial, .. } = self.wait.take()?;
-        Some((channel, serial, hold))
+    /// The memory that is waited for, if any is.
+    pub(super) fn pending(&mut self) -> Option<&mut BoxFuture<'static, IntakeHold>> {
+        self.wait.as_mut().map(|wait| &mut wait.granted)
     }
 
-    fn stands_still(&self, max: Duration) -> bool {
-        self.held_bytes() > 0 && self.progress.elapsed() > max && self.broker.is_contended()
+    fn stands_still(&self, now: Instant, max: Duration) -> bool {
+        self.held_bytes() > 0
+            && now.saturating_duration_since(self.progress) > max
+            && self.broker.is_contended()
     }
 }
 
@@ -116,7 +116,7 @@ impl Session {
     pub(super) fn hold_for_body(&mut self, number: u16) -> Result<(), Refusal> {
         let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let Content::Body(partial) = &mut channel.content else { return Ok(()) };
-        self.intake.progress = Instant::now();
+        self.intake.progress = self.now;
         let bytes = partial.memory_bytes();
         match self.intake.ask(bytes) {
             Ok(Some(hold)) => partial.hold = Some(hold),
@@ -130,8 +130,11 @@ impl Session {
     }
 
     /// Memory that was waited for is there.
-    pub(super) fn take_hold(&mut self, number: u16, serial: u64, hold: Hold) {
-        self.intake.progress = Instant::now();
+    pub(super) fn take_hold(&mut self, permit: IntakeHold, now: Instant) {
+        self.now = now;
+        self.intake.progress = now;
+        let Some(Wait { channel: number, serial, bytes, .. }) = self.intake.wait.take() else { return };
+        let hold = Hold::new(permit, bytes, Arc::clone(&self.intake.held));
         let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return };
         if channel.serial != serial {
             return;
@@ -144,10 +147,10 @@ impl Session {
     }
 
     /// Closes channels that keep memory from others and do not come on.
-    pub(super) async fn end_standstill(&mut self) {
+    pub(super) fn end_standstill(&mut self) {
         let max = self.shared.options.standstill_max;
         // One that is not read from cannot come on.
-        if self.held_up.is_some() || !self.intake.stands_still(max) {
+        if self.held_up.is_some() || self.has_steps() || !self.intake.stands_still(self.now, max) {
             return;
         }
         let holds = |channel_state: &ChannelState| match channel_state {
@@ -169,7 +172,7 @@ impl Session {
                 "others wait for the {held} bytes that messages of this connection hold, which have not come on for \
                  {max:?}"
             ));
-            self.close_channel(number, &refusal).await;
+            self.close_channel(number, &refusal);
         }
     }
 }

@@ -13,11 +13,12 @@
 //! What a client has written before an acknowledgement is read before it. One that publishes faster than the broker
 //! reads keeps its own acknowledgements waiting in the sockets' buffers, and no pause makes that better.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use nexo_broker::{Broker, Pacing, QueueHandle};
-use tokio::time::{Instant, timeout_at};
+
+use super::operations;
 
 /// Messages that a connection may publish without being paused: whoever publishes little keeps nobody from anything.
 const UNPAUSED_MESSAGES: usize = 256;
@@ -81,7 +82,7 @@ pub(super) struct Pushed {
 
 impl Pace {
     /// Looks how far the disk has come, after something was pushed, and whether consumers are served.
-    pub(super) fn check(&mut self, broker: &Broker, pushed: Pushed) {
+    pub(super) fn check(&mut self, broker: &Broker, pushed: Pushed, now: Instant) {
         self.messages += pushed.messages;
         self.bytes += pushed.bytes;
         let much = self.messages > UNPAUSED_MESSAGES || self.bytes > UNPAUSED_BYTES;
@@ -94,23 +95,16 @@ impl Pace {
         }
         (self.messages, self.bytes) = (0, 0);
         if let Some(written) = disk {
-            let broker = broker.clone();
-            self.disk = Some(Box::pin(async move {
-                // If it failed, whoever publishes next is told.
-                let _ = broker.wait_for(written).await;
-            }));
+            self.disk = Some(operations::written(broker, written));
         }
         if !pauses.is_empty() {
-            self.pause_until(async move {
-                for queue in pauses {
-                    queue.until_even().await;
-                }
-            });
+            self.pause_until(operations::even(pauses), now);
         }
     }
 
-    fn pause_until(&mut self, served: impl Future<Output = ()> + Send + 'static) {
-        self.pause = Some(Pause { began: Instant::now(), served: Box::pin(served) });
+    /// Pauses until consumers are served, from now on.
+    pub(super) fn pause_until(&mut self, served: BoxFuture<'static, ()>, now: Instant) {
+        self.pause = Some(Pause { began: now, served });
     }
 
     /// How long the connection may read on before others have their turn.
@@ -131,94 +125,27 @@ impl Pace {
         if self.rationed { Pacing::Unpaced } else { Pacing::Paced }
     }
 
-    /// Resolves when the disk has caught up, or never will, and consumers have been served, or the pause has lasted long
-    /// enough.
-    pub(super) async fn caught_up(&mut self, awaits: Awaits) {
-        if let Some(disk) = &mut self.disk {
-            disk.await;
-            self.disk = None;
-        }
-        if let Some(pause) = &mut self.pause {
-            let most = match awaits {
-                Awaits::Acks => PAUSE_AWAITING_ACKS,
-                Awaits::NoAcks => PAUSE_MAX,
-            };
-            self.rationed = timeout_at(pause.began + most, &mut pause.served).await.is_err();
-            self.pause = None;
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::pending;
-    use std::sync::Arc;
-
-    use tokio::sync::Semaphore;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_pause_never_waits_for_the_connections_own_acknowledgements() {
-        let mut pace = Pace::default();
-        pace.pause_until(pending());
-        assert!(pace.is_behind());
-        pace.caught_up(Awaits::Acks).await;
-        assert!(!pace.is_behind() && pace.is_rationed());
-        assert_eq!(pace.pacing(), Pacing::Unpaced);
+    /// The disk, if it is behind.
+    pub(super) const fn disk(&mut self) -> Option<&mut BoxFuture<'static, ()>> {
+        self.disk.as_mut()
     }
 
-    #[tokio::test]
-    async fn a_pause_ends_early_when_acknowledgements_become_due_meanwhile() {
-        let mut pace = Pace::default();
-        pace.pause_until(pending());
-        let short = PAUSE_AWAITING_ACKS * 4;
-        assert!(tokio::time::timeout(short, pace.caught_up(Awaits::NoAcks)).await.is_err());
-        assert!(pace.is_behind(), "it goes on waiting");
-        pace.caught_up(Awaits::Acks).await;
-        assert!(!pace.is_behind());
+    pub(super) fn disk_has_caught_up(&mut self) {
+        self.disk = None;
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_hundred_paced_publishers_wait_for_their_turns() {
-        // One goes on every 50 milliseconds, in the order in which they came.
-        let gate = Arc::new(Semaphore::new(0));
-        let publishers: Vec<_> = (0..100)
-            .map(|_| {
-                let gate = Arc::clone(&gate);
-                tokio::spawn(async move {
-                    let mut pace = Pace::default();
-                    for _ in 0..3 {
-                        let gate = Arc::clone(&gate);
-                        pace.pause_until(async move { gate.acquire().await.unwrap().forget() });
-                        pace.caught_up(Awaits::NoAcks).await;
-                        assert_eq!(
-                            pace.pacing(),
-                            Pacing::Paced,
-                            "one that gives up takes the turns of others"
-                        );
-                    }
-                })
-            })
-            .collect();
-        for _ in 0..300 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            gate.add_permits(1);
-        }
-        for publisher in publishers {
-            publisher.await.unwrap();
-        }
+    /// What a pause waits for, if there is one, and when it ends though that has not come.
+    pub(super) fn pause(&mut self, awaits: Awaits) -> Option<(&mut BoxFuture<'static, ()>, Instant)> {
+        let most = match awaits {
+            Awaits::Acks => PAUSE_AWAITING_ACKS,
+            Awaits::NoAcks => PAUSE_MAX,
+        };
+        self.pause.as_mut().map(|pause| (&mut pause.served, pause.began + most))
     }
 
-    #[tokio::test]
-    async fn every_pause_ends_and_one_that_ended_in_time_rations_nobody() {
-        let mut pace = Pace::default();
-        pace.pause_until(pending());
-        pace.caught_up(Awaits::NoAcks).await;
-        assert!(!pace.is_behind() && pace.is_rationed());
-        pace.pause_until(std::future::ready(()));
-        pace.caught_up(Awaits::NoAcks).await;
-        assert!(!pace.is_rationed());
-        assert_eq!(pace.pacing(), Pacing::Paced);
+    /// A pause is over: `in_time` if consumers have been served.
+    pub(super) fn end_pause(&mut self, in_time: bool) {
+        self.rationed = !in_time;
+        self.pause = None;
     }
 }

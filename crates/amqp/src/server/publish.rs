@@ -2,22 +2,19 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use nexo_broker::{
-    BodyBuffer, Broker, Draft, Durability, PackedBatch, PropertyFormat, SHARE_BYTES_MIN, Written,
-};
+use nexo_broker::{BodyBuffer, Draft, Durability, PackedBatch, PropertyFormat, SHARE_BYTES_MIN, Written};
 use nexo_types::{DedupId, Millis, Priority};
 
 use super::arguments::QueueKind;
 use super::channel::{Channel, Mode};
 use super::content::{Publish, Whole};
 use super::error::Refusal;
-use super::held_up::Waited;
 use super::intake::Hold;
 use super::message_facts::Facts;
-use super::outbox::{Outbox, Publisher, disk_is_full};
+use super::operations::Wait;
+use super::outbox::{Flushed, Outbox, Publisher, disk_is_full};
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::routing::Target;
 use super::session::{ChannelState, Session};
@@ -27,8 +24,6 @@ use crate::headers::MessageHeaders;
 
 /// After a push of this many messages, work on them goes on in parallel. With fewer, waking a thread takes longer.
 const HANDOVER_MESSAGES: usize = 64;
-/// When one of many queues that share a message was locked for long, it is tried again after this.
-const RETRY_BUSY: Duration = Duration::from_millis(2);
 
 /// A publish with its content.
 #[derive(Debug)]
@@ -124,7 +119,7 @@ impl Session {
         self.published_nowhere = true;
         match &mut channel.mode {
             Mode::Transaction(transaction) => {
-                self.intake.progress = std::time::Instant::now();
+                self.intake.progress = self.now;
                 if let Some(bytes) = transaction.publish(incoming.take_whole(), hold, &self.intake)? {
                     self.intake.wait(number, channel.serial, bytes);
                 }
@@ -223,7 +218,7 @@ impl Session {
     /// Pushes what was published; gives back what to wait for, unless something is left. That stays, and the connection is
     /// not read from meanwhile: until there is room if the disk is full, otherwise until others have had their turn and
     /// the disk has caught up ([`Session::held_up`]).
-    pub(super) async fn flush_publishes(&mut self) -> Option<Written> {
+    pub(super) fn flush_publishes(&mut self) -> Option<Written> {
         if std::mem::take(&mut self.published_nowhere)
             && let Some(reason) = disk_is_full(&self.shared.broker)
         {
@@ -233,20 +228,19 @@ impl Session {
         if self.held_up.is_some() {
             return None;
         }
+        if let Some(flushed) = self.flushed.take() {
+            return self.finish_flush(flushed);
+        }
         if self.outbox.is_empty() {
             return Some(Written::NOTHING);
         }
-        let flushed = match self.outbox.flush_slice(&self.shared.broker, self.pace.pacing()) {
+        let mut flushed = match self.outbox.flush_slice(&self.shared.broker, self.pace.pacing()) {
             Ok(Some(flushed)) => flushed,
             Ok(None) => {
                 if let Some(queue) = self.outbox.refusing() {
                     self.note_behind(queue.as_ref());
                 }
-                let wait = give_way(self.shared.broker.clone(), self.outbox.is_busy());
-                self.hold_up(async move {
-                    wait.await;
-                    Waited::Turn
-                });
+                self.hold_up(if self.outbox.is_busy() { Wait::BusyQueue } else { Wait::CatchUp });
                 return None;
             }
             Err(reason) => {
@@ -255,8 +249,18 @@ impl Session {
             }
         };
         self.note_caught_up();
-        for (target, message) in flushed.dead {
-            self.dead_letter_refused(&target, message).await;
+        for (target, message) in std::mem::take(&mut flushed.dead) {
+            self.dead_letter_refused(&target, message);
+        }
+        self.finish_flush(flushed)
+    }
+
+    /// Everything is pushed but dead letters. When these are, the rest counts.
+    fn finish_flush(&mut self, flushed: Flushed) -> Option<Written> {
+        if !self.push_dead_letters() {
+            self.flushed = Some(flushed);
+            self.hold_up(Wait::BusyQueue);
+            return None;
         }
         for run in flushed.runs {
             let of_run = |publisher: &&Publisher| publisher.serial == run.serial && publisher.tag > 0;
@@ -265,9 +269,9 @@ impl Session {
         }
         self.confirm_ready(None);
         if flushed.pushed.messages >= HANDOVER_MESSAGES {
-            hand_over();
+            self.hands_over = true;
         }
-        self.pace.check(&self.shared.broker, flushed.pushed);
+        self.pace.check(&self.shared.broker, flushed.pushed, self.now);
         Some(flushed.written)
     }
 }
@@ -312,24 +316,6 @@ pub(super) fn is_alike(message: &Draft<'_>, targets: &[Arc<Target>]) -> bool {
         let first = form(first);
         rest.iter().all(|target| form(target) == first)
     })
-}
-
-/// Lets others have their turn, and the disk catch up.
-pub(super) async fn give_way(broker: Broker, is_busy: bool) {
-    broker.disk_caught_up().await;
-    if is_busy {
-        // Nobody tells when the lock of a queue is free.
-        tokio::time::sleep(RETRY_BUSY).await;
-    } else {
-        tokio::task::yield_now().await;
-    }
-}
-
-/// Lets another thread of the runtime have the consumers that were just woken. The runtime keeps the task that was woken
-/// last for the thread that woke it, which goes on with this connection for a while; a task woken after it takes that
-/// place, and this one has nothing to do.
-fn hand_over() {
-    drop(tokio::spawn(std::future::ready(())));
 }
 
 /// Notes a publish that is to be confirmed, if the channel wants that.

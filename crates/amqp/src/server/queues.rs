@@ -11,28 +11,24 @@ use super::arguments::{QueueKind, kind_of, queue_config};
 use super::equivalence;
 use super::error::{self, Refusal, exchange_name, queue_name};
 use super::exchanges::binding_arguments;
+use super::operations::Operation;
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::session::Session;
 use crate::codec::method::{QueueMethod, queue};
-use crate::codec::{ReplyCode, ShortStr};
+use crate::codec::{AmqpMethod, ReplyCode, ShortStr};
 
 impl Session {
-    pub(super) async fn queue_method(
-        &mut self,
-        number: u16,
-        method: &QueueMethod<'_>,
-    ) -> Result<(), Refusal> {
+    pub(super) fn queue_method(&mut self, number: u16, method: &QueueMethod<'_>) -> Result<(), Refusal> {
         match method {
-            QueueMethod::Declare(declare) => self.declare_queue(number, declare).await,
-            QueueMethod::Bind(bind) => self.bind_queue(number, bind).await,
-            QueueMethod::Unbind(unbind) => self.unbind_queue(number, unbind).await,
+            QueueMethod::Declare(declare) => self.declare_queue(number, declare),
+            QueueMethod::Bind(bind) => self.bind_queue(number, bind),
+            QueueMethod::Unbind(unbind) => self.unbind_queue(number, unbind),
             QueueMethod::Purge(purge) => {
                 let queue = self.queue(number, &purge.queue)?;
-                let count = queue.purge().await?;
-                self.answer_unless(purge.nowait, number, &queue::PurgeOk { message_count: clamp(count) });
+                self.perform(Operation::Purge { channel: number, queue, nowait: purge.nowait });
                 Ok(())
             }
-            QueueMethod::Delete(delete) => self.delete_queue(number, delete).await,
+            QueueMethod::Delete(delete) => self.delete_queue(number, delete),
             QueueMethod::DeclareOk(_)
             | QueueMethod::BindOk(_)
             | QueueMethod::PurgeOk(_)
@@ -41,7 +37,18 @@ impl Session {
         }
     }
 
-    async fn declare_queue(&mut self, number: u16, declare: &queue::Declare<'_>) -> Result<(), Refusal> {
+    /// A queue was emptied, or could not be.
+    pub(super) fn answer_purge(&mut self, number: u16, nowait: bool, purged: Result<u64, QueueError>) {
+        match purged {
+            Ok(count) if self.is_open(number) => {
+                self.answer_unless(nowait, number, &queue::PurgeOk { message_count: clamp(count) });
+            }
+            Ok(_) => {}
+            Err(error) => self.conclude(number, Err(Refusal::from(error).of(queue::Purge::ID))),
+        }
+    }
+
+    fn declare_queue(&mut self, number: u16, declare: &queue::Declare<'_>) -> Result<(), Refusal> {
         if self.is_reply_name(&declare.queue) {
             let (name, consumers) = (declare.queue, 1);
             let answer = queue::DeclareOk { queue: name, message_count: 0, consumer_count: consumers };
@@ -53,7 +60,11 @@ impl Session {
             queue.touch();
             queue
         } else {
-            self.make_queue(declare).await?
+            let Some(queue) = self.make_queue(declare)? else {
+                self.take_again_after(Operation::Room);
+                return Ok(());
+            };
+            queue
         };
         self.channel(number)?.last_queue = Some(queue.name().clone());
         let (messages, consumers) = queue.counts();
@@ -66,7 +77,8 @@ impl Session {
         Ok(())
     }
 
-    async fn make_queue(&mut self, declare: &queue::Declare<'_>) -> Result<QueueHandle, Refusal> {
+    /// The queue that is declared; `None` if the log has no room for it now.
+    fn make_queue(&mut self, declare: &queue::Declare<'_>) -> Result<Option<QueueHandle>, Refusal> {
         let name = if declare.queue.is_empty() {
             if kind_of(declare.arguments) == QueueKind::Quorum {
                 let text = "Cannot declare a server-named queue for type rabbit_quorum_queue";
@@ -88,19 +100,22 @@ impl Session {
         // Noted before the queue is there, so that it goes even if this connection ends right now.
         self.owns_queues |= declare.exclusive;
         let declaration = Declaration { config, durability, owner };
-        let declared = broker.begin_declare(&name, declaration).await.map_err(|error| match error {
-            CreateError::Config(error) => {
-                Refusal::precondition(format!("invalid arg for queue '{name}' in vhost '/': {error}"))
+        let declared = match broker.try_declare(&name, &declaration) {
+            Ok(declared) => declared,
+            Err(CreateError::Queue(QueueError::Busy { .. })) => return Ok(None),
+            Err(CreateError::Config(error)) => {
+                let text = format!("invalid arg for queue '{name}' in vhost '/': {error}");
+                return Err(Refusal::precondition(text));
             }
-            CreateError::Differs { .. } | CreateError::TooMany { .. } => {
-                Refusal::precondition(error.to_string())
+            Err(error @ (CreateError::Differs { .. } | CreateError::TooMany { .. })) => {
+                return Err(Refusal::precondition(error.to_string()));
             }
-            CreateError::Queue(error) => error.into(),
-        })?;
+            Err(CreateError::Queue(error)) => return Err(error.into()),
+        };
         if !declared.is_new {
             self.check_same(&declared.queue, declare)?;
         }
-        Ok(declared.queue)
+        Ok(Some(declared.queue))
     }
 
     fn check_same(&self, queue: &QueueHandle, declare: &queue::Declare<'_>) -> Result<(), Refusal> {
@@ -116,7 +131,7 @@ impl Session {
         name == REPLY_TO || (name.starts_with(REPLY_TO_PREFIX.as_bytes()) && self.shared.replies.knows(name))
     }
 
-    async fn delete_queue(&mut self, number: u16, delete: &queue::Delete<'_>) -> Result<(), Refusal> {
+    fn delete_queue(&mut self, number: u16, delete: &queue::Delete<'_>) -> Result<(), Refusal> {
         let name = self.named(number, &delete.queue)?;
         let broker = self.shared.broker.clone();
         let (mut count, mut deleted) = (0, None);
@@ -125,8 +140,12 @@ impl Session {
             let only_if = DeleteIf { unused: delete.if_unused, empty: delete.if_empty };
             // What clients hold is not counted.
             let ready = queue.counts().0;
-            match broker.begin_delete(&name, only_if).await {
+            match broker.try_delete(&name, only_if) {
                 Ok((_, written)) => (count, deleted) = (ready, Some(written)),
+                Err(DeleteError::Queue(QueueError::Busy { .. })) => {
+                    self.take_again_after(Operation::Room);
+                    return Ok(());
+                }
                 // Somebody else was faster.
                 Err(DeleteError::Queue(QueueError::NotFound { .. })) => {}
                 Err(error) => return Err(error.into()),
@@ -139,7 +158,7 @@ impl Session {
         Ok(())
     }
 
-    async fn bind_queue(&mut self, number: u16, bind: &queue::Bind<'_>) -> Result<(), Refusal> {
+    fn bind_queue(&mut self, number: u16, bind: &queue::Bind<'_>) -> Result<(), Refusal> {
         let source = exchange_name(&bind.exchange)?;
         if source.is_default() {
             return Err(error::default_exchange());
@@ -158,13 +177,12 @@ impl Session {
         };
         let destination = Destination::Queue(queue.name().clone());
         let binding = Binding::new(source, destination, key, binding_arguments(bind.arguments));
-        let bound = self.shared.broker.begin_bind(binding).await;
-        let written = bound.map_err(|error| error::bind_refusal(error, bind.arguments))?;
-        self.answer_when(written, bind.nowait, number, &queue::BindOk {});
-        Ok(())
+        let bound = self.shared.broker.try_bind(binding);
+        let refusal = |error| error::bind_refusal(error, bind.arguments);
+        self.answer_change(bound, refusal, bind.nowait, number, &queue::BindOk {})
     }
 
-    async fn unbind_queue(&mut self, number: u16, unbind: &queue::Unbind<'_>) -> Result<(), Refusal> {
+    fn unbind_queue(&mut self, number: u16, unbind: &queue::Unbind<'_>) -> Result<(), Refusal> {
         let name = self.named(number, &unbind.queue)?;
         if let Some(queue) = self.shared.broker.queue(&name) {
             self.check_owner(&queue)?;
@@ -177,9 +195,8 @@ impl Session {
         };
         let binding =
             Binding::new(source, Destination::Queue(name), key, binding_arguments(unbind.arguments));
-        let written = self.shared.broker.begin_unbind(&binding).await?;
-        self.answer_when(written, false, number, &queue::UnbindOk {});
-        Ok(())
+        let unbound = self.shared.broker.try_unbind(&binding);
+        self.answer_change(unbound, Refusal::from, false, number, &queue::UnbindOk {})
     }
 
     /// The name that a client means: the channel's last declared queue, if it gives none.
@@ -197,16 +214,6 @@ impl Session {
         let queue = self.shared.broker.queue(&name).ok_or_else(|| Refusal::no_queue(name.as_str()))?;
         self.check_owner(&queue)?;
         Ok(queue)
-    }
-
-    /// Waits until a queue that somebody has just declared is safe, so that who uses it can count on it.
-    pub(super) async fn queue_is_safe(&mut self, number: u16, name: &[u8]) -> Result<(), Refusal> {
-        let name = self.named(number, name)?;
-        let broker = self.shared.broker.clone();
-        match broker.queue(&name) {
-            Some(queue) => Ok(broker.wait_for(queue.created()).await?),
-            None => Ok(()),
-        }
     }
 
     fn check_owner(&self, queue: &QueueHandle) -> Result<(), Refusal> {

@@ -3,14 +3,10 @@
 //! The input then holds nothing but the head of a body frame, which says how much of the frame has not come: it is
 //! counted down as the body is read. At 0 an empty frame is left, and its end is read and checked like any other's.
 
-use std::time::Instant;
-
-use bytes::{BufMut, BytesMut};
-use hashbrown::HashMap;
+use bytes::BytesMut;
 use nexo_broker::BodyBuffer;
-use tokio::io::{AsyncRead, AsyncReadExt};
 
-use super::session::{ChannelState, ConnectionPhase, Session};
+use super::session::{ChannelState, Channels, ConnectionPhase, Session};
 use crate::codec::{FRAME_BODY, FRAME_HEAD_BYTES, FRAME_OVERHEAD_BYTES};
 
 /// What is left of a frame is worth reads of its own if it is this much. Less is copied in the time that they take.
@@ -19,15 +15,8 @@ const DIRECT_BYTES_MIN: usize = 32 << 10;
 /// A body frame of which the rest is read to its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Direct {
-    channel: u16,
-    left: usize,
-}
-
-/// What a read brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Read {
-    Input(usize),
-    Body(usize),
+    pub(super) channel: u16,
+    pub(super) left: usize,
 }
 
 impl Session {
@@ -50,7 +39,7 @@ impl Session {
         input.truncate(FRAME_HEAD_BYTES);
         let direct = Direct { channel, left };
         direct.note_in(input);
-        self.intake.progress = Instant::now();
+        self.intake.progress = self.now;
         Some(direct)
     }
 
@@ -64,7 +53,7 @@ impl Session {
     ) -> (Option<Direct>, Option<usize>) {
         let direct = Direct { left: direct.left.saturating_sub(count), ..direct };
         direct.note_in(input);
-        self.intake.progress = Instant::now();
+        self.intake.progress = self.now;
         if direct.left > 0 {
             return (Some(direct), None);
         }
@@ -81,27 +70,8 @@ impl Direct {
     }
 }
 
-/// Reads from the socket: to the body of `direct`, or at most `input_max` bytes to the input. A body whose channel was
-/// closed is there no more; the rest of it is read to the input.
-pub(super) async fn read_some(
-    reader: &mut (impl AsyncRead + Unpin),
-    input: &mut BytesMut,
-    input_max: usize,
-    channels: &mut HashMap<u16, ChannelState, foldhash::fast::FixedState>,
-    direct: Option<Direct>,
-) -> std::io::Result<Read> {
-    if let Some(direct) = direct
-        && let Some(body) = receiving(channels, direct.channel)
-    {
-        return reader.read_buf(&mut body.room(direct.left)).await.map(Read::Body);
-    }
-    reader.read_buf(&mut input.limit(input_max)).await.map(Read::Input)
-}
-
-fn receiving(
-    channels: &mut HashMap<u16, ChannelState, foldhash::fast::FixedState>,
-    number: u16,
-) -> Option<&mut BodyBuffer> {
+/// The body that a channel receives, if there is memory for all of it.
+pub(super) fn receiving(channels: &mut Channels, number: u16) -> Option<&mut BodyBuffer> {
     match channels.get_mut(&number)? {
         ChannelState::Open(channel) => channel.content.receiving(),
         ChannelState::Closing => None,

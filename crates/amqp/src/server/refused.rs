@@ -1,29 +1,25 @@
 //! Messages that a full queue refuses and sends to its dead-letter exchange (`x-overflow` of `reject-publish-dlx`).
 
-use std::time::SystemTime;
-
 use nexo_broker::{
     DeadLetters, DeathInfo, DeathReason, NewMessage, Properties, PropertyCodec, QueueError, StoredMessage,
 };
-use nexo_types::{Millis, QueueId, Timestamp};
+use nexo_types::QueueId;
 
-use super::publish::give_way;
 use super::routing::Target;
 use super::session::Session;
 use crate::property_codec::AmqpPropertyCodec;
 
 impl Session {
-    /// Sends a message on. The publisher is told that it was refused whatever comes of this.
-    pub(super) async fn dead_letter_refused(&mut self, target: &Target, message: NewMessage) {
+    /// Has a message be sent on. The publisher is told that it was refused whatever comes of this.
+    pub(super) fn dead_letter_refused(&mut self, target: &Target, message: NewMessage) {
         let broker = self.shared.broker.clone();
         let DeadLetters::Exchange { exchange, routing_key } = target.queue.config().dead_letters else {
             return;
         };
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let note = DeathInfo {
             queue: target.queue.name(),
             reason: DeathReason::Overflow,
-            at: Timestamp(Millis::from(now).0),
+            at: broker.now(),
             exchange: &exchange,
             routing_key: routing_key.as_ref(),
         };
@@ -40,15 +36,21 @@ impl Session {
                 continue;
             }
             let message = AmqpPropertyCodec.for_queue(&letter.message, &queue.config());
-            let mut pushed = queue.push(&message);
-            while matches!(pushed, Err(QueueError::Busy { .. })) {
-                give_way(broker.clone(), true).await;
-                pushed = queue.push(&message);
-            }
-            if let Err(error) = pushed {
-                tracing::warn!(queue = %queue.name(), %error, "a dead letter is lost");
-            }
+            self.dead_letters.push_back((queue, message));
         }
+    }
+
+    /// Pushes the dead letters that wait. `false` if some have to wait for the disk.
+    pub(super) fn push_dead_letters(&mut self) -> bool {
+        while let Some((queue, message)) = self.dead_letters.front() {
+            match queue.push(message) {
+                Err(QueueError::Busy { .. }) => return false,
+                Err(error) => tracing::warn!(queue = %queue.name(), %error, "a dead letter is lost"),
+                Ok(_) => {}
+            }
+            self.dead_letters.pop_front();
+        }
+        true
     }
 }
 

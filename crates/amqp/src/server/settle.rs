@@ -9,8 +9,10 @@ use nexo_types::Offset;
 
 use super::channel::Mode;
 use super::error::Refusal;
+use super::operations::Operation;
 use super::session::{Peer, Session};
 use super::source::Source;
+use super::steps::{SettleWithin, Step};
 use super::unacked::Held;
 use crate::codec::ReplyCode;
 use crate::codec::method::basic;
@@ -132,17 +134,17 @@ pub(super) struct LaterSettle {
 }
 
 impl Session {
-    pub(super) async fn ack(&mut self, number: u16, method: &basic::Ack) -> Result<(), Refusal> {
+    pub(super) fn ack(&mut self, number: u16, method: &basic::Ack) -> Result<(), Refusal> {
         match method.multiple {
-            true => self.settle_up_to(number, method.delivery_tag, Settle::Ack).await,
+            true => self.settle_up_to(number, method.delivery_tag, Settle::Ack),
             false => self.settle_one(number, method.delivery_tag, Settle::Ack),
         }
     }
 
-    pub(super) async fn nack(&mut self, number: u16, method: &basic::Nack) -> Result<(), Refusal> {
+    pub(super) fn nack(&mut self, number: u16, method: &basic::Nack) -> Result<(), Refusal> {
         let what = if method.requeue { Settle::Requeue } else { Settle::Reject };
         match method.multiple {
-            true => self.settle_up_to(number, method.delivery_tag, what).await,
+            true => self.settle_up_to(number, method.delivery_tag, what),
             false => self.settle_one(number, method.delivery_tag, what),
         }
     }
@@ -154,19 +156,15 @@ impl Session {
 
     /// Everything that the channel holds goes back, and may come again to its own consumers. What cannot be written down
     /// is still held, so that no more comes in its place.
-    pub(super) async fn recover(&mut self, number: u16, requeue: bool) -> Result<(), Refusal> {
+    pub(super) fn recover(&mut self, number: u16, requeue: bool) -> Result<(), Refusal> {
         if !requeue {
             return Err(Refusal::new(ReplyCode::NotImplemented, "requeue=false"));
         }
         let Some(last) = self.channel(number)?.unacked.last_up_to(0) else { return Ok(()) };
-        loop {
-            let (held, more) = self.channel(number)?.unacked.take_some_up_to(last, SETTLE_TURN);
-            self.settle_now(&held, Settle::Requeue);
-            if !more {
-                return Ok(());
-            }
-            tokio::task::yield_now().await;
-        }
+        let (what, within) = (Settle::Requeue, SettleWithin::Nothing);
+        self.steps.push_back(Step::Settle { number, last, what, within });
+        self.run_steps();
+        Ok(())
     }
 
     fn settle_one(&mut self, number: u16, tag: u64, what: Settle) -> Result<(), Refusal> {
@@ -175,20 +173,29 @@ impl Session {
         Ok(())
     }
 
-    /// Settles all up to a tag. Others have their turn in between; nothing else of the connection is done before the end.
-    async fn settle_up_to(&mut self, number: u16, tag: u64, what: Settle) -> Result<(), Refusal> {
+    /// Settles all up to a tag. Others have their turn in between; nothing else that the client says is done before the end.
+    fn settle_up_to(&mut self, number: u16, tag: u64, what: Settle) -> Result<(), Refusal> {
         let last = self.channel(number)?.unacked.last_up_to(tag).ok_or_else(|| unknown_tag(tag))?;
-        loop {
-            let (held, more) = self.channel(number)?.unacked.take_some_up_to(last, SETTLE_TURN);
-            self.settle(number, held, what);
-            if self.acks.len() >= SETTLE_TURN {
-                self.flush_acks();
-            }
-            if !more {
-                return Ok(());
-            }
-            tokio::task::yield_now().await;
+        let within = SettleWithin::Transaction;
+        if self.settle_some(number, last, what, within) {
+            self.steps.push_back(Step::Settle { number, last, what, within });
+            self.wait_for(Operation::Turn);
         }
+        Ok(())
+    }
+
+    /// Settles some up to a tag; `true` if more are left.
+    pub(super) fn settle_some(&mut self, number: u16, last: u64, what: Settle, within: SettleWithin) -> bool {
+        let Ok(channel) = self.channel(number) else { return false };
+        let (held, more) = channel.unacked.take_some_up_to(last, SETTLE_TURN);
+        match within {
+            SettleWithin::Transaction => self.settle(number, held, what),
+            SettleWithin::Nothing => self.settle_now(&held, what),
+        }
+        if self.acks.len() >= SETTLE_TURN {
+            self.flush_acks();
+        }
+        more
     }
 
     fn settle(&mut self, number: u16, held: Vec<Held>, what: Settle) {

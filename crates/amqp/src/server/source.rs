@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use nexo_broker::{Handed, QueueError, QueueHandle, Settle, Settling, Subscription};
 use nexo_types::{ConsumerId, Offset};
 use parking_lot::Mutex;
@@ -146,25 +145,4 @@ pub(super) enum News {
     Gone,
     /// The consumer was told to stop.
     Stopped,
-}
-
-/// Waits for the next messages of a subscription, or for being told to stop.
-pub(super) fn await_messages(
-    source: Arc<Source>,
-    mut subscription: Subscription,
-    stop: Arc<Notify>,
-) -> BoxFuture<'static, Arrival> {
-    Box::pin(async move {
-        let news = tokio::select! {
-            biased;
-            () = stop.notified() => News::Stopped,
-            next = subscription.next_handed() => match next {
-                Some(messages) => {
-                    News::Messages(UnwrittenBatch { source: Arc::clone(&source), rest: messages.into_iter() })
-                }
-                None => News::Gone,
-            },
-        };
-        Arrival { source, subscription, stop, news }
-    })
 }

@@ -7,8 +7,8 @@ use nexo_broker::{QueueError, Settle, Settling, Written};
 use super::channel::Mode;
 use super::content::{MESSAGE_OVERHEAD_BYTES, Whole};
 use super::error::{self, Refusal};
-use super::held_up::Waited;
 use super::intake::{ConnectionIntake, Hold};
+use super::operations::{self, Wait};
 use super::session::Session;
 use super::settle::{BySource, LaterSettle, SETTLE_TURN};
 use crate::codec::method::{TxMethod, confirm, tx};
@@ -77,8 +77,6 @@ pub(super) struct Unfinished {
     pub(super) transaction: Box<Transaction>,
     /// Where its publishes end in the log.
     pub(super) written: Written,
-    /// Whether that has been waited for.
-    has_waited: bool,
     /// What came of waiting for what it settles.
     settled: Option<Result<(), QueueError>>,
     /// Whether the disk was behind while it settled.
@@ -88,18 +86,13 @@ pub(super) struct Unfinished {
 impl Unfinished {
     pub(super) const fn new(channel: u16, transaction: Box<Transaction>) -> Self {
         let written = Written::NOTHING;
-        Self { channel, transaction, written, has_waited: false, settled: None, was_busy: false }
+        Self { channel, transaction, written, settled: None, was_busy: false }
     }
 
     /// Notes what came of waiting for what was settled, and what is left to wait for.
     pub(super) fn note_settled(&mut self, left: Vec<Settling>, outcome: Result<(), QueueError>) {
         self.transaction.settling = left;
         self.settled = Some(outcome);
-    }
-
-    /// Whether its publishes are to be waited for; that is said once.
-    const fn must_wait_for_publishes(&mut self) -> bool {
-        !self.written.is_nothing() && !std::mem::replace(&mut self.has_waited, true)
     }
 }
 
@@ -114,7 +107,7 @@ impl Drop for Transaction {
 }
 
 impl Session {
-    pub(super) async fn tx_method(&mut self, number: u16, method: &TxMethod) -> Result<(), Refusal> {
+    pub(super) fn tx_method(&mut self, number: u16, method: &TxMethod) -> Result<(), Refusal> {
         match method {
             TxMethod::Select(_) => {
                 let channel = self.channel(number)?;
@@ -128,7 +121,7 @@ impl Session {
                 self.answer(number, &tx::SelectOk {});
                 Ok(())
             }
-            TxMethod::Commit(_) => self.commit(number).await,
+            TxMethod::Commit(_) => self.commit(number),
             TxMethod::Rollback(_) => {
                 let mut undone = self.begin_anew(number)?;
                 let held = undone.settles.drain(..).flat_map(|later| later.held).collect();
@@ -156,48 +149,36 @@ impl Session {
     }
 
     /// Answers when everything is as safe as it would be if it were confirmed.
-    async fn commit(&mut self, number: u16) -> Result<(), Refusal> {
+    fn commit(&mut self, number: u16) -> Result<(), Refusal> {
         let done = self.begin_anew(number)?;
-        self.finish_commit(Unfinished::new(number, done)).await
+        self.finish_commit(Unfinished::new(number, done))
     }
 
     /// Comes as far with a commit as it can now. What it must wait for holds up the connection, which then calls this again.
-    pub(super) async fn finish_commit(&mut self, mut commit: Unfinished) -> Result<(), Refusal> {
-        if !self.publish_all(&mut commit).await? {
+    pub(super) fn finish_commit(&mut self, mut commit: Unfinished) -> Result<(), Refusal> {
+        if !self.publish_all(&mut commit)? {
             self.unfinished = Some(commit);
             return Ok(());
         }
         let broker = self.shared.broker.clone();
-        if commit.must_wait_for_publishes() {
-            let written = commit.written;
-            self.hold_up(async move {
-                // Its outcome is looked at when the commit goes on.
-                let _ = broker.wait_for(written).await;
-                Waited::Turn
-            });
-            self.unfinished = Some(commit);
-            return Ok(());
+        match operations::is_safe(&broker, commit.written) {
+            Some(safe) => safe?,
+            None => {
+                self.hold_up_commit(Wait::Safe(commit.written), commit);
+                return Ok(());
+            }
         }
-        broker.wait_for(commit.written).await?;
         let outcome = match commit.settled.take() {
             Some(outcome) => outcome,
             None => match self.begin_settles(&mut commit) {
                 Ok(true) if commit.transaction.settling.is_empty() => Ok(()),
                 Ok(true) => {
-                    let mut left = std::mem::take(&mut commit.transaction.settling);
-                    self.hold_up(async move {
-                        let outcome = settled(&mut left).await;
-                        Waited::Settled { left, outcome }
-                    });
-                    self.unfinished = Some(commit);
+                    let left = std::mem::take(&mut commit.transaction.settling);
+                    self.hold_up_commit(Wait::Settled(left), commit);
                     return Ok(());
                 }
                 Ok(false) => {
-                    self.hold_up(async {
-                        tokio::task::yield_now().await;
-                        Waited::Turn
-                    });
-                    self.unfinished = Some(commit);
+                    self.hold_up_commit(Wait::Turn, commit);
                     return Ok(());
                 }
                 Err(error) => Err(error),
@@ -209,54 +190,45 @@ impl Session {
                 commit.was_busy = false;
                 commit.written = commit.written.and(broker.all_so_far());
                 commit.settled = Some(Ok(()));
-                let written = commit.written;
-                self.hold_up(async move {
-                    // As above.
-                    let _ = broker.wait_for(written).await;
-                    Waited::Turn
-                });
-                self.unfinished = Some(commit);
-                Ok(())
+                self.hold_up_commit(Wait::Safe(commit.written), commit);
             }
             Ok(()) => {
                 // The channel may have been closed while this waited for the disk.
                 if self.is_open(commit.channel) {
                     self.answer(commit.channel, &tx::CommitOk {});
                 }
-                Ok(())
             }
             Err(error) if error.is_busy() => {
                 commit.was_busy = true;
-                self.hold_up(async move {
-                    broker.disk_caught_up().await;
-                    tokio::task::yield_now().await;
-                    Waited::Turn
-                });
-                self.unfinished = Some(commit);
-                Ok(())
+                self.hold_up_commit(Wait::CatchUp, commit);
             }
             Err(QueueError::DiskFull { reason }) => {
                 self.block(&reason);
                 self.unfinished = Some(commit);
-                Ok(())
             }
-            Err(error) => Err(error.into()),
+            Err(error) => return Err(error.into()),
         }
+        Ok(())
+    }
+
+    fn hold_up_commit(&mut self, until: Wait, commit: Unfinished) {
+        self.hold_up(until);
+        self.unfinished = Some(commit);
     }
 
     /// Pushes what a commit publishes; `false` if something is left. Copies for many queues are made a part at a time.
-    async fn publish_all(&mut self, commit: &mut Unfinished) -> Result<bool, Refusal> {
+    fn publish_all(&mut self, commit: &mut Unfinished) -> Result<bool, Refusal> {
         loop {
             let Some(mut message) = commit.transaction.publishes.pop_front() else { break };
             self.publish_now(commit.channel, &mut message.as_incoming())?;
             if self.outbox.is_full() {
-                match self.flush_publishes().await {
+                match self.flush_publishes() {
                     Some(written) => commit.written = commit.written.and(written),
                     None => return Ok(false),
                 }
             }
         }
-        let Some(written) = self.flush_publishes().await else { return Ok(false) };
+        let Some(written) = self.flush_publishes() else { return Ok(false) };
         commit.written = commit.written.and(written);
         Ok(true)
     }
@@ -295,13 +267,4 @@ impl Session {
             Mode::Plain | Mode::Confirm(_) => Err(Refusal::precondition("channel is not transactional")),
         }
     }
-}
-
-/// Waits until all is done, and forgets what is. What found no room is left.
-async fn settled(settling: &mut Vec<Settling>) -> Result<(), QueueError> {
-    while let Some(last) = settling.last_mut() {
-        last.done().await?;
-        settling.pop();
-    }
-    Ok(())
 }

@@ -1,0 +1,71 @@
+//! A connection's socket: reading to where bytes belong, writing what it takes, and noticing that it has failed.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use nexo_broker::SocketState;
+use tokio::io::{AsyncRead, AsyncReadExt, Interest};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::output::Output;
+use super::receive::{Direct, receiving};
+use super::session::Channels;
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    Input(usize),
+    Body(usize),
+}
+
+/// Reads from the socket: to the body of `direct`, or at most `input_max` bytes to the input. A body whose channel was
+/// closed is there no more; the rest of it is read to the input.
+pub(super) async fn read_some(
+    reader: &mut (impl AsyncRead + Unpin),
+    input: &mut BytesMut,
+    input_max: usize,
+    channels: &mut Channels,
+    direct: Option<Direct>,
+) -> std::io::Result<Read> {
+    if let Some(direct) = direct
+        && let Some(body) = receiving(channels, direct.channel)
+    {
+        return reader.read_buf(&mut body.room(direct.left)).await.map(Read::Body);
+    }
+    reader.read_buf(&mut input.limit(input_max)).await.map(Read::Input)
+}
+
+/// Writes what the socket takes, and notes whether it takes anything.
+pub(super) async fn write_some(
+    writer: &mut OwnedWriteHalf,
+    out: &Output,
+    socket: &SocketState,
+) -> std::io::Result<usize> {
+    let written = std::future::poll_fn(|context| {
+        let polled = out.poll_write(Pin::new(&mut *writer), context);
+        socket.set_stalled(polled.is_pending());
+        polled
+    });
+    written.await
+}
+
+/// Resolves when the connection has failed, without reading from it. What a peer has written that closed its end as it
+/// should is still there to be read.
+pub(super) async fn failed(reader: &OwnedReadHalf) -> std::io::Result<Read> {
+    reader.ready(Interest::ERROR).await?;
+    Ok(Read::Input(0))
+}
+
+/// Reads and discards until the client closes its end, for a while: one that still writes when the socket is closed
+/// gets a reset, which some clients take for a failure, and which may cost them the `close-ok` that they have not read.
+pub(super) async fn drain(mut reader: OwnedReadHalf, stop: CancellationToken, close_max: Duration) {
+    let mut discarded = [0; 4096];
+    let drained = async { while matches!(reader.read(&mut discarded).await, Ok(count) if count > 0) {} };
+    tokio::select! {
+        _ = timeout(close_max, drained) => {}
+        () = stop.cancelled() => {}
+    }
+}
