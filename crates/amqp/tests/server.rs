@@ -3,9 +3,7 @@
 
 mod raw_client;
 
-use std::time::Duration;
-
-use nexo_amqp::codec::method::{BasicMethod, ChannelMethod, basic, channel, connection, tx};
+use nexo_amqp::codec::method::{BasicMethod, basic, connection, tx};
 use nexo_amqp::codec::{FRAME_END, Method, ShortStr};
 use nexo_amqp_client::methods;
 use raw_client::{Client, PERSISTENT, Served, TRANSIENT, within};
@@ -295,33 +293,6 @@ async fn while_the_disk_is_full_a_commit_waits() {
     told.sort_unstable();
     assert_eq!(told, ["connection.unblocked", "tx.commit-ok"]);
     assert_eq!(client.depth("q").await, committed + 1);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_holds_a_message_for_too_long_loses_its_channel() {
-    let options = nexo_amqp::Options { consumer_timeout: Duration::from_millis(300), ..Default::default() };
-    let served = Served::start_with(options).await;
-    let mut client = served.client().await;
-    client.declare("q").await;
-    client.publish("q", TRANSIENT, b"held").await;
-    client.consume("q", false).await;
-    assert_eq!(client.delivery().await.2, b"held");
-    let got = client.expect("channel.close").await;
-    let Method::Channel(ChannelMethod::Close(close)) = got.method() else { panic!("{got:?}") };
-    assert_eq!(close.reply_code, 406);
-    assert_eq!(
-        close.reply_text.to_string(),
-        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 300 ms. This timeout \
-         value can be configured, see consumers doc guide to learn more"
-    );
-    client.send(1, &channel::CloseOk {}).await;
-    client.open_channel(1).await;
-    // The one that it held is there for others; one without acknowledgements is held by nobody.
-    client.consume("q", true).await;
-    let (_, redelivered, body) = client.delivery().await;
-    assert_eq!((redelivered, body.as_slice()), (true, &b"held"[..]));
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    assert_eq!(client.depth("q").await, 0, "the channel is open");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,7 +15,6 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::Stop;
-use super::error::Refusal;
 use super::handshake::Handshake;
 use super::operations::{caught_up, outcome};
 use super::pace::Awaits;
@@ -25,7 +24,6 @@ use super::session::{ConnectionPhase, Session};
 use super::shared::ServerState;
 use super::socket::{Read, drain, failed, read_some, write_some};
 use super::timing::{IDLE_TICK, Life};
-use crate::codec::ReplyCode;
 
 /// As RabbitMQ has it: a client that does not get further holds a socket for nothing.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -150,12 +148,13 @@ impl Connection {
     async fn serve(&mut self) {
         let mut stopping = false;
         loop {
-            self.session.write_waiting(now());
+            let time = Instant::now();
+            self.session.write_waiting(time.into_std());
             self.session.close_if_log_failed();
             if self.session.phase == ConnectionPhase::Closed && self.session.out.is_empty() {
                 return;
             }
-            self.wind_up();
+            self.wind_up(time);
             if self.session.stalled && self.session.takes_frames() {
                 self.take_input();
             }
@@ -211,8 +210,7 @@ impl Connection {
                 }
                 () = stop.cancelled(), if !stopping => {
                     stopping = true;
-                    let refusal = Refusal::new(ReplyCode::ConnectionForced, "broker forced connection closure with reason 'shutdown'");
-                    self.session.close(&refusal);
+                    self.session.shut_down(now());
                 }
             }
         }
@@ -234,8 +232,8 @@ impl Connection {
     }
 
     /// Sees to it that the next tick comes in time.
-    fn wind_up(&mut self) {
-        let latest = Instant::now() + self.session.tick_within();
+    fn wind_up(&mut self, time: Instant) {
+        let latest = time + self.session.tick_within();
         if self.tick.deadline() > latest {
             self.tick.as_mut().reset(latest);
         }

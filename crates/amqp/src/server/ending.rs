@@ -1,6 +1,7 @@
 //! How channels and the connection end: what was published counts, answers are given, and what is not settled goes back.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use nexo_broker::{QueueError, Written};
 
@@ -10,7 +11,7 @@ use super::operations::Subscriptions;
 use super::session::{ChannelState, ConnectionPhase, Peer, Session};
 use super::steps::{Step, frame_of};
 use crate::codec::method::{channel, connection};
-use crate::codec::{MethodId, ShortStr};
+use crate::codec::{MethodId, ReplyCode, ShortStr};
 
 impl Session {
     /// Acts on what came of a frame: a refusal ends the channel or the connection.
@@ -81,6 +82,13 @@ impl Session {
             Step::DeleteLeftAlone { queues, written: Written::NOTHING },
             Step::Say { frame: reply, phase: None },
         ]);
+    }
+
+    /// Ends the connection because the broker stops.
+    pub(super) fn shut_down(&mut self, now: Instant) {
+        self.now = now;
+        let text = "broker forced connection closure with reason 'shutdown'";
+        self.close(&Refusal::new(ReplyCode::ConnectionForced, text));
     }
 
     /// Says that the connection ends, and why.

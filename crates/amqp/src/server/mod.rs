@@ -1,9 +1,14 @@
 //! AMQP connections: from the listener to the last frame.
 //!
-//! - `listener`, `handshake`, `login`, `login_throttle`: how a connection begins. `connection`: its loop over the socket.
-//! - `session`: what a connection holds; `dispatch`: what frames do to it; `channel`, `content`: one channel.
+//! - `listener`, `handshake`, `login`, `login_throttle`: how a connection begins.
+//! - `connection`, `socket`: its task, which alone waits and reads a clock: for the socket, for ticks, and for what its
+//!   session needs (`operations`, where all of the session's futures are made).
+//! - `session`: what a connection holds, without IO; `dispatch`, `faults`: what bytes do to it; `timing`: what time does;
+//!   `steps`, `held_up`: what it has to do and wait for before it goes on; `ending`, `leaving`: how it and its channels end.
+//! - `channel`, `content`, `receive`, `intake`: one channel, and messages on their way in.
 //! - Methods, by what they are about: `queues`, `exchanges`, `publish`, `consume`, `settle`, `transactions`.
-//! - `outbox`, `confirms`: publishes of one read go to the broker in one batch per queue, and are confirmed together.
+//! - `outbox`, `fanout`, `confirms`, `answers`: publishes of one read go to the broker in one batch per queue, and are
+//!   confirmed together, as declarations are answered, when they are safe. `pace`: a publisher that is too fast.
 //! - `routing`, `message_facts`: where a publish goes, and what it asks for. `refused`: what a full queue refuses.
 //! - `source`, `deliver`, `unacked`, `limit`: messages on their way to the client, and those it has not settled.
 //! - `error`: the one table from what can go wrong to reply codes and texts.

@@ -12,7 +12,7 @@ use nexo_broker::{
     Written,
 };
 use tokio::sync::Notify;
-use tokio::time::timeout_at;
+use tokio::time::{Instant, timeout_at};
 
 use super::consume::Cancelled;
 use super::held_up::Waited;
@@ -210,7 +210,7 @@ pub(super) async fn caught_up(pace: &mut Pace, awaits: Awaits) {
         disk.await;
         pace.disk_has_caught_up();
     }
-    if let Some((served, until)) = pace.pause(awaits) {
+    if let Some((served, until)) = pace.pause(awaits, Instant::now().into_std()) {
         let in_time = timeout_at(until.into(), served).await.is_ok();
         pace.end_pause(in_time);
     }
@@ -258,14 +258,13 @@ mod tests {
 
     use nexo_broker::Pacing;
     use tokio::sync::Semaphore;
-    use tokio::time::Instant;
 
     use super::*;
 
     #[tokio::test(start_paused = true)]
     async fn a_pause_never_waits_for_the_connections_own_acknowledgements() {
         let mut pace = Pace::default();
-        pace.pause_until(Box::pin(pending()), Instant::now().into_std());
+        pace.pause_until(Box::pin(pending()));
         assert!(pace.is_behind());
         caught_up(&mut pace, Awaits::Acks).await;
         assert!(!pace.is_behind() && pace.is_rationed());
@@ -275,7 +274,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pause_ends_early_when_acknowledgements_become_due_meanwhile() {
         let mut pace = Pace::default();
-        pace.pause_until(Box::pin(pending()), Instant::now().into_std());
+        pace.pause_until(Box::pin(pending()));
         let short = Duration::from_millis(4);
         assert!(tokio::time::timeout(short, caught_up(&mut pace, Awaits::NoAcks)).await.is_err());
         assert!(pace.is_behind(), "it goes on waiting");
@@ -295,7 +294,7 @@ mod tests {
                     for _ in 0..3 {
                         let gate = Arc::clone(&gate);
                         let turn = async move { gate.acquire().await.unwrap().forget() };
-                        pace.pause_until(Box::pin(turn), Instant::now().into_std());
+                        pace.pause_until(Box::pin(turn));
                         caught_up(&mut pace, Awaits::NoAcks).await;
                         assert_eq!(
                             pace.pacing(),
@@ -318,10 +317,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn every_pause_ends_and_one_that_ended_in_time_rations_nobody() {
         let mut pace = Pace::default();
-        pace.pause_until(Box::pin(pending()), Instant::now().into_std());
+        pace.pause_until(Box::pin(pending()));
         caught_up(&mut pace, Awaits::NoAcks).await;
         assert!(!pace.is_behind() && pace.is_rationed());
-        pace.pause_until(Box::pin(std::future::ready(())), Instant::now().into_std());
+        pace.pause_until(Box::pin(std::future::ready(())));
         caught_up(&mut pace, Awaits::NoAcks).await;
         assert!(!pace.is_rationed());
         assert_eq!(pace.pacing(), Pacing::Paced);

@@ -56,7 +56,8 @@ pub(super) struct Pace {
 
 /// Consumers of its queues are behind.
 struct Pause {
-    began: Instant,
+    /// When it was first waited for.
+    began: Option<Instant>,
     served: BoxFuture<'static, ()>,
 }
 
@@ -82,7 +83,7 @@ pub(super) struct Pushed {
 
 impl Pace {
     /// Looks how far the disk has come, after something was pushed, and whether consumers are served.
-    pub(super) fn check(&mut self, broker: &Broker, pushed: Pushed, now: Instant) {
+    pub(super) fn check(&mut self, broker: &Broker, pushed: Pushed) {
         self.messages += pushed.messages;
         self.bytes += pushed.bytes;
         let much = self.messages > UNPAUSED_MESSAGES || self.bytes > UNPAUSED_BYTES;
@@ -98,13 +99,12 @@ impl Pace {
             self.disk = Some(operations::written(broker, written));
         }
         if !pauses.is_empty() {
-            self.pause_until(operations::even(pauses), now);
+            self.pause_until(operations::even(pauses));
         }
     }
 
-    /// Pauses until consumers are served, from now on.
-    pub(super) fn pause_until(&mut self, served: BoxFuture<'static, ()>, now: Instant) {
-        self.pause = Some(Pause { began: now, served });
+    pub(super) fn pause_until(&mut self, served: BoxFuture<'static, ()>) {
+        self.pause = Some(Pause { began: None, served });
     }
 
     /// How long the connection may read on before others have their turn.
@@ -135,12 +135,18 @@ impl Pace {
     }
 
     /// What a pause waits for, if there is one, and when it ends though that has not come.
-    pub(super) fn pause(&mut self, awaits: Awaits) -> Option<(&mut BoxFuture<'static, ()>, Instant)> {
+    pub(super) fn pause(
+        &mut self,
+        awaits: Awaits,
+        now: Instant,
+    ) -> Option<(&mut BoxFuture<'static, ()>, Instant)> {
         let most = match awaits {
             Awaits::Acks => PAUSE_AWAITING_ACKS,
             Awaits::NoAcks => PAUSE_MAX,
         };
-        self.pause.as_mut().map(|pause| (&mut pause.served, pause.began + most))
+        let pause = self.pause.as_mut()?;
+        let began = *pause.began.get_or_insert(now);
+        Some((&mut pause.served, began + most))
     }
 
     /// A pause is over: `in_time` if consumers have been served.

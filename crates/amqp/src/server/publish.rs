@@ -271,7 +271,7 @@ impl Session {
         if flushed.pushed.messages >= HANDOVER_MESSAGES {
             self.hands_over = true;
         }
-        self.pace.check(&self.shared.broker, flushed.pushed, self.now);
+        self.pace.check(&self.shared.broker, flushed.pushed);
         Some(flushed.written)
     }
 }

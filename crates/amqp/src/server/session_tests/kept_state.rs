@@ -1,4 +1,4 @@
-//! How a session works through frames, without a socket.
+//! What a session holds and gives back, without frames.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,19 +9,19 @@ use nexo_broker::{
 use nexo_log::disk::FaultyDisk;
 use nexo_types::{Millis, QueueName};
 
-use super::arguments::QueueKind;
-use super::channel::Channel;
-use super::channel::Mode;
-use super::leaving::RETURNED_HERE_MAX;
-use super::operations::outcome;
-use super::session::{Abilities, ChannelState, Limits, Session};
-use super::settle::BySource;
-use super::settle::LaterSettle;
-use super::shared::ServerState;
-use super::source::Source;
-use super::transactions::Transaction;
-use super::transactions::Unfinished;
-use super::unacked::Held;
+use super::super::arguments::QueueKind;
+use super::super::channel::Channel;
+use super::super::channel::Mode;
+use super::super::leaving::RETURNED_HERE_MAX;
+use super::super::operations::outcome;
+use super::super::session::{Abilities, ChannelState, Limits, Session};
+use super::super::settle::BySource;
+use super::super::settle::LaterSettle;
+use super::super::shared::ServerState;
+use super::super::source::Source;
+use super::super::transactions::Transaction;
+use super::super::transactions::Unfinished;
+use super::super::unacked::Held;
 use crate::codec::{AmqpMethod, FrameMax, Frames, Method};
 
 const FRAME_MAX: FrameMax = FrameMax::new(131_072).unwrap();
