@@ -148,6 +148,7 @@ impl Connection {
     async fn serve(&mut self) {
         let mut stopping = false;
         loop {
+            self.hand_over();
             let time = Instant::now();
             self.session.write_waiting(time.into_std());
             self.session.close_if_log_failed();
@@ -274,8 +275,15 @@ impl Connection {
             Stop::NoMore => self.session.begin_direct(&mut self.input),
             Stop::Busy => None,
         };
+        self.hand_over();
+    }
+
+    /// Lets another thread of the runtime have the consumers that were just woken, if they were many. The runtime keeps the
+    /// task that was woken last for the thread that woke it, which goes on with this connection for a while; a task woken
+    /// after it takes that place, and this one has nothing to do.
+    fn hand_over(&mut self) {
         if std::mem::take(&mut self.session.hands_over) {
-            hand_over();
+            drop(tokio::spawn(std::future::ready(())));
         }
     }
 
@@ -286,11 +294,4 @@ impl Connection {
         self.release_buffers();
         self.session.tick(time.into_std())
     }
-}
-
-/// Lets another thread of the runtime have the consumers that were just woken. The runtime keeps the task that was woken
-/// last for the thread that woke it, which goes on with this connection for a while; a task woken after it takes that
-/// place, and this one has nothing to do.
-fn hand_over() {
-    drop(tokio::spawn(std::future::ready(())));
 }
