@@ -245,3 +245,59 @@ fn one_message_is_got_when_it_has_been_read() {
     rig.say(1, &queue::Purge { ticket: 0, queue: short("q"), nowait: false });
     assert_eq!(rig.told_within(1), ["1 queue.purge-ok"]);
 }
+
+#[test]
+fn what_a_client_that_has_gone_held_comes_back_though_its_publishes_wait() {
+    let mut rig = Rig::new().open(&[1]);
+    rig.say(1, &declare("q"));
+    rig.say(1, &declare_transient("memory"));
+    rig.say(1, &consume("memory"));
+    rig.push("memory", "held");
+    rig.told_within(5);
+    rig.fill_log();
+    rig.publish(1, "q", PERSISTENT, "x");
+    rig.end();
+    rig.run_until(|rig| !rig.session.has_steps());
+    assert_eq!(rig.queue("memory").unwrap().counts(), (1, 0));
+    assert_eq!(rig.queue("q").unwrap().counts().0, 0, "the disk is behind");
+    rig.session.flush_whole();
+    assert!(rig.session.must_finish());
+    rig.gate.open_gate();
+    rig.run_until(|rig| !rig.session.must_finish());
+    assert_eq!(rig.queue("q").unwrap().counts().0, 1, "what was read counts");
+}
+
+#[test]
+fn a_purge_is_answered_when_it_is_safe_and_everything_else_goes_on() {
+    let mut rig = Rig::new().open(&[1, 2]);
+    rig.say(1, &declare("q"));
+    rig.publish(1, "q", PERSISTENT, "x");
+    rig.say(2, &declare_transient("memory"));
+    rig.say(2, &consume("memory"));
+    rig.told_within(3);
+    rig.gate.hold_syncs();
+    rig.say(1, &queue::Purge { ticket: 0, queue: short("q"), nowait: false });
+    rig.say(1, &qos(1, false));
+    rig.run_until(|rig| rig.gate.syncs_held() > 0);
+    rig.push("memory", "meanwhile");
+    rig.run();
+    assert_eq!(rig.told(), ["2 basic.deliver", "2 = meanwhile"]);
+    rig.gate.open_gate();
+    assert_eq!(rig.told_within(2), ["1 queue.purge-ok", "1 basic.qos-ok"]);
+}
+
+#[test]
+fn who_cancels_is_told_when_the_queue_that_goes_with_it_is_gone() {
+    let mut rig = Rig::new().open(&[1]);
+    rig.say(1, &queue::Declare { auto_delete: true, ..declare("q") });
+    rig.say(1, &basic::Consume { no_ack: true, ..consume("q") });
+    rig.told_within(2);
+    rig.push("q", "unread");
+    rig.fill_log();
+    rig.say(1, &basic::Cancel { consumer_tag: short("q"), nowait: false });
+    rig.run();
+    assert_eq!(rig.told(), ["1 basic.deliver", "1 = unread"], "what it was handed is not lost");
+    rig.gate.open_gate();
+    assert_eq!(rig.told_within(1), ["1 basic.cancel-ok"]);
+    assert!(rig.queue("q").is_none());
+}

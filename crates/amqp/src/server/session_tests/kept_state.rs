@@ -157,11 +157,11 @@ async fn one_who_settles_very_many_at_once_keeps_no_thread() {
     let broker = Broker::open_on(Arc::new(FaultyDisk::new()), BrokerOptions::new("memory")).unwrap();
     let (queue, held) = with_one_held(&broker).await;
     let said = [
-        (frame(&basic::Recover { requeue: true }), 0),
-        (frame(&basic::Nack { delivery_tag: 0, multiple: true, requeue: true }), 0),
-        (frame(&basic::Ack { delivery_tag: 100_000, multiple: true }), 1),
+        (frame(&basic::Recover { requeue: true }), 0, &["basic.recover-ok"][..]),
+        (frame(&basic::Nack { delivery_tag: 0, multiple: true, requeue: true }), 0, &[]),
+        (frame(&basic::Ack { delivery_tag: 100_000, multiple: true }), 1, &[]),
     ];
-    for (said, left) in said {
+    for (said, left, answers) in said {
         let mut session = session(&broker);
         let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp));
         for tag in 1..=100_001 {
@@ -171,7 +171,9 @@ async fn one_who_settles_very_many_at_once_keeps_no_thread() {
         // It runs only if the session lets go of this thread.
         let other = tokio::spawn(async {});
         session.take_frames(&said, Instant::now());
+        assert!(!session.takes_frames() && told(&mut session).is_empty(), "nothing overtakes it");
         session.wait_out().await;
+        assert_eq!(told(&mut session), answers);
         session.take_frames(&[], Instant::now());
         assert!(other.is_finished());
         assert_eq!((session.channel(1).unwrap().unacked.len(), session.acks.len()), (left, 0));

@@ -252,6 +252,12 @@ impl Rig {
         self.session.shut_down(self.now);
     }
 
+    /// The client is gone.
+    pub(super) fn end(&mut self) {
+        let _entered = self.runtime.enter();
+        self.session.end();
+    }
+
     pub(super) fn queue(&self, name: &str) -> Option<QueueHandle> {
         self.broker.queue(&QueueName::new(name).unwrap())
     }
