@@ -31,6 +31,10 @@ use crate::headers::native_table;
 /// limit that `basic.qos` can set.
 const UNACKED_FREE: usize = u16::MAX as usize;
 
+/// How often is looked for consumers that were told to stop, if another thread is just waking one: that takes it a few
+/// instructions, but it may not have the processor.
+const STOP_ATTEMPTS: u32 = 100_000;
+
 impl Session {
     /// Takes in what a subscription brought, and has it wait for more.
     pub(super) fn take_arrival(&mut self, arrival: Arrival) {
@@ -54,10 +58,14 @@ impl Session {
     /// acknowledgements, which may hold what has left its queue.
     pub(super) fn stop_consumers(&mut self, mut ids: HashSet<u64>) -> Vec<(Arc<Source>, Subscription)> {
         let mut unacknowledged = Vec::new();
-        // Those that were told to stop do not wait for anything.
-        while !ids.is_empty()
-            && let Some(arrival) = self.consumers.next_ready()
-        {
+        let mut attempts_left = STOP_ATTEMPTS;
+        while !ids.is_empty() && attempts_left > 0 {
+            // Those that were told to stop do not wait for anything, but another thread may be about to wake one.
+            let Some(arrival) = self.consumers.next_ready() else {
+                attempts_left -= 1;
+                std::thread::yield_now();
+                continue;
+            };
             // One that is gone does not come to be stopped.
             if matches!(arrival.news, News::Stopped | News::Gone) {
                 ids.remove(&arrival.source.id);
@@ -94,13 +102,8 @@ impl Session {
                 continue;
             };
             let before = channel.unacked.len();
-            let room = self.out.deliveries_max();
-            write_some(
-                channel,
-                &mut batch,
-                &mut self.out,
-                WriteTerms { frame_max: self.limits.frame_max, room, now },
-            );
+            let terms = WriteTerms { frame_max: self.limits.frame_max, room: self.out.deliveries_max(), now };
+            write_some(channel, &mut batch, &mut self.out, terms);
             spare = spare.saturating_sub(channel.unacked.len() - before);
             if let Some(consumer) = channel.consumers.get_mut(&batch.source.id) {
                 self.withholds |= withhold(consumer, &mut spare);
