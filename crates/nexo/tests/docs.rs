@@ -29,8 +29,11 @@ const ELSEWHERE: [(&str, &str); 4] = [
 ];
 
 /// How blocks begin that hold no commands, and what they are.
-const NO_COMMANDS: [(&str, &str); 2] =
-    [("0        header block", "the layout of a file"), ("Resurrected: ", "what a torture prints")];
+const NO_COMMANDS: [(&str, &str); 3] = [
+    ("0        header block", "the layout of a file"),
+    ("Resurrected: ", "what a torture prints"),
+    ("push ─┬─", "the life of a message"),
+];
 
 /// What stands before a command in the shell that runs it: `nexo` with what differs from a reader's terminal.
 const SHIM: &str = r#"#!/bin/sh
