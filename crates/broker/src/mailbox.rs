@@ -133,10 +133,11 @@ impl Mailbox {
             batch.whole = true;
             (before, charged(&batch.messages))
         });
-        drop(inner);
+        // Before the consumer can take them: it must not pass on more than they count for.
         if let (Some((before, now)), Some(allowance)) = (found, &self.allowance) {
             allowance.recharge(before, now);
         }
+        drop(inner);
         self.wake.notify_one();
         found.is_some()
     }
@@ -275,5 +276,66 @@ impl Deliveries {
             (None, None) => return messages.for_each(drop),
         };
         self.batches[place].1.extend(messages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use bytes::Bytes;
+    use nexo_core::queue::Outgoing;
+    use nexo_log::disk::MemoryDisk;
+    use nexo_log::{Log, LogOptions};
+    use nexo_types::{Offset, Position, Timestamp};
+
+    use super::*;
+    use crate::journal::LocalJournal;
+
+    /// Enough that the two threads meet.
+    const ROUNDS: u64 = 200_000;
+
+    fn unread(offset: u64) -> Handed {
+        Handed {
+            offset: Offset(offset),
+            attempts: 1,
+            enqueued_at: Timestamp(0),
+            until: None,
+            granted_at: Timestamp(0),
+            at: Position::default(),
+            charged: 1,
+            payload: None,
+        }
+    }
+
+    /// The consumer may be on another thread, and quick. (What it passes on is checked where it is counted.)
+    #[test]
+    fn what_was_read_counts_in_full_before_the_consumer_can_pass_it_on() {
+        let log = Log::open(Arc::new(MemoryDisk::new()), LogOptions::default()).unwrap().0;
+        let journal = LocalJournal::new(log);
+        let outgoing = Arc::new(Outgoing::new(1 << 30));
+        let allowance = Arc::new(Allowance::new(1 << 30, Arc::clone(&outgoing)));
+        let mailbox =
+            Mailbox::new(ConsumerId(1), SettleMode::Manual, Arc::default(), Some(Arc::clone(&allowance)));
+        let passed_on = thread::scope(|scope| {
+            let consumer = scope.spawn(|| {
+                let mut passed_on = 0;
+                while passed_on < ROUNDS {
+                    let taken = mailbox.take(&journal);
+                    mailbox.passed_on(charged(&taken));
+                    passed_on += taken.len() as u64;
+                }
+                passed_on
+            });
+            for offset in (0..ROUNDS).take_while(|_| !consumer.is_finished()) {
+                allowance.take(1);
+                let (number, mut read) = mailbox.put(vec![unread(offset)], Written::NOTHING).unwrap();
+                read[0].complete(Bytes::from_static(&[0; 1000]));
+                assert!(mailbox.fill(number, read));
+            }
+            consumer.join().unwrap()
+        });
+        assert_eq!((passed_on, outgoing.bytes()), (ROUNDS, 0), "nothing is counted for ever");
     }
 }
