@@ -116,11 +116,18 @@ impl Shared {
         let advancing = state.queue.advance_time(now, BATCH);
         let due = state.queue.decide_due(now, BATCH);
         let mut more = due.more || advancing;
-        self.commit_due(state, due, aftermath)?;
+        let unwritten = match self.commit_due(state, due, aftermath) {
+            // Consumers must go on: only what they acknowledge makes room. Nobody gets what has expired.
+            Err(error @ ProposeError::Full { .. }) => Some(error),
+            other => other.map(|()| None)?,
+        };
         if self.stopping.load(Ordering::Relaxed) || advancing {
             return Ok(more);
         }
         let Some(dispatch) = state.queue.decide_dispatch(now, BATCH) else {
+            if let Some(error) = unwritten {
+                return Err(error);
+            }
             // What nobody took although it was only for those who wait.
             let gone = state.queue.decide_ttl_zero(now);
             self.commit_due(state, gone, aftermath)?;

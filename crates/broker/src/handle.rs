@@ -409,7 +409,7 @@ impl QueueHandle {
         durability: Durability,
         confirm: Confirm,
     ) -> Result<PushedBundle, (ProposeError, Untaken)> {
-        let mut messages = packed.messages().expect("a packed holds readable messages");
+        let mut messages = packed.messages().expect("a packed batch holds readable messages");
         for message in &mut messages {
             message.durability = durability;
         }

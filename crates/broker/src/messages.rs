@@ -23,7 +23,7 @@ use crate::flow::{Evenness, Pacing};
 use crate::journal::{ProposeError, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::receipt::Receipt;
-use crate::request::{PopRequest, Pushed, Redrive, Redriven, SubscribeRequest};
+use crate::request::{PopRequest, Pushed, Redrive, Redriven, Settle, SubscribeRequest};
 use crate::shared::Shared;
 use crate::subscription::{Kind, Subscription};
 use crate::workers::Work;
@@ -608,6 +608,10 @@ impl Shared {
             let committed = self.commit(state, &plan.records, Urgency::Lazy, Claim::Reserved, Patience::Wait);
             if let Err(error) = committed {
                 tracing::warn!(queue = %cell.name, %error, "messages of ended connections cannot be returned now");
+                // Nobody else brings them back: they have no lease that could end.
+                let held = state.queue.held_by_sessions();
+                state.unsettled.keep(&held, Settle::Requeue, None);
+                self.maintenance.note_stuck(cell);
             }
             // Those too that had died before.
             state.queue.deaths()

@@ -169,7 +169,10 @@ impl PackedBatch {
 
     /// Adds a message for which there is room.
     pub fn push(&mut self, message: &Draft<'_>) {
-        debug_assert!(self.has_room(message), "a packed is of one durability and no larger than a batch");
+        debug_assert!(
+            self.has_room(message),
+            "a packed batch is of one durability and no larger than a batch"
+        );
         let len = message.encoded_len(message.ttl);
         self.out.reserve(varint::BYTES_MAX + len);
         self.out.u64(len as u64);
@@ -384,6 +387,6 @@ mod tests {
         let described = NewMessage { address: vec![0; BATCH_BYTES_MAX].into(), ..NewMessage::new("x") };
         assert!(!packed.has_room(&described.as_draft()), "properties take room as well");
         packed = PackedBatch::new(Durability::Durable, 0, 0);
-        assert!(packed.has_room(&large.as_draft()), "any message fits into a packed of its own");
+        assert!(packed.has_room(&large.as_draft()), "any message fits into a packed batch of its own");
     }
 }

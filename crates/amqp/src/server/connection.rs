@@ -77,9 +77,11 @@ pub(super) async fn run(
     connection.take_input();
     connection.serve().await;
     let Connection { session, stop, .. } = &mut connection;
-    tokio::select! {
-        () = finish(session) => {}
-        () = stop.cancelled() => {}
+    if session.is_committing() {
+        tokio::select! {
+            () = finish(session) => {}
+            () = stop.cancelled() => {}
+        }
     }
     session.end();
     finish(session).await;
@@ -151,6 +153,8 @@ impl Connection {
             self.hand_over();
             let time = Instant::now();
             self.session.write_waiting(time.into_std());
+            // What they wait for may have come by any way.
+            self.session.run_steps();
             self.session.close_if_log_failed();
             if self.session.phase == ConnectionPhase::Closed && self.session.out.is_empty() {
                 return;

@@ -251,6 +251,8 @@ impl Session {
             let held = u32::try_from(of_consumer.count()).unwrap_or(u32::MAX);
             consumer.window = Window::new(consumer.source.queue.mean_bytes());
             consumer.withheld = 0;
+            // The one before may have been told to stop and not have heard of it.
+            consumer.stop = Arc::default();
             let (source, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
             match subscribe(consumer, Some(Arc::clone(&limit)), held, Arc::clone(&self.socket)) {
                 Ok(subscription) => self.consumers.push(source, subscription, stop),

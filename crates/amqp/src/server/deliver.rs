@@ -59,7 +59,7 @@ impl Session {
     pub(super) fn stop_consumers(&mut self, mut ids: HashSet<u64>) -> Vec<(Arc<Source>, Subscription)> {
         let mut unacknowledged = Vec::new();
         let mut attempts_left = STOP_ATTEMPTS;
-        while !ids.is_empty() && attempts_left > 0 {
+        while !ids.is_empty() && !self.consumers.is_empty() && attempts_left > 0 {
             // Those that were told to stop do not wait for anything, but another thread may be about to wake one.
             let Some(arrival) = self.consumers.next_ready() else {
                 attempts_left -= 1;

@@ -128,7 +128,9 @@ impl Session {
 
     /// Gives back everything that the connection holds: its client is gone.
     pub(super) fn end(&mut self) {
-        self.steps.clear();
+        // What was said about messages counts; whatever else was begun does not matter to anybody now.
+        self.steps.retain(|step| matches!(step, Step::Settle { .. }));
+        self.safe = None;
         self.steps.push_back(Step::LeaveConnection);
         self.run_steps();
     }
@@ -168,7 +170,12 @@ impl Session {
     /// Whether something was begun that must come to its end though the client has gone: a step, or a commit that waits for
     /// the disk, of which a half would be worse than either. One that finds the disk full does not.
     pub(super) fn must_finish(&self) -> bool {
-        self.has_steps() || (self.unfinished.is_some() && self.held_up.is_some())
+        self.has_steps() || self.is_committing()
+    }
+
+    /// Whether a commit has begun and waits for the disk.
+    pub(super) fn is_committing(&self) -> bool {
+        self.unfinished.is_some() && self.held_up.is_some()
     }
 
     /// Ends the connection if what its client said about messages, or declared, can never be written down: it must know.

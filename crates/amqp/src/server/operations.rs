@@ -245,9 +245,14 @@ impl Subscriptions {
         self.waiting.next().await
     }
 
-    /// What one of them has brought by now, if any has. One that was told to stop is among them.
+    /// What one of them has brought by now, if any has. One that was told to stop is among them, also when the task has used
+    /// up its turn: nobody else is held up by this.
     pub(super) fn next_ready(&mut self) -> Option<Arrival> {
-        self.waiting.next().now_or_never().flatten()
+        tokio::task::unconstrained(self.waiting.next()).now_or_never().flatten()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
     }
 }
 

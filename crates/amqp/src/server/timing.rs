@@ -108,6 +108,8 @@ impl Session {
         if self.shortest_timeout.is_some() {
             self.enforce_timeouts();
         }
+        // Answers that steps wait for may have been given by this.
+        self.run_steps();
         self.beat()
     }
 

@@ -287,7 +287,7 @@ async fn goings(broker: &Broker, round: &str) {
     push(broker, &in_round(round, "renewed"), "after").await;
     let transient =
         Declaration { config: QueueConfig::default(), durability: Durability::Transient, owner: None };
-    let (handle, _) = broker.declare_queue(&in_round(round, "ttl_zero"), transient).await.unwrap();
+    let (handle, _) = broker.declare_queue(&in_round(round, "fleeting"), transient).await.unwrap();
     handle.push(&NewMessage::new("goes with its queue")).unwrap();
 }
 
@@ -370,9 +370,9 @@ async fn exchanges(broker: &Broker, round: &str) {
         Binding::new(exchange(&format!("{round} direct")), plain(), Bytes::from_static(b"gone"), vec![]);
     broker.bind(unbound.clone()).await.unwrap();
     broker.unbind(&unbound).await.unwrap();
-    let ttl_zero = exchange(&format!("{round} ttl_zero"));
+    let fleeting = exchange(&format!("{round} fleeting"));
     broker
-        .declare_exchange(&ttl_zero, ExchangeSpec { durability: Durability::Transient, ..direct })
+        .declare_exchange(&fleeting, ExchangeSpec { durability: Durability::Transient, ..direct })
         .await
         .unwrap();
 }

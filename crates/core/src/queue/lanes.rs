@@ -378,6 +378,14 @@ impl Lanes {
                 }
                 // This may split it by segment, and join the first part with what is before it.
                 let out = lane.page_out(at);
+                if out.count == 0
+                    && let Stretch::Resident(resident) = &mut lane.stretches[at]
+                {
+                    // It stays, but not all of its room must.
+                    let room = resident.trim();
+                    self.entry_room -= room;
+                    freed += (room * size_of::<MessageEntry>()) as u64;
+                }
                 freed += out.freed_bytes();
                 self.note_paged_out(out);
             }

@@ -168,9 +168,15 @@ impl Queue {
     /// Decides that all messages which belong to connections come back: after a restart there are none.
     #[must_use]
     pub fn decide_session_end(&self, now: Timestamp) -> ReturnPlan {
-        let held = self.leased.iter().filter(|lease| lease.until().is_none());
-        let held = held.map(|lease| lease.entry.offset).collect();
+        let held = self.held_by_sessions().into_iter().map(|(offset, _)| offset).collect();
         self.plan_return(now, held, ReturnCause::SessionEnd)
+    }
+
+    /// Messages that belong to connections, with the attempt of each.
+    #[must_use]
+    pub fn held_by_sessions(&self) -> Vec<(Offset, u32)> {
+        let held = self.leased.iter().filter(|lease| lease.until().is_none());
+        held.map(|lease| (lease.entry.offset, lease.entry.attempts)).collect()
     }
 
     pub(super) fn plan_return(&self, now: Timestamp, held: Vec<Offset>, cause: ReturnCause) -> ReturnPlan {
@@ -250,9 +256,12 @@ impl Queue {
     /// Decides that a message which is about to be moved leaves the queue.
     #[must_use]
     pub fn decide_dead_letter(&self, now: Timestamp, offset: Offset, why: Leave) -> Option<Record> {
-        let is_leased = self.leased.get(offset).is_some_and(|lease| lease.dying.is_some());
-        let is_dying = is_leased || self.dying.contains_key(&offset);
-        is_dying.then(|| self.leave_records(vec![offset], why, now).pop()).flatten()
+        if let Some((entry, _)) = self.dying.get(&offset) {
+            // As a ready message leaves: so it does in a replay that could not read that it died.
+            return Some(Record::Drop { picks: into_picks(vec![(entry.priority, offset)]), why, at: now });
+        }
+        let lease = self.leased.get(offset).filter(|lease| lease.dying.is_some());
+        lease.and_then(|_| self.leave_records(vec![offset], why, now).pop())
     }
 
     /// All messages that are about to be moved: what is left to do after a move has failed.

@@ -44,9 +44,7 @@ impl Service {
             let max = limits.message_bytes;
             return Err(Fault::new(
                 FaultCode::BatchRequestTooLong,
-                format!(
-                    "BatchReply requests cannot be longer than {max} bytes. You have sent {bytes} bytes."
-                ),
+                format!("Batch requests cannot be longer than {max} bytes. You have sent {bytes} bytes."),
             ));
         }
         let trace = context.trace.as_deref();
