@@ -43,7 +43,7 @@ pub struct QueueHandle {
 
 /// What came of pushing a packed batch.
 #[derive(Debug)]
-pub struct PushedBundle {
+pub struct PackedPushed {
     /// What to wait for before anybody is told.
     pub written: Written,
     /// Messages that were not taken.
@@ -286,7 +286,7 @@ impl QueueHandle {
     ///
     /// # Errors
     /// If it was not taken: the queue is gone, or the log takes no more.
-    pub fn push(&self, message: &NewMessage) -> Result<PushedBundle, QueueError> {
+    pub fn push(&self, message: &NewMessage) -> Result<PackedPushed, QueueError> {
         let draft = message.as_draft();
         let mut packed = PackedBatch::new(draft.durability, 0, 1);
         packed.push(&draft);
@@ -301,7 +301,7 @@ impl QueueHandle {
         &self,
         packed: &mut Option<PackedBatch>,
         pacing: Pacing,
-    ) -> Result<PushedBundle, QueueError> {
+    ) -> Result<PackedPushed, QueueError> {
         let count = packed.as_ref().map_or(0, PackedBatch::len);
         let pushed = self.push_uncounted(packed, pacing);
         let refused = match &pushed {
@@ -318,10 +318,10 @@ impl QueueHandle {
         &self,
         packed: &mut Option<PackedBatch>,
         pacing: Pacing,
-    ) -> Result<PushedBundle, QueueError> {
+    ) -> Result<PackedPushed, QueueError> {
         self.shared.refuse_pushes()?;
         let Some(taken) = packed.take() else {
-            return Ok(PushedBundle {
+            return Ok(PackedPushed {
                 written: Written::NOTHING,
                 refused: Vec::new(),
                 evenness: Evenness::Even,
@@ -349,7 +349,7 @@ impl QueueHandle {
                     None => self.push_one_by_one(state, now, taken, durability, confirm)?,
                 };
                 let taken = count - pushed.refused.len() as u64;
-                Ok(PushedBundle { evenness: state.pushed(was_ahead, around, taken, pacing), ..pushed })
+                Ok(PackedPushed { evenness: state.pushed(was_ahead, around, taken, pacing), ..pushed })
             })
         })?;
         pushed.map_err(|(error, untaken): (ProposeError, Untaken)| {
@@ -370,7 +370,7 @@ impl QueueHandle {
         packed: PackedBatch,
         plan: PackedPlan,
         confirm: Confirm,
-    ) -> Result<PushedBundle, (ProposeError, Untaken)> {
+    ) -> Result<PackedPushed, (ProposeError, Untaken)> {
         if let Some(reserve) = plan.reserve
             && let Err(error) =
                 self.shared.commit(state, &[reserve], Urgency::Lazy, Claim::Normal, Patience::Refuse)
@@ -381,7 +381,7 @@ impl QueueHandle {
         let record = Record::Messages(packed.seal(plan.first, now));
         if durability == Durability::Transient {
             self.shared.apply_unwritten(state, &record);
-            return Ok(PushedBundle {
+            return Ok(PackedPushed {
                 written: Written::NOTHING,
                 refused: Vec::new(),
                 evenness: Evenness::Even,
@@ -392,7 +392,7 @@ impl QueueHandle {
         match self.shared.commit(state, records, urgency, Claim::Normal, Patience::Refuse) {
             Ok((written, _)) => {
                 state.last_change = state.last_change.and(written);
-                Ok(PushedBundle { written, refused: Vec::new(), evenness: Evenness::Even })
+                Ok(PackedPushed { written, refused: Vec::new(), evenness: Evenness::Even })
             }
             Err(error) => match record {
                 Record::Messages(batch) => Err((error, Untaken::Sealed(Box::new(batch), durability))),
@@ -408,7 +408,7 @@ impl QueueHandle {
         packed: PackedBatch,
         durability: Durability,
         confirm: Confirm,
-    ) -> Result<PushedBundle, (ProposeError, Untaken)> {
+    ) -> Result<PackedPushed, (ProposeError, Untaken)> {
         let mut messages = packed.messages().expect("a packed batch holds readable messages");
         for message in &mut messages {
             message.durability = durability;
@@ -420,7 +420,7 @@ impl QueueHandle {
         let refused = outcomes.into_iter().enumerate().filter_map(|(at, outcome)| {
             Some(Refused { at, message: messages[at].clone(), error: outcome.err()? })
         });
-        Ok(PushedBundle { written, refused: refused.collect(), evenness: Evenness::Even })
+        Ok(PackedPushed { written, refused: refused.collect(), evenness: Evenness::Even })
     }
 
     /// Adds a consumer that stays until the subscription is dropped. What it holds then stays with its connection, which

@@ -89,7 +89,7 @@ pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
 };
 pub use flow::{Evenness, Pacing};
-pub use handle::{PushedBundle, QueueHandle, Refused, Settling};
+pub use handle::{PackedPushed, QueueHandle, Refused, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
 pub use journal::Written;

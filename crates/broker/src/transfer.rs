@@ -28,7 +28,7 @@ const MOVE_BATCH: usize = 256;
 const MOVE_BYTES: usize = 1024 * 1024;
 
 /// Messages of one queue that are moved before it is another queue's turn.
-const BURIAL_SLICE: usize = 1024;
+const DEAD_LETTER_SLICE: usize = 1024;
 
 /// A message on its way: what it will be there, and the record by which it leaves here.
 struct Moving {
@@ -63,7 +63,7 @@ impl Shared {
     /// Moves some of what has died in a queue; the rest when other queues have had their turn.
     pub(crate) fn dead_letter_slice(self: &Arc<Self>, cell: &Arc<QueueCell>) {
         // What could not be moved is told, and tried again.
-        let _ = self.dead_letter_next(cell, BURIAL_SLICE);
+        let _ = self.dead_letter_next(cell, DEAD_LETTER_SLICE);
         if !cell.state.lock().pending_deaths.0.is_empty() {
             let (shared, cell) = (Arc::clone(self), Arc::clone(cell));
             self.workers.spawn(Work::Move, move || shared.dead_letter_slice(&cell));

@@ -43,7 +43,7 @@ pub(crate) struct Traits {
     /// How long a client may hold a message, if the queue says so; zero for any time.
     pub(super) consumer_timeout: Option<Duration>,
     /// Whether messages that the full queue refuses are dead letters.
-    pub(super) buries_refused: bool,
+    pub(super) dead_letters_refused: bool,
 }
 
 impl Traits {
@@ -57,7 +57,7 @@ impl Traits {
             kind,
             priority_max: integer("x-max-priority").and_then(|max| u8::try_from(max).ok()).unwrap_or(0),
             consumer_timeout: timeout.map(Duration::from_millis),
-            buries_refused: kind == QueueKind::Classic
+            dead_letters_refused: kind == QueueKind::Classic
                 && arguments.get("x-overflow").and_then(|how| how.as_bytes()) == Some(b"reject-publish-dlx"),
         }
     }

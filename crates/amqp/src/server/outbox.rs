@@ -91,7 +91,7 @@ impl QueueBatch {
                     late.push((publisher, message));
                     continue;
                 }
-                PushError::Full { .. } if self.target.traits.buries_refused => {
+                PushError::Full { .. } if self.target.traits.dead_letters_refused => {
                     dead.push((Arc::clone(&self.target), message));
                 }
                 PushError::Full { .. } | PushError::BodyTooLarge { .. } | PushError::TimeTooLong { .. } => {}
