@@ -1,11 +1,12 @@
 //! Turns `proto/nexo/v1/*.proto` into Rust, with a compiler that is a crate: building needs no `protoc`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 const FILES: [&str; 3] = ["nexo/v1/messages.proto", "nexo/v1/queues.proto", "nexo/v1/stats.proto"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
+    // Asked for when it runs: a target folder may be shared by several checkouts.
+    let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     for file in FILES {
         println!("cargo:rerun-if-changed={}", root.join(file).display());
     }

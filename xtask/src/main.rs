@@ -44,6 +44,10 @@ Usage: cargo xtask COMMAND
   bench rivals   measures Nexo beside RabbitMQ and NATS, in turn, and writes docs/benchmarks.md
                  (--reps N, --seconds S; --backlog: only a hundred million waiting messages, Nexo alone;
                  --quick: one short repetition, and writes nothing)
+  bench compare PATH
+                 measures another Nexo and this one, in turn, at all that rivals and sqs measure of it and at declares;
+                 fails if a line is worse by more than its spread (--with PATH: that one in place of this, without
+                 building; --reps N, --seconds S; --only WORDS: lines that contain them)
   bench abuse    what Nexo must bear, a fresh broker for each, with its memory and what a client beside it
                  waits for; fails if a goal is missed; writes docs/benchmarks.md (--only NAME,.. and --quick, a fiftieth, write nothing;
                  --binary PATH: another broker; --load PATH: another load, without building)
@@ -68,6 +72,9 @@ fn main() -> ExitCode {
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
         ["bench", "sqs", rest @ ..] => bench_sqs::Options::parse(rest).and_then(bench_sqs::sqs),
+        ["bench", "compare", rest @ ..] => {
+            rivals::compare::Options::parse(rest).and_then(|options| rivals::compare::compare(&options))
+        }
         ["bench", "rivals", rest @ ..] => rivals::Options::parse(rest).and_then(rivals::rivals),
         ["bench", "abuse", rest @ ..] => {
             abuse::Options::parse(rest).and_then(|options| abuse::abuse(&options))

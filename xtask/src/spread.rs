@@ -20,6 +20,18 @@ impl Spread {
         }
     }
 
+    /// Whether this is worse than the other by more than either varies: its median is worse than all of the other, and all
+    /// of it worse than the other's median.
+    pub(crate) fn is_worse_than(&self, other: &Self, unit: Unit) -> bool {
+        let (Some(median), Some(other_median)) = (self.median(), other.median()) else { return false };
+        let worse = |a: f64, b: f64| match unit {
+            Unit::PerSecond => a < b,
+            Unit::Micros => a > b,
+        };
+        other.0.iter().all(|figure| worse(median, *figure))
+            && self.0.iter().all(|figure| worse(*figure, other_median))
+    }
+
     /// `median (least–most)`.
     pub(crate) fn show(&self, unit: Unit) -> String {
         self.show_with(|figure| unit.show(figure))

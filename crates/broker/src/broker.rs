@@ -104,7 +104,7 @@ impl Broker {
         let intake = Intake::new(options.memory_bytes_max / INTAKE_SHARE);
         let connections = Arc::new(Connections::new(options.connections_max));
         let outgoing = Outgoing::new(options.memory_bytes_max / OUTGOING_SHARE);
-        let exchanges = Exchanges::new(restored.topology, restored.topology_snapshot);
+        let exchanges = Exchanges::new(restored.topology);
         let shared = Arc::new(Shared {
             options,
             room,

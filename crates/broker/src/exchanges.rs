@@ -1,5 +1,5 @@
-//! Exchanges and bindings of this node: the rules are `nexo_core::topology`'s; here they get a lock, the log, and a
-//! snapshot that publishing reads without one.
+//! Exchanges and bindings of this node: the rules are `nexo_core::topology`'s; `machine_cell.rs` gives them a lock and the
+//! journal; here they get routes that publishing reads without a lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,13 @@ use nexo_core::topology::{
     BindError, Binding, DeclareError, DeleteError, DeleteIf, Destination, ExchangeSpec, PassiveError, Plan,
     Routes, Topology, UnbindError,
 };
-use nexo_log::{Claim, EntryKind, EntryRef, Patience, Urgency};
-use nexo_types::{ExchangeName, Position, QueueId};
-use parking_lot::Mutex;
+use nexo_log::Urgency;
+use nexo_types::{ExchangeName, QueueId};
 
 use crate::broker::Broker;
 use crate::error::{ExchangeError, QueueError};
-use crate::journal::{Encoded, ProposeError, Proposed, Written};
-use crate::manifest::{Demand, Snapshot};
+use crate::journal::{Encoded, ProposeError, Written};
+use crate::machine_cell::{Changed, MachineCell, Replayed};
 use crate::shared::Shared;
 
 /// Records of exchanges and bindings are written under this id, which no queue has.
@@ -25,37 +24,23 @@ pub(crate) const TOPOLOGY: QueueId = QueueId(0);
 /// All exchanges and bindings.
 #[derive(Debug)]
 pub(crate) struct Exchanges {
-    state: Mutex<State>,
+    cell: MachineCell<Topology>,
     routes: ArcSwap<Routes>,
     /// Of the routes, for whoever only asks whether they have changed.
     generation: AtomicU64,
 }
 
-#[derive(Debug)]
-struct State {
-    topology: Topology,
-    /// The latest change that was written down, which may not be safe yet.
-    last_change: Written,
-    dirty: bool,
-    snapshot: Snapshot,
-}
-
-/// A change that was written down, if it had to be, and applied.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Changed {
-    /// Its frame.
-    pub(crate) at: Position,
-    /// What to wait for before anybody is told.
-    pub(crate) written: Written,
-}
-
 impl Exchanges {
     /// What was in the log, with its latest snapshot.
-    pub(crate) fn new(topology: Topology, snapshot: Snapshot) -> Self {
-        let routes = ArcSwap::new(topology.routes());
-        let generation = AtomicU64::new(topology.generation());
-        let state = State { topology, last_change: Written::NOTHING, dirty: true, snapshot };
-        Self { state: Mutex::new(state), routes, generation }
+    pub(crate) fn new(restored: Replayed<Topology>) -> Self {
+        let routes = ArcSwap::new(restored.machine.routes());
+        let generation = AtomicU64::new(restored.machine.generation());
+        Self { cell: MachineCell::new(TOPOLOGY, restored), routes, generation }
+    }
+
+    /// Their state, for checkpoints.
+    pub(crate) const fn cell(&self) -> &MachineCell<Topology> {
+        &self.cell
     }
 
     /// Where messages go, as of now.
@@ -65,28 +50,29 @@ impl Exchanges {
 
     /// Looks at exchanges and bindings.
     pub(crate) fn look<R>(&self, look: impl FnOnce(&Topology) -> R) -> R {
-        look(&self.state.lock().topology)
+        self.cell.look(|topology, _| look(topology))
     }
 
     /// Changes exchanges or bindings without writing it down.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Topology) -> R) -> R {
-        let mut state = self.state.lock();
-        let result = change(&mut state.topology);
-        self.publish(&state.topology);
-        result
+        self.cell.change(|topology| {
+            let result = change(topology);
+            self.publish(topology);
+            result
+        })
     }
 
     /// The latest change that was written down.
     pub(crate) fn last_change(&self) -> Written {
-        self.state.lock().last_change
+        self.cell.last_change()
     }
 
     /// Has these exchanges and bindings instead of those there were.
-    pub(crate) fn replace(&self, mut topology: Topology, snapshot: Snapshot) {
-        let mut state = self.state.lock();
-        topology.count_after(state.topology.generation());
-        *state = State { topology, last_change: Written::NOTHING, dirty: true, snapshot };
-        self.publish(&state.topology);
+    pub(crate) fn replace(&self, restored: Replayed<Topology>) {
+        self.cell.replace(restored, |before, topology| {
+            topology.count_after(before.generation());
+            self.publish(topology);
+        });
     }
 
     fn publish(&self, topology: &Topology) {
@@ -96,73 +82,20 @@ impl Exchanges {
 }
 
 impl Shared {
-    /// Decides, writes down and applies a change of exchanges or bindings, with records of a queue in the same frame. Where
-    /// nothing is written down, its caller waits for the latest change before it: that everything is as asked for, or could
-    /// be done, may be due to one that is not safe yet.
+    /// Decides, writes down and applies a change of exchanges or bindings, with records of a queue in the same frame: see
+    /// [`Shared::change_machine`].
     ///
     /// # Errors
-    /// If the log does not take it; then nothing has changed. It does not wait for room: it is busy.
+    /// If the log does not take it; then nothing has changed.
     pub(crate) fn change_topology<E>(
         &self,
         beside: &[Encoded],
         decide: impl FnOnce(&Topology) -> Result<Plan, E>,
         urgency: Urgency,
     ) -> Result<Result<Changed, E>, ProposeError> {
-        let mut state = self.catalog.exchanges.state.lock();
-        let plan = match decide(&state.topology) {
-            Ok(plan) => plan,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
-        let payloads: Vec<bytes::Bytes> = plan.to_write().map(|record| record.encode()).collect();
-        let mut changed = Changed { at: Position::default(), written: state.last_change };
-        if !payloads.is_empty() || !beside.is_empty() {
-            let entry = |payload| EntryRef { queue: TOPOLOGY, kind: EntryKind::Record, spans: &[], payload };
-            let own = payloads.iter().map(|payload| entry(payload));
-            let entries: Vec<EntryRef<'_>> = beside.iter().map(Encoded::as_entry).chain(own).collect();
-            let Proposed { at, written } =
-                self.journal.propose(&entries, urgency, Claim::Reserved, Patience::RefuseLast)?;
-            changed = Changed { at, written };
-            if !payloads.is_empty() {
-                state.last_change = written.with(Urgency::Synced);
-                state.dirty = true;
-            }
-        }
-        if !plan.is_empty() {
-            state.topology.apply(&plan);
-            self.catalog.exchanges.publish(&state.topology);
-        }
-        Ok(Ok(changed))
-    }
-
-    /// The latest snapshot of exchanges and bindings, which is written if they have changed, or if the one before does not
-    /// meet the demand.
-    pub(crate) fn snapshot_topology(&self, demand: Demand<'_>) -> Result<Snapshot, ProposeError> {
-        let (at, bytes, was_dirty) = {
-            let mut state = self.catalog.exchanges.state.lock();
-            if !state.dirty && state.snapshot.head_will_do(demand) {
-                return Ok(state.snapshot.clone());
-            }
-            let was_dirty = std::mem::replace(&mut state.dirty, false);
-            (self.log.next_position(), state.topology.snapshot(), was_dirty)
-        };
-        let written = self.write_parts(TOPOLOGY, &bytes);
-        let mut state = self.catalog.exchanges.state.lock();
-        match written {
-            Ok(head) => {
-                let head_copy = if was_dirty { Vec::new() } else { state.snapshot.kept_head(demand) };
-                state.snapshot = Snapshot { at, head, head_copy, ..Snapshot::default() };
-            }
-            Err(error) => {
-                state.dirty = true;
-                return Err(error);
-            }
-        }
-        Ok(state.snapshot.clone())
-    }
-
-    /// The latest snapshot of exchanges and bindings.
-    pub(crate) fn topology_snapshot(&self) -> Snapshot {
-        self.catalog.exchanges.state.lock().snapshot.clone()
+        let exchanges = &self.catalog.exchanges;
+        let decide = |topology: &Topology| decide(topology).map(|plan| plan.steps);
+        self.change_machine(&exchanges.cell, beside, decide, urgency, |topology| exchanges.publish(topology))
     }
 }
 
@@ -182,7 +115,7 @@ impl Broker {
     /// The durable exchanges and bindings.
     #[must_use]
     pub fn topology_outline(&self) -> nexo_core::topology::Outline {
-        self.shared.catalog.exchanges.state.lock().topology.outline()
+        self.shared.catalog.exchanges.look(Topology::outline)
     }
 
     /// Declares an exchange, if there is none of that name.
@@ -228,8 +161,8 @@ impl Broker {
     /// # Errors
     /// If there is none.
     pub fn check_exchange(&self, name: &ExchangeName) -> Result<Written, PassiveError> {
-        let state = self.shared.catalog.exchanges.state.lock();
-        state.topology.check(name).map(|_| state.last_change)
+        let exchanges = &self.shared.catalog.exchanges;
+        exchanges.cell.look(|topology, last_change| topology.check(name).map(|_| last_change))
     }
 
     /// Deletes an exchange with its bindings.

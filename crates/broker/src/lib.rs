@@ -46,6 +46,7 @@ mod intake;
 mod journal;
 mod late;
 mod lifecycle;
+mod machine_cell;
 mod mailbox;
 mod maintenance;
 mod manifest;

@@ -358,7 +358,7 @@ impl Shared {
         // An old snapshot in a segment that is nearly empty would keep it.
         let twice = self.journal.health() == nexo_log::LogHealth::Ok;
         let demand = Demand { given_up: &sparse, twice };
-        manifest.queues.push((TOPOLOGY, self.snapshot_topology(demand)?));
+        manifest.queues.push((TOPOLOGY, self.snapshot_machine(self.catalog.exchanges.cell(), demand)?));
         cells.sort_unstable_by_key(|cell| cell.id);
         for cell in cells {
             if let Some(snapshot) = self.snapshot_queue(&cell, demand)? {

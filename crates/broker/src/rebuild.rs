@@ -45,7 +45,7 @@ impl Shared {
             }
         };
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
-        self.catalog.exchanges.replace(restored.topology, restored.topology_snapshot);
+        self.catalog.exchanges.replace(restored.topology);
         self.catalog.replace(&cells, restored.next_queue);
         self.journal.resume();
         tracing::warn!(

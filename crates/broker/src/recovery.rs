@@ -6,18 +6,18 @@ use std::path::Path;
 
 use bytes::Bytes;
 use nexo_core::batch::BatchKind;
-use nexo_core::machine::Machine;
 use nexo_core::message::Durability;
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{ChunkId, MessageEntry, NeedsPage, Queue};
 use nexo_core::record::{Leave, Pick, Record};
-use nexo_core::topology::{Topology, TopologyRecord};
+use nexo_core::topology::Topology;
 use nexo_log::{Damage, Entry, EntryKind, Frame, Log, Recovered};
 use nexo_types::{Position, QueueId, SegmentId, Timestamp};
 
 use crate::error::OpenError;
 use crate::exchanges::TOPOLOGY;
 use crate::frame_batches::batch_of;
+use crate::machine_cell::{self, Replayed};
 use crate::manifest::{Chunk, Manifest, Snapshot, SnapshotFrame};
 use crate::missing;
 use crate::queue_cell::QueueCell;
@@ -28,8 +28,7 @@ use crate::unread::Unread;
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) cells: Vec<QueueCell>,
-    pub(crate) topology: Topology,
-    pub(crate) topology_snapshot: Snapshot,
+    pub(crate) topology: Replayed<Topology>,
     pub(crate) next_queue: u64,
     /// No record carries a later time.
     pub(crate) time: Timestamp,
@@ -161,12 +160,6 @@ fn load_checkpoint<'a>(
     Ok((rebuild, replay_from))
 }
 
-/// A machine in the state of its snapshot.
-fn machine_of<M: Machine>(head: &[u8], chunks: &[Bytes]) -> Result<M, String> {
-    let restored = M::restore(head, chunks.iter().map(|chunk| &chunk[..]));
-    restored.map_err(|error| format!("a snapshot cannot be read: {error}"))
-}
-
 /// Which chunks of a snapshot must be readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunks {
@@ -179,8 +172,7 @@ struct Rebuild<'a> {
     stored: Stored<'a>,
     log: &'a Log,
     queues: BTreeMap<QueueId, Rebuilt>,
-    topology: Topology,
-    topology_snapshot: Snapshot,
+    topology: Replayed<Topology>,
     /// Ids below this had been given out when the checkpoint was written.
     known_queues: u64,
     next_queue: u64,
@@ -205,8 +197,7 @@ impl<'a> Rebuild<'a> {
             stored,
             log: stored.log,
             queues: BTreeMap::new(),
-            topology: Topology::new(),
-            topology_snapshot: Snapshot::default(),
+            topology: Replayed::new(Topology::new()),
             known_queues: manifest.next_queue,
             next_queue: manifest.next_queue.max(1),
             time: manifest.time,
@@ -235,9 +226,7 @@ impl<'a> Rebuild<'a> {
             Err(reason) => return Err(reason),
         };
         if id == TOPOLOGY {
-            self.topology = machine_of(&head, &[])?;
-            self.topology_snapshot = readable;
-            return Ok(());
+            return self.topology.load(&head, readable);
         }
         let mut chunks: Vec<Bytes> = Vec::with_capacity(snapshot.chunks.len());
         let mut lost = 0;
@@ -255,7 +244,7 @@ impl<'a> Rebuild<'a> {
                 }
             }
         }
-        let queue: Queue = machine_of(&head, &chunks)?;
+        let queue: Queue = machine_cell::restored(&head, &chunks)?;
         let damaged_before = queue.figures(Timestamp(0)).totals.damaged;
         self.uncounted |= lost > 0;
         self.queues.insert(id, Rebuilt { queue, snapshot: readable, dirty: lost > 0, damaged_before });
@@ -339,7 +328,10 @@ impl<'a> Rebuild<'a> {
     fn apply(&mut self, frame: &Frame, entry: &Entry) -> Result<(), String> {
         let at = frame.at;
         if entry.queue == TOPOLOGY {
-            return self.apply_topology(at, entry);
+            return match entry.kind {
+                EntryKind::Record => self.topology.replay(at, &entry.payload),
+                EntryKind::Messages | EntryKind::Snapshot | EntryKind::Manifest => Ok(()),
+            };
         }
         let record = match entry.kind {
             EntryKind::Snapshot | EntryKind::Manifest => return Ok(()),
@@ -392,15 +384,6 @@ impl<'a> Rebuild<'a> {
                 self.unread.apply(self.stored, &mut rebuilt.queue, at, &record)
             }
         }
-    }
-
-    fn apply_topology(&mut self, at: Position, entry: &Entry) -> Result<(), String> {
-        if entry.kind != EntryKind::Record || at < self.topology_snapshot.at {
-            return Ok(());
-        }
-        let record = TopologyRecord::decode(&entry.payload).map_err(|error| error.to_string())?;
-        self.topology.replay(&record);
-        Ok(())
     }
 
     /// Counts messages whose pushes were in a damaged part of the log, in the figures of their queues. Gives back how
@@ -488,12 +471,12 @@ impl<'a> Rebuild<'a> {
         let damaged_messages = damaged.sum::<u64>() + unknown_damaged;
         for rebuilt in self.queues.values() {
             let (name, id) = (rebuilt.queue.name(), rebuilt.queue.id());
-            self.topology.queue_added(name, id, Durability::Durable);
+            self.topology.machine.queue_added(name, id, Durability::Durable);
         }
         // Bindings to queues whose end was written and theirs was not. They end again after every start until a
         // checkpoint knows.
-        let plan = self.topology.decide_recovered();
-        self.topology.apply(&plan);
+        let plan = self.topology.machine.decide_recovered();
+        self.topology.machine.apply(&plan);
         let cells = self.queues.into_values().map(|mut rebuilt| {
             rebuilt.queue.finish_recovery();
             let cell = QueueCell::new(rebuilt.queue);
@@ -507,7 +490,6 @@ impl<'a> Rebuild<'a> {
         Restored {
             cells: cells.collect(),
             topology: self.topology,
-            topology_snapshot: self.topology_snapshot,
             next_queue: self.next_queue,
             time: self.time,
             damaged_messages,

@@ -150,7 +150,7 @@ impl Shared {
                 *snapshots.entry(frame.at.segment).or_default() += frame.bytes;
             }
         };
-        add(&self.topology_snapshot());
+        add(&self.catalog.exchanges.cell().snapshot());
         for cell in self.catalog.all() {
             add(&cell.state.lock().snapshot);
         }

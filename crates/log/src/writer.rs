@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use nexo_types::SegmentId;
+use nexo_types::{Position, SegmentId};
 use parking_lot::MutexGuard;
 
 use crate::error::is_shortage;
@@ -21,6 +21,9 @@ const BUFFER_KEEP_BYTES: usize = 8 * 1024 * 1024;
 /// With this much written and not synced, the writer syncs though nobody waits. Whoever comes next then waits for
 /// little: a disk that keeps up 350 MB/s takes twelve milliseconds for so much.
 const UNSYNCED_BYTES_MAX: u32 = 4 * 1024 * 1024;
+/// What is synced in pieces of this size is written faster than anybody reads: the system need not keep it in memory. To find
+/// new memory for every page takes longer than to write it: the writer got from 290 to 1,090 MB/s in a virtual machine.
+const UNCACHE_BYTES_MIN: u32 = 1024 * 1024;
 /// When the disk had no room for a write, it is tried again after this.
 const STALL_RETRY: Duration = Duration::from_millis(100);
 
@@ -188,6 +191,7 @@ fn write_group(shared: &LogInner, group: &CommitGroup) -> Result<(), (&'static s
             let started = Instant::now();
             segment.file.sync_data().map_err(|error| ("sync", error))?;
             shared.metrics.synced(started.elapsed());
+            uncache(segment, shared.synced.get(), piece.end());
             let mut woken = Vec::new();
             {
                 let mut state = shared.state.lock();
@@ -279,6 +283,7 @@ fn sync(shared: &LogInner) -> io::Result<()> {
     let started = Instant::now();
     segment.file.sync_data()?;
     shared.metrics.synced(started.elapsed());
+    uncache(&segment, shared.synced.get(), written);
     let mut woken = Vec::new();
     {
         let mut state = shared.state.lock();
@@ -289,4 +294,12 @@ fn sync(shared: &LogInner) -> io::Result<()> {
         waiter.wake(Ok(()));
     }
     Ok(())
+}
+
+/// Has the system forget what was just synced, if that was much.
+fn uncache(segment: &Segment, before: Position, synced: Position) {
+    let from = if before.segment == synced.segment { before.byte } else { 0 };
+    if synced.byte.saturating_sub(from) >= UNCACHE_BYTES_MIN {
+        segment.file.uncache(u64::from(from), u64::from(synced.byte));
+    }
 }

@@ -3,6 +3,7 @@
 //! go on; then the command fails.
 
 mod broker;
+mod disk_rest;
 mod goal;
 mod page;
 mod scenario;
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use crate::bench::Size;
 use crate::load::Bench;
-use crate::run::first_line;
+use crate::run::{first_line, target};
 use broker::Broker;
 use scenario::Scenario;
 
@@ -79,6 +80,10 @@ pub(crate) fn abuse(options: &Options) -> anyhow::Result<()> {
     let mut outcomes = Vec::new();
     for scenario in &options.only {
         eprintln!("{}: {}", scenario.name, scenario.work);
+        if options.size == Size::Full {
+            let slowest = disk_rest::wait(&target())?;
+            eprintln!("  the disk is at rest: the slowest sync takes {slowest:?}");
+        }
         let outcome = Broker::start(&binary, scenario.name)
             .and_then(|broker| measure(&bench, &broker, scenario, options.size));
         if let Err(error) = &outcome {

@@ -38,6 +38,8 @@ impl fmt::Display for Contender {
 /// A broker that was started, ended when dropped.
 pub(super) struct Running {
     pub(super) url: String,
+    /// Where it answers SQS, if it does.
+    pub(super) sqs: Option<String>,
     pub(super) pid: u32,
     pub(super) version: String,
     process: Process,
@@ -56,15 +58,17 @@ impl Running {
     pub(super) fn start(contender: Contender, nexo: &Path) -> anyhow::Result<Self> {
         match contender {
             Contender::Nexo => {
-                let (started, url) = Nexo::start(nexo)?;
+                let (started, url, sqs) = Nexo::start(nexo)?;
                 let version = first_line(Command::new(nexo).arg("--version"))?;
-                Ok(Self { url, pid: started.process.id(), version, process: Process::Nexo(started) })
+                let pid = started.process.id();
+                Ok(Self { url, sqs: Some(sqs), pid, version, process: Process::Nexo(started) })
             }
             Contender::RabbitClassic | Contender::RabbitQuorum => {
                 let started = RabbitMq::start()?;
                 let version = format!("RabbitMQ {}", started.version()?);
                 Ok(Self {
                     url: started.url(),
+                    sqs: None,
                     pid: started.pid()?,
                     version,
                     process: Process::RabbitMq(started),
@@ -73,7 +77,13 @@ impl Running {
             Contender::Nats => {
                 let started = Nats::start()?;
                 let version = started.version()?;
-                Ok(Self { url: started.url(), pid: started.pid(), version, process: Process::Nats(started) })
+                Ok(Self {
+                    url: started.url(),
+                    sqs: None,
+                    pid: started.pid(),
+                    version,
+                    process: Process::Nats(started),
+                })
             }
         }
     }
@@ -103,7 +113,8 @@ struct Nexo {
 }
 
 impl Nexo {
-    fn start(nexo: &Path) -> anyhow::Result<(Self, String)> {
+    /// Its process, and where it answers AMQP and SQS.
+    fn start(nexo: &Path) -> anyhow::Result<(Self, String, String)> {
         let data = target().join("rivals-data").join(std::process::id().to_string());
         let mut process = Command::new(nexo)
             .args([
@@ -113,7 +124,7 @@ impl Nexo {
                 "--grpc",
                 "off",
                 "--sqs",
-                "off",
+                "127.0.0.1:0",
                 "--http",
                 "off",
                 "--data-dir",
@@ -126,9 +137,12 @@ impl Nexo {
         let started = Self { process, data };
         let mut ready = String::new();
         BufReader::new(stdout).read_line(&mut ready)?;
-        let address = ready.split_whitespace().find_map(|word| word.strip_prefix("amqp="));
-        let address = address.with_context(|| format!("Nexo did not get ready; it said {ready:?}"))?;
-        Ok((started, format!("amqp://guest:guest@{address}/%2F")))
+        let address = |protocol: &str| {
+            let address = ready.split_whitespace().find_map(|word| word.strip_prefix(protocol));
+            address.with_context(|| format!("Nexo did not get ready; it said {ready:?}"))
+        };
+        let (amqp, sqs) = (address("amqp=")?, address("sqs=")?);
+        Ok((started, format!("amqp://guest:guest@{amqp}/%2F"), format!("sqs://{sqs}")))
     }
 }
 

@@ -1,6 +1,7 @@
 //! What is asked of `nexo bench` for each scenario, and the figure in its report.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::Value;
@@ -10,6 +11,9 @@ use super::flow::Flow;
 use super::scenario::Scenario;
 use crate::load::Bench;
 use crate::spread::thousands;
+
+/// How much longer than it is measured a flow may take: to begin, to drain, and for what is left to be deleted.
+const FLOW_PATIENCE: Duration = Duration::from_secs(40);
 
 /// The load, for so long each time.
 pub(super) struct Load {
@@ -58,13 +62,21 @@ impl Load {
     pub(super) fn flow(&self, flow: &Flow, broker: &Running) -> anyhow::Result<Value> {
         let seconds = format!("{}s", self.seconds);
         let times = ["--duration", &seconds, "--warmup", "1s", "--drain", "1s"];
-        self.bench(&[&["throughput"], flow.args, &times[..]].concat(), broker)
+        let (args, pid) = ([&["throughput"], flow.args, &times[..]].concat(), broker.pid.to_string());
+        // A rival that is out of memory may stop reading from publishers, and then they never end.
+        let limit = FLOW_PATIENCE + Duration::from_secs(u64::from(self.seconds));
+        self.bench.report_within(&[&args[..], &["--url", &broker.url, "--broker-pid", &pid]].concat(), limit)
     }
 
     /// Runs a load against a broker and gives back its report.
     pub(super) fn bench(&self, args: &[&str], broker: &Running) -> anyhow::Result<Value> {
+        self.bench_at(args, &broker.url, broker)
+    }
+
+    /// The same at another of its addresses.
+    pub(super) fn bench_at(&self, args: &[&str], url: &str, broker: &Running) -> anyhow::Result<Value> {
         let pid = broker.pid.to_string();
-        self.bench.report(&[args, &["--url", &broker.url, "--broker-pid", &pid]].concat())
+        self.bench.report(&[args, &["--url", url, "--broker-pid", &pid]].concat())
     }
 
     /// The disk's own time for a small append with a sync, at the median.

@@ -1,6 +1,7 @@
 //! Nexo beside other brokers: the same load for all, one at a time on this machine, again and again in turn, so that a
 //! busy minute does not hit only one of them. What was found goes into docs/benchmarks.md with its spread.
 
+pub(crate) mod compare;
 mod contender;
 mod figures;
 mod flow;

@@ -12,8 +12,8 @@ use crate::queue::ChunkId;
 
 /// What a test must know of a machine besides.
 pub(crate) trait Checked: Machine {
-    /// Reads a record back.
-    fn decode(record: &Self::Record, bytes: Bytes) -> Self::Record;
+    /// Reads a record back, with messages too.
+    fn read_back(record: &Self::Record, bytes: Bytes) -> Self::Record;
 
     /// Brings into memory what applying a record lacks, as recovery does.
     fn supply(&mut self, missing: Self::Missing, log: &[(Position, Self::Record)]);
@@ -70,7 +70,7 @@ impl<M: Checked, F: Fn() -> M> Bench<M, F> {
             let applied = match durability {
                 Durability::Durable => {
                     // What is replayed has been through bytes.
-                    let read = M::decode(&record, M::encode(&record));
+                    let read = M::read_back(&record, M::encode(&record));
                     assert_eq!(read, record, "a record reads back as it was written");
                     self.log.push((at, read));
                     self.machine.apply(at, &record, durability)

@@ -53,6 +53,12 @@ pub trait Machine: Sized {
     /// The bytes to write down.
     fn encode(record: &Self::Record) -> Bytes;
 
+    /// Reads a record back. Messages are not read so: some lie beside the record, in its frame.
+    ///
+    /// # Errors
+    /// If the bytes are not a record.
+    fn decode(bytes: &[u8]) -> Result<Self::Record, WireError>;
+
     /// Time passes: what follows from that alone, without a record, happens, as far as `max` allows. Says whether there is
     /// more of it.
     fn advance_time(&mut self, now: Timestamp, max: usize) -> bool {

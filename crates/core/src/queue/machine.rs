@@ -152,6 +152,10 @@ impl Machine for Queue {
         record.encode()
     }
 
+    fn decode(bytes: &[u8]) -> Result<Record, WireError> {
+        Record::decode(bytes)
+    }
+
     fn advance_time(&mut self, now: Timestamp, max: usize) -> bool {
         Self::advance_time(self, now, max)
     }
@@ -189,7 +193,7 @@ mod tests {
     use crate::queue::{MessageEntry, Totals};
 
     impl Checked for Queue {
-        fn decode(record: &Record, bytes: Bytes) -> Record {
+        fn read_back(record: &Record, bytes: Bytes) -> Record {
             match record {
                 Record::Messages(_) => Record::Messages(MessageBatch::decode(bytes).unwrap()),
                 _ => Record::decode(&bytes).unwrap(),

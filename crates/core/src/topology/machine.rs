@@ -88,6 +88,10 @@ impl Machine for Topology {
         record.encode()
     }
 
+    fn decode(bytes: &[u8]) -> Result<TopologyRecord, WireError> {
+        TopologyRecord::decode(bytes)
+    }
+
     fn begin_snapshot(&mut self, _: impl Iterator<Item = ChunkId>, _: &[ChunkId]) -> Bytes {
         self.snapshot()
     }
@@ -116,8 +120,8 @@ mod tests {
     use crate::topology::model::{a_binding, a_queue, a_spec, an_exchange};
 
     impl Checked for Topology {
-        fn decode(_: &TopologyRecord, bytes: Bytes) -> TopologyRecord {
-            TopologyRecord::decode(&bytes).unwrap()
+        fn read_back(_: &TopologyRecord, bytes: Bytes) -> TopologyRecord {
+            <Self as Machine>::decode(&bytes).unwrap()
         }
 
         fn supply(&mut self, missing: Infallible, _: &[(Position, TopologyRecord)]) {

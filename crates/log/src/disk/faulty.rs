@@ -368,4 +368,8 @@ impl DiskFile for FaultyFile {
         self.disk.alive()?;
         self.file.len()
     }
+
+    fn uncache(&self, from: u64, to: u64) {
+        self.file.uncache(from, to);
+    }
 }

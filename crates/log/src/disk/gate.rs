@@ -212,4 +212,8 @@ impl DiskFile for GateFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }
+
+    fn uncache(&self, from: u64, to: u64) {
+        self.file.uncache(from, to);
+    }
 }

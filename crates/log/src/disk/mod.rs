@@ -132,6 +132,12 @@ pub trait DiskFile: Send + Sync + Debug {
         let _ = path;
     }
 
+    /// Says that these bytes, which are synced, will not be read soon. A system that keeps them in memory may use that for
+    /// something else.
+    fn uncache(&self, from: u64, to: u64) {
+        let _ = (from, to);
+    }
+
     /// Whether the file has no bytes.
     ///
     /// # Errors

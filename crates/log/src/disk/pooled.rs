@@ -187,6 +187,12 @@ impl DiskFile for PooledFile {
         self.file()?.len()
     }
 
+    fn uncache(&self, from: u64, to: u64) {
+        if let Ok(file) = self.file() {
+            file.uncache(from, to);
+        }
+    }
+
     fn release(&self, path: &str) {
         let before = std::mem::replace(&mut *self.held.write(), Held::Released(path.into()));
         drop(before);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, fadvise, fallocate, flock};
 
 use super::{Disk, DiskFile, DiskLock, Room};
 
@@ -173,6 +173,14 @@ impl DiskFile for RealFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
+    }
+
+    fn uncache(&self, from: u64, to: u64) {
+        let Some(bytes) = to.checked_sub(from).and_then(std::num::NonZeroU64::new) else { return };
+        // A hint: where the system does not take it, all is as before.
+        if let Err(error) = fadvise(&self.0, from, Some(bytes), Advice::DontNeed) {
+            tracing::debug!(%error, "the system keeps what was written in memory");
+        }
     }
 }
 

@@ -1,0 +1,204 @@
+//! A state machine that is not a queue, of which there is one: behind a lock, with its records in the journal and its
+//! snapshot in checkpoints. What is here holds for any machine that is in memory as a whole; exchanges and bindings are one
+//! (`exchanges.rs`).
+
+use std::convert::Infallible;
+
+use nexo_core::machine::{Machine, Step};
+use nexo_core::message::Durability;
+use nexo_log::{Claim, EntryKind, EntryRef, Patience, Urgency};
+use nexo_types::{Position, QueueId};
+use parking_lot::Mutex;
+
+use crate::journal::{Encoded, ProposeError, Proposed, Written};
+use crate::manifest::{Demand, Snapshot};
+use crate::shared::Shared;
+
+/// A machine, its lock, and what is known of its records and snapshots.
+#[derive(Debug)]
+pub(crate) struct MachineCell<M> {
+    /// Its records and snapshots are written under this id, which no queue has.
+    id: QueueId,
+    state: Mutex<State<M>>,
+}
+
+#[derive(Debug)]
+struct State<M> {
+    machine: M,
+    /// The latest change that was written down, which may not be safe yet.
+    last_change: Written,
+    /// It has changed since the snapshot.
+    dirty: bool,
+    snapshot: Snapshot,
+}
+
+impl<M> From<Replayed<M>> for State<M> {
+    fn from(Replayed { machine, snapshot }: Replayed<M>) -> Self {
+        Self { machine, last_change: Written::NOTHING, dirty: true, snapshot }
+    }
+}
+
+/// A change that was written down, if it had to be, and applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Changed {
+    /// Its frame.
+    pub(crate) at: Position,
+    /// What to wait for before anybody is told.
+    pub(crate) written: Written,
+}
+
+impl<M: Machine<Missing = Infallible>> MachineCell<M> {
+    /// What was in the log, with its latest snapshot.
+    pub(crate) fn new(id: QueueId, restored: Replayed<M>) -> Self {
+        Self { id, state: Mutex::new(restored.into()) }
+    }
+
+    /// Looks at it, and at the latest change that was written down.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&M, Written) -> R) -> R {
+        let state = self.state.lock();
+        look(&state.machine, state.last_change)
+    }
+
+    /// Changes it without writing that down.
+    pub(crate) fn change<R>(&self, change: impl FnOnce(&mut M) -> R) -> R {
+        change(&mut self.state.lock().machine)
+    }
+
+    /// The latest change that was written down.
+    pub(crate) fn last_change(&self) -> Written {
+        self.state.lock().last_change
+    }
+
+    /// Its latest snapshot.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.state.lock().snapshot.clone()
+    }
+
+    /// Has another in its place, which `adapt` sees together with the one there was.
+    pub(crate) fn replace(&self, mut restored: Replayed<M>, adapt: impl FnOnce(&M, &mut M)) {
+        let mut state = self.state.lock();
+        adapt(&state.machine, &mut restored.machine);
+        *state = restored.into();
+    }
+}
+
+impl Shared {
+    /// Decides, writes down and applies a change of a machine, with records of a queue in the same frame. `applied` sees the
+    /// machine afterwards, under its lock, if it has changed. Where nothing is written down, the caller waits for the latest
+    /// change before it: that everything is as asked for, or could be done, may be due to one that is not safe yet.
+    ///
+    /// # Errors
+    /// If the log does not take it; then nothing has changed. It does not wait for room: it is busy.
+    pub(crate) fn change_machine<M: Machine<Missing = Infallible>, E>(
+        &self,
+        cell: &MachineCell<M>,
+        beside: &[Encoded],
+        decide: impl FnOnce(&M) -> Result<Vec<Step<M::Record>>, E>,
+        urgency: Urgency,
+        applied: impl FnOnce(&M),
+    ) -> Result<Result<Changed, E>, ProposeError> {
+        let mut state = cell.state.lock();
+        let steps = match decide(&state.machine) {
+            Ok(steps) => steps,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let durable = steps.iter().filter(|step| step.durability == Durability::Durable);
+        let payloads: Vec<bytes::Bytes> = durable.map(|step| M::encode(&step.record)).collect();
+        let mut changed = Changed { at: Position::default(), written: state.last_change };
+        if !payloads.is_empty() || !beside.is_empty() {
+            let entry = |payload| EntryRef { queue: cell.id, kind: EntryKind::Record, spans: &[], payload };
+            let own = payloads.iter().map(|payload| entry(payload));
+            let entries: Vec<EntryRef<'_>> = beside.iter().map(Encoded::as_entry).chain(own).collect();
+            let Proposed { at, written } =
+                self.journal.propose(&entries, urgency, Claim::Reserved, Patience::RefuseLast)?;
+            changed = Changed { at, written };
+            if !payloads.is_empty() {
+                state.last_change = written.with(Urgency::Synced);
+                state.dirty = true;
+            }
+        }
+        if !steps.is_empty() {
+            for step in &steps {
+                let Ok(_) = state.machine.apply(changed.at, &step.record, step.durability);
+            }
+            applied(&state.machine);
+        }
+        Ok(Ok(changed))
+    }
+
+    /// The latest snapshot of a machine, which is written if it has changed, or if the one before does not meet the demand.
+    pub(crate) fn snapshot_machine<M: Machine<Missing = Infallible>>(
+        &self,
+        cell: &MachineCell<M>,
+        demand: Demand<'_>,
+    ) -> Result<Snapshot, ProposeError> {
+        let (at, bytes, was_dirty) = {
+            let mut state = cell.state.lock();
+            if !state.dirty && state.snapshot.head_will_do(demand) {
+                return Ok(state.snapshot.clone());
+            }
+            let was_dirty = std::mem::replace(&mut state.dirty, false);
+            // All of it is in the head: it is small beside what queues hold.
+            (self.log.next_position(), state.machine.begin_snapshot(std::iter::empty(), &[]), was_dirty)
+        };
+        let written = self.write_parts(cell.id, &bytes);
+        let mut state = cell.state.lock();
+        match written {
+            Ok(head) => {
+                let head_copy = if was_dirty { Vec::new() } else { state.snapshot.kept_head(demand) };
+                state.snapshot = Snapshot { at, head, head_copy, ..Snapshot::default() };
+            }
+            Err(error) => {
+                state.dirty = true;
+                return Err(error);
+            }
+        }
+        Ok(state.snapshot.clone())
+    }
+}
+
+/// A machine that is being rebuilt from its snapshot and the records after it.
+#[derive(Debug)]
+pub(crate) struct Replayed<M> {
+    pub(crate) machine: M,
+    pub(crate) snapshot: Snapshot,
+}
+
+impl<M: Machine<Missing = Infallible>> Replayed<M> {
+    /// One that nothing has happened to.
+    pub(crate) fn new(machine: M) -> Self {
+        Self { machine, snapshot: Snapshot::default() }
+    }
+
+    /// Takes the state of a snapshot.
+    ///
+    /// # Errors
+    /// If the head is not one.
+    pub(crate) fn load(&mut self, head: &[u8], snapshot: Snapshot) -> Result<(), String> {
+        self.machine = restored(head, &[])?;
+        self.snapshot = snapshot;
+        Ok(())
+    }
+
+    /// Applies a record that lies at `at`, unless it is in the snapshot.
+    ///
+    /// # Errors
+    /// If the bytes are not a record.
+    pub(crate) fn replay(&mut self, at: Position, payload: &bytes::Bytes) -> Result<(), String> {
+        if at < self.snapshot.at {
+            return Ok(());
+        }
+        let record = M::decode(payload).map_err(|error| error.to_string())?;
+        let Ok(_) = self.machine.apply(at, &record, Durability::Durable);
+        Ok(())
+    }
+}
+
+/// A machine in the state of its snapshot.
+///
+/// # Errors
+/// If the bytes are not a snapshot.
+pub(crate) fn restored<M: Machine>(head: &[u8], chunks: &[bytes::Bytes]) -> Result<M, String> {
+    let restored = M::restore(head, chunks.iter().map(|chunk| &chunk[..]));
+    restored.map_err(|error| format!("a snapshot cannot be read: {error}"))
+}
