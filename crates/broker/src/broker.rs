@@ -34,6 +34,7 @@ use crate::system::{self, ProcessStats};
 use crate::threads::Threads;
 use crate::timer::Timer;
 use crate::traffic::{AllTraffic, Protocol, Traffic};
+use crate::uncounted::UncountedMemory;
 use crate::workers::Workers;
 
 /// The part of the memory for messages that those on their way in may take: one in four.
@@ -105,12 +106,15 @@ impl Broker {
         let connections = Arc::new(Connections::new(options.connections_max));
         let outgoing = Outgoing::new(options.memory_bytes_max / OUTGOING_SHARE);
         let exchanges = Exchanges::new(restored.topology);
+        let uncounted =
+            UncountedMemory::new(options.owns_process.then_some(system::resident_bytes as fn() -> u64));
         let shared = Arc::new(Shared {
             options,
             room,
             intake,
             connections,
             buffers: Arc::default(),
+            uncounted,
             dispatch: Dispatch::new(outgoing),
             journal,
             log,

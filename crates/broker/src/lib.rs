@@ -75,6 +75,7 @@ mod threads;
 mod timer;
 mod traffic;
 mod transfer;
+mod uncounted;
 mod unread;
 mod unreadable;
 mod unsettled;

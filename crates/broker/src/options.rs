@@ -21,6 +21,8 @@ pub struct BrokerOptions {
     pub segment_bytes: u32,
     /// Memory for messages; past it, bodies are left on disk and transient messages are written there.
     pub memory_bytes_max: u64,
+    /// Whether the process is this broker's alone. Then all of its memory counts, not only what messages are known to take.
+    pub owns_process: bool,
     /// Who knows the properties of messages that came by a protocol with exchanges. Messages may die while the broker
     /// starts, so it is known from the beginning.
     pub property_codec: Option<Arc<dyn PropertyCodec>>,
@@ -42,6 +44,7 @@ impl BrokerOptions {
             sync_interval: Duration::from_millis(200),
             segment_bytes: 64 * 1024 * 1024,
             memory_bytes_max: 256 * 1024 * 1024,
+            owns_process: false,
             property_codec: None,
             disk_free_min: 0,
             connections_max: usize::MAX,

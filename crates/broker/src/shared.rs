@@ -24,6 +24,7 @@ use crate::queue_cell::{CellState, QueueCell};
 use crate::threads::Threads;
 use crate::timer::Timer;
 use crate::traffic::{AllTraffic, Protocol, Traffic};
+use crate::uncounted::UncountedMemory;
 use crate::unreadable::Unreadable;
 use crate::workers::Workers;
 
@@ -41,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) intake: Intake,
     pub(crate) connections: Arc<Connections>,
     pub(crate) buffers: Arc<ConnectionBuffers>,
+    pub(crate) uncounted: UncountedMemory,
     pub(crate) dispatch: Dispatch,
     /// Where changes are written down.
     pub(crate) journal: Box<dyn Journal>,
@@ -178,27 +180,30 @@ impl Shared {
 
     /// Messages take more memory than before, or may take less.
     pub(crate) fn note_if_pressed(&self) {
+        self.uncounted.look(|| self.counted_bytes());
         if self.under_pressure() {
             self.maintenance.note_pressure();
         }
     }
 
-    /// Whether messages take more memory than they may: those in queues, on their way in and on their way out. A quarter is
-    /// left for what is not counted, such as what the allocator keeps.
+    /// Whether messages take more memory than they may.
     pub(crate) fn under_pressure(&self) -> bool {
-        let used = self
-            .message_memory_bytes()
-            .saturating_add(self.intake.held_bytes())
-            .saturating_add(self.dispatch.outgoing.bytes());
-        used > self.message_bytes_max()
+        self.counted_bytes() > self.message_bytes_max()
     }
 
-    /// What messages may take: three quarters of the bound, less what the queues themselves and buffers of connections take.
-    /// However many of these there are, a quarter is for messages.
+    /// Memory of messages in queues, on their way in and on their way out.
+    fn counted_bytes(&self) -> u64 {
+        let passing = self.intake.held_bytes().saturating_add(self.dispatch.outgoing.bytes());
+        self.message_memory_bytes().saturating_add(passing)
+    }
+
+    /// What messages may take: three quarters of the bound, less what the queues themselves and buffers of connections take;
+    /// and no more than is left by what is not counted. However much that is, a quarter is for messages.
     pub(crate) fn message_bytes_max(&self) -> u64 {
         let max = self.options.memory_bytes_max;
         let queues = self.catalog.len() as u64 * QUEUE_BYTES;
-        (max / 4 * 3).saturating_sub(queues + self.buffers.bytes()).max(max / 4)
+        let beside = (max / 4 * 3).saturating_sub(queues + self.buffers.bytes());
+        beside.min(max.saturating_sub(self.uncounted.bytes())).max(max / 4)
     }
 }
 

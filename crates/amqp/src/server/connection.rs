@@ -49,7 +49,7 @@ pub(super) async fn run(
         shared: &shared,
     };
     let opened = tokio::select! {
-        opened = timeout(HANDSHAKE_MAX, handshake.run()) => opened,
+        opened = timeout(HANDSHAKE_MAX, Box::pin(handshake.run())) => opened,
         () = stop.cancelled() => return,
     };
     let Ok(Some(opened)) = opened else {
@@ -61,7 +61,8 @@ pub(super) async fn run(
     let read_size = ReadSize::new(Arc::clone(&shared.busy_readers));
     let mut session = Session::new(shared, opened.user, opened.limits, opened.abilities, now());
     session.peer = Some(peer);
-    let mut connection = Connection {
+    // In a place of its own, or the task would have room for each place that it is moved to.
+    let mut connection = Box::new(Connection {
         session,
         reader,
         writer,
@@ -72,11 +73,11 @@ pub(super) async fn run(
         stop,
         tick: Box::pin(sleep(IDLE_TICK)),
         worked: Duration::ZERO,
-    };
+    });
     // Frames may have come together with the end of the handshake.
     connection.take_input();
     connection.serve().await;
-    let Connection { session, stop, .. } = &mut connection;
+    let Connection { session, stop, .. } = &mut *connection;
     if session.is_committing() {
         tokio::select! {
             () = finish(session) => {}
@@ -85,25 +86,7 @@ pub(super) async fn run(
     }
     session.end();
     finish(session).await;
-    let Connection { mut session, reader, mut writer, stop, .. } = connection;
-    let is_agreed = session.phase == ConnectionPhase::Closed;
-    let close_max = session.shared.options.close_max;
-    // The peer may be gone already.
-    let _ = writer.shutdown().await;
-    let seconds = began.elapsed().as_secs();
-    tracing::info!(protocol = "amqp", %peer, user, seconds, "connection closed");
-    if is_agreed {
-        drop(session);
-        drain(reader, stop, close_max).await;
-        return;
-    }
-    drop((reader, writer));
-    // What was read before the peer went counts, as soon as the disk takes it.
-    session.flush_whole();
-    tokio::select! {
-        () = finish(&mut session) => {}
-        () = stop.cancelled() => {}
-    }
+    Box::pin(connection.close(peer, began)).await;
 }
 
 /// The time, as sessions are told it.
@@ -147,6 +130,29 @@ struct Connection {
 }
 
 impl Connection {
+    /// Lets the peer go, and finishes what it left behind.
+    async fn close(self: Box<Self>, peer: SocketAddr, began: Instant) {
+        let Self { mut session, reader, mut writer, stop, .. } = *self;
+        let is_agreed = session.phase == ConnectionPhase::Closed;
+        let (user, close_max) = (session.user, session.shared.options.close_max);
+        // The peer may be gone already.
+        let _ = writer.shutdown().await;
+        let seconds = began.elapsed().as_secs();
+        tracing::info!(protocol = "amqp", %peer, user, seconds, "connection closed");
+        if is_agreed {
+            drop(session);
+            drain(reader, stop, close_max).await;
+            return;
+        }
+        drop((reader, writer));
+        // What was read before the peer went counts, as soon as the disk takes it.
+        session.flush_whole();
+        tokio::select! {
+            () = finish(&mut session) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+
     async fn serve(&mut self) {
         let mut stopping = false;
         loop {
@@ -167,17 +173,14 @@ impl Connection {
             let can_read = self.session.reads();
             let has_room = self.session.out.has_room();
             let takes_more = running && has_room && self.session.waiting.is_empty();
-            if self.input.capacity() - self.input.len() < READ_BYTES_MIN / 2 {
-                self.input.reserve(self.read_size.bytes());
-            }
             // While it is paused, messages are handed out all the same: acknowledgements may have become due.
             let awaits = if self.session.pace.is_behind() { self.session.awaits() } else { Awaits::NoAcks };
-            let (input_max, direct) = (self.input_max(), self.direct);
+            let (room, direct) = ((self.read_size.bytes(), self.input_max()), self.direct);
             let Self { session, reader, writer, input, stop, tick, .. } = self;
             let (channels, broker) = (&mut session.channels, &session.shared.broker);
             let incoming = async {
                 if can_read {
-                    read_some(reader, input, input_max, channels, direct).await
+                    read_some(reader, input, room, channels, direct).await
                 } else {
                     // Who waits for long should notice that its peer is gone.
                     failed(reader).await

@@ -8,9 +8,11 @@ use nexo_broker::SocketState;
 use tokio::io::{AsyncRead, AsyncReadExt, Interest};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
+use tokio_util::io::poll_read_buf;
 use tokio_util::sync::CancellationToken;
 
 use super::output::Output;
+use super::read_size::READ_BYTES_MIN;
 use super::receive::{Direct, receiving};
 use super::session::Channels;
 
@@ -21,12 +23,13 @@ pub(super) enum Read {
     Body(usize),
 }
 
-/// Reads from the socket: to the body of `direct`, or at most `input_max` bytes to the input. A body whose channel was
-/// closed is there no more; the rest of it is read to the input.
+/// Reads from the socket: to the body of `direct`, or at most `input_max` bytes to the input, which gets room for
+/// `input_room` bytes if it has little. A body whose channel was closed is there no more; the rest of it is read to the
+/// input.
 pub(super) async fn read_some(
     reader: &mut (impl AsyncRead + Unpin),
     input: &mut BytesMut,
-    input_max: usize,
+    (input_room, input_max): (usize, usize),
     channels: &mut Channels,
     direct: Option<Direct>,
 ) -> std::io::Result<Read> {
@@ -35,7 +38,18 @@ pub(super) async fn read_some(
     {
         return reader.read_buf(&mut body.room(direct.left)).await.map(Read::Body);
     }
-    reader.read_buf(&mut input.limit(input_max)).await.map(Read::Input)
+    let read = std::future::poll_fn(|context| {
+        if input.capacity() - input.len() < READ_BYTES_MIN / 2 {
+            input.reserve(input_room);
+        }
+        let polled = poll_read_buf(Pin::new(&mut *reader), context, &mut (&mut *input).limit(input_max));
+        if polled.is_pending() && input.is_empty() && input_room <= READ_BYTES_MIN {
+            // Thousands of connections of which nothing comes need no buffers.
+            *input = BytesMut::new();
+        }
+        polled
+    });
+    read.await.map(Read::Input)
 }
 
 /// Writes what the socket takes, and notes whether it takes anything.
@@ -62,7 +76,8 @@ pub(super) async fn failed(reader: &OwnedReadHalf) -> std::io::Result<Read> {
 /// Reads and discards until the client closes its end, for a while: one that still writes when the socket is closed
 /// gets a reset, which some clients take for a failure, and which may cost them the `close-ok` that they have not read.
 pub(super) async fn drain(mut reader: OwnedReadHalf, stop: CancellationToken, close_max: Duration) {
-    let mut discarded = [0; 4096];
+    // Not in the task of every connection, for which most have no use.
+    let mut discarded = vec![0; 4096];
     let drained = async { while matches!(reader.read(&mut discarded).await, Ok(count) if count > 0) {} };
     tokio::select! {
         _ = timeout(close_max, drained) => {}

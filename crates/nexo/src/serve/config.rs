@@ -196,6 +196,7 @@ impl Layer {
         if let Some(Size(bytes)) = self.disk_free_min {
             broker.disk_free_min = bytes;
         }
+        broker.owns_process = true;
         broker.accept_loss = self.accept_loss.unwrap_or(false);
         let mut amqp_options = nexo_amqp::Options::default();
         if let Some(timeout) = self.amqp_consumer_timeout_ms {

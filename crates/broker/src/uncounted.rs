@@ -1,0 +1,80 @@
+//! Memory that nobody counts: what the allocator keeps, the program itself, tasks of connections. It is the difference between
+//! what the system says that the process takes and what is counted, and messages may take so much less.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often the system is asked, while memory is used; it costs some microseconds.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// What is less than before counts by one part in this many at a time: a peak may come again.
+const DECAY: u64 = 8;
+
+/// What was found when the system was asked last.
+#[derive(Debug)]
+pub(crate) struct UncountedMemory {
+    /// `None` if the process is not the broker's alone.
+    resident_bytes: Option<fn() -> u64>,
+    bytes: AtomicU64,
+    began: Instant,
+    /// When to ask again, in microseconds since it began.
+    next_look: AtomicU64,
+}
+
+impl UncountedMemory {
+    pub(crate) fn new(resident_bytes: Option<fn() -> u64>) -> Self {
+        let (bytes, next_look) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { resident_bytes, bytes, began: Instant::now(), next_look }
+    }
+
+    /// As of the last look.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Looks, if it is time. `counted` is what is counted now.
+    pub(crate) fn look(&self, counted: impl FnOnce() -> u64) {
+        let Some(resident_bytes) = self.resident_bytes else { return };
+        let now = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let due = self.next_look.load(Ordering::Relaxed);
+        let next = now.saturating_add(LOOK_EVERY.as_micros() as u64);
+        let is_mine = now >= due
+            && self.next_look.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if is_mine {
+            self.note(resident_bytes().saturating_sub(counted()));
+        }
+    }
+
+    fn note(&self, found: u64) {
+        let before = self.bytes();
+        let bytes = if found < before { before - (before - found).div_ceil(DECAY) } else { found };
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_counted_grows_at_once_and_shrinks_slowly() {
+        let uncounted = UncountedMemory::new(Some(|| 1_000));
+        uncounted.look(|| 900);
+        assert_eq!(uncounted.bytes(), 100);
+        uncounted.look(|| panic!("the system is not asked so soon again"));
+        uncounted.note(180);
+        assert_eq!(uncounted.bytes(), 180);
+        uncounted.note(100);
+        assert_eq!(uncounted.bytes(), 170);
+        for _ in 0..100 {
+            uncounted.note(100);
+        }
+        assert_eq!(uncounted.bytes(), 100);
+    }
+
+    #[test]
+    fn a_process_that_is_not_the_brokers_alone_is_not_looked_at() {
+        let uncounted = UncountedMemory::new(None);
+        uncounted.look(|| panic!("nobody asked"));
+        assert_eq!(uncounted.bytes(), 0);
+    }
+}
