@@ -1,5 +1,5 @@
-//! The handle that every way in holds, its life, and what can be said of queues. Messages are in `messages.rs`, how queues
-//! come and go in `declare.rs`.
+//! The handle that every way in holds, its life, and what can be said of queues. Messages are in `push.rs` and
+//! `messages.rs`, how queues come and go in `declare.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

@@ -16,8 +16,8 @@ use crate::broker::Broker;
 use crate::flow::Pacing;
 use crate::handle::SETTLE_SLICE;
 use crate::journal::ProposeError;
-use crate::messages::PushOrder;
 use crate::options::BrokerOptions;
+use crate::push::PushOrder;
 use crate::request::{PopRequest, Settle, SubscribeRequest};
 use crate::traffic::Protocol;
 
