@@ -59,6 +59,7 @@ mod paging;
 mod peek;
 mod property_codec;
 mod push;
+mod push_order;
 mod queue_cell;
 mod rebuild;
 mod receipt;
@@ -112,7 +113,7 @@ pub use nexo_log::OPEN_FILES_MAX as LOG_FILES_MAX;
 pub use options::BrokerOptions;
 pub use owed::SocketState;
 pub use property_codec::{DeadLetter, DeathInfo, Envelope, PropertyCodec};
-pub use push::PushOrder;
+pub use push_order::{PushOrder, PushTurn};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
     Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle,

@@ -1,6 +1,5 @@
 //! Putting messages into a queue by its name, as calls do that wait until their messages are safe.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_core::message::{Durability, NewMessage};
@@ -14,7 +13,9 @@ use crate::broker::Broker;
 use crate::commit::Confirm;
 use crate::error::{PushError, QueueError};
 use crate::flow::{Evenness, Pacing};
+use crate::intake::IntakeHold;
 use crate::journal::{ProposeError, Written};
+use crate::push_order::PushTurn;
 use crate::queue_cell::CellState;
 use crate::request::Pushed;
 use crate::shared::Shared;
@@ -23,10 +24,6 @@ use crate::shared::Shared;
 const UNPAUSED_MESSAGES: usize = 64;
 /// How long a push may be slowed for the sake of consumers before it is answered.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Pushes of which each comes after the one before, although several wait for the disk at once. A clone is the same order.
-#[derive(Clone, Debug, Default)]
-pub struct PushOrder(Arc<tokio::sync::Mutex<()>>);
-
 impl Broker {
     /// Pushes messages. When this resolves, those that were taken are as safe as their queue promises.
     /// Answers come in the order of the messages.
@@ -39,31 +36,33 @@ impl Broker {
         name: &QueueName,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
-        self.push_counted(name, messages, None).await
+        self.push_counted(name, messages, None, None).await
     }
 
-    /// As [`Self::push`], and the messages come after those of all pushes of the same order that were begun before: also
-    /// when the disk is behind, and those have to wait for room.
+    /// As [`Self::push`], and the messages come after those of all pushes whose turn was taken before: also when the disk
+    /// is behind, and those have to wait for room. Their memory is given back as soon as the queue has them.
     ///
     /// # Errors
     /// As there.
-    pub async fn push_in_order(
+    pub async fn push_in_turn(
         &self,
-        order: &PushOrder,
+        turn: PushTurn,
         name: &QueueName,
         messages: Vec<NewMessage>,
+        hold: Option<IntakeHold>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
-        self.push_counted(name, messages, Some(order)).await
+        self.push_counted(name, messages, Some(turn), hold).await
     }
 
     async fn push_counted(
         &self,
         name: &QueueName,
         messages: Vec<NewMessage>,
-        order: Option<&PushOrder>,
+        turn: Option<PushTurn>,
+        hold: Option<IntakeHold>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
         let count = messages.len();
-        let pushed = self.push_uncounted(name, messages, order).await;
+        let pushed = self.push_uncounted(name, messages, turn, hold).await;
         let taken = pushed.iter().flatten().filter(|answer| answer.is_ok()).count();
         self.count(|traffic| traffic.pushed(taken, count - taken));
         pushed
@@ -73,13 +72,13 @@ impl Broker {
         &self,
         name: &QueueName,
         messages: Vec<NewMessage>,
-        order: Option<&PushOrder>,
+        turn: Option<PushTurn>,
+        hold: Option<IntakeHold>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
-        // Those who wait for it are served in the order in which they came.
-        let turn = match order {
-            Some(order) => Some(order.0.lock().await),
-            None => None,
-        };
+        let mut turn = turn;
+        if let Some(turn) = &mut turn {
+            turn.come().await;
+        }
         self.shared.refuse_pushes()?;
         let cell = self.found(name).await?;
         let mut answers: Vec<Option<Result<Pushed, PushError>>> =
@@ -138,7 +137,8 @@ impl Broker {
             outcomes.extend(round.outcomes);
         }
         let pauses = evenness == Evenness::Pause && pacing == Pacing::Paced;
-        drop((wanted, turn));
+        // The queue counts the messages from now on, and the next may push.
+        drop((wanted, hold, turn));
         self.shared.wait_for(written).await?;
         if pauses {
             // Not for long: it is taken, and whoever waits in vain for the answer sends it again.
