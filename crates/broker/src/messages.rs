@@ -1,15 +1,15 @@
 //! What is done with messages once they are in a queue: pop, subscribe, settle, send back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nexo_core::queue::{Death, GroupTake, LeaseError, LeaseTerms, ReturnCause, Terms, Verdict};
-use nexo_log::{Claim, Patience, Urgency};
+use nexo_log::{Patience, Urgency};
 use nexo_types::{Millis, Offset, QueueId, QueueName, Timestamp, limits};
 use tokio::sync::oneshot;
 
 use crate::broker::Broker;
-use crate::commit::Confirm;
+use crate::commit::{Committed, Confirm};
 use crate::dead_letter_move::DeadLetterMove;
 use crate::delivery::Delivery;
 use crate::error::{PopError, QueueError, SettleError};
@@ -243,7 +243,10 @@ impl Broker {
             let (verdict, deaths) = decide(state, now, &part);
             let committed = self.shared.commit_verdict(state, &verdict.records, verdict.durable, confirm);
             let rests_on = self.shared.refusal_rests_on(confirm, || state.last_change);
-            let committed = committed.map(|written| written.unwrap_or(Written::NOTHING).and(rests_on));
+            let committed = committed.map(|committed| {
+                let written = committed.written.unwrap_or(Written::NOTHING).and(rests_on);
+                (written, committed.deaths_refused)
+            });
             (verdict.answers, deaths, committed, self.shared.urgency(state, confirm))
         });
         let (answers, deaths, written, urgency) = match done {
@@ -254,8 +257,8 @@ impl Broker {
                 return Some(Settled::answers(receipts.iter().map(|_| Err(failed.clone())).collect()));
             }
         };
-        let written = match written {
-            Ok(written) => written,
+        let (written, deaths_refused) = match written {
+            Ok(done) => done,
             Err(ProposeError::Busy) => return None,
             Err(error) => {
                 let reason = self.shared.refused(&error).to_string();
@@ -266,7 +269,17 @@ impl Broker {
         };
         let named = answers.into_iter().zip(receipts);
         let named = named.map(|(answer, receipt)| answer.map_err(|e| settle_error(&cell.name, receipt, e)));
-        let answers = named.collect();
+        let mut answers: Vec<Result<T, SettleError>> = named.collect();
+        let mut deaths = deaths;
+        if let Some(error) = deaths_refused {
+            let reason = self.shared.refused(&error).to_string();
+            let dead: BTreeSet<Offset> = deaths.drain(..).map(|death| death.offset).collect();
+            let refused =
+                answers.iter_mut().zip(receipts).filter(|(_, receipt)| dead.contains(&receipt.offset));
+            for (answer, _) in refused {
+                *answer = Err(SettleError::Unavailable { reason: reason.clone() });
+            }
+        }
         Some(Settled {
             answers,
             written: Some(written),
@@ -347,8 +360,9 @@ impl Shared {
     pub(crate) fn end_sessions(self: &Arc<Self>, cell: &Arc<QueueCell>) {
         let ended = self.with(cell, |state, now| {
             let plan = state.queue.decide_session_end(now);
-            let committed = self.commit(state, &plan.records, Urgency::Lazy, Claim::Reserved, Patience::Wait);
-            if let Err(error) = committed {
+            let committed =
+                self.commit_deaths_apart(state, &plan.records, Urgency::Lazy, Patience::Wait);
+            if let Err(error) = committed.and_then(Committed::whole) {
                 tracing::warn!(queue = %cell.name, %error, "messages of ended connections cannot be returned now");
                 // Nobody else brings them back: they have no lease that could end.
                 let held = state.queue.held_by_sessions();
