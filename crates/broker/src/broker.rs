@@ -69,12 +69,11 @@ impl Broker {
         Self::open_at(disk, options, Timestamp(0))
     }
 
-    /// The same, and its time is not before this.
-    pub(crate) fn open_at(
-        disk: Arc<dyn Disk>,
-        options: BrokerOptions,
-        time: Timestamp,
-    ) -> Result<Self, OpenError> {
+    /// The same, and its time is not before this: for tests of what a clock does that was set.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_at(disk: Arc<dyn Disk>, options: BrokerOptions, time: Timestamp) -> Result<Self, OpenError> {
         Self::open_with(disk, options, time, |log| Box::new(LocalJournal::new(log)))
     }
 
