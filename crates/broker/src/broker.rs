@@ -94,6 +94,7 @@ impl Broker {
             ..LogOptions::default()
         };
         let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
+        let is_new = recovered.is_new;
         let journal = journal(log.clone());
         let stored = Stored { log: &log, discarded: journal.discarded() };
         let restored = recovery::restore(stored, &recovered, &path, options.accept_loss)?;
@@ -141,14 +142,19 @@ impl Broker {
             shared.end_sessions(cell);
         }
         let log = shared.log.stats();
-        tracing::info!(
-            queues = cells.len(),
-            messages,
-            segments = log.segments,
-            log_bytes = log.disk_bytes,
-            took_ms = began.elapsed().as_millis(),
-            "data recovered"
-        );
+        let took_ms = began.elapsed().as_millis();
+        if is_new {
+            tracing::info!(took_ms, "data directory is new");
+        } else {
+            tracing::info!(
+                queues = cells.len(),
+                messages,
+                segments = log.segments,
+                log_bytes = log.disk_bytes,
+                took_ms,
+                "data recovered"
+            );
+        }
         Ok(Self { shared, protocol: None })
     }
 
