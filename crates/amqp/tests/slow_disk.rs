@@ -191,6 +191,37 @@ async fn a_commit_that_waits_for_the_disk_lets_the_connection_live() {
     assert_eq!(depth(&served, "q"), u64::from(MESSAGES));
 }
 
+/// Neither one that publishes, nor one that ends with a queue of its own, which cannot be deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_do_not_outlive_a_stop_though_the_disk_hangs() {
+    let gate = GateDisk::default();
+    let options = BrokerOptions {
+        segment_bytes: 1 << 20,
+        property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
+        ..BrokerOptions::new("memory")
+    };
+    let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();
+    let gate = Gate(gate);
+    let amqp = nexo_amqp::Options { close_max: Duration::from_millis(300), ..nexo_amqp::Options::default() };
+    let mut served = Served::serve(broker, FaultyDisk::new(), amqp).await;
+    let mut leaving = served.client().await;
+    let own = queue::Declare {
+        durable: true,
+        auto_delete: true,
+        ..methods::declare_queue(ShortStr::from_static("own"))
+    };
+    leaving.send(1, &own).await;
+    leaving.expect("queue.declare-ok").await;
+    leaving.consume("own", false).await;
+    let client = stuck(&served, &gate, &[]).await;
+    drop(leaving);
+    served.begin_stop();
+    served.ended().await;
+    drop(client);
+    gate.open_gate();
+    served.broker.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_publisher_that_goes_while_it_waits_for_the_disk_is_noticed() {
     let (served, gate) = gated().await;

@@ -1,5 +1,5 @@
-//! The handle that every way in holds, its life, and what can be said of queues. Messages are in `messages.rs`, how queues
-//! come and go in `declare.rs`.
+//! The handle that every way in holds, its life, and what can be said of queues. Messages are in `push.rs` and
+//! `messages.rs`, how queues come and go in `declare.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -70,12 +70,11 @@ impl Broker {
         Self::open_at(disk, options, Timestamp(0))
     }
 
-    /// The same, and its time is not before this.
-    pub(crate) fn open_at(
-        disk: Arc<dyn Disk>,
-        options: BrokerOptions,
-        time: Timestamp,
-    ) -> Result<Self, OpenError> {
+    /// The same, and its time is not before this: for tests of what a clock does that was set.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_at(disk: Arc<dyn Disk>, options: BrokerOptions, time: Timestamp) -> Result<Self, OpenError> {
         Self::open_with(disk, options, time, |log| Box::new(LocalJournal::new(log)))
     }
 
@@ -96,6 +95,7 @@ impl Broker {
             ..LogOptions::default()
         };
         let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
+        let is_new = recovered.is_new;
         let journal = journal(log.clone());
         let stored = Stored { log: &log, discarded: journal.discarded() };
         let restored = recovery::restore(stored, &recovered, &path, options.accept_loss)?;
@@ -146,14 +146,19 @@ impl Broker {
             shared.end_sessions(cell);
         }
         let log = shared.log.stats();
-        tracing::info!(
-            queues = cells.len(),
-            messages,
-            segments = log.segments,
-            log_bytes = log.disk_bytes,
-            took_ms = began.elapsed().as_millis(),
-            "data recovered"
-        );
+        let took_ms = began.elapsed().as_millis();
+        if is_new {
+            tracing::info!(took_ms, "data directory is new");
+        } else {
+            tracing::info!(
+                queues = cells.len(),
+                messages,
+                segments = log.segments,
+                log_bytes = log.disk_bytes,
+                took_ms,
+                "data recovered"
+            );
+        }
         Ok(Self { shared, protocol: None })
     }
 

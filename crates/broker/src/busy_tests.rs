@@ -16,8 +16,8 @@ use crate::broker::Broker;
 use crate::flow::Pacing;
 use crate::handle::SETTLE_SLICE;
 use crate::journal::ProposeError;
-use crate::messages::PushOrder;
 use crate::options::BrokerOptions;
+use crate::push_order::PushOrder;
 use crate::request::{PopRequest, Settle, SubscribeRequest};
 use crate::traffic::Protocol;
 
@@ -100,12 +100,16 @@ async fn pushes_of_one_order_keep_it_when_the_disk_is_behind() {
     let broker = with_queues(&gate, &["q", "filling"]).await;
     let order = PushOrder::default();
     let push = |text: &'static str| {
-        let (broker, order) = (broker.clone(), order.clone());
-        Box::pin(async move { broker.push_in_order(&order, &name("q"), vec![NewMessage::new(text)]).await })
+        let (broker, turn) = (broker.clone(), order.turn());
+        let hold = broker.intake().try_hold(1000);
+        Box::pin(
+            async move { broker.push_in_turn(turn, &name("q"), vec![NewMessage::new(text)], hold).await },
+        )
     };
     let stopped = stop_disk(&broker, &gate);
     let mut first = push("first");
     assert!(polled_once(&mut first).await.is_none(), "there is no room");
+    assert_eq!(broker.intake().held_bytes(), 1000, "it holds its memory while it waits");
     drop(stopped);
     broker.shared.until_room().await;
     let mut second = push("second");
@@ -116,6 +120,7 @@ async fn pushes_of_one_order_keep_it_when_the_disk_is_behind() {
         None => second.await,
     };
     assert!(done.unwrap()[0].is_ok());
+    assert_eq!(broker.intake().held_bytes(), 0);
     let bodies: Vec<_> = pop(&broker, "q", 2).await.into_iter().map(|one| one.message.body).collect();
     assert_eq!(bodies, ["first", "second"]);
     broker.shutdown().await;

@@ -1,7 +1,7 @@
 //! The middle of the way that every change takes: what was decided is proposed to the journal, and applied. And the answer
 //! to whoever waits for it, or whose change was not taken.
 
-use nexo_core::config::SyncMode;
+use nexo_core::config::{DeadLetters, SyncMode};
 use nexo_core::queue::Applied;
 use nexo_core::record::Record;
 use nexo_log::{Claim, EntryRef, Patience, Urgency};
@@ -19,6 +19,25 @@ pub(crate) enum Confirm {
     AsQueue,
     /// Nobody waits.
     Lazily,
+}
+
+/// What came of a verdict about messages.
+#[derive(Debug, Default)]
+pub(crate) struct Committed {
+    /// Where it was written down, if it had to be.
+    pub(crate) written: Option<Written>,
+    /// The disk is too full for messages to become dead letters; all else is done. They are where they were.
+    pub(crate) deaths_refused: Option<ProposeError>,
+}
+
+impl Committed {
+    /// For whoever says all of it again.
+    ///
+    /// # Errors
+    /// If messages were to become dead letters, and could not.
+    pub(crate) fn whole(self) -> Result<Option<Written>, ProposeError> {
+        self.deaths_refused.map_or(Ok(self.written), Err)
+    }
 }
 
 impl Shared {
@@ -60,18 +79,48 @@ impl Shared {
         records: &[Record],
         durable: bool,
         confirm: Confirm,
-    ) -> Result<Option<Written>, ProposeError> {
+    ) -> Result<Committed, ProposeError> {
         if records.is_empty() {
-            return Ok(None);
+            return Ok(Committed::default());
         }
         if !durable {
             for record in records {
                 self.apply_unwritten(state, record);
             }
-            return Ok(None);
+            return Ok(Committed::default());
         }
         let urgency = self.urgency(state, confirm);
-        Ok(Some(self.commit(state, records, urgency, Claim::Reserved, Patience::RefuseLast)?.0))
+        self.commit_deaths_apart(state, records, urgency, Patience::RefuseLast)
+    }
+
+    /// Writes a verdict down, on a full disk without what makes dead letters: a dead letter frees nothing before it has been
+    /// copied to another queue, and for that there is no room. One that goes nowhere is only taken out.
+    ///
+    /// # Errors
+    /// If the log does not take it; then nothing has changed.
+    pub(crate) fn commit_deaths_apart(
+        &self,
+        state: &mut CellState,
+        records: &[Record],
+        urgency: Urgency,
+        patience: Patience,
+    ) -> Result<Committed, ProposeError> {
+        let dies = |record: &&Record| matches!(record, Record::Die { .. });
+        let moves = state.durable && state.queue.config().dead_letters != DeadLetters::Nowhere;
+        let claim =
+            if moves && records.iter().any(|record| dies(&record)) { Claim::Normal } else { Claim::Reserved };
+        let error = match self.commit(state, records, urgency, claim, patience) {
+            Ok((written, _)) => return Ok(Committed { written: Some(written), deaths_refused: None }),
+            Err(error @ ProposeError::Full { .. }) if claim == Claim::Normal => error,
+            Err(error) => return Err(error),
+        };
+        let others: Vec<Record> = records.iter().filter(|record| !dies(record)).cloned().collect();
+        // Leases are written down here for the sake of what follows them.
+        let written = match others.iter().all(|record| matches!(record, Record::Lease { .. })) {
+            true => None,
+            false => Some(self.commit(state, &others, urgency, Claim::Reserved, patience)?.0),
+        };
+        Ok(Committed { written, deaths_refused: Some(error) })
     }
 
     /// Applies a record without writing it down: it names only transient messages.

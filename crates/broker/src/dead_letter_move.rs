@@ -98,6 +98,8 @@ impl DeadLetterMove {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use nexo_core::config::{Fate, QueueConfig};
     use nexo_core::message::NewMessage;
     use nexo_log::disk::{CutMode, MemoryDisk};
@@ -124,15 +126,7 @@ mod tests {
         let held = [(held[0].offset, held[0].attempt)];
         let cell = broker.shared.catalog.get(&queue).unwrap();
         // Nobody moves dead letters meanwhile.
-        let (release, released) = std::sync::mpsc::channel::<()>();
-        let (locked, is_locked) = std::sync::mpsc::channel();
-        let moving = Arc::clone(&cell);
-        let stopped = std::thread::spawn(move || {
-            let _held = moving.dead_lettering.lock();
-            locked.send(()).unwrap();
-            let _ = released.recv();
-        });
-        is_locked.recv().unwrap();
+        let held_up = HeldUp::new(&cell);
         broker
             .push(&queue, vec![NewMessage { ttl: Some(Millis(50)), ..NewMessage::new("expired") }])
             .await
@@ -145,8 +139,7 @@ mod tests {
         assert_eq!(cell.state.lock().queue.deaths().len(), 2, "what died is not purged");
         broker.push(&queue, vec![NewMessage::new("synced")]).await.unwrap();
         let crashed = disk.after_power_cut(CutMode::Drop, 0);
-        drop(release);
-        stopped.join().unwrap();
+        drop(held_up);
         broker.shutdown().await;
         let broker = Broker::open_on(Arc::new(crashed), BrokerOptions::new("memory")).unwrap();
         let cell = broker.shared.catalog.get(&queue).unwrap();
@@ -155,6 +148,68 @@ mod tests {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
         assert_eq!((cell.state.lock().queue.len(), broker.queue(&dead).unwrap().counts().0), (1, 2));
+        broker.shutdown().await;
+    }
+
+    /// Holds up all who would move dead letters of a queue, until it is dropped.
+    struct HeldUp(Option<std::sync::mpsc::Sender<()>>, Option<std::thread::JoinHandle<()>>);
+
+    impl HeldUp {
+        fn new(cell: &Arc<QueueCell>) -> Self {
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let (locked, is_locked) = std::sync::mpsc::channel();
+            let moving = Arc::clone(cell);
+            let thread = std::thread::spawn(move || {
+                let _held = moving.dead_lettering.lock();
+                locked.send(()).unwrap();
+                let _ = released.recv();
+            });
+            is_locked.recv().unwrap();
+            Self(Some(release), Some(thread))
+        }
+    }
+
+    impl Drop for HeldUp {
+        fn drop(&mut self) {
+            drop(self.0.take());
+            self.1.take().unwrap().join().unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn messages_that_wait_to_be_moved_leave_memory_and_are_read_again() {
+        const COUNT: u64 = 12;
+        let broker = Broker::open_on(Arc::new(MemoryDisk::new()), BrokerOptions::new("memory")).unwrap();
+        let queue = QueueName::new("q").unwrap();
+        let config = QueueConfig { on_expiry: Fate::DeadLetter, ..QueueConfig::default() };
+        broker.create_queue(&queue, config).await.unwrap();
+        let cell = broker.shared.catalog.get(&queue).unwrap();
+        let held_up = HeldUp::new(&cell);
+        let body = |number: u64| format!("{number}{}", "x".repeat(1 << 20));
+        for number in 0..COUNT {
+            let message = NewMessage { ttl: Some(Millis(1)), ..NewMessage::new(body(number)) };
+            broker.push(&queue, vec![message]).await.unwrap();
+        }
+        while cell.state.lock().queue.deaths().len() < COUNT as usize {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let taken = cell.state.lock().queue.memory_bytes();
+        assert!(taken < 5 << 20, "{taken} bytes in memory");
+        cell.state.lock().queue.page_out(u64::MAX);
+        let taken = cell.state.lock().queue.memory_bytes();
+        assert!(taken < 1 << 20, "{taken} bytes in memory when it is short");
+        drop(held_up);
+        let dead = QueueName::new("q_dlq").unwrap();
+        while broker.queue(&dead).map_or(0, |dead| dead.counts().0) < COUNT {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let request =
+            PopRequest { max: COUNT as usize, wait: Millis::ZERO, visibility: None, bytes_max: None };
+        let moved = broker.pop(&dead, request).await.unwrap();
+        let moved: BTreeSet<&[u8]> = moved.iter().map(|one| &one.message.body[..]).collect();
+        let bodies: Vec<String> = (0..COUNT).map(body).collect();
+        assert!(moved == bodies.iter().map(String::as_bytes).collect(), "each is whole");
+        assert_eq!(cell.state.lock().queue.len(), 0);
         broker.shutdown().await;
     }
 

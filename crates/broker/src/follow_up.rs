@@ -184,7 +184,7 @@ impl Shared {
         due: DuePlan,
         aftermath: &mut Aftermath,
     ) -> Result<(), ProposeError> {
-        self.commit_verdict(state, &due.records, due.durable, Confirm::Lazily)?;
+        self.commit_verdict(state, &due.records, due.durable, Confirm::Lazily)?.whole()?;
         aftermath.deaths.extend(due.deaths);
         Ok(())
     }

@@ -13,13 +13,13 @@ use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
-use crate::commit::Confirm;
+use crate::commit::{Committed, Confirm};
 use crate::dead_letter_move::DeadLetterMove;
 use crate::error::{PushError, QueueError};
 use crate::flow::{Evenness, Pacing};
 use crate::journal::{ProposeError, Written};
-use crate::messages::PushRound;
 use crate::owed::SocketState;
+use crate::push::PushRound;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::{SessionId, Settle};
 use crate::shared::Shared;
@@ -571,7 +571,8 @@ impl QueueHandle {
         let (written, deaths, urgency, acked) = self.shared.with(&self.cell, |state, now| {
             let (plan, acked) = decide_settle(&state.queue, now, held, what);
             let ReturnPlan { records, durable, deaths } = plan;
-            let written = self.shared.commit_verdict(state, &records, durable, confirm);
+            let committed = self.shared.commit_verdict(state, &records, durable, confirm);
+            let written = committed.and_then(Committed::whole);
             // Whoever could not settle gets no more: what it holds must stay bounded.
             if let Some((consumer, credit)) = credit.filter(|_| written.is_ok()) {
                 state.queue.add_credit(consumer, credit);

@@ -3,7 +3,7 @@
 //! A [`Broker`] owns the log and all queues. Each queue has a lock of its own and is a state machine from
 //! `nexo-core`; this crate decides nothing about messages, it brings time, disk and threads to the rules.
 //!
-//! - [`Broker`] (`broker.rs`, `messages.rs`, `peek.rs`): the calls.
+//! - [`Broker`] (`broker.rs`, `push.rs`, `messages.rs`, `peek.rs`): the calls.
 //! - `declare.rs`, `lifecycle.rs`: how queues come and go.
 //! - `shared.rs`: the parts of a broker, and the way every change takes: lock, decide, write down and apply (`commit.rs`), see
 //!   what follows and hand out (`follow_up.rs`). `journal`: where changes are written down. `rebuild.rs`: what is done when it
@@ -58,6 +58,8 @@ mod page_out_pace;
 mod paging;
 mod peek;
 mod property_codec;
+mod push;
+mod push_order;
 mod queue_cell;
 mod rebuild;
 mod receipt;
@@ -95,7 +97,6 @@ pub use handle::{PackedPushed, QueueHandle, Refused, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
 pub use journal::Written;
-pub use messages::PushOrder;
 pub use nexo_core::body_buffer::BodyBuffer;
 pub use nexo_core::config::{
     Backoff, ConfigError, DeadLetters, Fate, GroupMode, Overflow, QueueConfig, RateLimit, SyncMode,
@@ -113,6 +114,7 @@ pub use nexo_log::OPEN_FILES_MAX as LOG_FILES_MAX;
 pub use options::BrokerOptions;
 pub use owed::SocketState;
 pub use property_codec::{DeadLetter, DeathInfo, Envelope, PropertyCodec};
+pub use push_order::{PushOrder, PushTurn};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
     Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle,

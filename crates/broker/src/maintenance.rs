@@ -396,7 +396,10 @@ impl Shared {
             let is_needed = before.needed.contains(&segment) || this.needed.contains(&segment);
             if segment < before.replay_from.segment && still_empty.contains(&segment) && !is_needed {
                 match self.log.retire(segment) {
-                    Ok(()) => tracing::debug!(%segment, "segment retired"),
+                    Ok(()) => {
+                        self.journal.discarded().forget(segment);
+                        tracing::debug!(%segment, "segment retired");
+                    }
                     Err(error) => tracing::warn!(%segment, %error, "a segment cannot be retired"),
                 }
             }

@@ -185,6 +185,7 @@ impl Shared {
             state.queue.give_back_credit(mailbox.consumer(), credit as u32);
             self.settle_damaged(state, now, read.damaged);
             let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(read.retry_after));
+            // Nothing dies of that.
             if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily) {
                 tracing::debug!(queue = %cell.name, %error, "messages that cannot be read come back later");
                 state.unsettled.keep(&back, Settle::Undelivered, None);

@@ -8,7 +8,7 @@ use nexo_core::queue::{Allowance, Handed, ReturnCause, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_types::{ConsumerId, Offset, Timestamp, limits};
 
-use crate::commit::Confirm;
+use crate::commit::{Committed, Confirm};
 use crate::delivery::Delivery;
 use crate::error::QueueError;
 use crate::handle::SETTLE_SLICE;
@@ -349,7 +349,8 @@ impl Subscription {
         durable: bool,
         (held, what): (&[(Offset, u32)], Settle),
     ) {
-        if let Err(error) = self.shared.commit_verdict(state, records, durable, Confirm::Lazily) {
+        let committed = self.shared.commit_verdict(state, records, durable, Confirm::Lazily);
+        if let Err(error) = committed.and_then(Committed::whole) {
             // They stay leased until there is room; a lease of a connection has no end of its own.
             let (queue, messages) = (&self.cell.name, held.len());
             if error == ProposeError::Busy {

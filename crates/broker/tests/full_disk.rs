@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use common::*;
 use nexo_broker::{
-    Broker, BrokerOptions, Delivery, Durability, Health, NewMessage, PopRequest, QueueConfig, QueueError,
-    Settle, SettleError,
+    Broker, BrokerOptions, DeadLetters, Delivery, Durability, Fate, Health, NewMessage, PopRequest,
+    QueueConfig, QueueError, Settle, SettleError,
 };
 use nexo_log::disk::{CutMode, FaultyDisk};
 use nexo_types::{Millis, Offset, QueueName};
@@ -156,6 +156,105 @@ async fn a_rejection_is_not_answered_as_done_before_its_message_is_where_it_went
     broker.reject(&[other.receipt()]).await.remove(0).unwrap();
     assert_eq!(after_power_cut(&disk, &queue).len(), pushed.len() - 2);
     assert_eq!(after_power_cut(&disk, &dead).len(), 2);
+}
+
+/// A dead letter frees nothing before it has been copied, and for that there is no room: it may not use what is kept for
+/// acknowledgements. Neither may what expires.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_die_leave_room_for_acknowledgements() {
+    let config = QueueConfig { on_expiry: Fate::DeadLetter, ..QueueConfig::default() };
+    let (disk, broker, queue, pushed) = full(config).await;
+    disk.set_bytes_max(Some(disk.used_bytes()));
+    let held = pop_all(&broker, &queue, 300).await;
+    let before = broker.stats().log.frame_bytes;
+    let handle = broker.queue(&queue).unwrap();
+    let mut refused = 0;
+    for one in &places(&held[..200]) {
+        match handle.settle(std::slice::from_ref(one), Settle::Reject) {
+            // Before what is kept began.
+            Ok(()) => {}
+            Err(QueueError::DiskFull { .. }) => {
+                refused += 1;
+                handle.settle_eventually(std::slice::from_ref(one), Settle::Reject).unwrap();
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(refused > 100, "{refused} of 200 were refused");
+    let written = broker.stats().log.frame_bytes - before;
+    assert!(written < BODY_BYTES as u64 + 100, "{written} bytes were written for 200 rejections");
+    // What is kept of rejections does not hold up an acknowledgement, of the same queue neither.
+    ack(&broker, &held[200..]).await;
+    assert_eq!(after_power_cut(&disk, &queue).len(), pushed.len() - 100);
+
+    disk.set_bytes_max(None);
+    let dead = name("q_dlq");
+    eventually("they are moved", || broker.queue(&dead).is_some_and(|queue| queue.counts().0 == 200)).await;
+    assert_eq!(handle.counts().0, pushed.len() as u64 - 300);
+    push(&broker, &queue, "synced").await;
+    assert_eq!(after_power_cut(&disk, &dead).len(), 200);
+}
+
+/// Only what consumers acknowledge makes room.
+#[tokio::test(flavor = "multi_thread")]
+async fn consumers_go_on_though_what_expired_cannot_be_written_down() {
+    let disk = FaultyDisk::new();
+    let broker = open_on(&disk);
+    let queue = name("q");
+    let config = QueueConfig { on_expiry: Fate::DeadLetter, ..QueueConfig::default() };
+    broker.create_queue(&queue, config).await.unwrap();
+    let expires = NewMessage { ttl: Some(Millis(300)), ..NewMessage::new("expires") };
+    push_message(&broker, &queue, expires).await;
+    for number in 0..10 {
+        push(&broker, &queue, &format!("{number}")).await;
+    }
+    disk.set_bytes_max(Some(disk.used_bytes()));
+    let mut bytes = 100_000;
+    while bytes > 0 {
+        if broker.push(&queue, vec![NewMessage::new(vec![b'x'; bytes])]).await.is_err() {
+            bytes /= 2;
+        }
+    }
+    tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+    for number in 0..10 {
+        let one = pop_one(&broker, &queue).await;
+        assert_eq!(bodies(std::slice::from_ref(&one)), [format!("{number}")]);
+        ack(&broker, &[one]).await;
+    }
+    assert!(broker.queue(&name("q_dlq")).is_none(), "the disk is full");
+    disk.set_bytes_max(None);
+    let is_moved = || broker.queue(&name("q_dlq")).is_some_and(|dead| dead.counts().0 == 1);
+    eventually("it is moved", is_moved).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_comes_back_does_not_wait_for_what_dies() {
+    let config = QueueConfig { max_attempts: Some(2), ..QueueConfig::default() };
+    let (disk, broker, queue, pushed) = full(config).await;
+    disk.set_bytes_max(Some(disk.used_bytes()));
+    let once = pop_one(&broker, &queue).await;
+    broker.nack(&[once.receipt()], None).await.remove(0).unwrap();
+    let held = pop_all(&broker, &queue, 2).await;
+    assert_eq!((held[0].attempt, held[1].attempt), (2, 1));
+    let answers = broker.nack(&[held[0].receipt(), held[1].receipt()], None).await;
+    assert!(matches!(&answers[0], Err(SettleError::Unavailable { .. })), "{:?}", answers[0]);
+    assert!(answers[1].is_ok(), "{:?}", answers[1]);
+    let handle = broker.queue(&queue).unwrap();
+    assert_eq!((handle.in_flight(), handle.counts().0), (1, pushed.len() as u64 - 1));
+    disk.set_bytes_max(None);
+    eventually("there is room again", || broker.health() == Health::Ok).await;
+    broker.nack(&[held[0].receipt()], None).await.remove(0).unwrap();
+    assert_eq!(broker.queue(&name("q_dlq")).unwrap().counts().0, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_dies_and_goes_nowhere_frees_space() {
+    let config = QueueConfig { dead_letters: DeadLetters::Nowhere, ..QueueConfig::default() };
+    let (disk, broker, queue, pushed) = full(config).await;
+    disk.set_bytes_max(Some(disk.used_bytes()));
+    let one = pop_one(&broker, &queue).await;
+    broker.reject(&[one.receipt()]).await.remove(0).unwrap();
+    assert_eq!(after_power_cut(&disk, &queue).len(), pushed.len() - 1);
 }
 
 /// Takes as many messages as asked for. One pop may give fewer.

@@ -1,5 +1,6 @@
 //! Work that overlaps and is answered in the order it was begun.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -9,10 +10,12 @@ type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Calls to the broker that wait for their sync while later ones are already made.
 ///
-/// The broker fixes the order of two calls when they are first polled, or those that must wait for room in the log get it in
-/// that order; so each is polled once as it is begun, before the next request is even read.
+/// Each is polled once as it is begun, before the next request is even read: that fixes the order of calls that need not
+/// wait for room in the log.
 pub(crate) struct InOrder<T> {
     waiting: FuturesOrdered<Work<T>>,
+    /// Answers that came while nobody asked for them; they come before all others.
+    answered: VecDeque<T>,
 }
 
 enum Begun<T> {
@@ -22,7 +25,7 @@ enum Begun<T> {
 
 impl<T: Send + Unpin + 'static> InOrder<T> {
     pub(crate) fn new() -> Self {
-        Self { waiting: FuturesOrdered::new() }
+        Self { waiting: FuturesOrdered::new(), answered: VecDeque::new() }
     }
 
     /// Begins `work`; its answer comes after those of all that was begun before.
@@ -38,16 +41,32 @@ impl<T: Send + Unpin + 'static> InOrder<T> {
 
     /// How much has been begun and not been answered.
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.answered.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && self.answered.is_empty()
     }
 
     /// The next answer; `None` if nothing is begun. Nothing is lost if the caller stops waiting.
     pub(crate) async fn next(&mut self) -> Option<T> {
-        self.waiting.next().await
+        match self.answered.pop_front() {
+            Some(answer) => Some(answer),
+            None => self.waiting.next().await,
+        }
+    }
+
+    /// Goes on with all that is begun until `other` is done, and keeps the answers: for whoever waits for something that
+    /// what is begun may hold.
+    pub(crate) async fn go_on_until<R>(&mut self, other: impl Future<Output = R>) -> R {
+        let mut other = std::pin::pin!(other);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut other => return done,
+                Some(answer) = self.waiting.next(), if !self.waiting.is_empty() => self.answered.push_back(answer),
+            }
+        }
     }
 }
 
@@ -90,6 +109,25 @@ mod tests {
         assert_eq!(work.len(), 2);
         release.send(()).unwrap();
         assert_eq!((work.next().await, work.next().await), (Some(1), Some(2)));
+        assert!(work.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_is_begun_goes_on_while_its_owner_waits_for_what_it_holds() {
+        let memory = Arc::new(tokio::sync::Semaphore::new(1));
+        let mut work = InOrder::new();
+        for number in 1..=3 {
+            let memory = memory.clone();
+            work.begin(async move {
+                let _held = memory.acquire().await.unwrap();
+                tokio::task::yield_now().await;
+                number
+            })
+            .await;
+        }
+        drop(work.go_on_until(memory.acquire()).await.unwrap());
+        assert_eq!(work.len(), 3, "no answer is lost");
+        assert_eq!((work.next().await, work.next().await, work.next().await), (Some(1), Some(2), Some(3)));
         assert!(work.is_empty());
     }
 }

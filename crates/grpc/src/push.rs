@@ -209,16 +209,15 @@ impl PushStream {
     async fn begin(&mut self, group: Option<PushGroup>) {
         let Some(PushGroup { queue, messages, parts, bytes, hold }) = group else { return };
         let bytes = bytes + messages.len() * MESSAGE_OVERHEAD_BYTES;
-        let hold = enough(self.broker.intake(), hold, bytes, &self.out).await;
+        // Pushes of this stream that wait for the disk may hold what this one needs.
+        let hold = self.in_flight.go_on_until(enough(self.broker.intake(), hold, bytes, &self.out)).await;
         self.in_flight_bytes += bytes;
-        let (broker, order) = (self.broker.clone(), self.order.clone());
+        let (broker, turn) = (self.broker.clone(), self.order.turn());
         let work = async move {
-            let results = broker.push_in_order(&order, &queue, messages).await;
+            let results = broker.push_in_turn(turn, &queue, messages, hold).await;
             Done { confirms: confirms(&parts, results), bytes }
         };
         self.in_flight.begin(work).await;
-        // The messages are in their queue now, which counts them itself.
-        drop(hold);
     }
 
     /// Sends the confirms of `done` and of whatever else is durable by now. False if the client is gone.

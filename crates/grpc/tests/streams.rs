@@ -4,8 +4,13 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use common::{Served, ack, message, start, within};
+use nexo_broker::{Broker, BrokerOptions};
 use nexo_grpc::proto::{self, push_result::Outcome};
+use nexo_log::disk::GateDisk;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
@@ -102,6 +107,48 @@ async fn a_push_is_confirmed_while_the_stream_stays_open() {
         let reply = within(replies.message()).await.unwrap().unwrap();
         assert_eq!(reply.confirms[0].sequence, sequence);
     }
+}
+
+/// And they do not wait for memory that only they themselves can give back.
+#[tokio::test(flavor = "multi_thread")]
+async fn pushes_that_wait_for_the_disk_hold_their_memory() {
+    const REQUESTS: u64 = 80;
+    let gate = GateDisk::default();
+    // A quarter of this, 4 MiB, is for what is on its way in.
+    let memory_bytes_max = 16 * 1024 * 1024;
+    let options =
+        BrokerOptions { segment_bytes: 256 * 1024, memory_bytes_max, ..BrokerOptions::new("memory") };
+    let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();
+    let served = Served::serve(broker, None).await;
+    served.create("q", proto::QueueConfig::default()).await;
+    let body = "x".repeat(100 * 1024);
+    gate.hold_writes();
+    let requests: Vec<_> = (1..=REQUESTS).map(|n| request(n, "q", &[&body])).collect();
+    let (send, stream) = mpsc::channel(REQUESTS as usize);
+    for request in requests {
+        send.send(request).await.unwrap();
+    }
+    let client = served.client.clone();
+    let confirmed = tokio::spawn(async move {
+        let stream = ReceiverStream::new(stream);
+        let mut replies = client.messages().push_stream(stream).await.unwrap().into_inner();
+        let mut confirmed = Vec::new();
+        while confirmed.len() < REQUESTS as usize {
+            let reply = within(replies.message()).await.unwrap().unwrap();
+            confirmed.extend(reply.confirms.into_iter().map(|confirm| confirm.sequence));
+        }
+        confirmed
+    });
+    let is_full = async {
+        while !served.broker.intake().is_contended() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let is_full = tokio::time::timeout(Duration::from_secs(20), is_full).await;
+    gate.open_gate();
+    assert!(is_full.is_ok(), "memory is held until the queue has the messages");
+    assert!(confirmed.await.unwrap().into_iter().eq(1..=REQUESTS));
+    assert_eq!(served.broker.intake().held_bytes(), 0);
 }
 
 #[tokio::test]

@@ -32,6 +32,8 @@ pub struct Recovered {
     pub last_manifest: Option<(Position, Bytes)>,
     /// Where the last frame ends.
     pub end: Position,
+    /// There was no log before.
+    pub is_new: bool,
     /// Places that were durable once and cannot be read.
     pub damage: Vec<Damage>,
     /// Bytes behind the end that had been written but never synced, as far as can be told. Nobody was promised
@@ -107,6 +109,7 @@ pub(crate) fn recover(disk: &Arc<dyn Disk>, options: &LogOptions) -> Result<Open
     recovery.find_manifest();
     let active = recovery.start_segment(&spares, options)?;
     let Recovery { mut segments, mut recovered, .. } = recovery;
+    recovered.is_new = segments.is_empty() && recovered.lost_segments.is_empty();
     recovered.end = segments
         .values()
         .next_back()

@@ -133,8 +133,16 @@ fn why_a_command_failed_is_told() {
     assert_eq!(failed.code, Some(0));
     assert_eq!(
         failed.stderr,
-        "nexo: message 0 of 'q', attempt 1: 'exit 3' exited with code 3; the message is returned to the queue\n"
+        "nexo: message 0 of 'q', attempt 1: 'exit 3' exited with code 3; that was its last attempt, and the message \
+         becomes a dead letter\n"
     );
+    assert_eq!(server.json(&["queue", "show", "q_dlq"])[0]["stats"]["ready"], 1);
+    server.ok(&["queue", "create", "again", "--max-attempts", "2"]);
+    server.ok(&["push", "again", "x"]);
+    let failed = server.run(&["consume", "again", "--exec", "exit 3", "--count", "1"]);
+    assert!(failed.stderr.ends_with("; the message is returned to the queue\n"), "{failed:?}");
+    let missing = server.run(&["consume", "missing"]).error();
+    assert_eq!(missing, "nexo: consume 'missing': queue 'missing' does not exist");
     let killed = server.run(&["consume", "q", "--exec", "kill -9 $$", "--count", "1"]);
     assert!(killed.stderr.contains("was killed by signal 9"), "{killed:?}");
     let result = &server.json(&["consume", "q", "--exec", "no-such-command", "--count", "1"])[0];

@@ -259,7 +259,7 @@ fn the_log_tells_an_operator_what_happens() {
     let data = server.data_dir().display().to_string();
     for words in [
         &["starting", "version=\"0.1.0\"", &data][..],
-        &["data recovered", "queues=0", "messages=0", "took_ms="],
+        &["data directory is new", "took_ms="],
         &["listening", "protocol=\"amqp\"", &amqp],
         &["listening", "protocol=\"grpc\"", &server.grpc],
         &["connection opened", "protocol=\"grpc\"", "peer=127.0.0.1:"],

@@ -3,8 +3,13 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::*;
+use nexo_broker::{Broker, BrokerOptions};
 use nexo_log::disk::MemoryDisk;
+use nexo_sqs::{LimitMode, SqsOptions};
+use nexo_types::Timestamp;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -39,6 +44,29 @@ async fn a_receive_without_any_visibility_leaves_the_message_where_it_is() {
         let seen = server.json("ReceiveMessage", &look).await;
         assert_eq!(seen["Messages"][0]["Attributes"]["ApproximateReceiveCount"], count.to_string());
     }
+    server.end().await;
+}
+
+/// The system's clock was set back by an hour since the data was written.
+#[tokio::test]
+async fn the_limit_of_visibility_counts_by_the_clock_that_receipts_are_from() {
+    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let ahead = Timestamp((wall.as_millis() as u64) + 3_600_000);
+    let options = BrokerOptions::new("memory");
+    let broker = Broker::open_at(Arc::new(MemoryDisk::new()), options, ahead).unwrap();
+    let strict = SqsOptions { limits: LimitMode::Strict, ..SqsOptions::default() };
+    let server = Server::serve(broker, strict).await;
+    let url = server.create("q").await;
+    server.json("SendMessage", &json!({ "QueueUrl": url, "MessageBody": "x" })).await;
+    let received = server.json("ReceiveMessage", &json!({ "QueueUrl": url })).await;
+    let handle = &received["Messages"][0]["ReceiptHandle"];
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    let change =
+        |seconds: u32| json!({ "QueueUrl": url, "ReceiptHandle": handle, "VisibilityTimeout": seconds });
+    let head = json_head("ChangeMessageVisibility");
+    let (status, text) = server.ask(&head, &change(43_200).to_string()).await;
+    assert!(status == 400 && text.contains("beyond the limit [43200 seconds]"), "{status} {text}");
+    server.json("ChangeMessageVisibility", &change(43_000)).await;
     server.end().await;
 }
 

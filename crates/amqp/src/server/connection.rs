@@ -85,13 +85,24 @@ pub(super) async fn run(
         }
     }
     session.end();
-    finish(session).await;
+    let grace = session.shared.options.close_max;
+    tokio::select! {
+        () = finish(session) => {}
+        // What it still has to give back goes on without it, or comes back with the next start.
+        () = stop_has_lasted(stop, grace) => {}
+    }
     Box::pin(connection.close(peer, began)).await;
 }
 
 /// The time, as sessions are told it.
 fn now() -> std::time::Instant {
     Instant::now().into_std()
+}
+
+/// Resolves so much time after the broker was told to stop, or after this began if that was later.
+async fn stop_has_lasted(stop: &CancellationToken, grace: Duration) {
+    stop.cancelled().await;
+    sleep(grace).await;
 }
 
 /// Brings to its end what a session has begun.

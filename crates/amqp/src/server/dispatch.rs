@@ -42,16 +42,23 @@ impl Session {
     pub(super) fn takes_frames(&self) -> bool {
         match self.phase {
             _ if self.has_steps() => false,
-            ConnectionPhase::Running => {
-                let waits_for_disk = self.blocked
-                    || self.held_up.is_some()
-                    || self.pace.is_behind()
-                    || self.confirms.is_full();
-                !waits_for_disk && !self.intake.is_waiting() && self.out.len() < HARD_BYTES
-            }
+            ConnectionPhase::Running => !self.waits_for_broker() && self.out.len() < HARD_BYTES,
             ConnectionPhase::Closing => true,
             ConnectionPhase::Closed => false,
         }
+    }
+
+    /// Whether the broker must come on before it takes more from the peer.
+    fn waits_for_broker(&self) -> bool {
+        let waits_for_disk =
+            self.blocked || self.held_up.is_some() || self.pace.is_behind() || self.confirms.is_full();
+        waits_for_disk || self.intake.is_waiting() || self.has_steps()
+    }
+
+    /// Whether there may be words of the peer that have not been heard, and it is not to blame: one that does not listen is.
+    pub(super) fn is_held_back(&self) -> bool {
+        let waits = self.phase == ConnectionPhase::Running && self.waits_for_broker();
+        waits || self.has_steps() || (self.stalled && self.takes_frames())
     }
 
     /// Whether more should be read from the peer.

@@ -89,6 +89,8 @@ impl Session {
         self.now = now;
         let text = "broker forced connection closure with reason 'shutdown'";
         self.close(&Refusal::new(ReplyCode::ConnectionForced, text));
+        // What it waits for may never come: a disk that hangs. As long again as its client may take to agree.
+        self.end_within(2 * self.shared.options.close_max);
     }
 
     /// Says that the connection ends, and why.
@@ -131,6 +133,7 @@ impl Session {
         // What was said about messages counts; whatever else was begun does not matter to anybody now.
         self.steps.retain(|step| matches!(step, Step::Settle { .. }));
         self.safe = None;
+        self.stop_waiting();
         self.steps.push_back(Step::LeaveConnection);
         self.run_steps();
     }

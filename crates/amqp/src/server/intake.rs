@@ -149,8 +149,11 @@ impl Session {
     /// Closes channels that keep memory from others and do not come on.
     pub(super) fn end_standstill(&mut self) {
         let max = self.shared.options.standstill_max;
-        // One that is not read from cannot come on.
-        if self.held_up.is_some() || self.has_steps() || !self.intake.stands_still(self.now, max) {
+        if self.is_held_back() {
+            // One that is not read from cannot come on.
+            self.intake.progress = self.now;
+        }
+        if !self.intake.stands_still(self.now, max) {
             return;
         }
         let holds = |channel_state: &ChannelState| match channel_state {

@@ -59,6 +59,20 @@ pub(super) enum Operation {
     EndSession(SessionId),
 }
 
+impl Operation {
+    /// Whether it does nothing but wait.
+    pub(super) const fn only_waits(&self) -> bool {
+        match self {
+            Self::Turn | Self::Room | Self::Safe(_) => true,
+            Self::Get { .. }
+            | Self::Purge { .. }
+            | Self::Close { .. }
+            | Self::Leave(_)
+            | Self::EndSession(_) => false,
+        }
+    }
+}
+
 /// What came of an operation.
 #[derive(Debug)]
 pub(super) enum Done {

@@ -49,15 +49,18 @@ impl Output {
 
     pub(super) fn method<M: AmqpMethod>(&mut self, channel: u16, method: &M) {
         encode_method(&mut self.bytes, channel, method);
+        self.note_buffer();
     }
 
     /// A frame that was encoded before.
     pub(super) fn frame(&mut self, frame: &[u8]) {
         self.bytes.extend_from_slice(frame);
+        self.note_buffer();
     }
 
     pub(super) fn heartbeat(&mut self) {
         codec::encode_heartbeat(&mut self.bytes);
+        self.note_buffer();
     }
 
     /// A message with a body that is copied.
@@ -70,6 +73,7 @@ impl Output {
         max: FrameMax,
     ) {
         encode_message(&mut self.bytes, channel, method, properties, body, max);
+        self.note_buffer();
     }
 
     /// A message with a body that is a part of `stored`.
@@ -108,6 +112,13 @@ impl Output {
             }
             self.bytes.push(FRAME_END);
         }
+        self.note_buffer();
+    }
+
+    /// Tells of the buffer as soon as it has another size: it takes memory, whether or not its peer ever reads.
+    #[inline]
+    fn note_buffer(&mut self) {
+        self.size.has_buffer(self.bytes.capacity());
     }
 
     /// How much waits.
@@ -184,7 +195,6 @@ impl Output {
             self.large.pop_front();
         }
         self.start += written;
-        self.size.has_buffer(self.bytes.capacity());
         // What is written makes room for what comes, and a buffer that was far larger for once is given back.
         let most = self.size.bytes();
         if self.start >= self.bytes.len() {
@@ -200,6 +210,7 @@ impl Output {
         if self.bytes.capacity() > 4 * most && self.bytes.len() <= 2 * most {
             self.bytes.shrink_to(2 * most);
         }
+        self.note_buffer();
     }
 }
 
@@ -315,6 +326,29 @@ mod tests {
             write_once(&mut out, &mut socket);
         }
         assert!(socket.taken == expected);
+    }
+
+    #[test]
+    fn a_buffer_is_told_of_before_any_of_it_is_written() {
+        let buffers = Arc::new(nexo_broker::ConnectionBuffers::default());
+        let mut out = Output::new(Arc::new(BusyWriters::new(Arc::clone(&buffers))));
+        let max = FrameMax::new(131_072).unwrap();
+        out.message(1, &deliver(1), &[0, 0], &vec![7; 300_000], max);
+        assert_eq!(buffers.bytes(), out.bytes.capacity() as u64);
+        assert!(buffers.bytes() >= 300_000);
+        for _ in 0..10 {
+            let frame = vec![7; 100_000];
+            out.frame(&frame);
+            assert_eq!(buffers.bytes(), out.bytes.capacity() as u64);
+        }
+        let mut socket = Slow { taken: Vec::new(), at_once: 100_000 };
+        while !out.is_empty() {
+            write_once(&mut out, &mut socket);
+            assert_eq!(buffers.bytes(), out.bytes.capacity() as u64, "also when it has become smaller");
+        }
+        out.heartbeat();
+        drop(out);
+        assert_eq!(buffers.bytes(), 0);
     }
 
     #[test]

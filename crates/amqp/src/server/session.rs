@@ -93,6 +93,8 @@ pub(super) struct Session {
     pub(super) steps: VecDeque<Step>,
     /// What is waited for before the next step, and the next frame.
     pub(super) operation: Option<BoxFuture<'static, Done>>,
+    /// Whether that does nothing but wait.
+    pub(super) only_waits: bool,
     /// What came of waiting until something is safe, if a step has waited for that.
     pub(super) safe: Option<Result<(), QueueError>>,
     /// Whether the frame that is being taken has to be taken again.
@@ -214,6 +216,7 @@ impl Session {
             held_up: None,
             steps: VecDeque::new(),
             operation: None,
+            only_waits: false,
             safe: None,
             takes_again: false,
             stalled: false,

@@ -83,6 +83,7 @@ impl Session {
 
     /// Begins an operation. If it needs no waiting, it is done when this returns.
     pub(super) fn perform(&mut self, operation: Operation) {
+        self.only_waits = operation.only_waits();
         let mut pending = operations::perform(&self.shared.broker, operation);
         match (&mut pending).now_or_never() {
             Some(done) => self.note_done(done),
@@ -92,7 +93,15 @@ impl Session {
 
     /// As [`Self::perform`], for one that is there to be waited for.
     pub(super) fn wait_for(&mut self, operation: Operation) {
+        self.only_waits = operation.only_waits();
         self.operation = Some(operations::perform(&self.shared.broker, operation));
+    }
+
+    /// Gives an operation up that changes nothing, for somebody who has no use for what it waits for.
+    pub(super) fn stop_waiting(&mut self) {
+        if self.only_waits {
+            self.operation = None;
+        }
     }
 
     /// Has the frame that is being taken be taken again after an operation.

@@ -26,13 +26,15 @@ pub(super) struct Timing {
     /// When the peer last heard of us.
     told: Instant,
     closing_until: Option<Instant>,
+    /// Whether the session was held back at the last tick: what the peer said meanwhile may have to be read first.
+    was_held_back: bool,
     /// Whether the peer's bytes make no sense any more.
     pub(super) is_deaf: bool,
 }
 
 impl Timing {
     pub(super) const fn new(now: Instant) -> Self {
-        Self { heard: now, told: now, closing_until: None, is_deaf: false }
+        Self { heard: now, told: now, closing_until: None, was_held_back: false, is_deaf: false }
     }
 }
 
@@ -60,11 +62,14 @@ impl Session {
     /// Goes on to the end of the connection. For that, too, there is a time limit.
     pub(super) fn enter(&mut self, phase: ConnectionPhase) {
         self.phase = phase;
-        if self.timing.closing_until.is_none() {
-            let close_max = self.shared.options.close_max;
-            let wait = if self.timing.is_deaf { DEAF_CLOSE_MAX.min(close_max) } else { close_max };
-            self.timing.closing_until = Some(self.now + wait);
-        }
+        let close_max = self.shared.options.close_max;
+        self.end_within(if self.timing.is_deaf { DEAF_CLOSE_MAX.min(close_max) } else { close_max });
+    }
+
+    /// The connection ends after this time at the latest.
+    pub(super) fn end_within(&mut self, wait: Duration) {
+        let until = self.now + wait;
+        self.timing.closing_until = Some(self.timing.closing_until.map_or(until, |before| before.min(until)));
     }
 
     /// After how long the next tick should come, at the latest.
@@ -97,6 +102,8 @@ impl Session {
         if self.timing.closing_until.is_some_and(|until| now >= until) {
             return Life::Over;
         }
+        let is_held_back = self.is_held_back();
+        let was_held_back = std::mem::replace(&mut self.timing.was_held_back, is_held_back) || is_held_back;
         self.settle_refused();
         self.tell_of_wait();
         self.unblock();
@@ -105,7 +112,7 @@ impl Session {
         }
         self.end_standstill();
         self.out.release();
-        if self.shortest_timeout.is_some() {
+        if self.shortest_timeout.is_some() && !was_held_back {
             self.enforce_timeouts();
         }
         // Answers that steps wait for may have been given by this.
@@ -140,7 +147,7 @@ impl Session {
 
     /// Closes channels whose client holds a message for longer than its queue allows.
     fn enforce_timeouts(&mut self) {
-        if self.held_up.is_some() || self.blocked || self.unfinished.is_some() || self.has_steps() {
+        if self.is_held_back() || self.unfinished.is_some() {
             // It may well have acknowledged. And what a commit publishes needs its channel.
             return;
         }

@@ -52,7 +52,14 @@ impl WriteSize {
     }
 
     /// Its buffer has room for so much now.
+    #[inline]
     pub(super) fn has_buffer(&mut self, bytes: usize) {
+        if bytes != self.buffer_bytes {
+            self.resize(bytes);
+        }
+    }
+
+    fn resize(&mut self, bytes: usize) {
         match (self.buffer_bytes > WAITING_BYTES_MIN, bytes > WAITING_BYTES_MIN) {
             (false, true) => _ = self.busy.count.fetch_add(1, Ordering::Relaxed),
             (true, false) => _ = self.busy.count.fetch_sub(1, Ordering::Relaxed),

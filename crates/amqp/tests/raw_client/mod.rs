@@ -71,6 +71,11 @@ impl Served {
         drop(self.stop.take());
     }
 
+    /// Waits until the server has ended, while the disk may still hang.
+    pub async fn ended(&mut self) {
+        within(&mut self.server).await.unwrap().unwrap();
+    }
+
     pub async fn stopped(self) {
         within(self.server).await.unwrap().unwrap();
         self.broker.shutdown().await;

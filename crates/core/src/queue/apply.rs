@@ -345,9 +345,9 @@ impl Queue {
         Ok(())
     }
 
-    /// A loose message waits to be dead-lettered.
-    pub(super) fn put_aside(&mut self, entry: MessageEntry, reason: DeathReason) {
-        self.count(&entry);
+    /// A loose message waits to be dead-lettered. Where many do, the log has their bytes.
+    pub(super) fn put_aside(&mut self, mut entry: MessageEntry, reason: DeathReason) {
+        self.warm(&mut entry);
         self.dying_bytes += u64::from(entry.stored_bytes);
         self.dying.insert(entry.offset, (entry, reason));
     }

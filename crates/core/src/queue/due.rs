@@ -303,6 +303,109 @@ mod tests {
     }
 
     #[test]
+    fn dying_messages_keep_few_bytes_in_memory_and_none_when_it_is_short() {
+        let config = QueueConfig { on_expiry: Fate::DeadLetter, ..QueueConfig::default() };
+        let mut queue = Queue::new(QueueId(1), QueueName::new("q").unwrap(), config, NOW);
+        let dies = NewMessage { ttl: Some(Millis(100)), ..NewMessage::new("x".repeat(1 << 20)) };
+        let transient = NewMessage {
+            durability: crate::message::Durability::Transient,
+            ..NewMessage { ttl: Some(Millis(100)), ..NewMessage::new("x") }
+        };
+        let later = NOW.plus(Millis(100));
+        let mut deaths = Vec::new();
+        // One after the other: a lane keeps few large ones in memory.
+        for message in std::iter::repeat_n(&dies, 12).chain([&transient]) {
+            let plan = queue.decide_push(NOW, std::slice::from_ref(message), Admission::Checked);
+            let batches = plan.batches.into_iter().map(|(_, batch)| Record::Messages(batch));
+            for record in plan.reserve.into_iter().chain(batches) {
+                queue.apply(Position::default(), &record).unwrap();
+            }
+            advance(&mut queue, later);
+            let plan = queue.decide_due(later, 100);
+            for record in &plan.records {
+                queue.apply(Position::default(), record).unwrap();
+            }
+            deaths.extend(plan.deaths);
+        }
+        assert_eq!(deaths.len(), 13);
+        queue.check_invariants();
+        let packed = 13 * crate::queue::OTHER_LOOSE_BYTES + crate::queue::IN_USE_BYTES;
+        let bound = packed + crate::queue::LOOSE_CACHE_BYTES_MAX + 1024;
+        assert!(queue.loose_warm > 0, "some bytes are kept");
+        assert!(queue.memory_bytes() < bound, "{} of {bound}", queue.memory_bytes());
+        queue.page_out(u64::MAX);
+        queue.check_invariants();
+        assert_eq!(queue.loose_warm, 0);
+        let kept = deaths.iter().filter(|death| queue.dying(death.offset).unwrap().payload.is_some());
+        assert_eq!(kept.count(), 1, "the log does not have the transient one");
+        assert!(queue.loose_cached_bytes > 0, "which is counted");
+        for death in &deaths {
+            let leave = queue.decide_dead_letter(later, death.offset, crate::record::Leave::DeadLettered);
+            queue.apply(Position::default(), &leave.unwrap()).unwrap();
+        }
+        queue.check_invariants();
+        assert_eq!((queue.len(), queue.loose_cached_bytes), (0, 0));
+    }
+
+    /// A replay that could not read that it died finds it ready, and must let it go all the same.
+    #[test]
+    fn a_dead_letter_leaves_as_a_ready_message_does() {
+        let config = QueueConfig { on_expiry: Fate::DeadLetter, ..QueueConfig::default() };
+        let new = || Queue::new(QueueId(1), QueueName::new("q").unwrap(), config.clone(), NOW);
+        let (mut queue, mut replay) = (new(), new());
+        let message = NewMessage { ttl: Some(Millis(100)), ..NewMessage::new("x") };
+        for (_, batch) in queue.decide_push(NOW, &[message], Admission::Checked).batches {
+            let record = Record::Messages(batch);
+            queue.apply(Position::default(), &record).unwrap();
+            replay.apply(Position::default(), &record).unwrap();
+        }
+        let later = NOW.plus(Millis(100));
+        advance(&mut queue, later);
+        let plan = queue.decide_due(later, 100);
+        for record in &plan.records {
+            queue.apply(Position::default(), record).unwrap();
+        }
+        assert_eq!((queue.deaths().len(), queue.len()), (1, 1));
+        let why = crate::record::Leave::DeadLettered;
+        let leave = queue.decide_dead_letter(later, plan.deaths[0].offset, why).unwrap();
+        assert!(matches!(leave, Record::Drop { .. }), "{leave:?}");
+        for queue in [&mut queue, &mut replay] {
+            queue.apply(Position::default(), &leave).unwrap();
+            queue.check_invariants();
+            assert_eq!((queue.len(), queue.deaths().len()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn room_for_messages_that_cannot_leave_memory_is_given_back() {
+        let transient =
+            NewMessage { durability: crate::message::Durability::Transient, ..NewMessage::new("x") };
+        let mut queue = with(&[]);
+        let short = NewMessage { ttl: Some(Millis(100)), ..transient.clone() };
+        // Of each stretch some stay.
+        let messages: Vec<_> =
+            (0..256).map(|at| if at % 8 == 0 { transient.clone() } else { short.clone() }).collect();
+        let plan = queue.decide_push(NOW, &messages, Admission::Checked);
+        let batches = plan.batches.into_iter().map(|(_, batch)| Record::Messages(batch));
+        for record in plan.reserve.into_iter().chain(batches) {
+            queue.apply(Position::default(), &record).unwrap();
+        }
+        let later = NOW.plus(Millis(100));
+        while queue.advance_time(later, 1000) {}
+        for record in queue.decide_due(later, 1000).records {
+            queue.apply(Position::default(), &record).unwrap();
+        }
+        assert_eq!(queue.len(), 32);
+        let before = queue.memory_bytes();
+        queue.page_out(u64::MAX);
+        queue.check_invariants();
+        let freed = before - queue.memory_bytes();
+        let entries = 80 * size_of::<MessageEntry>();
+        assert!(freed >= entries as u64, "{freed} bytes of {before} were freed");
+        assert_eq!(queue.counts().0, 32, "the log does not have them");
+    }
+
+    #[test]
     fn room_of_an_empty_queue_is_counted_until_memory_is_short() {
         let mut queue = with(&[]);
         assert_eq!(queue.memory_bytes(), 0, "never used");

@@ -145,6 +145,13 @@ impl Queue {
         if !wanted {
             self.returned.shrink_items(&mut cool);
         }
+        if !self.dying.is_empty() {
+            for (entry, _) in self.dying.values_mut().filter(|(entry, _)| entry.is_warm()) {
+                cooled += 1;
+                bytes += entry.cached_bytes();
+                entry.cool();
+            }
+        }
         self.loose_warm -= cooled;
         self.loose_cached_bytes -= bytes;
     }

@@ -68,7 +68,9 @@ impl ConsumeArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new()?;
         let client = shared.server.connect().await?;
-        let config = get_queue(&client, &self.queue).await?.config.unwrap_or_default();
+        let queue = get_queue(&client, "consume", &self.queue).await?;
+        let config = queue.config.unwrap_or_default();
+        let dead_letters = queue.dead_letters.and_then(|dead| dead.target);
         let program = self.program();
         let credit = match (self.credit, &program) {
             (Some(credit), _) => credit,
@@ -79,6 +81,8 @@ impl ConsumeArgs {
             queue: self.queue.clone(),
             visibility_ms: self.visibility.map(Span::millis),
             lease_ms: self.visibility.map_or(config.visibility_ms(), Span::millis).max(1),
+            attempts_max: config.max_attempts.filter(|max| *max > 0),
+            drops_dead: matches!(dead_letters, Some(proto::dead_letter_target::Target::None(_))),
             two_phase: config.receipt_timeout_ms() > 0,
             credit: credit.into(),
             jobs_max: usize::try_from(self.jobs).unwrap_or(usize::MAX),

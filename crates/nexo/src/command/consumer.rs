@@ -38,11 +38,26 @@ pub(crate) struct Terms {
     pub(crate) visibility_ms: Option<u64>,
     /// The lease that messages have.
     pub(crate) lease_ms: u64,
+    /// Deliveries of a message before it is a dead letter, if there is such a limit; as it was at the start.
+    pub(crate) attempts_max: Option<u32>,
+    /// Whether dead letters are dropped.
+    pub(crate) drops_dead: bool,
     /// Whether messages must be marked as received.
     pub(crate) two_phase: bool,
     /// Messages that may be here at the same time.
     pub(crate) credit: u64,
     pub(crate) jobs_max: usize,
+}
+
+impl Terms {
+    /// What becomes of a message whose command failed.
+    fn fate_after(&self, attempt: u32) -> &'static str {
+        match self.attempts_max.is_some_and(|max| attempt >= max) {
+            false => "the message is returned to the queue",
+            true if self.drops_dead => "that was its last attempt, and the message is dropped",
+            true => "that was its last attempt, and the message becomes a dead letter",
+        }
+    }
 }
 
 /// A subscription on one connection.
@@ -315,8 +330,12 @@ impl Consumer {
         if !ended.success && self.out.format == Format::Text {
             let program = self.program.as_ref().map(Program::to_string).unwrap_or_default();
             note(format_args!(
-                "nexo: message {} of '{}', attempt {}: {program} {}; the message is returned to the queue",
-                message.id, self.terms.queue, message.attempt, ended.reason
+                "nexo: message {} of '{}', attempt {}: {program} {}; {}",
+                message.id,
+                self.terms.queue,
+                message.attempt,
+                ended.reason,
+                self.terms.fate_after(message.attempt)
             ));
         }
         let receipts = vec![message.receipt];

@@ -108,7 +108,7 @@ impl QueueArgs {
                 list(&client, &mut out, &prefix, sort, total).await?
             }
             QueueCommand::Show { name } => {
-                let view = QueueView::from(get_queue(&client, &name).await?);
+                let view = QueueView::from(get_queue(&client, "show", &name).await?);
                 out.show(&view, view.figures())?;
             }
             QueueCommand::Purge { name, yes } => purge(&client, &mut out, name, yes).await?,
@@ -130,10 +130,10 @@ impl QueueArgs {
     }
 }
 
-/// Settings and figures of one queue.
-pub(crate) async fn get_queue(client: &Client, name: &str) -> anyhow::Result<proto::Queue> {
+/// Settings and figures of one queue, for somebody who was asked to `act` on it: an error says so.
+pub(crate) async fn get_queue(client: &Client, act: &str, name: &str) -> anyhow::Result<proto::Queue> {
     let request = proto::GetQueueRequest { queue: name.to_owned() };
-    let reply = client.queues().get_queue(request).await.asked(format!("show '{name}'"))?;
+    let reply = client.queues().get_queue(request).await.asked(format!("{act} '{name}'"))?;
     reply.into_inner().queue.context("the broker sent no queue")
 }
 
@@ -171,7 +171,7 @@ async fn update(
 /// A queue of AMQP may send its dead letters to an exchange. To name a queue replaces that, and nothing here can bring it
 /// back: the client that declared the queue would have to.
 async fn warn_of_exchange(client: &Client, name: &str, target: &str) -> anyhow::Result<()> {
-    let view = QueueView::from(get_queue(client, name).await?);
+    let view = QueueView::from(get_queue(client, "show", name).await?);
     if let Some(exchange) = view.dead_letter_exchange() {
         let target = if target.is_empty() { format!("{name}_dlq") } else { target.to_owned() };
         note(format_args!(

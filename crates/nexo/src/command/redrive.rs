@@ -36,7 +36,7 @@ pub(crate) struct RedriveArgs {
 impl RedriveArgs {
     pub(crate) async fn run(self, client: &Client, out: &mut Printer) -> anyhow::Result<()> {
         let what = format!("redrive '{}'", self.queue);
-        let stats = get_queue(client, &self.queue).await?.stats.unwrap_or_default();
+        let stats = get_queue(client, "redrive", &self.queue).await?.stats.unwrap_or_default();
         let there = stats.ready + stats.delayed + stats.grouped + stats.leased;
         let asked = if self.id.is_empty() { there } else { self.id.len() as u64 };
         let bar = progress::bar(Some(self.max.map_or(asked, |max| max.min(asked))), "redriving");
@@ -56,7 +56,7 @@ impl RedriveArgs {
         if !last.done {
             anyhow::bail!("{what}: the broker ended it after {} messages", last.moved);
         }
-        let stats = get_queue(client, &self.queue).await?.stats.unwrap_or_default();
+        let stats = get_queue(client, "redrive", &self.queue).await?.stats.unwrap_or_default();
         let remaining = stats.ready + stats.delayed + stats.grouped + stats.leased;
         let messages = |count: u64| if count == 1 { "1 message".into() } else { format!("{count} messages") };
         let mut text = format!("moved {} out of '{}', {remaining} remain", messages(last.moved), self.queue);

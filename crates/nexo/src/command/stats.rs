@@ -53,7 +53,7 @@ impl StatsArgs {
         let client = shared.server.connect().await?;
         let mut out = Printer::new(shared.output);
         if let Some(queue) = &self.queue {
-            let view = QueueView::from(get_queue(&client, queue).await?);
+            let view = QueueView::from(get_queue(&client, "show", queue).await?);
             out.show(&view, view.figures())?;
         } else {
             let stats = client.stats().get_stats(proto::GetStatsRequest {}).await.asked("stats")?;

@@ -7,7 +7,6 @@ use nexo_broker::{Receipt, SettleError};
 use nexo_types::Millis;
 
 use super::{Context, Queue, Service, batch, required};
-use crate::clock::now;
 use crate::fault::{Fault, FaultCode};
 use crate::receipt_handle;
 use crate::request::*;
@@ -106,9 +105,10 @@ impl Service {
         let seconds = seconds.ok_or_else(|| wrong(&format!("Must be between 0 and {max}, if provided.")))?;
         let receipt = queue.receipt(handle)?;
         let visibility = Millis::from_secs(seconds);
-        // AWS counts from the receive, however often the lease is extended.
+        // AWS counts from the receive, however often the lease is extended. By the broker's clock, which the receipt's
+        // time is from: the system's may have been set since.
         let end = receipt.granted_at.plus(Millis::from_secs(max));
-        if self.limits().is_strict() && now().plus(visibility) > end {
+        if self.limits().is_strict() && self.broker.now().plus(visibility) > end {
             return Err(wrong(&format!(
                 "Total VisibilityTimeout for the message is beyond the limit [{max} seconds]."
             )));

@@ -36,7 +36,11 @@ impl Server {
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
         let mut options = BrokerOptions { segment_bytes: 256 * 1024, ..BrokerOptions::new("memory") };
         change(&mut options);
-        let broker = Broker::open_on(disk, options).unwrap();
+        Self::serve(Broker::open_on(disk, options).unwrap(), sqs).await
+    }
+
+    /// With a broker that was opened elsewhere.
+    pub(crate) async fn serve(broker: Broker, sqs: SqsOptions) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();

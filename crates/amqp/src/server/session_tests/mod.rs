@@ -4,4 +4,5 @@ mod channels;
 mod disk;
 mod kept_state;
 mod rig;
+mod steps;
 mod time;

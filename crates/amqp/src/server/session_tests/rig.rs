@@ -137,6 +137,7 @@ impl Rig {
 
     fn write(&mut self) {
         self.session.write_waiting(self.now);
+        self.session.run_steps();
         self.session.close_if_log_failed();
     }
 
@@ -245,6 +246,21 @@ impl Rig {
         let life = self.session.tick(self.now);
         self.write();
         life
+    }
+
+    /// Does something in a task that has used up its turn: whatever of the runtime it asks tells it to wait.
+    pub(super) fn with_used_up_turn(&mut self, run: impl FnOnce(&mut Self)) {
+        let runtime = self.runtime.handle().clone();
+        let mut run = Some(run);
+        runtime.block_on(std::future::poll_fn(|context| {
+            while tokio::task::coop::has_budget_remaining() {
+                let _ = pin!(tokio::task::coop::consume_budget()).poll(context);
+            }
+            if let Some(run) = run.take() {
+                run(self);
+            }
+            Poll::Ready(())
+        }));
     }
 
     pub(super) fn shut_down(&mut self) {

@@ -1,6 +1,9 @@
 //! Heartbeats, time limits and the end of a connection, by a clock that the test moves.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use nexo_log::disk::{FaultyDisk, GateDisk};
 
 use super::super::options::Options;
 use super::super::session::ConnectionPhase;
@@ -9,7 +12,7 @@ use super::rig::{
     FRAME_MAX, HEARTBEAT, PERSISTENT, Rig, TRANSIENT, ack, consume, declare, declare_transient, short,
 };
 use crate::codec::method::{ChannelMethod, basic, channel, connection, queue};
-use crate::codec::{Frames, Method};
+use crate::codec::{Frames, Method, ShortStr, encode_message};
 
 const BEAT: Duration = Duration::from_secs(HEARTBEAT as u64);
 
@@ -98,6 +101,111 @@ fn a_client_that_holds_a_message_for_too_long_loses_that_channel() {
     assert_eq!(rig.told(), ["2 basic.consume-ok", "2 basic.deliver", "2 = unheld"]);
     rig.pass(timeout * 3);
     assert_eq!(rig.told(), [] as [&str; 0], "the channel is open");
+}
+
+/// What it said may be in the socket, or in what was read and not taken.
+#[test]
+fn a_client_that_is_held_back_does_not_lose_its_channel_for_what_it_holds() {
+    let timeout = Duration::from_secs(30 * 60);
+    let mut rig = Rig::with(Options { consumer_timeout: timeout, ..Options::default() }).open(&[1, 2]);
+    rig.session.limits.heartbeat = 0;
+    rig.say(1, &declare_transient("q"));
+    rig.say(1, &declare_transient("other"));
+    rig.publish(1, "q", TRANSIENT, "held");
+    rig.say(1, &consume("q"));
+    rig.told_within(5);
+    let intake = rig.broker.intake().clone();
+    let others = intake.try_hold(intake.bytes_max() as usize).unwrap();
+    rig.publish(2, "other", TRANSIENT, &"x".repeat(200_000));
+    assert!(rig.session.intake.is_waiting() && !rig.session.reads());
+    rig.say(1, &ack(1));
+    for _ in 0..3 {
+        assert_eq!(rig.pass(timeout), Life::GoesOn);
+        assert_eq!(rig.told(), [] as [&str; 0], "it may well have acknowledged");
+    }
+    drop(others);
+    rig.run_until(|rig| rig.session.reads());
+    rig.pass(Duration::from_millis(1));
+    rig.pass(Duration::from_millis(1));
+    rig.run();
+    let told = rig.told();
+    assert!(!told.iter().any(|one| one.contains("close")), "{told:?}");
+    assert_eq!(rig.queue("q").unwrap().in_flight(), 0, "it was acknowledged");
+    assert_eq!(rig.queue("other").unwrap().counts().0, 1);
+}
+
+/// Others wait for the memory of a body that has not come whole, but its rest is not read.
+#[test]
+fn a_client_that_is_held_back_does_not_stand_still() {
+    let disk = FaultyDisk::new();
+    let max = Duration::from_secs(30);
+    let options = Options { standstill_max: max, ..Options::default() };
+    let mut rig = Rig::on(Arc::new(disk.clone()), GateDisk::default(), options).open(&[1, 2]);
+    rig.session.limits.heartbeat = 0;
+    rig.say(1, &declare("q"));
+    rig.told_within(1);
+    let publish = basic::Publish {
+        ticket: 0,
+        exchange: ShortStr::EMPTY,
+        routing_key: short("q"),
+        mandatory: false,
+        immediate: false,
+    };
+    let mut bytes = Vec::new();
+    encode_message(&mut bytes, 1, &publish, &[0, 0], &[7; 200_000], FRAME_MAX);
+    // All but the last frame.
+    let whole = bytes.len() - (200_000 - 131_064) - 8;
+    rig.send(&bytes[..whole]);
+    assert!(rig.session.intake.held_bytes() > 0);
+    disk.set_bytes_max(Some(disk.used_bytes()));
+    rig.block_on(|broker| async move {
+        let name = nexo_types::QueueName::new("q").unwrap();
+        let mut bytes = 100_000;
+        while bytes > 0 {
+            if broker.push(&name, vec![nexo_broker::NewMessage::new(vec![0; bytes])]).await.is_err() {
+                bytes /= 2;
+            }
+        }
+    });
+    rig.publish(2, "q", PERSISTENT, "waits");
+    rig.run();
+    assert_eq!(rig.told(), ["0 connection.blocked"]);
+    let intake = rig.broker.intake().clone();
+    let rest = (intake.bytes_max() - intake.held_bytes()) as usize;
+    let others = intake.try_hold(rest).unwrap();
+    assert!(intake.is_contended());
+    for _ in 0..3 {
+        assert_eq!(rig.pass(max * 2), Life::GoesOn);
+        assert_eq!(rig.told(), [] as [&str; 0]);
+    }
+    disk.set_bytes_max(None);
+    rig.run_until(|rig| {
+        rig.pass(Duration::from_millis(200));
+        rig.session.reads()
+    });
+    rig.told();
+    assert_eq!(rig.pass(max / 2), Life::GoesOn);
+    assert_eq!(rig.told(), [] as [&str; 0], "its time begins when it is read again");
+    rig.pass(max);
+    assert_eq!(rig.told(), ["1 channel.close"], "now it stands still");
+    drop(others);
+}
+
+/// A client is told that the broker stops when what it published is pushed. If that never happens, it is not waited for.
+#[test]
+fn a_stop_does_not_wait_for_a_disk_that_hangs() {
+    let close_max = Duration::from_secs(5);
+    let mut rig = Rig::with(Options { close_max, ..Options::default() }).open(&[1]);
+    rig.say(1, &declare("q"));
+    rig.told_within(1);
+    rig.fill_log();
+    rig.publish(1, "q", PERSISTENT, "waits");
+    rig.shut_down();
+    rig.run();
+    assert_eq!(rig.told(), [] as [&str; 0]);
+    assert!(rig.session.tick_within() < close_max);
+    assert_eq!(rig.pass(2 * close_max - Duration::from_millis(1)), Life::GoesOn);
+    assert_eq!(rig.pass(Duration::from_millis(1)), Life::Over);
 }
 
 #[test]
