@@ -185,6 +185,26 @@ pub enum PopError {
     Queue(#[from] QueueError),
 }
 
+/// A consumer that could not be added.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SubscribeError {
+    /// It or another consumer wants the queue for itself.
+    #[error("queue '{name}' is in exclusive use, or has consumers and cannot be")]
+    InExclusiveUse {
+        /// The queue.
+        name: QueueName,
+    },
+    /// A number outside its range, or a queue that is not there.
+    #[error(transparent)]
+    Pop(#[from] PopError),
+}
+
+impl From<QueueError> for SubscribeError {
+    fn from(error: QueueError) -> Self {
+        Self::Pop(error.into())
+    }
+}
+
 /// Something was said about a message, and it does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SettleError {

@@ -15,7 +15,7 @@ use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
 use crate::broker::Broker;
 use crate::commit::{Committed, Confirm};
 use crate::dead_letter_move::DeadLetterMove;
-use crate::error::{PushError, QueueError};
+use crate::error::{PushError, QueueError, SubscribeError};
 use crate::flow::{Evenness, Pacing};
 use crate::journal::{ProposeError, Written};
 use crate::owed::SocketState;
@@ -427,19 +427,36 @@ impl QueueHandle {
     /// must settle it.
     ///
     /// # Errors
-    /// If the queue is gone.
+    /// If the queue is gone, or it or another consumer wants the queue for itself.
     pub fn subscribe(
         &self,
         terms: Terms,
         credit: u32,
         limit: Option<Arc<SharedCredit>>,
         socket: Arc<SocketState>,
-    ) -> Result<Subscription, QueueError> {
+    ) -> Result<Subscription, SubscribeError> {
         self.shared.refuse_if_stopping()?;
-        let kind = Kind::KeepingLeases;
-        let started =
-            Subscription::start_sharing(&self.shared, &self.cell, terms, credit, limit, socket, kind)?;
+        let (kind, limits) = (Kind::KeepingLeases, (limit, socket));
+        let started = Subscription::start(&self.shared, &self.cell, kind, limits, (terms, credit))?;
         Ok(started.counting(self.protocol))
+    }
+
+    /// As [`Self::subscribe`], in the place of a consumer of this queue, which ends. What never reached it goes back; nobody
+    /// comes between the two.
+    ///
+    /// # Errors
+    /// As there. The old one has ended all the same.
+    pub fn resubscribe(
+        &self,
+        old: Subscription,
+        terms: Terms,
+        credit: u32,
+        limit: Option<Arc<SharedCredit>>,
+        socket: Arc<SocketState>,
+    ) -> Result<Subscription, SubscribeError> {
+        debug_assert_eq!(old.queue(), self.cell.id, "a consumer stays with its queue");
+        self.shared.refuse_if_stopping()?;
+        old.replace((limit, socket), (terms, credit))
     }
 
     /// Lets a consumer have more messages. With 0 it looks again, after a limit it shares has grown.
@@ -460,8 +477,7 @@ impl QueueHandle {
     /// If the queue is gone.
     pub async fn get(&self, terms: Terms) -> Result<Option<(Handed, u64)>, QueueError> {
         self.shared.refuse_if_stopping()?;
-        let pull = Subscription::start(&self.shared, &self.cell, terms, 1, Kind::Pull)?;
-        let pull = pull.counting(self.protocol);
+        let pull = Subscription::pull_one(&self.shared, &self.cell, terms)?.counting(self.protocol);
         pull.wait_for_log(1).await;
         let mut taken = pull.take_handed();
         // One that came after the look and before the leave is settled already if handing it out settles it.

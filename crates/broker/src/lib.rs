@@ -91,6 +91,7 @@ pub use delivery::Delivery;
 pub use describe::{BindingShown, QueueDetails, QueueKind};
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
+    SubscribeError,
 };
 pub use flow::{Evenness, Pacing};
 pub use handle::{PackedPushed, QueueHandle, Refused, Settling};
@@ -106,7 +107,9 @@ pub use nexo_core::message::{
     DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, Properties, PropertyFormat,
     StoredMessage,
 };
-pub use nexo_core::queue::{GroupTake, Handed, LeaseTerms, Outgoing, SettleMode, SharedCredit, Terms};
+pub use nexo_core::queue::{
+    Access, GroupTake, Handed, LeaseTerms, Outgoing, SettleMode, SharedCredit, Terms,
+};
 pub use nexo_core::shared_messages::SharedMessages;
 pub use nexo_core::topology;
 /// The most files that the log has open at once.

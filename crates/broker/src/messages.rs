@@ -12,7 +12,7 @@ use crate::broker::Broker;
 use crate::commit::{Committed, Confirm};
 use crate::dead_letter_move::DeadLetterMove;
 use crate::delivery::Delivery;
-use crate::error::{PopError, QueueError, SettleError};
+use crate::error::{PopError, QueueError, SettleError, SubscribeError};
 use crate::journal::{ProposeError, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::receipt::Receipt;
@@ -73,14 +73,20 @@ impl Broker {
     /// Adds a consumer that stays until the subscription is dropped.
     ///
     /// # Errors
-    /// If there is no such queue, or a number is out of range.
-    pub fn subscribe(&self, name: &QueueName, request: SubscribeRequest) -> Result<Subscription, PopError> {
+    /// If there is no such queue, a number is out of range, or another consumer has the queue for itself.
+    pub fn subscribe(
+        &self,
+        name: &QueueName,
+        request: SubscribeRequest,
+    ) -> Result<Subscription, SubscribeError> {
         in_range("credit", request.credit.into(), 0, limits::CREDIT_MAX.into())?;
         let terms = terms(request.visibility)?;
         self.shared.refuse_if_stopping()?;
         let cell = self.cell(name)?;
         let kind = if request.keep_leases { Kind::KeepingLeases } else { Kind::Lasting };
-        Ok(Subscription::start(&self.shared, &cell, terms, request.credit, kind)?.counting(self.protocol))
+        let terms = (terms, request.credit);
+        let started = Subscription::start(&self.shared, &cell, kind, (None, Arc::default()), terms)?;
+        Ok(started.counting(self.protocol))
     }
 
     /// Says that messages have arrived, where the queue asks for that. Gives back when each lease ends.

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_core::message::{PropertyFormat, StoredMessage};
-use nexo_core::queue::{Allowance, Handed, ReturnCause, SharedCredit, Terms};
+use nexo_core::queue::{
+    Access, Allowance, Handed, InExclusiveUse, Queue, ReturnCause, SettleMode, SharedCredit, Terms,
+};
 use nexo_core::record::Record;
-use nexo_types::{ConsumerId, Offset, Timestamp, limits};
+use nexo_types::{ConsumerId, Offset, QueueId, Timestamp, limits};
 
 use crate::commit::{Committed, Confirm};
 use crate::delivery::Delivery;
-use crate::error::QueueError;
+use crate::error::{QueueError, SubscribeError};
 use crate::handle::SETTLE_SLICE;
 use crate::journal::ProposeError;
 use crate::mailbox::{Mailbox, charged};
@@ -53,16 +55,45 @@ pub(crate) enum Kind {
     Pull,
 }
 
+/// What the broker keeps of a consumer, besides what its queue knows.
+struct Place {
+    kind: Kind,
+    socket: Arc<SocketState>,
+    /// Bytes that it may hold; `None` for any number.
+    allowance: Option<Arc<Allowance>>,
+}
+
 impl Subscription {
-    /// Adds a consumer to a queue.
+    /// Adds a consumer to a queue, perhaps with a limit that it shares with others, and a socket of which is known whether it
+    /// takes more.
     pub(crate) fn start(
         shared: &Arc<Shared>,
         cell: &Arc<QueueCell>,
-        terms: Terms,
-        credit: u32,
         kind: Kind,
-    ) -> Result<Self, QueueError> {
-        Self::start_sharing(shared, cell, terms, credit, None, Arc::default(), kind)
+        (limit, socket): (Option<Arc<SharedCredit>>, Arc<SocketState>),
+        (terms, credit): (Terms, u32),
+    ) -> Result<Self, SubscribeError> {
+        let place = Place { kind, socket, allowance: Some(Self::allowance(shared)) };
+        let add = |queue: &mut Queue, id| queue.add_consumer(id, terms, credit, limit);
+        Self::begin(shared, cell, place, terms.settle, add)?.map_err(|_| in_exclusive_use(cell))
+    }
+
+    /// Adds a consumer in the place of this one, which ends. What had been handed to it and never reached its consumer goes
+    /// back. Nobody comes between the two: an exclusive consumer stays exclusive, and a queue that lives for its consumers
+    /// stays.
+    pub(crate) fn replace(
+        self,
+        (limit, socket): (Option<Arc<SharedCredit>>, Arc<SocketState>),
+        (terms, credit): (Terms, u32),
+    ) -> Result<Self, SubscribeError> {
+        let (shared, cell) = (&self.shared, &self.cell);
+        let place = Place { kind: self.kind, socket, allowance: Some(Self::allowance(shared)) };
+        let replace = |queue: &mut Queue, id| queue.replace_consumer(self.id, id, terms, limit);
+        let next = Self::begin(shared, cell, place, terms.settle, replace)?;
+        let next = next.map_err(|_| in_exclusive_use(cell))?.counting(self.protocol);
+        drop(self);
+        next.add_credit(credit);
+        Ok(next)
     }
 
     /// Takes up to `max` messages for a single answer, of which so many bytes are wanted.
@@ -77,46 +108,54 @@ impl Subscription {
             let bytes = bytes as u64 + u64::from(max) * PULLED_OVERHEAD_BYTES;
             Arc::new(Allowance::new(bytes, Arc::clone(&shared.dispatch.outgoing)))
         });
-        Self::begin(shared, cell, terms, max, None, (Arc::default(), allowance), Kind::Pull)
+        Self::begin_pull(shared, cell, terms, max, allowance)
     }
 
-    /// As [`Self::start`], with a limit that other consumers share, and a socket of which is known whether it takes more.
-    pub(crate) fn start_sharing(
+    /// Takes one message.
+    pub(crate) fn pull_one(
         shared: &Arc<Shared>,
         cell: &Arc<QueueCell>,
         terms: Terms,
-        credit: u32,
-        limit: Option<Arc<SharedCredit>>,
-        socket: Arc<SocketState>,
-        kind: Kind,
     ) -> Result<Self, QueueError> {
-        let allowance = Allowance::new(limits::CONSUMER_BYTES_MAX, Arc::clone(&shared.dispatch.outgoing));
-        Self::begin(shared, cell, terms, credit, limit, (socket, Some(Arc::new(allowance))), kind)
+        Self::begin_pull(shared, cell, terms, 1, Some(Self::allowance(shared)))
+    }
+
+    fn begin_pull(
+        shared: &Arc<Shared>,
+        cell: &Arc<QueueCell>,
+        terms: Terms,
+        max: u32,
+        allowance: Option<Arc<Allowance>>,
+    ) -> Result<Self, QueueError> {
+        let terms = Terms { access: Access::Pull, ..terms };
+        let place = Place { kind: Kind::Pull, socket: Arc::default(), allowance };
+        let add = |queue: &mut Queue, id| queue.add_consumer(id, terms, max, None);
+        Ok(Self::begin(shared, cell, place, terms.settle, add)?.expect("nobody minds a pull"))
+    }
+
+    fn allowance(shared: &Shared) -> Arc<Allowance> {
+        Arc::new(Allowance::new(limits::CONSUMER_BYTES_MAX, Arc::clone(&shared.dispatch.outgoing)))
     }
 
     fn begin(
         shared: &Arc<Shared>,
         cell: &Arc<QueueCell>,
-        terms: Terms,
-        credit: u32,
-        limit: Option<Arc<SharedCredit>>,
-        (socket, allowance): (Arc<SocketState>, Option<Arc<Allowance>>),
-        kind: Kind,
-    ) -> Result<Self, QueueError> {
+        Place { kind, socket, allowance }: Place,
+        settle: SettleMode,
+        add: impl FnOnce(&mut Queue, ConsumerId) -> Result<(), InExclusiveUse>,
+    ) -> Result<Result<Self, InExclusiveUse>, QueueError> {
         let id = shared.dispatch.new_consumer_id();
-        let mailbox = Arc::new(Mailbox::new(id, terms.settle, socket, allowance.clone()));
-        shared.with(cell, |state, _| {
+        let mailbox = Arc::new(Mailbox::new(id, settle, socket, allowance.clone()));
+        let added = shared.with(cell, |state, _| {
+            add(&mut state.queue, id)?;
             state.mailboxes.0.insert(id, Arc::clone(&mailbox));
-            match limit {
-                Some(limit) => state.queue.add_sharing_consumer(id, terms, credit, limit),
-                None => state.queue.add_consumer(id, terms, credit),
-            }
             if let Some(allowance) = allowance {
                 state.queue.set_allowance(id, allowance);
             }
+            Ok(())
         })?;
         let (shared, cell) = (Arc::clone(shared), Arc::clone(cell));
-        Ok(Self { shared, cell, mailbox, id, kind, protocol: None, taken_bytes: 0 })
+        Ok(added.map(|()| Self { shared, cell, mailbox, id, kind, protocol: None, taken_bytes: 0 }))
     }
 
     /// Counts deliveries for `protocol`.
@@ -129,6 +168,11 @@ impl Subscription {
     #[must_use]
     pub const fn id(&self) -> ConsumerId {
         self.id
+    }
+
+    /// Whose consumer it is.
+    pub(crate) fn queue(&self) -> QueueId {
+        self.cell.id
     }
 
     /// The next messages, as soon as there are any; `None` once the queue is deleted or rebuilt, or the broker stops. Whoever asks
@@ -280,6 +324,10 @@ impl Subscription {
         deliveries.extend(handed.into_iter().filter_map(|one| delivery(&self.shared, &self.cell, one)));
         deliveries
     }
+}
+
+fn in_exclusive_use(cell: &QueueCell) -> SubscribeError {
+    SubscribeError::InExclusiveUse { name: cell.name.clone() }
 }
 
 /// A message in the form its consumer sees.

@@ -10,14 +10,20 @@ use bytes::Bytes;
 use common::*;
 use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
-    Broker, BrokerOptions, DeadLetter, DeadLetters, DeathInfo, Durability, GroupTake, Headers, LeaseTerms,
-    ListRequest, NewMessage, Properties, PropertyCodec, QueueConfig, SettleMode, StoredMessage, Terms,
+    Access, Broker, BrokerOptions, DeadLetter, DeadLetters, DeathInfo, Durability, GroupTake, Headers,
+    LeaseTerms, ListRequest, NewMessage, Properties, PropertyCodec, QueueConfig, SettleMode, StoredMessage,
+    Terms,
 };
 use nexo_log::disk::{CutMode, MemoryDisk};
 use nexo_types::{ExchangeName, Millis, QueueName};
 
-const SESSION: Terms =
-    Terms { lease: LeaseTerms::Session, settle: SettleMode::Manual, priority: 0, groups: GroupTake::Head };
+const SESSION: Terms = Terms {
+    lease: LeaseTerms::Session,
+    settle: SettleMode::Manual,
+    priority: 0,
+    groups: GroupTake::Head,
+    access: Access::Shared,
+};
 
 /// Takes a message as a connection would, which holds it until it ends.
 async fn hold(broker: &Broker, queue: &QueueName) {

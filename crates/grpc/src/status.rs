@@ -1,6 +1,6 @@
 //! The one table from what went wrong to a gRPC status. Call sites only write `?`.
 
-use nexo_broker::{ConfigError, CreateError, PopError, PushError, QueueError, SettleError};
+use nexo_broker::{ConfigError, CreateError, PopError, PushError, QueueError, SettleError, SubscribeError};
 use tonic::{Code, Status};
 
 use crate::proto;
@@ -91,6 +91,15 @@ impl Coded for PopError {
     }
 }
 
+impl Coded for SubscribeError {
+    fn code(&self) -> Code {
+        match self {
+            Self::InExclusiveUse { .. } => Code::FailedPrecondition,
+            Self::Pop(error) => error.code(),
+        }
+    }
+}
+
 impl Coded for SettleError {
     fn code(&self) -> Code {
         match self {
@@ -114,7 +123,7 @@ macro_rules! failure_from {
     )*};
 }
 
-failure_from!(QueueError, CreateError, PushError, PopError, SettleError);
+failure_from!(QueueError, CreateError, PushError, PopError, SubscribeError, SettleError);
 
 #[cfg(test)]
 mod tests {

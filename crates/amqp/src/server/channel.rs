@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
-use nexo_broker::{Counted, QueueHandle};
-use nexo_types::{QueueId, QueueName};
+use nexo_broker::{Access, Counted, QueueHandle};
+use nexo_types::QueueName;
 use tokio::sync::Notify;
 
 use super::content::Content;
@@ -60,27 +60,7 @@ pub(super) struct Consumer {
     pub(super) window: Window,
     /// Messages that it may have once there is memory to remember that it has them.
     pub(super) withheld: u32,
-    pub(super) _seat: SeatGuard,
-}
-
-/// A consumer's place at its queue, left when the consumer goes.
-#[derive(Debug)]
-pub(super) struct SeatGuard {
-    shared: Arc<ServerState>,
-    queue: QueueId,
-}
-
-impl SeatGuard {
-    /// For a place that was taken.
-    pub(super) fn new(shared: &Arc<ServerState>, queue: QueueId) -> Self {
-        Self { shared: Arc::clone(shared), queue }
-    }
-}
-
-impl Drop for SeatGuard {
-    fn drop(&mut self) {
-        self.shared.leave_seat(self.queue);
-    }
+    pub(super) access: Access,
 }
 
 /// Whether a consumer acknowledges.

@@ -1,21 +1,20 @@
 //! `basic.consume`, `cancel` and `qos`: who gets messages, and how many at a time.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_broker::{LeaseTerms, QueueHandle, SettleMode, SocketState, Terms, Written};
+use nexo_broker::{Access, LeaseTerms, QueueHandle, SettleMode, SocketState, Subscription, Terms, Written};
 use tokio::sync::Notify;
 
 use super::arguments::{QueueKind, Traits};
-use super::channel::{Acks, Consumer, ReplyConsumer, SeatGuard, Window};
+use super::channel::{Acks, Consumer, ReplyConsumer, Window};
 use super::error::Refusal;
 use super::limit::Limit;
 use super::operations::{self, Operation, Wait};
 use super::reply_to::{Place, REPLY_TO, REPLY_TO_PREFIX};
 use super::session::{ChannelState, Session};
-use super::shared::Company;
-use super::source::{Seat, Source};
+use super::source::{Source, Subscribed};
 use super::steps::Step;
 use crate::codec::method::basic;
 use crate::codec::{ReplyCode, ShortStr, Table};
@@ -61,14 +60,7 @@ impl Session {
             let text = format!("queue '{}' in vhost '/' does not support global qos", queue.name());
             return Err(Refusal::new(ReplyCode::NotImplemented, text));
         }
-        let others = queue.counts().1;
-        let company = if consume.exclusive { Company::None } else { Company::Welcome };
-        let alone_in_turn = consume.exclusive && config.single_active_consumer;
-        if alone_in_turn || !shared.take_seat(queue.id(), company, others) {
-            let text = format!("queue '{}' in vhost '/' in exclusive use", queue.name());
-            return Err(Refusal::new(ReplyCode::AccessRefused, text));
-        }
-        let seat = SeatGuard::new(&shared, queue.id());
+        let access = if consume.exclusive { Access::Exclusive } else { Access::Shared };
         let timeout = shared.consumer_timeout(traits).filter(|_| acks == Acks::Wanted);
         let mut source = Source::new(serial, number, queue, traits.kind);
         (source.prefetch, source.timeout) = (prefetch, timeout);
@@ -76,8 +68,8 @@ impl Session {
         let stop = Arc::new(Notify::new());
         let window = Window::new(source.queue.mean_bytes());
         let consumer =
-            Consumer { tag: tag.clone(), source, stop, acks, priority, window, withheld: 0, _seat: seat };
-        let subscription = subscribe(&consumer, limit, 0, socket)?;
+            Consumer { tag: tag.clone(), source, stop, acks, priority, window, withheld: 0, access };
+        let subscription = subscribe(&consumer, None, limit, 0, socket)?;
         let (of_subscription, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
         channel.tags.insert(tag.clone(), serial);
         channel.consumers.insert(serial, consumer);
@@ -230,18 +222,20 @@ impl Session {
         for id in &ids {
             channel.consumers[id].stop.notify_one();
         }
-        drop(self.stop_consumers(ids.clone()));
+        let mut stopped: HashMap<u64, Subscription> =
+            self.take_stopped(ids.clone()).into_iter().map(|(source, old)| (source.id, old)).collect();
         self.waiting.retain(|batch| !ids.contains(&batch.source.id));
         let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
-        let consumed = |source: &Source| source.seat().consumer.is_some();
+        let consumed = |source: &Source| source.subscribed().consumer.is_some();
         let held = channel.unacked.iter().filter(|held| consumed(&held.source)).count();
         let limit = Arc::new(Limit::new(max, u32::try_from(held).unwrap_or(u32::MAX)));
         for held in channel.unacked.iter().filter(|held| consumed(&held.source)) {
-            held.source.sit(Seat { limit: Some(Arc::clone(&limit)), ..held.source.seat() });
+            held.source
+                .set_subscribed(Subscribed { limit: Some(Arc::clone(&limit)), ..held.source.subscribed() });
         }
         channel.limit = Some(Arc::clone(&limit));
         for consumer in channel.consumers.values().filter(|consumer| consumer.acks == Acks::None) {
-            if let Some(id) = consumer.source.seat().consumer {
+            if let Some(id) = consumer.source.subscribed().consumer {
                 consumer.source.queue.heed_limit(id, Arc::clone(&limit.credit));
             }
         }
@@ -254,7 +248,8 @@ impl Session {
             // The one before may have been told to stop and not have heard of it.
             consumer.stop = Arc::default();
             let (source, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
-            match subscribe(consumer, Some(Arc::clone(&limit)), held, Arc::clone(&self.socket)) {
+            let (old, limit) = (stopped.remove(&source.id), Some(Arc::clone(&limit)));
+            match subscribe(consumer, old, limit, held, Arc::clone(&self.socket)) {
                 Ok(subscription) => self.consumers.push(source, subscription, stop),
                 Err(_) => gone.push(source),
             }
@@ -266,26 +261,36 @@ impl Session {
     }
 }
 
-/// Starts a consumer of which `held` messages are out already.
+/// Starts a consumer of which `held` messages are out already, in the place of `old` if it had one.
 fn subscribe(
     consumer: &Consumer,
+    old: Option<Subscription>,
     limit: Option<Arc<Limit>>,
     held: u32,
     socket: Arc<SocketState>,
-) -> Result<nexo_broker::Subscription, Refusal> {
+) -> Result<Subscription, Refusal> {
     let source = &consumer.source;
     let settle = match consumer.acks {
         Acks::Wanted => SettleMode::Manual,
         Acks::None => SettleMode::Automatic,
     };
-    let terms = Terms { lease: LeaseTerms::Session, settle, priority: consumer.priority, ..Terms::default() };
+    let terms = Terms {
+        lease: LeaseTerms::Session,
+        settle,
+        priority: consumer.priority,
+        access: consumer.access,
+        ..Terms::default()
+    };
     let credit =
         if source.prefetch > 0 { source.prefetch.saturating_sub(held) } else { consumer.window.first() };
     let shared_credit = limit.as_ref().map(|limit| Arc::clone(&limit.credit));
-    let subscription = source.queue.subscribe(terms, credit, shared_credit, socket)?;
+    let subscription = match old {
+        Some(old) => source.queue.resubscribe(old, terms, credit, shared_credit, socket)?,
+        None => source.queue.subscribe(terms, credit, shared_credit, socket)?,
+    };
     // What is not acknowledged takes no room, and gives none back.
     let limit = limit.filter(|_| consumer.acks == Acks::Wanted);
-    source.sit(Seat { consumer: Some(subscription.id()), limit });
+    source.set_subscribed(Subscribed { consumer: Some(subscription.id()), limit });
     Ok(subscription)
 }
 

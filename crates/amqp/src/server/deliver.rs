@@ -56,8 +56,15 @@ impl Session {
 
     /// Ends the subscriptions of consumers that were told to stop: the broker knows them no more. Gives back those without
     /// acknowledgements, which may hold what has left its queue.
-    pub(super) fn stop_consumers(&mut self, mut ids: HashSet<u64>) -> Vec<(Arc<Source>, Subscription)> {
-        let mut unacknowledged = Vec::new();
+    pub(super) fn stop_consumers(&mut self, ids: HashSet<u64>) -> Vec<(Arc<Source>, Subscription)> {
+        let mut stopped = self.take_stopped(ids);
+        stopped.retain(|(source, _)| self.acks_of(source) == Some(Acks::None));
+        stopped
+    }
+
+    /// Gives back the subscriptions of consumers that were told to stop.
+    pub(super) fn take_stopped(&mut self, mut ids: HashSet<u64>) -> Vec<(Arc<Source>, Subscription)> {
+        let mut stopped = Vec::with_capacity(ids.len());
         let mut attempts_left = STOP_ATTEMPTS;
         while !ids.is_empty() && !self.consumers.is_empty() && attempts_left > 0 {
             // Those that were told to stop do not wait for anything, but another thread may be about to wake one.
@@ -71,16 +78,14 @@ impl Session {
                 ids.remove(&arrival.source.id);
             }
             match arrival {
-                Arrival { source, subscription, news: News::Stopped, .. }
-                    if self.acks_of(&source) == Some(Acks::None) =>
-                {
-                    unacknowledged.push((source, subscription));
+                Arrival { source, subscription, news: News::Stopped, .. } => {
+                    stopped.push((source, subscription));
                 }
                 arrival => self.take_arrival(arrival),
             }
         }
         debug_assert!(ids.is_empty(), "a consumer that was told to stop still waits");
-        unacknowledged
+        stopped
     }
 
     fn acks_of(&self, source: &Source) -> Option<Acks> {
@@ -275,7 +280,7 @@ fn withhold(consumer: &mut Consumer, spare: &mut usize) -> bool {
     let more = std::mem::take(&mut consumer.withheld);
     *spare = spare.saturating_sub(more as usize);
     let source = &consumer.source;
-    if let Some(id) = source.seat().consumer {
+    if let Some(id) = source.subscribed().consumer {
         source.queue.add_credit(id, more);
     }
     false

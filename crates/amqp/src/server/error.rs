@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use nexo_broker::topology::{
     BindError, DeclareError, DeleteError, KindError, PassiveError, RouteError, UnbindError,
 };
-use nexo_broker::{ExchangeError, QueueError};
+use nexo_broker::{ExchangeError, PopError, QueueError, SubscribeError};
 use nexo_types::{ExchangeName, NameError, QueueName};
 
 use super::erlang;
@@ -158,6 +158,18 @@ impl From<QueueError> for Refusal {
             QueueError::Busy { reason }
             | QueueError::DiskFull { reason }
             | QueueError::Unavailable { reason } => Self::new(ReplyCode::InternalError, reason),
+        }
+    }
+}
+
+impl From<SubscribeError> for Refusal {
+    fn from(error: SubscribeError) -> Self {
+        match error {
+            SubscribeError::InExclusiveUse { name } => {
+                Self::new(ReplyCode::AccessRefused, format!("queue '{name}' in vhost '/' in exclusive use"))
+            }
+            SubscribeError::Pop(PopError::Queue(error)) => error.into(),
+            SubscribeError::Pop(error @ PopError::OutOfRange { .. }) => Self::precondition(error.to_string()),
         }
     }
 }

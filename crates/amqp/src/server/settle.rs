@@ -298,7 +298,7 @@ impl Session {
             ids.rotate_left(first % count.max(1));
             channel.eased_first = ids.first().copied().unwrap_or(0);
             for source in ids.iter().map(|id| &channel.consumers[id].source) {
-                if let Some(id) = source.seat().consumer {
+                if let Some(id) = source.subscribed().consumer {
                     source.queue.add_credit(id, 0);
                 }
             }

@@ -1,6 +1,5 @@
-//! What all connections share: the broker, who may consume alone, and where direct replies go.
+//! What all connections share: the broker, its limits, and where direct replies go.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +8,6 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use nexo_broker::{Broker, Protocol, SessionId};
-use nexo_types::QueueId;
-use parking_lot::Mutex;
 
 use super::arguments::Traits;
 use super::login_throttle::LoginThrottle;
@@ -27,25 +24,9 @@ pub(super) struct ServerState {
     pub(super) logins: Arc<LoginThrottle>,
     pub(super) busy_readers: Arc<BusyReaders>,
     pub(super) busy_writers: Arc<BusyWriters>,
-    /// How many consumers each queue has from here.
-    seats: Mutex<HashMap<QueueId, Seats>>,
     next_session: AtomicU64,
     secret: RandomState,
     next_name: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Seats {
-    taken: u64,
-    company: Company,
-}
-
-/// Whether a consumer shares its queue with others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Company {
-    #[default]
-    Welcome,
-    None,
 }
 
 impl ServerState {
@@ -57,7 +38,6 @@ impl ServerState {
             logins: Arc::default(),
             busy_readers: Arc::new(BusyReaders::new(Arc::clone(broker.buffers()))),
             busy_writers: Arc::new(BusyWriters::new(Arc::clone(broker.buffers()))),
-            seats: Mutex::default(),
             next_session: AtomicU64::new(1),
             secret: RandomState::new(),
             next_name: AtomicU64::new(1),
@@ -81,32 +61,5 @@ impl ServerState {
         bytes[..8].copy_from_slice(&self.secret.hash_one((number, 0u8)).to_be_bytes());
         bytes[8..].copy_from_slice(&self.secret.hash_one((number, 1u8)).to_be_bytes());
         format!("{prefix}{}", URL_SAFE_NO_PAD.encode(bytes))
-    }
-
-    /// Takes a consumer's place at a queue that has `others` consumers; `false` if it or another wants to be alone.
-    pub(super) fn take_seat(&self, queue: QueueId, company: Company, others: u64) -> bool {
-        let mut seats = self.seats.lock();
-        let found = seats.entry(queue).or_default();
-        let is_occupied = found.taken > 0 || others > 0;
-        if found.company == Company::None || (company == Company::None && is_occupied) {
-            if found.taken == 0 {
-                seats.remove(&queue);
-            }
-            return false;
-        }
-        found.taken += 1;
-        found.company = company;
-        true
-    }
-
-    pub(super) fn leave_seat(&self, queue: QueueId) {
-        let mut seats = self.seats.lock();
-        if let Some(found) = seats.get_mut(&queue) {
-            found.taken = found.taken.saturating_sub(1);
-            found.company = Company::Welcome;
-            if found.taken == 0 {
-                seats.remove(&queue);
-            }
-        }
     }
 }

@@ -23,26 +23,28 @@ pub(super) struct Source {
     pub(super) kind: QueueKind,
     /// How long the client may hold a message.
     pub(super) timeout: Option<Duration>,
-    seat: Mutex<Seat>,
+    subscribed: Mutex<Subscribed>,
 }
 
+/// What the consumer is to the broker. It changes when the channel gets a limit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seat {
+pub(super) struct Subscribed {
     pub(super) consumer: Option<ConsumerId>,
+    /// How many messages all consumers of the channel may hold together.
     pub(super) limit: Option<Arc<Limit>>,
 }
 
 impl Source {
     pub(super) fn new(id: u64, channel: u16, queue: QueueHandle, kind: QueueKind) -> Self {
-        Self { id, channel, queue, prefetch: 0, kind, timeout: None, seat: Mutex::default() }
+        Self { id, channel, queue, prefetch: 0, kind, timeout: None, subscribed: Mutex::default() }
     }
 
-    pub(super) fn seat(&self) -> Seat {
-        self.seat.lock().clone()
+    pub(super) fn subscribed(&self) -> Subscribed {
+        self.subscribed.lock().clone()
     }
 
-    pub(super) fn sit(&self, seat: Seat) {
-        *self.seat.lock() = seat;
+    pub(super) fn set_subscribed(&self, subscribed: Subscribed) {
+        *self.subscribed.lock() = subscribed;
     }
 
     /// Says something about held messages, and makes room for as many. `true` if other consumers of the channel may
@@ -96,12 +98,12 @@ impl Source {
 
     /// Who gets how much more when these are settled.
     fn credit(&self, held: &[(Offset, u32)]) -> Option<(ConsumerId, u32)> {
-        let consumer = self.seat().consumer.filter(|_| self.prefetch > 0)?;
+        let consumer = self.subscribed().consumer.filter(|_| self.prefetch > 0)?;
         Some((consumer, count(held)))
     }
 
     fn make_room(&self, held: &[(Offset, u32)]) -> bool {
-        let Some(limit) = self.seat().limit else { return false };
+        let Some(limit) = self.subscribed().limit else { return false };
         limit.give_back(count(held));
         true
     }

@@ -8,9 +8,9 @@ use nexo_broker::topology::{
     Binding, Destination, ExchangeKind, ExchangeSpec, HashOn, HeaderValue, Matching, Property,
 };
 use nexo_broker::{
-    Backoff, Broker, BrokerOptions, DeadLetters, Declaration, Durability, Fate, GroupMode, GroupTake,
-    LeaseTerms, NewMessage, Overflow, Pacing, PackedBatch, PopRequest, Properties, PropertyFormat,
-    QueueConfig, QueueError, RateLimit, SHARE_BYTES_MIN, SettleMode, SharedPush, SyncMode, Terms,
+    Backoff, Broker, BrokerOptions, DeadLetters, Declaration, Durability, Fate, GroupMode, LeaseTerms,
+    NewMessage, Overflow, Pacing, PackedBatch, PopRequest, Properties, PropertyFormat, QueueConfig,
+    QueueError, RateLimit, SHARE_BYTES_MIN, SettleMode, SharedPush, SyncMode, Terms,
 };
 use nexo_log::SEGMENT_BYTES_MIN;
 use nexo_types::{DedupId, ExchangeName, GroupId, Millis, Priority, QueueName, limits};
@@ -184,12 +184,7 @@ async fn messages(broker: &Broker, round: &str) -> Vec<String> {
     broker.extend(&all[2..3], limits::VISIBILITY_MAX).await.remove(0).unwrap();
     broker.nack(&all[3..4], None).await.remove(0).unwrap();
     broker.nack(&all[4..5], Some(AGES)).await.remove(0).unwrap();
-    let terms = Terms {
-        lease: LeaseTerms::Session,
-        settle: SettleMode::Manual,
-        priority: 0,
-        groups: GroupTake::Head,
-    };
+    let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Manual, ..Terms::default() };
     // Of these two one is what came back.
     for _ in 0..2 {
         broker.queue(&queue).unwrap().get(terms).await.unwrap().unwrap();

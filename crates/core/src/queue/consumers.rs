@@ -26,7 +26,25 @@ pub struct Terms {
     pub priority: i32,
     /// How much of a group it may hold at a time.
     pub groups: GroupTake,
+    /// Whether others may consume beside it.
+    pub access: Access,
 }
+
+/// Whether a consumer shares its queue with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It does.
+    Shared,
+    /// It wants to be alone: it is refused where others consume, and others are refused while it is there.
+    Exclusive,
+    /// It takes what is there and leaves. An exclusive consumer does not mind it, as RabbitMQ's does not mind a
+    /// `basic.get`.
+    Pull,
+}
+
+/// A consumer is refused, because it or another wants the queue for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InExclusiveUse;
 
 /// How long a consumer may hold a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +68,13 @@ pub enum SettleMode {
 
 impl Default for Terms {
     fn default() -> Self {
-        Self { lease: LeaseTerms::Queue, settle: SettleMode::Manual, priority: 0, groups: GroupTake::Head }
+        Self {
+            lease: LeaseTerms::Queue,
+            settle: SettleMode::Manual,
+            priority: 0,
+            groups: GroupTake::Head,
+            access: Access::Shared,
+        }
     }
 }
 
@@ -122,6 +146,10 @@ pub(crate) struct Consumers {
     single_active: bool,
     /// Who gets everything, if only one may.
     active: Option<ConsumerId>,
+    /// Who alone may consume.
+    exclusive: Option<ConsumerId>,
+    /// Those that take what is there and leave.
+    pulls: usize,
 }
 
 impl Empty for Consumers {
@@ -131,10 +159,29 @@ impl Empty for Consumers {
         with_credit: 0,
         single_active: false,
         active: None,
+        exclusive: None,
+        pulls: 0,
     };
 }
 
 impl Consumers {
+    /// Whether a consumer may join. One that takes the place of another, which leaves right after, does not mind that one.
+    pub(crate) fn check_access(
+        &self,
+        access: Access,
+        replaced: Option<ConsumerId>,
+    ) -> Result<(), InExclusiveUse> {
+        let replaced = replaced.filter(|id| self.all.contains_key(id));
+        let others = self.all.len() - self.pulls - usize::from(replaced.is_some());
+        let may_join = match access {
+            Access::Pull => true,
+            Access::Shared => self.exclusive.is_none() || self.exclusive == replaced,
+            // RabbitMQ refuses it as well where only one of several is active.
+            Access::Exclusive => others == 0 && !self.single_active,
+        };
+        may_join.then_some(()).ok_or(InExclusiveUse)
+    }
+
     pub(crate) fn add(
         &mut self,
         id: ConsumerId,
@@ -142,6 +189,11 @@ impl Consumers {
         credit: u32,
         shared: Option<Arc<SharedCredit>>,
     ) {
+        match terms.access {
+            Access::Shared => {}
+            Access::Exclusive => self.exclusive = Some(id),
+            Access::Pull => self.pulls += 1,
+        }
         let consumer = Consumer { terms, credit: 0, shared, allowance: None, in_turn: false };
         let fresh = self.all.insert(id, consumer).is_none();
         debug_assert!(fresh, "consumer ids are used once");
@@ -194,9 +246,13 @@ impl Consumers {
     pub(crate) fn remove(&mut self, id: ConsumerId) {
         if let Some(consumer) = self.all.remove(&id) {
             self.with_credit -= usize::from(consumer.credit > 0);
+            self.pulls -= usize::from(consumer.terms.access == Access::Pull);
         }
         if self.active == Some(id) {
             self.active = None;
+        }
+        if self.exclusive == Some(id) {
+            self.exclusive = None;
         }
         self.choose_active();
         // Its place in the row is passed over when it comes up; a row of leavers is cleared at once.
@@ -524,6 +580,54 @@ mod tests {
         consumers.remove(ConsumerId(1));
         assert!(consumers.anyone_waiting());
         assert_eq!(consumers.next().map(|(id, _)| id.0), Some(2));
+    }
+
+    #[test]
+    fn an_exclusive_consumer_is_alone_but_for_pulls() {
+        let mut consumers = Consumers::default();
+        let join = |consumers: &mut Consumers, id, access| {
+            consumers.check_access(access, None)?;
+            consumers.add(ConsumerId(id), Terms { access, ..Terms::default() }, 1, None);
+            Ok::<_, InExclusiveUse>(())
+        };
+        join(&mut consumers, 1, Access::Pull).unwrap();
+        join(&mut consumers, 2, Access::Exclusive).unwrap();
+        join(&mut consumers, 3, Access::Pull).unwrap();
+        for access in [Access::Shared, Access::Exclusive] {
+            assert_eq!(join(&mut consumers, 4, access), Err(InExclusiveUse));
+        }
+        consumers.remove(ConsumerId(1));
+        assert_eq!(join(&mut consumers, 4, Access::Shared), Err(InExclusiveUse));
+        consumers.remove(ConsumerId(2));
+        join(&mut consumers, 5, Access::Shared).unwrap();
+        join(&mut consumers, 6, Access::Shared).unwrap();
+        assert_eq!(join(&mut consumers, 7, Access::Exclusive), Err(InExclusiveUse));
+        consumers.remove(ConsumerId(5));
+        consumers.remove(ConsumerId(6));
+        join(&mut consumers, 8, Access::Exclusive).unwrap();
+    }
+
+    #[test]
+    fn an_exclusive_consumer_may_be_replaced_by_its_successor_alone() {
+        let mut consumers = Consumers::default();
+        let exclusive = Terms { access: Access::Exclusive, ..Terms::default() };
+        consumers.add(ConsumerId(1), exclusive, 1, None);
+        assert_eq!(consumers.check_access(Access::Exclusive, Some(ConsumerId(9))), Err(InExclusiveUse));
+        assert_eq!(consumers.check_access(Access::Exclusive, Some(ConsumerId(1))), Ok(()));
+        consumers.add(ConsumerId(2), exclusive, 1, None);
+        assert_eq!(consumers.check_access(Access::Shared, None), Err(InExclusiveUse));
+        consumers.remove(ConsumerId(1));
+        assert_eq!(consumers.check_access(Access::Shared, None), Err(InExclusiveUse), "the second is there");
+        consumers.remove(ConsumerId(2));
+        assert_eq!(consumers.check_access(Access::Shared, None), Ok(()));
+    }
+
+    #[test]
+    fn none_is_exclusive_where_one_of_several_is_active() {
+        let mut consumers = Consumers::default();
+        consumers.set_single_active(true);
+        assert_eq!(consumers.check_access(Access::Exclusive, None), Err(InExclusiveUse));
+        assert_eq!(consumers.check_access(Access::Shared, None), Ok(()));
     }
 
     #[test]

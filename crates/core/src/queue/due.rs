@@ -208,7 +208,7 @@ mod tests {
     fn ended_leases_come_up_again_if_nothing_could_be_written() {
         let mut queue = with(&vec![NewMessage::new("x"); 20]);
         let terms = Terms { lease: LeaseTerms::For(Millis(100)), ..Terms::default() };
-        queue.add_consumer(ConsumerId(1), terms, 20);
+        queue.add_consumer(ConsumerId(1), terms, 20, None).unwrap();
         let dispatch = queue.decide_dispatch(NOW, 100).unwrap();
         queue.commit_dispatch(&dispatch).unwrap();
         let later = NOW.plus(Millis(100));
@@ -292,7 +292,7 @@ mod tests {
         let mut queue = with(&[delayed.clone(), delayed, transient]);
         advance(&mut queue, NOW.plus(Millis(500)));
         assert_eq!(queue.loose_warm, 2);
-        queue.add_consumer(ConsumerId(1), Terms::default(), 1);
+        queue.add_consumer(ConsumerId(1), Terms::default(), 1, None).unwrap();
         queue.page_out(u64::MAX);
         assert_eq!(queue.loose_warm, 2, "the consumer gets them next");
         queue.set_credit(ConsumerId(1), 0);
@@ -410,7 +410,7 @@ mod tests {
         let mut queue = with(&[]);
         assert_eq!(queue.memory_bytes(), 0, "never used");
         let terms = Terms { lease: LeaseTerms::For(Millis(100)), ..Terms::default() };
-        queue.add_consumer(ConsumerId(1), terms, 400);
+        queue.add_consumer(ConsumerId(1), terms, 400, None).unwrap();
         for _ in 0..100 {
             let plan = queue.decide_push(NOW, &vec![NewMessage::new("x"); 4], Admission::Checked);
             for (_, batch) in plan.batches {

@@ -133,7 +133,7 @@ mod tests {
         /// Takes this many messages and finishes them.
         fn work(&mut self, count: u32) -> Vec<u64> {
             let consumer = ConsumerId(self.log.len() as u64);
-            self.queue.add_consumer(consumer, Terms::default(), count);
+            self.queue.add_consumer(consumer, Terms::default(), count, None).unwrap();
             let mut done = Vec::new();
             loop {
                 if let Some(dispatch) = self.queue.decide_dispatch(NOW, 1000) {

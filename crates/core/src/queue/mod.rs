@@ -55,7 +55,7 @@ use nexo_types::{GroupId, Millis, Offset, Position, Priority, QueueId, QueueName
 pub use allowance::{Allowance, Outgoing};
 pub use apply::{Applied, Handed, NeedsPage, Removed};
 pub use changes::ChunkId;
-pub use consumers::{LeaseTerms, SettleMode, SharedCredit, Terms};
+pub use consumers::{Access, InExclusiveUse, LeaseTerms, SettleMode, SharedCredit, Terms};
 pub use dispatch::{Dispatch, Turn};
 pub use due::DuePlan;
 pub use entry::MessageEntry;
@@ -313,20 +313,37 @@ impl Queue {
         is_same
     }
 
-    /// Adds a consumer that will take `credit` messages on these terms.
-    pub fn add_consumer(&mut self, id: nexo_types::ConsumerId, terms: Terms, credit: u32) {
-        self.consumers.add(id, terms, credit, None);
-    }
-
-    /// Adds a consumer that shares a limit with others, besides its own.
-    pub fn add_sharing_consumer(
+    /// Adds a consumer that will take `credit` messages on these terms, perhaps within a limit that it shares with
+    /// others.
+    ///
+    /// # Errors
+    /// If it or another wants the queue for itself.
+    pub fn add_consumer(
         &mut self,
         id: nexo_types::ConsumerId,
         terms: Terms,
         credit: u32,
-        shared: std::sync::Arc<SharedCredit>,
-    ) {
-        self.consumers.add(id, terms, credit, Some(shared));
+        shared: Option<Arc<SharedCredit>>,
+    ) -> Result<(), InExclusiveUse> {
+        self.consumers.check_access(terms.access, None)?;
+        self.consumers.add(id, terms, credit, shared);
+        Ok(())
+    }
+
+    /// The same for one that takes the place of another, which leaves right after: nobody comes between them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn replace_consumer(
+        &mut self,
+        replaced: nexo_types::ConsumerId,
+        id: nexo_types::ConsumerId,
+        terms: Terms,
+        shared: Option<Arc<SharedCredit>>,
+    ) -> Result<(), InExclusiveUse> {
+        self.consumers.check_access(terms.access, Some(replaced))?;
+        self.consumers.add(id, terms, 0, shared);
+        Ok(())
     }
 
     /// Bounds the bytes that a consumer is handed before it has passed them on.

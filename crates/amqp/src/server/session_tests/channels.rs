@@ -125,3 +125,25 @@ fn a_limit_that_comes_later_binds_consumers_without_acknowledgements_too() {
     rig.say(1, &ack(*tag));
     assert_eq!(delivered(&mut rig)[0].0, "none");
 }
+
+#[test]
+fn an_exclusive_consumer_stays_alone_when_its_channel_gets_a_limit() {
+    let mut rig = Rig::new().open(&[1, 2, 3]);
+    rig.say(1, &declare_transient("q"));
+    rig.say(1, &basic::Consume { exclusive: true, ..consume("q") });
+    rig.say(1, &qos(2, true));
+    assert_eq!(rig.told_within(3), ["1 queue.declare-ok", "1 basic.consume-ok", "1 basic.qos-ok"]);
+    for (channel, exclusive) in [(2, false), (3, true)] {
+        rig.say(channel, &basic::Consume { exclusive, ..consume("q") });
+        assert_eq!(rig.told_within(1), [format!("{channel} channel.close")]);
+    }
+    rig.say(2, &channel::CloseOk {});
+    rig.say(2, &channel::Open { out_of_band: crate::codec::ShortStr::EMPTY });
+    for body in ["a", "b", "c"] {
+        rig.push("q", body);
+    }
+    assert_eq!(delivered(&mut rig), [("q".to_owned(), 1), ("q".to_owned(), 2)]);
+    rig.say(1, &basic::Cancel { consumer_tag: super::rig::short("q"), nowait: false });
+    rig.say(2, &consume("q"));
+    assert_eq!(rig.told_within(4), ["1 basic.cancel-ok", "2 basic.consume-ok", "2 basic.deliver", "2 = c"]);
+}

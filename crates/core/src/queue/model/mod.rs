@@ -98,6 +98,7 @@ fn terms_of(kind: u8) -> Terms {
         settle: if matches!(kind, 6 | 7) { SettleMode::Automatic } else { SettleMode::Manual },
         priority: 0,
         groups: if kind >= 8 { GroupTake::Run } else { GroupTake::Head },
+        ..Terms::default()
     }
 }
 

@@ -480,7 +480,7 @@ impl Rig {
             Op::Subscribe { consumer, credit, terms } => {
                 if !self.model.consumers.contains_key(consumer) && !self.left.contains(consumer) {
                     let terms = terms_of(*terms);
-                    self.queue.add_consumer(ConsumerId(*consumer), terms, *credit);
+                    self.queue.add_consumer(ConsumerId(*consumer), terms, *credit, None).unwrap();
                     self.model.consumers.insert(*consumer, (terms, 0));
                     self.model.add_credit(*consumer, *credit);
                 }

@@ -41,7 +41,7 @@ impl Rig {
             self.model.turn.clear();
             self.model.delivered_at.clear();
             for (id, terms) in ids {
-                self.queue.add_consumer(ConsumerId(id), terms, 0);
+                self.queue.add_consumer(ConsumerId(id), terms, 0, None).unwrap();
                 self.model.consumers.insert(id, (terms, 0));
             }
             let plan = self.queue.decide_session_end(self.now);
