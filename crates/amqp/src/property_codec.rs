@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
-    DeadLetter, DeathInfo, DeathReason, Durability, Envelope, HeaderValue, Headers, NewMessage, Properties,
-    PropertyCodec, PropertyFormat, QueueConfig, StoredMessage,
+    DeadLetter, DeathInfo, DeathReason, Durability, Envelope, HeaderValue, Headers, NewMessage, PriorityCap,
+    Properties, PropertyCodec, PropertyFormat, QueueConfig, StoredMessage,
 };
 use nexo_types::{Priority, QueueName};
 
@@ -15,7 +15,7 @@ use crate::address::Address;
 use crate::codec::{self, ArrayBuf, PropertiesBuilder, ShortStr, Table, TableBuf, Value};
 use crate::headers::{MessageHeaders, native_table};
 use crate::json;
-use crate::server::{QueueKind, Traits};
+use crate::server::{QueueKind, Traits, read_arguments};
 
 const X_DEATH: ShortStr<'static> = ShortStr::from_static("x-death");
 const CC: ShortStr<'static> = ShortStr::from_static("CC");
@@ -38,11 +38,10 @@ impl PropertyCodec for AmqpPropertyCodec {
 
     fn for_queue(&self, letter: &NewMessage, queue: &QueueConfig) -> NewMessage {
         let mut letter = letter.clone();
-        let traits = Traits::of(queue);
         if let Some(priority) = amqp(&letter.properties).and_then(|(_, properties)| properties.priority()) {
-            letter.priority = Priority(priority.min(traits.priority_max));
+            (letter.priority, letter.priority_cap) = (Priority(priority), PriorityCap::Queue);
         }
-        if traits.kind == QueueKind::Quorum {
+        if self.is_quorum(queue) {
             letter.durability = Durability::Durable;
         }
         letter
@@ -89,6 +88,10 @@ impl PropertyCodec for AmqpPropertyCodec {
     fn arguments(&self, queue: &QueueConfig) -> Headers {
         let table = Table::parse(&queue.arguments).unwrap_or(Table::EMPTY);
         Headers(table.iter().map(|(name, value)| (name.to_string(), native(value))).collect())
+    }
+
+    fn read_arguments(&self, queue: &mut QueueConfig) {
+        read_arguments(queue);
     }
 
     fn is_quorum(&self, queue: &QueueConfig) -> bool {

@@ -6,8 +6,8 @@ mod raw_client;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{basic, channel, connection, tx};
+use nexo_amqp::codec::{ShortStr, TableBuf};
 use nexo_broker::{Broker, BrokerOptions, DeadLetters, NewMessage, QueueConfig, QueueError};
 use nexo_log::disk::{CutMode, FaultyDisk};
 use nexo_types::QueueName;
@@ -345,4 +345,37 @@ async fn a_client_whose_acknowledgement_can_never_be_written_is_told() {
     assert!(within(served.broker.purge(&name("q"))).await.is_err());
     client.send(1, &basic::Ack { delivery_tag: 1, multiple: false }).await;
     client.expect_close(541).await;
+}
+
+/// A queue of a release that kept the highest priority only among the arguments of its declaration.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_highest_priority_of_an_old_queue_holds_after_a_restart() {
+    let disk = FaultyDisk::new();
+    let mut arguments = TableBuf::new();
+    arguments.set(ShortStr::from_static("x-max-priority"), 3i64);
+    let old = QueueConfig {
+        arguments: bytes::Bytes::copy_from_slice(arguments.as_table().as_raw()),
+        has_unread_arguments: true,
+        ..QueueConfig::default()
+    };
+    let broker = Broker::open_on(Arc::new(disk.clone()), BrokerOptions::new("memory")).unwrap();
+    broker.create_queue(&name("old"), old).await.unwrap();
+    broker.shutdown().await;
+    let served = Served::serve(restarted(&disk), disk, nexo_amqp::Options::default()).await;
+    let mut client = served.client().await;
+    client.declare("plain").await;
+    client.select_confirms().await;
+    for queue in ["old", "plain"] {
+        for (priority, body) in [(1, b"1"), (3, b"2"), (200, b"3"), (0, b"4")] {
+            client.publish(queue, &[0x18, 0, 2, priority], body).await;
+            client.expect("basic.ack").await;
+        }
+    }
+    for (queue, order) in [("old", ["2", "3", "1", "4"]), ("plain", ["1", "2", "3", "4"])] {
+        let mut taker = served.client().await;
+        taker.consume(queue, true).await;
+        for body in order {
+            assert_eq!(taker.delivery().await.2, body.as_bytes(), "{queue}");
+        }
+    }
 }

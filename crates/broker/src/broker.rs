@@ -137,6 +137,7 @@ impl Broker {
             .and_then(|()| shared.maintenance.start(&shared))
             .map_err(|source| OpenError::Directory { path, source })?;
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
+        shared.read_arguments(&cells);
         let messages: u64 = cells.iter().map(|cell| cell.state.lock().queue.len()).sum();
         for cell in &cells {
             shared.catalog.insert(cell);

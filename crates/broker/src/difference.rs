@@ -6,8 +6,9 @@ use nexo_core::config::QueueConfig;
 pub(crate) fn first_difference(one: &QueueConfig, other: &QueueConfig) -> Option<(String, String)> {
     macro_rules! compare {
         ($($field:ident),+ $(,)?) => {
-            // Taken apart, so that a new setting cannot be forgotten here. What a way in keeps for itself is no setting.
-            let QueueConfig { $($field: _),+, annotations: _ } = one;
+            // Taken apart, so that a new setting cannot be forgotten here. What a way in keeps for itself is no setting,
+            // and neither is how settings were written.
+            let QueueConfig { $($field: _),+, annotations: _, has_unread_arguments: _ } = one;
             $(if one.$field != other.$field {
                 let say = |config: &QueueConfig| format!(concat!(stringify!($field), "={}"), value(&config.$field));
                 return Some((say(one), say(other)));
@@ -35,6 +36,7 @@ pub(crate) fn first_difference(one: &QueueConfig, other: &QueueConfig) -> Option
         single_active_consumer,
         arguments,
         groups,
+        max_priority,
     );
     None
 }

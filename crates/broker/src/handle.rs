@@ -345,7 +345,7 @@ impl QueueHandle {
                 let was_ahead = state.is_ahead(around);
                 let plan = state.queue.decide_packed(&taken).filter(|_| durability == taken.durability());
                 let pushed = match plan {
-                    Some(plan) => self.push_as_it_is(state, now, taken, plan, confirm)?,
+                    Some(plan) => self.push_as_it_is(state, now, taken, &plan, confirm)?,
                     None => self.push_one_by_one(state, now, taken, durability, confirm)?,
                 };
                 let taken = count - pushed.refused.len() as u64;
@@ -368,17 +368,22 @@ impl QueueHandle {
         state: &mut CellState,
         now: Timestamp,
         packed: PackedBatch,
-        plan: PackedPlan,
+        plan: &PackedPlan,
         confirm: Confirm,
     ) -> Result<PackedPushed, (ProposeError, Untaken)> {
-        if let Some(reserve) = plan.reserve
-            && let Err(error) =
-                self.shared.commit(state, &[reserve], Urgency::Lazy, Claim::Normal, Patience::Refuse)
+        if let Some(reserve) = &plan.reserve
+            && let Err(error) = self.shared.commit(
+                state,
+                std::slice::from_ref(reserve),
+                Urgency::Lazy,
+                Claim::Normal,
+                Patience::Refuse,
+            )
         {
             return Err((error, Untaken::Packed(packed)));
         }
         let durability = packed.durability();
-        let record = Record::Messages(packed.seal(plan.first, now));
+        let record = Record::Messages(plan.seal(packed, now));
         if durability == Durability::Transient {
             self.shared.apply_unwritten(state, &record);
             return Ok(PackedPushed {

@@ -104,8 +104,8 @@ pub use nexo_core::config::{
 };
 pub use nexo_core::draft::{Draft, PackedBatch};
 pub use nexo_core::message::{
-    DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, Properties, PropertyFormat,
-    StoredMessage,
+    DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, PriorityCap, Properties,
+    PropertyFormat, StoredMessage,
 };
 pub use nexo_core::queue::{
     Access, GroupTake, Handed, LeaseTerms, Outgoing, SettleMode, SharedCredit, Terms,

@@ -2,6 +2,7 @@
 //! tell: their headers, and how one that died is addressed anew.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use nexo_core::config::QueueConfig;
@@ -10,6 +11,8 @@ use nexo_core::topology::HeaderSource;
 use nexo_types::{ExchangeName, QueueName, Timestamp};
 
 use crate::headers::Headers;
+use crate::queue_cell::QueueCell;
+use crate::shared::Shared;
 
 /// Reads and writes the properties of such messages.
 pub trait PropertyCodec: Send + Sync + Debug {
@@ -38,9 +41,22 @@ pub trait PropertyCodec: Send + Sync + Debug {
         Headers::default()
     }
 
+    /// Sets what was told only by arguments when the settings were written, and has fields by now.
+    fn read_arguments(&self, _queue: &mut QueueConfig) {}
+
     /// Whether the protocol was told that the queue is replicated ("quorum"), although all queues are alike here.
     fn is_quorum(&self, _queue: &QueueConfig) -> bool {
         false
+    }
+}
+
+impl Shared {
+    /// Completes the settings of queues that an earlier release wrote.
+    pub(crate) fn read_arguments(&self, cells: &[Arc<QueueCell>]) {
+        let Some(codec) = &self.options.property_codec else { return };
+        for cell in cells {
+            cell.state.lock().queue.read_arguments(|config| codec.read_arguments(config));
+        }
     }
 }
 

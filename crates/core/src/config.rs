@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use nexo_types::{ExchangeName, Millis, QueueName, limits};
+use nexo_types::{ExchangeName, Millis, Priority, QueueName, limits};
 use thiserror::Error;
 
 use crate::wire::{Reader, WireError, Writer};
 
 /// The version in which settings are written.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
+/// The first version with a highest priority and a fate of refused messages. Before that only a protocol's arguments told of
+/// them.
+const WITH_LIMITS: u64 = 2;
 
 /// Everything that can be set on a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +62,11 @@ pub struct QueueConfig {
     pub annotations: BTreeMap<String, Bytes>,
     /// What the group of a message means.
     pub groups: GroupMode,
+    /// The highest priority of messages that [keep to it](crate::message::PriorityCap::Queue). Without it theirs is 0.
+    pub max_priority: Option<Priority>,
+    /// The settings were written before all of these fields were there. What the missing ones would be, only the protocol
+    /// can tell whose arguments they are.
+    pub has_unread_arguments: bool,
 }
 
 /// What the group of a message means.
@@ -177,6 +185,8 @@ impl Default for QueueConfig {
             arguments: Bytes::new(),
             annotations: BTreeMap::new(),
             groups: GroupMode::Ordered,
+            max_priority: None,
+            has_unread_arguments: false,
         }
     }
 }
@@ -353,16 +363,18 @@ impl QueueConfig {
             GroupMode::Ordered => 0,
             GroupMode::Fair => 1,
         });
+        out.optional(self.max_priority.map(|max| max.0.into()));
+        out.u8(u8::from(self.has_unread_arguments));
     }
 
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        input.version("a queue's settings", VERSION)?;
+        let version = input.version("a queue's settings", VERSION)?;
         let fate = |byte| match byte {
             0 => Ok(Fate::Drop),
             1 => Ok(Fate::DeadLetter),
             other => Err(WireError::Unknown { what: "fate", value: other }),
         };
-        Ok(Self {
+        let mut config = Self {
             visibility: Millis(input.u64()?),
             receipt_timeout: input.optional()?.map(Millis),
             max_attempts: input.optional_u32()?,
@@ -430,7 +442,17 @@ impl QueueConfig {
                 1 => GroupMode::Fair,
                 other => return Err(WireError::Unknown { what: "meaning of groups", value: other }),
             },
-        })
+            max_priority: None,
+            has_unread_arguments: false,
+        };
+        if version < WITH_LIMITS {
+            config.has_unread_arguments = !config.arguments.is_empty();
+            return Ok(config);
+        }
+        let max_priority = input.optional()?.map(u8::try_from).transpose();
+        config.max_priority = max_priority.map_err(|_| WireError::Range)?.map(Priority);
+        config.has_unread_arguments = input.flag()?;
+        Ok(config)
     }
 }
 
@@ -536,6 +558,8 @@ mod tests {
                 ("web".to_owned(), Bytes::new()),
             ]),
             groups: GroupMode::Fair,
+            max_priority: Some(Priority(255)),
+            has_unread_arguments: true,
             ..QueueConfig::default()
         };
         for config in [config, other, QueueConfig::default()] {
@@ -544,5 +568,40 @@ mod tests {
             let bytes = out.into_bytes();
             assert_eq!(QueueConfig::decode(&mut Reader::new(&bytes)), Ok(config));
         }
+    }
+
+    /// As version 1 wrote them: all but the last two fields.
+    fn written_by_version_1(config: &QueueConfig) -> Bytes {
+        let mut out = Writer::default();
+        config.encode(&mut out);
+        let bytes = out.into_vec();
+        let mut old = Writer::default();
+        old.version(1);
+        let head = old.len();
+        old.raw(&bytes[head..bytes.len() - 2]);
+        old.into_bytes()
+    }
+
+    #[test]
+    fn settings_of_the_version_before_are_read_and_say_that_arguments_are_not() {
+        for arguments in [Bytes::new(), Bytes::from_static(b"table")] {
+            let config = QueueConfig { arguments, ttl: Some(Millis(7)), ..QueueConfig::default() };
+            let old = written_by_version_1(&config);
+            let read = QueueConfig::decode(&mut Reader::new(&old)).unwrap();
+            assert_eq!(read.has_unread_arguments, !config.arguments.is_empty());
+            assert_eq!(QueueConfig { has_unread_arguments: false, ..read }, config);
+        }
+    }
+
+    #[test]
+    fn settings_of_a_later_version_are_refused_by_name() {
+        let mut out = Writer::default();
+        out.version(VERSION + 1);
+        let bytes = out.into_bytes();
+        let refused = QueueConfig::decode(&mut Reader::new(&bytes));
+        assert!(
+            matches!(refused, Err(WireError::LaterVersion { what: "a queue's settings", .. })),
+            "{refused:?}"
+        );
     }
 }

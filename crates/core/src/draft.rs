@@ -11,7 +11,7 @@ use crate::batch::{BATCH_BYTES_MAX, HEAD_BYTES_MAX, MessageBatch, code};
 use crate::body_buffer::BodyBuffer;
 use crate::message::{
     Durability, HAS_DEDUP, HAS_DELAY, HAS_GROUP, HAS_LIFETIME, HAS_ORIGIN, HAS_PROPERTIES, NewMessage,
-    Origin, Properties, PropertyFormat, StoredMessage, TRANSIENT,
+    Origin, PriorityCap, Properties, PropertyFormat, StoredMessage, TRANSIENT,
 };
 use crate::wire::{WireError, Writer};
 
@@ -24,6 +24,7 @@ pub struct Draft<'a> {
     pub address: &'a [u8],
     pub properties: &'a [u8],
     pub priority: Priority,
+    pub priority_cap: PriorityCap,
     pub delay: Millis,
     pub ttl: Option<Millis>,
     pub dedup: Option<&'a DedupId>,
@@ -96,6 +97,7 @@ impl Draft<'_> {
             properties: Properties { format: self.format, bytes: Bytes::copy_from_slice(self.properties) },
             address: Bytes::copy_from_slice(self.address),
             priority: self.priority,
+            priority_cap: self.priority_cap,
             delay: self.delay,
             ttl: self.ttl,
             dedup: self.dedup.cloned(),
@@ -111,7 +113,7 @@ impl Draft<'_> {
     }
 }
 
-/// Messages for one queue, alike in durability, in their stored form.
+/// Messages for one queue, alike in durability and in how high their priorities may be, in their stored form.
 #[derive(Debug)]
 pub struct PackedBatch {
     /// From `start` on room for the head of a batch, then each message behind its length.
@@ -121,6 +123,25 @@ pub struct PackedBatch {
     places: Vec<(u32, u32)>,
     durability: Durability,
     has_dedup: bool,
+    priorities: Priorities,
+}
+
+/// The priorities of messages that go to a queue together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Priorities {
+    cap: PriorityCap,
+    highest: Priority,
+}
+
+impl Priorities {
+    fn of(message: &Draft<'_>) -> Self {
+        Self { cap: message.priority_cap, highest: message.priority }
+    }
+
+    /// Whether one of them is above what their queue allows.
+    pub(crate) fn exceed(self, max: Priority) -> bool {
+        self.highest > max && self.cap == PriorityCap::Queue
+    }
 }
 
 impl PackedBatch {
@@ -129,7 +150,8 @@ impl PackedBatch {
     pub fn new(durability: Durability, bytes: usize, count: usize) -> Self {
         let mut out = Writer::with_capacity(HEAD_BYTES_MAX + bytes.min(BATCH_BYTES_MAX));
         out.raw(&[0; HEAD_BYTES_MAX]);
-        Self { out, start: 0, places: Vec::with_capacity(count), durability, has_dedup: false }
+        let places = Vec::with_capacity(count);
+        Self { out, start: 0, places, durability, has_dedup: false, priorities: Priorities::default() }
     }
 
     /// A packed batch of one message whose body was received in its place; that of `message` does not count. Nothing joins it.
@@ -156,6 +178,7 @@ impl PackedBatch {
             places: vec![((head_room - head_bytes) as u32, len as u32)],
             durability: message.durability,
             has_dedup: message.dedup.is_some(),
+            priorities: Priorities::of(&message),
         })
     }
 
@@ -164,15 +187,18 @@ impl PackedBatch {
     pub fn has_room(&self, message: &Draft<'_>) -> bool {
         let len = message.address.len() + message.properties.len() + message.body.len();
         let fits = self.is_empty() || (!self.is_of_received() && self.out.len() + len <= BATCH_BYTES_MAX);
-        self.durability == message.durability && fits
+        let is_alike = self.is_empty() || self.priorities.cap == message.priority_cap;
+        self.durability == message.durability && is_alike && fits
     }
 
     /// Adds a message for which there is room.
     pub fn push(&mut self, message: &Draft<'_>) {
         debug_assert!(
             self.has_room(message),
-            "a packed batch is of one durability and no larger than a batch"
+            "the messages of a packed batch are alike, and no more than a batch"
         );
+        let highest = self.priorities.highest.max(message.priority);
+        self.priorities = Priorities { cap: message.priority_cap, highest };
         let len = message.encoded_len(message.ttl);
         self.out.reserve(varint::BYTES_MAX + len);
         self.out.u64(len as u64);
@@ -215,6 +241,22 @@ impl PackedBatch {
         self.has_dedup
     }
 
+    pub(crate) const fn priorities(&self) -> Priorities {
+        self.priorities
+    }
+
+    /// Lowers priorities that are above what their queue allows.
+    pub(crate) fn cap_priorities(&mut self, max: Priority) {
+        if !self.priorities.exceed(max) {
+            return;
+        }
+        let bytes = self.out.as_mut_slice();
+        for (start, len) in &self.places {
+            StoredMessage::cap_priority(&mut bytes[*start as usize..(start + len) as usize], max);
+        }
+        self.priorities.highest = max;
+    }
+
     /// The messages one by one, for a queue that must look at each.
     ///
     /// # Errors
@@ -223,7 +265,8 @@ impl PackedBatch {
         let bytes = Bytes::copy_from_slice(self.out.as_slice());
         let message = |&(start, len): &(u32, u32)| {
             let stored = bytes.slice(start as usize..(start + len) as usize);
-            StoredMessage::parse(&stored).map(StoredMessage::into_new)
+            let message = StoredMessage::parse(&stored)?.into_new();
+            Ok(NewMessage { priority_cap: self.priorities.cap, ..message })
         };
         self.places.iter().map(message).collect()
     }
@@ -265,8 +308,21 @@ impl PackedBatch {
         packed
     }
 
-    /// Adds a message in its stored form. It becomes one of the packed batch's durability.
-    pub(crate) fn push_stored(&mut self, stored: &[u8]) {
+    /// A packed batch of messages in their stored form, with these priorities. They become messages of its durability.
+    pub(crate) fn of_stored<'a>(
+        durability: Durability,
+        bytes: usize,
+        messages: impl ExactSizeIterator<Item = &'a [u8]>,
+        priorities: Priorities,
+    ) -> Self {
+        let mut packed = Self::new(durability, bytes, messages.len());
+        for stored in messages {
+            packed.push_stored(stored);
+        }
+        Self { priorities, ..packed }
+    }
+
+    fn push_stored(&mut self, stored: &[u8]) {
         self.has_dedup |= stored[0] & HAS_DEDUP != 0;
         self.out.reserve(varint::BYTES_MAX + stored.len());
         self.out.u64(stored.len() as u64);

@@ -89,6 +89,16 @@ pub enum DedupScope {
     Stem,
 }
 
+/// How high the priority of a message may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PriorityCap {
+    /// As high as it likes.
+    #[default]
+    None,
+    /// As high as its queue says ([`max_priority`](crate::config::QueueConfig::max_priority)): a higher one becomes that.
+    Queue,
+}
+
 /// A message on its way in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewMessage {
@@ -101,6 +111,8 @@ pub struct NewMessage {
     pub address: Bytes,
     /// How urgent it is.
     pub priority: Priority,
+    /// How urgent it may be. Not stored: it is about this push only.
+    pub priority_cap: PriorityCap,
     /// How long nobody may see it.
     pub delay: Millis,
     /// How long it may wait, from the push; `None` for as long as the queue allows.
@@ -238,6 +250,7 @@ impl NewMessage {
             address: &self.address,
             properties: &self.properties.bytes,
             priority: self.priority,
+            priority_cap: self.priority_cap,
             delay: self.delay,
             ttl: self.ttl,
             dedup: self.dedup.as_ref(),
@@ -281,6 +294,11 @@ impl StoredMessage {
         stored[1]
     }
 
+    /// Lowers the priority of a message in its stored form to `max`, if it is higher.
+    pub(crate) fn cap_priority(stored: &mut [u8], max: Priority) {
+        stored[1] = stored[1].min(max.0);
+    }
+
     /// The message as it was pushed.
     #[must_use]
     pub fn into_new(self) -> NewMessage {
@@ -289,6 +307,7 @@ impl StoredMessage {
             properties: self.properties,
             address: Bytes::new(),
             priority: self.priority,
+            priority_cap: PriorityCap::default(),
             delay: self.delay,
             ttl: self.lifetime,
             dedup: self.dedup,
@@ -307,6 +326,7 @@ impl StoredMessage {
             properties: self.properties,
             address: Bytes::new(),
             priority: self.priority,
+            priority_cap: PriorityCap::default(),
             delay: Millis::ZERO,
             ttl: None,
             // A dead letter that is sent back must not be taken for a repetition of itself.
@@ -408,6 +428,7 @@ mod tests {
             properties: Properties { format: PropertyFormat::Native, bytes: Bytes::from_static(b"ops") },
             address: Bytes::from_static(b"pr"),
             priority: Priority(200),
+            priority_cap: PriorityCap::default(),
             delay: Millis(5),
             ttl: Some(Millis(9)),
             dedup: Some(DedupId::new("d").unwrap()),

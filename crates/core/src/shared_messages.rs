@@ -14,7 +14,7 @@ use bytes::Bytes;
 use nexo_types::{Offset, Timestamp};
 
 use crate::batch::MessageBatch;
-use crate::draft::PackedBatch;
+use crate::draft::{PackedBatch, Priorities};
 use crate::message::Durability;
 
 /// The memory of all messages that queues share.
@@ -64,16 +64,18 @@ pub struct SharedMessages {
     places: Arc<[(u32, u32)]>,
     durability: Durability,
     has_dedup: bool,
+    priorities: Priorities,
 }
 
 impl SharedMessages {
     /// Takes the messages of a packed batch; `memory` counts them.
     #[must_use]
     pub fn new(packed: PackedBatch, memory: &Arc<SharedMemory>) -> Self {
-        let (durability, has_dedup) = (packed.durability(), packed.has_dedup());
+        let (durability, has_dedup, priorities) =
+            (packed.durability(), packed.has_dedup(), packed.priorities());
         let (bytes, start, places) = packed.into_store();
         let store = Bytes::from_owner(Counted::new(bytes, memory)).slice(start..);
-        Self { store, places: places.into(), durability, has_dedup }
+        Self { store, places: places.into(), durability, has_dedup, priorities }
     }
 
     /// The same messages as the log keeps them although they are transient: when memory is short.
@@ -104,7 +106,7 @@ impl SharedMessages {
     }
 
     /// The stored form of each message.
-    pub fn stored(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn stored(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.places.iter().map(|&(start, len)| &self.store[start as usize..(start + len) as usize])
     }
 
@@ -136,12 +138,12 @@ impl SharedMessages {
         self.has_dedup
     }
 
+    pub(crate) const fn priorities(&self) -> Priorities {
+        self.priorities
+    }
+
     fn packed_of(&self, durability: Durability) -> PackedBatch {
-        let mut packed = PackedBatch::new(durability, self.store.len(), self.places.len());
-        for stored in self.stored() {
-            packed.push_stored(stored);
-        }
-        packed
+        PackedBatch::of_stored(durability, self.store.len(), self.stored(), self.priorities)
     }
 }
 

@@ -129,6 +129,10 @@ impl Writer {
         &self.out
     }
 
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.out
+    }
+
     pub(crate) fn into_vec(self) -> Vec<u8> {
         self.out
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nexo_broker::{DeadLetters, Fate, Overflow, QueueConfig};
-use nexo_types::Millis;
+use nexo_types::{Millis, Priority};
 
 use super::error::{Refusal, exchange_name};
 use crate::codec::method::queue::Declare;
@@ -39,7 +39,9 @@ pub(crate) enum QueueKind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Traits {
     pub(crate) kind: QueueKind,
-    pub(crate) priority_max: u8,
+    /// The highest priority that counts. The queue itself sees to that; here it says which queues take a message in the same
+    /// form.
+    pub(super) max_priority: Priority,
     /// How long a client may hold a message, if the queue says so; zero for any time.
     pub(super) consumer_timeout: Option<Duration>,
     /// Whether messages that the full queue refuses are dead letters.
@@ -55,12 +57,25 @@ impl Traits {
         let kind = kind_of(arguments);
         Self {
             kind,
-            priority_max: integer("x-max-priority").and_then(|max| u8::try_from(max).ok()).unwrap_or(0),
+            max_priority: config.max_priority.unwrap_or_default(),
             consumer_timeout: timeout.map(Duration::from_millis),
             dead_letters_refused: kind == QueueKind::Classic
                 && arguments.get("x-overflow").and_then(|how| how.as_bytes()) == Some(b"reject-publish-dlx"),
         }
     }
+}
+
+/// The argument `x-max-priority`, as far as it is one.
+fn max_priority(arguments: Table<'_>) -> Option<Priority> {
+    let max = arguments.get("x-max-priority")?.as_integer()?;
+    u8::try_from(max).ok().map(Priority)
+}
+
+/// Completes settings that were written when only the arguments told of some of them.
+pub(crate) fn read_arguments(config: &mut QueueConfig) {
+    let arguments = config.arguments.clone();
+    let arguments = Table::parse(&arguments).unwrap_or(Table::EMPTY);
+    config.max_priority = max_priority(arguments);
 }
 
 pub(super) fn kind_of(arguments: Table<'_>) -> QueueKind {
@@ -89,6 +104,7 @@ pub(super) fn queue_config(declare: &Declare<'_>, name: &str) -> Result<QueueCon
         256.. => Some(format!("{{max_value_exceeded,{number}}}")),
         _ => not_negative(number),
     })?;
+    config.max_priority = max_priority(declare.arguments);
     let overflows = ["drop-head", "reject-publish", "reject-publish-dlx"];
     config.overflow = match read.word("x-overflow", &overflows, |_| "invalid_overflow".into())? {
         Some("reject-publish") => Overflow::Reject,

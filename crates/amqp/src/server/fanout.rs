@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nexo_broker::{Broker, Draft, PackedBatch, SHARE_BYTES_MIN, SharedMessages};
 
 use super::outbox::{Publisher, copy_bytes};
-use super::publish::{for_target, is_alike};
+use super::publish::{is_alike, shared_form};
 use super::routing::Target;
 
 /// A message that takes more than this in all its queues is not copied for them before their turn comes.
@@ -62,7 +62,7 @@ impl Fanouts {
         self.has_large |= !shares && is_large(targets, message);
         self.messages += targets.len();
         self.bytes += copy_bytes(message);
-        let message = for_target(*message, first);
+        let message = shared_form(*message, first);
         if let Some(last) = self.waiting.back_mut()
             && last.goes_to(targets)
             && last.takes(&message)

@@ -63,6 +63,6 @@ mod transactions;
 mod unacked;
 mod write_size;
 
-pub(crate) use arguments::{QueueKind, Traits};
+pub(crate) use arguments::{QueueKind, Traits, read_arguments};
 pub use listener::serve;
 pub use options::Options;

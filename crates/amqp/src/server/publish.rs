@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_broker::{BodyBuffer, Draft, Durability, PackedBatch, PropertyFormat, SHARE_BYTES_MIN, Written};
+use nexo_broker::{
+    BodyBuffer, Draft, Durability, PackedBatch, PriorityCap, PropertyFormat, SHARE_BYTES_MIN, Written,
+};
 use nexo_types::{DedupId, Millis, Priority};
 
 use super::arguments::QueueKind;
@@ -157,6 +159,7 @@ impl Session {
             address: route.address,
             properties: &stored,
             priority: Priority(facts.priority),
+            priority_cap: PriorityCap::Queue,
             delay: facts.delay,
             ttl: facts.ttl,
             dedup: facts.dedup.as_ref(),
@@ -207,6 +210,7 @@ impl Session {
             address: route.address,
             properties: incoming.properties,
             priority: Priority(asks.priority),
+            priority_cap: PriorityCap::Queue,
             ttl: asks.ttl,
             durability: asks.durability,
             ..Draft::default()
@@ -298,7 +302,7 @@ fn add_taking_body(
         && received.len() >= SHARE_BYTES_MIN
         && is_alike(&message, targets)
     {
-        match PackedBatch::of_received(&for_target(message, first), std::mem::take(received)) {
+        match PackedBatch::of_received(&shared_form(message, first), std::mem::take(received)) {
             Ok(packed) => return outbox.add_shared(targets, packed, publisher),
             Err(back) => **received = back,
         }
@@ -309,7 +313,7 @@ fn add_taking_body(
 /// Whether all these queues take a message in the same form.
 pub(super) fn is_alike(message: &Draft<'_>, targets: &[Arc<Target>]) -> bool {
     let form = |target: &Arc<Target>| {
-        let draft = for_target(*message, target);
+        let draft = shared_form(*message, target);
         (draft.priority, draft.durability)
     };
     targets.split_first().is_none_or(|(first, rest)| {
@@ -334,11 +338,14 @@ fn number_publish(channel: u16, serial: u64, mode: &mut Mode, outbox: &mut Outbo
 pub(super) fn for_target<'a>(draft: Draft<'a>, target: &Target) -> Draft<'a> {
     let durable = draft.durability == Durability::Durable && target.queue.durability() == Durability::Durable;
     let durable = durable || target.traits.kind == QueueKind::Quorum;
-    Draft {
-        priority: draft.priority.min(Priority(target.traits.priority_max)),
-        durability: if durable { Durability::Durable } else { Durability::Transient },
-        ..draft
-    }
+    Draft { durability: if durable { Durability::Durable } else { Durability::Transient }, ..draft }
+}
+
+/// A message as this queue shares it with others that have the same highest priority: a queue that had to lower the
+/// priority would need a copy of its own.
+pub(super) fn shared_form<'a>(draft: Draft<'a>, target: &Target) -> Draft<'a> {
+    let draft = for_target(draft, target);
+    Draft { priority: draft.priority.min(target.traits.max_priority), ..draft }
 }
 
 /// The client asks for direct replies: they come to the name that its channel was given.

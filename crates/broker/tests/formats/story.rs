@@ -145,6 +145,9 @@ pub(crate) fn all_settings() -> Vec<(&'static str, QueueConfig)> {
         arguments: Bytes::from_static(b"\x00 as declared \xff"),
         annotations: [("sqs".to_owned(), Bytes::from_static(b"\xfe as kept"))].into(),
         groups: GroupMode::Fair,
+        max_priority: None,
+        // Earlier releases had no field for it, and nobody here reads the arguments.
+        has_unread_arguments: true,
     };
     let exchange = DeadLetters::Exchange {
         exchange: exchange("graves"),

@@ -313,6 +313,16 @@ impl Queue {
         is_same
     }
 
+    /// Completes settings that were written before all their fields were there: `read` reads what is missing from the
+    /// arguments of a protocol. That needs no record, because it gives the same every time.
+    pub fn read_arguments(&mut self, read: impl FnOnce(&mut QueueConfig)) {
+        if self.config.has_unread_arguments {
+            let config = Arc::make_mut(&mut self.config);
+            read(config);
+            config.has_unread_arguments = false;
+        }
+    }
+
     /// Adds a consumer that will take `credit` messages on these terms, perhaps within a limit that it shares with
     /// others.
     ///

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use nexo_types::{DedupId, Millis, Offset, Timestamp};
+use nexo_types::{DedupId, Millis, Offset, Priority, Timestamp};
 
 use super::Queue;
 use super::dedup::find_in;
@@ -10,7 +10,7 @@ use super::entry::MESSAGE_OVERHEAD_BYTES;
 use crate::batch::{BatchBuilder, BatchKind, MessageBatch};
 use crate::config::{GroupMode, Overflow};
 use crate::draft::PackedBatch;
-use crate::message::{DeathReason, Durability, NewMessage};
+use crate::message::{DeathReason, Durability, NewMessage, PriorityCap};
 use crate::queue::due::DuePlan;
 use crate::record::{Pick, Record};
 use crate::shared_messages::SharedMessages;
@@ -63,12 +63,25 @@ pub struct PackedPlan {
     pub reserve: Option<Record>,
     /// The offset of the first of them.
     pub first: Offset,
+    /// The highest priority that they may have, if they keep to what the queue allows.
+    priority_max: Priority,
+}
+
+impl PackedPlan {
+    /// Makes the batch that a packed batch becomes by this plan.
+    #[must_use]
+    pub fn seal(&self, mut packed: PackedBatch, at: Timestamp) -> MessageBatch {
+        packed.cap_priorities(self.priority_max);
+        packed.seal(self.first, at)
+    }
 }
 
 impl Queue {
     /// Decides what of a push is taken.
     #[must_use]
     pub fn decide_push(&self, now: Timestamp, messages: &[NewMessage], admission: Admission) -> PushPlan {
+        let capped = self.capped(messages);
+        let messages = capped.as_deref().unwrap_or(messages);
         let levelled = self.levelled(messages);
         let messages = levelled.as_deref().unwrap_or(messages);
         let mut plan = PushPlan { outcomes: Vec::with_capacity(messages.len()), ..PushPlan::default() };
@@ -125,7 +138,28 @@ impl Queue {
     /// The same for messages that go to other queues as well.
     #[must_use]
     pub fn decide_shared(&self, messages: &SharedMessages) -> Option<PackedPlan> {
+        // What queues share has one priority in all of them.
+        if messages.priorities().exceed(self.priority_max()) {
+            return None;
+        }
         self.plan_packed(messages.len(), messages.durability(), messages.has_dedup())
+    }
+
+    /// The highest priority of messages that keep to what the queue allows.
+    fn priority_max(&self) -> Priority {
+        self.config.max_priority.unwrap_or_default()
+    }
+
+    /// The messages of a push with priorities that the queue allows; `None` if all stay as they are.
+    fn capped(&self, messages: &[NewMessage]) -> Option<Vec<NewMessage>> {
+        let max = self.priority_max();
+        let exceeds =
+            |message: &NewMessage| message.priority > max && message.priority_cap == PriorityCap::Queue;
+        let cap = |message: &NewMessage| {
+            let priority = if exceeds(message) { max } else { message.priority };
+            NewMessage { priority, ..message.clone() }
+        };
+        messages.iter().any(exceeds).then(|| messages.iter().map(cap).collect())
     }
 
     fn plan_packed(&self, count: usize, durability: Durability, has_dedup: bool) -> Option<PackedPlan> {
@@ -138,7 +172,7 @@ impl Queue {
         let after = self.next_offset.0 + count as u64;
         let reserve = (durability == Durability::Transient && after > self.reserved.0)
             .then_some(Record::Reserve { before: Offset(after + RESERVE) });
-        Some(PackedPlan { reserve, first: self.next_offset })
+        Some(PackedPlan { reserve, first: self.next_offset, priority_max: self.priority_max() })
     }
 
     /// Decides what a queue that is over its limit drops or dead-letters: see [`Overflow`]. If it is anything, there may be
@@ -150,7 +184,7 @@ impl Queue {
         if over_count == 0 && over_bytes == 0 {
             return plan;
         }
-        let mut picked: Vec<(nexo_types::Priority, Offset)> = Vec::new();
+        let mut picked: Vec<(Priority, Offset)> = Vec::new();
         let candidates = match self.config.overflow {
             Overflow::DropHead => self.ready_in_order(OVERFLOW_STEP),
             Overflow::DropOldest | Overflow::Reject => self.ready_from_the_lowest(OVERFLOW_STEP),
@@ -216,7 +250,7 @@ fn into_batches(
 }
 
 /// Messages of several priorities as picks, each by offset.
-pub(super) fn into_picks(mut picked: Vec<(nexo_types::Priority, Offset)>) -> Vec<Pick> {
+pub(super) fn into_picks(mut picked: Vec<(Priority, Offset)>) -> Vec<Pick> {
     picked.sort_unstable();
     let mut picks: Vec<Pick> = Vec::new();
     for (lane, offset) in picked {
@@ -232,5 +266,97 @@ fn shorter(a: Option<Millis>, b: Option<Millis>) -> Option<Millis> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (one, other) => one.or(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use nexo_types::{Position, QueueId, QueueName};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::config::QueueConfig;
+    use crate::message::MessageView;
+    use crate::shared_messages::SharedMessages;
+
+    const NOW: Timestamp = Timestamp(1_000_000);
+
+    fn queue(config: QueueConfig) -> Queue {
+        Queue::new(QueueId(1), QueueName::new("q").unwrap(), config, NOW)
+    }
+
+    fn prioritised(priority: u8, priority_cap: PriorityCap) -> NewMessage {
+        NewMessage { priority: Priority(priority), priority_cap, ..NewMessage::new("body") }
+    }
+
+    fn packed(messages: &[NewMessage]) -> PackedBatch {
+        let mut packed = PackedBatch::new(Durability::Durable, 0, 0);
+        for message in messages {
+            packed.push(&message.as_draft());
+        }
+        packed
+    }
+
+    fn priorities(batch: &MessageBatch) -> Vec<u8> {
+        let stored = batch.items().iter().map(|item| batch.payload(item));
+        stored.map(|stored| MessageView::parse(&stored).unwrap().priority.0).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_queue_caps_priorities_however_messages_come(
+            own in prop::collection::vec(any::<u8>(), 1..20),
+            max in prop::option::of(any::<u8>()),
+            kept in any::<bool>(),
+        ) {
+            let cap = if kept { PriorityCap::Queue } else { PriorityCap::None };
+            let queue = queue(QueueConfig { max_priority: max.map(Priority), ..QueueConfig::default() });
+            let messages: Vec<NewMessage> = own.iter().map(|own| prioritised(*own, cap)).collect();
+            let most = if kept { max.unwrap_or(0) } else { u8::MAX };
+            let expected: Vec<u8> = own.iter().map(|own| (*own).min(most)).collect();
+            let plan = queue.decide_push(NOW, &messages, Admission::Forced);
+            prop_assert_eq!(&priorities(&plan.batches[0].1), &expected);
+            let packed_plan = queue.decide_packed(&packed(&messages)).unwrap();
+            let sealed = packed_plan.seal(packed(&messages), NOW);
+            prop_assert_eq!(&sealed, &plan.batches[0].1);
+            prop_assert_eq!(MessageBatch::decode(sealed.bytes().clone()).unwrap(), sealed);
+            // Whoever must look at each is told as much of them.
+            prop_assert_eq!(packed(&messages).messages().unwrap(), messages.clone());
+            let shared = SharedMessages::new(packed(&messages), &Arc::default());
+            prop_assert_eq!(queue.decide_shared(&shared).is_some(), own == expected);
+            prop_assert_eq!(shared.to_packed().messages().unwrap(), messages);
+        }
+    }
+
+    #[test]
+    fn a_cap_comes_before_fair_shares() {
+        let fair = queue(QueueConfig { groups: GroupMode::Fair, ..QueueConfig::default() });
+        let grouped =
+            NewMessage { group: Some(nexo_types::GroupId::new("a").unwrap()), ..NewMessage::new("x") };
+        let messages = [grouped, prioritised(9, PriorityCap::Queue), prioritised(9, PriorityCap::None)];
+        let plan = fair.decide_push(NOW, &messages, Admission::Checked);
+        assert_eq!(priorities(&plan.batches[0].1), [20, 10, 9], "a priority that does not count is none");
+    }
+
+    #[test]
+    fn messages_with_a_cap_and_without_are_not_packed_together() {
+        let batch = packed(&[prioritised(1, PriorityCap::Queue)]);
+        assert!(batch.has_room(&prioritised(2, PriorityCap::Queue).as_draft()));
+        assert!(!batch.has_room(&prioritised(2, PriorityCap::None).as_draft()));
+    }
+
+    #[test]
+    fn settings_of_an_earlier_release_are_completed_once() {
+        let old = QueueConfig { has_unread_arguments: true, ..QueueConfig::default() };
+        let mut queue = queue(old);
+        let record = Record::Configure { config: queue.config().clone(), at: NOW };
+        queue.apply(Position::default(), &record).unwrap();
+        queue.read_arguments(|config| config.max_priority = Some(Priority(3)));
+        queue.read_arguments(|_| panic!("they have been read"));
+        let complete = QueueConfig { max_priority: Some(Priority(3)), ..QueueConfig::default() };
+        assert_eq!(*queue.config(), complete);
+        assert_eq!(*queue.restored().config(), complete, "the next snapshot has them");
     }
 }
