@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use nexo_core::config::ConfigError;
+use nexo_core::queue::ConsumerRefusal;
 use nexo_types::{Offset, QueueName, Timestamp};
 use thiserror::Error;
 
@@ -180,6 +181,14 @@ pub enum PopError {
         /// What was given.
         value: u64,
     },
+    /// As many messages are with consumers as may be.
+    #[error("queue '{name}' has {max} messages in flight, and no more are allowed")]
+    TooManyInFlight {
+        /// The queue.
+        name: QueueName,
+        /// How many are allowed.
+        max: usize,
+    },
     /// See there.
     #[error(transparent)]
     Queue(#[from] QueueError),
@@ -197,6 +206,16 @@ pub enum SubscribeError {
     /// A number outside its range, or a queue that is not there.
     #[error(transparent)]
     Pop(#[from] PopError),
+}
+
+impl SubscribeError {
+    pub(crate) fn new(name: &QueueName, refusal: ConsumerRefusal) -> Self {
+        let name = name.clone();
+        match refusal {
+            ConsumerRefusal::InExclusiveUse => Self::InExclusiveUse { name },
+            ConsumerRefusal::TooManyInFlight { max } => PopError::TooManyInFlight { name, max }.into(),
+        }
+    }
 }
 
 impl From<QueueError> for SubscribeError {

@@ -108,7 +108,8 @@ pub use nexo_core::message::{
     PropertyFormat, StoredMessage,
 };
 pub use nexo_core::queue::{
-    Access, GroupTake, Handed, LeaseTerms, Outgoing, SettleMode, SharedCredit, Terms,
+    Access, GroupTake, Handed, InFlightLimit, LeaseTerms, LimitReached, Outgoing, SettleMode, SharedCredit,
+    Terms,
 };
 pub use nexo_core::shared_messages::SharedMessages;
 pub use nexo_core::topology;
@@ -120,7 +121,7 @@ pub use property_codec::{DeadLetter, DeathInfo, Envelope, PropertyCodec};
 pub use push_order::{PushOrder, PushTurn};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
-    Declaration, DeleteIf, ListRequest, PopRequest, Pushed, Redrive, Redriven, SessionId, Settle,
+    Declaration, DeleteIf, ListRequest, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId, Settle,
     SubscribeRequest,
 };
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};

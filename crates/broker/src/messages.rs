@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use nexo_core::queue::{Death, GroupTake, LeaseError, LeaseTerms, ReturnCause, Terms, Verdict};
+use nexo_core::queue::{Death, LeaseError, LeaseTerms, ReturnCause, Terms, Verdict};
 use nexo_log::{Patience, Urgency};
 use nexo_types::{Millis, Offset, QueueId, QueueName, Timestamp, limits};
 use tokio::sync::oneshot;
@@ -16,7 +16,7 @@ use crate::error::{PopError, QueueError, SettleError, SubscribeError};
 use crate::journal::{ProposeError, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::receipt::Receipt;
-use crate::request::{PopRequest, Redrive, Redriven, Settle, SubscribeRequest};
+use crate::request::{PopRequest, PopTerms, Redrive, Redriven, Settle, SubscribeRequest};
 use crate::shared::Shared;
 use crate::subscription::{Kind, Subscription};
 use crate::workers::Work;
@@ -31,26 +31,23 @@ impl Broker {
     /// # Errors
     /// If there is no such queue, or a number is out of range.
     pub async fn pop(&self, name: &QueueName, request: PopRequest) -> Result<Vec<Delivery>, PopError> {
-        self.pop_taking(name, request, GroupTake::Head).await
+        self.pop_on(name, request, PopTerms::default()).await
     }
 
-    /// As [`Self::pop`], but with the first message of a group come those behind it, in order.
+    /// As [`Self::pop`], on other terms.
     ///
     /// # Errors
-    /// As there.
-    pub async fn pop_runs(&self, name: &QueueName, request: PopRequest) -> Result<Vec<Delivery>, PopError> {
-        self.pop_taking(name, request, GroupTake::Run).await
-    }
-
-    async fn pop_taking(
+    /// As there, and if more messages are in flight than the terms allow.
+    pub async fn pop_on(
         &self,
         name: &QueueName,
         request: PopRequest,
-        groups: GroupTake,
+        on: PopTerms,
     ) -> Result<Vec<Delivery>, PopError> {
         in_range("max", request.max as u64, 1, limits::POP_BATCH_MAX as u64)?;
         in_range("wait_ms", request.wait.0, 0, limits::POP_WAIT_MAX.0)?;
-        let terms = Terms { groups, ..terms(request.visibility)? };
+        let PopTerms { groups, in_flight } = on;
+        let terms = Terms { groups, in_flight, ..terms(request.visibility)? };
         self.shared.refuse_if_stopping()?;
         let cell = self.found(name).await?;
         let mut subscription =

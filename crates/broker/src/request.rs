@@ -2,6 +2,7 @@
 
 use nexo_core::config::QueueConfig;
 use nexo_core::message::Durability;
+use nexo_core::queue::{GroupTake, InFlightLimit};
 use nexo_types::{Millis, Offset, QueueName};
 
 /// Which queues to list.
@@ -26,6 +27,15 @@ pub struct PopRequest {
     pub visibility: Option<Millis>,
     /// No more than this many bytes of bodies and properties, but at least one message.
     pub bytes_max: Option<usize>,
+}
+
+/// How a pull takes messages, where it differs from others.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PopTerms {
+    /// How much of a group it takes at once.
+    pub groups: GroupTake,
+    /// How many messages of the queue may be with consumers.
+    pub in_flight: Option<InFlightLimit>,
 }
 
 /// A subscription.

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use nexo_core::message::{PropertyFormat, StoredMessage};
 use nexo_core::queue::{
-    Access, Allowance, Handed, InExclusiveUse, Queue, ReturnCause, SettleMode, SharedCredit, Terms,
+    Access, Allowance, ConsumerRefusal, Handed, Queue, ReturnCause, SettleMode, SharedCredit, Terms,
 };
 use nexo_core::record::Record;
 use nexo_types::{ConsumerId, Offset, QueueId, Timestamp, limits};
 
 use crate::commit::{Committed, Confirm};
 use crate::delivery::Delivery;
-use crate::error::{QueueError, SubscribeError};
+use crate::error::{PopError, QueueError, SubscribeError};
 use crate::handle::SETTLE_SLICE;
 use crate::journal::ProposeError;
 use crate::mailbox::{Mailbox, charged};
@@ -75,7 +75,7 @@ impl Subscription {
     ) -> Result<Self, SubscribeError> {
         let place = Place { kind, socket, allowance: Some(Self::allowance(shared)) };
         let add = |queue: &mut Queue, id| queue.add_consumer(id, terms, credit, limit);
-        Self::begin(shared, cell, place, terms.settle, add)?.map_err(|_| in_exclusive_use(cell))
+        Self::begin(shared, cell, place, terms.settle, add)?.map_err(|refusal| SubscribeError::new(&cell.name, refusal))
     }
 
     /// Adds a consumer in the place of this one, which ends. What had been handed to it and never reached its consumer goes
@@ -90,7 +90,7 @@ impl Subscription {
         let place = Place { kind: self.kind, socket, allowance: Some(Self::allowance(shared)) };
         let replace = |queue: &mut Queue, id| queue.replace_consumer(self.id, id, terms, limit);
         let next = Self::begin(shared, cell, place, terms.settle, replace)?;
-        let next = next.map_err(|_| in_exclusive_use(cell))?.counting(self.protocol);
+        let next = next.map_err(|refusal| SubscribeError::new(&cell.name, refusal))?.counting(self.protocol);
         drop(self);
         next.add_credit(credit);
         Ok(next)
@@ -103,34 +103,33 @@ impl Subscription {
         terms: Terms,
         max: u32,
         bytes_max: Option<usize>,
-    ) -> Result<Self, QueueError> {
+    ) -> Result<Self, PopError> {
         let allowance = bytes_max.map(|bytes| {
             let bytes = bytes as u64 + u64::from(max) * PULLED_OVERHEAD_BYTES;
             Arc::new(Allowance::new(bytes, Arc::clone(&shared.dispatch.outgoing)))
         });
-        Self::begin_pull(shared, cell, terms, max, allowance)
+        let terms = Terms { access: Access::Pull, ..terms };
+        let place = Place { kind: Kind::Pull, socket: Arc::default(), allowance };
+        let add = |queue: &mut Queue, id| queue.add_consumer(id, terms, max, None);
+        Self::begin(shared, cell, place, terms.settle, add)?.map_err(|refusal| match refusal {
+            ConsumerRefusal::TooManyInFlight { max } => {
+                PopError::TooManyInFlight { name: cell.name.clone(), max }
+            }
+            ConsumerRefusal::InExclusiveUse => unreachable!("an exclusive consumer does not mind a pull"),
+        })
     }
 
-    /// Takes one message.
+    /// Takes one message, however many are in flight.
     pub(crate) fn pull_one(
         shared: &Arc<Shared>,
         cell: &Arc<QueueCell>,
         terms: Terms,
     ) -> Result<Self, QueueError> {
-        Self::begin_pull(shared, cell, terms, 1, Some(Self::allowance(shared)))
-    }
-
-    fn begin_pull(
-        shared: &Arc<Shared>,
-        cell: &Arc<QueueCell>,
-        terms: Terms,
-        max: u32,
-        allowance: Option<Arc<Allowance>>,
-    ) -> Result<Self, QueueError> {
-        let terms = Terms { access: Access::Pull, ..terms };
+        let terms = Terms { access: Access::Pull, in_flight: None, ..terms };
+        let allowance = Some(Self::allowance(shared));
         let place = Place { kind: Kind::Pull, socket: Arc::default(), allowance };
-        let add = |queue: &mut Queue, id| queue.add_consumer(id, terms, max, None);
-        Ok(Self::begin(shared, cell, place, terms.settle, add)?.expect("nobody minds a pull"))
+        let add = |queue: &mut Queue, id| queue.add_consumer(id, terms, 1, None);
+        Ok(Self::begin(shared, cell, place, terms.settle, add)?.expect("such a pull is never refused"))
     }
 
     fn allowance(shared: &Shared) -> Arc<Allowance> {
@@ -142,8 +141,8 @@ impl Subscription {
         cell: &Arc<QueueCell>,
         Place { kind, socket, allowance }: Place,
         settle: SettleMode,
-        add: impl FnOnce(&mut Queue, ConsumerId) -> Result<(), InExclusiveUse>,
-    ) -> Result<Result<Self, InExclusiveUse>, QueueError> {
+        add: impl FnOnce(&mut Queue, ConsumerId) -> Result<(), ConsumerRefusal>,
+    ) -> Result<Result<Self, ConsumerRefusal>, QueueError> {
         let id = shared.dispatch.new_consumer_id();
         let mailbox = Arc::new(Mailbox::new(id, settle, socket, allowance.clone()));
         let added = shared.with(cell, |state, _| {
@@ -324,10 +323,6 @@ impl Subscription {
         deliveries.extend(handed.into_iter().filter_map(|one| delivery(&self.shared, &self.cell, one)));
         deliveries
     }
-}
-
-fn in_exclusive_use(cell: &QueueCell) -> SubscribeError {
-    SubscribeError::InExclusiveUse { name: cell.name.clone() }
 }
 
 /// A message in the form its consumer sees.

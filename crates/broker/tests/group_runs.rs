@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::*;
-use nexo_broker::{Broker, BrokerOptions, Delivery, NewMessage, PopRequest, QueueConfig};
+use nexo_broker::{Broker, BrokerOptions, Delivery, GroupTake, NewMessage, PopRequest, PopTerms, QueueConfig};
 use nexo_log::disk::{CutMode, FaultyDisk, MemoryDisk};
 use nexo_types::{DedupId, GroupId, Millis, Offset, QueueName};
 
 const HOUR: Millis = Millis::from_secs(3600);
+const RUNS: PopTerms = PopTerms { groups: GroupTake::Run, in_flight: None };
 
 fn grouped(body: &str) -> NewMessage {
     NewMessage {
@@ -31,7 +32,7 @@ async fn push_all(broker: &Broker, queue: &QueueName, bodies: &[&str]) {
 
 async fn pop_runs(broker: &Broker, queue: &QueueName, max: usize) -> Vec<Delivery> {
     let request = PopRequest { max, wait: Millis::ZERO, visibility: Some(HOUR), bytes_max: None };
-    broker.pop_runs(queue, request).await.unwrap()
+    broker.pop_on(queue, request, RUNS).await.unwrap()
 }
 
 async fn give_back(broker: &Broker, held: &[Delivery]) {
@@ -92,7 +93,7 @@ async fn two_that_wait_do_not_share_a_group() {
     let wait = |broker: Broker, q: QueueName| async move {
         let request =
             PopRequest { max: 10, wait: Millis::from_secs(20), visibility: Some(HOUR), bytes_max: None };
-        broker.pop_runs(&q, request).await.unwrap()
+        broker.pop_on(&q, request, RUNS).await.unwrap()
     };
     let first = tokio::spawn(wait(broker.clone(), q.clone()));
     let second = tokio::spawn(wait(broker.clone(), q.clone()));

@@ -23,6 +23,7 @@ const SESSION: Terms = Terms {
     priority: 0,
     groups: GroupTake::Head,
     access: Access::Shared,
+    in_flight: None,
 };
 
 /// Takes a message as a connection would, which holds it until it ends.

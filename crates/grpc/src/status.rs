@@ -86,6 +86,7 @@ impl Coded for PopError {
     fn code(&self) -> Code {
         match self {
             Self::OutOfRange { .. } => Code::InvalidArgument,
+            Self::TooManyInFlight { .. } => Code::ResourceExhausted,
             Self::Queue(error) => error.code(),
         }
     }

@@ -6,10 +6,10 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use nexo_broker::{Broker, BrokerOptions};
+use nexo_broker::{Broker, BrokerOptions, NewMessage, PopRequest};
 use nexo_log::disk::MemoryDisk;
 use nexo_sqs::{LimitMode, SqsOptions};
-use nexo_types::Timestamp;
+use nexo_types::{GroupId, Millis, Timestamp};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -108,5 +108,36 @@ async fn what_sqs_keeps_with_a_queue_survives_a_restart() {
     assert_eq!(server.json("ListQueueTags", &json!({ "QueueUrl": url })).await["Tags"]["a"], "b");
     let again = server.json("SendMessage", &send).await;
     assert_eq!(again["MessageId"], first["MessageId"], "a repetition is recognised after a restart");
+    server.end().await;
+}
+
+/// AWS lets 20,000 messages of a FIFO queue be in flight. What receives take together stays within that, however they race.
+#[tokio::test(flavor = "multi_thread")]
+async fn receives_that_race_take_no_more_than_may_be_in_flight() {
+    let options = SqsOptions { limits: LimitMode::Strict, ..SqsOptions::default() };
+    let server = Server::start_with(&MemoryDisk::new(), options, |_| {}).await;
+    let create = json!({ "QueueName": "q.fifo", "Attributes": { "FifoQueue": "true" } });
+    let url = server.json("CreateQueue", &create).await["QueueUrl"].as_str().unwrap().to_owned();
+    let queue = nexo_types::QueueName::new("q.fifo").unwrap();
+    let message = |number: u32| NewMessage {
+        group: Some(GroupId::new(&number.to_string()).unwrap()),
+        ..NewMessage::new("x")
+    };
+    for first in (0..20_500).step_by(500) {
+        server.broker.push(&queue, (first..first + 500).map(message).collect()).await.unwrap();
+    }
+    let mut held = 0;
+    while held < 19_985 {
+        let max = (19_985 - held).min(500);
+        let hour = Some(Millis::from_secs(3600));
+        let request = PopRequest { max, wait: Millis::ZERO, visibility: hour, bytes_max: None };
+        held += server.broker.pop(&queue, request).await.unwrap().len();
+    }
+    let receive = json!({ "QueueUrl": url, "MaxNumberOfMessages": 10 });
+    let receives = (0..4).map(|_| server.json("ReceiveMessage", &receive));
+    let received = futures_util::future::join_all(receives).await;
+    let count = |answer: &serde_json::Value| answer["Messages"].as_array().map_or(0, Vec::len);
+    assert_eq!(received.iter().map(count).sum::<usize>(), 15);
+    assert_eq!(server.broker.queue(&queue).unwrap().in_flight(), 20_000);
     server.end().await;
 }

@@ -169,7 +169,9 @@ impl From<SubscribeError> for Refusal {
                 Self::new(ReplyCode::AccessRefused, format!("queue '{name}' in vhost '/' in exclusive use"))
             }
             SubscribeError::Pop(PopError::Queue(error)) => error.into(),
-            SubscribeError::Pop(error @ PopError::OutOfRange { .. }) => Self::precondition(error.to_string()),
+            SubscribeError::Pop(error @ (PopError::OutOfRange { .. } | PopError::TooManyInFlight { .. })) => {
+                Self::precondition(error.to_string())
+            }
         }
     }
 }

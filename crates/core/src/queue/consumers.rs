@@ -28,6 +28,27 @@ pub struct Terms {
     pub groups: GroupTake,
     /// Whether others may consume beside it.
     pub access: Access,
+    /// How many messages of the queue may be with consumers, for this one to be given any.
+    pub in_flight: Option<InFlightLimit>,
+}
+
+/// How many messages of a queue may be with its consumers. Whoever takes messages within such a limit gets none beyond it;
+/// others are not bound by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlightLimit {
+    /// So many.
+    pub max: usize,
+    /// What happens if there are as many when the consumer comes.
+    pub when_reached: LimitReached,
+}
+
+/// What happens to a consumer that comes when its limit is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitReached {
+    /// It waits until there are fewer.
+    Wait,
+    /// It is refused.
+    Refuse,
 }
 
 /// Whether a consumer shares its queue with others.
@@ -42,9 +63,17 @@ pub enum Access {
     Pull,
 }
 
-/// A consumer is refused, because it or another wants the queue for itself.
+/// Why a queue does not take a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InExclusiveUse;
+pub enum ConsumerRefusal {
+    /// It or another wants the queue for itself.
+    InExclusiveUse,
+    /// As many messages are with consumers as may be.
+    TooManyInFlight {
+        /// How many may be.
+        max: usize,
+    },
+}
 
 /// How long a consumer may hold a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +103,7 @@ impl Default for Terms {
             priority: 0,
             groups: GroupTake::Head,
             access: Access::Shared,
+            in_flight: None,
         }
     }
 }
@@ -170,7 +200,7 @@ impl Consumers {
         &self,
         access: Access,
         replaced: Option<ConsumerId>,
-    ) -> Result<(), InExclusiveUse> {
+    ) -> Result<(), ConsumerRefusal> {
         let replaced = replaced.filter(|id| self.all.contains_key(id));
         let others = self.all.len() - self.pulls - usize::from(replaced.is_some());
         let may_join = match access {
@@ -179,7 +209,7 @@ impl Consumers {
             // RabbitMQ refuses it as well where only one of several is active.
             Access::Exclusive => others == 0 && !self.single_active,
         };
-        may_join.then_some(()).ok_or(InExclusiveUse)
+        may_join.then_some(()).ok_or(ConsumerRefusal::InExclusiveUse)
     }
 
     pub(crate) fn add(
@@ -287,8 +317,14 @@ impl Consumers {
 
     /// Whose turn it is, and how many messages it may have now, at most `max`: one, unless nobody else waits, or so
     /// many messages are `waiting` that everybody gets as much in longer turns. The first of them has `bytes`, which are
-    /// noted; [`Self::end_turn`] notes those of the others.
-    pub(crate) fn next_turn(&mut self, max: u32, bytes: u32, waiting: u64) -> Option<NextTurn> {
+    /// noted; [`Self::end_turn`] notes those of the others. So many messages are `in_flight`.
+    pub(crate) fn next_turn(
+        &mut self,
+        max: u32,
+        bytes: u32,
+        waiting: u64,
+        in_flight: usize,
+    ) -> Option<NextTurn> {
         let alone = match self.turns.as_slice() {
             [(_, turn)] if turn.len() == 1 && !self.single_active => turn.front().copied(),
             _ => None,
@@ -300,15 +336,16 @@ impl Consumers {
         {
             // One credit is left for the ordinary way, which knows when a consumer leaves its row.
             let room = if consumer.lacks_shared() { 0 } else { consumer.room() };
-            if room > 0 {
-                let count = max.min(consumer.credit - 1).max(1);
+            let more_max = consumer.terms.more_in_flight(in_flight);
+            if room > 0 && more_max > 0 {
+                let count = max.min(consumer.credit - 1).min(more_max).max(1);
                 consumer.credit -= count;
                 consumer.note_handed(bytes.into());
                 let room = room.saturating_sub(bytes.into());
                 return Some(NextTurn { consumer: id, terms: consumer.terms, count, room });
             }
         }
-        let (consumer, terms) = self.next_for(bytes)?;
+        let (consumer, terms) = self.next_for(bytes, in_flight)?;
         let mut turn = NextTurn { consumer, terms, count: 1, room: 0 };
         let others = self.with_credit.max(1) as u64;
         let long = if waiting >= others * u64::from(TURN_MAX) * 2 { TURN_MAX.min(max) } else { 1 };
@@ -318,7 +355,7 @@ impl Consumers {
             && long > 1
         {
             // One credit is left, as above.
-            let more = (long - 1).min(consumer.credit - 1);
+            let more = (long - 1).min(consumer.credit - 1).min(terms.more_in_flight(in_flight) - 1);
             consumer.credit -= more;
             turn.count += more;
             turn.room = consumer.room();
@@ -348,7 +385,7 @@ impl Consumers {
 
     /// Whose turn it is: of those with credit the one of highest priority that has waited longest. It is given one
     /// message, of this size, and goes to the end of its row if it may have more.
-    fn next_for(&mut self, bytes: u32) -> Option<(ConsumerId, Terms)> {
+    fn next_for(&mut self, bytes: u32, in_flight: usize) -> Option<(ConsumerId, Terms)> {
         let only = self.active();
         for (_, turn) in &mut self.turns {
             let mut passed = 0;
@@ -356,7 +393,8 @@ impl Consumers {
                 && let Some(id) = turn.pop_front()
             {
                 let Some(consumer) = self.all.get_mut(&id) else { continue };
-                if only.is_some_and(|only| only != id) {
+                let is_bound = consumer.terms.more_in_flight(in_flight) == 0;
+                if is_bound || only.is_some_and(|only| only != id) {
                     turn.push_back(id);
                     passed += 1;
                     continue;
@@ -381,11 +419,11 @@ impl Consumers {
 
     /// Gives one more message to the consumer that has just been given one, whoever else waits, if it has credit and room.
     /// The message has `bytes`, which are noted.
-    pub(crate) fn take_one_more(&mut self, id: ConsumerId, bytes: u32) -> bool {
+    pub(crate) fn take_one_more(&mut self, id: ConsumerId, bytes: u32, in_flight: usize) -> bool {
         let Some(consumer) = self.all.get_mut(&id).filter(|consumer| consumer.credit > 0) else {
             return false;
         };
-        if consumer.room() == 0 || !consumer.take_shared() {
+        if consumer.terms.more_in_flight(in_flight) == 0 || consumer.room() == 0 || !consumer.take_shared() {
             return false;
         }
         consumer.note_handed(bytes.into());
@@ -468,6 +506,22 @@ impl Consumer {
 }
 
 impl Terms {
+    /// How many messages it may be given, when so many are in flight.
+    pub(crate) fn more_in_flight(&self, in_flight: usize) -> u32 {
+        let Some(limit) = self.in_flight else { return u32::MAX };
+        u32::try_from(limit.max.saturating_sub(in_flight)).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a consumer may come, when so many are in flight.
+    pub(crate) fn check_in_flight(&self, in_flight: usize) -> Result<(), ConsumerRefusal> {
+        match self.in_flight {
+            Some(InFlightLimit { max, when_reached: LimitReached::Refuse }) if in_flight >= max => {
+                Err(ConsumerRefusal::TooManyInFlight { max })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// When a lease given now ends, and what it waits for.
     pub(crate) fn grant(
         self,
@@ -496,7 +550,7 @@ mod tests {
 
     impl Consumers {
         fn next(&mut self) -> Option<(ConsumerId, Terms)> {
-            self.next_for(0)
+            self.next_for(0, 0)
         }
     }
 
@@ -508,15 +562,15 @@ mod tests {
             consumers.add(ConsumerId(id), Terms::default(), 1000, None);
         }
         consumers.set_allowance(ConsumerId(1), Arc::clone(&allowance));
-        let mut order = || consumers.next_for(60).map(|(id, _)| id.0);
+        let mut order = || consumers.next_for(60, 0).map(|(id, _)| id.0);
         assert_eq!(
             [order(), order(), order(), order(), order()],
             [Some(1), Some(2), Some(1), Some(2), Some(2)]
         );
         assert!(allowance.passed_on(120), "it was passed over");
         consumers.add_credit(ConsumerId(1), 0);
-        assert_eq!(consumers.next_for(60).map(|(id, _)| id.0), Some(2));
-        assert_eq!(consumers.next_for(60).map(|(id, _)| id.0), Some(1));
+        assert_eq!(consumers.next_for(60, 0).map(|(id, _)| id.0), Some(2));
+        assert_eq!(consumers.next_for(60, 0).map(|(id, _)| id.0), Some(1));
     }
 
     #[test]
@@ -588,20 +642,20 @@ mod tests {
         let join = |consumers: &mut Consumers, id, access| {
             consumers.check_access(access, None)?;
             consumers.add(ConsumerId(id), Terms { access, ..Terms::default() }, 1, None);
-            Ok::<_, InExclusiveUse>(())
+            Ok::<_, ConsumerRefusal>(())
         };
         join(&mut consumers, 1, Access::Pull).unwrap();
         join(&mut consumers, 2, Access::Exclusive).unwrap();
         join(&mut consumers, 3, Access::Pull).unwrap();
         for access in [Access::Shared, Access::Exclusive] {
-            assert_eq!(join(&mut consumers, 4, access), Err(InExclusiveUse));
+            assert_eq!(join(&mut consumers, 4, access), Err(ConsumerRefusal::InExclusiveUse));
         }
         consumers.remove(ConsumerId(1));
-        assert_eq!(join(&mut consumers, 4, Access::Shared), Err(InExclusiveUse));
+        assert_eq!(join(&mut consumers, 4, Access::Shared), Err(ConsumerRefusal::InExclusiveUse));
         consumers.remove(ConsumerId(2));
         join(&mut consumers, 5, Access::Shared).unwrap();
         join(&mut consumers, 6, Access::Shared).unwrap();
-        assert_eq!(join(&mut consumers, 7, Access::Exclusive), Err(InExclusiveUse));
+        assert_eq!(join(&mut consumers, 7, Access::Exclusive), Err(ConsumerRefusal::InExclusiveUse));
         consumers.remove(ConsumerId(5));
         consumers.remove(ConsumerId(6));
         join(&mut consumers, 8, Access::Exclusive).unwrap();
@@ -612,12 +666,12 @@ mod tests {
         let mut consumers = Consumers::default();
         let exclusive = Terms { access: Access::Exclusive, ..Terms::default() };
         consumers.add(ConsumerId(1), exclusive, 1, None);
-        assert_eq!(consumers.check_access(Access::Exclusive, Some(ConsumerId(9))), Err(InExclusiveUse));
+        assert_eq!(consumers.check_access(Access::Exclusive, Some(ConsumerId(9))), Err(ConsumerRefusal::InExclusiveUse));
         assert_eq!(consumers.check_access(Access::Exclusive, Some(ConsumerId(1))), Ok(()));
         consumers.add(ConsumerId(2), exclusive, 1, None);
-        assert_eq!(consumers.check_access(Access::Shared, None), Err(InExclusiveUse));
+        assert_eq!(consumers.check_access(Access::Shared, None), Err(ConsumerRefusal::InExclusiveUse));
         consumers.remove(ConsumerId(1));
-        assert_eq!(consumers.check_access(Access::Shared, None), Err(InExclusiveUse), "the second is there");
+        assert_eq!(consumers.check_access(Access::Shared, None), Err(ConsumerRefusal::InExclusiveUse), "the second is there");
         consumers.remove(ConsumerId(2));
         assert_eq!(consumers.check_access(Access::Shared, None), Ok(()));
     }
@@ -626,8 +680,40 @@ mod tests {
     fn none_is_exclusive_where_one_of_several_is_active() {
         let mut consumers = Consumers::default();
         consumers.set_single_active(true);
-        assert_eq!(consumers.check_access(Access::Exclusive, None), Err(InExclusiveUse));
+        assert_eq!(consumers.check_access(Access::Exclusive, None), Err(ConsumerRefusal::InExclusiveUse));
         assert_eq!(consumers.check_access(Access::Shared, None), Ok(()));
+    }
+
+    #[test]
+    fn a_consumer_gets_nothing_beyond_its_limit_of_messages_in_flight() {
+        let limit = InFlightLimit { max: 100, when_reached: LimitReached::Wait };
+        let bound = Terms { in_flight: Some(limit), ..Terms::default() };
+        let mut consumers = Consumers::default();
+        consumers.add(ConsumerId(1), bound, 1000, None);
+        let turn = |consumers: &mut Consumers, in_flight| {
+            consumers.next_turn(1000, 0, 10_000, in_flight).map(|turn| (turn.consumer.0, turn.count))
+        };
+        assert_eq!(turn(&mut consumers, 100), None);
+        assert_eq!(turn(&mut consumers, 97), Some((1, 3)), "alone, it takes all it may");
+        assert!(!consumers.take_one_more(ConsumerId(1), 0, 100) && consumers.take_one_more(ConsumerId(1), 0, 99));
+        consumers.add(ConsumerId(2), Terms::default(), 1000, None);
+        assert_eq!(turn(&mut consumers, 98), Some((1, 2)));
+        assert_eq!(turn(&mut consumers, 100), Some((2, TURN_MAX)), "the other is not bound");
+        assert_eq!(turn(&mut consumers, 100), Some((2, TURN_MAX)), "and is served again and again");
+        assert_eq!(turn(&mut consumers, 99), Some((1, 1)), "the first one has kept its turn");
+    }
+
+    #[test]
+    fn a_consumer_is_refused_at_its_limit_if_it_says_so() {
+        let terms = |when_reached| Terms {
+            in_flight: Some(InFlightLimit { max: 3, when_reached }),
+            ..Terms::default()
+        };
+        let refused = Err(ConsumerRefusal::TooManyInFlight { max: 3 });
+        assert_eq!(terms(LimitReached::Refuse).check_in_flight(3), refused);
+        assert_eq!(terms(LimitReached::Refuse).check_in_flight(2), Ok(()));
+        assert_eq!(terms(LimitReached::Wait).check_in_flight(3), Ok(()));
+        assert_eq!(Terms::default().check_in_flight(3), Ok(()));
     }
 
     #[test]
@@ -652,7 +738,7 @@ mod tests {
         let automatic = Terms { settle: SettleMode::Automatic, ..Terms::default() };
         consumers.add(ConsumerId(1), automatic, 100, None);
         consumers.heed(ConsumerId(1), Arc::clone(&shared));
-        assert_eq!(consumers.next_turn(10, 0, 0).map(|turn| (turn.consumer.0, turn.count)), Some((1, 10)));
+        assert_eq!(consumers.next_turn(10, 0, 0, 0).map(|turn| (turn.consumer.0, turn.count)), Some((1, 10)));
         consumers.add(ConsumerId(2), Terms::default(), 100, Some(Arc::clone(&shared)));
         let order: Vec<u64> = std::iter::from_fn(|| consumers.next()).take(4).map(|(id, _)| id.0).collect();
         assert_eq!(order, [1, 2], "the second took all there was");
@@ -685,7 +771,7 @@ mod tests {
             consumers.add(ConsumerId(id), Terms::default(), 1000, None);
         }
         let turn = |consumers: &mut Consumers, waiting| {
-            consumers.next_turn(1000, 0, waiting).map(|turn| (turn.consumer.0, turn.count))
+            consumers.next_turn(1000, 0, waiting, 0).map(|turn| (turn.consumer.0, turn.count))
         };
         assert_eq!(turn(&mut consumers, 10_000), Some((1, TURN_MAX)));
         assert_eq!(turn(&mut consumers, 10_000), Some((2, TURN_MAX)));

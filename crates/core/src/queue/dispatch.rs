@@ -90,7 +90,8 @@ impl Queue {
                 }
                 None => {
                     let rest = waiting.saturating_sub(plan.taken as u64);
-                    current = self.consumers.next_turn((max - plan.taken) as u32, bytes, rest);
+                    let in_flight = self.leased.len() + plan.leased;
+                    current = self.consumers.next_turn((max - plan.taken) as u32, bytes, rest, in_flight);
                 }
             }
             let Some(turn) = &mut current else { break };
@@ -115,9 +116,10 @@ impl Queue {
             }
             if runs {
                 for next in self.groups.get(group).into_iter().flatten() {
+                    let in_flight = self.leased.len() + plan.leased;
                     if plan.taken >= max
                         || !next.is_alive(now)
-                        || !self.consumers.take_one_more(consumer, next.handed_bytes())
+                        || !self.consumers.take_one_more(consumer, next.handed_bytes(), in_flight)
                     {
                         break;
                     }
@@ -126,7 +128,7 @@ impl Queue {
                 }
             }
         }
-        let Plan { grants, turns, durable, taken, runs } = plan;
+        let Plan { grants, turns, durable, taken, runs, .. } = plan;
         if let Some(turn) = current {
             self.consumers.end_turn(turn, handed_bytes);
         }
@@ -234,6 +236,8 @@ struct Plan {
     turns: Vec<Turn>,
     durable: bool,
     taken: usize,
+    /// Those of them that their consumers will acknowledge.
+    leased: usize,
     /// Whether messages are among them whose turn comes after another of their group.
     runs: bool,
 }
@@ -259,6 +263,7 @@ impl Plan {
         }
         self.durable |= entry.is_durable();
         self.taken += 1;
+        self.leased += usize::from(phase != LeasePhase::Taken);
     }
 }
 

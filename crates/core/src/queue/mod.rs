@@ -55,7 +55,9 @@ use nexo_types::{GroupId, Millis, Offset, Position, Priority, QueueId, QueueName
 pub use allowance::{Allowance, Outgoing};
 pub use apply::{Applied, Handed, NeedsPage, Removed};
 pub use changes::ChunkId;
-pub use consumers::{Access, InExclusiveUse, LeaseTerms, SettleMode, SharedCredit, Terms};
+pub use consumers::{
+    Access, ConsumerRefusal, InFlightLimit, LeaseTerms, LimitReached, SettleMode, SharedCredit, Terms,
+};
 pub use dispatch::{Dispatch, Turn};
 pub use due::DuePlan;
 pub use entry::MessageEntry;
@@ -327,15 +329,16 @@ impl Queue {
     /// others.
     ///
     /// # Errors
-    /// If it or another wants the queue for itself.
+    /// If it or another wants the queue for itself, or more messages are in flight than it bears.
     pub fn add_consumer(
         &mut self,
         id: nexo_types::ConsumerId,
         terms: Terms,
         credit: u32,
         shared: Option<Arc<SharedCredit>>,
-    ) -> Result<(), InExclusiveUse> {
+    ) -> Result<(), ConsumerRefusal> {
         self.consumers.check_access(terms.access, None)?;
+        terms.check_in_flight(self.in_flight())?;
         self.consumers.add(id, terms, credit, shared);
         Ok(())
     }
@@ -350,7 +353,7 @@ impl Queue {
         id: nexo_types::ConsumerId,
         terms: Terms,
         shared: Option<Arc<SharedCredit>>,
-    ) -> Result<(), InExclusiveUse> {
+    ) -> Result<(), ConsumerRefusal> {
         self.consumers.check_access(terms.access, Some(replaced))?;
         self.consumers.add(id, terms, 0, shared);
         Ok(())

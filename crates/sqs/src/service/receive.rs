@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use nexo_broker::{Delivery, IntakeHold, PopError, PopRequest, Receipt};
+use nexo_broker::{
+    Delivery, GroupTake, InFlightLimit, IntakeHold, LimitReached, PopError, PopRequest, PopTerms, Receipt,
+};
 use nexo_types::{Millis, QueueName};
 
 use super::{Context, Queue, Service};
@@ -67,10 +69,6 @@ impl Service {
         pop: PopRequest,
         wanted: &Wanted,
     ) -> Result<Messages, Fault> {
-        if self.is_full(queue) {
-            self.receive_nothing(queue, pop.wait).await?;
-            return Ok(Messages { messages: Vec::new(), hold: None });
-        }
         let (deliveries, hold) = self.take_with_room(queue, pop).await?;
         let source = queue.source();
         let place = (&*context.region, &*self.options.account);
@@ -87,7 +85,11 @@ impl Service {
         queue: &Queue,
         pop: PopRequest,
     ) -> Result<(Vec<Delivery>, Option<IntakeHold>), Fault> {
-        let deliveries = self.take(queue, pop).await?;
+        let refuses = pop.wait == Millis::ZERO && !queue.is_fifo();
+        // AWS refuses a receive that does not wait if too many messages are in flight; one that waits, or is for a FIFO queue,
+        // gets what it may have.
+        let when_reached = if refuses { LimitReached::Refuse } else { LimitReached::Wait };
+        let deliveries = self.take(queue, pop, when_reached).await?;
         let bytes = answer_bytes(&deliveries);
         if bytes <= ANSWER_UNCOUNTED_BYTES {
             return Ok((deliveries, None));
@@ -104,71 +106,64 @@ impl Service {
             Fault::new(FaultCode::ServiceUnavailable, message)
         })?;
         let again = PopRequest { wait: Millis::ZERO, bytes_max: Some(hold.bytes() / ANSWER_COPIES), ..pop };
-        Ok((self.take(queue, again).await?, Some(hold)))
+        Ok((self.take(queue, again, LimitReached::Wait).await?, Some(hold)))
     }
 
-    async fn take(&self, queue: &Queue, pop: PopRequest) -> Result<Vec<Delivery>, Fault> {
+    async fn take(
+        &self,
+        queue: &Queue,
+        pop: PopRequest,
+        when_reached: LimitReached,
+    ) -> Result<Vec<Delivery>, Fault> {
         match pop.visibility.unwrap_or_else(|| queue.handle.visibility()) {
-            Millis::ZERO | NO_VISIBILITY => self.look(queue, pop).await,
-            _ => self.pop(queue, pop).await,
+            Millis::ZERO | NO_VISIBILITY => self.look(queue, pop, when_reached).await,
+            _ => self.pop(queue, pop, when_reached).await,
         }
     }
 
-    async fn pop(&self, queue: &Queue, pop: PopRequest) -> Result<Vec<Delivery>, Fault> {
-        let receive = async {
-            if queue.is_fifo() {
-                // With the first message of a group come those behind it.
-                self.broker.pop_runs(queue.name(), pop).await
-            } else {
-                self.broker.pop(queue.name(), pop).await
-            }
+    async fn pop(
+        &self,
+        queue: &Queue,
+        pop: PopRequest,
+        when_reached: LimitReached,
+    ) -> Result<Vec<Delivery>, Fault> {
+        let limits = self.limits();
+        let max = if queue.is_fifo() { limits.in_flight_fifo } else { limits.in_flight_standard };
+        let terms = PopTerms {
+            // With the first message of a group come those behind it.
+            groups: if queue.is_fifo() { GroupTake::Run } else { GroupTake::Head },
+            in_flight: (max != usize::MAX).then_some(InFlightLimit { max, when_reached }),
         };
         let popped = tokio::select! {
-            popped = receive => popped,
+            popped = self.broker.pop_on(queue.name(), pop, terms) => popped,
             // Whoever waits when the broker stops is told that nothing came, and asks again, here or elsewhere.
             () = self.stop.cancelled() => Ok(Vec::new()),
         };
         popped.map_err(|error| match error {
             PopError::Queue(error) => error.into(),
             PopError::OutOfRange { .. } => Fault::invalid(error.to_string()),
+            PopError::TooManyInFlight { max, .. } => {
+                let message =
+                    format!("Too many messages are in flight: the queue has {max}, and no more are allowed.");
+                Fault::new(FaultCode::OverLimit, message)
+            }
         })
     }
 
     /// Receives with a visibility of no time at all: the messages are handed out and are back at once. A lease that is as
     /// short could end before the messages are on their way.
-    async fn look(&self, queue: &Queue, pop: PopRequest) -> Result<Vec<Delivery>, Fault> {
-        let deliveries = self.pop(queue, PopRequest { visibility: Some(LOOK_MAX), ..pop }).await?;
+    async fn look(
+        &self,
+        queue: &Queue,
+        pop: PopRequest,
+        when_reached: LimitReached,
+    ) -> Result<Vec<Delivery>, Fault> {
+        let pop = PopRequest { visibility: Some(LOOK_MAX), ..pop };
+        let deliveries = self.pop(queue, pop, when_reached).await?;
         let receipts: Vec<Receipt> = deliveries.iter().map(Delivery::receipt).collect();
         // What does not go back now does so when its lease ends.
         self.broker.nack(&receipts, Some(Millis::ZERO)).await;
         Ok(deliveries)
-    }
-
-    /// Whether as many messages are in flight as may be.
-    fn is_full(&self, queue: &Queue) -> bool {
-        let max = self.in_flight_max(queue);
-        max != usize::MAX && queue.handle.in_flight() >= max
-    }
-
-    fn in_flight_max(&self, queue: &Queue) -> usize {
-        let limits = self.limits();
-        if queue.is_fifo() { limits.in_flight_fifo } else { limits.in_flight_standard }
-    }
-
-    /// Ends a receive for which too many messages are in flight. AWS refuses one that does not wait; one that waits, or is
-    /// for a FIFO queue, ends with nothing.
-    async fn receive_nothing(&self, queue: &Queue, wait: Millis) -> Result<(), Fault> {
-        if wait == Millis::ZERO && !queue.is_fifo() {
-            let max = self.in_flight_max(queue);
-            let message =
-                format!("Too many messages are in flight: the queue has {max}, and no more are allowed.");
-            return Err(Fault::new(FaultCode::OverLimit, message));
-        }
-        tokio::select! {
-            () = tokio::time::sleep(wait.as_duration()) => {}
-            () = self.stop.cancelled() => {}
-        }
-        Ok(())
     }
 }
 
