@@ -37,6 +37,7 @@ pub(crate) fn first_difference(one: &QueueConfig, other: &QueueConfig) -> Option
         arguments,
         groups,
         max_priority,
+        on_refusal,
     );
     None
 }

@@ -48,8 +48,16 @@ pub struct PackedPushed {
     pub written: Written,
     /// Messages that were not taken.
     pub refused: Vec<Refused>,
+    /// Those of them that the queue dead-letters, to be waited for before their publisher is told.
+    pub dead_letters: Option<Settling>,
     /// Whether its consumers are served, or the publisher should wait for [`QueueHandle::until_even`].
     pub evenness: Evenness,
+}
+
+impl PackedPushed {
+    const fn all_taken(written: Written) -> Self {
+        Self { written, refused: Vec::new(), dead_letters: None, evenness: Evenness::Even }
+    }
 }
 
 /// A message that a queue did not take.
@@ -321,11 +329,7 @@ impl QueueHandle {
     ) -> Result<PackedPushed, QueueError> {
         self.shared.refuse_pushes()?;
         let Some(taken) = packed.take() else {
-            return Ok(PackedPushed {
-                written: Written::NOTHING,
-                refused: Vec::new(),
-                evenness: Evenness::Even,
-            });
+            return Ok(PackedPushed::all_taken(Written::NOTHING));
         };
         let count = taken.len() as u64;
         // Messages of a queue that does not survive a restart do not either; when memory is short they go to the log.
@@ -344,18 +348,30 @@ impl QueueHandle {
                 let around = self.shared.surroundings();
                 let was_ahead = state.is_ahead(around);
                 let plan = state.queue.decide_packed(&taken).filter(|_| durability == taken.durability());
-                let pushed = match plan {
-                    Some(plan) => self.push_as_it_is(state, now, taken, &plan, confirm)?,
+                let (pushed, deaths, urgency) = match plan {
+                    Some(plan) => {
+                        (self.push_as_it_is(state, now, taken, plan, confirm)?, Vec::new(), Urgency::Lazy)
+                    }
                     None => self.push_one_by_one(state, now, taken, durability, confirm)?,
                 };
                 let taken = count - pushed.refused.len() as u64;
-                Ok(PackedPushed { evenness: state.pushed(was_ahead, around, taken, pacing), ..pushed })
+                let evenness = state.pushed(was_ahead, around, taken, pacing);
+                Ok((PackedPushed { evenness, ..pushed }, deaths, urgency))
             })
         })?;
-        pushed.map_err(|(error, untaken): (ProposeError, Untaken)| {
-            *packed = Some(untaken.into_packed());
-            self.shared.refused_for(&self.cell.name, &error)
-        })
+        match pushed {
+            Ok((pushed, deaths, _)) if deaths.is_empty() => Ok(pushed),
+            Ok((pushed, deaths, urgency)) => {
+                let dead_letters = Some(self.shared.begin_move(&self.cell, deaths, urgency));
+                let (shared, written) = (Arc::clone(&self.shared), Written::NOTHING);
+                Ok(PackedPushed { dead_letters: Some(Settling { shared, written, dead_letters }), ..pushed })
+            }
+            Err((error, untaken)) => {
+                let untaken: Untaken = untaken;
+                *packed = Some(untaken.into_packed());
+                Err(self.shared.refused_for(&self.cell.name, &error))
+            }
+        }
     }
 
     /// Waits while consumers of this queue wait for the broker and not the other way round.
@@ -368,7 +384,7 @@ impl QueueHandle {
         state: &mut CellState,
         now: Timestamp,
         packed: PackedBatch,
-        plan: &PackedPlan,
+        plan: PackedPlan,
         confirm: Confirm,
     ) -> Result<PackedPushed, (ProposeError, Untaken)> {
         if let Some(reserve) = &plan.reserve
@@ -386,18 +402,14 @@ impl QueueHandle {
         let record = Record::Messages(plan.seal(packed, now));
         if durability == Durability::Transient {
             self.shared.apply_unwritten(state, &record);
-            return Ok(PackedPushed {
-                written: Written::NOTHING,
-                refused: Vec::new(),
-                evenness: Evenness::Even,
-            });
+            return Ok(PackedPushed::all_taken(Written::NOTHING));
         }
         let urgency = self.shared.urgency(state, confirm);
         let records = std::slice::from_ref(&record);
         match self.shared.commit(state, records, urgency, Claim::Normal, Patience::Refuse) {
             Ok((written, _)) => {
                 state.last_change = state.last_change.and(written);
-                Ok(PackedPushed { written, refused: Vec::new(), evenness: Evenness::Even })
+                Ok(PackedPushed::all_taken(written))
             }
             Err(error) => match record {
                 Record::Messages(batch) => Err((error, Untaken::Sealed(Box::new(batch), durability))),
@@ -413,19 +425,21 @@ impl QueueHandle {
         packed: PackedBatch,
         durability: Durability,
         confirm: Confirm,
-    ) -> Result<PackedPushed, (ProposeError, Untaken)> {
+    ) -> Result<(PackedPushed, Vec<Death>, Urgency), (ProposeError, Untaken)> {
         let mut messages = packed.messages().expect("a packed batch holds readable messages");
         for message in &mut messages {
             message.durability = durability;
         }
-        let PushRound { written, outcomes, .. } = match self.shared.push_now(state, now, &messages, confirm) {
+        let round = match self.shared.push_now(state, now, &messages, confirm) {
             Ok(round) => round,
             Err(error) => return Err((error, Untaken::Packed(packed))),
         };
+        let PushRound { written, outcomes, deaths, urgency, .. } = round;
         let refused = outcomes.into_iter().enumerate().filter_map(|(at, outcome)| {
             Some(Refused { at, message: messages[at].clone(), error: outcome.err()? })
         });
-        Ok(PackedPushed { written, refused: refused.collect(), evenness: Evenness::Even })
+        let refused = refused.collect();
+        Ok((PackedPushed { refused, ..PackedPushed::all_taken(written) }, deaths, urgency))
     }
 
     /// Adds a consumer that stays until the subscription is dropped. What it holds then stays with its connection, which

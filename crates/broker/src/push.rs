@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nexo_core::message::{Durability, NewMessage};
-use nexo_core::queue::{Admission, PushOutcome};
+use nexo_core::queue::{Admission, Death, PushOutcome};
 use nexo_core::record::Record;
 use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp, limits};
@@ -11,6 +11,7 @@ use tokio::runtime::RuntimeFlavor;
 
 use crate::broker::Broker;
 use crate::commit::Confirm;
+use crate::dead_letter_move::DeadLetterMove;
 use crate::error::{PushError, QueueError};
 use crate::flow::{Evenness, Pacing};
 use crate::intake::IntakeHold;
@@ -98,6 +99,7 @@ impl Broker {
         let pacing = if wanted.len() > UNPAUSED_MESSAGES { Pacing::Paced } else { Pacing::Unpaced };
         let mut evenness = Evenness::Even;
         let mut written = Written::NOTHING;
+        let mut dead: Vec<DeadLetterMove> = Vec::new();
         let mut outcomes: Vec<Result<Pushed, PushError>> = Vec::with_capacity(wanted.len());
         // A frame holds a batch, which is far smaller than a segment, or one message.
         let bytes = wanted.iter().map(|message| message.body.len()).max().unwrap_or(0);
@@ -127,6 +129,9 @@ impl Broker {
                 Err(error) => return Err(self.shared.refused_for(name, &error)),
             };
             written = written.and(round.written);
+            if !round.deaths.is_empty() {
+                dead.push(self.shared.begin_move(&cell, std::mem::take(&mut round.deaths), round.urgency));
+            }
             if round.busy_from < wanted.len() {
                 // The disk fell behind in between. What was pushed stays so, and the rest comes after it.
                 round.outcomes.truncate(round.busy_from);
@@ -140,6 +145,10 @@ impl Broker {
         // The queue counts the messages from now on, and the next may push.
         drop((wanted, hold, turn));
         self.shared.wait_for(written).await?;
+        for mut dead_letters in dead {
+            // What cannot be moved now is moved later; it was refused in any case.
+            let _ = dead_letters.wait(&self.shared).await;
+        }
         if pauses {
             // Not for long: it is taken, and whoever waits in vain for the answer sends it again.
             let _ = tokio::time::timeout(PAUSE_MAX, self.shared.until_even(&cell)).await;
@@ -181,6 +190,10 @@ pub(crate) struct PushRound {
     pub(crate) outcomes: Vec<Result<Pushed, PushError>>,
     /// From this message on none was taken, only because the disk is behind.
     busy_from: usize,
+    /// Those that were refused and are to be dead-lettered.
+    pub(crate) deaths: Vec<Death>,
+    /// How safe they must be where they go, before anybody is told.
+    pub(crate) urgency: Urgency,
 }
 
 impl Shared {
@@ -203,18 +216,26 @@ impl Shared {
             self.commit(state, &[reserve], Urgency::Lazy, Claim::Normal, patience)?;
         }
         let (mut taken, mut refused) = (false, None);
+        let mut deaths = Vec::new();
         for (durability, batch) in plan.batches {
             let first = batch.items().first().map_or(Offset(0), |item| item.offset);
-            let record = Record::Messages(batch);
+            let dead = plan.dead_letters.deaths_in(&batch);
+            // What is refused comes and dies in one frame, so that it is a dead letter or was never there.
+            let death = plan.dead_letters.death_in(&batch, now);
+            let records: Vec<Record> = death.into_iter().chain([Record::Messages(batch)]).collect();
             match durability {
                 Durability::Transient => {
-                    self.apply_unwritten(state, &record);
+                    for record in &records {
+                        self.apply_unwritten(state, record);
+                    }
+                    deaths.extend(dead);
                     taken = true;
                 }
                 Durability::Durable => {
-                    match self.commit(state, &[record], urgency, Claim::Normal, patience) {
+                    match self.commit(state, &records, urgency, Claim::Normal, patience) {
                         Ok((done, _)) => {
                             written = Some(done);
+                            deaths.extend(dead);
                             taken = true;
                         }
                         // Nothing of this push was taken: the caller is told so at once.
@@ -232,9 +253,12 @@ impl Shared {
         }
         let name = state.queue.name().clone();
         let is_behind = |outcome: &PushOutcome| match (outcome, &refused) {
-            (PushOutcome::Accepted(offset) | PushOutcome::Duplicate(offset), Some((first, _))) => {
-                offset >= first
-            }
+            (
+                PushOutcome::Accepted(offset)
+                | PushOutcome::Duplicate(offset)
+                | PushOutcome::Refused { dead_letter: Some(offset), .. },
+                Some((first, _)),
+            ) => offset >= first,
             (PushOutcome::Refused { .. }, _) | (_, None) => false,
         };
         let is_repeated =
@@ -255,14 +279,15 @@ impl Shared {
             }
             (PushOutcome::Accepted(offset), _) => Ok(Pushed { offset, duplicate: false }),
             (PushOutcome::Duplicate(offset), _) => Ok(Pushed { offset, duplicate: true }),
-            (PushOutcome::Refused { limit, max }, _) => {
+            (PushOutcome::Refused { limit, max, .. }, _) => {
                 Err(PushError::Full { name: name.clone(), fact: format!("{limit} is {max}") })
             }
         });
         let outcomes = outcomes.collect();
         // Those that are tried again are counted then.
         state.queue.note_duplicates(duplicates as u64);
-        Ok(PushRound { written: written.unwrap_or(Written::NOTHING), outcomes, busy_from })
+        let written = written.unwrap_or(Written::NOTHING);
+        Ok(PushRound { written, outcomes, busy_from, deaths, urgency })
     }
 
     /// Does something that waits for the disk if it pushes `bytes` that do not fit into a segment: then other tasks of the

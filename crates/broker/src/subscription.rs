@@ -75,7 +75,8 @@ impl Subscription {
     ) -> Result<Self, SubscribeError> {
         let place = Place { kind, socket, allowance: Some(Self::allowance(shared)) };
         let add = |queue: &mut Queue, id| queue.add_consumer(id, terms, credit, limit);
-        Self::begin(shared, cell, place, terms.settle, add)?.map_err(|refusal| SubscribeError::new(&cell.name, refusal))
+        Self::begin(shared, cell, place, terms.settle, add)?
+            .map_err(|refusal| SubscribeError::new(&cell.name, refusal))
     }
 
     /// Adds a consumer in the place of this one, which ends. What had been handed to it and never reached its consumer goes

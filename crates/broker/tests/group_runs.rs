@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::*;
-use nexo_broker::{Broker, BrokerOptions, Delivery, GroupTake, NewMessage, PopRequest, PopTerms, QueueConfig};
+use nexo_broker::{
+    Broker, BrokerOptions, Delivery, GroupTake, NewMessage, PopRequest, PopTerms, QueueConfig,
+};
 use nexo_log::disk::{CutMode, FaultyDisk, MemoryDisk};
 use nexo_types::{DedupId, GroupId, Millis, Offset, QueueName};
 

@@ -7,7 +7,8 @@
 use bytes::Bytes;
 use nexo_types::{Millis, Offset, Priority, Timestamp, varint};
 
-use crate::message::{NewMessage, StoredMessage};
+use crate::draft::Draft;
+use crate::message::StoredMessage;
 use crate::wire::{Reader, WireError, Writer};
 
 /// A batch is closed when it has reached this size, so that reading one message back reads little else.
@@ -312,10 +313,9 @@ impl BatchBuilder {
         Self { kind, out, next: first.0, at, items: Vec::new() }
     }
 
-    pub(crate) fn push(&mut self, offset: Offset, message: &NewMessage, lifetime: Option<Millis>) {
-        let draft = message.as_draft();
-        self.begin(offset, self.at, draft.encoded_len(lifetime));
-        draft.encode(lifetime, &mut self.out);
+    pub(crate) fn push(&mut self, offset: Offset, message: &Draft<'_>, lifetime: Option<Millis>) {
+        self.begin(offset, self.at, message.encoded_len(lifetime));
+        message.encode(lifetime, &mut self.out);
     }
 
     /// Adds a message that is in its stored form already.
@@ -391,6 +391,7 @@ pub fn relocate(messages: &[(Offset, Timestamp, Bytes)]) -> Vec<MessageBatch> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::NewMessage;
 
     #[test]
     fn a_batch_reads_back_as_it_was_written() {
@@ -399,7 +400,7 @@ mod tests {
             for i in 0..3u8 {
                 let gap = if kind == BatchKind::Pushed { 1 } else { 4 };
                 let message = NewMessage { priority: Priority(i % 2), ..NewMessage::new(vec![i; 3]) };
-                builder.push(Offset(5 + u64::from(i) * gap), &message, None);
+                builder.push(Offset(5 + u64::from(i) * gap), &message.as_draft(), None);
             }
             let batch = builder.finish();
             let read = MessageBatch::decode(batch.bytes().clone()).unwrap();
@@ -415,7 +416,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_batch_are_refused() {
         let mut builder = BatchBuilder::new(BatchKind::Pushed, Offset(5), Timestamp(99), 100);
-        builder.push(Offset(5), &NewMessage::new("hello"), None);
+        builder.push(Offset(5), &NewMessage::new("hello").as_draft(), None);
         let bytes = builder.finish().bytes().clone();
         assert!(MessageBatch::decode(bytes.slice(..bytes.len() - 1)).is_err());
         assert!(MessageBatch::decode(Bytes::from_static(&[9, 0, 0])).is_err());

@@ -42,6 +42,8 @@ pub struct QueueConfig {
     pub max_bytes: Option<u64>,
     /// What happens to a push that would pass one of these two.
     pub overflow: Overflow,
+    /// What becomes of a message that [`Overflow::Reject`] refuses. Its sender is told that it was refused in any case.
+    pub on_refusal: Fate,
     /// A paused queue takes messages and hands none out.
     pub paused: bool,
     /// Most deliveries in a period.
@@ -176,6 +178,7 @@ impl Default for QueueConfig {
             max_messages: None,
             max_bytes: None,
             overflow: Overflow::Reject,
+            on_refusal: Fate::Drop,
             paused: false,
             rate_limit: None,
             sync: SyncMode::Inherit,
@@ -253,7 +256,10 @@ impl QueueConfig {
     pub fn has_dead_letters(&self) -> bool {
         self.max_attempts.is_some()
             || (self.on_expiry == Fate::DeadLetter)
-            || (self.on_overflow == Fate::DeadLetter && self.overflow != Overflow::Reject)
+            || match self.overflow {
+                Overflow::DropOldest | Overflow::DropHead => self.on_overflow == Fate::DeadLetter,
+                Overflow::Reject => self.on_refusal == Fate::DeadLetter,
+            }
     }
 
     /// Checks every setting of a queue called `own`.
@@ -364,6 +370,7 @@ impl QueueConfig {
             GroupMode::Fair => 1,
         });
         out.optional(self.max_priority.map(|max| max.0.into()));
+        out.u8(u8::from(self.on_refusal == Fate::DeadLetter));
         out.u8(u8::from(self.has_unread_arguments));
     }
 
@@ -443,6 +450,7 @@ impl QueueConfig {
                 other => return Err(WireError::Unknown { what: "meaning of groups", value: other }),
             },
             max_priority: None,
+            on_refusal: Fate::Drop,
             has_unread_arguments: false,
         };
         if version < WITH_LIMITS {
@@ -451,6 +459,7 @@ impl QueueConfig {
         }
         let max_priority = input.optional()?.map(u8::try_from).transpose();
         config.max_priority = max_priority.map_err(|_| WireError::Range)?.map(Priority);
+        config.on_refusal = fate(input.u8()?)?;
         config.has_unread_arguments = input.flag()?;
         Ok(config)
     }
@@ -559,6 +568,7 @@ mod tests {
             ]),
             groups: GroupMode::Fair,
             max_priority: Some(Priority(255)),
+            on_refusal: Fate::DeadLetter,
             has_unread_arguments: true,
             ..QueueConfig::default()
         };
@@ -570,7 +580,7 @@ mod tests {
         }
     }
 
-    /// As version 1 wrote them: all but the last two fields.
+    /// As version 1 wrote them: all but the last three fields.
     fn written_by_version_1(config: &QueueConfig) -> Bytes {
         let mut out = Writer::default();
         config.encode(&mut out);
@@ -578,7 +588,7 @@ mod tests {
         let mut old = Writer::default();
         old.version(1);
         let head = old.len();
-        old.raw(&bytes[head..bytes.len() - 2]);
+        old.raw(&bytes[head..bytes.len() - 3]);
         old.into_bytes()
     }
 

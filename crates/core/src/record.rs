@@ -75,7 +75,7 @@ pub enum Record {
     },
     /// Messages may not be delivered again. They stay, apart from the others, until they are dead-lettered or dropped.
     Die {
-        /// The messages, by lane. They were ready or leased.
+        /// The messages, by lane. They were ready or leased, or come with the record after this one.
         picks: Vec<Pick>,
         /// Why they may not be delivered again.
         reason: DeathReason,

@@ -44,8 +44,6 @@ pub(crate) struct Traits {
     pub(super) max_priority: Priority,
     /// How long a client may hold a message, if the queue says so; zero for any time.
     pub(super) consumer_timeout: Option<Duration>,
-    /// Whether messages that the full queue refuses are dead letters.
-    pub(super) dead_letters_refused: bool,
 }
 
 impl Traits {
@@ -59,8 +57,6 @@ impl Traits {
             kind,
             max_priority: config.max_priority.unwrap_or_default(),
             consumer_timeout: timeout.map(Duration::from_millis),
-            dead_letters_refused: kind == QueueKind::Classic
-                && arguments.get("x-overflow").and_then(|how| how.as_bytes()) == Some(b"reject-publish-dlx"),
         }
     }
 }
@@ -76,6 +72,16 @@ pub(crate) fn read_arguments(config: &mut QueueConfig) {
     let arguments = config.arguments.clone();
     let arguments = Table::parse(&arguments).unwrap_or(Table::EMPTY);
     config.max_priority = max_priority(arguments);
+    config.on_refusal = on_refusal(arguments);
+}
+
+/// What becomes of messages that a full queue refuses.
+fn on_refusal(arguments: Table<'_>) -> Fate {
+    let how = arguments.get("x-overflow").and_then(|how| how.as_bytes());
+    match (how, kind_of(arguments)) {
+        (Some(b"reject-publish-dlx"), QueueKind::Classic) => Fate::DeadLetter,
+        (Some(_) | None, _) => Fate::Drop,
+    }
 }
 
 pub(super) fn kind_of(arguments: Table<'_>) -> QueueKind {
@@ -112,6 +118,7 @@ pub(super) fn queue_config(declare: &Declare<'_>, name: &str) -> Result<QueueCon
         Some("reject-publish-dlx") if kind_of(declare.arguments) == QueueKind::Classic => Overflow::Reject,
         Some(_) | None => Overflow::DropHead,
     };
+    config.on_refusal = on_refusal(declare.arguments);
     read.word("x-queue-mode", &["default", "lazy"], |mode| format!("\"unsupported queue mode '{mode}'\""))?;
     read.integer("x-queue-version", |version| {
         (!(1..=2).contains(&version)).then(|| format!("\"unsupported queue version '{version}'\""))

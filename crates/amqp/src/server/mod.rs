@@ -9,7 +9,7 @@
 //! - Methods, by what they are about: `queues`, `exchanges`, `publish`, `consume`, `settle`, `transactions`.
 //! - `outbox`, `fanout`, `confirms`, `answers`: publishes of one read go to the broker in one batch per queue, and are
 //!   confirmed together, as declarations are answered, when they are safe. `pace`: a publisher that is too fast.
-//! - `routing`, `message_facts`: where a publish goes, and what it asks for. `refused`: what a full queue refuses.
+//! - `routing`, `message_facts`: where a publish goes, and what it asks for.
 //! - `source`, `deliver`, `unacked`, `limit`: messages on their way to the client, and those it has not settled.
 //! - `error`: the one table from what can go wrong to reply codes and texts.
 
@@ -47,7 +47,6 @@ mod publish;
 mod queues;
 mod read_size;
 mod receive;
-mod refused;
 mod reply_to;
 mod routing;
 mod session;

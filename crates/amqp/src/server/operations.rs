@@ -36,6 +36,8 @@ pub(super) enum Wait {
     Safe(Written),
     /// What a commit settles is as safe as it must be.
     Settled(Vec<Settling>),
+    /// Messages that full queues refused are where dead letters go.
+    DeadLetters(Vec<Settling>),
 }
 
 /// What a session does that may take a while. No frame is taken before its end.
@@ -116,6 +118,12 @@ pub(super) fn wait(broker: &Broker, until: Wait) -> BoxFuture<'static, Waited> {
             Wait::Settled(mut left) => {
                 let outcome = settled(&mut left).await;
                 return Waited::Settled { left, outcome };
+            }
+            Wait::DeadLetters(dead_letters) => {
+                for mut dead_letters in dead_letters {
+                    // What cannot be moved now is moved later; the publisher is told the same.
+                    let _ = dead_letters.done().await;
+                }
             }
         }
         Waited::Turn

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use nexo_broker::{
     Broker, Draft, Evenness, Health, NewMessage, Pacing, PackedBatch, PushError, QueueError, Refused,
-    SharedPush, Written, share_queues_max,
+    Settling, SharedPush, Written, share_queues_max,
 };
 use nexo_types::{QueueId, QueueName, limits};
 
@@ -34,7 +34,7 @@ pub(super) struct Outbox {
     runs: Vec<Run>,
     written: Written,
     refused: Vec<Publisher>,
-    dead: Vec<(Arc<Target>, NewMessage)>,
+    dead_letters: Vec<Settling>,
     messages: usize,
     bytes: usize,
     fanouts: Fanouts,
@@ -81,7 +81,6 @@ impl QueueBatch {
         first: usize,
         refused: Vec<Refused>,
         publishers: &mut Vec<Publisher>,
-        dead: &mut Vec<(Arc<Target>, NewMessage)>,
     ) -> Vec<(Publisher, NewMessage)> {
         let mut late = Vec::new();
         for Refused { at, message, error } in refused {
@@ -90,9 +89,6 @@ impl QueueBatch {
                 PushError::Unavailable { .. } => {
                     late.push((publisher, message));
                     continue;
-                }
-                PushError::Full { .. } if self.target.traits.dead_letters_refused => {
-                    dead.push((Arc::clone(&self.target), message));
                 }
                 PushError::Full { .. } | PushError::BodyTooLarge { .. } | PushError::TimeTooLong { .. } => {}
             }
@@ -146,8 +142,8 @@ pub(super) struct Flushed {
     pub(super) written: Written,
     pub(super) runs: Vec<Run>,
     pub(super) refused: Vec<Publisher>,
-    /// Messages that a full queue refused and that are dead letters now.
-    pub(super) dead: Vec<(Arc<Target>, NewMessage)>,
+    /// Messages that full queues refused, on their way to where dead letters go.
+    pub(super) dead_letters: Vec<Settling>,
     pub(super) pushed: Pushed,
 }
 
@@ -160,7 +156,7 @@ impl Default for Outbox {
             runs: Vec::new(),
             written: Written::NOTHING,
             refused: Vec::new(),
-            dead: Vec::new(),
+            dead_letters: Vec::new(),
             messages: 0,
             bytes: 0,
             fanouts: Fanouts::default(),
@@ -365,7 +361,8 @@ impl Outbox {
                         self.pushed.bytes += packed_bytes;
                         self.pushed.note(&batch.target, count, pushed.evenness);
                         self.written = self.written.and(pushed.written);
-                        let late = batch.refuse(done, pushed.refused, &mut self.refused, &mut self.dead);
+                        self.dead_letters.extend(pushed.dead_letters);
+                        let late = batch.refuse(done, pushed.refused, &mut self.refused);
                         if !late.is_empty() {
                             self.messages -= count - late.len();
                             batch.try_again(late, done + count);
@@ -413,8 +410,9 @@ impl Outbox {
     fn finish(&mut self) -> Flushed {
         let written = std::mem::replace(&mut self.written, Written::NOTHING);
         let (runs, refused) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.refused));
-        let (dead, pushed) = (std::mem::take(&mut self.dead), std::mem::take(&mut self.pushed));
-        Flushed { written, runs, refused, dead, pushed }
+        let (dead_letters, pushed) =
+            (std::mem::take(&mut self.dead_letters), std::mem::take(&mut self.pushed));
+        Flushed { written, runs, refused, dead_letters, pushed }
     }
 }
 

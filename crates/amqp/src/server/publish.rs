@@ -238,7 +238,7 @@ impl Session {
         if self.outbox.is_empty() {
             return Some(Written::NOTHING);
         }
-        let mut flushed = match self.outbox.flush_slice(&self.shared.broker, self.pace.pacing()) {
+        let flushed = match self.outbox.flush_slice(&self.shared.broker, self.pace.pacing()) {
             Ok(Some(flushed)) => flushed,
             Ok(None) => {
                 if let Some(queue) = self.outbox.refusing() {
@@ -253,17 +253,14 @@ impl Session {
             }
         };
         self.note_caught_up();
-        for (target, message) in std::mem::take(&mut flushed.dead) {
-            self.dead_letter_refused(&target, message);
-        }
         self.finish_flush(flushed)
     }
 
-    /// Everything is pushed but dead letters. When these are, the rest counts.
-    fn finish_flush(&mut self, flushed: Flushed) -> Option<Written> {
-        if !self.push_dead_letters() {
+    /// Everything is pushed. Who is told that a message was refused finds the dead letter where it goes.
+    fn finish_flush(&mut self, mut flushed: Flushed) -> Option<Written> {
+        if !flushed.dead_letters.is_empty() {
+            self.hold_up(Wait::DeadLetters(std::mem::take(&mut flushed.dead_letters)));
             self.flushed = Some(flushed);
-            self.hold_up(Wait::BusyQueue);
             return None;
         }
         for run in flushed.runs {

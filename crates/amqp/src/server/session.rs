@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use hashbrown::HashMap;
-use nexo_broker::{NewMessage, QueueError, QueueHandle, SessionId, Settle, SocketState};
+use nexo_broker::{QueueError, SessionId, Settle, SocketState};
 use tokio::sync::mpsc;
 
 use super::channel::Channel;
@@ -101,10 +101,8 @@ pub(super) struct Session {
     pub(super) takes_again: bool,
     /// Whether frames have come that were not taken yet.
     pub(super) stalled: bool,
-    /// What came of the last flush, if dead letters wait to be pushed before it counts.
+    /// What came of the last flush, if dead letters are on their way before it counts.
     pub(super) flushed: Option<Flushed>,
-    /// Messages that full queues refused, on their way to where dead letters go.
-    pub(super) dead_letters: VecDeque<(QueueHandle, NewMessage)>,
     /// Whether so much was pushed that another thread should have the consumers that were woken.
     pub(super) hands_over: bool,
     /// Whether it was decided that the connection ends.
@@ -221,7 +219,6 @@ impl Session {
             takes_again: false,
             stalled: false,
             flushed: None,
-            dead_letters: VecDeque::new(),
             hands_over: false,
             is_ending: false,
             now,

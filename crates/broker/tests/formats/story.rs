@@ -146,7 +146,8 @@ pub(crate) fn all_settings() -> Vec<(&'static str, QueueConfig)> {
         annotations: [("sqs".to_owned(), Bytes::from_static(b"\xfe as kept"))].into(),
         groups: GroupMode::Fair,
         max_priority: None,
-        // Earlier releases had no field for it, and nobody here reads the arguments.
+        on_refusal: Fate::Drop,
+        // Earlier releases had no fields for these two, and nobody here reads the arguments.
         has_unread_arguments: true,
     };
     let exchange = DeadLetters::Exchange {

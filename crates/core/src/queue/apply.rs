@@ -14,7 +14,6 @@ use hashbrown::HashMap;
 use nexo_types::{GroupId, Offset, Position, Priority, SegmentId, Timestamp};
 use thiserror::Error;
 
-use super::Queue;
 use super::compact::{CompactEntry, Delayed};
 use super::deadline_map::DeadlineMap;
 use super::entry::{MESSAGE_OVERHEAD_BYTES, MessageEntry, handed_bytes};
@@ -23,6 +22,7 @@ use super::lane::PageRequest;
 use super::lanes::Lanes;
 use super::lease::Lease;
 use super::returned::Returned;
+use super::{Queue, Refused};
 use crate::batch::{BatchKind, MessageBatch};
 use crate::message::{DeathReason, Durability, Head};
 use crate::offsets::OffsetSet;
@@ -162,6 +162,8 @@ impl Queue {
     }
 
     fn apply_push(&mut self, at: Position, batch: &MessageBatch) {
+        let Refused(mut refused) = self.refused.take();
+        refused.sort_unstable_by_key(|(offset, _)| *offset);
         for item in batch.items() {
             // The batch was made by us or has passed a checksum; what cannot be read was not made by this
             // version, and the format version has been checked.
@@ -183,7 +185,14 @@ impl Queue {
             if entry.is_durable() {
                 self.note_usage(at.segment, entry.stored_bytes.into());
             }
-            self.take_in(entry);
+            match refused.binary_search_by_key(&item.offset, |(offset, _)| *offset) {
+                Err(_) => self.take_in(entry),
+                Ok(found) => {
+                    self.touch(item.offset);
+                    self.loose_bytes += u64::from(entry.stored_bytes);
+                    self.put_aside(entry, refused[found].1);
+                }
+            }
         }
         if let Some(item) = batch.items().last() {
             self.rates.pushed.add(item.enqueued_at, batch.items().len() as u64);
@@ -330,11 +339,14 @@ impl Queue {
         Ok(())
     }
 
-    /// Messages are not delivered any more: one that is leased stays where it is, one that is ready is put aside.
+    /// Messages are not delivered any more: one that is leased stays where it is, one that is ready is put aside, and so is one
+    /// that comes with the next record.
     fn apply_death(&mut self, picks: &[Pick], reason: DeathReason, at: Timestamp) -> Result<(), NeedsPage> {
         for pick in picks {
             for offset in pick.offsets.iter() {
-                if self.leased.contains(offset) {
+                if offset >= self.next_offset {
+                    self.refused.0.push((offset, reason));
+                } else if self.leased.contains(offset) {
                     self.touch(offset);
                     self.leased.update(offset, |lease| lease.dying = Some(reason));
                 } else if let Some(entry) = self.take_ready(pick.lane, offset, at)? {

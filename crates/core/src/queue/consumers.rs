@@ -666,12 +666,19 @@ mod tests {
         let mut consumers = Consumers::default();
         let exclusive = Terms { access: Access::Exclusive, ..Terms::default() };
         consumers.add(ConsumerId(1), exclusive, 1, None);
-        assert_eq!(consumers.check_access(Access::Exclusive, Some(ConsumerId(9))), Err(ConsumerRefusal::InExclusiveUse));
+        assert_eq!(
+            consumers.check_access(Access::Exclusive, Some(ConsumerId(9))),
+            Err(ConsumerRefusal::InExclusiveUse)
+        );
         assert_eq!(consumers.check_access(Access::Exclusive, Some(ConsumerId(1))), Ok(()));
         consumers.add(ConsumerId(2), exclusive, 1, None);
         assert_eq!(consumers.check_access(Access::Shared, None), Err(ConsumerRefusal::InExclusiveUse));
         consumers.remove(ConsumerId(1));
-        assert_eq!(consumers.check_access(Access::Shared, None), Err(ConsumerRefusal::InExclusiveUse), "the second is there");
+        assert_eq!(
+            consumers.check_access(Access::Shared, None),
+            Err(ConsumerRefusal::InExclusiveUse),
+            "the second is there"
+        );
         consumers.remove(ConsumerId(2));
         assert_eq!(consumers.check_access(Access::Shared, None), Ok(()));
     }
@@ -695,7 +702,9 @@ mod tests {
         };
         assert_eq!(turn(&mut consumers, 100), None);
         assert_eq!(turn(&mut consumers, 97), Some((1, 3)), "alone, it takes all it may");
-        assert!(!consumers.take_one_more(ConsumerId(1), 0, 100) && consumers.take_one_more(ConsumerId(1), 0, 99));
+        assert!(
+            !consumers.take_one_more(ConsumerId(1), 0, 100) && consumers.take_one_more(ConsumerId(1), 0, 99)
+        );
         consumers.add(ConsumerId(2), Terms::default(), 1000, None);
         assert_eq!(turn(&mut consumers, 98), Some((1, 2)));
         assert_eq!(turn(&mut consumers, 100), Some((2, TURN_MAX)), "the other is not bound");

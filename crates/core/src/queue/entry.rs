@@ -209,7 +209,8 @@ mod tests {
     fn messages_that_came_together_share_what_their_buffer_takes() {
         let first = |count: u64| {
             let mut builder = BatchBuilder::new(BatchKind::Pushed, Offset(0), Timestamp(0), 0);
-            (0..count).for_each(|offset| builder.push(Offset(offset), &NewMessage::new("x"), None));
+            (0..count)
+                .for_each(|offset| builder.push(Offset(offset), &NewMessage::new("x").as_draft(), None));
             let batch = builder.finish();
             MessageEntry::from_batch(&batch, &batch.items()[0], Position::default()).unwrap()
         };

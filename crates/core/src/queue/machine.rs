@@ -90,11 +90,12 @@ impl Machine for Queue {
             QueueCommand::Push(messages, admission) => {
                 let plan = self.decide_push(now, messages, *admission);
                 let reserve = plan.reserve.map(|record| Step { record, durability: Durability::Durable });
-                let batches = plan
-                    .batches
-                    .into_iter()
-                    .map(|(durability, batch)| Step { record: Record::Messages(batch), durability });
-                let steps = reserve.into_iter().chain(batches).collect();
+                let mut steps: Vec<Step<Record>> = reserve.into_iter().collect();
+                for (durability, batch) in plan.batches {
+                    let death = plan.dead_letters.death_in(&batch, now);
+                    let records = death.into_iter().chain([Record::Messages(batch)]);
+                    steps.extend(records.map(|record| Step { record, durability }));
+                }
                 Decision { steps, answer: QueueAnswer::Pushed(plan.outcomes) }
             }
             QueueCommand::Ack(held) => {
@@ -250,14 +251,15 @@ mod tests {
     }
 
     fn config() -> impl Strategy<Value = QueueConfig> {
-        (any::<(bool, bool, bool)>(), prop::option::of(1u32..4), prop::option::weighted(0.3, 1u64..12))
-            .prop_map(|((expiry, overflow, reject), max_attempts, max_messages)| {
+        (any::<(bool, bool, bool, bool)>(), prop::option::of(1u32..4), prop::option::weighted(0.3, 1u64..12))
+            .prop_map(|((expiry, overflow, reject, refusal), max_attempts, max_messages)| {
                 let fate = |dead| if dead { Fate::DeadLetter } else { Fate::Drop };
                 QueueConfig {
                     max_attempts,
                     max_messages,
                     on_expiry: fate(expiry),
                     on_overflow: fate(overflow),
+                    on_refusal: fate(refusal),
                     overflow: if reject { Overflow::Reject } else { Overflow::DropOldest },
                     dedup_window: Millis(60),
                     visibility: Millis(40),

@@ -67,7 +67,7 @@ pub use late::{PastDelivery, Standing};
 pub use machine::{QueueAnswer, QueueCommand};
 pub use outline::{MessageState, Outline, Stage};
 pub use paging::{PeekPosition, Peeked};
-pub use push::{Admission, PackedPlan, PushOutcome, PushPlan};
+pub use push::{Admission, PackedPlan, PushOutcome, PushPlan, RefusedMessages};
 pub use settle::{Death, Dying, LeaseError, ReturnCause, ReturnPlan, Verdict};
 pub use snapshot::{ChunkSlice, SnapshotError};
 
@@ -132,6 +132,8 @@ pub struct Queue {
     dying: Rare<HashMap<Offset, (MessageEntry, DeathReason), FixedState>>,
     /// Stored bytes of these.
     dying_bytes: u64,
+    /// Messages of the next record that were refused, and die as they come.
+    refused: Rare<Refused>,
     /// Ends of life of ready messages in memory. May name some that have left.
     expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
     /// Those that have ended, as far as [`Queue::advance_time`] has come. May name some that have left.
@@ -163,6 +165,14 @@ impl Empty for HashMap<Offset, GroupId, FixedState> {
 
 impl Empty for HashMap<Offset, (MessageEntry, DeathReason), FixedState> {
     const EMPTY: &'static Self = &Self::with_hasher(FixedState::with_seed(0));
+}
+
+/// Messages that are to come and are dead.
+#[derive(Debug, Default)]
+struct Refused(Vec<(Offset, DeathReason)>);
+
+impl Empty for Refused {
+    const EMPTY: &'static Self = &Self(Vec::new());
 }
 
 impl Empty for DeadlineMap<Lease> {
@@ -289,6 +299,7 @@ impl Queue {
             tenants: Tenants::default(),
             dying: Rare::default(),
             dying_bytes: 0,
+            refused: Rare::default(),
             expiries: BinaryHeap::new(),
             expired: Vec::new(),
             ttl_zero: Vec::new(),

@@ -8,10 +8,12 @@ use super::Queue;
 use super::dedup::find_in;
 use super::entry::MESSAGE_OVERHEAD_BYTES;
 use crate::batch::{BatchBuilder, BatchKind, MessageBatch};
-use crate::config::{GroupMode, Overflow};
-use crate::draft::PackedBatch;
+use crate::config::{DeadLetters, Fate, GroupMode, Overflow};
+use crate::draft::{Draft, PackedBatch};
 use crate::message::{DeathReason, Durability, NewMessage, PriorityCap};
+use crate::offsets::OffsetSet;
 use crate::queue::due::DuePlan;
+use crate::queue::settle::Death;
 use crate::record::{Pick, Record};
 use crate::shared_messages::SharedMessages;
 
@@ -42,6 +44,8 @@ pub enum PushOutcome {
         limit: &'static str,
         /// What it is.
         max: u64,
+        /// Its offset, if it is dead-lettered.
+        dead_letter: Option<Offset>,
     },
 }
 
@@ -54,6 +58,34 @@ pub struct PushPlan {
     pub batches: Vec<(Durability, MessageBatch)>,
     /// For each message, in order.
     pub outcomes: Vec<PushOutcome>,
+    /// Which of the messages are refused and become dead letters.
+    pub dead_letters: RefusedMessages,
+}
+
+/// Messages that a full queue refuses and dead-letters: they are in its batches, and die as they come.
+#[derive(Debug, Default)]
+pub struct RefusedMessages(OffsetSet);
+
+impl RefusedMessages {
+    /// The record that stands before a batch, in the same frame, if some of its messages are refused.
+    #[must_use]
+    pub fn death_in(&self, batch: &MessageBatch, now: Timestamp) -> Option<Record> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let refused = batch.items().iter().filter(|item| self.0.contains(item.offset));
+        let picked: Vec<(Priority, Offset)> =
+            refused.map(|item| (batch.priority(item), item.offset)).collect();
+        let reason = DeathReason::Overflow;
+        (!picked.is_empty()).then(|| Record::Die { picks: into_picks(picked), reason, at: now })
+    }
+
+    /// Those of one batch, to be dead-lettered once its records are applied.
+    #[must_use]
+    pub fn deaths_in(&self, batch: &MessageBatch) -> Vec<Death> {
+        let refused = batch.items().iter().filter(|item| self.0.contains(item.offset));
+        refused.map(|item| Death { offset: item.offset, reason: DeathReason::Overflow }).collect()
+    }
 }
 
 /// Where the messages of a packed batch go.
@@ -88,8 +120,10 @@ impl Queue {
         let mut next = self.next_offset;
         let (mut count, mut bytes) = self.load();
         let mut new_ids: BTreeMap<&DedupId, Offset> = BTreeMap::new();
-        let mut accepted: Vec<(Offset, &NewMessage, Option<Millis>)> = Vec::with_capacity(messages.len());
+        let mut accepted: Vec<(Offset, Draft<'_>, Option<Millis>)> = Vec::with_capacity(messages.len());
         let check_limits = admission == Admission::Checked && self.config.overflow == Overflow::Reject;
+        let dead_letters_refused =
+            self.config.on_refusal == Fate::DeadLetter && self.config.dead_letters != DeadLetters::Nowhere;
         for message in messages {
             if let Some(id) = &message.dedup {
                 let scope = message.dedup_scope;
@@ -103,12 +137,17 @@ impl Queue {
             let lifetime = shorter(message.ttl, self.config.ttl);
             if check_limits {
                 let size = message.body.len() as u64;
-                if let Some(max) = self.config.max_messages.filter(|max| count >= *max) {
-                    plan.outcomes.push(PushOutcome::Refused { limit: "max_messages", max });
-                    continue;
-                }
-                if let Some(max) = self.config.max_bytes.filter(|max| bytes + size > *max) {
-                    plan.outcomes.push(PushOutcome::Refused { limit: "max_bytes", max });
+                let max_messages = self.config.max_messages.filter(|max| count >= *max);
+                let max_bytes = self.config.max_bytes.filter(|max| bytes + size > *max);
+                let passed = max_messages.map(|max| ("max_messages", max));
+                if let Some((limit, max)) = passed.or(max_bytes.map(|max| ("max_bytes", max))) {
+                    let dead_letter = dead_letters_refused.then_some(next);
+                    if let Some(offset) = dead_letter {
+                        plan.dead_letters.0.push(offset);
+                        accepted.push((offset, refused(message), None));
+                        next = next.next();
+                    }
+                    plan.outcomes.push(PushOutcome::Refused { limit, max, dead_letter });
                     continue;
                 }
                 bytes += size;
@@ -118,7 +157,7 @@ impl Queue {
                 new_ids.insert(id, next);
             }
             plan.outcomes.push(PushOutcome::Accepted(next));
-            accepted.push((next, message, lifetime));
+            accepted.push((next, message.as_draft(), lifetime));
             next = next.next();
         }
         plan.batches = into_batches(now, &accepted);
@@ -229,12 +268,12 @@ impl Queue {
 /// Consecutive messages that are alike in durability share a batch, up to its size.
 fn into_batches(
     now: Timestamp,
-    accepted: &[(Offset, &NewMessage, Option<Millis>)],
+    accepted: &[(Offset, Draft<'_>, Option<Millis>)],
 ) -> Vec<(Durability, MessageBatch)> {
     let mut batches = Vec::new();
     let mut open: Option<(Durability, BatchBuilder)> = None;
     for (at, (offset, message, lifetime)) in accepted.iter().enumerate() {
-        let len = message.as_draft().encoded_len(*lifetime);
+        let len = message.encoded_len(*lifetime);
         if open.as_ref().is_some_and(|(kind, batch)| *kind != message.durability || !batch.has_room(len)) {
             batches.extend(open.take());
         }
@@ -256,10 +295,15 @@ pub(super) fn into_picks(mut picked: Vec<(Priority, Offset)>) -> Vec<Pick> {
     for (lane, offset) in picked {
         match picks.last_mut() {
             Some(pick) if pick.lane == lane => pick.offsets.push(offset),
-            _ => picks.push(Pick { lane, offsets: crate::offsets::OffsetSet::one(offset) }),
+            _ => picks.push(Pick { lane, offsets: OffsetSet::one(offset) }),
         }
     }
     picks
+}
+
+/// A message that is only here to be dead-lettered: nobody waits for it, and it keeps nobody out.
+fn refused(message: &NewMessage) -> Draft<'_> {
+    Draft { delay: Millis::ZERO, dedup: None, group: None, ..message.as_draft() }
 }
 
 fn shorter(a: Option<Millis>, b: Option<Millis>) -> Option<Millis> {
@@ -358,5 +402,42 @@ mod tests {
         let complete = QueueConfig { max_priority: Some(Priority(3)), ..QueueConfig::default() };
         assert_eq!(*queue.config(), complete);
         assert_eq!(*queue.restored().config(), complete, "the next snapshot has them");
+    }
+
+    #[test]
+    fn what_is_refused_comes_and_dies_in_one_frame_and_a_replay_tells_the_same() {
+        let config =
+            QueueConfig { max_messages: Some(1), on_refusal: Fate::DeadLetter, ..QueueConfig::default() };
+        let mut queue = queue(config.clone());
+        let messages =
+            [prioritised(0, PriorityCap::None), prioritised(7, PriorityCap::None), NewMessage::new("x")];
+        let plan = queue.decide_push(NOW, &messages, Admission::Checked);
+        let refused =
+            |at| PushOutcome::Refused { limit: "max_messages", max: 1, dead_letter: Some(Offset(at)) };
+        assert_eq!(plan.outcomes, [PushOutcome::Accepted(Offset(0)), refused(1), refused(2)]);
+        let (_, batch) = &plan.batches[0];
+        let death = plan.dead_letters.death_in(batch, NOW).unwrap();
+        let deaths = plan.dead_letters.deaths_in(batch);
+        let records = [death, Record::Messages(batch.clone())];
+        let mut replayed = super::tests::queue(config);
+        for queue in [&mut queue, &mut replayed] {
+            for record in &records {
+                queue.apply(Position::default(), record).unwrap();
+            }
+            assert_eq!((queue.counts().0, queue.len()), (1, 3), "two are apart from what is ready");
+            assert_eq!(queue.deaths(), deaths);
+            queue.check_invariants();
+        }
+        assert_eq!(replayed.outline(NOW), queue.outline(NOW));
+        assert_eq!(queue.restored().deaths(), deaths, "a snapshot has them");
+        let forced = queue.decide_push(NOW, &messages, Admission::Forced);
+        assert!(forced.dead_letters.death_in(&forced.batches[0].1, NOW).is_none(), "what must come is taken");
+        for death in deaths {
+            let leave =
+                queue.decide_dead_letter(NOW, death.offset, crate::record::Leave::DeadLettered).unwrap();
+            queue.apply(Position::default(), &leave).unwrap();
+        }
+        assert_eq!((queue.len(), queue.deaths().len()), (1, 0));
+        queue.check_invariants();
     }
 }
