@@ -3,7 +3,7 @@
 //! - [`codec`] turns bytes into frames, methods and properties and back. It is pure: no socket, no clock, no state beyond
 //!   the bytes it is given.
 //! - `server` holds connections: one task each, which reads, writes, and translates methods into calls to the broker.
-//! - [`AmqpPropertyCodec`] tells the broker what it must know of messages that came this way: headers, and how a dead message
+//! - [`register`] has the broker know what it must know of messages that came this way: headers, and how a dead message
 //!   is addressed anew.
 
 mod address;
@@ -13,5 +13,5 @@ mod json;
 mod property_codec;
 mod server;
 
-pub use property_codec::AmqpPropertyCodec;
+pub use property_codec::register;
 pub use server::{Options, serve};

@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
-    DeadLetter, DeathInfo, DeathReason, Durability, Envelope, HeaderValue, Headers, NewMessage, PriorityCap,
-    Properties, PropertyCodec, PropertyFormat, QueueConfig, StoredMessage,
+    Codecs, DeadLetter, DeadLetterCodec, DeadLetters, DeathInfo, DeathReason, Durability, Envelope,
+    HeaderValue, Headers, HeadersError, NewMessage, PriorityCap, Properties, PropertyCodec, PropertyFormat,
+    QueueCodec, QueueConfig, QueueKind, StoredMessage,
 };
 use nexo_types::{Priority, QueueName};
 
@@ -15,16 +16,34 @@ use crate::address::Address;
 use crate::codec::{self, ArrayBuf, PropertiesBuilder, ShortStr, Table, TableBuf, Value};
 use crate::headers::{MessageHeaders, native_table};
 use crate::json;
-use crate::server::{QueueKind, Traits, read_arguments};
+use crate::server::{self, Traits, read_arguments};
 
 const X_DEATH: ShortStr<'static> = ShortStr::from_static("x-death");
 const CC: ShortStr<'static> = ShortStr::from_static("CC");
 
-/// Reads and writes the properties of AMQP messages for the broker.
+/// Knows AMQP messages and queues for the broker.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AmqpPropertyCodec;
+pub(crate) struct AmqpPropertyCodec;
+
+/// Has a broker know AMQP messages and queues.
+#[must_use]
+pub fn register(codecs: Codecs) -> Codecs {
+    let codec = &AmqpPropertyCodec;
+    codecs.with_properties(codec).with_queues(codec).with_dead_letters(codec)
+}
 
 impl PropertyCodec for AmqpPropertyCodec {
+    fn format(&self) -> PropertyFormat {
+        PropertyFormat::Amqp
+    }
+
+    fn headers(&self, properties: &Properties) -> Result<Headers, HeadersError> {
+        let headers = amqp(properties).and_then(|(_, properties)| properties.headers());
+        let entries = headers.into_iter().flat_map(|headers| headers.iter());
+        let named = entries.filter(|(name, _)| !name.is_empty());
+        Ok(Headers(named.map(|(name, value)| (name.to_string(), native(value))).collect()))
+    }
+
     fn header_source<'a>(&self, properties: &'a Properties) -> Box<dyn HeaderSource + 'a> {
         match amqp(properties) {
             Some((_, properties)) => Box::new(MessageHeaders::new(properties)),
@@ -32,6 +51,18 @@ impl PropertyCodec for AmqpPropertyCodec {
         }
     }
 
+    fn envelope(&self, properties: &Properties) -> Option<Envelope> {
+        let (address, properties) = amqp(properties)?;
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        Some(Envelope {
+            exchange: text(address.exchange),
+            routing_key: text(address.routing_key),
+            properties: named_properties(&properties),
+        })
+    }
+}
+
+impl DeadLetterCodec for AmqpPropertyCodec {
     fn dead_letter(&self, message: StoredMessage, note: &DeathInfo<'_>) -> DeadLetter {
         dead_letter(message, note)
     }
@@ -41,7 +72,7 @@ impl PropertyCodec for AmqpPropertyCodec {
         if let Some(priority) = amqp(&letter.properties).and_then(|(_, properties)| properties.priority()) {
             (letter.priority, letter.priority_cap) = (Priority(priority), PriorityCap::Queue);
         }
-        if self.is_quorum(queue) {
+        if Traits::of(queue).kind == server::QueueKind::Quorum {
             letter.durability = Durability::Durable;
         }
         letter
@@ -63,26 +94,17 @@ impl PropertyCodec for AmqpPropertyCodec {
         }
         false
     }
+}
 
-    fn native_headers(&self, properties: &Properties) -> Headers {
-        let headers = amqp(properties).and_then(|(_, properties)| properties.headers());
-        let entries = headers.into_iter().flat_map(|headers| headers.iter());
-        Headers(
-            entries
-                .filter(|(name, _)| !name.is_empty())
-                .map(|(name, value)| (name.to_string(), native(value)))
-                .collect(),
-        )
-    }
-
-    fn envelope(&self, properties: &Properties) -> Option<Envelope> {
-        let (address, properties) = amqp(properties)?;
-        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        Some(Envelope {
-            exchange: text(address.exchange),
-            routing_key: text(address.routing_key),
-            properties: named_properties(&properties),
-        })
+impl QueueCodec for AmqpPropertyCodec {
+    fn kind(&self, _name: &QueueName, queue: &QueueConfig) -> Option<QueueKind> {
+        let is_declared = !queue.arguments.is_empty()
+            // The native API has no way to ask for these two.
+            || matches!(queue.dead_letters, DeadLetters::Exchange { .. } | DeadLetters::Nowhere);
+        match Traits::of(queue).kind {
+            server::QueueKind::Quorum => Some(QueueKind::Quorum),
+            server::QueueKind::Classic => is_declared.then_some(QueueKind::Classic),
+        }
     }
 
     fn arguments(&self, queue: &QueueConfig) -> Headers {
@@ -92,10 +114,6 @@ impl PropertyCodec for AmqpPropertyCodec {
 
     fn read_arguments(&self, queue: &mut QueueConfig) {
         read_arguments(queue);
-    }
-
-    fn is_quorum(&self, queue: &QueueConfig) -> bool {
-        Traits::of(queue).kind == QueueKind::Quorum
     }
 }
 
@@ -152,7 +170,7 @@ fn dead_letter(message: StoredMessage, note: &DeathInfo<'_>) -> DeadLetter {
     let (address, properties) = match amqp(&stored) {
         Some(found) => found,
         None => {
-            native_headers = native_table(&Headers::from_properties(&stored).unwrap_or_default());
+            native_headers = native_table(&note.codecs.headers(&stored).unwrap_or_default());
             native_properties = PropertiesBuilder::new().headers(native_headers.as_table()).to_vec();
             let own = Address { exchange: b"", routing_key: note.queue.as_str().as_bytes() };
             (own, codec::Properties::parse(&native_properties).unwrap_or(codec::Properties::EMPTY))
@@ -325,8 +343,10 @@ mod tests {
 
     fn die(message: StoredMessage, queue: &str, reason: DeathReason, key: Option<&Bytes>) -> DeadLetter {
         let (queue, exchange) = (QueueName::new(queue).unwrap(), ExchangeName::new("dlx").unwrap());
+        let codecs = register(Codecs::default());
+        let at = Timestamp(5_000);
         let note =
-            DeathInfo { queue: &queue, reason, at: Timestamp(5_000), exchange: &exchange, routing_key: key };
+            DeathInfo { queue: &queue, reason, at, exchange: &exchange, routing_key: key, codecs: &codecs };
         AmqpPropertyCodec.dead_letter(message, &note)
     }
 

@@ -18,7 +18,7 @@ use raw_client::{Client, PERSISTENT, Served, eventually};
 async fn gated() -> (Served, GateDisk) {
     let gate = GateDisk::default();
     let options = BrokerOptions {
-        property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
+        codecs: nexo_amqp::register(nexo_broker::Codecs::default()),
         ..BrokerOptions::new("memory")
     };
     let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();
@@ -331,7 +331,7 @@ async fn a_dead_letter_of_a_full_queue_waits_for_the_disk() {
     let gate = GateDisk::default();
     let options = BrokerOptions {
         segment_bytes: 1 << 20,
-        property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
+        codecs: nexo_amqp::register(nexo_broker::Codecs::default()),
         ..BrokerOptions::new("memory")
     };
     let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();

@@ -27,7 +27,7 @@ fn after_power_cut(disk: &FaultyDisk, queue: &str) -> u64 {
 fn restarted(disk: &FaultyDisk) -> Broker {
     let options = BrokerOptions {
         segment_bytes: 1 << 20,
-        property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
+        codecs: nexo_amqp::register(nexo_broker::Codecs::default()),
         ..BrokerOptions::new("memory")
     };
     Broker::open_on(Arc::new(disk.restart(CutMode::Drop, 0)), options).unwrap()

@@ -40,7 +40,7 @@ async fn gated() -> (Served, Gate) {
     let gate = GateDisk::default();
     let options = BrokerOptions {
         segment_bytes: 1 << 20,
-        property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
+        codecs: nexo_amqp::register(nexo_broker::Codecs::default()),
         ..BrokerOptions::new("memory")
     };
     let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();
@@ -197,7 +197,7 @@ async fn connections_do_not_outlive_a_stop_though_the_disk_hangs() {
     let gate = GateDisk::default();
     let options = BrokerOptions {
         segment_bytes: 1 << 20,
-        property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
+        codecs: nexo_amqp::register(nexo_broker::Codecs::default()),
         ..BrokerOptions::new("memory")
     };
     let broker = Broker::open_on(Arc::new(gate.clone()), options).unwrap();

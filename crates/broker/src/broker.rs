@@ -10,7 +10,7 @@ use nexo_core::queue::{Outgoing, Outline};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{Claim, Log, LogOptions, Patience, Urgency};
-use nexo_types::{Offset, QueueName, Timestamp};
+use nexo_types::{Offset, Protocol, QueueName, Timestamp};
 
 use crate::buffers::ConnectionBuffers;
 use crate::catalog::Catalog;
@@ -33,7 +33,7 @@ use crate::stored::Stored;
 use crate::system::{self, ProcessStats};
 use crate::threads::Threads;
 use crate::timer::Timer;
-use crate::traffic::{AllTraffic, Protocol, Traffic};
+use crate::traffic::{AllTraffic, Traffic};
 use crate::uncounted::UncountedMemory;
 use crate::workers::Workers;
 
@@ -137,7 +137,7 @@ impl Broker {
             .and_then(|()| shared.maintenance.start(&shared))
             .map_err(|source| OpenError::Directory { path, source })?;
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
-        shared.read_arguments(&cells);
+        shared.options.codecs.read_arguments(&cells);
         let messages: u64 = cells.iter().map(|cell| cell.state.lock().queue.len()).sum();
         for cell in &cells {
             shared.catalog.insert(cell);

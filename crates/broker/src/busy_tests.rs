@@ -10,7 +10,7 @@ use nexo_core::message::{Durability, NewMessage};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, GateDisk};
 use nexo_log::{Claim, Patience, Urgency};
-use nexo_types::{DedupId, Millis, Offset, QueueName, SegmentId};
+use nexo_types::{DedupId, Millis, Offset, Protocol, QueueName, SegmentId};
 
 use crate::broker::Broker;
 use crate::flow::Pacing;
@@ -19,7 +19,6 @@ use crate::journal::ProposeError;
 use crate::options::BrokerOptions;
 use crate::push_order::PushOrder;
 use crate::request::{PopRequest, Settle, SubscribeRequest};
-use crate::traffic::Protocol;
 
 /// More than keeps consumers busy.
 const TOO_MUCH: usize = 40_000;

@@ -12,30 +12,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use nexo_types::Protocol;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
-use crate::traffic::Protocol;
-
 /// The management port's share of all connections: one in eight.
-const HTTP_SHARE: usize = 8;
+const MANAGEMENT_SHARE: usize = 8;
 /// And at most this many: health checks, scrapers and a few people.
-const HTTP_MAX: usize = 256;
+const MANAGEMENT_MAX: usize = 256;
 /// Connections that were asked to go and have not yet, at most: until then there are so many more than there may be.
 const LEAVING_MAX: usize = 16;
 /// How long to wait after an accept failed for want of descriptors or memory: the next one would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Refused and failed connections are logged at most this often.
 const WARN_EVERY: Duration = Duration::from_secs(10);
-/// What an HTTP client is told when there are too many.
-const BUSY: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
 
 /// The connections of all ports.
 #[derive(Debug)]
 pub struct Connections {
-    http_max: usize,
+    management_max: usize,
     others_max: usize,
     open: Mutex<[usize; Protocol::ALL.len()]>,
     accepted: [AtomicU64; Protocol::ALL.len()],
@@ -119,10 +115,10 @@ impl Connections {
     /// At most `max` at once, of all ports together.
     #[must_use]
     pub fn new(max: usize) -> Self {
-        let http_max = (max / HTTP_SHARE).clamp(1, HTTP_MAX);
+        let management_max = (max / MANAGEMENT_SHARE).clamp(1, MANAGEMENT_MAX);
         Self {
-            http_max,
-            others_max: max.saturating_sub(http_max).max(1),
+            management_max,
+            others_max: max.saturating_sub(management_max).max(1),
             open: Mutex::default(),
             accepted: Default::default(),
             refused: Default::default(),
@@ -136,23 +132,20 @@ impl Connections {
     /// The most that the management port, or all others together, may have.
     #[must_use]
     pub const fn max(&self, protocol: Protocol) -> usize {
-        match protocol {
-            Protocol::Http => self.http_max,
-            Protocol::Amqp | Protocol::Grpc | Protocol::Sqs => self.others_max,
-        }
+        if protocol.is_management() { self.management_max } else { self.others_max }
     }
 
     /// Lets a connection in, unless there are too many and none of them can go.
     pub fn admit(self: &Arc<Self>, protocol: Protocol) -> Option<ConnectionPermit> {
         // One that was asked to go is gone a moment later, and until then there is one more.
         if !self.take_room(protocol) && !self.make_room(protocol) {
-            self.refused[protocol as usize].fetch_add(1, Ordering::Relaxed);
+            self.refused[protocol.index()].fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        self.accepted[protocol as usize].fetch_add(1, Ordering::Relaxed);
+        self.accepted[protocol.index()].fetch_add(1, Ordering::Relaxed);
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let presence = Arc::new(Presence::default());
-        if is_request_wise(protocol) {
+        if protocol.is_request_wise() {
             self.request_wise.lock().insert(number, (protocol, Arc::clone(&presence)));
         }
         Some(ConnectionPermit { connections: Arc::clone(self), protocol, number, presence })
@@ -160,23 +153,20 @@ impl Connections {
 
     fn take_room(&self, protocol: Protocol) -> bool {
         let mut open = self.open.lock();
-        let http = open[Protocol::Http as usize];
-        let among = match protocol {
-            Protocol::Http => http,
-            Protocol::Amqp | Protocol::Grpc | Protocol::Sqs => open.iter().sum::<usize>() - http,
-        };
+        // All but the management port share their room.
+        let sharing =
+            Protocol::ALL.into_iter().filter(|other| other.is_management() == protocol.is_management());
+        let among: usize = sharing.map(|other| open[other.index()]).sum();
         let has_room = among < self.max(protocol);
-        open[protocol as usize] += usize::from(has_room);
+        open[protocol.index()] += usize::from(has_room);
         has_room
     }
 
     /// Asks a connection to go that waits for a request: one that never had any rather than one that may want to go on.
     fn make_room(&self, protocol: Protocol) -> bool {
         let request_wise = self.request_wise.lock();
-        let is_http = |protocol: Protocol| protocol == Protocol::Http;
-        // All but the management port share their room.
-        let mut sharing =
-            request_wise.values().filter(|(of, _)| is_http(*of) == is_http(protocol)).map(|(_, it)| it);
+        let shares = |other: Protocol| other.is_management() == protocol.is_management();
+        let mut sharing = request_wise.values().filter(|(of, _)| shares(*of)).map(|(_, it)| it);
         if self.leaving.load(Ordering::Relaxed) >= LEAVING_MAX {
             return false;
         }
@@ -184,7 +174,7 @@ impl Connections {
             || sharing.any(|it| it.ask_to_go());
         if has_room {
             self.leaving.fetch_add(1, Ordering::Relaxed);
-            self.open.lock()[protocol as usize] += 1;
+            self.open.lock()[protocol.index()] += 1;
         }
         has_room
     }
@@ -222,9 +212,9 @@ impl Connections {
     #[must_use]
     pub fn counts(&self, protocol: Protocol) -> ConnectionCounts {
         ConnectionCounts {
-            open: self.open.lock()[protocol as usize],
-            accepted: self.accepted[protocol as usize].load(Ordering::Relaxed),
-            refused: self.refused[protocol as usize].load(Ordering::Relaxed),
+            open: self.open.lock()[protocol.index()],
+            accepted: self.accepted[protocol.index()].load(Ordering::Relaxed),
+            refused: self.refused[protocol.index()].load(Ordering::Relaxed),
         }
     }
 
@@ -239,37 +229,26 @@ impl Connections {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        if is_request_wise(self.protocol) {
+        if self.protocol.is_request_wise() {
             self.connections.request_wise.lock().remove(&self.number);
             let was_asked = self.presence.is_asked_to_go.load(Ordering::Relaxed);
             self.connections.leaving.fetch_sub(usize::from(was_asked), Ordering::Relaxed);
         }
-        self.connections.open.lock()[self.protocol as usize] -= 1;
+        self.connections.open.lock()[self.protocol.index()] -= 1;
     }
 }
 
-/// Whether a connection may wait for its next request, and be closed meanwhile.
-const fn is_request_wise(protocol: Protocol) -> bool {
-    match protocol {
-        Protocol::Sqs | Protocol::Http => true,
-        Protocol::Amqp | Protocol::Grpc => false,
-    }
-}
-
-/// Closes a connection. One that speaks HTTP is told why, as far as that goes without waiting.
+/// Closes a connection. Its client is told why, where its protocol has words for that and as far as it goes without waiting.
 fn refuse(protocol: Protocol, stream: TcpStream) {
-    let told = match protocol {
-        Protocol::Amqp | Protocol::Grpc => Ok(()),
-        Protocol::Sqs | Protocol::Http => tell(stream),
-    };
-    if let Err(error) = told {
+    let Some(words) = protocol.too_many_connections() else { return };
+    if let Err(error) = tell(stream, words) {
         tracing::debug!(%error, "a refused connection could not be told why");
     }
 }
 
-fn tell(stream: TcpStream) -> io::Result<()> {
+fn tell(stream: TcpStream, words: &[u8]) -> io::Result<()> {
     // It does not block: the socket is as tokio made it.
-    stream.into_std()?.write_all(BUSY)
+    stream.into_std()?.write_all(words)
 }
 
 #[cfg(test)]

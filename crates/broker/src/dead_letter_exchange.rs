@@ -9,7 +9,6 @@ use nexo_core::message::{Durability, NewMessage, StoredMessage};
 use nexo_core::queue::{Admission, Dying};
 use nexo_core::record::{Leave, Record};
 use nexo_core::shared_messages::SharedMessages;
-use nexo_core::topology::NoHeaders;
 use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{ExchangeName, Offset, Position, Timestamp};
 use parking_lot::MutexGuard;
@@ -38,8 +37,8 @@ impl Shared {
                 (DeadLetters::Exchange { exchange, routing_key }, Some(message)) => {
                     let at = self.clock.now();
                     let routing_key = routing_key.as_ref();
-                    let note =
-                        DeathInfo { queue: &cell.name, reason: dying.reason, at, exchange, routing_key };
+                    let (queue, codecs) = (&cell.name, &self.options.codecs);
+                    let note = DeathInfo { queue, reason: dying.reason, at, exchange, routing_key, codecs };
                     self.address(message, &note)
                 }
                 _ => (None, Vec::new()),
@@ -65,33 +64,22 @@ impl Shared {
         message: StoredMessage,
         note: &DeathInfo<'_>,
     ) -> (Option<NewMessage>, Vec<Arc<QueueCell>>) {
-        let DeadLetter { message, routing_keys } = match &self.options.property_codec {
-            Some(property_codec) => property_codec.dead_letter(message, note),
-            None => DeadLetter {
-                message: message.into_moved(None),
-                routing_keys: vec![bytes::Bytes::copy_from_slice(note.queue.as_str().as_bytes())],
-            },
-        };
+        let codecs = &self.options.codecs;
+        let DeadLetter { message, routing_keys } = codecs.dead_letter(message, note);
         let keys: Vec<&[u8]> = routing_keys.iter().map(|key| &key[..]).collect();
         let mut ids = Vec::new();
         let routes = self.catalog.exchanges.routes();
         let exchange: &ExchangeName = note.exchange;
-        let routed = match &self.options.property_codec {
-            Some(property_codec) => {
-                let headers = property_codec.header_source(&message.properties);
-                routes.route(exchange.as_str(), &keys, &*headers, &mut ids)
-            }
-            None => routes.route(exchange.as_str(), &keys, &NoHeaders, &mut ids),
-        };
+        let headers = codecs.header_source(&message.properties);
+        let routed = routes.route(exchange.as_str(), &keys, &*headers, &mut ids);
+        drop(headers);
         if let Err(error) = routed {
             // RabbitMQ lets a message go whose dead-letter exchange is not there.
             tracing::debug!(queue = %note.queue, %error, "dead letters have nowhere to go");
         }
         let mut queues: Vec<Arc<QueueCell>> =
             ids.into_iter().filter_map(|id| self.catalog.get_id(id)).collect();
-        if let Some(property_codec) = &self.options.property_codec {
-            queues.retain(|queue| !property_codec.is_cycle(&message, &queue.name));
-        }
+        queues.retain(|queue| !codecs.is_cycle(&message, &queue.name));
         (Some(message), queues)
     }
 
@@ -167,10 +155,7 @@ impl Shared {
         let shares = targets.len() > 1 && letter.body.len() >= SHARE_BYTES_MIN;
         for at in targets {
             let state = &states[*at];
-            let mut message = match &self.options.property_codec {
-                Some(property_codec) => property_codec.for_queue(letter, state.queue.config()),
-                None => letter.clone(),
-            };
+            let mut message = self.options.codecs.for_queue(letter, state.queue.config());
             if !state.durable {
                 message.durability = Durability::Transient;
             }

@@ -1,8 +1,6 @@
 //! A message in a consumer's hands.
 
-use std::sync::Arc;
-
-use nexo_core::message::{PropertyFormat, StoredMessage};
+use nexo_core::message::StoredMessage;
 use nexo_types::{Offset, QueueId, QueueName, Timestamp};
 
 use crate::headers::{Headers, HeadersError};
@@ -29,8 +27,8 @@ pub struct Delivery {
     pub granted_at: Timestamp,
     /// The message itself.
     pub message: StoredMessage,
-    /// Who can read its properties, if they are not native ones.
-    pub(crate) property_codec: Option<Arc<dyn PropertyCodec>>,
+    /// Who reads the format that its properties are stored in.
+    pub(crate) codec: Option<&'static dyn PropertyCodec>,
 }
 
 impl Delivery {
@@ -39,23 +37,13 @@ impl Delivery {
     /// # Errors
     /// If they cannot be read.
     pub fn headers(&self) -> Result<Headers, HeadersError> {
-        match (self.message.properties.format, &self.property_codec) {
-            (PropertyFormat::Amqp, Some(property_codec)) => {
-                Ok(property_codec.native_headers(&self.message.properties))
-            }
-            (PropertyFormat::Native | PropertyFormat::Amqp, _) => {
-                Headers::from_properties(&self.message.properties)
-            }
-        }
+        self.codec.ok_or(HeadersError::Unreadable)?.headers(&self.message.properties)
     }
 
     /// How it was addressed, if it came by a protocol with exchanges.
     #[must_use]
     pub fn envelope(&self) -> Option<Envelope> {
-        match (self.message.properties.format, &self.property_codec) {
-            (PropertyFormat::Amqp, Some(property_codec)) => property_codec.envelope(&self.message.properties),
-            (PropertyFormat::Native | PropertyFormat::Amqp, _) => None,
-        }
+        self.codec?.envelope(&self.message.properties)
     }
 
     /// What to show when acknowledging it.

@@ -1,9 +1,8 @@
 //! What a queue is, for people to look at: who made it, what it was declared with, and what leads to it.
 
-use nexo_core::config::{DeadLetters, QueueConfig};
 use nexo_core::message::Durability;
 use nexo_core::topology::{Destination, HeaderValue as Argument};
-use nexo_types::{QueueName, limits};
+use nexo_types::{QueueKind, QueueName, limits};
 
 use crate::broker::Broker;
 use crate::error::QueueError;
@@ -11,27 +10,12 @@ use crate::headers::{HeaderValue, Headers};
 use crate::shared::not_found;
 use crate::stats::QueueStats;
 
-/// Who made a queue. All queues are alike; this says in whose words it was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QueueKind {
-    /// The native API, or the broker itself for dead letters.
-    Native,
-    /// AMQP: what RabbitMQ calls a classic queue.
-    Classic,
-    /// AMQP: what RabbitMQ calls a quorum queue.
-    Quorum,
-    /// SQS: a standard queue.
-    SqsStandard,
-    /// SQS: a FIFO queue.
-    SqsFifo,
-}
-
 /// All that can be told about one queue.
 #[derive(Clone, Debug)]
 pub struct QueueDetails {
     /// Its settings and figures.
     pub stats: QueueStats,
-    /// Who made it.
+    /// In whose words it was asked for.
     pub kind: QueueKind,
     /// Whether it survives a restart.
     pub durability: Durability,
@@ -71,16 +55,13 @@ impl Broker {
             }
             QueueStats::new(&state.queue, now)
         };
-        let property_codec = self.shared.options.property_codec.as_ref();
-        let quorum = property_codec.is_some_and(|property_codec| property_codec.is_quorum(&stats.config));
+        let codecs = &self.shared.options.codecs;
         let (bindings, bindings_total) = self.bindings_to(name);
         Ok(QueueDetails {
-            kind: kind(name, &stats.config, quorum),
+            kind: codecs.kind(name, &stats.config),
             durability: cell.durability,
             exclusive: cell.owner.is_some(),
-            arguments: property_codec
-                .map(|property_codec| property_codec.arguments(&stats.config))
-                .unwrap_or_default(),
+            arguments: codecs.arguments(&stats.config),
             bindings,
             bindings_total,
             stats,
@@ -110,24 +91,6 @@ impl Broker {
             }
             (shown, total)
         })
-    }
-}
-
-fn kind(name: &QueueName, config: &QueueConfig, quorum: bool) -> QueueKind {
-    if quorum {
-        return QueueKind::Quorum;
-    }
-    if !config.arguments.is_empty() {
-        return QueueKind::Classic;
-    }
-    if config.annotations.contains_key("sqs") {
-        let fifo = name.as_str().ends_with(".fifo");
-        return if fifo { QueueKind::SqsFifo } else { QueueKind::SqsStandard };
-    }
-    match config.dead_letters {
-        // The native API has no way to ask for these two.
-        DeadLetters::Exchange { .. } | DeadLetters::Nowhere => QueueKind::Classic,
-        DeadLetters::OwnQueue | DeadLetters::Queue(_) => QueueKind::Native,
     }
 }
 

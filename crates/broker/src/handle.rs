@@ -10,9 +10,10 @@ use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{Death, Handed, PackedPlan, Queue, ReturnCause, ReturnPlan, SharedCredit, Terms};
 use nexo_core::record::Record;
 use nexo_log::{Claim, Patience, Urgency};
-use nexo_types::{ConsumerId, Millis, Offset, QueueId, QueueName, Timestamp};
+use nexo_types::{ConsumerId, Millis, Offset, Protocol, QueueId, QueueName, Timestamp};
 
 use crate::broker::Broker;
+use crate::codecs::Codecs;
 use crate::commit::{Committed, Confirm};
 use crate::dead_letter_move::DeadLetterMove;
 use crate::error::{PushError, QueueError, SubscribeError};
@@ -24,7 +25,6 @@ use crate::queue_cell::{CellState, QueueCell};
 use crate::request::{SessionId, Settle};
 use crate::shared::Shared;
 use crate::subscription::{Kind, Subscription};
-use crate::traffic::Protocol;
 
 /// With this much on its way to the disk, whoever can wait should: far less than what the log takes, and so little that who
 /// cannot wait long is not behind much.
@@ -233,6 +233,12 @@ impl QueueHandle {
         self.cell.owner
     }
 
+    /// Who reads what messages are stored with.
+    #[must_use]
+    pub fn codecs(&self) -> &Codecs {
+        &self.shared.options.codecs
+    }
+
     /// What it is told to be.
     #[must_use]
     pub fn config(&self) -> QueueConfig {
@@ -350,7 +356,7 @@ impl QueueHandle {
                 let plan = state.queue.decide_packed(&taken).filter(|_| durability == taken.durability());
                 let (pushed, deaths, urgency) = match plan {
                     Some(plan) => {
-                        (self.push_as_it_is(state, now, taken, plan, confirm)?, Vec::new(), Urgency::Lazy)
+                        (self.push_as_it_is(state, now, taken, &plan, confirm)?, Vec::new(), Urgency::Lazy)
                     }
                     None => self.push_one_by_one(state, now, taken, durability, confirm)?,
                 };
@@ -384,7 +390,7 @@ impl QueueHandle {
         state: &mut CellState,
         now: Timestamp,
         packed: PackedBatch,
-        plan: PackedPlan,
+        plan: &PackedPlan,
         confirm: Confirm,
     ) -> Result<PackedPushed, (ProposeError, Untaken)> {
         if let Some(reserve) = &plan.reserve

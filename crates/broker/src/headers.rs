@@ -8,6 +8,8 @@ use nexo_core::message::{Properties, PropertyFormat};
 use nexo_types::{limits, varint};
 use thiserror::Error;
 
+use crate::property_codec::PropertyCodec;
+
 /// What a header says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderValue {
@@ -55,6 +57,20 @@ pub enum HeadersError {
     Unreadable,
 }
 
+/// Reads headers that are stored as here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NativeHeaders;
+
+impl PropertyCodec for NativeHeaders {
+    fn format(&self) -> PropertyFormat {
+        PropertyFormat::Native
+    }
+
+    fn headers(&self, properties: &Properties) -> Result<Headers, HeadersError> {
+        Headers::from_properties(properties)
+    }
+}
+
 impl Headers {
     /// The headers as a property block.
     ///
@@ -92,7 +108,7 @@ impl Headers {
         if out.len() > limits::PROPERTIES_BYTES_MAX {
             return Err(HeadersError::TooLarge { max: limits::PROPERTIES_BYTES_MAX, bytes: out.len() });
         }
-        Ok(Properties { format: PropertyFormat::Native, bytes: out.into() })
+        Ok(Properties { format: NativeHeaders.format(), bytes: out.into() })
     }
 
     /// The headers in a property block.
@@ -100,9 +116,8 @@ impl Headers {
     /// # Errors
     /// If the block holds something else.
     pub fn from_properties(properties: &Properties) -> Result<Self, HeadersError> {
-        match properties.format {
-            PropertyFormat::Native => {}
-            PropertyFormat::Amqp => return Err(HeadersError::Unreadable),
+        if properties.format != NativeHeaders.format() {
+            return Err(HeadersError::Unreadable);
         }
         let mut rest: &[u8] = &properties.bytes;
         let mut headers = Vec::new();

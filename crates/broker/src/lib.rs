@@ -25,6 +25,7 @@ mod buffers;
 mod busy_tests;
 mod catalog;
 mod clock;
+mod codecs;
 mod commit;
 mod connections;
 mod dead_letter_exchange;
@@ -85,10 +86,11 @@ mod workers;
 
 pub use broker::Broker;
 pub use buffers::ConnectionBuffers;
+pub use codecs::Codecs;
 pub use connections::{ConnectionCounts, ConnectionPermit, Connections, Presence};
 pub use declare::Declared;
 pub use delivery::Delivery;
-pub use describe::{BindingShown, QueueDetails, QueueKind};
+pub use describe::{BindingShown, QueueDetails};
 pub use error::{
     CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
     SubscribeError,
@@ -115,9 +117,10 @@ pub use nexo_core::shared_messages::SharedMessages;
 pub use nexo_core::topology;
 /// The most files that the log has open at once.
 pub use nexo_log::OPEN_FILES_MAX as LOG_FILES_MAX;
+pub use nexo_types::{Protocol, QueueKind};
 pub use options::BrokerOptions;
 pub use owed::SocketState;
-pub use property_codec::{DeadLetter, DeathInfo, Envelope, PropertyCodec};
+pub use property_codec::{DeadLetter, DeadLetterCodec, DeathInfo, Envelope, PropertyCodec, QueueCodec};
 pub use push_order::{PushOrder, PushTurn};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
@@ -128,4 +131,4 @@ pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;
 pub use system::ProcessStats;
-pub use traffic::{AllTraffic, Counted, Protocol, Traffic, TrafficStats};
+pub use traffic::{AllTraffic, Counted, Traffic, TrafficStats};

@@ -1,12 +1,11 @@
 //! What a broker is told when it starts.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_core::config::SyncMode;
 
-use crate::property_codec::PropertyCodec;
+use crate::codecs::Codecs;
 
 /// Settings of one broker. Everything has a default but the place of the data.
 #[derive(Clone, Debug)]
@@ -23,9 +22,8 @@ pub struct BrokerOptions {
     pub memory_bytes_max: u64,
     /// Whether the process is this broker's alone. Then all of its memory counts, not only what messages are known to take.
     pub owns_process: bool,
-    /// Who knows the properties of messages that came by a protocol with exchanges. Messages may die while the broker
-    /// starts, so it is known from the beginning.
-    pub property_codec: Option<Arc<dyn PropertyCodec>>,
+    /// Who knows messages and queues of each protocol.
+    pub codecs: Codecs,
     /// Bytes of the disk that must stay free; below it pushes are refused. 0 for no limit but the disk's end.
     pub disk_free_min: u64,
     /// Connections of all ports together; one more is closed at once. The log's descriptors are not among them.
@@ -45,7 +43,7 @@ impl BrokerOptions {
             segment_bytes: 64 * 1024 * 1024,
             memory_bytes_max: 256 * 1024 * 1024,
             owns_process: false,
-            property_codec: None,
+            codecs: Codecs::default(),
             disk_free_min: 0,
             connections_max: usize::MAX,
             accept_loss: false,

@@ -1,24 +1,41 @@
-//! What the broker must know of messages that came by a protocol with exchanges, and only that protocol's crate can
-//! tell: their headers, and how one that died is addressed anew.
+//! What the broker must know of messages and queues, and only the crate of the protocol can tell that they came by. Each
+//! protocol registers what it knows ([`Codecs`](crate::codecs::Codecs)).
 
 use std::fmt::Debug;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use nexo_core::config::QueueConfig;
-use nexo_core::message::{DeathReason, NewMessage, Properties, StoredMessage};
-use nexo_core::topology::HeaderSource;
-use nexo_types::{ExchangeName, QueueName, Timestamp};
+use nexo_core::message::{DeathReason, NewMessage, Properties, PropertyFormat, StoredMessage};
+use nexo_core::topology::{HeaderSource, NoHeaders};
+use nexo_types::{ExchangeName, QueueKind, QueueName, Timestamp};
 
-use crate::headers::Headers;
-use crate::queue_cell::QueueCell;
-use crate::shared::Shared;
+use crate::codecs::Codecs;
+use crate::headers::{Headers, HeadersError};
 
-/// Reads and writes the properties of such messages.
+/// Reads the properties of messages that are stored in one format, for whoever wants them in a form of its own.
 pub trait PropertyCodec: Send + Sync + Debug {
-    /// The headers, for exchanges that look at them.
-    fn header_source<'a>(&self, properties: &'a Properties) -> Box<dyn HeaderSource + 'a>;
+    /// The format.
+    fn format(&self) -> PropertyFormat;
 
+    /// The headers as all protocols can read them.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn headers(&self, properties: &Properties) -> Result<Headers, HeadersError>;
+
+    /// The headers, for exchanges that look at them.
+    fn header_source<'a>(&self, _properties: &'a Properties) -> Box<dyn HeaderSource + 'a> {
+        Box::new(NoHeaders)
+    }
+
+    /// How the message was addressed, and what its sender said about it beside headers.
+    fn envelope(&self, _properties: &Properties) -> Option<Envelope> {
+        None
+    }
+}
+
+/// Addresses messages that died and go to an exchange.
+pub trait DeadLetterCodec: Send + Sync + Debug {
     /// The message as it is published to a dead-letter exchange, and the keys it is routed by.
     fn dead_letter(&self, message: StoredMessage, note: &DeathInfo<'_>) -> DeadLetter;
 
@@ -27,14 +44,12 @@ pub trait PropertyCodec: Send + Sync + Debug {
 
     /// Whether sending this letter to `queue` would close a circle that nobody but the broker keeps going.
     fn is_cycle(&self, letter: &NewMessage, queue: &QueueName) -> bool;
+}
 
-    /// The headers as a native client sees them.
-    fn native_headers(&self, properties: &Properties) -> Headers;
-
-    /// How the message was addressed, and what its sender said about it beside headers.
-    fn envelope(&self, _properties: &Properties) -> Option<Envelope> {
-        None
-    }
+/// Knows queues that were asked for in the words of one protocol.
+pub trait QueueCodec: Send + Sync + Debug {
+    /// What the protocol calls the queue, if it is one of its own.
+    fn kind(&self, name: &QueueName, queue: &QueueConfig) -> Option<QueueKind>;
 
     /// What the protocol was told when the queue was declared.
     fn arguments(&self, _queue: &QueueConfig) -> Headers {
@@ -43,21 +58,6 @@ pub trait PropertyCodec: Send + Sync + Debug {
 
     /// Sets what was told only by arguments when the settings were written, and has fields by now.
     fn read_arguments(&self, _queue: &mut QueueConfig) {}
-
-    /// Whether the protocol was told that the queue is replicated ("quorum"), although all queues are alike here.
-    fn is_quorum(&self, _queue: &QueueConfig) -> bool {
-        false
-    }
-}
-
-impl Shared {
-    /// Completes the settings of queues that an earlier release wrote.
-    pub(crate) fn read_arguments(&self, cells: &[Arc<QueueCell>]) {
-        let Some(codec) = &self.options.property_codec else { return };
-        for cell in cells {
-            cell.state.lock().queue.read_arguments(|config| codec.read_arguments(config));
-        }
-    }
 }
 
 /// How a message of a protocol with exchanges was addressed.
@@ -84,6 +84,8 @@ pub struct DeathInfo<'a> {
     pub exchange: &'a ExchangeName,
     /// The routing key it gets instead of its own.
     pub routing_key: Option<&'a Bytes>,
+    /// Who reads the properties it is stored with.
+    pub codecs: &'a Codecs,
 }
 
 /// A dead message, addressed anew.

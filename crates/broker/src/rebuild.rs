@@ -45,7 +45,7 @@ impl Shared {
             }
         };
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
-        self.read_arguments(&cells);
+        self.options.codecs.read_arguments(&cells);
         self.catalog.exchanges.replace(restored.topology);
         self.catalog.replace(&cells, restored.next_queue);
         self.journal.resume();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nexo_core::shared_messages::SharedMemory;
 use nexo_log::{Log, Urgency};
-use nexo_types::{QueueName, Timestamp};
+use nexo_types::{Protocol, QueueName, Timestamp};
 
 use crate::buffers::ConnectionBuffers;
 use crate::catalog::Catalog;
@@ -23,7 +23,7 @@ use crate::options::BrokerOptions;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::threads::Threads;
 use crate::timer::Timer;
-use crate::traffic::{AllTraffic, Protocol, Traffic};
+use crate::traffic::{AllTraffic, Traffic};
 use crate::uncounted::UncountedMemory;
 use crate::unreadable::Unreadable;
 use crate::workers::Workers;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nexo_core::message::{PropertyFormat, StoredMessage};
+use nexo_core::message::StoredMessage;
 use nexo_core::queue::{
     Access, Allowance, ConsumerRefusal, Handed, Queue, ReturnCause, SettleMode, SharedCredit, Terms,
 };
 use nexo_core::record::Record;
-use nexo_types::{ConsumerId, Offset, QueueId, Timestamp, limits};
+use nexo_types::{ConsumerId, Offset, Protocol, QueueId, Timestamp, limits};
 
 use crate::commit::{Committed, Confirm};
 use crate::delivery::Delivery;
@@ -20,7 +20,6 @@ use crate::owed::SocketState;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
 use crate::shared::Shared;
-use crate::traffic::Protocol;
 use crate::workers::Work;
 
 /// How long somebody who does not want to wait waits for the disk.
@@ -344,9 +343,7 @@ pub(crate) fn delivery(shared: &Shared, cell: &QueueCell, handed: Handed) -> Opt
         enqueued_at: handed.enqueued_at,
         lease_until: handed.until,
         granted_at: handed.granted_at,
-        property_codec: (message.properties.format == PropertyFormat::Amqp)
-            .then(|| shared.options.property_codec.clone())
-            .flatten(),
+        codec: shared.options.codecs.of(message.properties.format),
         message,
     })
 }

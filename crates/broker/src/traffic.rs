@@ -6,34 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A way into the broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    /// AMQP 0-9-1.
-    Amqp,
-    /// The native API.
-    Grpc,
-    /// The SQS API.
-    Sqs,
-    /// The management port.
-    Http,
-}
-
-impl Protocol {
-    /// All of them, in the order in which they are shown.
-    pub const ALL: [Self; 4] = [Self::Amqp, Self::Grpc, Self::Sqs, Self::Http];
-
-    /// What the settings, the log and the metrics call it.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Amqp => "amqp",
-            Self::Grpc => "grpc",
-            Self::Sqs => "sqs",
-            Self::Http => "http",
-        }
-    }
-}
+use nexo_types::Protocol;
 
 /// Counters of one protocol. Aligned, so that two protocols do not share a cache line.
 #[derive(Debug, Default)]
@@ -56,7 +29,7 @@ pub struct TrafficStats {
     pub connections: u64,
     /// Connections ever opened.
     pub connections_opened: u64,
-    /// Channels that are open; only AMQP has any.
+    /// Channels that are open, where the protocol has any.
     pub channels: u64,
     /// Logins, signatures and addresses ever refused.
     pub refused_logins: u64,
@@ -93,7 +66,7 @@ impl AllTraffic {
     /// The counters of one.
     #[must_use]
     pub const fn of(&self, protocol: Protocol) -> &Traffic {
-        &self.0[protocol as usize]
+        &self.0[protocol.index()]
     }
 
     /// Counts a connection, as long as the answer lives.

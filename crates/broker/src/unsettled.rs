@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nexo_core::rare::Empty;
-use nexo_types::Offset;
+use nexo_types::{Offset, Protocol};
 
 use crate::commit::{Committed, Confirm};
 use crate::error::QueueError;
@@ -14,7 +14,6 @@ use crate::journal::ProposeError;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
 use crate::shared::Shared;
-use crate::traffic::Protocol;
 
 /// Slices of what is left to do. Each message is leased, so there are no more of them than messages in flight.
 #[derive(Debug, Default)]

@@ -8,11 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use common::*;
-use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
-    Access, Broker, BrokerOptions, DeadLetter, DeadLetters, DeathInfo, Durability, GroupTake, Headers,
-    LeaseTerms, ListRequest, NewMessage, Properties, PropertyCodec, QueueConfig, SettleMode, StoredMessage,
-    Terms,
+    Access, Broker, BrokerOptions, Codecs, DeadLetter, DeadLetterCodec, DeadLetters, DeathInfo, Durability,
+    GroupTake, LeaseTerms, ListRequest, NewMessage, QueueConfig, SettleMode, StoredMessage, Terms,
 };
 use nexo_log::disk::{CutMode, MemoryDisk};
 use nexo_types::{ExchangeName, Millis, QueueName};
@@ -97,11 +95,7 @@ async fn dead_letters_of_a_start_join_those_that_are_there() {
 #[derive(Debug)]
 struct ByKey;
 
-impl PropertyCodec for ByKey {
-    fn header_source<'a>(&self, _: &'a Properties) -> Box<dyn HeaderSource + 'a> {
-        Box::new(NoHeaders)
-    }
-
+impl DeadLetterCodec for ByKey {
     fn dead_letter(&self, message: StoredMessage, note: &DeathInfo<'_>) -> DeadLetter {
         DeadLetter {
             message: message.into_moved(None),
@@ -116,16 +110,13 @@ impl PropertyCodec for ByKey {
     fn is_cycle(&self, _: &NewMessage, _: &QueueName) -> bool {
         false
     }
-
-    fn native_headers(&self, _: &Properties) -> Headers {
-        Headers::default()
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_of_a_start_go_where_their_queue_sends_them() {
     let disk = MemoryDisk::new();
-    let options = || BrokerOptions { property_codec: Some(Arc::new(ByKey)), ..options() };
+    let codecs = || Codecs::default().with_dead_letters(&ByKey);
+    let options = || BrokerOptions { codecs: codecs(), ..options() };
     let broker = open_with(&disk, options());
     let (work, grave) = (name("work"), name("grave"));
     let config = QueueConfig {

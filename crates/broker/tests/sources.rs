@@ -40,3 +40,55 @@ fn only_the_journal_appends_to_the_log() {
         assert!(!appends_to_log(&read(&path)), "{} appends to the log past the journal", path.display());
     }
 }
+
+/// The code of a file: without comments, and without tests, which may name whatever they like.
+fn code(path: &Path) -> String {
+    let text = fs::read_to_string(path).unwrap();
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// Whether a file is for tests only.
+fn is_test(path: &Path) -> bool {
+    path.iter().any(|part| {
+        let part = part.to_str().unwrap().trim_end_matches(".rs");
+        part == "tests" || part == "fake" || part.ends_with("_tests")
+    })
+}
+
+/// What a name is followed by, wherever it stands in the code.
+fn members<'a>(code: &'a str, name: &str) -> Vec<&'a str> {
+    let ends = code.match_indices(name).map(|(at, name)| &code[at + name.len()..]);
+    let word = |rest: &'a str| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+    ends.map(word).collect()
+}
+
+#[test]
+fn no_code_names_a_protocol() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    files.retain(|path| !is_test(path.strip_prefix(&root).unwrap()));
+    assert!(files.len() > 50, "{} files", files.len());
+    let mut words = 0;
+    for path in files {
+        let (code, path) = (code(&path), path.display());
+        let lower = code.to_lowercase();
+        for word in ["amqp", "sqs", "grpc", "rabbit", "kafka"] {
+            assert!(!lower.contains(word), "{path} names {word}");
+        }
+        for member in members(&code, "Protocol::") {
+            assert_eq!(member, "ALL", "{path} names a protocol");
+        }
+        // The broker's own headers have a format, which their codec names. What others have is asked of the codec.
+        for member in members(&code, "PropertyFormat::") {
+            assert_eq!(member, "Native", "{path} names a format of properties");
+            assert!(path.to_string().ends_with("headers.rs"), "{path} tells formats apart");
+        }
+        for member in members(&code, "QueueKind::") {
+            assert_eq!(member, "Native", "{path} names a kind of queue");
+        }
+        words += code.split_whitespace().count();
+    }
+    assert!(words > 10_000, "only {words} words were read");
+}

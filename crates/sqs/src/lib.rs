@@ -24,6 +24,7 @@ mod message_attributes;
 mod object;
 mod policy;
 mod protocol;
+mod queue_codec;
 mod queue_url;
 mod receipt_handle;
 mod redrive;
@@ -38,5 +39,6 @@ mod text;
 
 pub use limits::LimitMode;
 pub use listener::serve;
+pub use queue_codec::register;
 pub use service::SqsOptions;
 pub use signature::{AccessKey, AccessKeyError};

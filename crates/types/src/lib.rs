@@ -7,10 +7,12 @@ mod id;
 pub mod limits;
 mod name;
 mod place;
+mod protocol;
 mod time;
 pub mod varint;
 
 pub use id::{ConsumerId, Offset, Priority, QueueId};
 pub use name::{DedupId, ExchangeName, GroupId, NameError, QueueName};
 pub use place::{Position, SegmentId};
+pub use protocol::{Protocol, QueueKind};
 pub use time::{Millis, Timestamp};

@@ -7,10 +7,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use nexo_broker::{
-    Durability, Handed, Headers, LeaseTerms, MessageView, Properties as StoredProperties, PropertyFormat,
+    Codecs, Durability, Handed, LeaseTerms, MessageView, Properties as StoredProperties, PropertyFormat,
     QueueError, QueueHandle, SettleMode, Subscription, Terms,
 };
-use nexo_types::QueueName;
 
 use super::arguments::{QueueKind, Traits};
 use super::channel::{Acks, Channel, Consumer};
@@ -194,7 +193,7 @@ impl Session {
         };
         let tag = channel.next_tag();
         let count = (source.kind == QueueKind::Quorum).then(|| handed.attempts.saturating_sub(1));
-        let head = Head::of(&view, source.queue.name(), count);
+        let head = Head::of(&view, &source.queue, count);
         let method = basic::GetOk {
             delivery_tag: tag,
             redelivered: handed.attempts > 1,
@@ -252,7 +251,7 @@ fn write_some(channel: &mut Channel, batch: &mut UnwrittenBatch, out: &mut Outpu
         let attempts_before = handed.attempts.saturating_sub(1);
         let count_told =
             (batch.source.kind == QueueKind::Quorum && attempts_before > 0).then_some(attempts_before);
-        let head = Head::of(&view, batch.source.queue.name(), count_told);
+        let head = Head::of(&view, &batch.source.queue, count_told);
         let method = basic::Deliver {
             consumer_tag: ShortStr::clipped(&consumer.tag),
             delivery_tag: tag,
@@ -312,17 +311,18 @@ struct Head<'a> {
 
 impl<'a> Head<'a> {
     /// With `delivery_count` the message tells how often it came back.
-    fn of(message: &MessageView<'a>, queue: &'a QueueName, delivery_count: Option<u32>) -> Self {
-        let mut head = match (message.format, Address::split(message.properties)) {
-            (PropertyFormat::Amqp, Some((address, raw))) => Self {
+    fn of(message: &MessageView<'a>, queue: &'a QueueHandle, delivery_count: Option<u32>) -> Self {
+        let own = (message.format == PropertyFormat::Amqp).then(|| Address::split(message.properties));
+        let mut head = match own.flatten() {
+            Some((address, raw)) => Self {
                 exchange: address.exchange,
                 routing_key: address.routing_key,
                 properties: Cow::Borrowed(raw),
             },
-            (PropertyFormat::Amqp, None) | (PropertyFormat::Native, _) => Self {
+            None => Self {
                 exchange: b"",
-                routing_key: queue.as_str().as_bytes(),
-                properties: Cow::Owned(native_properties(message)),
+                routing_key: queue.name().as_str().as_bytes(),
+                properties: Cow::Owned(translated_properties(message, queue.codecs())),
             },
         };
         if let Some(count) = delivery_count {
@@ -341,9 +341,9 @@ impl<'a> Head<'a> {
 }
 
 /// The properties of a message that came another way.
-fn native_properties(message: &MessageView<'_>) -> Vec<u8> {
+fn translated_properties(message: &MessageView<'_>, codecs: &Codecs) -> Vec<u8> {
     let bytes = Bytes::copy_from_slice(message.properties);
-    let headers = Headers::from_properties(&StoredProperties { format: message.format, bytes });
+    let headers = codecs.headers(&StoredProperties { format: message.format, bytes });
     let mode = match message.durability {
         Durability::Durable => 2,
         Durability::Transient => 1,

@@ -13,7 +13,7 @@ use super::options::Options;
 use super::shared::ServerState;
 
 /// Serves AMQP 0-9-1 on `listener` until `shutdown` resolves; then tells every client, and returns when they have gone.
-/// The broker was opened with [`AmqpPropertyCodec`](crate::AmqpPropertyCodec).
+/// The broker was opened with what [`register`](crate::register) gives it.
 ///
 /// # Errors
 /// If the listener cannot be used at all.

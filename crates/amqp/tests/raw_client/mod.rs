@@ -48,7 +48,7 @@ impl Served {
         let disk = FaultyDisk::new();
         let options = BrokerOptions {
             segment_bytes: 1 << 20,
-            property_codec: Some(Arc::new(nexo_amqp::AmqpPropertyCodec)),
+            codecs: nexo_amqp::register(nexo_broker::Codecs::default()),
             ..options
         };
         let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();

@@ -202,7 +202,7 @@ impl Consumers {
         replaced: Option<ConsumerId>,
     ) -> Result<(), ConsumerRefusal> {
         let replaced = replaced.filter(|id| self.all.contains_key(id));
-        let others = self.all.len() - self.pulls - usize::from(replaced.is_some());
+        let others = (self.all.len() - self.pulls).saturating_sub(usize::from(replaced.is_some()));
         let may_join = match access {
             Access::Pull => true,
             Access::Shared => self.exclusive.is_none() || self.exclusive == replaced,

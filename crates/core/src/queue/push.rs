@@ -120,7 +120,7 @@ impl Queue {
         let mut next = self.next_offset;
         let (mut count, mut bytes) = self.load();
         let mut new_ids: BTreeMap<&DedupId, Offset> = BTreeMap::new();
-        let mut accepted: Vec<(Offset, Draft<'_>, Option<Millis>)> = Vec::with_capacity(messages.len());
+        let mut taken: Vec<Taken<'_>> = Vec::with_capacity(messages.len());
         let check_limits = admission == Admission::Checked && self.config.overflow == Overflow::Reject;
         let dead_letters_refused =
             self.config.on_refusal == Fate::DeadLetter && self.config.dead_letters != DeadLetters::Nowhere;
@@ -144,7 +144,7 @@ impl Queue {
                     let dead_letter = dead_letters_refused.then_some(next);
                     if let Some(offset) = dead_letter {
                         plan.dead_letters.0.push(offset);
-                        accepted.push((offset, refused(message), None));
+                        taken.push(Taken { offset, message, fate: TakenAs::DeadLetter });
                         next = next.next();
                     }
                     plan.outcomes.push(PushOutcome::Refused { limit, max, dead_letter });
@@ -157,10 +157,10 @@ impl Queue {
                 new_ids.insert(id, next);
             }
             plan.outcomes.push(PushOutcome::Accepted(next));
-            accepted.push((next, message.as_draft(), lifetime));
+            taken.push(Taken { offset: next, message, fate: TakenAs::Message(lifetime) });
             next = next.next();
         }
-        plan.batches = into_batches(now, &accepted);
+        plan.batches = into_batches(now, &taken);
         let any_transient = plan.batches.iter().any(|(durability, _)| *durability == Durability::Transient);
         if any_transient && next > self.reserved {
             plan.reserve = Some(Record::Reserve { before: Offset(next.0 + RESERVE) });
@@ -265,24 +265,49 @@ impl Queue {
     }
 }
 
+/// A message that gets an offset.
+struct Taken<'a> {
+    offset: Offset,
+    message: &'a NewMessage,
+    fate: TakenAs,
+}
+
+/// What becomes of it.
+enum TakenAs {
+    /// It waits to be delivered, as long as this.
+    Message(Option<Millis>),
+    /// It was refused, and is only here to be dead-lettered.
+    DeadLetter,
+}
+
+impl Taken<'_> {
+    /// What is stored of it, and how long it may wait.
+    fn draft(&self) -> (Draft<'_>, Option<Millis>) {
+        let draft = self.message.as_draft();
+        match self.fate {
+            TakenAs::Message(lifetime) => (draft, lifetime),
+            // Nobody waits for it, and it keeps nobody out.
+            TakenAs::DeadLetter => (Draft { delay: Millis::ZERO, dedup: None, group: None, ..draft }, None),
+        }
+    }
+}
+
 /// Consecutive messages that are alike in durability share a batch, up to its size.
-fn into_batches(
-    now: Timestamp,
-    accepted: &[(Offset, Draft<'_>, Option<Millis>)],
-) -> Vec<(Durability, MessageBatch)> {
+fn into_batches(now: Timestamp, taken: &[Taken<'_>]) -> Vec<(Durability, MessageBatch)> {
     let mut batches = Vec::new();
     let mut open: Option<(Durability, BatchBuilder)> = None;
-    for (at, (offset, message, lifetime)) in accepted.iter().enumerate() {
-        let len = message.encoded_len(*lifetime);
+    for (at, one) in taken.iter().enumerate() {
+        let (message, lifetime) = one.draft();
+        let len = message.encoded_len(lifetime);
         if open.as_ref().is_some_and(|(kind, batch)| *kind != message.durability || !batch.has_room(len)) {
             batches.extend(open.take());
         }
         let (_, batch) = open.get_or_insert_with(|| {
             let builder =
-                BatchBuilder::new(BatchKind::Pushed, *offset, now, (len + 4) * (accepted.len() - at));
+                BatchBuilder::new(BatchKind::Pushed, one.offset, now, (len + 4) * (taken.len() - at));
             (message.durability, builder)
         });
-        batch.push(*offset, message, *lifetime);
+        batch.push(one.offset, &message, lifetime);
     }
     batches.extend(open);
     batches.into_iter().map(|(durability, builder)| (durability, builder.finish())).collect()
@@ -299,11 +324,6 @@ pub(super) fn into_picks(mut picked: Vec<(Priority, Offset)>) -> Vec<Pick> {
         }
     }
     picks
-}
-
-/// A message that is only here to be dead-lettered: nobody waits for it, and it keeps nobody out.
-fn refused(message: &NewMessage) -> Draft<'_> {
-    Draft { delay: Millis::ZERO, dedup: None, group: None, ..message.as_draft() }
 }
 
 fn shorter(a: Option<Millis>, b: Option<Millis>) -> Option<Millis> {

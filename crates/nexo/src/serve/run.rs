@@ -4,12 +4,10 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nexo_amqp::AmqpPropertyCodec;
-use nexo_broker::{Broker, BrokerOptions, PropertyCodec};
+use nexo_broker::{Broker, BrokerOptions, Codecs};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -128,9 +126,9 @@ impl Serving {
         let grpc = config.grpc.bind("the native API").await?;
         let sqs = config.sqs.bind("the SQS API").await?;
         let http = config.http.bind("health and metrics").await?;
-        let property_codec: Arc<dyn PropertyCodec> = Arc::new(AmqpPropertyCodec);
-        let options =
-            BrokerOptions { property_codec: Some(property_codec), connections_max, ..config.broker.clone() };
+        // SQS first: it knows its own queues for certain.
+        let codecs = nexo_amqp::register(nexo_sqs::register(Codecs::default()));
+        let options = BrokerOptions { codecs, connections_max, ..config.broker.clone() };
         let broker = tokio::task::spawn_blocking(move || Broker::open(options))
             .await
             .context("the broker failed while it opened its data")??;

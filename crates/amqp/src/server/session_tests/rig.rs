@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use nexo_broker::topology::{Binding, Destination};
-use nexo_broker::{Broker, BrokerOptions, Durability, NewMessage, QueueConfig, QueueHandle};
+use nexo_broker::{Broker, BrokerOptions, Codecs, Durability, NewMessage, QueueConfig, QueueHandle};
 use nexo_log::disk::{Disk, GateDisk};
 use nexo_types::{ExchangeName, QueueName};
 use tokio::runtime::Runtime;
@@ -70,7 +70,7 @@ impl Rig {
         let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
         let broker_options = BrokerOptions {
             segment_bytes: 1 << 20,
-            property_codec: Some(Arc::new(crate::AmqpPropertyCodec)),
+            codecs: crate::register(Codecs::default()),
             ..BrokerOptions::new("memory")
         };
         let broker = Broker::open_on(disk, broker_options).unwrap();
