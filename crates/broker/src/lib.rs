@@ -61,6 +61,7 @@ mod peek;
 mod property_codec;
 mod push;
 mod push_order;
+mod push_packed;
 mod queue_cell;
 mod rebuild;
 mod receipt;
@@ -96,7 +97,7 @@ pub use error::{
     SubscribeError,
 };
 pub use flow::{Evenness, Pacing};
-pub use handle::{PackedPushed, QueueHandle, Refused, Settling};
+pub use handle::{QueueHandle, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
 pub use journal::Written;
@@ -122,6 +123,7 @@ pub use options::BrokerOptions;
 pub use owed::SocketState;
 pub use property_codec::{DeadLetter, DeadLetterCodec, DeathInfo, Envelope, PropertyCodec, QueueCodec};
 pub use push_order::{PushOrder, PushTurn};
+pub use push_packed::{PackedPushed, Refused};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
     Declaration, DeleteIf, ListRequest, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId, Settle,

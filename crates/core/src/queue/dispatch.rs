@@ -7,11 +7,12 @@ use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 
 use super::apply::Handed;
 use super::compact::CompactEntry;
-use super::consumers::{LeaseTerms, NextTurn, Terms};
+use super::consumers::NextTurn;
 use super::entry::MessageEntry;
 use super::groups::GroupTake;
 use super::lanes::{Cursor, Lanes, Waiting};
 use super::returned::Returned;
+use super::terms::{LeaseTerms, Terms};
 use super::{NeedsPage, Queue};
 use crate::offsets::OffsetSet;
 use crate::record::{Grant, LeasePhase, Pick, Record};

@@ -40,6 +40,7 @@ mod push;
 mod returned;
 mod settle;
 mod snapshot;
+mod terms;
 mod tokens;
 mod unwritten;
 
@@ -55,9 +56,7 @@ use nexo_types::{GroupId, Millis, Offset, Position, Priority, QueueId, QueueName
 pub use allowance::{Allowance, Outgoing};
 pub use apply::{Applied, Handed, NeedsPage, Removed};
 pub use changes::ChunkId;
-pub use consumers::{
-    Access, ConsumerRefusal, InFlightLimit, LeaseTerms, LimitReached, SettleMode, SharedCredit, Terms,
-};
+pub use consumers::SharedCredit;
 pub use dispatch::{Dispatch, Turn};
 pub use due::DuePlan;
 pub use entry::MessageEntry;
@@ -70,6 +69,7 @@ pub use paging::{PeekPosition, Peeked};
 pub use push::{Admission, PackedPlan, PushOutcome, PushPlan, RefusedMessages};
 pub use settle::{Death, Dying, LeaseError, ReturnCause, ReturnPlan, Verdict};
 pub use snapshot::{ChunkSlice, SnapshotError};
+pub use terms::{Access, ConsumerRefusal, InFlightLimit, LeaseTerms, LimitReached, SettleMode, Terms};
 
 use crate::config::QueueConfig;
 use crate::message::DeathReason;
