@@ -243,7 +243,9 @@ async fn run(seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let (broker, fake) = open(64 * 1024);
     for queue in QUEUES {
-        broker.create_queue(&name(queue), QueueConfig::default()).await.unwrap();
+        // However often it comes back: the books do not know of messages that die.
+        let config = QueueConfig { max_attempts: None, ..QueueConfig::default() };
+        broker.create_queue(&name(queue), config).await.unwrap();
     }
     fake.set_pace(Pace::Held);
     let world = Arc::new(World {
