@@ -34,6 +34,10 @@ impl Shared {
         owner: Option<SessionId>,
     ) -> Result<Arc<QueueCell>, QueueError> {
         self.refuse_if_rebuilding()?;
+        if self.catalog.is_kept(name) {
+            let reason = format!("queue '{name}' is being installed from another broker; try again");
+            return Err(QueueError::Unavailable { reason });
+        }
         let id = self.catalog.new_queue_id();
         let now = self.clock.now();
         let mut written = Written::NOTHING;

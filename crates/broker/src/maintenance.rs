@@ -4,14 +4,14 @@
 //! A thread of its own that sleeps until there is a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nexo_log::{Claim, EntryKind, EntryRef, Patience, Urgency};
 use nexo_types::{Position, QueueId, SegmentId};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::exchanges::TOPOLOGY;
 use crate::journal::{ProposeError, Proposed};
@@ -40,6 +40,10 @@ pub(crate) struct Maintenance {
     last_checkpoint: Mutex<Option<Checkpoint>>,
     /// Where the latest manifest lies.
     last_manifest: Mutex<Option<Position>>,
+    /// Held while a checkpoint is written.
+    checkpointing: Mutex<()>,
+    /// While anybody reads messages that may have left their queue, no segment is given up.
+    readers: AtomicUsize,
 }
 
 /// What a checkpoint needs of the log, and what was empty when it began.
@@ -97,6 +101,20 @@ impl Maintenance {
     /// With the manifest that was found at the start.
     pub(crate) fn new(last_manifest: Option<Position>) -> Self {
         Self { last_manifest: Mutex::new(last_manifest), ..Self::default() }
+    }
+
+    /// From now on no checkpoint is written by others.
+    pub(crate) fn begin_checkpoint(&self) -> MutexGuard<'_, ()> {
+        self.checkpointing.lock()
+    }
+
+    /// From now on no segment is given up, until [`Self::end_reading`].
+    pub(crate) fn begin_reading(&self) {
+        self.readers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn end_reading(&self) {
+        self.readers.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Where the latest manifest lies.
@@ -336,6 +354,15 @@ impl Shared {
 
     /// Writes snapshots of all queues that have changed, and a manifest; then retires what nothing needs.
     pub(crate) fn checkpoint(self: &Arc<Self>) -> Result<(), ProposeError> {
+        let _one_at_a_time = self.maintenance.begin_checkpoint();
+        self.checkpoint_with(None)
+    }
+
+    /// The same, with a queue that nobody knows yet. To be called with the lock for checkpoints.
+    pub(crate) fn checkpoint_with(
+        self: &Arc<Self>,
+        more: Option<&Arc<QueueCell>>,
+    ) -> Result<(), ProposeError> {
         let before = self.all_that_can_be_lost();
         let segments = self.log.segments();
         // Looked at before any snapshot is taken: what is empty now is in none of them, and stays empty.
@@ -351,6 +378,7 @@ impl Shared {
         let twice = self.journal.health() == nexo_log::LogHealth::Ok;
         let demand = Demand { given_up: &sparse, twice };
         manifest.queues.push((TOPOLOGY, self.snapshot_machine(self.catalog.exchanges.cell(), demand)?));
+        cells.extend(more.cloned());
         cells.sort_unstable_by_key(|cell| cell.id);
         for cell in cells {
             if let Some(snapshot) = self.snapshot_queue(&cell, demand)? {
@@ -380,6 +408,9 @@ impl Shared {
         let is_full = self.journal.health() != nexo_log::LogHealth::Ok;
         let before = if is_full { Some(this.clone()) } else { before };
         let Some(before) = before else { return Ok(()) };
+        if self.maintenance.readers.load(Ordering::Acquire) > 0 {
+            return Ok(());
+        }
         // Looked at again: an append that was under way when this began may not have been counted then. By now it has
         // been, because its queue's lock was taken for the snapshot.
         let still_empty: BTreeSet<SegmentId> =

@@ -200,6 +200,19 @@ impl Placement {
         }
     }
 
+    /// Takes note of a message that was appended in the frame at `at`, behind all others.
+    pub(crate) fn note_appended(
+        &mut self,
+        entry: &MessageEntry,
+        at: Position,
+        account: impl FnMut(SegmentId, i64),
+    ) {
+        let mut deltas = Deltas::new(account);
+        let (first, bytes_each) = (entry.offset, entry.stored_bytes);
+        self.join(UsageChange { first, messages: 1, bytes_each, way: Way::In }, at.segment, &mut deltas);
+        deltas.finish();
+    }
+
     /// The segment that holds a message of the queue.
     pub(crate) fn segment_of(&self, offset: Offset) -> SegmentId {
         self.segment_at(self.locate(offset.0, offset.0 + 1).0)
