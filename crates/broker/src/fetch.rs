@@ -14,6 +14,9 @@ use crate::shared::Shared;
 /// A message that was copied forward while it was looked for is looked for again, so often.
 const FETCH_TRIES: usize = 5;
 
+/// Messages of a lane that are no further apart are looked up in the index together.
+const NEAR_OFFSETS: u64 = 256;
+
 /// Messages by the segment in which they lie.
 pub(crate) type Places = BTreeMap<SegmentId, Vec<(Priority, Offset)>>;
 
@@ -203,12 +206,15 @@ impl Shared {
         let mut found: BTreeMap<u32, Vec<Offset>> = BTreeMap::new();
         for (lane, mut offsets) in lanes {
             offsets.sort_unstable();
-            let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else { continue };
-            for frame in self.stored().frames_of(segment, queue, lane, *first..=*last)? {
-                let from = offsets.partition_point(|offset| *offset < frame.first);
-                let to = offsets.partition_point(|offset| *offset <= frame.last);
-                if from < to {
-                    found.entry(frame.byte).or_default().extend(&offsets[from..to]);
+            // Where what is wanted lies far apart, most frames in between hold nothing of it.
+            for near in offsets.chunk_by(|one, next| next.0 - one.0 <= NEAR_OFFSETS) {
+                let (Some(first), Some(last)) = (near.first(), near.last()) else { continue };
+                for frame in self.stored().frames_of(segment, queue, lane, *first..=*last)? {
+                    let from = near.partition_point(|offset| *offset < frame.first);
+                    let to = near.partition_point(|offset| *offset <= frame.last);
+                    if from < to {
+                        found.entry(frame.byte).or_default().extend(&near[from..to]);
+                    }
                 }
             }
         }
