@@ -1,7 +1,7 @@
 //! Which queues, exchanges and bindings there are. Looking one up takes no lock; creating and deleting are one at a time, but wait neither for the
 //! disk nor for a queue under their lock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -32,6 +32,8 @@ pub(crate) struct Catalog {
     change: Mutex<()>,
     /// The queues are being rebuilt; see `rebuild.rs`. Changes under the lock for changes.
     rebuilding: AtomicBool,
+    /// Names of queues that come from another broker; see `transplant.rs`. Changes under the lock for changes.
+    installing: Mutex<BTreeSet<QueueName>>,
 }
 
 /// The latest changes that were written down.
@@ -65,6 +67,7 @@ impl Catalog {
             next_queue: AtomicU64::new(next_queue),
             change: Mutex::default(),
             rebuilding: AtomicBool::new(false),
+            installing: Mutex::default(),
         }
     }
 
@@ -144,6 +147,21 @@ impl Catalog {
     /// Whether no queue may come or go now. To be asked with the lock for changes.
     pub(crate) fn is_rebuilding(&self) -> bool {
         self.rebuilding.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a name for a queue that is being installed. `false` if it is kept already. With the lock for changes.
+    pub(crate) fn keep_name(&self, name: &QueueName) -> bool {
+        self.installing.lock().insert(name.clone())
+    }
+
+    /// The queue is there, or will not be.
+    pub(crate) fn release_name(&self, name: &QueueName) {
+        self.installing.lock().remove(name);
+    }
+
+    /// Whether a name is kept.
+    pub(crate) fn is_kept(&self, name: &QueueName) -> bool {
+        self.installing.lock().contains(name)
     }
 
     /// Has these queues instead of all there were, which have been emptied. Whoever looks for a queue meanwhile finds the

@@ -130,8 +130,12 @@ impl Shared {
 
     /// Applies a record that was just decided.
     pub(crate) fn apply(&self, state: &mut CellState, at: Position, record: &Record) -> Applied {
-        let applied = state.queue.apply(at, record).expect("a decision names only messages in memory");
-        self.note_usage(state);
+        let applied = state.queue.apply(record).expect("a decision names only messages in memory");
+        self.note_usage(state, at, applied.removed.is_some());
+        if !self.journal.releases_early() {
+            let is_safe = |at| self.journal.is_safe(self.journal.frame_at(at));
+            state.placement.note_push(record, at, is_safe);
+        }
         applied
     }
 
@@ -147,13 +151,14 @@ impl Shared {
         self.journal.propose(&refs, urgency, claim, patience)
     }
 
-    /// Tells the log what a queue keeps alive, and maintenance if much has been let go.
-    pub(crate) fn note_usage(&self, state: &mut CellState) {
+    /// Takes note of where the messages of a record lie that was applied, and of those that have left. Tells the log what the
+    /// queue keeps alive, and maintenance if much has been let go.
+    pub(crate) fn note_usage(&self, state: &mut CellState, at: Position, removed: bool) {
         let mut freed = 0;
-        for (segment, bytes) in state.queue.drain_usage() {
+        state.placement.follow(&mut state.queue, at, removed, |segment, bytes| {
             self.log.account(segment, bytes);
             freed += bytes.min(0).unsigned_abs();
-        }
+        });
         if freed > 0 {
             self.maintenance.note_freed(freed, self.options.segment_bytes.into());
         }

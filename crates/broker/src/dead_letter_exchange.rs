@@ -14,8 +14,8 @@ use nexo_types::{ExchangeName, Offset, Position, Timestamp};
 use parking_lot::MutexGuard;
 
 use crate::error::QueueError;
+use crate::fetch::Fetched;
 use crate::journal::{Encoded, ProposeError};
-use crate::paging::Fetched;
 use crate::property_codec::{DeadLetter, DeathInfo};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::share::{SHARE_BYTES_MIN, STORE_PLACE};

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use nexo_core::queue::{Death, DuePlan, Handed, PageRequest};
+use nexo_core::queue::{Death, DuePlan, Handed};
 use nexo_log::{Claim, Patience, Urgency};
-use nexo_types::{Millis, Timestamp};
+use nexo_types::{Millis, Position, Timestamp};
 
 use crate::commit::Confirm;
 use crate::journal::{Encoded, ProposeError};
 use crate::mailbox::{Deliveries, Mailbox};
+use crate::placement::PlacedPages;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::shared::Shared;
 use crate::workers::Work;
@@ -30,7 +31,7 @@ pub(crate) struct Aftermath {
     /// Batches that wait in a mailbox for their messages to be read: the mailbox, the batch, the messages.
     cold: Vec<(Arc<Mailbox>, u64, Vec<Handed>)>,
     deaths: Vec<Death>,
-    pages: Vec<PageRequest>,
+    pages: Option<PlacedPages>,
     /// The queue has not been used for as long as it may live without.
     expired: bool,
 }
@@ -88,12 +89,10 @@ impl Shared {
             self.timer.set(cell, at);
         }
         if !state.paging {
-            aftermath.pages = state.queue.wanted_pages();
-            if aftermath.pages.is_empty() {
-                let wanted = state.queue.overflow_page().or_else(|| state.queue.expired_page(now));
-                aftermath.pages.extend(wanted);
-            }
-            state.paging = !aftermath.pages.is_empty();
+            let other = || state.queue.overflow_page().or_else(|| state.queue.expired_page(now));
+            let wanted = state.placement.wanted_pages(&state.queue);
+            aftermath.pages = wanted.or_else(|| Some(state.placement.place(other()?).into()));
+            state.paging = aftermath.pages.is_some();
         }
         if std::mem::take(&mut state.page_arrived) || caught_up {
             // Whoever waits for the log and not for a push must see that it was read.
@@ -157,7 +156,7 @@ impl Shared {
         if is_unwritten {
             state.queue.note_unwritten(&dispatch);
         }
-        self.note_usage(state);
+        self.note_usage(state, Position::default(), false);
         let mut handed = handed.into_iter();
         for turn in &dispatch.turns {
             let messages = handed.by_ref().take(turn.count as usize);
@@ -196,9 +195,9 @@ impl Shared {
             self.workers.spawn(Work::Deliver, read);
         }
         self.dead_letter_soon(cell, aftermath.deaths);
-        if !aftermath.pages.is_empty() {
+        if let Some(pages) = aftermath.pages {
             let (shared, cell) = (Arc::clone(self), Arc::clone(cell));
-            self.workers.spawn(Work::Deliver, move || shared.load_pages(&cell, &aftermath.pages));
+            self.workers.spawn(Work::Deliver, move || shared.load_pages(&cell, &pages));
         }
         if aftermath.expired {
             let (shared, cell) = (Arc::clone(self), Arc::clone(cell));

@@ -11,7 +11,8 @@
 //! - `mailbox.rs`, `subscription.rs`: consumers. `flow.rs`: publishers that would starve them are slowed.
 //!   `owed.rs`: for how long a consumer has waited for the broker.
 //! - `share.rs`: messages for several queues, stored once. `frame_batches.rs`: reading them.
-//! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`: reading messages back. `transfer.rs`: dead letters. `snapshots.rs`: what
+//! - `placement`: where the messages of a queue lie in the log of this node. `transplant.rs`: taking a queue to another broker.
+//! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`, `fetch.rs`: reading messages back. `transfer.rs`: dead letters. `snapshots.rs`: what
 //!   a checkpoint writes. `threads.rs`: which threads are well.
 //! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
@@ -38,6 +39,7 @@ mod disk_room;
 mod dispatch;
 mod error;
 mod exchanges;
+mod fetch;
 mod flow;
 mod follow_up;
 mod frame_batches;
@@ -58,6 +60,7 @@ mod owed;
 mod page_out_pace;
 mod paging;
 mod peek;
+mod placement;
 mod property_codec;
 mod push;
 mod push_order;
@@ -79,6 +82,9 @@ mod threads;
 mod timer;
 mod traffic;
 mod transfer;
+mod transplant;
+#[cfg(test)]
+mod transplant_tests;
 mod uncounted;
 mod unread;
 mod unreadable;
@@ -110,6 +116,7 @@ pub use nexo_core::message::{
     DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, PriorityCap, Properties,
     PropertyFormat, StoredMessage,
 };
+pub use nexo_core::queue::QueueSnapshot;
 pub use nexo_core::queue::{
     Access, GroupTake, Handed, InFlightLimit, LeaseTerms, LimitReached, Outgoing, SettleMode, SharedCredit,
     Terms,
@@ -134,3 +141,4 @@ pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;
 pub use system::ProcessStats;
 pub use traffic::{AllTraffic, Counted, Traffic, TrafficStats};
+pub use transplant::{InstallError, QueueExport, QueueInstall, StoredBody};

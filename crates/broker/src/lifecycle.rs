@@ -34,6 +34,10 @@ impl Shared {
         owner: Option<SessionId>,
     ) -> Result<Arc<QueueCell>, QueueError> {
         self.refuse_if_rebuilding()?;
+        if self.catalog.is_kept(name) {
+            let reason = format!("queue '{name}' is being installed from another broker; try again");
+            return Err(QueueError::Unavailable { reason });
+        }
         let id = self.catalog.new_queue_id();
         let now = self.clock.now();
         let mut written = Written::NOTHING;
@@ -147,15 +151,7 @@ impl Shared {
     pub(crate) fn free_removed(self: &Arc<Self>, removed: Option<Removed>) -> u64 {
         let Some(removed) = removed else { return 0 };
         let count = removed.count;
-        let shared = Arc::clone(self);
-        self.workers.spawn(Work::Chore, move || {
-            let mut freed = 0;
-            removed.usage(|segment, bytes| {
-                shared.log.account(segment, -(bytes as i64));
-                freed += bytes;
-            });
-            shared.maintenance.note_freed(freed, shared.options.segment_bytes.into());
-        });
+        self.workers.spawn(Work::Chore, move || drop(removed));
         count
     }
 }

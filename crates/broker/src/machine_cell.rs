@@ -119,7 +119,7 @@ impl Shared {
         }
         if !steps.is_empty() {
             for step in &steps {
-                let Ok(_) = state.machine.apply(changed.at, &step.record, step.durability);
+                let Ok(_) = state.machine.apply(&step.record, step.durability);
             }
             applied(&state.machine);
         }
@@ -189,7 +189,7 @@ impl<M: Machine<Missing = Infallible>> Replayed<M> {
             return Ok(());
         }
         let record = M::decode(payload).map_err(|error| error.to_string())?;
-        let Ok(_) = self.machine.apply(at, &record, Durability::Durable);
+        let Ok(_) = self.machine.apply(&record, Durability::Durable);
         Ok(())
     }
 }

@@ -288,7 +288,7 @@ mod tests {
     use nexo_core::queue::Outgoing;
     use nexo_log::disk::MemoryDisk;
     use nexo_log::{Log, LogOptions};
-    use nexo_types::{Offset, Position, Timestamp};
+    use nexo_types::{Offset, Priority, Timestamp};
 
     use super::*;
     use crate::journal::LocalJournal;
@@ -303,7 +303,7 @@ mod tests {
             enqueued_at: Timestamp(0),
             until: None,
             granted_at: Timestamp(0),
-            at: Position::default(),
+            priority: Priority(0),
             charged: 1,
             payload: None,
         }

@@ -1,27 +1,23 @@
 //! Keeps the house: checkpoints, so that recovery reads little; retires segments that nothing lives in, and
-//! copies the last living out of nearly empty ones; takes messages out of memory when there are too many.
+//! copies the last living out of nearly empty ones (`placement/copy_forward.rs`); takes messages out of memory when there are too many.
 //!
 //! A thread of its own that sleeps until there is a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use nexo_core::batch;
-use nexo_core::queue::{ChunkId, PageRequest, Queue};
-use nexo_core::record::Record;
 use nexo_log::{Claim, EntryKind, EntryRef, Patience, Urgency};
-use nexo_types::{Offset, Position, QueueId, SegmentId, Timestamp};
-use parking_lot::{Condvar, Mutex};
+use nexo_types::{Position, QueueId, SegmentId};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::exchanges::TOPOLOGY;
-use crate::journal::{Encoded, ProposeError, Proposed};
+use crate::journal::{ProposeError, Proposed};
 use crate::manifest::{Demand, Manifest};
 use crate::page_out_pace::PageOutPace;
-use crate::queue_cell::{CellState, QueueCell};
+use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
 use crate::workers::Work;
 
@@ -33,10 +29,6 @@ const FREED_SEGMENTS: u64 = 4;
 const WRITTEN_PART: u64 = 2;
 /// Segments copied at one checkpoint, so that copying never takes the disk from the living.
 const COPIES_MAX: usize = 4;
-/// Messages copied under one hold of a queue's lock.
-const COPY_BATCH: usize = 1000;
-/// Chunks in which they are looked for under one hold of it.
-const COPY_CHUNKS: usize = 4;
 /// What could not be done is tried again after this.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -48,6 +40,10 @@ pub(crate) struct Maintenance {
     last_checkpoint: Mutex<Option<Checkpoint>>,
     /// Where the latest manifest lies.
     last_manifest: Mutex<Option<Position>>,
+    /// Held while a checkpoint is written.
+    checkpointing: Mutex<()>,
+    /// While anybody reads messages that may have left their queue, no segment is given up.
+    readers: AtomicUsize,
 }
 
 /// What a checkpoint needs of the log, and what was empty when it began.
@@ -105,6 +101,20 @@ impl Maintenance {
     /// With the manifest that was found at the start.
     pub(crate) fn new(last_manifest: Option<Position>) -> Self {
         Self { last_manifest: Mutex::new(last_manifest), ..Self::default() }
+    }
+
+    /// From now on no checkpoint is written by others.
+    pub(crate) fn begin_checkpoint(&self) -> MutexGuard<'_, ()> {
+        self.checkpointing.lock()
+    }
+
+    /// From now on no segment is given up, until [`Self::end_reading`].
+    pub(crate) fn begin_reading(&self) {
+        self.readers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn end_reading(&self) {
+        self.readers.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Where the latest manifest lies.
@@ -344,6 +354,15 @@ impl Shared {
 
     /// Writes snapshots of all queues that have changed, and a manifest; then retires what nothing needs.
     pub(crate) fn checkpoint(self: &Arc<Self>) -> Result<(), ProposeError> {
+        let _one_at_a_time = self.maintenance.begin_checkpoint();
+        self.checkpoint_with(None)
+    }
+
+    /// The same, with a queue that nobody knows yet. To be called with the lock for checkpoints.
+    pub(crate) fn checkpoint_with(
+        self: &Arc<Self>,
+        more: Option<&Arc<QueueCell>>,
+    ) -> Result<(), ProposeError> {
         let before = self.all_that_can_be_lost();
         let segments = self.log.segments();
         // Looked at before any snapshot is taken: what is empty now is in none of them, and stays empty.
@@ -359,6 +378,7 @@ impl Shared {
         let twice = self.journal.health() == nexo_log::LogHealth::Ok;
         let demand = Demand { given_up: &sparse, twice };
         manifest.queues.push((TOPOLOGY, self.snapshot_machine(self.catalog.exchanges.cell(), demand)?));
+        cells.extend(more.cloned());
         cells.sort_unstable_by_key(|cell| cell.id);
         for cell in cells {
             if let Some(snapshot) = self.snapshot_queue(&cell, demand)? {
@@ -388,6 +408,9 @@ impl Shared {
         let is_full = self.journal.health() != nexo_log::LogHealth::Ok;
         let before = if is_full { Some(this.clone()) } else { before };
         let Some(before) = before else { return Ok(()) };
+        if self.maintenance.readers.load(Ordering::Acquire) > 0 {
+            return Ok(());
+        }
         // Looked at again: an append that was under way when this began may not have been counted then. By now it has
         // been, because its queue's lock was taken for the snapshot.
         let still_empty: BTreeSet<SegmentId> =
@@ -437,110 +460,5 @@ impl Shared {
             }
         }
         !sparse.is_empty()
-    }
-
-    fn copy_forward(self: &Arc<Self>, cell: &Arc<QueueCell>, segment: SegmentId) -> Result<(), ProposeError> {
-        let chunks: Vec<ChunkId> = {
-            let state = cell.state.lock();
-            state.queue.loose_chunks(state.snapshot.chunks.keys().copied()).into_iter().collect()
-        };
-        for part in chunks.chunks(COPY_CHUNKS) {
-            self.copy_entries(cell, |queue| queue.loose_in_segment(segment, part))?;
-        }
-        self.copy_entries(cell, |queue| queue.resident_in_segment(segment))?;
-        loop {
-            let page = cell.state.lock().queue.page_in_segment(segment);
-            let Some(page) = page else { return Ok(()) };
-            if !self.copy_page(cell, &page)? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Copies messages in memory that `find` names, as long as it names some that can be read.
-    fn copy_entries(
-        self: &Arc<Self>,
-        cell: &Arc<QueueCell>,
-        find: impl Fn(&Queue) -> Vec<(Offset, Timestamp, Position)>,
-    ) -> Result<(), ProposeError> {
-        loop {
-            let mut part = find(&cell.state.lock().queue);
-            part.truncate(COPY_BATCH);
-            if part.is_empty() {
-                return Ok(());
-            }
-            let wanted: Vec<(Offset, Position)> = part.iter().map(|(offset, _, at)| (*offset, *at)).collect();
-            let payloads = self.read_payloads(cell.id, &wanted);
-            let mut state = cell.state.lock();
-            if state.deleted {
-                return Ok(());
-            }
-            // What was read without the lock may have left, or may have been moved, meanwhile.
-            let still: BTreeSet<(Offset, Timestamp, Position)> = find(&state.queue).into_iter().collect();
-            let messages: Vec<(Offset, Timestamp, Bytes)> = part
-                .iter()
-                .filter(|entry| still.contains(entry))
-                .filter_map(|(offset, at, _)| Some((*offset, *at, payloads.get(offset)?.clone())))
-                .collect();
-            self.append_copies(&mut state, &messages)?;
-            if messages.is_empty() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Copies a page that is not in memory. `false` if it cannot be read.
-    fn copy_page(self: &Arc<Self>, cell: &Arc<QueueCell>, page: &PageRequest) -> Result<bool, ProposeError> {
-        let entries = match self.read_page(cell.id, page) {
-            Ok(entries) => entries,
-            Err(error) => {
-                tracing::warn!(queue = %cell.name, %error, "a page cannot be copied forward");
-                return Ok(false);
-            }
-        };
-        if entries.iter().any(|entry| entry.payload.is_none()) {
-            // What is damaged leaves the queue. The rest is in memory then, and is copied another time.
-            let dropped = self.with(cell, |state, _| {
-                let is_there = state.queue.page_in_segment(page.segment).as_ref() == Some(page);
-                if is_there {
-                    self.take_page(state, page, entries);
-                }
-                is_there
-            });
-            return Ok(dropped.unwrap_or(false));
-        }
-        let messages: Vec<(Offset, Timestamp, Bytes)> = entries
-            .iter()
-            .map_while(|entry| Some((entry.offset, entry.enqueued_at, entry.payload.clone()?)))
-            .collect();
-        let mut state = cell.state.lock();
-        if state.deleted || messages.is_empty() {
-            return Ok(false);
-        }
-        if state.queue.page_in_segment(page.segment).as_ref() == Some(page) {
-            self.append_copies(&mut state, &messages)?;
-        }
-        Ok(true)
-    }
-
-    fn append_copies(
-        &self,
-        state: &mut CellState,
-        messages: &[(Offset, Timestamp, Bytes)],
-    ) -> Result<(), ProposeError> {
-        for batch in batch::relocate(messages) {
-            let record = Record::Messages(batch);
-            let entry = Encoded::new(state.queue.id(), &record);
-            let appended = self.journal.write_local(
-                &[entry.as_entry()],
-                Urgency::Lazy,
-                Claim::Reserved,
-                Patience::Wait,
-            )?;
-            self.maintenance.note_own(&appended);
-            state.dirty = true;
-            self.apply(state, appended.at, &record);
-        }
-        Ok(())
     }
 }

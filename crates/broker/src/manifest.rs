@@ -7,9 +7,11 @@ use nexo_types::{Position, QueueId, SegmentId, Timestamp, varint};
 use thiserror::Error;
 
 /// The version in which manifests are written.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 /// The oldest that is read. It does not say when it was written.
 const VERSION_MIN: u64 = 2;
+/// From this on it says where placements are. Before, snapshots of queues said where their messages lay.
+const VERSION_PLACEMENT: u64 = 4;
 
 /// Bytes that are no manifest for this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -46,8 +48,19 @@ pub(crate) struct Snapshot {
     pub(crate) head: Vec<SnapshotFrame>,
     /// The same once more, or nothing.
     pub(crate) head_copy: Vec<SnapshotFrame>,
+    /// Where it says where the messages lie, as of the same moment as the head. Nothing if there are none, or an earlier
+    /// version wrote the snapshot. Boxed, since most queues have no messages.
+    pub(crate) placement: Option<Box<PlacementFrames>>,
     /// Each chunk that is not empty; it may be older than the head.
     pub(crate) chunks: BTreeMap<ChunkId, Chunk>,
+}
+
+/// Where a placement is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PlacementFrames {
+    pub(crate) frames: Vec<SnapshotFrame>,
+    /// The same once more, or nothing.
+    pub(crate) copy: Vec<SnapshotFrame>,
 }
 
 /// Where a chunk is.
@@ -79,26 +92,46 @@ impl Demand<'_> {
     fn keeps(self, frame: &SnapshotFrame) -> bool {
         !self.given_up.contains(&frame.at.segment)
     }
+
+    /// The first of these copies that can stay.
+    fn kept(self, copies: [&Vec<SnapshotFrame>; 2]) -> Vec<SnapshotFrame> {
+        let kept =
+            |frames: &&Vec<SnapshotFrame>| !frames.is_empty() && frames.iter().all(|frame| self.keeps(frame));
+        copies.into_iter().find(kept).cloned().unwrap_or_default()
+    }
 }
 
 impl Snapshot {
     pub(crate) fn frames(&self) -> impl Iterator<Item = &SnapshotFrame> {
         let chunks = self.chunks.values().flat_map(|chunk| std::iter::once(&chunk.frame).chain(&chunk.copy));
-        self.head.iter().chain(&self.head_copy).chain(chunks)
+        self.of_head().chain(chunks)
     }
 
-    /// Whether the head can stay as it is, if it has not changed.
+    /// The frames of the head and of the placement, with their copies.
+    fn of_head(&self) -> impl Iterator<Item = &SnapshotFrame> {
+        let heads = self.head.iter().chain(&self.head_copy);
+        heads
+            .chain(self.placement.iter().flat_map(|placement| placement.frames.iter().chain(&placement.copy)))
+    }
+
+    /// Whether the head, with the placement, can stay as it is, if it has not changed.
     pub(crate) fn head_will_do(&self, demand: Demand<'_>) -> bool {
         !self.head.is_empty()
-            && self.head.iter().chain(&self.head_copy).all(|frame| demand.keeps(frame))
+            && self.of_head().all(|frame| demand.keeps(frame))
             && (!demand.twice || !self.head_copy.is_empty())
+            && (!demand.twice || self.placement.as_ref().is_none_or(|placement| !placement.copy.is_empty()))
     }
 
     /// The frames of a head that can stay beside one that is written now.
     pub(crate) fn kept_head(&self, demand: Demand<'_>) -> Vec<SnapshotFrame> {
-        let mut copies = [&self.head, &self.head_copy].into_iter();
-        let kept = copies.find(|head| !head.is_empty() && head.iter().all(|frame| demand.keeps(frame)));
-        kept.cloned().unwrap_or_default()
+        demand.kept([&self.head, &self.head_copy])
+    }
+
+    /// The frames of a placement that can stay beside one that is written now.
+    pub(crate) fn kept_placement(&self, demand: Demand<'_>) -> Vec<SnapshotFrame> {
+        self.placement
+            .as_ref()
+            .map_or_else(Vec::new, |placement| demand.kept([&placement.frames, &placement.copy]))
     }
 }
 
@@ -136,9 +169,11 @@ impl Manifest {
         for (queue, snapshot) in &self.queues {
             varint::put(&mut out, queue.0);
             put_position(&mut out, snapshot.at);
-            for head in [&snapshot.head, &snapshot.head_copy] {
-                varint::put(&mut out, head.len() as u64);
-                head.iter().for_each(|frame| put_frame(&mut out, *frame));
+            let (none, placement) = (PlacementFrames::default(), snapshot.placement.as_deref());
+            let placement = placement.unwrap_or(&none);
+            for frames in [&snapshot.head, &snapshot.head_copy, &placement.frames, &placement.copy] {
+                varint::put(&mut out, frames.len() as u64);
+                frames.iter().for_each(|frame| put_frame(&mut out, *frame));
             }
             varint::put(&mut out, snapshot.chunks.len() as u64);
             let mut next = 0;
@@ -174,18 +209,21 @@ impl Manifest {
         let time = if version == VERSION_MIN { Timestamp(0) } else { Timestamp(varint::take(rest)?) };
         let mut queues = Vec::new();
         for _ in 0..varint::take(rest)? {
-            queues.push((QueueId(varint::take(rest)?), take_snapshot(rest)?));
+            queues.push((QueueId(varint::take(rest)?), take_snapshot(version, rest)?));
         }
         rest.is_empty().then_some(Self { next_queue, replay_from, time, queues })
     }
 }
 
-fn take_snapshot(rest: &mut &[u8]) -> Option<Snapshot> {
+fn take_snapshot(version: u64, rest: &mut &[u8]) -> Option<Snapshot> {
     let mut snapshot = Snapshot { at: take_position(rest)?, ..Snapshot::default() };
-    for head in [&mut snapshot.head, &mut snapshot.head_copy] {
-        for _ in 0..varint::take(rest)? {
-            head.push(take_frame(rest)?);
-        }
+    take_frames(rest, &mut snapshot.head)?;
+    take_frames(rest, &mut snapshot.head_copy)?;
+    if version >= VERSION_PLACEMENT {
+        let mut placement = PlacementFrames::default();
+        take_frames(rest, &mut placement.frames)?;
+        take_frames(rest, &mut placement.copy)?;
+        snapshot.placement = (!placement.frames.is_empty()).then(|| Box::new(placement));
     }
     let mut next = 0u64;
     for _ in 0..varint::take(rest)? {
@@ -217,6 +255,13 @@ fn take_position(rest: &mut &[u8]) -> Option<Position> {
     Some(Position { segment, byte: u32::try_from(varint::take(rest)?).ok()? })
 }
 
+fn take_frames(rest: &mut &[u8], frames: &mut Vec<SnapshotFrame>) -> Option<()> {
+    for _ in 0..varint::take(rest)? {
+        frames.push(take_frame(rest)?);
+    }
+    Some(())
+}
+
 fn take_frame(rest: &mut &[u8]) -> Option<SnapshotFrame> {
     Some(SnapshotFrame { at: take_position(rest)?, bytes: varint::take(rest)? })
 }
@@ -240,6 +285,10 @@ mod tests {
             at: at(3, 4),
             head: vec![frame(3, 5), frame(3, 9)],
             head_copy: Vec::new(),
+            placement: Some(Box::new(PlacementFrames {
+                frames: vec![frame(3, 11)],
+                copy: vec![frame(1, 60)],
+            })),
             chunks: [
                 (ChunkId(0), once(frame(1, 70))),
                 (ChunkId(1), Chunk { frame: frame(3, 80), copy: Some(frame(2, 60)) }),
@@ -269,8 +318,8 @@ mod tests {
 
     #[test]
     fn a_later_version_is_not_guessed_at() {
-        let later = Manifest::decode(&[4, 9, 3, 4, 0]).unwrap_err();
-        assert_eq!(later.to_string(), "it is of version 4; this build of Nexo reads versions 2 to 3");
+        let later = Manifest::decode(&[5, 9, 3, 4, 0]).unwrap_err();
+        assert_eq!(later.to_string(), "it is of version 5; this build of Nexo reads versions 2 to 4");
     }
 
     #[test]
@@ -292,5 +341,11 @@ mod tests {
         snapshot.head_copy = vec![frame(1, 9)];
         assert!(snapshot.head_will_do(twice) && !snapshot.head_will_do(moved));
         assert_eq!(snapshot.kept_head(moved), [frame(1, 9)]);
+        let once_placed = PlacementFrames { frames: vec![frame(3, 7)], copy: Vec::new() };
+        snapshot.placement = Some(Box::new(once_placed.clone()));
+        assert!(snapshot.head_will_do(once) && !snapshot.head_will_do(twice), "the placement is there once");
+        snapshot.placement = Some(Box::new(PlacementFrames { copy: vec![frame(2, 8)], ..once_placed }));
+        assert!(snapshot.head_will_do(twice));
+        assert_eq!(snapshot.kept_placement(moved), [frame(3, 7)]);
     }
 }

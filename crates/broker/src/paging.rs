@@ -1,5 +1,5 @@
-//! Bringing messages back from the log: pages of a backlog, and single messages whose bytes were let go.
-//! Everything here may wait for the disk and runs on a worker thread.
+//! Bringing messages back from the log: pages of a backlog. (Single messages: `fetch.rs`.) Everything here may wait for the
+//! disk and runs on a worker thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,12 +10,14 @@ use nexo_core::batch::{BatchItem, MessageBatch};
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{Handed, MessageEntry, PageRequest, ReturnCause, SettleMode};
 use nexo_core::record::{Leave, Pick, Record};
-use nexo_log::{Claim, Frame, FrameRef, Patience, ReadError, Urgency};
-use nexo_types::{Millis, Offset, Position, QueueId, SegmentId, Timestamp};
+use nexo_log::{Claim, FrameRef, Patience, ReadError, Urgency};
+use nexo_types::{Millis, Offset, Position, Priority, QueueId, SegmentId, Timestamp};
 
 use crate::commit::Confirm;
+use crate::fetch::Retry;
 use crate::frame_batches::batches_of;
 use crate::mailbox::Mailbox;
+use crate::placement::{PlacedPage, PlacedPages};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::Settle;
 use crate::shared::Shared;
@@ -30,25 +32,21 @@ const SCAN_FACTOR_MAX: usize = 16;
 const PAGES_BYTES: usize = 4 * PAGE_BYTES;
 /// Frames read at first; twice as many each time until the page is full.
 const FRAMES_AT_FIRST: usize = 16;
-/// A message that was copied forward while it was looked for is looked for again, so often.
-const FETCH_TRIES: usize = 5;
 
 impl Shared {
     /// Reads pages and gives them to their queue.
-    pub(crate) fn load_pages(self: &Arc<Self>, cell: &Arc<QueueCell>, requests: &[PageRequest]) {
-        let PagesRead { entries: read, frames, unreadable } =
-            match read_pages(self.stored(), cell.id, requests) {
-                Ok(read) => read,
-                Err(error) => {
-                    // The index of the segment.
-                    let at = Position { segment: requests[0].segment, byte: 0 };
-                    self.wait_for_disk(cell, self.unreadable.note(at, &error.to_string()));
-                    return;
-                }
-            };
-        for request in requests {
-            self.unreadable.clear(Position { segment: request.segment, byte: 0 });
-        }
+    pub(crate) fn load_pages(self: &Arc<Self>, cell: &Arc<QueueCell>, pages: &PlacedPages) {
+        // The index of the segment.
+        let index = Position { segment: pages.segment, byte: 0 };
+        let PagesRead { entries: read, frames, unreadable } = match read_pages(self.stored(), cell.id, pages)
+        {
+            Ok(read) => read,
+            Err(error) => {
+                self.wait_for_disk(cell, self.unreadable.note(index, &error.to_string()));
+                return;
+            }
+        };
+        self.unreadable.clear(index);
         for at in frames {
             self.unreadable.clear(at);
         }
@@ -60,12 +58,12 @@ impl Shared {
             return;
         }
         // A queue that was deleted meanwhile has no use for it. One lane at a time, so that nobody waits long for the lock.
-        let last = requests.len() - 1;
-        for (at, (request, entries)) in requests.iter().zip(read).enumerate() {
+        let last = pages.requests.len() - 1;
+        for (at, (request, entries)) in pages.requests.iter().zip(read).enumerate() {
             let _ = self.with(cell, |state, _| {
                 state.paging = at < last;
                 state.page_arrived = true;
-                self.take_page(state, request, entries);
+                self.take_page(state, pages.segment, request, entries);
             });
         }
     }
@@ -80,10 +78,20 @@ impl Shared {
         }
     }
 
-    /// Gives a page to its queue; messages that the log could not give back are dropped, and that is reported.
-    pub(crate) fn take_page(&self, state: &mut CellState, request: &PageRequest, entries: Vec<MessageEntry>) {
+    /// Gives a page that was read from a segment to its queue; messages that the log could not give back are dropped, and
+    /// that is reported. But if one of these has been copied forward meanwhile, the page must be asked for again.
+    pub(crate) fn take_page(
+        &self,
+        state: &mut CellState,
+        segment: SegmentId,
+        request: &PageRequest,
+        entries: Vec<MessageEntry>,
+    ) {
         let lost: OffsetSet =
             entries.iter().filter(|entry| entry.payload.is_none()).map(|entry| entry.offset).collect();
+        if lost.iter().any(|offset| state.placement.segment_of(offset) != segment) {
+            return;
+        }
         if state.queue.page_in(request, entries, self.clock.now()) && !lost.is_empty() {
             self.drop_damaged(state, vec![Pick { lane: request.lane, offsets: lost }]);
         }
@@ -132,12 +140,15 @@ impl Shared {
         }
     }
 
+    /// Reads the first messages of a page, as far as they lie side by side, and says which page that is.
     pub(crate) fn read_page(
         &self,
-        queue: QueueId,
-        request: &PageRequest,
-    ) -> Result<Vec<MessageEntry>, ReadError> {
-        read_page(self.stored(), queue, request)
+        cell: &QueueCell,
+        request: PageRequest,
+    ) -> Result<(PlacedPage, Vec<MessageEntry>), ReadError> {
+        let page = cell.state.lock().placement.place(request);
+        let entries = read_page(self.stored(), cell.id, &page)?;
+        Ok((page, entries))
     }
 
     /// Reads the messages of a batch that waits in a mailbox. What is damaged leaves the queue; what cannot be read now
@@ -150,8 +161,8 @@ impl Shared {
         mut messages: Vec<Handed>,
     ) {
         let cold = messages.iter().filter(|message| message.payload.is_none());
-        let cold: Vec<(Offset, Position)> = cold.map(|message| (message.offset, message.at)).collect();
-        let mut read = self.fetch(cell, cold);
+        let cold: Vec<(Priority, Offset)> = cold.map(|message| (message.priority, message.offset)).collect();
+        let mut read = self.fetch(cell, cold, Retry::AtOnce);
         let read_now: BTreeSet<Offset> = read.found.keys().copied().collect();
         for message in messages.iter_mut().filter(|message| message.payload.is_none()) {
             if let Some(payload) = read.found.remove(&message.offset) {
@@ -162,9 +173,11 @@ impl Shared {
         // Those that were in memory when they were handed out have left the queue already.
         let cold = messages.iter().filter(|message| read_now.contains(&message.offset));
         let cold: Vec<(Offset, u32)> = cold.map(|message| (message.offset, message.attempts)).collect();
+        let handed = messages.len();
         messages.retain(|message| message.payload.is_some());
+        let missing = handed - messages.len();
         let settles = mailbox.settle() == SettleMode::Automatic;
-        if !settles && read.damaged.is_empty() && read.unreadable.is_empty() {
+        if !settles && missing == 0 {
             mailbox.fill(number, messages);
             return;
         }
@@ -181,8 +194,7 @@ impl Shared {
             }
             let back: Vec<(Offset, u32)> =
                 read.unreadable.iter().filter_map(|offset| Some((*offset, *attempts.get(offset)?))).collect();
-            let credit = back.len() + read.damaged.len();
-            state.queue.give_back_credit(mailbox.consumer(), credit as u32);
+            state.queue.give_back_credit(mailbox.consumer(), missing as u32);
             self.settle_damaged(state, now, read.damaged);
             let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(read.retry_after));
             // Nothing dies of that.
@@ -208,92 +220,6 @@ impl Shared {
             }
         }
     }
-
-    /// Reads messages that are leased or about to be moved. Maintenance may copy one forward and give up its segment
-    /// between the moment its place was noted and the read: then its new place is asked for.
-    pub(crate) fn fetch(&self, cell: &QueueCell, wanted: Vec<(Offset, Position)>) -> Fetched {
-        let mut fetched = Fetched::default();
-        let mut wanted = wanted;
-        for _ in 0..FETCH_TRIES {
-            if wanted.is_empty() {
-                return fetched;
-            }
-            let tried: BTreeMap<Offset, Position> = wanted.iter().copied().collect();
-            let gone = self.read_into(cell.id, &wanted, &mut fetched);
-            let state = cell.state.lock();
-            wanted.clear();
-            for offset in gone {
-                match state.queue.position_of(offset) {
-                    // It has been settled, and nobody needs it.
-                    None => {}
-                    // It has not been copied forward, so its segment was not given up: it is lost.
-                    Some(at) if tried.get(&offset) == Some(&at) => fetched.damaged.push(offset),
-                    Some(at) => wanted.push((offset, at)),
-                }
-            }
-        }
-        fetched.unreadable.extend(wanted.into_iter().map(|(offset, _)| offset));
-        fetched
-    }
-
-    /// The stored forms of messages, by where they lie, as far as they can be read.
-    pub(crate) fn read_payloads(
-        &self,
-        queue: QueueId,
-        wanted: &[(Offset, Position)],
-    ) -> BTreeMap<Offset, Bytes> {
-        let mut fetched = Fetched::default();
-        self.read_into(queue, wanted, &mut fetched);
-        fetched.found
-    }
-
-    /// Gives back those that do not lie there any more.
-    fn read_into(&self, queue: QueueId, wanted: &[(Offset, Position)], fetched: &mut Fetched) -> Vec<Offset> {
-        let mut by_segment: BTreeMap<_, BTreeMap<u32, Vec<Offset>>> = BTreeMap::new();
-        for (offset, at) in wanted {
-            by_segment.entry(at.segment).or_default().entry(at.byte).or_default().push(*offset);
-        }
-        let mut gone = Vec::new();
-        for (segment, frames) in by_segment {
-            let starts: Vec<u32> = frames.keys().copied().collect();
-            for (frame, (byte, offsets)) in self.log.read_frames(segment, &starts).into_iter().zip(&frames) {
-                match frame {
-                    Ok(frame) => {
-                        self.unreadable.clear(frame.at);
-                        pick_payloads(&frame, queue, offsets, &mut fetched.found);
-                        let missing = offsets.iter().filter(|offset| !fetched.found.contains_key(*offset));
-                        fetched.damaged.extend(missing.copied().collect::<Vec<_>>());
-                    }
-                    Err(ReadError::Retired { .. } | ReadError::NoFrame { .. }) => {
-                        gone.extend_from_slice(offsets)
-                    }
-                    Err(error @ ReadError::Damaged { .. }) => {
-                        tracing::error!(%error, "a frame of the log is damaged");
-                        fetched.damaged.extend_from_slice(offsets);
-                    }
-                    Err(error @ ReadError::Io { .. }) => {
-                        let at = Position { segment, byte: *byte };
-                        let delay = self.unreadable.note(at, &error.to_string());
-                        fetched.retry_after = fetched.retry_after.max(delay);
-                        fetched.unreadable.extend_from_slice(offsets);
-                    }
-                }
-            }
-        }
-        gone
-    }
-}
-
-/// What came of reading messages.
-#[derive(Debug, Default)]
-pub(crate) struct Fetched {
-    pub(crate) found: BTreeMap<Offset, Bytes>,
-    /// Their bytes are there and wrong: they are lost.
-    pub(crate) damaged: Vec<Offset>,
-    /// The disk would not say; another time it may.
-    pub(crate) unreadable: Vec<Offset>,
-    /// When it may be asked again.
-    pub(crate) retry_after: Millis,
 }
 
 /// The first messages of a page, without a gap: those that fit, at least one. What is damaged comes back as lost.
@@ -303,9 +229,9 @@ pub(crate) struct Fetched {
 pub(crate) fn read_page(
     log: Stored<'_>,
     queue: QueueId,
-    request: &PageRequest,
+    page: &PlacedPage,
 ) -> Result<Vec<MessageEntry>, ReadError> {
-    let mut pages = read_pages(log, queue, std::slice::from_ref(request))?;
+    let mut pages = read_pages(log, queue, &page.clone().into())?;
     let entries: Vec<MessageEntry> = pages.entries.into_iter().flatten().collect();
     match pages.unreadable.pop() {
         Some((_, error)) if entries.is_empty() => Err(error),
@@ -331,13 +257,15 @@ impl PagesRead {
 
 /// As [`read_page`], for pages of several lanes of one segment. Every frame in which one of them has messages is read once for
 /// all, in the order of offsets.
-fn read_pages(log: Stored<'_>, queue: QueueId, requests: &[PageRequest]) -> Result<PagesRead, ReadError> {
+fn read_pages(log: Stored<'_>, queue: QueueId, pages: &PlacedPages) -> Result<PagesRead, ReadError> {
+    let PlacedPages { segment, requests } = pages;
+    let segment = *segment;
     let mut lanes: Vec<LanePage<'_>> = Vec::with_capacity(requests.len());
     for request in requests {
-        match LanePage::new(log, queue, request) {
+        match LanePage::new(log, queue, segment, request) {
             Ok(lane) => lanes.push(lane),
-            // The segment is not there. The queue knows whether its messages have been copied forward meanwhile, and
-            // takes no answer to a question that it does not ask any more. If it still does, they are lost.
+            // The segment is not there. If its messages have been copied forward meanwhile, whoever takes the page knows;
+            // otherwise they are lost.
             Err(ReadError::Retired { .. } | ReadError::NoFrame { .. }) => {
                 return Ok(PagesRead::all_lost(requests));
             }
@@ -345,7 +273,6 @@ fn read_pages(log: Stored<'_>, queue: QueueId, requests: &[PageRequest]) -> Resu
         }
     }
     let frames = frames_of_all(&lanes);
-    let segment = requests[0].segment;
     let mut read: Vec<u32> = Vec::new();
     let mut unreadable: Vec<(Position, ReadError)> = Vec::new();
     let (mut bytes, mut step) = (0, FRAMES_AT_FIRST);
@@ -397,8 +324,7 @@ fn frames_of_all(lanes: &[LanePage<'_>]) -> Vec<u32> {
 
 fn all_lost(requests: &[PageRequest]) -> Vec<Vec<MessageEntry>> {
     let lost = |request: &PageRequest| {
-        let at = Position { segment: request.segment, byte: 0 };
-        request.offsets.iter().map(|offset| MessageEntry::lost(offset, request.lane, at)).collect()
+        request.offsets.iter().map(|offset| MessageEntry::lost(offset, request.lane)).collect()
     };
     requests.iter().map(lost).collect()
 }
@@ -414,10 +340,15 @@ struct LanePage<'a> {
 }
 
 impl<'a> LanePage<'a> {
-    fn new(log: Stored<'_>, queue: QueueId, request: &'a PageRequest) -> Result<Self, ReadError> {
+    fn new(
+        log: Stored<'_>,
+        queue: QueueId,
+        segment: SegmentId,
+        request: &'a PageRequest,
+    ) -> Result<Self, ReadError> {
         let mut frames = Vec::new();
         if let (Some(first), Some(last)) = (request.offsets.first(), request.offsets.last()) {
-            frames = log.frames_of(request.segment, queue, request.lane, first..=last)?;
+            frames = log.frames_of(segment, queue, request.lane, first..=last)?;
             frames.sort_unstable_by_key(|frame| frame.first);
         }
         Ok(Self { request, frames, found: Vec::new(), bytes: 0 })
@@ -427,7 +358,6 @@ impl<'a> LanePage<'a> {
     fn into_entries(mut self, read: &[u32]) -> Vec<MessageEntry> {
         let unread = self.frames.iter().find(|frame| read.binary_search(&frame.byte).is_err());
         let complete = unread.map_or(Offset(u64::MAX), |frame| frame.first);
-        let lost_at = Position { segment: self.request.segment, byte: 0 };
         // A message that was copied forward within its segment is found twice, and the later one is as good.
         self.found.sort_by_key(|entry| entry.offset);
         let mut found = self.found.into_iter().peekable();
@@ -437,7 +367,7 @@ impl<'a> LanePage<'a> {
             while let Some(one) = found.next_if(|one| one.offset <= offset) {
                 entry = Some(one).filter(|one| one.offset == offset);
             }
-            entries.push(entry.unwrap_or_else(|| MessageEntry::lost(offset, self.request.lane, lost_at)));
+            entries.push(entry.unwrap_or_else(|| MessageEntry::lost(offset, self.request.lane)));
         }
         entries
     }
@@ -469,7 +399,7 @@ fn read_part(
         };
         for batch in batches_of(&frame, queue) {
             bytes += batch.stored_len();
-            take_wanted(&batch, frame.at, lanes);
+            take_wanted(&batch, lanes);
         }
     }
     Ok(bytes)
@@ -477,7 +407,7 @@ fn read_part(
 
 /// Takes the wanted messages out of a batch. If they are few, they are copied: a message must not keep many others in
 /// memory that nobody asked for.
-fn take_wanted(batch: &MessageBatch, at: Position, lanes: &mut [LanePage<'_>]) {
+fn take_wanted(batch: &MessageBatch, lanes: &mut [LanePage<'_>]) {
     // The lane is one byte to look at; the set of offsets is a search.
     let mut lane_of = [None::<u8>; 256];
     for (at, lane) in (0..=u8::MAX).zip(lanes.iter()) {
@@ -493,21 +423,12 @@ fn take_wanted(batch: &MessageBatch, at: Position, lanes: &mut [LanePage<'_>]) {
     }
     let is_sparse = wanted.len() < batch.items().len() / 2;
     for (lane, item) in wanted {
-        let Ok(mut entry) = MessageEntry::from_batch(batch, item, at) else { continue };
+        let Ok(mut entry) = MessageEntry::from_batch(batch, item) else { continue };
         if is_sparse {
             entry.copy_payload();
         }
         lanes[lane].bytes += entry.payload.as_ref().map_or(0, Bytes::len);
         lanes[lane].found.push(entry);
-    }
-}
-
-fn pick_payloads(frame: &Frame, queue: QueueId, offsets: &[Offset], read: &mut BTreeMap<Offset, Bytes>) {
-    for batch in batches_of(frame, queue) {
-        for item in offsets.iter().filter_map(|offset| batch.find(*offset)) {
-            // Copied, so that one message does not keep a whole read buffer.
-            read.insert(item.offset, Bytes::copy_from_slice(&batch.payload(item)));
-        }
     }
 }
 
@@ -534,14 +455,14 @@ mod tests {
             broker.push(&name, vec![message]).await.unwrap();
         }
         let cell = broker.shared.catalog.get(&name).unwrap();
-        let segment = cell.state.lock().queue.peek_after(None, 1).0[0].at.segment;
+        let segment = cell.state.lock().placement.segment_of(Offset(0));
         let request = |lane: u64| PageRequest {
             lane: Priority(lane as u8),
-            segment,
             offsets: (0..EACH).map(|index| Offset(index * LANES + lane)).collect(),
         };
         let requests: Vec<PageRequest> = (0..LANES).rev().map(request).collect();
-        let read = read_pages(broker.shared.stored(), cell.id, &requests).unwrap();
+        let pages = PlacedPages { segment, requests: requests.clone() };
+        let read = read_pages(broker.shared.stored(), cell.id, &pages).unwrap();
         for (request, entries) in requests.iter().zip(&read.entries) {
             let offsets: OffsetSet = entries.iter().map(|entry| entry.offset).collect();
             assert_eq!(offsets, request.offsets);
@@ -562,10 +483,10 @@ mod tests {
         }
         let cell = broker.shared.catalog.get(&name).unwrap();
         let segment = broker.shared.log.segments()[0].id;
-        let request = |lane, offsets: OffsetSet| PageRequest { lane: Priority(lane), segment, offsets };
+        let request = |lane, offsets: OffsetSet| PageRequest { lane: Priority(lane), offsets };
         let requests =
-            [request(9, [Offset(low)].into_iter().collect()), request(0, (0..low).map(Offset).collect())];
-        let read = read_pages(broker.shared.stored(), cell.id, &requests).unwrap();
+            vec![request(9, [Offset(low)].into_iter().collect()), request(0, (0..low).map(Offset).collect())];
+        let read = read_pages(broker.shared.stored(), cell.id, &PlacedPages { segment, requests }).unwrap();
         assert_eq!(read.entries[0].len(), 1, "consumers wait for this one");
         let others = read.entries[1].len() as u64;
         assert!((1..low).contains(&others), "{others} of {low}: as many as there is room for");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nexo_core::queue::{Handed, PeekPosition, Peeked};
-use nexo_types::{Offset, Position, QueueName, Timestamp, limits};
+use nexo_types::{Offset, Priority, QueueName, Timestamp, limits};
 
 use crate::broker::Broker;
 use crate::commit::Confirm;
@@ -93,16 +93,16 @@ impl Shared {
                 break;
             }
             let Some(page) = page else { return Ok((look.found, None)) };
-            let entries = self
-                .read_page(cell.id, &page)
+            let (page, entries) = self
+                .read_page(cell, page)
                 .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
             // A reader may stop early. What it does not find at all is passed over.
-            let last = entries.last().map(|entry| entry.offset).or(page.offsets.last());
+            let last = entries.last().map(|entry| entry.offset).or(page.request.offsets.last());
             let seen = entries.iter().map(Peeked::from).collect();
             if self.show(cell, seen, &mut look) == Room::Full {
                 break;
             }
-            look.after = last.map(|last| (page.lane, last)).or(look.after);
+            look.after = last.map(|last| (page.request.lane, last)).or(look.after);
         }
         Ok((look.found, look.after))
     }
@@ -127,9 +127,9 @@ impl Shared {
     }
 
     fn show_part(&self, cell: &QueueCell, part: Vec<Peeked>, look: &mut Look) -> Room {
-        let cold = part.iter().filter(|one| one.payload.is_none()).map(|one| (one.offset, one.at));
-        let cold: Vec<(Offset, Position)> = cold.collect();
-        let mut payloads = self.read_payloads(cell.id, &cold);
+        let cold = part.iter().filter(|one| one.payload.is_none()).map(|one| (one.priority, one.offset));
+        let cold: Vec<(Priority, Offset)> = cold.collect();
+        let mut payloads = self.read_payloads(cell, &cold);
         for one in part {
             let payload = one.payload.or_else(|| payloads.remove(&one.offset));
             let bytes = payload.as_ref().map_or(0, Bytes::len);
@@ -145,7 +145,7 @@ impl Shared {
                 enqueued_at: one.enqueued_at,
                 until: None,
                 granted_at: Timestamp(0),
-                at: Position::default(),
+                priority: one.priority,
                 charged: 0,
                 payload,
             };

@@ -12,6 +12,7 @@ use crate::flow::{Flow, FlowGate};
 use crate::journal::Written;
 use crate::mailbox::Mailboxes;
 use crate::manifest::Snapshot;
+use crate::placement::Placement;
 use crate::request::SessionId;
 use crate::unsettled::Unsettled;
 
@@ -37,6 +38,8 @@ pub(crate) struct QueueCell {
 #[derive(Debug)]
 pub(crate) struct CellState {
     pub(crate) queue: Queue,
+    /// Where its durable messages lie.
+    pub(crate) placement: Placement,
     pub(crate) mailboxes: Rare<Mailboxes>,
     pub(crate) flow: Rare<Flow>,
     /// As in the cell: records are written down.
@@ -94,6 +97,7 @@ impl QueueCell {
     pub(crate) fn with(queue: Queue, durability: Durability, owner: Option<SessionId>) -> Self {
         let state = CellState {
             queue,
+            placement: Placement::default(),
             mailboxes: Rare::default(),
             flow: Rare::default(),
             durable: durability == Durability::Durable,

@@ -7,9 +7,8 @@ use std::path::Path;
 use bytes::Bytes;
 use nexo_core::batch::BatchKind;
 use nexo_core::message::Durability;
-use nexo_core::offsets::OffsetSet;
-use nexo_core::queue::{ChunkId, MessageEntry, NeedsPage, Queue};
-use nexo_core::record::{Leave, Pick, Record};
+use nexo_core::queue::Queue;
+use nexo_core::record::Record;
 use nexo_core::topology::Topology;
 use nexo_log::{Damage, Entry, EntryKind, Frame, Log, Recovered};
 use nexo_types::{Position, QueueId, SegmentId, Timestamp};
@@ -17,9 +16,10 @@ use nexo_types::{Position, QueueId, SegmentId, Timestamp};
 use crate::error::OpenError;
 use crate::exchanges::TOPOLOGY;
 use crate::frame_batches::batch_of;
-use crate::machine_cell::{self, Replayed};
-use crate::manifest::{Chunk, Manifest, Snapshot, SnapshotFrame};
+use crate::machine_cell::Replayed;
+use crate::manifest::{Chunk, Manifest, PlacementFrames, Snapshot, SnapshotFrame};
 use crate::missing;
+use crate::placement::{OldPlaces, Placement};
 use crate::queue_cell::QueueCell;
 use crate::stored::Stored;
 use crate::unread::Unread;
@@ -39,11 +39,12 @@ pub(crate) struct Restored {
 }
 
 /// A queue that is being rebuilt.
-struct Rebuilt {
-    queue: Queue,
+pub(crate) struct Rebuilt {
+    pub(crate) queue: Queue,
+    pub(crate) placement: Placement,
     snapshot: Snapshot,
     /// Records have been applied since the snapshot.
-    dirty: bool,
+    pub(crate) dirty: bool,
     /// Messages that were known to be lost to damage before this start.
     damaged_before: u64,
 }
@@ -89,7 +90,7 @@ pub(crate) fn restore(
         tracing::error!(segment = %id, "a segment of the log is lost");
     }
     rebuild.drop_unread().map_err(&unreadable)?;
-    rebuild.drop_lost_segments();
+    rebuild.drop_lost_segments().map_err(&unreadable)?;
     // What lies before was known to the snapshots.
     let after = |damage: &&Damage| damage.at >= replay_from || damage.at.segment >= replay_from.segment;
     let uncounted = recovered.damage.iter().chain(&damage).filter(after).any(|damage| damage.lost.is_none());
@@ -244,11 +245,46 @@ impl<'a> Rebuild<'a> {
                 }
             }
         }
-        let queue: Queue = machine_cell::restored(&head, &chunks)?;
+        let mut old = OldPlaces::default();
+        let chunks = chunks.iter().map(|chunk| &chunk[..]);
+        let queue = Queue::restore_stored(&head, chunks, &mut |stored| old.add(stored))
+            .map_err(|error| error.to_string())?;
+        let mut placement = match &snapshot.placement {
+            Some(frames) => self.read_placement(id, frames, &mut readable)?,
+            None => old.into_placement(),
+        };
+        // An earlier version wrote it: all of it is written anew.
+        let is_old = snapshot.placement.is_none() && !placement.is_empty();
+        if lost > 0 {
+            placement.recount(&queue);
+        }
         let damaged_before = queue.figures(Timestamp(0)).totals.damaged;
         self.uncounted |= lost > 0;
-        self.queues.insert(id, Rebuilt { queue, snapshot: readable, dirty: lost > 0, damaged_before });
+        let dirty = lost > 0 || is_old;
+        self.queues.insert(id, Rebuilt { queue, placement, snapshot: readable, dirty, damaged_before });
         Ok(())
+    }
+
+    /// Reads a placement, or its copy, and takes note of what can be read.
+    fn read_placement(
+        &self,
+        id: QueueId,
+        placement: &PlacementFrames,
+        readable: &mut Snapshot,
+    ) -> Result<Placement, String> {
+        let bytes = match self.read_head(id, &placement.frames) {
+            Ok(bytes) => {
+                readable.placement = Some(Box::new(placement.clone()));
+                bytes
+            }
+            Err(_) if !placement.copy.is_empty() => {
+                let frames = PlacementFrames { frames: placement.copy.clone(), copy: Vec::new() };
+                readable.placement = Some(Box::new(frames));
+                self.read_head(id, &placement.copy)?
+            }
+            Err(reason) => return Err(reason),
+        };
+        Placement::decode(&bytes).map_err(|error| error.to_string())
     }
 
     /// Has a queue come from an earlier checkpoint and the log since then. `false` if that cannot be read either.
@@ -345,8 +381,13 @@ impl<'a> Rebuild<'a> {
         match (&record, self.queues.get_mut(&id)) {
             (Record::Create { name, config, at }, None) => {
                 let queue = Queue::new(id, name.clone(), config.clone(), *at);
-                let rebuilt =
-                    Rebuilt { queue, snapshot: Snapshot::default(), dirty: true, damaged_before: 0 };
+                let rebuilt = Rebuilt {
+                    queue,
+                    placement: Placement::default(),
+                    snapshot: Snapshot::default(),
+                    dirty: true,
+                    damaged_before: 0,
+                };
                 self.queues.insert(id, rebuilt);
                 Ok(())
             }
@@ -377,11 +418,17 @@ impl<'a> Rebuild<'a> {
             }
             (_, Some(rebuilt)) => {
                 rebuilt.dirty = true;
+                if let Record::Messages(batch) = &record
+                    && batch.kind() == BatchKind::Relocated
+                {
+                    rebuilt.placement.replay_copies(&rebuilt.queue, batch, at);
+                    return Ok(());
+                }
                 let gap = gap_before(&rebuilt.queue, &record);
                 if gap > 0 {
                     *self.gaps.entry(id).or_default() += gap;
                 }
-                self.unread.apply(self.stored, &mut rebuilt.queue, at, &record)
+                self.unread.apply(self.stored, rebuilt, at, &record)
             }
         }
     }
@@ -431,7 +478,7 @@ impl<'a> Rebuild<'a> {
     /// Drops messages that records named, that could not be read and that are still in their queues.
     fn drop_unread(&mut self) -> Result<(), String> {
         for rebuilt in self.queues.values_mut() {
-            let count = self.unread.drop_from(self.stored, &mut rebuilt.queue)?;
+            let count = self.unread.drop_from(self.stored, rebuilt)?;
             if count > 0 {
                 tracing::error!(queue = %rebuilt.queue.name(), count, "messages are damaged on disk and are dropped");
             }
@@ -441,27 +488,18 @@ impl<'a> Rebuild<'a> {
 
     /// Drops messages that lie in segments that are not there. Those whose time has not come, or that wait behind
     /// another, are dropped when they are read.
-    fn drop_lost_segments(&mut self) {
+    fn drop_lost_segments(&mut self) -> Result<(), String> {
         let present: BTreeSet<SegmentId> = self.log.segments().iter().map(|segment| segment.id).collect();
         for rebuilt in self.queues.values_mut() {
-            let queue = &mut rebuilt.queue;
-            queue.page_out(u64::MAX);
-            let mut segments: BTreeSet<SegmentId> = BTreeSet::new();
-            queue.bytes_by_segment(|segment, _| {
-                segments.insert(segment);
-            });
-            let mut lost = segments.difference(&present).peekable();
-            if lost.peek().is_none() {
-                continue;
-            }
-            let chunks = queue.loose_chunks(rebuilt.snapshot.chunks.keys().copied());
-            let chunks: Vec<ChunkId> = chunks.into_iter().collect();
-            for segment in lost {
-                let (dropped, later) = drop_lost_segment(queue, *segment, &chunks);
-                tracing::error!(queue = %queue.name(), %segment, dropped, later, "messages are lost with a segment of the log");
+            let segments: BTreeSet<SegmentId> =
+                rebuilt.placement.bytes_by_segment().map(|(segment, _)| segment).collect();
+            for segment in segments.difference(&present) {
+                let (dropped, later) = self.unread.drop_segment(self.stored, rebuilt, *segment)?;
+                tracing::error!(queue = %rebuilt.queue.name(), %segment, dropped, later, "messages are lost with a segment of the log");
                 rebuilt.dirty = true;
             }
         }
+        Ok(())
     }
 
     fn finish(mut self, unknown_damaged: u64) -> Restored {
@@ -479,11 +517,15 @@ impl<'a> Rebuild<'a> {
         self.topology.machine.apply(&plan);
         let cells = self.queues.into_values().map(|mut rebuilt| {
             rebuilt.queue.finish_recovery();
+            rebuilt.check_placement();
             let cell = QueueCell::new(rebuilt.queue);
             let mut state = cell.state.lock();
             state.snapshot = rebuilt.snapshot;
             state.dirty = rebuilt.dirty;
-            state.queue.bytes_by_segment(|segment, bytes| self.log.account(segment, bytes as i64));
+            state.placement = rebuilt.placement;
+            for (segment, bytes) in state.placement.bytes_by_segment() {
+                self.log.account(segment, bytes as i64);
+            }
             drop(state);
             cell
         });
@@ -494,6 +536,18 @@ impl<'a> Rebuild<'a> {
             time: self.time,
             damaged_messages,
             damaged_uncounted: false,
+        }
+    }
+}
+
+impl Rebuilt {
+    /// Every durable message lies somewhere, and what is alive is counted.
+    fn check_placement(&self) {
+        if cfg!(debug_assertions) {
+            let mut again = Placement::decode(&self.placement.encode()).expect("it reads back");
+            again.recount(&self.queue);
+            let counted = self.placement.messages_by_segment();
+            assert_eq!(again.messages_by_segment(), counted, "of {}", self.queue.name());
         }
     }
 }
@@ -509,30 +563,4 @@ fn gap_before(queue: &Queue, record: &Record) -> u64 {
         }
         Some(_) | None => 0,
     }
-}
-
-/// Drops what can be dropped of the messages in a segment that is not there; `chunks` are all that may have some. Says how
-/// many, and how many are left.
-fn drop_lost_segment(queue: &mut Queue, segment: SegmentId, chunks: &[ChunkId]) -> (u64, u64) {
-    let at = Position { segment, byte: 0 };
-    let before = queue.figures(Timestamp(0)).totals.damaged;
-    while let Some(page) = queue.page_in_segment(segment) {
-        let entries = page.offsets.iter().map(|offset| MessageEntry::lost(offset, page.lane, at)).collect();
-        if !queue.page_in(&page, entries, Timestamp(0)) {
-            break;
-        }
-        let picks = vec![Pick { lane: page.lane, offsets: page.offsets }];
-        if queue.apply(at, &Record::Drop { picks, why: Leave::Damaged, at: Timestamp(0) }).is_err() {
-            break;
-        }
-    }
-    let held: OffsetSet =
-        queue.loose_in_segment(segment, chunks).into_iter().map(|(offset, _, _)| offset).collect();
-    if let Err(NeedsPage(_)) =
-        queue.apply(at, &Record::Settle { offsets: held, why: Leave::Damaged, at: Timestamp(0) })
-    {
-        debug_assert!(false, "settling needs no page");
-    }
-    let dropped = queue.figures(Timestamp(0)).totals.damaged - before;
-    (dropped, queue.loose_in_segment(segment, chunks).len() as u64)
 }

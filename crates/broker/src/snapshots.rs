@@ -3,7 +3,7 @@
 //!
 //! A snapshot of a queue is its state at one position of the log, which is noted under the queue's lock: its records
 //! before that are in it, those behind are not. `nexo_core` keeps it so while the queue goes on: see there,
-//! `queue/snapshot.rs`. What has not changed but is there only once is written a second time: see `manifest.rs`.
+//! `queue/snapshot.rs`. Where its messages lie is written beside it, as of the same position. What has not changed but is there only once is written a second time: see `manifest.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use nexo_log::{Claim, EntryKind, EntryRef, Patience, SegmentUsage, Urgency};
 use nexo_types::{Position, QueueId, SegmentId};
 
 use crate::journal::ProposeError;
-use crate::manifest::{Chunk, Demand, Snapshot, SnapshotFrame};
+use crate::manifest::{Chunk, Demand, PlacementFrames, Snapshot, SnapshotFrame};
 use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
 
@@ -30,6 +30,7 @@ const SPARSE: u64 = 4;
 struct Begun {
     at: Position,
     head: Bytes,
+    placement: Vec<u8>,
     /// Nothing has changed since the last snapshot.
     same: bool,
     /// Chunks that have not, and are written again.
@@ -69,7 +70,11 @@ impl Shared {
                 }
                 state.dirty = false;
                 let head = state.queue.begin_snapshot(state.snapshot.chunks.keys().copied(), &again);
-                Begun { at: self.log.next_position(), head, same, again: again.into_iter().collect() }
+                // Where there is no message there is nothing to say.
+                let placement =
+                    if state.placement.is_empty() { Vec::new() } else { state.placement.encode() };
+                let again = again.into_iter().collect();
+                Begun { at: self.log.next_position(), head, placement, same, again }
             };
             let mut taken = Vec::new();
             let outcome = self.write_begun(cell, &begun, demand, &mut taken);
@@ -107,11 +112,14 @@ impl Shared {
             }
         }
         let head = self.write_parts(cell.id, &begun.head)?;
+        let frames = self.write_parts(cell.id, &begun.placement)?;
         let mut state = cell.state.lock();
         let snapshot = &mut state.snapshot;
         snapshot.at = begun.at;
         snapshot.head_copy = if begun.same { snapshot.kept_head(demand) } else { Vec::new() };
         snapshot.head = head;
+        let copy = if begun.same { snapshot.kept_placement(demand) } else { Vec::new() };
+        snapshot.placement = (!frames.is_empty()).then(|| Box::new(PlacementFrames { frames, copy }));
         for (id, frame) in written {
             let before = snapshot.chunks.remove(&id).filter(|_| begun.again.contains(&id));
             if let Some(frame) = frame {

@@ -15,8 +15,8 @@ use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp};
 
 use crate::error::QueueError;
+use crate::fetch::{Fetched, Retry};
 use crate::journal::{Encoded, ProposeError};
-use crate::paging::Fetched;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::{Redrive, Settle};
 use crate::shared::Shared;
@@ -203,10 +203,8 @@ impl Shared {
     /// not give back now are taken out of `dying`.
     fn fetch_dying(&self, cell: &QueueCell, dying: &mut Vec<(Offset, Dying)>) -> Fetched {
         let cold = dying.iter().filter(|(_, dying)| dying.payload.is_none());
-        let cold = cold.map(|(offset, dying)| (*offset, dying.at));
-        let (now, later): (Vec<_>, Vec<_>) = cold.partition(|(_, at)| self.unreadable.is_time(*at));
-        let mut read = self.fetch(cell, now);
-        read.unreadable.extend(later.into_iter().map(|(offset, _)| offset));
+        let cold = cold.map(|(offset, dying)| (dying.priority, *offset)).collect();
+        let mut read = self.fetch(cell, cold, Retry::WhenDue);
         let unreadable: BTreeSet<Offset> = read.unreadable.iter().copied().collect();
         dying.retain(|(offset, _)| !unreadable.contains(offset));
         read.found.extend(dying.iter().filter_map(|(offset, dying)| Some((*offset, dying.payload.clone()?))));
@@ -301,7 +299,8 @@ impl Shared {
             return Ok(None);
         }
         let cold = taken.iter().filter(|one| one.payload.is_none());
-        let mut payloads = self.fetch(cell, cold.map(|one| (one.offset, one.at)).collect()).found;
+        let mut payloads =
+            self.fetch(cell, cold.map(|one| (one.priority, one.offset)).collect(), Retry::AtOnce).found;
         payloads.extend(taken.iter().filter_map(|one| Some((one.offset, one.payload.clone()?))));
         let mut by_target: BTreeMap<QueueName, Vec<(&Handed, StoredMessage)>> = BTreeMap::new();
         for one in &taken {
@@ -388,10 +387,10 @@ impl Shared {
         cell: &Arc<QueueCell>,
         page: &nexo_core::queue::PageRequest,
     ) -> Result<(), QueueError> {
-        let entries = self
-            .read_page(cell.id, page)
+        let (page, entries) = self
+            .read_page(cell, page.clone())
             .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
-        self.with(cell, |state, _| self.take_page(state, page, entries))
+        self.with(cell, |state, _| self.take_page(state, page.segment, &page.request, entries))
     }
 
     fn redrive_to(
@@ -407,7 +406,7 @@ impl Shared {
             });
         }
         self.with_both(cell, &target, |from, to, now| {
-            let held = |one: &Handed| from.queue.position_of(one.offset).is_some();
+            let held = |one: &Handed| from.queue.is_held(one.offset);
             let moving = messages.iter().filter(|(one, _)| held(one)).map(|(one, message)| Moving {
                 message: message.clone().into_moved(None),
                 leave: Record::Settle { offsets: OffsetSet::one(one.offset), why: Leave::Moved, at: now },

@@ -14,10 +14,15 @@ use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{MessageEntry, NeedsPage, PageRequest, Queue};
 use nexo_core::record::{Leave, Pick, Record};
 use nexo_log::ReadError;
-use nexo_types::{Offset, Position, Priority, QueueId, Timestamp};
+use nexo_types::{Offset, Position, Priority, QueueId, SegmentId, Timestamp};
 
 use crate::paging;
+use crate::placement::PlacedPage;
+use crate::recovery::Rebuilt;
 use crate::stored::Stored;
+
+/// Offsets of a segment that is lost whose messages are dropped at a time.
+const LOST_PART_OFFSETS: u64 = 4096;
 
 /// Those of all queues, while the log is replayed.
 #[derive(Debug, Default)]
@@ -44,24 +49,31 @@ impl Unread {
     pub(crate) fn apply(
         &mut self,
         log: Stored<'_>,
-        queue: &mut Queue,
+        rebuilt: &mut Rebuilt,
         at: Position,
         record: &Record,
     ) -> Result<(), String> {
+        let Rebuilt { queue, placement, .. } = rebuilt;
         let id = queue.id();
-        while let Err(NeedsPage(page)) = queue.apply(at, record) {
+        let removed = loop {
+            let page = match queue.apply(record) {
+                Ok(applied) => break applied.removed.is_some(),
+                Err(NeedsPage(page)) => placement.place(page),
+            };
             let mut entries = paging::read_page(log, id, &page).map_err(|error| error.to_string())?;
             self.read_copies(log, id, &page, &mut entries).map_err(|error| error.to_string())?;
             let lost = entries.iter().filter(|entry| entry.payload.is_none()).map(|entry| entry.offset);
             let mut lost = lost.peekable();
             if lost.peek().is_some() {
-                let ranges = self.offsets.entry((id, page.lane)).or_default();
+                let ranges = self.offsets.entry((id, page.request.lane)).or_default();
                 lost.for_each(|offset| ranges.insert(offset));
             }
-            if !queue.page_in(&page, entries, Timestamp(0)) {
-                return Err(format!("messages {:?} are not where they should be", page.offsets.first()));
+            if !queue.page_in(&page.request, entries, Timestamp(0)) {
+                let first = page.request.offsets.first();
+                return Err(format!("messages {first:?} are not where they should be"));
             }
-        }
+        };
+        placement.follow(queue, at, removed, |_, _| ());
         self.forget(queue, record);
         Ok(())
     }
@@ -89,8 +101,7 @@ impl Unread {
             Record::Purge { .. } => {
                 // What is leased stays.
                 for (_, ranges) in self.offsets.range_mut(of_queue.clone()) {
-                    let left: Vec<Offset> =
-                        ranges.iter().filter(|offset| queue.position_of(*offset).is_some()).collect();
+                    let left: Vec<Offset> = ranges.iter().filter(|offset| queue.is_held(*offset)).collect();
                     *ranges = Ranges::default();
                     left.into_iter().for_each(|offset| ranges.insert(offset));
                 }
@@ -117,15 +128,56 @@ impl Unread {
     ///
     /// # Errors
     /// As [`Self::apply`].
-    pub(crate) fn drop_from(&mut self, log: Stored<'_>, queue: &mut Queue) -> Result<u64, String> {
-        let id = queue.id();
+    pub(crate) fn drop_from(&mut self, log: Stored<'_>, rebuilt: &mut Rebuilt) -> Result<u64, String> {
+        let id = rebuilt.queue.id();
         let lanes = self.offsets.range((id, Priority(0))..=(id, Priority(u8::MAX)));
         let picks: Vec<Pick> =
             lanes.map(|((_, lane), ranges)| Pick { lane: *lane, offsets: ranges.iter().collect() }).collect();
-        let before = queue.figures(Timestamp(0)).totals.damaged;
+        let before = damaged(&rebuilt.queue);
         let drop = Record::Drop { picks, why: Leave::Damaged, at: Timestamp(0) };
-        self.apply(log, queue, Position::default(), &drop)?;
-        Ok(queue.figures(Timestamp(0)).totals.damaged - before)
+        self.apply(log, rebuilt, Position::default(), &drop)?;
+        Ok(damaged(&rebuilt.queue) - before)
+    }
+
+    /// Drops what can be dropped of the messages in a segment that is not there. Says how many, and how many are left.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub(crate) fn drop_segment(
+        &mut self,
+        log: Stored<'_>,
+        rebuilt: &mut Rebuilt,
+        segment: SegmentId,
+    ) -> Result<(u64, u64), String> {
+        let before = damaged(&rebuilt.queue);
+        let mut later = 0;
+        let mut from = Offset(0);
+        while let Some(part) = rebuilt.placement.next_part(segment, from, LOST_PART_OFFSETS) {
+            let (start, end) = (Offset(part.start), Offset(part.end));
+            from = end;
+            let Rebuilt { queue, placement, .. } = &*rebuilt;
+            let here = |offset: &Offset| placement.segment_of(*offset) == segment;
+            let mut lanes: BTreeMap<Priority, Vec<Offset>> = BTreeMap::new();
+            for (lane, offset) in queue.in_lanes(start, end).into_iter().filter(|(_, offset)| here(offset)) {
+                lanes.entry(lane).or_default().push(offset);
+            }
+            let loose = queue.loose_in(start, end).into_iter().map(|(_, offset)| offset).filter(here);
+            let (held, waiting): (Vec<Offset>, Vec<Offset>) =
+                loose.partition(|offset| queue.is_held(*offset));
+            later += waiting.len() as u64;
+            let (why, at) = (Leave::Damaged, Timestamp(0));
+            let of_lane = |(lane, offsets): (Priority, Vec<Offset>)| Pick {
+                lane,
+                offsets: offsets.into_iter().collect(),
+            };
+            let picks = lanes.into_iter().map(of_lane).collect();
+            self.apply(log, rebuilt, Position::default(), &Record::Drop { picks, why, at })?;
+            let offsets = held.into_iter().collect();
+            self.apply(log, rebuilt, Position::default(), &Record::Settle { offsets, why, at })?;
+            // What is before the lost ones was read.
+            rebuilt.queue.page_out(u64::MAX);
+        }
+        Ok((damaged(&rebuilt.queue) - before, later))
     }
 
     /// Replaces entries without bytes by copies that lie further on in the log. All of a page lay in one segment, so
@@ -134,7 +186,7 @@ impl Unread {
         &self,
         log: Stored<'_>,
         id: QueueId,
-        page: &PageRequest,
+        page: &PlacedPage,
         entries: &mut [MessageEntry],
     ) -> Result<(), ReadError> {
         if entries.iter().all(|entry| entry.payload.is_some()) {
@@ -147,8 +199,9 @@ impl Unread {
             let missing = entries.iter().filter(|entry| entry.payload.is_none());
             let mut offsets: OffsetSet = missing.map(|entry| entry.offset).collect();
             while !offsets.is_empty() {
-                let request = PageRequest { segment, lane: page.lane, offsets };
-                let copies = paging::read_page(log, id, &request)?;
+                let request = PageRequest { lane: page.request.lane, offsets };
+                let placed = PlacedPage { segment, request };
+                let copies = paging::read_page(log, id, &placed)?;
                 // The first of them, as many as fit; those that are not there among them.
                 let Some(looked_at) = copies.last().map(|copy| copy.offset) else { break };
                 for copy in copies.into_iter().filter(|copy| copy.payload.is_some()) {
@@ -156,11 +209,15 @@ impl Unread {
                         entries[at] = copy;
                     }
                 }
-                offsets = request.offsets.iter().filter(|offset| *offset > looked_at).collect();
+                offsets = placed.request.offsets.iter().filter(|offset| *offset > looked_at).collect();
             }
         }
         Ok(())
     }
+}
+
+fn damaged(queue: &Queue) -> u64 {
+    queue.figures(Timestamp(0)).totals.damaged
 }
 
 impl Ranges {

@@ -27,7 +27,11 @@ impl OffsetSet {
         self.push_range(offset.0, 1);
     }
 
-    fn push_range(&mut self, first: u64, len: u64) {
+    /// Adds `len` offsets from `first` on, all above those that are in the set.
+    ///
+    /// # Panics
+    /// In debug builds, if they are not above the others.
+    pub fn push_range(&mut self, first: u64, len: u64) {
         self.count += len;
         if let Some((start, held)) = self.ranges.last_mut() {
             debug_assert!(first >= *start + *held, "offsets must be added in ascending order");
@@ -71,6 +75,12 @@ impl OffsetSet {
             let (first, len) = self.ranges[after - 1];
             offset.0 < first + len
         }
+    }
+
+    /// First offset and length of every range, ascending. They do not touch.
+    #[must_use]
+    pub fn ranges(&self) -> &[(u64, u64)] {
+        &self.ranges
     }
 
     /// Every offset, ascending.
@@ -171,6 +181,30 @@ impl PackedOffsets {
         self.ranges().next().map(|(first, _)| Offset(first))
     }
 
+    pub(crate) fn last(&self) -> Option<Offset> {
+        // Only what was taken off the front can be all that is left.
+        let (first, len) = self.back.or_else(|| self.ranges().last())?;
+        Some(Offset(first + len - 1))
+    }
+
+    /// Those of a set that are here too, which must be above all that are in `found`.
+    pub(crate) fn intersection(&self, other: &OffsetSet, found: &mut OffsetSet) {
+        let mut others = other.ranges.iter().copied().peekable();
+        for (first, len) in self.ranges() {
+            let end = first + len;
+            while let Some((start, held)) = others.peek().copied().filter(|(start, _)| *start < end) {
+                let (from, to) = (first.max(start), end.min(start + held));
+                if from < to {
+                    found.push_range(from, to - from);
+                }
+                if start + held > end {
+                    break;
+                }
+                others.next();
+            }
+        }
+    }
+
     /// Takes up to `max` offsets off the front.
     pub(crate) fn take_front(&mut self, max: u64) -> OffsetSet {
         let mut taken = OffsetSet::default();
@@ -212,25 +246,6 @@ impl PackedOffsets {
                 move || if rest.is_empty() { None } else { Some(unpack(&mut rest, &mut end)) },
             );
         self.front.into_iter().chain(packed).chain(self.back)
-    }
-
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u64(self.ranges().count() as u64);
-        let mut end = 0;
-        for (first, len) in self.ranges() {
-            out.u64(first - end);
-            out.u64(len);
-            end = first + len;
-        }
-    }
-
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        let set = OffsetSet::decode(input)?;
-        let mut packed = Self::default();
-        for (first, len) in set.ranges {
-            packed.push_range(first, len);
-        }
-        Ok(packed)
     }
 }
 
@@ -275,11 +290,13 @@ mod tests {
                 prop_assert_eq!(taken.iter().collect::<Vec<_>>(), expected);
                 prop_assert_eq!(packed.len(), model.len() as u64);
                 prop_assert_eq!(packed.first(), model.front().copied());
-                let mut out = Writer::default();
-                packed.encode(&mut out);
-                let bytes = out.into_bytes();
-                let read = PackedOffsets::decode(&mut Reader::new(&bytes)).unwrap();
-                prop_assert_eq!(read.ranges().collect::<Vec<_>>(), OffsetSet::from_iter(model.iter().copied()).ranges);
+                prop_assert_eq!(packed.last(), model.back().copied());
+                let every_third: OffsetSet = (0..next + 3).step_by(3).map(Offset).collect();
+                let mut found = OffsetSet::default();
+                packed.intersection(&every_third, &mut found);
+                let expected: Vec<Offset> = model.iter().copied().filter(|one| one.0 % 3 == 0).collect();
+                prop_assert_eq!(found.iter().collect::<Vec<_>>(), expected);
+                prop_assert_eq!(packed.ranges().collect::<Vec<_>>(), OffsetSet::from_iter(model.iter().copied()).ranges);
             }
         }
     }

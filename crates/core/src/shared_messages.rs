@@ -1,9 +1,9 @@
 //! Messages that go to several queues: stored once, in memory and in the log.
 //!
 //! The log frame of such a push holds the messages in an entry of their own, which belongs to no queue, and a batch for each
-//! queue that names this entry. Segments count the stored bytes for each queue that keeps them, which is too much in
-//! sum. That is on purpose: a segment is copied forward only when little in it is alive, and where a message is copied it
-//! is copied for each queue. So what is shared is never multiplied by much.
+//! queue that names this entry. Each queue that keeps them counts their stored bytes, which is too much in sum. That is on
+//! purpose: where a message is copied forward it is copied for each queue, and that is done only where little is alive. So
+//! what is shared is never multiplied by much.
 //!
 //! In memory all queues keep slices of the same bytes. They are counted here, once, until the last of them is gone.
 

@@ -60,7 +60,7 @@ impl LogInner {
         match self.search_footer(&segment, &seal, lane, first, last, max) {
             Err(ReadError::Damaged { at, fact }) => {
                 self.note_damaged_footer(at, fact);
-                rebuild_index(&segment, seal.frames_end)?;
+                self.rebuild_index(&segment, seal.frames_end)?;
                 Ok(segment.with_index(|index| match index {
                     Index::Memory(index) | Index::Rebuilt(index) => index.find(lane, first, last, max),
                     Index::Sealed(_) => Vec::new(),
@@ -68,6 +68,18 @@ impl LogInner {
             }
             other => other,
         }
+    }
+
+    /// Makes an index from the frames. Those that are damaged are in none, so nobody would come upon them: that is noted here.
+    fn rebuild_index(&self, segment: &Segment, frames_end: u32) -> Result<(), ReadError> {
+        let bytes = read_whole(segment)?;
+        let bytes = &bytes[..bytes.len().min(frames_end as usize)];
+        let scan = scan::scan(bytes, segment.header.salt, frames_end);
+        for broken in &scan.damage {
+            self.note_damage(segment, broken.at, broken.fact)?;
+        }
+        segment.with_index(|index| *index = Index::Rebuilt(Box::new(scan.index)));
+        Ok(())
     }
 
     fn search_footer(
@@ -250,14 +262,6 @@ impl Window {
         let len = crate::frame::check(rest, segment.header.salt, byte).ok()?.len;
         Some(read::decode(segment, byte, &self.bytes.slice(skip..skip + len)))
     }
-}
-
-fn rebuild_index(segment: &Segment, frames_end: u32) -> Result<(), ReadError> {
-    let bytes = read_whole(segment)?;
-    let bytes = &bytes[..bytes.len().min(frames_end as usize)];
-    let scan = scan::scan(bytes, segment.header.salt, frames_end);
-    segment.with_index(|index| *index = Index::Rebuilt(Box::new(scan.index)));
-    Ok(())
 }
 
 fn read_whole(segment: &Segment) -> Result<Vec<u8>, ReadError> {

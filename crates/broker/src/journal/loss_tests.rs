@@ -96,7 +96,7 @@ fn replay(frames: &[Frame]) -> BTreeMap<QueueId, Queue> {
                 }
                 Record::Delete => assert!(queues.remove(&id).is_some()),
                 record => {
-                    queues.get_mut(&id).unwrap().apply(frame.at, &record).unwrap();
+                    queues.get_mut(&id).unwrap().apply(&record).unwrap();
                 }
             }
         }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use nexo_core::message::StoredMessage;
 use nexo_core::queue::Handed;
 use nexo_log::Urgency;
-use nexo_types::Position;
 
 use super::{Proposed, Written};
 use crate::commit::Confirm;
@@ -59,9 +58,10 @@ impl Shared {
         if state.queue.config().single_active_consumer || messages.iter().any(is_in_order) {
             return cell.created.and(state.last_change);
         }
-        match messages.iter().map(|message| message.at).max() {
-            Some(at) if at > Position::default() => cell.created.and(self.journal.frame_at(at)),
-            Some(_) | None => cell.created,
+        let pushes = messages.iter().filter_map(|message| state.placement.frame_of_push(message.offset));
+        match pushes.max() {
+            Some(at) => cell.created.and(self.journal.frame_at(at)),
+            None => cell.created,
         }
     }
 }

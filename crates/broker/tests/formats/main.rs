@@ -88,6 +88,12 @@ async fn format_4_opens_with_everything_in_it() {
     opens_with_everything_in_it("format-4").await;
 }
 
+/// The same story; where messages lie is beside the snapshots and not in them.
+#[tokio::test(flavor = "multi_thread")]
+async fn format_5_opens_with_everything_in_it() {
+    opens_with_everything_in_it("format-5").await;
+}
+
 async fn opens_with_everything_in_it(format: &str) {
     let dir = tempfile::tempdir().unwrap();
     let receipts = unpack(&fixture(format), dir.path());

@@ -1,10 +1,11 @@
 //! What must hold for every machine, whatever it is: a decision changes nothing; a replay of all records, and a snapshot
-//! with the records after it, give the state that the machine has itself.
+//! with the records after it, give the state that the machine has itself; and on every node the same records give the same
+//! snapshot, to the byte.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use nexo_types::{Millis, Position, SegmentId, Timestamp};
+use nexo_types::{Millis, Timestamp};
 
 use super::{Machine, Step};
 use crate::message::Durability;
@@ -16,7 +17,10 @@ pub(crate) trait Checked: Machine {
     fn read_back(record: &Self::Record, bytes: Bytes) -> Self::Record;
 
     /// Brings into memory what applying a record lacks, as recovery does.
-    fn supply(&mut self, missing: Self::Missing, log: &[(Position, Self::Record)]);
+    fn supply(&mut self, missing: Self::Missing, log: &[Self::Record]);
+
+    /// Something happens that is not the same on every node and no part of its state: memory is short.
+    fn disturb(&mut self) {}
 
     /// What comes from outside, and is not in the log, when the machine is made or restored.
     fn prepare(&mut self);
@@ -31,21 +35,28 @@ pub(crate) trait Checked: Machine {
 struct Bench<M: Checked, F: Fn() -> M> {
     fresh: F,
     machine: M,
+    /// Another node, which applies the same records.
+    follower: M,
     now: Timestamp,
-    log: Vec<(Position, M::Record)>,
+    log: Vec<M::Record>,
     chunks: BTreeMap<ChunkId, Bytes>,
     saved: Option<(Bytes, BTreeMap<ChunkId, Bytes>, usize)>,
 }
 
 /// Gives a machine these commands, each after a time.
 pub(crate) fn check<M: Checked>(fresh: impl Fn() -> M, commands: Vec<(Millis, M::Command)>) {
-    let mut machine = fresh();
+    let (mut machine, mut follower) = (fresh(), fresh());
     machine.prepare();
-    let mut bench =
-        Bench { fresh, machine, now: START, log: Vec::new(), chunks: BTreeMap::new(), saved: None };
+    follower.prepare();
+    let (log, chunks) = (Vec::new(), BTreeMap::new());
+    let mut bench = Bench { fresh, machine, follower, now: START, log, chunks, saved: None };
     for (number, (wait, command)) in commands.into_iter().enumerate() {
         bench.now = bench.now.plus(wait);
         while bench.machine.advance_time(bench.now, 3) {}
+        while bench.follower.advance_time(bench.now, 2) {}
+        if number % 3 == 1 {
+            bench.follower.disturb();
+        }
         bench.obey(&command);
         if number % 5 == 3 {
             bench.save();
@@ -65,18 +76,16 @@ impl<M: Checked, F: Fn() -> M> Bench<M, F> {
         let decision = self.machine.decide(self.now, command);
         assert_eq!(self.machine.outline(self.now), before, "a decision changes nothing");
         for Step { record, durability } in decision.steps {
-            let count = self.log.len() as u32;
-            let at = Position { segment: SegmentId(count / 7), byte: count };
-            let applied = match durability {
-                Durability::Durable => {
-                    // What is replayed has been through bytes.
-                    let read = M::read_back(&record, M::encode(&record));
-                    assert_eq!(read, record, "a record reads back as it was written");
-                    self.log.push((at, read));
-                    self.machine.apply(at, &record, durability)
-                }
-                Durability::Transient => self.machine.apply(Position::default(), &record, durability),
-            };
+            if durability == Durability::Durable {
+                // What is replayed has been through bytes.
+                let read = M::read_back(&record, M::encode(&record));
+                assert_eq!(read, record, "a record reads back as it was written");
+                self.log.push(read);
+            }
+            let applied = self.machine.apply(&record, durability);
+            while let Err(missing) = self.follower.apply(&record, durability) {
+                self.follower.supply(missing, &self.log);
+            }
             assert!(applied.is_ok(), "a decision names only what is in memory");
         }
     }
@@ -85,9 +94,12 @@ impl<M: Checked, F: Fn() -> M> Bench<M, F> {
     fn save(&mut self) {
         let known: Vec<ChunkId> = self.chunks.keys().copied().collect();
         let stale: Vec<ChunkId> = known.iter().copied().step_by(3).collect();
-        let head = self.machine.begin_snapshot(known.into_iter(), &stale);
+        let head = self.machine.begin_snapshot(known.iter().copied(), &stale);
+        assert_eq!(self.follower.begin_snapshot(known.into_iter(), &stale), head, "every node has the same");
         loop {
             let slice = self.machine.next_chunks(1, usize::MAX).expect("nothing cancels it");
+            let followers = self.follower.next_chunks(1, usize::MAX).expect("nothing cancels it");
+            assert_eq!(followers.chunks, slice.chunks, "every node has the same");
             for (chunk, bytes) in slice.chunks {
                 if bytes.is_empty() {
                     self.chunks.remove(&chunk);
@@ -116,8 +128,8 @@ impl<M: Checked, F: Fn() -> M> Bench<M, F> {
     }
 
     fn apply_from(&self, machine: &mut M, from: usize) {
-        for (index, (at, record)) in self.log.iter().enumerate().skip(from) {
-            while let Err(missing) = machine.apply(*at, record, Durability::Durable) {
+        for (index, record) in self.log.iter().enumerate().skip(from) {
+            while let Err(missing) = machine.apply(record, Durability::Durable) {
                 machine.supply(missing, &self.log[..=index]);
             }
         }

@@ -14,7 +14,7 @@ pub(crate) mod check;
 use std::fmt;
 
 use bytes::Bytes;
-use nexo_types::{Position, Timestamp};
+use nexo_types::Timestamp;
 
 use crate::message::Durability;
 use crate::queue::{ChunkId, ChunkSlice};
@@ -39,13 +39,12 @@ pub trait Machine: Sized {
     /// Decides what a command comes to at `now`. Nothing changes.
     fn decide(&self, now: Timestamp, command: &Self::Command) -> Decision<Self::Record, Self::Answer>;
 
-    /// Applies a record that lies at `at` in this node's log. One that is replayed is durable.
+    /// Applies a record. One that is replayed is durable.
     ///
     /// # Errors
     /// If something must come into memory first. What was done before that is not done twice.
     fn apply(
         &mut self,
-        at: Position,
         record: &Self::Record,
         durability: Durability,
     ) -> Result<Self::Applied, Self::Missing>;

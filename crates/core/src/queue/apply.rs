@@ -11,21 +11,21 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use nexo_types::{GroupId, Offset, Position, Priority, SegmentId, Timestamp};
+use nexo_types::{GroupId, Offset, Priority, Timestamp};
 use thiserror::Error;
 
-use super::compact::{CompactEntry, Delayed};
+use super::compact::Delayed;
 use super::deadline_map::DeadlineMap;
-use super::entry::{MESSAGE_OVERHEAD_BYTES, MessageEntry, handed_bytes};
+use super::entry::{MessageEntry, handed_bytes};
 use super::fair::Tenants;
 use super::lane::PageRequest;
 use super::lanes::Lanes;
 use super::lease::Lease;
 use super::returned::Returned;
+use super::usage::Way;
 use super::{Queue, Refused};
 use crate::batch::{BatchKind, MessageBatch};
-use crate::message::{DeathReason, Durability, Head};
-use crate::offsets::OffsetSet;
+use crate::message::{DeathReason, Durability};
 use crate::record::{AttemptCount, Grant, LeasePhase, Leave, Pick, Record};
 
 /// Deduplication ids that a message with one lets go of: more than it brings, so that there are never many too many.
@@ -33,7 +33,7 @@ const DEDUP_FORGET_MAX: usize = 16;
 
 /// Part of the queue must come into memory before a record can be applied.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("messages of segment {} must be read first", .0.segment)]
+#[error("messages of lane {} must be read first", .0.lane.0)]
 pub struct NeedsPage(pub PageRequest);
 
 /// What applying a record gives back.
@@ -58,8 +58,8 @@ pub struct Handed {
     pub until: Option<Timestamp>,
     /// When it was handed out.
     pub granted_at: Timestamp,
-    /// The log frame that holds it.
-    pub at: Position,
+    /// How urgent it is.
+    pub priority: Priority,
     /// What it counts for among the bytes that its consumer may hold.
     pub charged: u32,
     /// Its stored form, if it was in memory.
@@ -79,40 +79,24 @@ impl Handed {
 pub struct Removed {
     /// How many.
     pub count: u64,
+    // Only to be let go of without the lock.
     lanes: Lanes,
     returned: Returned,
     delayed: DeadlineMap<Delayed>,
-    groups: BTreeMap<GroupId, VecDeque<MessageEntry>>,
     leased: DeadlineMap<Lease>,
     dying: HashMap<Offset, (MessageEntry, DeathReason), FixedState>,
-    // Only to be let go of without the lock as well.
+    _groups: BTreeMap<GroupId, VecDeque<MessageEntry>>,
     _behind: HashMap<Offset, GroupId, FixedState>,
     _expiries: BinaryHeap<Reverse<(Timestamp, Priority, Offset)>>,
 }
 
-impl Removed {
-    /// Says how many bytes these messages kept alive in each segment.
-    pub fn usage(&self, mut note: impl FnMut(SegmentId, u64)) {
-        self.lanes.bytes_by_segment(&mut note);
-        let waiting = self.returned.iter().chain(self.delayed.iter().map(|delayed| &delayed.0));
-        for (segment, bytes) in waiting.filter_map(CompactEntry::usage) {
-            note(segment, bytes);
-        }
-        let held = self.leased.iter().map(|lease| &lease.entry);
-        let held = held.chain(self.dying.values().map(|(entry, _)| entry));
-        for (segment, bytes) in held.chain(self.groups.values().flatten()).filter_map(MessageEntry::usage) {
-            note(segment, bytes);
-        }
-    }
-}
-
 impl Queue {
-    /// Applies one record that lies at `at` in the log. [`Record::Create`] and [`Record::Delete`] are the
+    /// Applies one record. [`Record::Create`] and [`Record::Delete`] are the
     /// catalog's to apply; here they change nothing but the settings.
     ///
     /// # Errors
     /// If messages must come into memory first.
-    pub fn apply(&mut self, at: Position, record: &Record) -> Result<Applied, NeedsPage> {
+    pub fn apply(&mut self, record: &Record) -> Result<Applied, NeedsPage> {
         let mut applied = Applied::default();
         match record {
             Record::Create { config, .. } | Record::Configure { config, .. } => {
@@ -123,8 +107,9 @@ impl Queue {
             }
             Record::Delete => applied.removed = Some(self.remove_all()),
             Record::Messages(batch) => match batch.kind() {
-                BatchKind::Pushed => self.apply_push(at, batch),
-                BatchKind::Relocated => self.apply_relocation(at, batch)?,
+                BatchKind::Pushed => self.apply_push(batch),
+                // A copy of messages says where they are stored, which is not the queue's to know.
+                BatchKind::Relocated => {}
             },
             Record::Lease { grants, at } => {
                 applied.handed.reserve(grants.iter().map(|grant| grant.pick.offsets.len() as usize).sum());
@@ -161,13 +146,13 @@ impl Queue {
         Ok(applied)
     }
 
-    fn apply_push(&mut self, at: Position, batch: &MessageBatch) {
+    fn apply_push(&mut self, batch: &MessageBatch) {
         let Refused(mut refused) = self.refused.take();
         refused.sort_unstable_by_key(|(offset, _)| *offset);
         for item in batch.items() {
             // The batch was made by us or has passed a checksum; what cannot be read was not made by this
             // version, and the format version has been checked.
-            let Ok((mut entry, dedup)) = MessageEntry::with_dedup(batch, item, at) else {
+            let Ok((mut entry, dedup)) = MessageEntry::with_dedup(batch, item) else {
                 debug_assert!(false, "a batch holds readable messages");
                 continue;
             };
@@ -183,7 +168,7 @@ impl Queue {
             self.next_offset = self.next_offset.max(item.offset.next());
             self.totals.pushed += 1;
             if entry.is_durable() {
-                self.note_usage(at.segment, entry.stored_bytes.into());
+                self.note_usage(entry.offset, entry.stored_bytes, Way::In);
             }
             match refused.binary_search_by_key(&item.offset, |(offset, _)| *offset) {
                 Err(_) => self.take_in(entry),
@@ -284,7 +269,7 @@ impl Queue {
                 enqueued_at: entry.enqueued_at,
                 until: grant.until,
                 granted_at: at,
-                at: entry.at,
+                priority: entry.priority,
                 charged: entry.handed_bytes(),
                 payload: entry.hand_out_payload(),
             });
@@ -384,18 +369,18 @@ impl Queue {
             lanes: std::mem::take(&mut self.lanes),
             returned: std::mem::take(&mut self.returned),
             delayed: self.delayed.take(),
-            groups: std::mem::take(&mut self.groups),
+            _groups: std::mem::take(&mut self.groups),
             _behind: self.behind.take(),
             _expiries: std::mem::take(&mut self.expiries),
             ..Removed::default()
         };
         removed.count =
             removed.lanes.len() + removed.returned.len() as u64 + removed.delayed.len() as u64 + self.grouped;
-        self.loose_bytes = self.held().map(|entry| u64::from(entry.stored_bytes)).sum();
-        self.loose_cached_bytes = self.held().map(|entry| entry.cached_bytes()).sum();
-        self.loose_warm = self.held().filter(|entry| entry.is_warm()).count() as u64;
-        let out: Vec<GroupId> = self.held().filter_map(|entry| entry.group.clone()).collect();
-        self.tenants = Tenants::of(self.held().filter_map(|entry| entry.tenant.as_ref()));
+        self.loose_bytes = self.held_entries().map(|entry| u64::from(entry.stored_bytes)).sum();
+        self.loose_cached_bytes = self.held_entries().map(|entry| entry.cached_bytes()).sum();
+        self.loose_warm = self.held_entries().filter(|entry| entry.is_warm()).count() as u64;
+        let out: Vec<GroupId> = self.held_entries().filter_map(|entry| entry.group.clone()).collect();
+        self.tenants = Tenants::of(self.held_entries().filter_map(|entry| entry.tenant.as_ref()));
         self.reset_groups(&out);
         self.totals.purged += removed.count;
         removed
@@ -418,43 +403,6 @@ impl Queue {
         self.loose_cached_bytes = 0;
         self.loose_warm = 0;
         removed
-    }
-
-    /// Messages were copied to another segment.
-    fn apply_relocation(&mut self, at: Position, batch: &MessageBatch) -> Result<(), NeedsPage> {
-        // Messages of one lane that are not in memory, in a row: moved together.
-        let mut row: Option<(Priority, OffsetSet, u64)> = None;
-        for item in batch.items() {
-            let payload = batch.payload(item);
-            let Ok(head) = Head::parse(&payload) else { continue };
-            let size = u64::from(head.body_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES));
-            self.touch(item.offset);
-            if let Some(from) = self.move_entry(head.priority, head.group, item.offset, at) {
-                self.note_usage(from.segment, -(size as i64));
-                self.note_usage(at.segment, size as i64);
-                continue;
-            }
-            match &mut row {
-                Some((lane, offsets, bytes)) if *lane == head.priority => {
-                    offsets.push(item.offset);
-                    *bytes += size;
-                }
-                _ => {
-                    self.move_row(row.take(), at.segment)?;
-                    row = Some((head.priority, OffsetSet::one(item.offset), size));
-                }
-            }
-        }
-        self.move_row(row, at.segment)
-    }
-
-    fn move_row(&mut self, row: Option<(Priority, OffsetSet, u64)>, to: SegmentId) -> Result<(), NeedsPage> {
-        let Some((lane, offsets, bytes)) = row else { return Ok(()) };
-        if let Some((from, freed)) = self.lanes.relocate_run(lane, &offsets, bytes, to).map_err(NeedsPage)? {
-            self.note_usage(from, -(freed as i64));
-            self.note_usage(to, bytes as i64);
-        }
-        Ok(())
     }
 
     /// Takes a ready message out of its place; it is loose from then on.

@@ -113,11 +113,6 @@ impl Changes {
         self.abandon(&[]);
         self.all = true;
     }
-
-    /// Chunks that have changed, those of a snapshot that is being taken included.
-    pub(super) fn changed(&self) -> impl Iterator<Item = ChunkId> + '_ {
-        self.changed.iter().chain(self.snapshot.iter().flat_map(|snapshot| snapshot.pending.iter()))
-    }
 }
 
 impl Queue {

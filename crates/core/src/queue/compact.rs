@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
+use nexo_types::{Offset, Priority, Timestamp};
 
 use super::deadline_map::Scheduled;
 use super::entry::{MessageEntry, PayloadMemory};
@@ -31,7 +31,6 @@ pub(super) struct Packed {
     delay_ms: u32,
     /// From when it was pushed until it expires, in milliseconds, or [`NEVER`].
     lifetime_ms: u32,
-    at: Position,
     stored_bytes: u32,
     attempts: u16,
     priority: Priority,
@@ -99,25 +98,10 @@ impl CompactEntry {
         }
     }
 
-    /// What it keeps alive in the log: bytes of a segment.
-    pub(super) fn usage(&self) -> Option<(SegmentId, u64)> {
-        match self {
-            Self::Packed(packed) => Some((packed.at.segment, packed.stored_bytes.into())),
-            Self::Whole(entry) => entry.usage(),
-        }
-    }
-
     pub(super) fn is_durable(&self) -> bool {
         match self {
             Self::Packed(_) => true,
             Self::Whole(entry) => entry.is_durable(),
-        }
-    }
-
-    pub(super) const fn at_mut(&mut self) -> &mut Position {
-        match self {
-            Self::Packed(packed) => &mut packed.at,
-            Self::Whole(entry) => &mut entry.at,
         }
     }
 
@@ -160,7 +144,6 @@ impl Packed {
             enqueued_at,
             ready_at,
             expires_at,
-            at,
             stored_bytes,
             attempts,
             priority,
@@ -184,7 +167,6 @@ impl Packed {
             ready_at: *ready_at,
             delay_ms: u32::try_from(ready_at.0.checked_sub(enqueued_at.0)?).ok()?,
             lifetime_ms,
-            at: *at,
             stored_bytes: *stored_bytes,
             attempts: u16::try_from(*attempts).ok()?,
             priority: *priority,
@@ -198,7 +180,6 @@ impl Packed {
             enqueued_at: self.enqueued_at(),
             ready_at: self.ready_at,
             expires_at: self.expires_at(),
-            at: self.at,
             stored_bytes: self.stored_bytes,
             attempts: self.attempts.into(),
             priority: self.priority,
@@ -265,7 +246,6 @@ mod tests {
             enqueued_at: Timestamp(1_000_000),
             ready_at: Timestamp(1_060_000),
             expires_at: Timestamp::MAX,
-            at: Position { segment: SegmentId(3), byte: 4096 },
             stored_bytes: 132,
             attempts: 0,
             priority: Priority(9),
@@ -288,8 +268,8 @@ mod tests {
     }
 
     #[test]
-    fn a_delayed_message_takes_forty_bytes() {
-        assert_eq!(size_of::<Delayed>(), 40);
+    fn a_delayed_message_takes_thirty_two_bytes() {
+        assert_eq!(size_of::<Delayed>(), 32);
         assert!(is_packed(plain()));
         assert!(
             is_packed(MessageEntry { expires_at: Timestamp(1_050_000), ..plain() }),

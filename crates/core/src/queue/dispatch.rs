@@ -8,9 +8,10 @@ use nexo_types::{ConsumerId, Offset, Priority, Timestamp};
 use super::apply::Handed;
 use super::compact::CompactEntry;
 use super::consumers::NextTurn;
+use super::cursor::{Cursor, Waiting};
 use super::entry::MessageEntry;
 use super::groups::GroupTake;
-use super::lanes::{Cursor, Lanes, Waiting};
+use super::lanes::Lanes;
 use super::returned::Returned;
 use super::terms::{LeaseTerms, Terms};
 use super::{NeedsPage, Queue};
@@ -148,7 +149,7 @@ impl Queue {
     /// # Errors
     /// Never for a dispatch that was just decided: it names only messages in memory.
     pub fn commit_dispatch(&mut self, dispatch: &Dispatch) -> Result<Vec<Handed>, NeedsPage> {
-        let handed = self.apply(nexo_types::Position::default(), &dispatch.record)?.handed;
+        let handed = self.apply(&dispatch.record)?.handed;
         if self.leased.is_empty() {
             // Nobody acknowledges.
             return Ok(handed);

@@ -183,7 +183,7 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use nexo_types::{ConsumerId, Millis, Position, QueueId, QueueName};
+    use nexo_types::{ConsumerId, Millis, QueueId, QueueName};
 
     use super::*;
     use crate::config::QueueConfig;
@@ -195,7 +195,7 @@ mod tests {
     fn with(messages: &[NewMessage]) -> Queue {
         let mut queue = Queue::new(QueueId(1), QueueName::new("q").unwrap(), QueueConfig::default(), NOW);
         for (_, batch) in queue.decide_push(NOW, messages, Admission::Checked).batches {
-            queue.apply(Position::default(), &Record::Messages(batch)).unwrap();
+            queue.apply(&Record::Messages(batch)).unwrap();
         }
         queue
     }
@@ -217,7 +217,7 @@ mod tests {
         let second = queue.decide_due(later, 100).records;
         assert_eq!(first, second, "the same leases have ended");
         for record in &second {
-            queue.apply(Position::default(), record).unwrap();
+            queue.apply(record).unwrap();
         }
         assert_eq!(queue.in_flight(), 0);
         assert_eq!(queue.next_deadline(later), None, "nothing is left to wake up for");
@@ -238,7 +238,7 @@ mod tests {
         let ttl_zero = queue.decide_ttl_zero(later).records;
         assert_eq!(ttl_zero.len(), 1);
         for record in first.iter().chain(&ttl_zero) {
-            queue.apply(Position::default(), record).unwrap();
+            queue.apply(record).unwrap();
         }
         advance(&mut queue, later);
         assert!(
@@ -257,7 +257,7 @@ mod tests {
             queue.advance_time(later, 2);
             let plan = queue.decide_due(later, 2);
             for record in &plan.records {
-                queue.apply(Position::default(), record).unwrap();
+                queue.apply(record).unwrap();
             }
             rounds += 1;
             if !plan.more {
@@ -318,12 +318,12 @@ mod tests {
             let plan = queue.decide_push(NOW, std::slice::from_ref(message), Admission::Checked);
             let batches = plan.batches.into_iter().map(|(_, batch)| Record::Messages(batch));
             for record in plan.reserve.into_iter().chain(batches) {
-                queue.apply(Position::default(), &record).unwrap();
+                queue.apply(&record).unwrap();
             }
             advance(&mut queue, later);
             let plan = queue.decide_due(later, 100);
             for record in &plan.records {
-                queue.apply(Position::default(), record).unwrap();
+                queue.apply(record).unwrap();
             }
             deaths.extend(plan.deaths);
         }
@@ -341,7 +341,7 @@ mod tests {
         assert!(queue.loose_cached_bytes > 0, "which is counted");
         for death in &deaths {
             let leave = queue.decide_dead_letter(later, death.offset, crate::record::Leave::DeadLettered);
-            queue.apply(Position::default(), &leave.unwrap()).unwrap();
+            queue.apply(&leave.unwrap()).unwrap();
         }
         queue.check_invariants();
         assert_eq!((queue.len(), queue.loose_cached_bytes), (0, 0));
@@ -356,21 +356,21 @@ mod tests {
         let message = NewMessage { ttl: Some(Millis(100)), ..NewMessage::new("x") };
         for (_, batch) in queue.decide_push(NOW, &[message], Admission::Checked).batches {
             let record = Record::Messages(batch);
-            queue.apply(Position::default(), &record).unwrap();
-            replay.apply(Position::default(), &record).unwrap();
+            queue.apply(&record).unwrap();
+            replay.apply(&record).unwrap();
         }
         let later = NOW.plus(Millis(100));
         advance(&mut queue, later);
         let plan = queue.decide_due(later, 100);
         for record in &plan.records {
-            queue.apply(Position::default(), record).unwrap();
+            queue.apply(record).unwrap();
         }
         assert_eq!((queue.deaths().len(), queue.len()), (1, 1));
         let why = crate::record::Leave::DeadLettered;
         let leave = queue.decide_dead_letter(later, plan.deaths[0].offset, why).unwrap();
         assert!(matches!(leave, Record::Drop { .. }), "{leave:?}");
         for queue in [&mut queue, &mut replay] {
-            queue.apply(Position::default(), &leave).unwrap();
+            queue.apply(&leave).unwrap();
             queue.check_invariants();
             assert_eq!((queue.len(), queue.deaths().len()), (0, 0));
         }
@@ -388,12 +388,12 @@ mod tests {
         let plan = queue.decide_push(NOW, &messages, Admission::Checked);
         let batches = plan.batches.into_iter().map(|(_, batch)| Record::Messages(batch));
         for record in plan.reserve.into_iter().chain(batches) {
-            queue.apply(Position::default(), &record).unwrap();
+            queue.apply(&record).unwrap();
         }
         let later = NOW.plus(Millis(100));
         while queue.advance_time(later, 1000) {}
         for record in queue.decide_due(later, 1000).records {
-            queue.apply(Position::default(), &record).unwrap();
+            queue.apply(&record).unwrap();
         }
         assert_eq!(queue.len(), 32);
         let before = queue.memory_bytes();
@@ -414,14 +414,14 @@ mod tests {
         for _ in 0..100 {
             let plan = queue.decide_push(NOW, &vec![NewMessage::new("x"); 4], Admission::Checked);
             for (_, batch) in plan.batches {
-                queue.apply(Position::default(), &Record::Messages(batch)).unwrap();
+                queue.apply(&Record::Messages(batch)).unwrap();
             }
             let dispatch = queue.decide_dispatch(NOW, 1000).unwrap();
             queue.commit_dispatch(&dispatch).unwrap();
         }
         let receipts = queue.held_by(ConsumerId(1));
         for record in queue.decide_ack(NOW, &receipts).records {
-            queue.apply(Position::default(), &record).unwrap();
+            queue.apply(&record).unwrap();
         }
         assert!(queue.is_empty());
         assert!(queue.memory_bytes() > crate::queue::IN_USE_BYTES, "it keeps room for the next messages");
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn delayed_messages_take_little_memory_before_and_after_their_delay() {
         let delayed = NewMessage { delay: Millis(500), ..NewMessage::new("x") };
-        let mut queue = with(&vec![delayed; 5000]);
+        let queue = with(&vec![delayed; 5000]);
         // What a restart leaves has no bytes in memory.
         let mut queue = queue.restored();
         let bound = 5000 * 64 + crate::queue::IN_USE_BYTES;

@@ -1,14 +1,14 @@
 //! What a queue remembers of one message that is in memory.
 
 use bytes::Bytes;
-use nexo_types::{DedupId, GroupId, Offset, Position, Priority, SegmentId, Timestamp};
+use nexo_types::{DedupId, GroupId, Offset, Priority, Timestamp};
 
 use crate::batch::{BatchItem, MessageBatch};
 use crate::message::{Durability, Head};
 use crate::wire::WireError;
 
 /// What a message is taken to cost besides its body. A constant, so that the bytes of bodies, which limits are about,
-/// follow from a sum and a count; and above nothing, so that an empty message keeps its segment alive.
+/// follow from a sum and a count; and above nothing, so that an empty message counts as well.
 pub(crate) const MESSAGE_OVERHEAD_BYTES: u32 = 32;
 /// What a message is taken to cost in memory besides its stored form while it is on its way to a consumer.
 const HANDED_OVERHEAD_BYTES: u32 = 96;
@@ -24,8 +24,6 @@ pub struct MessageEntry {
     pub ready_at: Timestamp,
     /// When its time to live ends; [`Timestamp::MAX`] for never.
     pub expires_at: Timestamp,
-    /// The log frame that holds it. Meaningless for a transient message.
-    pub at: Position,
     /// What it is taken to cost on disk: its body and [`MESSAGE_OVERHEAD_BYTES`].
     pub stored_bytes: u32,
     /// How often it has been delivered.
@@ -70,19 +68,18 @@ pub(super) fn handed_bytes(payload_bytes: usize) -> u32 {
 }
 
 impl MessageEntry {
-    /// A message of `batch`, which lies in the log frame at `at`.
+    /// A message of `batch`.
     ///
     /// # Errors
     /// If the stored form cannot be read.
-    pub fn from_batch(batch: &MessageBatch, item: &BatchItem, at: Position) -> Result<Self, WireError> {
-        Self::with_dedup(batch, item, at).map(|(entry, _)| entry)
+    pub fn from_batch(batch: &MessageBatch, item: &BatchItem) -> Result<Self, WireError> {
+        Self::with_dedup(batch, item).map(|(entry, _)| entry)
     }
 
     /// The same, and the message's deduplication id, which only a push needs.
     pub(super) fn with_dedup(
         batch: &MessageBatch,
         item: &BatchItem,
-        at: Position,
     ) -> Result<(Self, Option<DedupId>), WireError> {
         let payload = batch.payload(item);
         let head = Head::parse(&payload)?;
@@ -92,7 +89,6 @@ impl MessageEntry {
             enqueued_at: item.enqueued_at,
             ready_at: item.enqueued_at.plus(head.delay),
             expires_at: head.lifetime.map_or(Timestamp::MAX, |lifetime| item.enqueued_at.plus(lifetime)),
-            at,
             stored_bytes: head.body_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES),
             attempts: 0,
             priority: head.priority,
@@ -111,13 +107,12 @@ impl MessageEntry {
 
     /// Stands for a message whose bytes the log could not give back, until it is dropped.
     #[must_use]
-    pub fn lost(offset: Offset, priority: Priority, at: Position) -> Self {
+    pub const fn lost(offset: Offset, priority: Priority) -> Self {
         Self {
             offset,
             enqueued_at: Timestamp(0),
             ready_at: Timestamp(0),
             expires_at: Timestamp::MAX,
-            at,
             stored_bytes: 0,
             attempts: 0,
             priority,
@@ -178,11 +173,6 @@ impl MessageEntry {
         self.durability == Durability::Durable
     }
 
-    /// What it keeps alive in the log: bytes of a segment.
-    pub(crate) fn usage(&self) -> Option<(SegmentId, u64)> {
-        self.is_durable().then(|| (self.at.segment, self.stored_bytes.into()))
-    }
-
     /// Forgets the bytes if the log has them.
     pub(crate) fn cool(&mut self) {
         if self.is_durable() {
@@ -212,7 +202,7 @@ mod tests {
             (0..count)
                 .for_each(|offset| builder.push(Offset(offset), &NewMessage::new("x").as_draft(), None));
             let batch = builder.finish();
-            MessageEntry::from_batch(&batch, &batch.items()[0], Position::default()).unwrap()
+            MessageEntry::from_batch(&batch, &batch.items()[0]).unwrap()
         };
         assert_eq!(first(1).cached_overhead_bytes(), 64);
         assert_eq!(first(4).cached_overhead_bytes(), 16);

@@ -92,7 +92,7 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use nexo_types::{ConsumerId, Offset, Position, QueueId, QueueName, Timestamp};
+    use nexo_types::{ConsumerId, Offset, QueueId, QueueName, Timestamp};
 
     use super::*;
     use crate::batch::MessageBatch;
@@ -117,7 +117,7 @@ mod tests {
         }
 
         fn apply(&mut self, record: Record) {
-            self.queue.apply(Position::default(), &record).unwrap();
+            self.queue.apply(&record).unwrap();
             self.log.push(record);
         }
 
@@ -145,11 +145,10 @@ mod tests {
                     for record in self.queue.decide_ack(NOW, &held).records {
                         self.apply(record);
                     }
-                } else if let Some(page) = self.queue.wanted_pages().into_iter().next() {
+                } else if let Some(page) = self.queue.wanted_pages(Some).into_iter().next() {
                     let read = |offset| {
                         let batch = &self.store[&offset];
-                        MessageEntry::from_batch(batch, batch.find(offset).unwrap(), Position::default())
-                            .unwrap()
+                        MessageEntry::from_batch(batch, batch.find(offset).unwrap()).unwrap()
                     };
                     let entries = page.offsets.iter().map(read).collect();
                     assert!(self.queue.page_in(&page, entries, NOW));
@@ -212,7 +211,7 @@ mod tests {
         let expected = fair.queue.outline(NOW);
         let mut replayed = Fair::new(GroupMode::Fair);
         for record in &fair.log {
-            replayed.queue.apply(Position::default(), record).unwrap();
+            replayed.queue.apply(record).unwrap();
         }
         assert_eq!(replayed.queue.outline(NOW), expected);
         let restored = fair.queue.restored();

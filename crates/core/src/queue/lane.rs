@@ -1,15 +1,17 @@
 //! Messages of one priority that wait in order, most of them not in memory.
 //!
-//! A lane is a row of *stretches*: either resident (entries in memory) or paged (a log segment and the set of
-//! offsets, a few bytes however many there are). Messages join at the back and leave at the front; a long lane is
+//! A lane is a row of *stretches*: either resident (entries in memory) or paged (the set of offsets, a few bytes however
+//! many there are). Messages join at the back and leave at the front; a long lane is
 //! resident at both ends and paged between.
 
 use std::collections::VecDeque;
 
-use nexo_types::{Offset, Priority, SegmentId, Timestamp};
+use nexo_types::{Offset, Priority, Timestamp};
 
+use super::blocks::Blocks;
 use super::entry::MessageEntry;
-use crate::offsets::{OffsetSet, PackedOffsets};
+use super::run::Run;
+use crate::offsets::OffsetSet;
 
 /// A stretch in memory is closed when it has this many messages (few in tests, so that they meet paging) …
 const STRETCH_MESSAGES_MAX: usize = if cfg!(test) { 4 } else { 4096 };
@@ -28,8 +30,6 @@ pub(super) const PAGE_MESSAGES: u64 = if cfg!(test) { 3 } else { 4096 };
 pub struct PageRequest {
     /// The lane.
     pub lane: Priority,
-    /// The segment whose frames hold the messages.
-    pub segment: SegmentId,
     /// Which messages. The answer may hold fewer, but must begin with the first.
     pub offsets: OffsetSet,
 }
@@ -39,6 +39,7 @@ pub(super) struct Lane {
     pub(super) priority: Priority,
     pub(super) stretches: VecDeque<Stretch>,
     pub(super) count: u64,
+    pub(super) blocks: Blocks,
 }
 
 #[derive(Debug)]
@@ -52,16 +53,6 @@ pub(super) enum Stretch {
 pub(super) struct Resident {
     pub(super) entries: VecDeque<MessageEntry>,
     pub(super) bytes: u64,
-}
-
-/// Messages of one lane in one segment that are not in memory.
-#[derive(Debug)]
-pub(super) struct Run {
-    pub(super) segment: SegmentId,
-    pub(super) offsets: PackedOffsets,
-    pub(super) bytes: u64,
-    /// No message of it ends its life before this, as far as is known without reading them.
-    pub(super) expires_at: Timestamp,
 }
 
 /// So many messages, and so many bytes that they are stored in.
@@ -127,7 +118,11 @@ impl PagedOut {
 }
 
 impl Lane {
-    /// Turns the resident stretch at `at` into runs, one for each segment, unless a transient message is in it.
+    pub(super) fn new(priority: Priority) -> Self {
+        Self { priority, stretches: VecDeque::new(), count: 0, blocks: Blocks::default() }
+    }
+
+    /// Turns the resident stretch at `at` into a run, unless a transient message is in it.
     pub(super) fn page_out(&mut self, at: usize) -> PagedOut {
         let mut out = PagedOut { count: 0, bytes: 0, room: 0, expires_at: Timestamp::MAX };
         let Stretch::Resident(resident) = &self.stretches[at] else { return out };
@@ -135,27 +130,16 @@ impl Lane {
             return out;
         }
         out.room = resident.entries.capacity();
-        let mut runs: Vec<Run> = Vec::new();
+        let mut run = Run::default();
         for entry in &resident.entries {
             out.count += 1;
             out.bytes += resident_cost(entry);
-            out.expires_at = out.expires_at.min(entry.expires_at);
-            match runs.last_mut() {
-                Some(run) if run.segment == entry.at.segment => run.push(entry),
-                _ => {
-                    let mut run = Run::new(entry.at.segment);
-                    run.push(entry);
-                    runs.push(run);
-                }
-            }
+            run.push(entry);
         }
-        self.stretches.remove(at);
-        let behind = at + runs.len();
-        for run in runs.into_iter().rev() {
-            self.insert(at, Stretch::Paged(Box::new(run)));
-        }
-        if behind < self.stretches.len() {
-            self.merge_with_previous(behind);
+        out.expires_at = run.expires_at;
+        self.stretches[at] = Stretch::Paged(Box::new(run));
+        if at + 1 < self.stretches.len() {
+            self.merge_with_previous(at + 1);
         }
         self.merge_with_previous(at);
         out
@@ -219,21 +203,28 @@ impl Lane {
         messages.sum()
     }
 
-    pub(super) fn merge_with_previous(&mut self, at: usize) {
+    /// How many of them are durable. For tests; it looks at every entry.
+    pub(super) fn durable(&self) -> u64 {
+        let durable = self.stretches.iter().map(|stretch| match stretch {
+            Stretch::Resident(resident) => {
+                resident.entries.iter().filter(|entry| entry.is_durable()).count() as u64
+            }
+            Stretch::Paged(run) => run.offsets.len(),
+        });
+        durable.sum()
+    }
+
+    fn merge_with_previous(&mut self, at: usize) {
         let Some(before) = at.checked_sub(1) else { return };
         let mergeable = matches!(
             (&self.stretches[before], &self.stretches[at]),
-            (Stretch::Paged(a), Stretch::Paged(b)) if a.segment == b.segment
+            (Stretch::Paged(a), Stretch::Paged(b)) if a.may_take(b)
         );
         if mergeable
             && let Some(Stretch::Paged(later)) = self.stretches.remove(at)
             && let Stretch::Paged(earlier) = &mut self.stretches[before]
         {
-            for (first, len) in later.offsets.ranges() {
-                earlier.offsets.push_range(first, len);
-            }
-            earlier.bytes += later.bytes;
-            earlier.expires_at = earlier.expires_at.min(later.expires_at);
+            earlier.take(&later);
         }
     }
 
@@ -301,53 +292,42 @@ impl Resident {
     }
 }
 
-impl Run {
-    pub(super) fn new(segment: SegmentId) -> Self {
-        Self { segment, offsets: PackedOffsets::default(), bytes: 0, expires_at: Timestamp::MAX }
-    }
-
-    pub(super) fn push(&mut self, entry: &MessageEntry) {
-        self.offsets.push(entry.offset);
-        self.bytes += u64::from(entry.stored_bytes);
-        self.expires_at = self.expires_at.min(entry.expires_at);
-    }
-
-    /// Whether these are its first messages.
-    pub(super) fn begins_with(&self, mut offsets: impl Iterator<Item = Offset>) -> bool {
-        let mut own = self.offsets.ranges().flat_map(|(first, len)| first..first + len).map(Offset);
-        offsets.all(|offset| own.next() == Some(offset))
-    }
-
-    pub(super) fn contains(&self, offset: Offset) -> bool {
-        self.offsets
-            .ranges()
-            .take_while(|(first, _)| *first <= offset.0)
-            .any(|(first, len)| offset.0 < first + len)
-    }
-
-    /// Its messages behind this one, or all.
-    pub(super) fn after(&self, after: Option<Offset>) -> impl Iterator<Item = Offset> + '_ {
-        let from = after.map_or(0, |offset| offset.0 + 1);
-        self.offsets
-            .ranges()
-            .skip_while(move |(first, len)| first + len <= from)
-            .flat_map(move |(first, len)| first.max(from)..first + len)
-            .map(Offset)
-    }
-
-    /// How large its messages are, on the whole.
-    pub(super) fn mean_bytes(&self) -> u64 {
-        self.bytes / self.offsets.len().max(1)
-    }
-
-    /// Asks for its first messages, at most so many.
-    pub(super) fn request(&self, lane: Priority, max: u64) -> PageRequest {
-        let mut offsets = OffsetSet::default();
-        let wanted = self.offsets.ranges().flat_map(|(first, len)| first..first + len);
-        for offset in wanted.take(max as usize) {
-            offsets.push(Offset(offset));
+impl Stretch {
+    /// Adds durable messages from `start` on and before `end`.
+    pub(super) fn durable_in(
+        &self,
+        start: Offset,
+        end: Offset,
+        lane: Priority,
+        found: &mut Vec<(Priority, Offset)>,
+    ) {
+        match self {
+            Self::Resident(resident) => {
+                let from = resident.entries.partition_point(|entry| entry.offset < start);
+                let entries = resident.entries.range(from..).take_while(|entry| entry.offset < end);
+                found.extend(entries.filter(|e| e.is_durable()).map(|entry| (lane, entry.offset)));
+            }
+            Self::Paged(run) if run.overlaps(start, end) => {
+                let after = start.0.checked_sub(1).map(Offset);
+                found.extend(run.after(after).take_while(|at| *at < end).map(|offset| (lane, offset)));
+            }
+            Self::Paged(_) => {}
         }
-        PageRequest { lane, segment: self.segment, offsets }
+    }
+
+    /// Adds those of these messages that are here and durable.
+    pub(super) fn durable_among(&self, offsets: &OffsetSet, found: &mut OffsetSet) {
+        let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else { return };
+        match self {
+            Self::Resident(resident) => {
+                let from = resident.entries.partition_point(|entry| entry.offset < first);
+                let entries = resident.entries.range(from..).take_while(|entry| entry.offset <= last);
+                let here = entries.filter(|entry| entry.is_durable() && offsets.contains(entry.offset));
+                here.for_each(|entry| found.push(entry.offset));
+            }
+            Self::Paged(run) if run.overlaps(first, last.next()) => run.offsets.intersection(offsets, found),
+            Self::Paged(_) => {}
+        }
     }
 }
 
@@ -355,9 +335,10 @@ impl Run {
 mod tests {
     use super::*;
     use crate::queue::lanes::{Front, Lanes, READ_TOGETHER};
+    use crate::queue::run::RUN_MESSAGES_MAX;
 
     fn entry(offset: u64) -> MessageEntry {
-        MessageEntry::lost(Offset(offset), Priority(0), nexo_types::Position::default())
+        MessageEntry::lost(Offset(offset), Priority(0))
     }
 
     #[test]
@@ -416,8 +397,8 @@ mod tests {
         assert_eq!(lanes.page_out(u64::MAX, Front::PagedOut), full / 4);
         assert_eq!(lanes.memory_bytes(), 0);
         lanes.check_invariants();
-        let page = lanes.wanted_pages().remove(0);
-        lanes.page_in(&page, vec![entry(3)], Timestamp(0)).unwrap();
+        let page = lanes.wanted_pages(Some).remove(0);
+        assert!(lanes.page_in(&page, vec![entry(3)], Timestamp(0)));
         assert_eq!(lanes.memory_bytes(), full / 4, "what is read back gets no more room than it needs");
         lanes.check_invariants();
     }
@@ -452,7 +433,7 @@ mod tests {
             lanes.push_back(MessageEntry { priority: Priority((offset % 256) as u8), ..entry(offset) });
         }
         lanes.page_out(u64::MAX, Front::PagedOut);
-        let pages = lanes.wanted_pages();
+        let pages = lanes.wanted_pages(Some);
         let asked: u64 = pages.iter().map(|page| page.offsets.len()).sum();
         assert_eq!(asked, READ_TOGETHER.messages);
         let order: Vec<u8> = pages.iter().map(|page| page.lane.0).collect();
@@ -461,29 +442,33 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_were_read_from_one_segment_are_read_from_the_next_together() {
+    fn lanes_are_read_together_as_far_as_they_can_be() {
         let mut lanes = Lanes::default();
-        let (first, second) = (nexo_types::SegmentId(1), nexo_types::SegmentId(2));
         for offset in 0..32 {
-            let segment = if offset < 16 { first } else { second };
-            let at = nexo_types::Position { segment, byte: 0 };
-            lanes.push_back(MessageEntry { priority: Priority((offset % 8) as u8), at, ..entry(offset) });
+            lanes.push_back(MessageEntry { priority: Priority((offset % 8) as u8), ..entry(offset) });
         }
         lanes.page_out(u64::MAX, Front::PagedOut);
+        // The first sixteen lie in one place, the others in another.
         let read = |lanes: &mut Lanes| {
-            let pages = lanes.wanted_pages();
+            let mut place = None;
+            let pages = lanes.wanted_pages(|page| {
+                let first = page.offsets.first()?.0 / 16;
+                let together = *place.get_or_insert(first) == first;
+                let here = page.offsets.iter().filter(|offset| offset.0 / 16 == first);
+                together.then(|| PageRequest { lane: page.lane, offsets: here.collect() })
+            });
             for page in &pages {
                 let entries =
                     page.offsets.iter().map(|offset| MessageEntry { priority: page.lane, ..entry(offset.0) });
-                lanes.page_in(page, entries.collect(), Timestamp(0)).unwrap();
+                assert!(lanes.page_in(page, entries.collect(), Timestamp(0)));
             }
-            pages.iter().map(|page| (page.segment, page.lane.0)).collect::<Vec<_>>()
+            pages.iter().map(|page| (page.offsets.first().unwrap().0 / 16, page.lane.0)).collect::<Vec<_>>()
         };
-        let of = |segment, lanes: &[u8]| lanes.iter().map(|lane| (segment, *lane)).collect::<Vec<_>>();
-        assert_eq!(read(&mut lanes), of(first, &[7, 6, 5, 4, 3, 2, 1, 0]), "two messages each");
+        let of = |place, lanes: &[u8]| lanes.iter().map(|lane| (place, *lane)).collect::<Vec<_>>();
+        assert_eq!(read(&mut lanes), of(0, &[7, 6, 5, 4, 3, 2, 1, 0]), "two messages each");
         assert_eq!(
             read(&mut lanes),
-            of(second, &[7, 6, 5, 4, 3, 2]),
+            of(1, &[7, 6, 5, 4, 3, 2]),
             "those and what is there are all there is room for"
         );
         assert_eq!(read(&mut lanes), [], "enough is ahead");
@@ -499,7 +484,7 @@ mod tests {
         lanes.page_out(u64::MAX, Front::PagedOut);
         let mut rounds = 0;
         loop {
-            let pages = lanes.wanted_pages();
+            let pages = lanes.wanted_pages(Some);
             if pages.is_empty() {
                 break;
             }
@@ -509,7 +494,7 @@ mod tests {
                     stored_bytes: 2 << 20,
                     ..entry(offset.0)
                 };
-                lanes.page_in(page, page.offsets.iter().map(of_page).collect(), Timestamp(0)).unwrap();
+                assert!(lanes.page_in(page, page.offsets.iter().map(of_page).collect(), Timestamp(0)));
             }
             rounds += 1;
             assert!(rounds < 10, "it would read all of it");
@@ -530,12 +515,24 @@ mod tests {
         }
         lanes.page_out(u64::MAX, Front::PagedOut);
         assert_eq!(lanes.runs().count(), 1);
-        let page = lanes.wanted_pages().remove(0);
-        lanes
-            .page_in(&page, page.offsets.iter().map(|offset| entry(offset.0)).collect(), Timestamp(0))
-            .unwrap();
+        let page = lanes.wanted_pages(Some).remove(0);
+        let entries = page.offsets.iter().map(|offset| entry(offset.0)).collect();
+        assert!(lanes.page_in(&page, entries, Timestamp(0)));
         lanes.page_out(u64::MAX, Front::PagedOut);
         assert_eq!(lanes.runs().count(), 1, "what came back and went again too");
+        lanes.check_invariants();
+    }
+
+    #[test]
+    fn a_run_has_a_bound() {
+        let mut lanes = Lanes::default();
+        let count = 10 * RUN_MESSAGES_MAX;
+        for offset in 0..count {
+            lanes.push_back(entry(offset));
+        }
+        lanes.page_out(u64::MAX, Front::PagedOut);
+        let runs = lanes.runs().count() as u64 * RUN_MESSAGES_MAX;
+        assert!((count..count + 2 * RUN_MESSAGES_MAX).contains(&runs), "they are as full as may be");
         lanes.check_invariants();
     }
 }

@@ -3,14 +3,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use nexo_types::{Millis, Offset, Priority, SegmentId, Timestamp};
+use nexo_types::{Millis, Offset, Priority, Timestamp};
 
 use super::entry::MessageEntry;
-use super::lane::{
-    Amount, Lane, PAGE_MESSAGES, PageRequest, PagedOut, Resident, Run, Stretch, resident_cost,
-};
-use crate::offsets::{OffsetSet, PackedOffsets};
-use crate::wire::{Reader, WireError, Writer};
+use super::lane::{Amount, Lane, PAGE_MESSAGES, PageRequest, PagedOut, Resident, Stretch, resident_cost};
+use crate::offsets::OffsetSet;
 
 /// What may be in memory of the lanes whose turn is next, where several are read back together. The more, the less often the
 /// log is read that holds all of them side by side.
@@ -48,38 +45,6 @@ pub(crate) enum Front {
     PagedOut,
 }
 
-/// Where a reader of the lanes has come to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor {
-    lane: usize,
-    stretch: usize,
-    entry: usize,
-}
-
-/// What a reader finds.
-#[derive(Debug)]
-pub(crate) enum Waiting<'a> {
-    Here(&'a MessageEntry),
-    /// The next message is not in memory.
-    Paged(Priority, Offset),
-}
-
-impl Waiting<'_> {
-    pub(crate) const fn priority(&self) -> Priority {
-        match self {
-            Self::Here(entry) => entry.priority,
-            Self::Paged(priority, _) => *priority,
-        }
-    }
-
-    pub(crate) const fn offset(&self) -> Offset {
-        match self {
-            Self::Here(entry) => entry.offset,
-            Self::Paged(_, offset) => *offset,
-        }
-    }
-}
-
 impl Lanes {
     pub(crate) fn push_back(&mut self, entry: MessageEntry) {
         let index = self.lane_or_new(entry.priority);
@@ -90,6 +55,7 @@ impl Lanes {
         self.mark(entry.priority);
         let lane = &mut self.lanes[index];
         lane.count += 1;
+        lane.blocks.push(&entry);
         match lane.stretches.back_mut() {
             Some(Stretch::Resident(resident)) if !resident.is_full() => {
                 let before = resident.entries.capacity();
@@ -144,6 +110,7 @@ impl Lanes {
         }
         let Some((at, room, entry)) = found else { return Ok(None) };
         lane.count -= 1;
+        lane.blocks.remove(&entry);
         self.entry_room -= room - lane.tidy(at);
         if lane.count == 0 {
             self.unmark(priority);
@@ -183,24 +150,22 @@ impl Lanes {
     }
 
     /// Puts messages that were paged out in front of the rest of their stretch. They must be the first of the
-    /// first paged stretch of their lane; anything else is an answer to a question no longer asked, and ignored.
-    /// Gives back how many bytes of the run turned out not to be there, if it was asked for.
+    /// first paged stretch of their lane; anything else is an answer to a question no longer asked, and ignored:
+    /// `false` comes back.
     pub(crate) fn page_in(
         &mut self,
         request: &PageRequest,
         entries: Vec<MessageEntry>,
         now: Timestamp,
-    ) -> Option<u64> {
-        let index = self.lane_index(request.lane)?;
+    ) -> bool {
+        let Some(index) = self.lane_index(request.lane) else { return false };
         let lane = &mut self.lanes[index];
-        let at = lane.stretches.iter().position(|stretch| {
-            matches!(stretch, Stretch::Paged(run)
-                if run.segment == request.segment && run.offsets.first() == request.offsets.first())
-        })?;
-        let Stretch::Paged(run) = &mut lane.stretches[at] else { return None };
+        let asked = |stretch: &Stretch| matches!(stretch, Stretch::Paged(run) if run.offsets.first() == request.offsets.first());
+        let Some(at) = lane.stretches.iter().position(asked) else { return false };
+        let Stretch::Paged(run) = &mut lane.stretches[at] else { return false };
         // While the page was read, messages may have come in and gone, and the rest been paged out again.
         if !run.begins_with(entries.iter().map(|entry| entry.offset)) {
-            return None;
+            return false;
         }
         run.offsets.take_front(entries.len() as u64);
         // What is left of the run was pushed later; with equal lifetimes it also ends later.
@@ -221,72 +186,17 @@ impl Lanes {
         if self.paged_expiry.is_some() {
             self.paged_expiry = self.earliest_paged_expiry();
         }
-        Some(claimed.saturating_sub(bytes))
-    }
-
-    /// Points paged messages at another segment, if they are the front of a run. Gives back where they lay and
-    /// how many bytes that frees.
-    ///
-    /// # Errors
-    /// If they are paged, but in the middle of a run: then the front of that run is needed in memory.
-    pub(crate) fn relocate_run(
-        &mut self,
-        priority: Priority,
-        offsets: &OffsetSet,
-        bytes: u64,
-        segment: SegmentId,
-    ) -> Result<Option<(SegmentId, u64)>, PageRequest> {
-        let (Some(index), Some(first)) = (self.lane_index(priority), offsets.first()) else {
-            return Ok(None);
-        };
-        let lane = &mut self.lanes[index];
-        let Some(at) = lane
-            .stretches
-            .iter()
-            .position(|stretch| matches!(stretch, Stretch::Paged(run) if run.contains(first)))
-        else {
-            return Ok(None);
-        };
-        let Stretch::Paged(run) = &mut lane.stretches[at] else { return Ok(None) };
-        if !run.begins_with(offsets.iter()) {
-            return Err(run.request(priority, PAGE_MESSAGES));
-        }
-        let old = run.segment;
-        run.offsets.take_front(offsets.len());
-        let emptied = run.offsets.is_empty();
-        let freed = if emptied { run.bytes } else { bytes.min(run.bytes) };
-        run.bytes -= freed;
-        self.bytes = self.bytes - freed + bytes;
-        let mut packed = PackedOffsets::default();
-        for offset in offsets.iter() {
-            packed.push(offset);
-        }
-        let moved = Box::new(Run { segment, offsets: packed, bytes, expires_at: run.expires_at });
-        if emptied {
-            lane.stretches[at] = Stretch::Paged(moved);
-        } else {
-            lane.insert(at, Stretch::Paged(moved));
-        }
-        lane.merge_with_previous(at);
-        Ok(Some((old, freed)))
-    }
-
-    /// The entry of a message that is in memory, to change it in its place.
-    pub(crate) fn get_mut(&mut self, priority: Priority, offset: Offset) -> Option<&mut MessageEntry> {
-        let index = self.lane_index(priority)?;
-        self.lanes[index].stretches.iter_mut().find_map(|stretch| match stretch {
-            Stretch::Resident(resident) => {
-                let at = resident.find(offset)?;
-                resident.entries.get_mut(at)
-            }
-            Stretch::Paged(_) => None,
-        })
+        true
     }
 
     /// What must come into memory before the next message can be delivered, or soon after: a page is asked for while the last
     /// one is still being delivered. The lanes whose turn is next come with it: messages of all priorities lie side by side
-    /// in the log, and to read them once for each would take long.
-    pub(crate) fn wanted_pages(&self) -> Vec<PageRequest> {
+    /// in the log, and to read them once for each would take long. `readable` says which of the first messages of a page can
+    /// be read together with the pages before it, if any.
+    pub(crate) fn wanted_pages(
+        &self,
+        mut readable: impl FnMut(PageRequest) -> Option<PageRequest>,
+    ) -> Vec<PageRequest> {
         let mut pages: Vec<PageRequest> = Vec::new();
         let Some(top) = self.top().filter(|_| self.resident < self.count) else { return pages };
         let several = self.occupied.iter().map(|bits| bits.count_ones()).sum::<u32>() > 1;
@@ -305,17 +215,14 @@ impl Lanes {
             if several && !room.take(resident) && !pages.is_empty() {
                 break;
             }
-            let segment = pages.first().map(|first| first.segment);
-            let Some(run) = run.filter(|run| segment.is_none_or(|segment| run.segment == segment)) else {
-                continue;
-            };
+            let Some(run) = run else { continue };
             let most = room.messages_of(run.mean_bytes()).min(LANE_MESSAGES_MAX);
             // The first is needed in any case.
             let most = if pages.is_empty() { most.max(PAGE_MESSAGES) } else { most };
             if most == 0 {
                 break;
             }
-            let request = run.request(lane.priority, most);
+            let Some(request) = readable(run.request(lane.priority, most)) else { continue };
             let messages = request.offsets.len();
             room.take(Amount { messages, bytes: messages * run.mean_bytes() });
             pages.push(request);
@@ -342,18 +249,6 @@ impl Lanes {
         })
     }
 
-    /// The front of the first paged stretch of this segment, for copying it forward.
-    pub(crate) fn page_in_segment(&self, segment: SegmentId) -> Option<PageRequest> {
-        self.lanes.iter().find_map(|lane| {
-            lane.stretches.iter().find_map(|stretch| match stretch {
-                Stretch::Paged(run) if run.segment == segment => {
-                    Some(run.request(lane.priority, PAGE_MESSAGES))
-                }
-                _ => None,
-            })
-        })
-    }
-
     /// Pages out until this much memory is free or nothing is left that can be: what is delivered last goes first. Gives
     /// back how much memory that freed.
     pub(crate) fn page_out(&mut self, bytes: u64, front: Front) -> u64 {
@@ -376,7 +271,7 @@ impl Lanes {
                     freed += (resident.entries.capacity() * size_of::<MessageEntry>()) as u64;
                     resident.entries = VecDeque::new();
                 }
-                // This may split it by segment, and join the first part with what is before it.
+                // It may be joined with what is before it.
                 let out = lane.page_out(at);
                 if out.count == 0
                     && let Stretch::Resident(resident) = &mut lane.stretches[at]
@@ -469,80 +364,10 @@ impl Lanes {
             assert_eq!(self.occupied[word] >> bit & 1 == 1, count > 0, "{priority:?}");
         }
         assert_eq!(self.lanes.iter().map(|lane| lane.count).sum::<u64>(), self.count);
-    }
-
-    /// Where reading in the order of delivery begins.
-    pub(crate) fn cursor(&self) -> Cursor {
-        Cursor { lane: self.top().unwrap_or(self.lanes.len()), stretch: 0, entry: 0 }
-    }
-
-    /// Where reading in the order of delivery goes on behind this message, which may be gone.
-    pub(crate) fn seek(&self, after: Option<(Priority, Offset)>) -> Cursor {
-        let Some((priority, offset)) = after else { return self.cursor() };
-        let lane = self.lanes.partition_point(|lane| lane.priority > priority);
-        let next_lane = |lane| Cursor { lane, stretch: 0, entry: 0 };
-        let Some(found) = self.lanes.get(lane).filter(|found| found.priority == priority) else {
-            return next_lane(lane);
-        };
-        for (stretch, part) in found.stretches.iter().enumerate() {
-            match part {
-                Stretch::Resident(resident) => {
-                    let entry = resident.entries.partition_point(|entry| entry.offset <= offset);
-                    if entry < resident.entries.len() {
-                        return Cursor { lane, stretch, entry };
-                    }
-                }
-                Stretch::Paged(run) => {
-                    if run.after(Some(offset)).next().is_some() {
-                        return Cursor { lane, stretch, entry: 0 };
-                    }
-                }
-            }
+        for lane in &self.lanes {
+            let blocks = lane.blocks.messages();
+            assert_eq!(blocks, lane.durable(), "durable messages of {:?} are in blocks", lane.priority);
         }
-        next_lane(lane + 1)
-    }
-
-    /// The messages behind `after` of the paged stretch at the cursor, at most `max`.
-    pub(crate) fn page_at(
-        &self,
-        cursor: Cursor,
-        after: Option<(Priority, Offset)>,
-        max: usize,
-    ) -> Option<PageRequest> {
-        let lane = self.lanes.get(cursor.lane)?;
-        let Stretch::Paged(run) = lane.stretches.get(cursor.stretch)? else { return None };
-        let after = after.filter(|(priority, _)| *priority == lane.priority).map(|(_, offset)| offset);
-        let offsets = run.after(after).take(max).collect();
-        Some(PageRequest { lane: lane.priority, segment: run.segment, offsets })
-    }
-
-    /// Moves the cursor past the message it is at.
-    pub(crate) const fn step(cursor: &mut Cursor) {
-        cursor.entry += 1;
-    }
-
-    /// What is at the cursor, which moves to the next occupied place if its own has been read.
-    pub(crate) fn at(&self, cursor: &mut Cursor) -> Option<Waiting<'_>> {
-        loop {
-            let lane = self.lanes.get(cursor.lane)?;
-            match lane.stretches.get(cursor.stretch) {
-                Some(Stretch::Resident(resident)) => match resident.entries.get(cursor.entry) {
-                    Some(entry) => return Some(Waiting::Here(entry)),
-                    None => *cursor = Cursor { stretch: cursor.stretch + 1, entry: 0, ..*cursor },
-                },
-                Some(Stretch::Paged(run)) => {
-                    let first = run.offsets.first().expect("a run has offsets");
-                    return Some(Waiting::Paged(lane.priority, first));
-                }
-                None => *cursor = Cursor { lane: cursor.lane + 1, stretch: 0, entry: 0 },
-            }
-        }
-    }
-
-    /// Where reading one lane begins, if it has messages.
-    pub(crate) fn lane_cursor(&self, priority: Priority) -> Cursor {
-        let lane = self.lane_index(priority).filter(|index| self.lanes[*index].count > 0);
-        Cursor { lane: lane.unwrap_or(self.lanes.len()), stretch: 0, entry: 0 }
     }
 
     /// Priorities that have messages, lowest first.
@@ -569,103 +394,54 @@ impl Lanes {
             .min()
     }
 
-    /// Segment, lane and ranges of offsets of every paged stretch.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = (Priority, SegmentId, u64, Vec<Range<u64>>)> + '_ {
+    /// Lane, bytes and ranges of offsets of every paged stretch.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (Priority, u64, Vec<Range<u64>>)> + '_ {
         self.lanes.iter().flat_map(|lane| {
             lane.stretches.iter().filter_map(|stretch| match stretch {
                 Stretch::Paged(run) => {
                     let ranges = run.offsets.ranges().map(|(first, len)| first..first + len).collect();
-                    Some((lane.priority, run.segment, run.bytes, ranges))
+                    Some((lane.priority, run.bytes, ranges))
                 }
                 Stretch::Resident(_) => None,
             })
         })
     }
 
-    /// Stored bytes by segment: what each segment holds for this queue's lanes.
-    pub(crate) fn bytes_by_segment(&self, mut note: impl FnMut(SegmentId, u64)) {
-        for stretch in self.lanes.iter().flat_map(|lane| &lane.stretches) {
-            match stretch {
-                Stretch::Resident(resident) => {
-                    for entry in resident.entries.iter().filter(|entry| entry.is_durable()) {
-                        note(entry.at.segment, entry.stored_bytes.into());
-                    }
-                }
-                Stretch::Paged(run) => note(run.segment, run.bytes),
-            }
-        }
-    }
-
-    /// Writes all durable messages down as runs. Resident ones need no more: the log has the rest.
-    pub(crate) fn encode(&self, out: &mut Writer) {
-        let mut runs: Vec<(Priority, Run)> = Vec::new();
+    /// Durable messages from `start` on and before `end`, in memory or not, by lane.
+    pub(super) fn durable_in(&self, start: Offset, end: Offset, found: &mut Vec<(Priority, Offset)>) {
         for lane in &self.lanes {
-            let start = runs.len();
-            let mut add = |segment: SegmentId, first: u64, len: u64, bytes: u64, expires_at: Timestamp| {
-                if !matches!(runs.get(start..), Some([.., (_, run)]) if run.segment == segment) {
-                    runs.push((lane.priority, Run::new(segment)));
-                }
-                if let Some((_, run)) = runs.last_mut() {
-                    run.offsets.push_range(first, len);
-                    run.bytes += bytes;
-                    run.expires_at = run.expires_at.min(expires_at);
-                }
-            };
-            for stretch in &lane.stretches {
-                match stretch {
-                    Stretch::Resident(resident) => {
-                        for entry in resident.entries.iter().filter(|entry| entry.is_durable()) {
-                            add(
-                                entry.at.segment,
-                                entry.offset.0,
-                                1,
-                                entry.stored_bytes.into(),
-                                entry.expires_at,
-                            );
-                        }
-                    }
-                    Stretch::Paged(run) => {
-                        let mut bytes = run.bytes;
-                        for (first, len) in run.offsets.ranges() {
-                            add(run.segment, first, len, std::mem::take(&mut bytes), run.expires_at);
-                        }
-                    }
-                }
-            }
-        }
-        out.u64(runs.len() as u64);
-        for (priority, run) in runs {
-            out.u8(priority.0);
-            out.u64(run.segment.0.into());
-            out.u64(run.bytes);
-            out.u64(run.expires_at.0);
-            run.offsets.encode(out);
+            let before = found.len();
+            lane.stretches.iter().for_each(|stretch| stretch.durable_in(start, end, lane.priority, found));
+            debug_assert!(found[before..].is_sorted_by_key(|(_, offset)| *offset), "a lane is in order");
         }
     }
 
-    /// Reads back what [`Self::encode`] wrote; everything is paged.
-    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        let mut lanes = Self::default();
-        for _ in 0..input.u64()? {
-            let priority = Priority(input.u8()?);
-            let segment = SegmentId(input.u32()?);
-            let bytes = input.u64()?;
-            let expires_at = Timestamp(input.u64()?);
-            let offsets = PackedOffsets::decode(input)?;
-            if offsets.is_empty() {
-                return Err(WireError::Range);
-            }
-            let index = lanes.lane_or_new(priority);
-            lanes.mark(priority);
-            lanes.count += offsets.len();
-            lanes.bytes += bytes;
-            lanes.lanes[index].count += offsets.len();
-            let lane = &mut lanes.lanes[index];
-            let run = Box::new(Run { segment, offsets, bytes, expires_at });
-            lane.insert(lane.stretches.len(), Stretch::Paged(run));
+    /// Those of these durable messages that are in the lane, in memory or not.
+    pub(super) fn durable_among(&self, priority: Priority, offsets: &OffsetSet) -> OffsetSet {
+        let mut found = OffsetSet::default();
+        if let Some(index) = self.lane_index(priority) {
+            self.lanes[index].stretches.iter().for_each(|stretch| stretch.durable_among(offsets, &mut found));
         }
-        lanes.paged_expiry = lanes.earliest_paged_expiry();
-        Ok(lanes)
+        found
+    }
+
+    pub(super) fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    /// The lane to which so many messages of so many bytes are added. They are not in memory.
+    pub(super) fn lane_for(&mut self, priority: Priority, messages: u64, bytes: u64) -> &mut Lane {
+        let index = self.lane_or_new(priority);
+        self.mark(priority);
+        self.count += messages;
+        self.bytes += bytes;
+        self.lanes[index].count += messages;
+        &mut self.lanes[index]
+    }
+
+    /// All lanes were read back from a snapshot.
+    pub(super) fn note_restored(&mut self) {
+        self.paged_expiry = self.earliest_paged_expiry();
     }
 
     /// For how many lanes, and stretches in the first of them, there is room.
@@ -680,7 +456,7 @@ impl Lanes {
         self.lanes.iter().map(Lane::room).sum()
     }
 
-    fn lane_index(&self, priority: Priority) -> Option<usize> {
+    pub(super) fn lane_index(&self, priority: Priority) -> Option<usize> {
         // Most queues have one lane.
         if let [lane] = self.lanes.as_slice() {
             return (lane.priority == priority).then_some(0);
@@ -696,14 +472,14 @@ impl Lanes {
                     // Most queues have one.
                     self.lanes.reserve_exact(1);
                 }
-                self.lanes.insert(index, Lane { priority, stretches: VecDeque::new(), count: 0 });
+                self.lanes.insert(index, Lane::new(priority));
                 index
             }
         }
     }
 
     /// Index of the highest lane that has messages.
-    fn top(&self) -> Option<usize> {
+    pub(super) fn top(&self) -> Option<usize> {
         let (word, bits) = self.occupied.iter().enumerate().rev().find(|(_, bits)| **bits != 0)?;
         let priority = word * 64 + 63 - bits.leading_zeros() as usize;
         self.lane_index(Priority(priority as u8))

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use nexo_types::{Millis, Offset, Position, Timestamp};
+use nexo_types::{Millis, Offset, Timestamp};
 
 use super::{
     Admission, Applied, ChunkId, ChunkSlice, Death, LeaseError, NeedsPage, Outline, PushOutcome, Queue,
@@ -145,8 +145,8 @@ impl Machine for Queue {
         }
     }
 
-    fn apply(&mut self, at: Position, record: &Record, _: Durability) -> Result<Applied, NeedsPage> {
-        Self::apply(self, at, record)
+    fn apply(&mut self, record: &Record, _: Durability) -> Result<Applied, NeedsPage> {
+        Self::apply(self, record)
     }
 
     fn encode(record: &Record) -> Bytes {
@@ -201,17 +201,21 @@ mod tests {
             }
         }
 
-        fn supply(&mut self, NeedsPage(page): NeedsPage, log: &[(Position, Record)]) {
+        fn supply(&mut self, NeedsPage(page): NeedsPage, log: &[Record]) {
             let read = |offset: Offset| {
-                let find = |(at, record): &(Position, Record)| {
+                let find = |record: &Record| {
                     let Record::Messages(batch) = record else { return None };
                     let item = batch.find(offset)?;
-                    Some(MessageEntry::from_batch(batch, item, *at).unwrap())
+                    Some(MessageEntry::from_batch(batch, item).unwrap())
                 };
                 log.iter().rev().find_map(find).expect("the log has what it lacks")
             };
             let entries = page.offsets.iter().map(read).collect();
             assert!(self.page_in(&page, entries, Timestamp(0)));
+        }
+
+        fn disturb(&mut self) {
+            self.page_out(u64::MAX);
         }
 
         fn prepare(&mut self) {}

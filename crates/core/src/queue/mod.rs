@@ -16,9 +16,11 @@
 
 mod allowance;
 mod apply;
+mod blocks;
 mod changes;
 mod compact;
 mod consumers;
+mod cursor;
 mod deadline_map;
 mod dedup;
 mod dispatch;
@@ -26,7 +28,9 @@ mod due;
 mod entry;
 mod fair;
 mod groups;
+mod invariants;
 mod lane;
+mod lane_snapshot;
 mod lanes;
 mod late;
 mod lease;
@@ -38,20 +42,22 @@ mod outline;
 mod paging;
 mod push;
 mod returned;
+mod run;
 mod settle;
 mod snapshot;
 mod terms;
 mod tokens;
 mod unwritten;
+mod usage;
+mod whole_snapshot;
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use nexo_types::{GroupId, Millis, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
+use nexo_types::{GroupId, Millis, Offset, Priority, QueueId, QueueName, Timestamp};
 
 pub use allowance::{Allowance, Outgoing};
 pub use apply::{Applied, Handed, NeedsPage, Removed};
@@ -68,14 +74,16 @@ pub use outline::{MessageState, Outline, Stage};
 pub use paging::{PeekPosition, Peeked};
 pub use push::{Admission, PackedPlan, PushOutcome, PushPlan, RefusedMessages};
 pub use settle::{Death, Dying, LeaseError, ReturnCause, ReturnPlan, Verdict};
-pub use snapshot::{ChunkSlice, SnapshotError};
+pub use snapshot::{ChunkSlice, SnapshotError, StoredIn};
 pub use terms::{Access, ConsumerRefusal, InFlightLimit, LeaseTerms, LimitReached, SettleMode, Terms};
+pub use usage::{UsageChange, Way};
+pub use whole_snapshot::QueueSnapshot;
 
 use crate::config::QueueConfig;
 use crate::message::DeathReason;
 use crate::rare::{Empty, Rare};
 use changes::Changes;
-use compact::{CompactEntry, Delayed};
+use compact::Delayed;
 use consumers::Consumers;
 use deadline_map::DeadlineMap;
 use dedup::Dedup;
@@ -99,7 +107,7 @@ const HOLDER_BYTES: u64 = 2 * 56;
 /// containers are at times half empty, and have it by its offset as well.
 const OTHER_LOOSE_BYTES: u64 = 2 * size_of::<MessageEntry>() as u64 + 64;
 /// What a queue with messages in memory takes for that, besides: containers that are made with the first message, a place in
-/// the index of the segment that is being written, and one with each connection that publishes to it.
+/// the index of the log, and one with each connection that publishes to it.
 const IN_USE_BYTES: u64 = 640;
 
 /// The state of one queue and the rules that change it.
@@ -153,8 +161,8 @@ pub struct Queue {
     loose_warm: u64,
     totals: Totals,
     rates: Rates,
-    /// How much more, or less, this queue keeps alive in each segment since this was last asked.
-    usage: Vec<(SegmentId, i64)>,
+    /// What has joined and left since this was last asked.
+    usage: Vec<UsageChange>,
     /// What the next snapshot has to write.
     changes: Changes,
 }
@@ -412,11 +420,6 @@ impl Queue {
         self.rates.duplicates += count;
     }
 
-    /// Says how much more, or less, the queue keeps alive in each segment since this was last asked.
-    pub fn drain_usage(&mut self) -> impl Iterator<Item = (SegmentId, i64)> + '_ {
-        self.usage.drain(..)
-    }
-
     /// The queue's id.
     #[must_use]
     pub const fn id(&self) -> QueueId {
@@ -557,19 +560,6 @@ impl Queue {
         self.reserved
     }
 
-    fn note_usage(&mut self, segment: SegmentId, bytes: i64) {
-        match self.usage.last_mut() {
-            Some((last, sum)) if *last == segment => *sum += bytes,
-            _ => {
-                // One segment at a time is the rule, and every queue keeps this room.
-                if self.usage.capacity() == 0 {
-                    self.usage.reserve_exact(1);
-                }
-                self.usage.push((segment, bytes));
-            }
-        }
-    }
-
     /// Puts a message that is not at the tail where it belongs at this moment.
     fn place(&mut self, mut entry: MessageEntry, at: Timestamp) {
         self.warm(&mut entry);
@@ -614,94 +604,13 @@ impl Queue {
     fn free(&mut self, entry: &MessageEntry) {
         self.loose_bytes -= u64::from(entry.stored_bytes);
         if entry.is_durable() {
-            self.note_usage(entry.at.segment, -i64::from(entry.stored_bytes));
+            self.note_usage(entry.offset, entry.stored_bytes, Way::Out);
         }
     }
 
-    /// A message in memory, wherever it is, lies somewhere else in the log from now on. Gives back where it lay.
-    fn move_entry(
-        &mut self,
-        priority: Priority,
-        group: Option<&str>,
-        offset: Offset,
-        to: Position,
-    ) -> Option<Position> {
-        let swap = |at: &mut Position| std::mem::replace(at, to);
-        if self.leased.contains(offset) {
-            return self.leased.update(offset, |lease| swap(&mut lease.entry.at));
-        }
-        if let Some(from) = self.returned.update(priority, offset, |entry| swap(entry.at_mut())) {
-            return Some(from);
-        }
-        if self.delayed.contains(offset) {
-            return self.delayed.update(offset, |delayed| swap(delayed.0.at_mut()));
-        }
-        if self.dying.contains_key(&offset) {
-            return self.dying.get_mut(&offset).map(|(entry, _)| swap(&mut entry.at));
-        }
-        if let Some(group) = group.and_then(|group| GroupId::new(group).ok())
-            && let Some(behind) = self.groups.get_mut(&group)
-            && let Ok(at) = behind.binary_search_by_key(&offset, |entry| entry.offset)
-        {
-            return behind.get_mut(at).map(|entry| swap(&mut entry.at));
-        }
-        self.lanes.get_mut(priority, offset).map(|entry| swap(&mut entry.at))
-    }
-
-    /// Checks that nothing was lost or invented. For tests; it looks at every entry.
-    #[doc(hidden)]
-    pub fn check_invariants(&self) {
-        let behind: u64 = self.groups.values().map(|behind| behind.len() as u64).sum();
-        assert_eq!(behind, self.grouped, "messages behind a group's head are counted");
-        assert_eq!(self.behind.len() as u64, behind, "they are known by their offsets");
-        for (group, entries) in &self.groups {
-            for entry in entries {
-                assert_eq!(self.behind.get(&entry.offset), Some(group), "with the right group");
-            }
-        }
-        self.leased.check_invariants();
-        self.delayed.check_invariants();
-        self.returned.check_invariants();
-        let bytes: u64 = self.loose().map(|entry| u64::from(entry.stored_bytes)).sum();
-        assert_eq!(bytes, self.loose_bytes, "bytes of loose messages are counted");
-        let leased: u64 = self.leased.iter().map(|lease| u64::from(lease.entry.stored_bytes)).sum();
-        assert_eq!(leased, self.leased_bytes, "bytes of leased messages are counted");
-        let dying: u64 = self.dying.values().map(|(entry, _)| u64::from(entry.stored_bytes)).sum();
-        assert_eq!(dying, self.dying_bytes, "bytes of dying messages are counted");
-        let cached: u64 = self.loose().map(|entry| entry.cached_bytes()).sum();
-        assert_eq!(cached, self.loose_cached_bytes, "cached bytes of loose messages are counted");
-        let warm = self.loose().filter(|entry| entry.is_warm()).count() as u64;
-        assert_eq!(warm, self.loose_warm, "so are those whose bytes need not be in memory");
-        self.lanes.check_invariants();
-        for group in self.groups.keys() {
-            let heads = self.loose_heads().filter(|entry| entry.group.as_ref() == Some(group)).count();
-            assert_eq!(heads, self.out_of(group) as usize, "messages of a group that are out are counted");
-        }
-    }
-
-    /// Entries that are neither in a lane nor behind the head of their group.
-    fn loose_heads(&self) -> impl Iterator<Item = Cow<'_, MessageEntry>> {
-        let waiting = self.returned.iter().chain(self.delayed.iter().map(|delayed| &delayed.0));
-        waiting.map(CompactEntry::entry).chain(self.held().map(Cow::Borrowed))
-    }
-
-    /// Entries of messages that are leased or dying.
-    fn held(&self) -> impl Iterator<Item = &MessageEntry> {
-        let leased = self.leased.iter().map(|lease| &lease.entry);
-        leased.chain(self.dying.values().map(|(entry, _)| entry))
-    }
-
-    /// Every entry that is not in a lane.
-    fn loose(&self) -> impl Iterator<Item = Cow<'_, MessageEntry>> {
-        self.loose_heads().chain(self.groups.values().flatten().map(Cow::Borrowed))
-    }
-
-    /// Where a message lies that is leased or about to be moved. It may have been copied since somebody last asked.
+    /// Whether a message is leased or about to be moved.
     #[must_use]
-    pub fn position_of(&self, offset: Offset) -> Option<Position> {
-        self.leased
-            .get(offset)
-            .map(|lease| lease.entry.at)
-            .or_else(|| self.dying.get(&offset).map(|(entry, _)| entry.at))
+    pub fn is_held(&self, offset: Offset) -> bool {
+        self.leased.contains(offset) || self.dying.contains_key(&offset)
     }
 }

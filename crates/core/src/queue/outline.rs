@@ -91,7 +91,7 @@ impl Queue {
         for entry in self.groups.values().flatten() {
             add(entry, Stage::Grouped);
         }
-        for (priority, _, _, ranges) in self.lanes.runs() {
+        for (priority, _, ranges) in self.lanes.runs() {
             for offset in ranges.into_iter().flatten() {
                 let state = MessageState { priority, attempts: 0, stage: Stage::Ready };
                 let twice = messages.insert(Offset(offset), state);

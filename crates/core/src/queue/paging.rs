@@ -1,16 +1,15 @@
 //! What is in memory and what is not. None of it is durable state: the same messages wait either way.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use nexo_types::{Offset, Position, Priority, SegmentId, Timestamp};
+use nexo_types::{Offset, Priority, Timestamp};
 
 use super::compact::CompactEntry;
+use super::cursor::Waiting;
 use super::lanes::Front;
-use super::lanes::Waiting;
-use super::{ChunkId, MessageEntry, PageRequest, Queue};
+use super::{MessageEntry, PageRequest, Queue};
+use crate::offsets::OffsetSet;
 
 /// A place in the order of delivery: behind the message of this priority and offset.
 pub type PeekPosition = (Priority, Offset);
@@ -26,8 +25,6 @@ pub struct Peeked {
     pub enqueued_at: Timestamp,
     /// Its priority; with the offset this is its place in the order of delivery.
     pub priority: Priority,
-    /// The log frame that holds it.
-    pub at: Position,
     /// What it is taken to cost on disk.
     pub stored_bytes: u32,
     /// Its stored form, if it is in memory.
@@ -49,7 +46,6 @@ impl From<&MessageEntry> for Peeked {
             attempts: entry.attempts,
             enqueued_at: entry.enqueued_at,
             priority: entry.priority,
-            at: entry.at,
             stored_bytes: entry.stored_bytes,
             payload: entry.payload.clone(),
         }
@@ -57,14 +53,14 @@ impl From<&MessageEntry> for Peeked {
 }
 
 impl Queue {
-    /// What should come into memory, because consumers wait for it or soon will: all from one segment, the most urgent
-    /// first.
+    /// What should come into memory, because consumers wait for it or soon will: the most urgent first. `readable` is asked
+    /// about each page, and says which of its first messages can be read together with the pages before it, if any.
     #[must_use]
-    pub fn wanted_pages(&self) -> Vec<PageRequest> {
+    pub fn wanted_pages(&self, readable: impl FnMut(PageRequest) -> Option<PageRequest>) -> Vec<PageRequest> {
         if self.config.paused || !self.consumers.anyone_waiting() {
             return Vec::new();
         }
-        self.lanes.wanted_pages()
+        self.lanes.wanted_pages(readable)
     }
 
     /// What must come into memory for messages at the head to be seen by others than consumers.
@@ -93,9 +89,8 @@ impl Queue {
         if entries.is_empty() {
             return false;
         }
-        let Some(lost_bytes) = self.lanes.page_in(request, entries, now) else { return false };
-        if lost_bytes > 0 {
-            self.note_usage(request.segment, -(lost_bytes as i64));
+        if !self.lanes.page_in(request, entries, now) {
+            return false;
         }
         for entry in &expiring {
             self.watch_expiry(entry);
@@ -211,53 +206,64 @@ impl Queue {
         Some(self.lanes.page_for(lane, offset))
     }
 
-    /// The chunks in which there may be messages that are not in a lane; `known` are those that snapshots wrote.
+    /// Durable messages that are not in a lane, from `start` on and before `end`, by offset.
     #[must_use]
-    pub fn loose_chunks(&self, known: impl Iterator<Item = ChunkId>) -> BTreeSet<ChunkId> {
-        known.chain(self.changes.changed()).collect()
+    pub fn loose_in(&self, start: Offset, end: Offset) -> Vec<(Priority, Offset)> {
+        let held = self.held_in(start, end).filter(|entry| entry.is_durable());
+        let mut found: Vec<_> = held.map(|entry| (entry.priority, entry.offset)).collect();
+        found.extend(self.loose_waiting_in(start, end).map(|entry| (entry.priority, entry.offset)));
+        found.sort_unstable_by_key(|(_, offset)| *offset);
+        found
     }
 
-    /// Messages of these chunks that are not in a lane and lie in this segment.
+    /// Durable messages that wait in a lane, in memory or not, from `start` on and before `end`, by lane.
     #[must_use]
-    pub fn loose_in_segment(
-        &self,
-        segment: SegmentId,
-        chunks: &[ChunkId],
-    ) -> Vec<(Offset, Timestamp, Position)> {
-        let in_chunk = |chunk: &ChunkId| {
-            let (start, end) = chunk.offsets();
-            self.loose_waiting_in(start, end).chain(self.held_in(start, end).map(Cow::Borrowed))
+    pub fn in_lanes(&self, start: Offset, end: Offset) -> Vec<(Priority, Offset)> {
+        let mut found = Vec::new();
+        self.lanes.durable_in(start, end, &mut found);
+        found
+    }
+
+    /// Those of these messages that are in the queue and durable; all of them have this priority.
+    #[must_use]
+    pub fn durable_among(&self, priority: Priority, offsets: &OffsetSet) -> OffsetSet {
+        let is_loose = |offset: &Offset| {
+            let lease = self.leased.get(*offset).map(|lease| lease.entry.is_durable());
+            let dying = || self.dying.get(offset).map(|(entry, _)| entry.is_durable());
+            let delayed = || self.delayed.get(*offset).map(|delayed| delayed.0.is_durable());
+            let returned = || self.returned.get(priority, *offset).map(CompactEntry::is_durable);
+            let behind = || self.behind.get(offset).map(|_| self.loose_in(*offset, offset.next()).len() == 1);
+            lease.or_else(dying).or_else(delayed).or_else(returned).or_else(behind).unwrap_or(false)
         };
-        found_in(segment, chunks.iter().flat_map(in_chunk))
+        let in_lane = self.lanes.durable_among(priority, offsets);
+        if in_lane.len() == offsets.len() {
+            return in_lane;
+        }
+        offsets.iter().filter(is_loose).chain(in_lane.iter()).collect()
     }
 
-    /// Messages in memory that are in a lane and lie in this segment.
-    #[must_use]
-    pub fn resident_in_segment(&self, segment: SegmentId) -> Vec<(Offset, Timestamp, Position)> {
-        found_in(segment, self.lanes.resident().map(Cow::Borrowed))
+    /// Durable messages that are leased or about to be moved, with what they are taken to cost on disk.
+    pub fn held(&self) -> impl Iterator<Item = (Offset, u32)> + '_ {
+        let durable = self.held_entries().filter(|entry| entry.is_durable());
+        durable.map(|entry| (entry.offset, entry.stored_bytes))
     }
 
-    /// Messages not in memory that lie in this segment: the next ones to copy forward.
-    #[must_use]
-    pub fn page_in_segment(&self, segment: SegmentId) -> Option<PageRequest> {
-        self.lanes.page_in_segment(segment)
-    }
-
-    /// Says how many stored bytes the queue keeps alive in each segment.
-    pub fn bytes_by_segment(&self, mut note: impl FnMut(SegmentId, u64)) {
-        self.lanes.bytes_by_segment(&mut note);
-        for (segment, bytes) in self.loose().filter_map(|entry| entry.usage()) {
-            note(segment, bytes);
+    /// Every durable message: the first of some side by side, how many they are, and what they are taken to cost on disk. Where
+    /// that is known only of many, each has its share.
+    pub fn durable_messages(&self, mut each: impl FnMut(Offset, u64, u64)) {
+        let in_lanes = self.lanes.resident().map(std::borrow::Cow::Borrowed);
+        for entry in in_lanes.chain(self.loose()).filter(|entry| entry.is_durable()) {
+            each(entry.offset, 1, entry.stored_bytes.into());
+        }
+        for (_, bytes, ranges) in self.lanes.runs() {
+            let messages: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+            let mut left = (messages, bytes);
+            for range in ranges {
+                let count = range.end - range.start;
+                let share = (u128::from(left.1) * u128::from(count) / u128::from(left.0.max(1))) as u64;
+                left = (left.0 - count, left.1 - share);
+                each(Offset(range.start), count, share);
+            }
         }
     }
-}
-
-fn found_in<'a>(
-    segment: SegmentId,
-    entries: impl Iterator<Item = Cow<'a, MessageEntry>>,
-) -> Vec<(Offset, Timestamp, Position)> {
-    let here = entries.filter(|entry| entry.is_durable() && entry.at.segment == segment);
-    let mut found: Vec<_> = here.map(|entry| (entry.offset, entry.enqueued_at, entry.at)).collect();
-    found.sort_unstable();
-    found
 }

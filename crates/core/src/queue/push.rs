@@ -337,7 +337,7 @@ fn shorter(a: Option<Millis>, b: Option<Millis>) -> Option<Millis> {
 mod tests {
     use std::sync::Arc;
 
-    use nexo_types::{Position, QueueId, QueueName};
+    use nexo_types::{QueueId, QueueName};
     use proptest::prelude::*;
 
     use super::*;
@@ -416,7 +416,7 @@ mod tests {
         let old = QueueConfig { has_unread_arguments: true, ..QueueConfig::default() };
         let mut queue = queue(old);
         let record = Record::Configure { config: queue.config().clone(), at: NOW };
-        queue.apply(Position::default(), &record).unwrap();
+        queue.apply(&record).unwrap();
         queue.read_arguments(|config| config.max_priority = Some(Priority(3)));
         queue.read_arguments(|_| panic!("they have been read"));
         let complete = QueueConfig { max_priority: Some(Priority(3)), ..QueueConfig::default() };
@@ -442,7 +442,7 @@ mod tests {
         let mut replayed = super::tests::queue(config);
         for queue in [&mut queue, &mut replayed] {
             for record in &records {
-                queue.apply(Position::default(), record).unwrap();
+                queue.apply(record).unwrap();
             }
             assert_eq!((queue.counts().0, queue.len()), (1, 3), "two are apart from what is ready");
             assert_eq!(queue.deaths(), deaths);
@@ -455,7 +455,7 @@ mod tests {
         for death in deaths {
             let leave =
                 queue.decide_dead_letter(NOW, death.offset, crate::record::Leave::DeadLettered).unwrap();
-            queue.apply(Position::default(), &leave).unwrap();
+            queue.apply(&leave).unwrap();
         }
         assert_eq!((queue.len(), queue.deaths().len()), (1, 0));
         queue.check_invariants();

@@ -60,16 +60,6 @@ impl Returned {
         self.lanes.values().find_map(|lane| lane.get(offset)).map(|ready| &ready.0)
     }
 
-    /// Changes a message, but neither its priority nor its offset.
-    pub(super) fn update<R>(
-        &mut self,
-        priority: Priority,
-        offset: Offset,
-        change: impl FnOnce(&mut CompactEntry) -> R,
-    ) -> Option<R> {
-        self.lanes.get_mut(&Reverse(priority))?.update(offset, |ready| change(&mut ready.0))
-    }
-
     /// All of them in the order of delivery.
     pub(super) fn iter(&self) -> impl Iterator<Item = &CompactEntry> + Clone {
         self.lanes.values().flat_map(DeadlineMap::iter).map(|ready| &ready.0)

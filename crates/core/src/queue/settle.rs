@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use nexo_types::{Millis, Offset, Position, Priority, Timestamp};
+use nexo_types::{Millis, Offset, Priority, Timestamp};
 use thiserror::Error;
 
 use super::Queue;
@@ -75,8 +75,8 @@ pub struct Dying {
     pub durability: Durability,
     /// Bytes of its stored form.
     pub stored_bytes: u32,
-    /// The log frame that holds it.
-    pub at: Position,
+    /// How urgent it is.
+    pub priority: Priority,
     /// Its stored form, if it is in memory.
     pub payload: Option<Bytes>,
 }
@@ -248,7 +248,7 @@ impl Queue {
             attempts: entry.attempts,
             durability: entry.durability,
             stored_bytes: entry.stored_bytes,
-            at: entry.at,
+            priority: entry.priority,
             payload: entry.payload.clone(),
         })
     }

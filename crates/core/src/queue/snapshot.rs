@@ -1,7 +1,8 @@
 //! The durable state of a queue as bytes, so that recovery need not read the log from its beginning.
 //!
 //! A snapshot is a *head* (settings, figures, and the ready messages that were never delivered, as ranges) and *chunks*
-//! (all other messages and the deduplication ids, one by one, by offset). Bodies are not written: the log has them.
+//! (all other messages and the deduplication ids, one by one, by offset). Bodies are not written: the log has them; nor is
+//! it written where. The same records give the same bytes on every node, whatever is in memory there.
 //! Chunks that have not changed since an earlier snapshot are not written again: see `changes.rs`.
 //!
 //! What makes it right: head and chunks together are the state at the moment of [`Queue::begin_snapshot`]. The head is
@@ -12,7 +13,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use nexo_types::{DedupId, GroupId, Offset, Position, Priority, QueueId, QueueName, SegmentId, Timestamp};
+use nexo_types::{DedupId, GroupId, Offset, Priority, QueueId, QueueName, Timestamp};
 use thiserror::Error;
 
 use super::changes::ChunkId;
@@ -23,12 +24,16 @@ use super::lease::Lease;
 use super::{Queue, Totals};
 use crate::config::QueueConfig;
 use crate::message::{DeathReason, Durability};
+use crate::offsets::OffsetSet;
 use crate::record::LeasePhase;
 use crate::wire::{Reader, WireError, Writer};
 
-/// The versions in which the parts of a snapshot are written. Version 1 of a chunk has no messages that are dying.
-const HEAD_VERSION: u64 = 1;
-const CHUNK_VERSION: u64 = 2;
+/// The versions in which the parts of a snapshot are written. Version 1 of a chunk has no messages that are dying. Version 1
+/// of a head and versions 1 and 2 of a chunk also say where each message was stored.
+const HEAD_VERSION: u64 = 2;
+const CHUNK_VERSION: u64 = 3;
+/// The first version of a chunk that does not.
+const CHUNK_VERSION_LOGICAL: u64 = 3;
 
 const WAITING: u8 = 0;
 const LEASED: u8 = 1;
@@ -42,6 +47,17 @@ const DYING_LEASED: u8 = 4;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the snapshot of a queue cannot be read: {0}")]
 pub struct SnapshotError(#[from] pub(crate) WireError);
+
+/// Where messages were stored, as a snapshot of an earlier version says.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredIn<'a> {
+    /// The messages.
+    pub offsets: &'a OffsetSet,
+    /// What they are taken to cost on disk.
+    pub bytes: u64,
+    /// A number of a file, which only the node that wrote it understands.
+    pub file: u32,
+}
 
 /// Chunks of a snapshot that was begun, as many as one hold of a queue's lock should encode.
 #[derive(Debug, Default)]
@@ -77,6 +93,10 @@ impl Queue {
     /// them that are to be written again although they have not changed.
     pub fn begin_snapshot(&mut self, known: impl Iterator<Item = ChunkId>, stale: &[ChunkId]) -> Bytes {
         self.changes.begin(known, stale);
+        self.encode_head()
+    }
+
+    pub(super) fn encode_head(&self) -> Bytes {
         let mut out = Writer::with_capacity(256);
         out.version(HEAD_VERSION);
         out.u64(self.id.0);
@@ -122,20 +142,32 @@ impl Queue {
     /// # Errors
     /// If the bytes are not a snapshot.
     pub fn restore<'a>(head: &[u8], chunks: impl Iterator<Item = &'a [u8]>) -> Result<Self, SnapshotError> {
+        Self::restore_stored(head, chunks, &mut |_| ())
+    }
+
+    /// As [`Self::restore`]. A snapshot of an earlier version says where its messages were stored: `stored` is told.
+    ///
+    /// # Errors
+    /// If the bytes are not a snapshot.
+    pub fn restore_stored<'a>(
+        head: &[u8],
+        chunks: impl Iterator<Item = &'a [u8]>,
+        stored: &mut dyn FnMut(StoredIn<'_>),
+    ) -> Result<Self, SnapshotError> {
         let mut input = Reader::new(head);
-        let mut queue = Self::restore_head(&mut input)?;
+        let mut queue = Self::restore_head(&mut input, stored)?;
         input.finish()?;
         let mut waiting = Vec::new();
         for chunk in chunks {
-            queue.restore_chunk(&mut Reader::new(chunk), &mut waiting)?;
+            queue.restore_chunk(&mut Reader::new(chunk), &mut waiting, stored)?;
         }
         // Only when all that are leased are known: who is of the same group waits behind them.
         waiting.into_iter().for_each(|entry| queue.restore_waiting(entry));
         Ok(queue)
     }
 
-    fn restore_head(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        input.version("the snapshot of a queue", HEAD_VERSION)?;
+    fn restore_head(input: &mut Reader<'_>, stored: &mut dyn FnMut(StoredIn<'_>)) -> Result<Self, WireError> {
+        let version = input.version("the snapshot of a queue", HEAD_VERSION)?;
         let id = QueueId(input.u64()?);
         let name = QueueName::new(input.text()?).map_err(|_| WireError::BadName)?;
         let created_at = Timestamp(input.u64()?);
@@ -144,23 +176,8 @@ impl Queue {
         queue.next_offset = Offset(input.u64()?);
         queue.reserved = Offset(input.u64()?);
         queue.totals = Totals::decode(input)?;
-        queue.lanes = Lanes::decode(input)?;
+        queue.lanes = Lanes::decode(input, version, stored)?;
         Ok(queue)
-    }
-
-    /// What a whole snapshot of this queue gives back.
-    #[cfg(test)]
-    pub(super) fn restored(&mut self) -> Self {
-        // As if nothing had ever been written, and nothing was after this.
-        let changes = std::mem::take(&mut self.changes);
-        let offsets: Vec<Offset> = self.loose().map(|entry| entry.offset).collect();
-        let remembered: Vec<Offset> = self.dedup.iter().map(|(_, _, offset)| offset).collect();
-        offsets.into_iter().chain(remembered).for_each(|offset| self.touch(offset));
-        let head = self.begin_snapshot(std::iter::empty(), &[]);
-        let slice = self.next_chunks(usize::MAX, usize::MAX).unwrap();
-        assert!(!slice.more);
-        self.changes = changes;
-        Self::restore(&head, slice.chunks.iter().map(|(_, bytes)| &bytes[..])).unwrap()
     }
 
     /// To be called once all records after the snapshot are applied: offsets that transient messages may
@@ -173,7 +190,11 @@ impl Queue {
     }
 
     /// The chunk as it was when the snapshot began, and how many items it has. `before` has what has changed since.
-    fn encode_chunk<'a>(&'a self, chunk: ChunkId, before: &BTreeMap<Offset, Vec<u8>>) -> (Bytes, usize) {
+    pub(super) fn encode_chunk<'a>(
+        &'a self,
+        chunk: ChunkId,
+        before: &BTreeMap<Offset, Vec<u8>>,
+    ) -> (Bytes, usize) {
         let (start, end) = chunk.offsets();
         let mut items: Vec<(Offset, Item<'a>)> = Vec::new();
         let mut add = |offset: Offset, item: Item<'a>| {
@@ -255,16 +276,18 @@ impl Queue {
         &mut self,
         input: &mut Reader<'_>,
         waiting: &mut Vec<MessageEntry>,
+        stored: &mut dyn FnMut(StoredIn<'_>),
     ) -> Result<(), WireError> {
-        input.version("a chunk of a queue's snapshot", CHUNK_VERSION)?;
+        let version = input.version("a chunk of a queue's snapshot", CHUNK_VERSION)?;
+        let mut decode_item = |input: &mut Reader<'_>| MessageEntry::decode_item(input, version, stored);
         while input.left() > 0 {
             match input.u8()? {
                 WAITING => {
-                    let entry = MessageEntry::decode_item(input)?;
+                    let entry = decode_item(input)?;
                     if entry.group.is_some() { waiting.push(entry) } else { self.restore_waiting(entry) }
                 }
                 kind @ (LEASED | DYING_LEASED) => {
-                    let entry = MessageEntry::decode_item(input)?;
+                    let entry = decode_item(input)?;
                     let mut lease = self.restore_lease(entry, input)?;
                     if kind == DYING_LEASED {
                         lease.dying = Some(DeathReason::from_code(input.u8()?)?);
@@ -272,7 +295,7 @@ impl Queue {
                     self.leased.insert(lease);
                 }
                 DYING => {
-                    let entry = MessageEntry::decode_item(input)?;
+                    let entry = decode_item(input)?;
                     self.note_held(&entry);
                     self.put_aside(entry, DeathReason::from_code(input.u8()?)?);
                 }
@@ -373,8 +396,6 @@ impl Item<'_> {
 impl MessageEntry {
     fn encode_item(&self, out: &mut Writer) {
         out.u64(self.offset.0);
-        out.u64(self.at.segment.0.into());
-        out.u64(self.at.byte.into());
         out.u64(self.stored_bytes.into());
         out.u8(self.priority.0);
         out.u64(self.attempts.into());
@@ -385,8 +406,12 @@ impl MessageEntry {
         out.text(self.group.as_ref().map_or("", GroupId::as_str));
     }
 
-    fn decode_item(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        let mut entry = Self::decode_fields(input)?;
+    fn decode_item(
+        input: &mut Reader<'_>,
+        version: u64,
+        stored: &mut dyn FnMut(StoredIn<'_>),
+    ) -> Result<Self, WireError> {
+        let mut entry = Self::decode_fields(input, version, stored)?;
         let group = input.text()?;
         if !group.is_empty() {
             entry.group = Some(GroupId::new(group).map_err(|_| WireError::BadName)?);
@@ -394,11 +419,20 @@ impl MessageEntry {
         Ok(entry)
     }
 
-    fn decode_fields(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode_fields(
+        input: &mut Reader<'_>,
+        version: u64,
+        stored: &mut dyn FnMut(StoredIn<'_>),
+    ) -> Result<Self, WireError> {
+        let offset = Offset(input.u64()?);
+        let place = if version < CHUNK_VERSION_LOGICAL { Some((input.u32()?, input.u32()?)) } else { None };
+        let stored_bytes = input.u32()?;
+        if let Some((file, _)) = place {
+            stored(StoredIn { offsets: &OffsetSet::one(offset), bytes: stored_bytes.into(), file });
+        }
         Ok(Self {
-            offset: Offset(input.u64()?),
-            at: Position { segment: SegmentId(input.u32()?), byte: input.u32()? },
-            stored_bytes: input.u32()?,
+            offset,
+            stored_bytes,
             priority: Priority(input.u8()?),
             attempts: input.u32()?,
             enqueued_at: Timestamp(input.u64()?),
@@ -457,7 +491,6 @@ mod tests {
     use super::super::changes::CHUNK_OFFSETS;
     use super::*;
     use crate::message::NewMessage;
-    use crate::offsets::OffsetSet;
     use crate::queue::Admission;
     use crate::record::{Leave, Record};
 
@@ -468,7 +501,7 @@ mod tests {
         let mut queue = Queue::new(QueueId(1), name, QueueConfig::default(), NOW);
         let messages = vec![NewMessage { delay: Millis(500), ..NewMessage::new("x") }; count];
         for (_, batch) in queue.decide_push(NOW, &messages, Admission::Checked).batches {
-            queue.apply(Position::default(), &Record::Messages(batch)).unwrap();
+            queue.apply(&Record::Messages(batch)).unwrap();
         }
         queue
     }
@@ -498,9 +531,7 @@ mod tests {
         assert_eq!(first.len() as u64, 400 / CHUNK_OFFSETS);
         assert!(!queue.has_changed_chunks());
         let gone: OffsetSet = [Offset(41)].into_iter().collect();
-        queue
-            .apply(Position::default(), &Record::Settle { offsets: gone, why: Leave::Acked, at: NOW })
-            .unwrap();
+        queue.apply(&Record::Settle { offsets: gone, why: Leave::Acked, at: NOW }).unwrap();
         let known: Vec<ChunkId> = first.iter().map(|(chunk, _)| *chunk).collect();
         queue.begin_snapshot(known.into_iter(), &[ChunkId(3)]);
         let second = queue.next_chunks(usize::MAX, usize::MAX).unwrap().chunks;
@@ -519,7 +550,7 @@ mod tests {
         let mut queue = Queue::new(QueueId(1), name, config, NOW);
         let message = NewMessage { dedup: Some(DedupId::new("a").unwrap()), ..NewMessage::new("x") };
         for (_, batch) in queue.decide_push(NOW, &[message], Admission::Checked).batches {
-            queue.apply(Position::default(), &Record::Messages(batch)).unwrap();
+            queue.apply(&Record::Messages(batch)).unwrap();
         }
         queue.begin_snapshot(std::iter::empty(), &[]);
         assert!(!queue.next_chunks(9, 9).unwrap().chunks[0].1.is_empty());

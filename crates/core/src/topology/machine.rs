@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use nexo_types::{ExchangeName, Position, QueueName, Timestamp};
+use nexo_types::{ExchangeName, QueueName, Timestamp};
 
 use super::{
     BindError, Binding, DeclareError, DeleteError, DeleteIf, ExchangeSpec, Outline, Plan, Topology,
@@ -74,12 +74,7 @@ impl Machine for Topology {
         }
     }
 
-    fn apply(
-        &mut self,
-        _: Position,
-        record: &TopologyRecord,
-        durability: Durability,
-    ) -> Result<(), Infallible> {
+    fn apply(&mut self, record: &TopologyRecord, durability: Durability) -> Result<(), Infallible> {
         self.apply_record(record, durability);
         Ok(())
     }
@@ -124,7 +119,7 @@ mod tests {
             <Self as Machine>::decode(&bytes).unwrap()
         }
 
-        fn supply(&mut self, missing: Infallible, _: &[(Position, TopologyRecord)]) {
+        fn supply(&mut self, missing: Infallible, _: &[TopologyRecord]) {
             match missing {}
         }
 

@@ -66,7 +66,6 @@ enum Op {
     Chunks(usize),
     /// The disk was full, and it comes to nothing.
     Abandon,
-    Relocate(u32),
     Restart,
 }
 
@@ -172,7 +171,6 @@ fn op(mix: Mix) -> impl Strategy<Value = Op> {
         2 => Just(Op::Checkpoint),
         6 => (0usize..4).prop_map(Op::Chunks),
         1 => Just(Op::Abandon),
-        2 => any::<u32>().prop_map(Op::Relocate),
         2 => Just(Op::Restart),
     ]
 }

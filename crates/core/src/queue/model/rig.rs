@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_types::{ConsumerId, Millis, Offset, Position, QueueId, SegmentId, Timestamp};
+use nexo_types::{ConsumerId, Millis, Offset, QueueId, Timestamp};
 
 use super::naive::{Model, Naive, Where};
 use super::{Draft, Op, body, name, terms_of};
@@ -27,9 +27,9 @@ pub(super) struct Rig {
     model: Model,
     now: Timestamp,
     /// Everything that would be in the log.
-    log: Vec<(Position, Record)>,
-    /// Where each message was last written.
-    store: BTreeMap<Offset, (Position, MessageBatch)>,
+    log: Vec<Record>,
+    /// The batch of each message.
+    store: BTreeMap<Offset, MessageBatch>,
     held: Vec<(Offset, u32)>,
     /// Handed to a consumer without acknowledgements, and not in memory.
     read: Vec<(Offset, u32)>,
@@ -68,7 +68,7 @@ impl Rig {
             queue: Queue::new(QueueId(1), name(), config, now),
             model: Model::default(),
             now,
-            log: vec![(Position::default(), create)],
+            log: vec![create],
             store: BTreeMap::new(),
             held: Vec::new(),
             read: Vec::new(),
@@ -80,9 +80,7 @@ impl Rig {
         }
     }
 
-    fn append(&mut self, record: &Record) -> Position {
-        let count = self.log.len() as u32;
-        let at = Position { segment: SegmentId(count / 7), byte: count };
+    fn append(&mut self, record: &Record) {
         // What is replayed has been through bytes.
         let record = match record {
             Record::Messages(batch) => {
@@ -91,13 +89,14 @@ impl Rig {
             }
             other => Record::decode(&other.encode()).unwrap(),
         };
-        self.log.push((at, record));
-        at
+        self.log.push(record);
     }
 
     fn run(&mut self, record: &Record, durable: bool) -> Applied {
-        let at = if durable { self.append(record) } else { Position::default() };
-        self.queue.apply(at, record).expect("decisions name only what is in memory")
+        if durable {
+            self.append(record);
+        }
+        self.queue.apply(record).expect("decisions name only what is in memory")
     }
 
     fn push(&mut self, drafts: &[Draft]) {
@@ -158,9 +157,8 @@ impl Rig {
             }
             self.run(&Record::Messages(batch.clone()), durable);
             if durable {
-                let at = self.log.last().unwrap().0;
                 for item in batch.items() {
-                    self.store.insert(item.offset, (at, batch.clone()));
+                    self.store.insert(item.offset, batch.clone());
                 }
             }
         }
@@ -248,9 +246,8 @@ impl Rig {
 
     fn entries(&self, page: &PageRequest) -> Vec<MessageEntry> {
         let read = |offset: Offset| {
-            let (at, batch) = &self.store[&offset];
-            assert_eq!(at.segment, page.segment, "a run knows the segment of its messages");
-            MessageEntry::from_batch(batch, batch.find(offset).unwrap(), *at).unwrap()
+            let batch = &self.store[&offset];
+            MessageEntry::from_batch(batch, batch.find(offset).unwrap()).unwrap()
         };
         // A reader may answer with fewer than were asked for.
         page.offsets.iter().take(1 + self.log.len() % 3).map(read).collect()
@@ -432,44 +429,6 @@ impl Rig {
         }
     }
 
-    /// Copies what is left in a segment forward, as the broker does before it retires one.
-    fn relocate(&mut self, segment: SegmentId) {
-        // Copying is for sealed segments; the last one is still being written.
-        if segment.0 >= self.log.len() as u32 / 7 {
-            return;
-        }
-        let read = |store: &BTreeMap<Offset, (Position, MessageBatch)>, offset: Offset| {
-            let (_, batch) = &store[&offset];
-            let item = *batch.find(offset).unwrap();
-            (offset, item.enqueued_at, batch.payload(&item))
-        };
-        let move_on = |rig: &mut Self, messages: Vec<_>| {
-            for batch in crate::batch::relocate(&messages) {
-                rig.run(&Record::Messages(batch.clone()), true);
-                let at = rig.log.last().unwrap().0;
-                for item in batch.items() {
-                    rig.store.insert(item.offset, (at, batch.clone()));
-                }
-            }
-        };
-        // The broker does not copy while it takes a snapshot; here the chunks that were taken for one are known as well.
-        let taken = self.taking.iter().flat_map(|taking| taking.chunks.iter().map(|(chunk, _)| *chunk));
-        let known = self.chunks.keys().copied().chain(taken);
-        let chunks: Vec<ChunkId> = self.queue.loose_chunks(known).into_iter().collect();
-        let mut here = self.queue.loose_in_segment(segment, &chunks);
-        here.extend(self.queue.resident_in_segment(segment));
-        here.sort_unstable();
-        let messages: Vec<_> = here.iter().map(|(offset, ..)| read(&self.store, *offset)).collect();
-        move_on(self, messages);
-        while let Some(page) = self.queue.page_in_segment(segment) {
-            let messages: Vec<_> = page.offsets.iter().map(|offset| read(&self.store, offset)).collect();
-            move_on(self, messages);
-        }
-        let mut left = 0;
-        self.queue.bytes_by_segment(|s, bytes| left += if s == segment { bytes } else { 0 });
-        assert_eq!(left, 0, "nothing is left in a segment that was copied forward");
-    }
-
     fn has_transient(&self) -> bool {
         self.queue.reserved > Offset(0)
     }
@@ -518,7 +477,6 @@ impl Rig {
             Op::Checkpoint => self.checkpoint(),
             Op::Chunks(count) => self.take_chunks(*count),
             Op::Abandon => self.abandon_snapshot(),
-            Op::Relocate(segment) => self.relocate(SegmentId(*segment % (self.log.len() as u32 / 7 + 1))),
             Op::Restart => self.restart(),
         }
         self.queue.check_invariants();

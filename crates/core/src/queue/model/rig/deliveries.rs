@@ -10,7 +10,7 @@ impl Rig {
             let decided = self.queue.decide_dispatch(self.now, 5);
             assert_eq!(self.queue.outline(self.now), before, "a decision changes nothing that lasts");
             let Some(dispatch) = decided else {
-                let pages = self.queue.wanted_pages();
+                let pages = self.queue.wanted_pages(Some);
                 if pages.is_empty() {
                     break;
                 }
@@ -101,7 +101,7 @@ impl Rig {
         assert_eq!(handed.offset, next.offset, "the most urgent, oldest message goes first");
         assert_eq!(handed.attempts, next.attempts + 1);
         let payload = handed.payload.clone().unwrap_or_else(|| {
-            let (_, batch) = &self.store[&handed.offset];
+            let batch = &self.store[&handed.offset];
             batch.payload(batch.find(handed.offset).unwrap())
         });
         assert_eq!(StoredMessage::parse(&payload).unwrap().body, body(handed.offset.0));
