@@ -106,8 +106,9 @@ impl Broker {
         let connections = Arc::new(Connections::new(options.connections_max));
         let outgoing = Outgoing::new(options.memory_bytes_max / OUTGOING_SHARE);
         let exchanges = Exchanges::new(restored.topology);
-        let uncounted =
-            UncountedMemory::new(options.owns_process.then_some(system::resident_bytes as fn() -> u64));
+        let uncounted = UncountedMemory::new(
+            options.owns_process.then_some(system::resident_bytes as fn() -> Option<u64>),
+        );
         let shared = Arc::new(Shared {
             options,
             room,

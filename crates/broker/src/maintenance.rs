@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use nexo_log::{Claim, EntryKind, EntryRef, Patience, Urgency};
+use nexo_log::{Claim, EntryKind, EntryRef, Patience, SegmentUsage, Urgency};
 use nexo_types::{Position, QueueId, SegmentId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -111,6 +111,11 @@ impl Maintenance {
     /// From now on no segment is given up, until [`Self::end_reading`].
     pub(crate) fn begin_reading(&self) {
         self.readers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether segments are kept for somebody who reads them, or writes them with no queue's lock.
+    fn is_read(&self) -> bool {
+        self.readers.load(Ordering::Acquire) > 0
     }
 
     pub(crate) fn end_reading(&self) {
@@ -326,7 +331,8 @@ impl Shared {
     /// Writes a checkpoint and frees what can be freed. `false` if it has to be done again.
     fn keep_house(self: &Arc<Self>) -> bool {
         let full = self.journal.health() != nexo_log::LogHealth::Ok;
-        if full && !self.log.segments().iter().any(|segment| segment.sealed && segment.live_bytes == 0) {
+        let is_free = |segment: &SegmentUsage| segment.sealed && segment.live_bytes == 0;
+        if full && (self.maintenance.is_read() || !self.log.segments().iter().any(is_free)) {
             // There is nothing to free, and what is left of the disk is for acknowledgements.
             return true;
         }
@@ -398,7 +404,7 @@ impl Shared {
         self.maintenance.note_own(&appended);
         if let Err(error) = self.journal.wait(appended.written).wait_blocking() {
             tracing::error!(%error, "a checkpoint was not synced");
-            return Ok(());
+            return Err(ProposeError::Unavailable { reason: error.to_string() });
         }
         *self.maintenance.last_manifest.lock() = Some(appended.at);
         let this = Checkpoint { replay_from, needed: manifest.segments(), empty };
@@ -408,7 +414,7 @@ impl Shared {
         let is_full = self.journal.health() != nexo_log::LogHealth::Ok;
         let before = if is_full { Some(this.clone()) } else { before };
         let Some(before) = before else { return Ok(()) };
-        if self.maintenance.readers.load(Ordering::Acquire) > 0 {
+        if self.maintenance.is_read() {
             return Ok(());
         }
         // Looked at again: an append that was under way when this began may not have been counted then. By now it has
@@ -433,7 +439,7 @@ impl Shared {
     /// Whether segments can be given up by the next checkpoint that this one had to keep.
     fn can_free_more(&self) -> bool {
         let last = self.maintenance.last_checkpoint.lock();
-        let Some(last) = &*last else { return false };
+        let Some(last) = last.as_ref().filter(|_| !self.maintenance.is_read()) else { return false };
         let segments = self.log.segments();
         segments.iter().any(|segment| {
             segment.live_bytes == 0 && last.empty.contains(&segment.id) && !last.needed.contains(&segment.id)

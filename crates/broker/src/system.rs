@@ -28,7 +28,7 @@ impl ProcessStats {
         let (cpu_s, up_since_s) = times(&stat).unwrap_or_default();
         let boot_s = fs::read_to_string("/proc/stat").ok().and_then(|text| boot_time(&text));
         Self {
-            resident_bytes: resident_bytes(),
+            resident_bytes: resident_bytes().unwrap_or(0),
             cpu_s,
             // The directory that is read is a descriptor itself.
             open_fds: fs::read_dir("/proc/self/fd").map_or(0, |open| open.count().saturating_sub(1) as u64),
@@ -54,12 +54,11 @@ fn boot_time(stat: &str) -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Resident memory of this process, or 0 where the system does not say.
-pub(crate) fn resident_bytes() -> u64 {
-    let pages = fs::read_to_string("/proc/self/statm")
-        .ok()
-        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
-    pages.map_or(0, |pages| pages * rustix::param::page_size() as u64)
+/// Resident memory of this process, where the system says it.
+pub(crate) fn resident_bytes() -> Option<u64> {
+    let statm = fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
 }
 
 /// Bytes that may still be written where `path` is, if the system says so.

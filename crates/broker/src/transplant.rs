@@ -193,6 +193,8 @@ impl Broker {
                 return Err(InstallError::Exists { name });
             }
         }
+        // What is appended is counted a moment later, under no lock that a checkpoint takes.
+        self.shared.maintenance.begin_reading();
         let (shared, placement) = (Arc::clone(&self.shared), Placement::default());
         Ok(QueueInstall { shared, time, queue: Some(queue), name, placement, next: Offset(0), missing })
     }
@@ -314,8 +316,7 @@ impl QueueInstall {
     /// Makes it a queue of this broker. It is safe when this returns.
     ///
     /// # Errors
-    /// If messages are missing, or the checkpoints cannot be written; then nothing is left of it, unless a crash comes before
-    /// the next checkpoint.
+    /// If messages are missing, or the checkpoints cannot be written; then nothing is left of it.
     pub fn finish(mut self) -> Result<(), InstallError> {
         if self.missing > 0 {
             return Err(InstallError::Incomplete { missing: self.missing });
@@ -349,12 +350,27 @@ impl QueueInstall {
         };
         if let Err(error) = installed {
             self.placement = std::mem::take(&mut cell.state.lock().placement);
+            self.undo(id);
             return Err(error);
         }
         tracing::info!(queue = %self.name, "queue installed from another broker");
         // As at a start: what belonged to connections comes back, and deadlines are set.
         shared.end_sessions(&cell);
         Ok(())
+    }
+
+    /// A checkpoint may know of the queue already, and another may get its name.
+    fn undo(&self, id: QueueId) {
+        let delete = Encoded::new(id, &Record::Delete);
+        let journal = &self.shared.journal;
+        let written =
+            journal.write_local(&[delete.as_entry()], Urgency::Synced, Claim::Reserved, Patience::Wait);
+        let safe = written.map_err(|error| error.to_string()).and_then(|written| {
+            journal.wait(written.written).wait_blocking().map_err(|error| error.to_string())
+        });
+        if let Err(error) = safe {
+            tracing::error!(queue = %self.name, error, "a queue that was not installed may come back after a crash");
+        }
     }
 
     /// No record of this queue may be earlier than those before it.
@@ -377,6 +393,7 @@ impl Drop for QueueInstall {
         for (segment, bytes) in self.placement.bytes_by_segment() {
             self.shared.log.account(segment, -(bytes as i64));
         }
+        self.shared.maintenance.end_reading();
         self.shared.catalog.release_name(&self.name);
     }
 }

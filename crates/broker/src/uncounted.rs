@@ -13,7 +13,7 @@ const DECAY: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct UncountedMemory {
     /// `None` if the process is not the broker's alone.
-    resident_bytes: Option<fn() -> u64>,
+    resident_bytes: Option<fn() -> Option<u64>>,
     bytes: AtomicU64,
     began: Instant,
     /// When to ask again, in microseconds since it began.
@@ -21,7 +21,7 @@ pub(crate) struct UncountedMemory {
 }
 
 impl UncountedMemory {
-    pub(crate) fn new(resident_bytes: Option<fn() -> u64>) -> Self {
+    pub(crate) fn new(resident_bytes: Option<fn() -> Option<u64>>) -> Self {
         let (bytes, next_look) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { resident_bytes, bytes, began: Instant::now(), next_look }
     }
@@ -39,8 +39,9 @@ impl UncountedMemory {
         let next = now.saturating_add(LOOK_EVERY.as_micros() as u64);
         let is_mine = now >= due
             && self.next_look.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if is_mine {
-            self.note(resident_bytes().saturating_sub(counted()));
+        // Where the system does not say, for want of a descriptor for example, what it said before holds.
+        if is_mine && let Some(resident_bytes) = resident_bytes() {
+            self.note(resident_bytes.saturating_sub(counted()));
         }
     }
 
@@ -57,7 +58,7 @@ mod tests {
 
     #[test]
     fn what_is_not_counted_grows_at_once_and_shrinks_slowly() {
-        let uncounted = UncountedMemory::new(Some(|| 1_000));
+        let uncounted = UncountedMemory::new(Some(|| Some(1_000)));
         uncounted.look(|| 900);
         assert_eq!(uncounted.bytes(), 100);
         uncounted.look(|| panic!("the system is not asked so soon again"));

@@ -229,7 +229,9 @@ impl PushStream {
             confirms.extend(more.confirms);
         }
         self.in_flight_bytes -= bytes;
-        self.out.send(Ok(proto::PushStreamResponse { confirms })).await.is_ok()
+        // Pushes that wait for the disk go on meanwhile: they hold memory, and the client may not read for long.
+        let response = Ok(proto::PushStreamResponse { confirms });
+        self.in_flight.go_on_until(self.out.send(response)).await.is_ok()
     }
 
     /// Ends the stream because of the client, after confirming what it had sent before.

@@ -19,6 +19,7 @@ mod snapshot;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use nexo_core::batch::MessageBatch;
@@ -344,12 +345,17 @@ impl Placement {
         held: impl Iterator<Item = (Offset, u32)>,
         deltas: &mut Deltas<impl FnMut(SegmentId, i64)>,
     ) {
+        // Told once for each segment: one that still holds something must not look empty in between.
+        let mut changes: BTreeMap<SegmentId, i64> = BTreeMap::new();
         for (segment, bytes) in self.bytes_by_segment() {
-            deltas.note(segment, -(bytes as i64));
+            *changes.entry(segment).or_default() -= bytes as i64;
         }
         self.count_again(held.map(|(offset, bytes)| (offset.0, 1, u64::from(bytes))));
         for (segment, bytes) in self.bytes_by_segment() {
-            deltas.note(segment, bytes as i64);
+            *changes.entry(segment).or_default() += bytes as i64;
+        }
+        for (segment, bytes) in changes {
+            deltas.note(segment, bytes);
         }
     }
 

@@ -1,8 +1,6 @@
 //! A placement beside a queue, against a naive count: random pushes, deliveries, settlements, purges, copies, paging and
 //! restarts, by a replay of everything and by a snapshot with the records after it.
 
-use std::collections::BTreeMap;
-
 use nexo_core::batch::{self, BatchKind};
 use nexo_core::config::QueueConfig;
 use nexo_core::machine::Machine;
@@ -403,4 +401,24 @@ fn extents_are_as_many_as_segments() {
     placement.follow(&mut queue, at, false, |_, _| ());
     assert_eq!(placement.extents.len(), 9, "what is empty is gone");
     assert_eq!(placement.extents[0].alive.messages, 500);
+}
+
+#[test]
+fn a_purge_tells_of_no_segment_that_it_is_empty_while_something_is_held() {
+    let extent = |first, segment| Extent {
+        first,
+        end: first + 10,
+        segment: SegmentId(segment),
+        alive: Alive { messages: 10, bytes: 1000 },
+    };
+    let mut placement = Placement { extents: vec![extent(0, 3), extent(10, 4)], ..Placement::default() };
+    let mut alive: BTreeMap<SegmentId, i64> = [(SegmentId(3), 1000), (SegmentId(4), 1000)].into();
+    let mut deltas = Deltas::new(|segment, bytes| {
+        let bytes_alive = alive.entry(segment).or_default();
+        *bytes_alive += bytes;
+        assert!(*bytes_alive > 0, "{segment} holds a message");
+    });
+    placement.keep_only([(Offset(5), 100), (Offset(15), 100)].into_iter(), &mut deltas);
+    deltas.finish();
+    assert_eq!(alive, [(SegmentId(3), 100), (SegmentId(4), 100)].into());
 }
