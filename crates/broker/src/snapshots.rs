@@ -53,7 +53,7 @@ impl Shared {
         demand: Demand<'_>,
     ) -> Result<Option<Snapshot>, ProposeError> {
         loop {
-            let begun = {
+            let (mut begun, placement) = {
                 let mut state = cell.state.lock();
                 if state.deleted || !state.durable {
                     return Ok(None);
@@ -70,12 +70,14 @@ impl Shared {
                 }
                 state.dirty = false;
                 let head = state.queue.begin_snapshot(state.snapshot.chunks.keys().copied(), &again);
-                // Where there is no message there is nothing to say.
-                let placement =
-                    if state.placement.is_empty() { Vec::new() } else { state.placement.encode() };
                 let again = again.into_iter().collect();
-                Begun { at: self.log.next_position(), head, placement, same, again }
+                let begun = Begun { at: self.log.next_position(), head, placement: Vec::new(), same, again };
+                (begun, state.placement.copy())
             };
+            // Where there is no message there is nothing to say.
+            if !placement.is_empty() {
+                begun.placement = placement.encode();
+            }
             let mut taken = Vec::new();
             let outcome = self.write_begun(cell, &begun, demand, &mut taken);
             if let Ok(Outcome::Written(snapshot)) = outcome {

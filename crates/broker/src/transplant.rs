@@ -155,14 +155,13 @@ impl Broker {
             found: VecDeque::new(),
             read: VecDeque::new(),
         };
-        let placement = {
+        export.placement = {
             let state = cell.state.lock();
             state.refuse_if_gone(name)?;
             export.snapshot = state.queue.whole_snapshot();
             export.time = self.shared.clock.now();
-            state.placement.encode()
+            state.placement.copy()
         };
-        export.placement = Placement::decode(&placement).map_err(|error| unreadable(error.to_string()))?;
         let queue = Queue::restore_as(cell.id, &export.snapshot);
         export.queue = queue.map_err(|error| unreadable(error.to_string()))?;
         Ok(export)

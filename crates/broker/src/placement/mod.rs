@@ -56,7 +56,7 @@ struct Extent {
 }
 
 /// Messages that were copied forward.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Copies {
     /// In no order. None is empty.
     targets: Vec<CopiedTo>,
@@ -65,7 +65,7 @@ struct Copies {
 }
 
 /// Those whose copies lie in one segment.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct CopiedTo {
     segment: SegmentId,
     offsets: OffsetBlocks,

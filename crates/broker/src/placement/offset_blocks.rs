@@ -10,14 +10,14 @@ const FEW_MAX: usize = 4096;
 const WORDS: usize = (BLOCK_OFFSETS / 64) as usize;
 
 /// The set: see the file.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct OffsetBlocks {
     /// None is empty.
     blocks: BTreeMap<u64, Block>,
     count: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Block {
     /// By rising offset.
     Few(Vec<u16>),

@@ -22,6 +22,15 @@ pub(crate) enum PlacementError {
 }
 
 impl Placement {
+    /// All that a snapshot holds of it. To copy it takes far less time than to encode it, which needs no lock then.
+    pub(crate) fn copy(&self) -> Self {
+        let mut copy = Self { extents: self.extents.clone(), ..Self::default() };
+        if !self.copies.targets.is_empty() {
+            *copy.copies = self.copies.clone();
+        }
+        copy
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(8 + self.extents.len() * 16);
         varint::put(&mut out, VERSION);
@@ -41,13 +50,14 @@ impl Placement {
         for copies in targets {
             varint::put(&mut out, copies.segment.0.into());
             varint::put(&mut out, copies.alive.bytes);
-            varint::put(&mut out, copies.offsets.ranges().count() as u64);
-            let mut end = 0;
+            let (mut ranges, mut count, mut end) = (Vec::new(), 0, 0);
             for (first, len) in copies.offsets.ranges() {
-                varint::put(&mut out, first - end);
-                varint::put(&mut out, len);
-                end = first + len;
+                varint::put(&mut ranges, first - end);
+                varint::put(&mut ranges, len);
+                (count, end) = (count + 1, first + len);
             }
+            varint::put(&mut out, count);
+            out.extend_from_slice(&ranges);
         }
         out
     }
