@@ -6,6 +6,7 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::*;
 use nexo_broker::{
@@ -115,7 +116,7 @@ async fn consumers_work_a_full_disk_off_to_the_end() {
                 "acknowledgements are refused for good: {} seen, {segments:?}",
                 seen.len()
             );
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
     assert_eq!(seen.len(), pushed.len());
@@ -203,8 +204,11 @@ async fn consumers_go_on_though_what_expired_cannot_be_written_down() {
     let queue = name("q");
     let config = QueueConfig { on_expiry: Fate::DeadLetter, ..QueueConfig::default() };
     broker.create_queue(&queue, config).await.unwrap();
-    let expires = NewMessage { ttl: Some(Millis(300)), ..NewMessage::new("expires") };
+    // Long enough for the disk to be full by then, also on a busy machine.
+    let ttl = Duration::from_secs(3);
+    let expires = NewMessage { ttl: Some(Millis(3000)), ..NewMessage::new("expires") };
     push_message(&broker, &queue, expires).await;
+    let pushed = Instant::now();
     for number in 0..10 {
         push(&broker, &queue, &format!("{number}")).await;
     }
@@ -215,7 +219,8 @@ async fn consumers_go_on_though_what_expired_cannot_be_written_down() {
             bytes /= 2;
         }
     }
-    tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+    assert!(pushed.elapsed() < ttl, "the disk was full too late to tell anything");
+    tokio::time::sleep_until((pushed + ttl + Duration::from_millis(100)).into()).await;
     for number in 0..10 {
         let one = pop_one(&broker, &queue).await;
         assert_eq!(bodies(std::slice::from_ref(&one)), [format!("{number}")]);
