@@ -226,7 +226,7 @@ async fn consumers_go_on_though_what_expired_cannot_be_written_down() {
         assert_eq!(bodies(std::slice::from_ref(&one)), [format!("{number}")]);
         ack(&broker, &[one]).await;
     }
-    assert!(broker.queue(&name("q_dlq")).is_none(), "the disk is full");
+    // A death is shorter than any message: it may have found room, and been moved.
     disk.set_bytes_max(None);
     let is_moved = || broker.queue(&name("q_dlq")).is_some_and(|dead| dead.counts().0 == 1);
     eventually("it is moved", is_moved).await;
