@@ -186,10 +186,14 @@ async fn messages_that_die_leave_room_for_acknowledgements() {
     assert!(written < BODY_BYTES as u64 + 100, "{written} bytes were written for 200 rejections");
     // What is kept of rejections does not hold up an acknowledgement, of the same queue neither.
     ack(&broker, &held[200..]).await;
-    assert_eq!(after_power_cut(&disk, &queue).len(), pushed.len() - 100);
+    let dead = name("q_dlq");
+    // One that died before what is kept began may have been moved meanwhile.
+    let restarted = open_on(&disk.restart(CutMode::Drop, 0));
+    let left = |queue: &QueueName| restarted.outline(queue).map_or(0, |outline| outline.messages.len());
+    assert_eq!(left(&queue) + left(&dead), pushed.len() - 100);
+    drop(restarted);
 
     disk.set_bytes_max(None);
-    let dead = name("q_dlq");
     eventually("they are moved", || broker.queue(&dead).is_some_and(|queue| queue.counts().0 == 200)).await;
     assert_eq!(handle.counts().0, pushed.len() as u64 - 300);
     push(&broker, &queue, "synced").await;
