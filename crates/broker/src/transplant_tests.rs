@@ -294,16 +294,16 @@ fn a_crash_leaves_nothing_of_a_queue_or_all_of_it() {
             installed
         })
     };
-    let calm = FaultyDisk::new();
-    assert!(run(&calm));
-    let operations = calm.operations();
     let (mut nothing, mut all) = (0, 0);
-    for operation in 1..=operations + 5 {
+    for operation in 1.. {
         let disk = FaultyDisk::new();
         disk.cut_power_at(operation);
         let installed = run(&disk);
+        // How many operations there are is not always the same.
+        let was_cut = disk.is_cut();
+        assert!(was_cut || installed, "nothing was in the way");
         for mode in [CutMode::Drop, CutMode::Tear, CutMode::Keep] {
-            let what = format!("cut at operation {operation} of {operations}, {mode:?}");
+            let what = format!("cut at operation {operation}, {mode:?}");
             runtime().block_on(async {
                 let found = open(Arc::new(disk.restart(mode, operation)));
                 if found.outline(&name()).is_ok() {
@@ -318,6 +318,9 @@ fn a_crash_leaves_nothing_of_a_queue_or_all_of_it() {
                 found.shutdown().await;
             });
         }
+        if !was_cut {
+            break;
+        }
     }
-    assert!(nothing > 20 && all > 3, "{nothing} times nothing was there, {all} times all");
+    assert!(nothing > 20 && all >= 3, "{nothing} times nothing was there, {all} times all");
 }
