@@ -23,7 +23,7 @@ const BUFFER_KEEP_BYTES: usize = 8 * 1024 * 1024;
 const UNSYNCED_BYTES_MAX: u32 = 4 * 1024 * 1024;
 /// What is synced in pieces of this size is written faster than anybody reads: the system need not keep it in memory. To find
 /// new memory for every page takes longer than to write it: the writer got from 290 to 1,090 MB/s in a virtual machine.
-const UNCACHE_BYTES_MIN: u32 = 1024 * 1024;
+const UNCACHE_BYTES_MIN: u32 = 2 * 1024 * 1024;
 /// When the disk had no room for a write, it is tried again after this.
 const STALL_RETRY: Duration = Duration::from_millis(100);
 
