@@ -138,8 +138,11 @@ impl Shared {
                 return Ok(state.snapshot.clone());
             }
             let was_dirty = std::mem::replace(&mut state.dirty, false);
-            // All of it is in the head: it is small beside what queues hold.
-            (self.log.next_position(), state.machine.begin_snapshot(std::iter::empty(), &[]), was_dirty)
+            let head = state.machine.begin_snapshot(std::iter::empty(), &[]);
+            // Only heads are written here: such a machine is small beside what queues hold.
+            let rest = state.machine.next_chunks(usize::MAX, usize::MAX);
+            debug_assert!(rest.is_some_and(|rest| rest.chunks.is_empty()), "all of it is in the head");
+            (self.log.next_position(), head, was_dirty)
         };
         let written = self.write_parts(cell.id, &bytes);
         let mut state = cell.state.lock();

@@ -11,7 +11,7 @@ use common::*;
 use nexo_broker::{
     Broker, BrokerOptions, Delivery, GroupTake, NewMessage, PopRequest, PopTerms, QueueConfig,
 };
-use nexo_log::disk::{CutMode, FaultyDisk, MemoryDisk};
+use nexo_log::disk::{FaultyDisk, MemoryDisk};
 use nexo_types::{DedupId, GroupId, Millis, Offset, QueueName};
 
 const HOUR: Millis = Millis::from_secs(3600);
@@ -219,27 +219,10 @@ async fn run(disk: &FaultyDisk) -> Told {
     told
 }
 
-fn on_runtime<R>(future: impl Future<Output = R>) -> R {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
-
 #[test]
 fn groups_keep_their_order_wherever_the_power_goes() {
-    let calm = FaultyDisk::new();
-    let told = on_runtime(run(&calm));
-    assert!(told.clear.1 && told.acked.len() > 3, "the script does what it should");
-    on_runtime(check(&told, calm.restart(CutMode::Drop, 1), "after a clean end"));
-    let operations = calm.operations();
-    let mut cut = 0;
-    for operation in 1..=operations {
-        let disk = FaultyDisk::new();
-        disk.cut_power_at(operation);
-        let told = on_runtime(run(&disk));
-        cut += u64::from(disk.is_cut());
-        for mode in [CutMode::Keep, CutMode::Drop, CutMode::Tear] {
-            let what = format!("cut at operation {operation}, {mode:?}");
-            on_runtime(check(&told, disk.restart(mode, operation), &what));
-        }
-    }
-    assert!(cut > operations / 2, "most runs were cut");
+    let expect = |told: &Told| {
+        assert!(told.clear.1 && told.acked.len() > 3, "the script does what it should");
+    };
+    cut_power_everywhere(&run, expect, &check);
 }

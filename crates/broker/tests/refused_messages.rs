@@ -11,7 +11,7 @@ use nexo_broker::{
     Broker, BrokerOptions, DeadLetters, Durability, Fate, NewMessage, Overflow, Pacing, PackedBatch,
     PushError, QueueConfig,
 };
-use nexo_log::disk::{CutMode, FaultyDisk};
+use nexo_log::disk::FaultyDisk;
 use nexo_types::{DedupId, GroupId, Millis, Priority, QueueName};
 
 /// Takes two messages, and dead-letters what it refuses.
@@ -175,28 +175,11 @@ async fn check(told: &Told, disk: FaultyDisk, what: &str) {
     broker.shutdown().await;
 }
 
-fn on_runtime<R>(future: impl Future<Output = R>) -> R {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
-
 #[test]
 fn a_refused_message_is_one_dead_letter_wherever_the_power_goes() {
-    let calm = FaultyDisk::new();
-    let told = on_runtime(run(&calm));
-    let refused = told.0.values().filter(|answer| **answer == Some(false)).count();
-    assert_eq!((told.0.len(), refused), (16, 14), "the script does what it should");
-    on_runtime(check(&told, calm.restart(CutMode::Drop, 1), "after a clean end"));
-    let operations = calm.operations();
-    let mut cut = 0;
-    for operation in 1..=operations {
-        let disk = FaultyDisk::new();
-        disk.cut_power_at(operation);
-        let told = on_runtime(run(&disk));
-        cut += u64::from(disk.is_cut());
-        for mode in [CutMode::Keep, CutMode::Drop, CutMode::Tear] {
-            let what = format!("cut at operation {operation}, {mode:?}");
-            on_runtime(check(&told, disk.restart(mode, operation), &what));
-        }
-    }
-    assert!(cut > operations / 2, "most runs were cut");
+    let expect = |told: &Told| {
+        let refused = told.0.values().filter(|answer| **answer == Some(false)).count();
+        assert_eq!((told.0.len(), refused), (16, 14), "the script does what it should");
+    };
+    cut_power_everywhere(&run, expect, &check);
 }

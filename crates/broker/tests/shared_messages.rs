@@ -331,32 +331,10 @@ async fn check(told: &Told, disk: FaultyDisk, what: &str) {
     broker.shutdown().await;
 }
 
-fn on_runtime<R>(future: impl Future<Output = R>) -> R {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
-}
-
 #[test]
 fn all_queues_have_a_message_or_none_wherever_the_power_goes() {
-    let calm = FaultyDisk::new();
-    let told = on_runtime(run(&calm));
-    assert_eq!(told.confirmed.len(), 14);
-    on_runtime(check(&told, calm.restart(CutMode::Drop, 1), "after a clean end"));
-    let operations = calm.operations();
-    let mut cut = 0;
-    for operation in 1..=operations + 10 {
-        let disk = FaultyDisk::new();
-        disk.cut_power_at(operation);
-        let told = on_runtime(run(&disk));
-        if !disk.is_cut() {
-            continue;
-        }
-        cut += 1;
-        for mode in [CutMode::Keep, CutMode::Drop, CutMode::Tear, CutMode::Reorder] {
-            let found = disk.restart(mode, operation);
-            on_runtime(check(&told, found, &format!("cut at operation {operation}, {mode:?}")));
-        }
-    }
-    assert!(cut as u64 > operations / 2, "most runs were cut");
+    let expect = |told: &Told| assert_eq!(told.confirmed.len(), 14);
+    cut_power_everywhere(&run, expect, &check);
 }
 
 #[tokio::test(flavor = "multi_thread")]

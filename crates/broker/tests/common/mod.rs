@@ -9,7 +9,7 @@ use nexo_broker::{
     Broker, BrokerOptions, Delivery, NewMessage, PopRequest, Pushed, QueueConfig, Receipt, SubscribeRequest,
     Subscription,
 };
-use nexo_log::disk::{Disk, MemoryDisk};
+use nexo_log::disk::{CutMode, Disk, FaultyDisk, MemoryDisk};
 use nexo_types::{Millis, QueueName};
 
 pub(crate) fn name(text: &str) -> QueueName {
@@ -93,4 +93,32 @@ pub(crate) async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("{what} did not happen");
+}
+
+/// Runs a script on a disk that works, of which `expect` sees what came; then again and again, with the power cut at each of
+/// its operations. `check` gets what the script was told, and the disk as the next start finds it.
+pub(crate) fn cut_power_everywhere<T>(
+    run: &impl AsyncFn(&FaultyDisk) -> T,
+    expect: impl FnOnce(&T),
+    check: &impl AsyncFn(&T, FaultyDisk, &str),
+) {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let calm = FaultyDisk::new();
+    let told = runtime().block_on(run(&calm));
+    expect(&told);
+    runtime().block_on(check(&told, calm.restart(CutMode::Drop, 1), "after a clean end"));
+    let operations = calm.operations();
+    let mut cut = 0;
+    // How many there are is not always the same.
+    for operation in 1..=operations + 10 {
+        let disk = FaultyDisk::new();
+        disk.cut_power_at(operation);
+        let told = runtime().block_on(run(&disk));
+        cut += u64::from(disk.is_cut());
+        for mode in [CutMode::Keep, CutMode::Drop, CutMode::Tear, CutMode::Reorder] {
+            let what = format!("cut at operation {operation}, {mode:?}");
+            runtime().block_on(check(&told, disk.restart(mode, operation), &what));
+        }
+    }
+    assert!(cut > operations / 2, "most runs were cut");
 }
