@@ -19,6 +19,15 @@ impl OffsetSet {
         Self { ranges: vec![(offset.0, 1)], count: 1 }
     }
 
+    /// The set of these ranges, each a first offset and a length, ascending.
+    pub fn from_ranges(ranges: impl IntoIterator<Item = (u64, u64)>) -> Self {
+        let mut set = Self::default();
+        for (first, len) in ranges {
+            set.push_range(first, len);
+        }
+        set
+    }
+
     /// Adds an offset above all that are in the set.
     ///
     /// # Panics

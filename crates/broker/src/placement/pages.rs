@@ -2,9 +2,9 @@
 
 use nexo_core::offsets::OffsetSet;
 use nexo_core::queue::{PageRequest, Queue};
-use nexo_types::{Offset, SegmentId};
+use nexo_types::SegmentId;
 
-use super::Placement;
+use super::{NOWHERE, Placement};
 
 /// A page, or the first part of one, that lies in one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,35 +29,43 @@ impl From<PlacedPage> for PlacedPages {
 impl Placement {
     /// The first messages of a page, as far as they lie in one segment.
     pub(crate) fn place(&self, request: PageRequest) -> PlacedPage {
-        let segment = self.segment_of(request.offsets.first().unwrap_or(Offset(0)));
-        let request = self.part_in(segment, request);
-        PlacedPage { segment, request }
+        let mut segment = None;
+        let offsets = self.first_together(&mut segment, &mut request.offsets.ranges().iter().copied());
+        PlacedPage { segment: segment.unwrap_or(NOWHERE), request: PageRequest { offsets, ..request } }
     }
 
     /// What a queue wants to have read for its consumers: of all lanes what lies where the most urgent messages do.
     pub(crate) fn wanted_pages(&self, queue: &Queue) -> Option<PlacedPages> {
         let mut segment = None;
-        let requests = queue.wanted_pages(|request| {
-            let here = self.segment_of(request.offsets.first()?);
-            (*segment.get_or_insert(here) == here).then(|| self.part_in(here, request))
-        });
+        let requests = queue.wanted_pages(|ranges| self.first_together(&mut segment, ranges));
         segment.filter(|_| !requests.is_empty()).map(|segment| PlacedPages { segment, requests })
     }
 
-    /// The first messages of a page, up to the first that does not lie in this segment.
-    fn part_in(&self, segment: SegmentId, request: PageRequest) -> PageRequest {
-        let mut part = OffsetSet::default();
-        for (first, len) in request.offsets.ranges() {
-            let (mut at, end) = (*first, first + len);
+    /// The first of these messages, up to the first that does not lie in this segment; in that of the first, if none is named.
+    fn first_together(
+        &self,
+        segment: &mut Option<SegmentId>,
+        ranges: &mut dyn Iterator<Item = (u64, u64)>,
+    ) -> OffsetSet {
+        let mut together = OffsetSet::default();
+        // Up to here everything is where the message before was.
+        let mut known_until = 0;
+        for (first, len) in ranges {
+            let (mut at, end) = (first, first + len);
             while at < end {
-                let (place, until) = self.locate(at, end);
-                if self.segment_at(place) != segment {
-                    return PageRequest { offsets: part, ..request };
+                if at >= known_until {
+                    let (place, until) = self.locate(at, u64::MAX);
+                    let here = self.segment_at(place);
+                    if *segment.get_or_insert(here) != here {
+                        return together;
+                    }
+                    known_until = until;
                 }
-                part.push_range(at, until - at);
+                let until = end.min(known_until);
+                together.push_range(at, until - at);
                 at = until;
             }
         }
-        request
+        together
     }
 }

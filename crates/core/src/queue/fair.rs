@@ -97,6 +97,7 @@ mod tests {
     use super::*;
     use crate::batch::MessageBatch;
     use crate::config::QueueConfig;
+    use crate::offsets::OffsetSet;
     use crate::queue::{Admission, Terms};
     use crate::record::Record;
 
@@ -145,7 +146,9 @@ mod tests {
                     for record in self.queue.decide_ack(NOW, &held).records {
                         self.apply(record);
                     }
-                } else if let Some(page) = self.queue.wanted_pages(Some).into_iter().next() {
+                } else if let Some(page) =
+                    self.queue.wanted_pages(|ranges| OffsetSet::from_ranges(ranges)).into_iter().next()
+                {
                     let read = |offset| {
                         let batch = &self.store[&offset];
                         MessageEntry::from_batch(batch, batch.find(offset).unwrap()).unwrap()

@@ -397,7 +397,7 @@ mod tests {
         assert_eq!(lanes.page_out(u64::MAX, Front::PagedOut), full / 4);
         assert_eq!(lanes.memory_bytes(), 0);
         lanes.check_invariants();
-        let page = lanes.wanted_pages(Some).remove(0);
+        let page = lanes.wanted_pages(|ranges| OffsetSet::from_ranges(ranges)).remove(0);
         assert!(lanes.page_in(&page, vec![entry(3)], Timestamp(0)));
         assert_eq!(lanes.memory_bytes(), full / 4, "what is read back gets no more room than it needs");
         lanes.check_invariants();
@@ -433,7 +433,7 @@ mod tests {
             lanes.push_back(MessageEntry { priority: Priority((offset % 256) as u8), ..entry(offset) });
         }
         lanes.page_out(u64::MAX, Front::PagedOut);
-        let pages = lanes.wanted_pages(Some);
+        let pages = lanes.wanted_pages(|ranges| OffsetSet::from_ranges(ranges));
         let asked: u64 = pages.iter().map(|page| page.offsets.len()).sum();
         assert_eq!(asked, READ_TOGETHER.messages);
         let order: Vec<u8> = pages.iter().map(|page| page.lane.0).collect();
@@ -451,11 +451,11 @@ mod tests {
         // The first sixteen lie in one place, the others in another.
         let read = |lanes: &mut Lanes| {
             let mut place = None;
-            let pages = lanes.wanted_pages(|page| {
-                let first = page.offsets.first()?.0 / 16;
-                let together = *place.get_or_insert(first) == first;
-                let here = page.offsets.iter().filter(|offset| offset.0 / 16 == first);
-                together.then(|| PageRequest { lane: page.lane, offsets: here.collect() })
+            let pages = lanes.wanted_pages(|ranges| {
+                let offsets = OffsetSet::from_ranges(ranges);
+                let first = offsets.first().unwrap().0 / 16;
+                let place = *place.get_or_insert(first);
+                offsets.iter().take_while(|offset| offset.0 / 16 == place).collect()
             });
             for page in &pages {
                 let entries =
@@ -484,7 +484,7 @@ mod tests {
         lanes.page_out(u64::MAX, Front::PagedOut);
         let mut rounds = 0;
         loop {
-            let pages = lanes.wanted_pages(Some);
+            let pages = lanes.wanted_pages(|ranges| OffsetSet::from_ranges(ranges));
             if pages.is_empty() {
                 break;
             }
@@ -515,7 +515,7 @@ mod tests {
         }
         lanes.page_out(u64::MAX, Front::PagedOut);
         assert_eq!(lanes.runs().count(), 1);
-        let page = lanes.wanted_pages(Some).remove(0);
+        let page = lanes.wanted_pages(|ranges| OffsetSet::from_ranges(ranges)).remove(0);
         let entries = page.offsets.iter().map(|offset| entry(offset.0)).collect();
         assert!(lanes.page_in(&page, entries, Timestamp(0)));
         lanes.page_out(u64::MAX, Front::PagedOut);

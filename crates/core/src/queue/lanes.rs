@@ -192,10 +192,10 @@ impl Lanes {
     /// What must come into memory before the next message can be delivered, or soon after: a page is asked for while the last
     /// one is still being delivered. The lanes whose turn is next come with it: messages of all priorities lie side by side
     /// in the log, and to read them once for each would take long. `readable` says which of the first messages of a page can
-    /// be read together with the pages before it, if any.
+    /// be read together with the pages before it, if any; it need not look at all of them.
     pub(crate) fn wanted_pages(
         &self,
-        mut readable: impl FnMut(PageRequest) -> Option<PageRequest>,
+        mut readable: impl FnMut(&mut dyn Iterator<Item = (u64, u64)>) -> OffsetSet,
     ) -> Vec<PageRequest> {
         let mut pages: Vec<PageRequest> = Vec::new();
         let Some(top) = self.top().filter(|_| self.resident < self.count) else { return pages };
@@ -222,10 +222,12 @@ impl Lanes {
             if most == 0 {
                 break;
             }
-            let Some(request) = readable(run.request(lane.priority, most)) else { continue };
-            let messages = request.offsets.len();
-            room.take(Amount { messages, bytes: messages * run.mean_bytes() });
-            pages.push(request);
+            let offsets = readable(&mut run.first_ranges(most));
+            let messages = offsets.len();
+            if messages > 0 {
+                room.take(Amount { messages, bytes: messages * run.mean_bytes() });
+                pages.push(PageRequest { lane: lane.priority, offsets });
+            }
         }
         pages
     }

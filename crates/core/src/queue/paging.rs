@@ -53,10 +53,14 @@ impl From<&MessageEntry> for Peeked {
 }
 
 impl Queue {
-    /// What should come into memory, because consumers wait for it or soon will: the most urgent first. `readable` is asked
-    /// about each page, and says which of its first messages can be read together with the pages before it, if any.
+    /// What should come into memory, because consumers wait for it or soon will: the most urgent first. `readable` is given
+    /// the messages of each page, as first offset and length of every range, and says which of the first of them can be read
+    /// together with the pages before it, if any.
     #[must_use]
-    pub fn wanted_pages(&self, readable: impl FnMut(PageRequest) -> Option<PageRequest>) -> Vec<PageRequest> {
+    pub fn wanted_pages(
+        &self,
+        readable: impl FnMut(&mut dyn Iterator<Item = (u64, u64)>) -> OffsetSet,
+    ) -> Vec<PageRequest> {
         if self.config.paused || !self.consumers.anyone_waiting() {
             return Vec::new();
         }

@@ -84,13 +84,18 @@ impl Run {
         self.bytes / self.offsets.len().max(1)
     }
 
+    /// Its first messages, at most so many: first offset and length of every range.
+    pub(super) fn first_ranges(&self, max: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut room = max;
+        self.offsets.ranges().map_while(move |(first, len)| {
+            let part = len.min(room);
+            room -= part;
+            (part > 0).then_some((first, part))
+        })
+    }
+
     /// Asks for its first messages, at most so many.
     pub(super) fn request(&self, lane: Priority, max: u64) -> PageRequest {
-        let mut offsets = OffsetSet::default();
-        let wanted = self.offsets.ranges().flat_map(|(first, len)| first..first + len);
-        for offset in wanted.take(max as usize) {
-            offsets.push(Offset(offset));
-        }
-        PageRequest { lane, offsets }
+        PageRequest { lane, offsets: OffsetSet::from_ranges(self.first_ranges(max)) }
     }
 }

@@ -1,6 +1,7 @@
 //! What the rig does to have messages handed out, and how it checks each of them against the model.
 
 use super::*;
+use crate::offsets::OffsetSet;
 
 impl Rig {
     pub(super) fn dispatch(&mut self) {
@@ -10,7 +11,7 @@ impl Rig {
             let decided = self.queue.decide_dispatch(self.now, 5);
             assert_eq!(self.queue.outline(self.now), before, "a decision changes nothing that lasts");
             let Some(dispatch) = decided else {
-                let pages = self.queue.wanted_pages(Some);
+                let pages = self.queue.wanted_pages(|ranges| OffsetSet::from_ranges(ranges));
                 if pages.is_empty() {
                     break;
                 }
