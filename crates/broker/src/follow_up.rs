@@ -91,7 +91,7 @@ impl Shared {
         if !state.paging {
             let other = || state.queue.overflow_page().or_else(|| state.queue.expired_page(now));
             let wanted = state.placement.wanted_pages(&state.queue);
-            aftermath.pages = wanted.or_else(|| Some(state.placement.place(other()?).into()));
+            aftermath.pages = wanted.or_else(|| Some(state.placement.place(&other()?).into()));
             state.paging = aftermath.pages.is_some();
         }
         if std::mem::take(&mut state.page_arrived) || caught_up {

@@ -146,7 +146,7 @@ impl Shared {
         cell: &QueueCell,
         request: PageRequest,
     ) -> Result<(PlacedPage, Vec<MessageEntry>), ReadError> {
-        let page = cell.state.lock().placement.place(request);
+        let page = cell.state.lock().placement.place(&request);
         let entries = read_page(self.stored(), cell.id, &page)?;
         Ok((page, entries))
     }

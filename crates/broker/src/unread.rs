@@ -58,7 +58,7 @@ impl Unread {
         let removed = loop {
             let page = match queue.apply(record) {
                 Ok(applied) => break applied.removed.is_some(),
-                Err(NeedsPage(page)) => placement.place(page),
+                Err(NeedsPage(page)) => placement.place(&page),
             };
             let mut entries = paging::read_page(log, id, &page).map_err(|error| error.to_string())?;
             self.read_copies(log, id, &page, &mut entries).map_err(|error| error.to_string())?;

@@ -28,10 +28,10 @@ impl From<PlacedPage> for PlacedPages {
 
 impl Placement {
     /// The first messages of a page, as far as they lie in one segment.
-    pub(crate) fn place(&self, request: PageRequest) -> PlacedPage {
+    pub(crate) fn place(&self, request: &PageRequest) -> PlacedPage {
         let mut segment = None;
         let offsets = self.first_together(&mut segment, &mut request.offsets.ranges().iter().copied());
-        PlacedPage { segment: segment.unwrap_or(NOWHERE), request: PageRequest { offsets, ..request } }
+        PlacedPage { segment: segment.unwrap_or(NOWHERE), request: PageRequest { lane: request.lane, offsets } }
     }
 
     /// What a queue wants to have read for its consumers: of all lanes what lies where the most urgent messages do.

@@ -142,7 +142,7 @@ impl Rig {
     /// All that is not in memory and comes next, read from where the placement says.
     fn page_in(&mut self) {
         while let Some(page) = self.queue.head_page() {
-            let page = self.placement.place(page);
+            let page = self.placement.place(&page);
             let read = |offset: Offset| {
                 assert_eq!(self.written[&offset].0, page.segment, "a page lies in one segment");
                 Self::read(&self.written, offset)
@@ -215,7 +215,7 @@ impl Rig {
                 match queue.apply(record) {
                     Ok(applied) => break applied,
                     Err(NeedsPage(page)) => {
-                        let page = placement.place(page);
+                        let page = placement.place(&page);
                         let read = |offset| Self::read(&self.written, offset);
                         let entries = page.request.offsets.iter().map(read).collect();
                         assert!(queue.page_in(&page.request, entries, Timestamp(0)));
@@ -394,7 +394,7 @@ fn extents_are_as_many_as_segments() {
     let picks = vec![nexo_core::record::Pick { lane: Priority(0), offsets: (0..1500).map(Offset).collect() }];
     let drop = Record::Drop { picks, why, at: Timestamp(1000) };
     while let Err(NeedsPage(page)) = queue.apply(&drop) {
-        let page = placement.place(page).request;
+        let page = placement.place(&page).request;
         let entries = page.offsets.iter().map(|offset| MessageEntry::lost(offset, page.lane)).collect();
         assert!(queue.page_in(&page, entries, Timestamp(0)));
     }
