@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often the system is asked, while memory is used; it costs some microseconds.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What is less than before counts by one part in this many at a time: a peak may come again.
-const DECAY: u64 = 8;
+const DECAY: u64 = 32;
 
 /// What was found when the system was asked last.
 #[derive(Debug)]
@@ -65,8 +65,8 @@ mod tests {
         uncounted.note(180);
         assert_eq!(uncounted.bytes(), 180);
         uncounted.note(100);
-        assert_eq!(uncounted.bytes(), 170);
-        for _ in 0..100 {
+        assert_eq!(uncounted.bytes(), 177);
+        for _ in 0..1_000 {
             uncounted.note(100);
         }
         assert_eq!(uncounted.bytes(), 100);

@@ -31,7 +31,10 @@ impl Placement {
     pub(crate) fn place(&self, request: &PageRequest) -> PlacedPage {
         let mut segment = None;
         let offsets = self.first_together(&mut segment, &mut request.offsets.ranges().iter().copied());
-        PlacedPage { segment: segment.unwrap_or(NOWHERE), request: PageRequest { lane: request.lane, offsets } }
+        PlacedPage {
+            segment: segment.unwrap_or(NOWHERE),
+            request: PageRequest { lane: request.lane, offsets },
+        }
     }
 
     /// What a queue wants to have read for its consumers: of all lanes what lies where the most urgent messages do.

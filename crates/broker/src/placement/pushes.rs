@@ -1,14 +1,16 @@
 //! Pushes that are not safe yet, where the journal can lose what was proposed: whoever gets a message waits for its push.
 
+use std::collections::VecDeque;
+
 use nexo_core::rare::Empty;
 use nexo_core::record::Record;
 use nexo_types::{Offset, Position};
 
 use super::Placement;
 
-/// The frames of the latest pushes. Those that are safe are forgotten with the next one.
+/// The frames of the latest pushes, by rising offset and place. Those that are safe are forgotten with the next one.
 #[derive(Debug, Default)]
-pub(super) struct RecentPushes(Vec<Push>);
+pub(super) struct RecentPushes(VecDeque<Push>);
 
 #[derive(Clone, Copy, Debug)]
 struct Push {
@@ -18,7 +20,7 @@ struct Push {
 }
 
 impl Empty for RecentPushes {
-    const EMPTY: &'static Self = &Self(Vec::new());
+    const EMPTY: &'static Self = &Self(VecDeque::new());
 }
 
 impl Placement {
@@ -30,13 +32,16 @@ impl Placement {
         if at == Position::default() {
             return;
         }
-        self.recent.0.retain(|push| !is_safe(push.at));
-        self.recent.0.push(Push { first: first.offset, last: last.offset, at });
+        // What comes before a frame is safe when it is.
+        while self.recent.0.front().is_some_and(|push| is_safe(push.at)) {
+            self.recent.0.pop_front();
+        }
+        self.recent.0.push_back(Push { first: first.offset, last: last.offset, at });
     }
 
     /// The frame in which a message was pushed, unless that has been safe for some time.
     pub(crate) fn frame_of_push(&self, offset: Offset) -> Option<Position> {
-        let holds = |push: &&Push| push.first <= offset && offset <= push.last;
-        self.recent.0.iter().rev().find(holds).map(|push| push.at)
+        let at = self.recent.0.partition_point(|push| push.last < offset);
+        self.recent.0.get(at).filter(|push| push.first <= offset).map(|push| push.at)
     }
 }
