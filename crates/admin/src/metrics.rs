@@ -121,8 +121,8 @@ pub(crate) fn render(broker: &Broker, format: Format) -> Result<String, fmt::Err
 fn all_queues(broker: &Broker) -> Vec<QueueStats> {
     let mut queues: Vec<QueueStats> = Vec::new();
     loop {
-        let after = queues.last().map(|queue| queue.name.as_str().to_owned());
-        let page = broker.list_queues(&ListRequest { prefix: String::new(), after, limit: PAGE });
+        let after = queues.last().map(|queue| queue.name.clone());
+        let page = broker.list_queues(&ListRequest { after, limit: PAGE, ..ListRequest::default() });
         let is_last = page.len() < PAGE;
         queues.extend(page);
         if is_last {
@@ -244,8 +244,8 @@ impl Snapshot {
     }
 }
 
-fn label(queue: &QueueStats) -> [(&'static str, &str); 1] {
-    [("queue", queue.name.as_str())]
+fn label(queue: &QueueStats) -> [(&'static str, &str); 2] {
+    [("queue", queue.name.as_str()), ("vhost", queue.name.vhost_str())]
 }
 
 fn seconds(value: f64, per_second: f64) -> f64 {
@@ -360,9 +360,9 @@ mod tests {
         let text = rendered(vec![queue("mail"), queue("print")]);
         for line in [
             "# TYPE nexo_queue_ready gauge",
-            r#"nexo_queue_ready{queue="mail"} 7"#,
-            r#"nexo_queue_pushed_total{queue="print"} 9"#,
-            r#"nexo_queue_oldest_age_seconds{queue="mail"} 1.5"#,
+            r#"nexo_queue_ready{queue="mail",vhost="/"} 7"#,
+            r#"nexo_queue_pushed_total{queue="print",vhost="/"} 9"#,
+            r#"nexo_queue_oldest_age_seconds{queue="mail",vhost="/"} 1.5"#,
         ] {
             assert!(text.lines().any(|l| l == line), "no line {line:?} in:\n{text}");
         }
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn names_with_quotes_and_backslashes_are_escaped() {
         let text = rendered(vec![queue(r#"a"b\c"#)]);
-        assert!(text.contains(r#"nexo_queue_ready{queue="a\"b\\c"} 7"#), "{text}");
+        assert!(text.contains(r#"nexo_queue_ready{queue="a\"b\\c",vhost="/"} 7"#), "{text}");
     }
 
     #[test]

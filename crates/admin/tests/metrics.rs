@@ -37,7 +37,7 @@ async fn both_formats_are_strictly_as_described_and_say_the_same() {
         names
     };
     assert_eq!(names(&text), names(&open));
-    assert_eq!(text["nexo_queue_ready{queue=mail}"], 1.0);
+    assert_eq!(text["nexo_queue_ready{queue=mail,vhost=/}"], 1.0);
     assert_eq!(text["nexo_build_info{version=0.1.0}"], 1.0);
     served.broker.shutdown().await;
 }

@@ -35,6 +35,7 @@ use crate::threads::Threads;
 use crate::timer::Timer;
 use crate::traffic::{AllTraffic, Traffic};
 use crate::uncounted::UncountedMemory;
+use crate::vhosts::VhostConnections;
 use crate::workers::Workers;
 
 /// The part of the memory for messages that those on their way in may take: one in four.
@@ -132,6 +133,7 @@ impl Broker {
             unreadable: crate::unreadable::Unreadable::default(),
             stopping: AtomicBool::new(false),
             traffic: Arc::default(),
+            vhost_connections: VhostConnections::default(),
         });
         let started = shared.workers.start(&shared.threads).and_then(|()| shared.timer.start(&shared));
         started
@@ -143,6 +145,8 @@ impl Broker {
         for cell in &cells {
             shared.catalog.insert(cell);
         }
+        // What a crash cut off, before anybody sees it.
+        shared.finish_deleted_vhosts();
         // Messages die in this, and are moved at once: all queues they may go to must be known by then.
         for cell in &cells {
             shared.end_sessions(cell);
@@ -307,15 +311,19 @@ impl Broker {
         Ok(state.queue.outline(self.shared.clock.now()))
     }
 
-    /// Figures of many queues, sorted by name.
+    /// Figures of many queues, sorted by virtual host and name.
     #[must_use]
     pub fn list_queues(&self, request: &ListRequest) -> Vec<QueueStats> {
+        fn place(name: &QueueName) -> (&str, &str) {
+            (name.vhost_str(), name.as_str())
+        }
         let wanted = |cell: &Arc<QueueCell>| {
-            let name = cell.name.as_str();
-            name.starts_with(&request.prefix) && request.after.as_deref().is_none_or(|after| name > after)
+            request.vhost.as_ref().is_none_or(|vhost| cell.name.vhost_str() == vhost.as_str())
+                && cell.name.as_str().starts_with(&request.prefix)
+                && request.after.as_ref().is_none_or(|after| place(&cell.name) > place(after))
         };
         let mut cells: Vec<Arc<QueueCell>> = self.shared.catalog.all().into_iter().filter(wanted).collect();
-        cells.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        cells.sort_unstable_by(|a, b| place(&a.name).cmp(&place(&b.name)));
         let now = self.shared.clock.now();
         let figures = cells.iter().filter_map(|cell| {
             let state = cell.state.lock();

@@ -71,11 +71,11 @@ impl Shared {
         let routes = self.catalog.exchanges.routes();
         let exchange: &ExchangeName = note.exchange;
         let headers = codecs.header_source(&message.properties);
-        let routed = routes.route(exchange.as_str(), &keys, &*headers, &mut ids);
+        let routed = routes.route(exchange, &keys, &*headers, &mut ids);
         drop(headers);
         if let Err(error) = routed {
             // RabbitMQ lets a message go whose dead-letter exchange is not there.
-            tracing::debug!(queue = %note.queue, %error, "dead letters have nowhere to go");
+            tracing::debug!(queue = %note.queue.in_full(), %error, "dead letters have nowhere to go");
         }
         let mut queues: Vec<Arc<QueueCell>> =
             ids.into_iter().filter_map(|id| self.catalog.get_id(id)).collect();

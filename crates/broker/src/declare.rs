@@ -106,6 +106,8 @@ impl Broker {
         if self.shared.catalog.len() >= max {
             return Err(CreateError::TooMany { max });
         }
+        let topology = &self.shared.catalog.exchanges;
+        topology.look(|topology| topology.check_new_queue(&name.vhost()))?;
         // What belongs to a connection does not outlive it, nor the process.
         let durability =
             if declaration.owner.is_some() { Durability::Transient } else { declaration.durability };
@@ -240,7 +242,7 @@ impl QueueHandle {
             // The subscription that ended last was faster.
             Err(QueueError::NotFound { .. }) => Ok(self.shared.catalog.last_delete()),
             Err(error) => {
-                tracing::debug!(queue = %self.cell.name, %error, "a queue without consumers was not deleted");
+                tracing::debug!(queue = %self.cell.name.in_full(), %error, "a queue without consumers was not deleted");
                 Ok(Written::NOTHING)
             }
         }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use nexo_core::config::ConfigError;
 use nexo_core::queue::ConsumerRefusal;
+use nexo_core::topology::VhostError;
 use nexo_types::{Offset, QueueName, Timestamp};
 use thiserror::Error;
 
@@ -93,12 +94,15 @@ pub enum CreateError {
         /// The limit.
         max: usize,
     },
+    /// Its virtual host is not there, or full.
+    #[error(transparent)]
+    Vhost(#[from] VhostError),
     /// See there.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
 
-/// A change of exchanges or bindings that was not made.
+/// A change of exchanges, bindings or virtual hosts that was not made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ExchangeError<E> {
     /// The rules forbid it.

@@ -260,7 +260,10 @@ impl Broker {
     }
 
     /// Waits until a change is safe, or what it was refused for.
-    async fn finish<E>(&self, begun: Result<Written, ExchangeError<E>>) -> Result<(), ExchangeError<E>> {
+    pub(crate) async fn finish<E>(
+        &self,
+        begun: Result<Written, ExchangeError<E>>,
+    ) -> Result<(), ExchangeError<E>> {
         let (written, outcome) = match begun {
             Ok(written) => (written, Ok(())),
             Err(refused @ ExchangeError::Refused(_)) => (self.last_change(), Err(refused)),
@@ -271,7 +274,7 @@ impl Broker {
     }
 
     /// Where the log has no room, it is decided anew when there is some.
-    async fn when_room<E>(
+    pub(crate) async fn when_room<E>(
         &self,
         attempt: impl Fn() -> Result<Written, ExchangeError<E>>,
     ) -> Result<Written, ExchangeError<E>> {
@@ -283,7 +286,7 @@ impl Broker {
         }
     }
 
-    fn change<E>(
+    pub(crate) fn change<E>(
         &self,
         decide: impl FnOnce(&Topology) -> Result<Plan, E>,
     ) -> Result<Written, ExchangeError<E>> {

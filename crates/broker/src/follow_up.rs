@@ -72,7 +72,7 @@ impl Shared {
         let again = match outcome {
             Ok(more) => more.then_some(now),
             Err(error) => {
-                tracing::debug!(queue = %cell.name, %error, "a record could not be written; trying again later");
+                tracing::debug!(queue = %cell.name.in_full(), %error, "a record could not be written; trying again later");
                 Some(now.plus(if error == ProposeError::Busy { RETRY_BUSY } else { RETRY }))
             }
         };

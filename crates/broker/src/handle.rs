@@ -351,7 +351,7 @@ impl QueueHandle {
                 Ok(()) => left = rest,
                 Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. })) => {
                     if !error.is_busy() {
-                        tracing::warn!(queue = %self.cell.name, messages = left.len(), %error, "settled when there is room");
+                        tracing::warn!(queue = %self.cell.name.in_full(), messages = left.len(), %error, "settled when there is room");
                     }
                     // Not those before: somebody else may have them by now.
                     self.cell.state.lock().unsettled.keep(left, what, self.protocol);

@@ -89,6 +89,7 @@ mod uncounted;
 mod unread;
 mod unreadable;
 mod unsettled;
+mod vhosts;
 mod workers;
 
 pub use broker::Broker;
@@ -142,3 +143,4 @@ pub use subscription::Subscription;
 pub use system::ProcessStats;
 pub use traffic::{AllTraffic, Counted, Traffic, TrafficStats};
 pub use transplant::{InstallError, QueueExport, QueueInstall, StoredBody};
+pub use vhosts::{EnterError, VhostDeleted, VhostInfo, VhostStay};

@@ -38,6 +38,8 @@ impl Shared {
             let reason = format!("queue '{name}' is being installed from another broker; try again");
             return Err(QueueError::Unavailable { reason });
         }
+        // A dead-letter queue comes although the virtual host is full, but not to one that goes.
+        self.check_vhost_of(name)?;
         let id = self.catalog.new_queue_id();
         let now = self.clock.now();
         let mut written = Written::NOTHING;
@@ -59,8 +61,8 @@ impl Shared {
         let _ = self.with(&cell, |_, _| ());
         // Those of a connection come and go with every client.
         match owner {
-            None => tracing::info!(queue = %name, durable = cell.is_durable(), "queue created"),
-            Some(_) => tracing::debug!(queue = %name, "queue of a connection created"),
+            None => tracing::info!(queue = %name.in_full(), durable = cell.is_durable(), "queue created"),
+            Some(_) => tracing::debug!(queue = %name.in_full(), "queue of a connection created"),
         }
         Ok(cell)
     }
@@ -95,8 +97,10 @@ impl Shared {
         };
         let messages = self.free_removed(removed);
         match cell.owner {
-            None => tracing::info!(queue = %cell.name, messages, "queue deleted"),
-            Some(_) => tracing::debug!(queue = %cell.name, messages, "queue of a connection deleted"),
+            None => tracing::info!(queue = %cell.name.in_full(), messages, "queue deleted"),
+            Some(_) => {
+                tracing::debug!(queue = %cell.name.in_full(), messages, "queue of a connection deleted")
+            }
         }
         Ok(Ok((written, messages)))
     }
@@ -128,7 +132,7 @@ impl Shared {
                     self.journal.wait_for_room()
                 }
                 Err(error) => {
-                    tracing::debug!(queue = %cell.name, %error, "an unused queue was not deleted");
+                    tracing::debug!(queue = %cell.name.in_full(), %error, "an unused queue was not deleted");
                     return;
                 }
                 Ok(_) => return,

@@ -316,7 +316,7 @@ impl Shared {
     /// Does again what a queue could not do before.
     fn try_again(self: &Arc<Self>, cell: &Arc<QueueCell>) {
         if let Err(error) = self.settle_again(cell) {
-            tracing::debug!(queue = %cell.name, %error, "messages cannot be settled yet");
+            tracing::debug!(queue = %cell.name.in_full(), %error, "messages cannot be settled yet");
         }
         let stuck = self.with(cell, |state, _| {
             state.paging = false;

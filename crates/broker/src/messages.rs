@@ -366,7 +366,7 @@ impl Shared {
             let committed =
                 self.commit_deaths_apart(state, &plan.records, Urgency::Lazy, Patience::Wait);
             if let Err(error) = committed.and_then(Committed::whole) {
-                tracing::warn!(queue = %cell.name, %error, "messages of ended connections cannot be returned now");
+                tracing::warn!(queue = %cell.name.in_full(), %error, "messages of ended connections cannot be returned now");
                 // Nobody else brings them back: they have no lease that could end.
                 let held = state.queue.held_by_sessions();
                 state.unsettled.keep(&held, Settle::Requeue, None);

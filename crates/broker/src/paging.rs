@@ -126,7 +126,7 @@ impl Shared {
     fn drop_damaged(&self, state: &mut CellState, picks: Vec<Pick>) {
         let count: u64 = picks.iter().map(|pick| pick.offsets.len()).sum();
         tracing::error!(
-            queue = %state.queue.name(),
+            queue = %state.queue.name().in_full(),
             count,
             "messages are damaged on disk and are dropped; the segment is kept as it is"
         );
@@ -135,7 +135,7 @@ impl Shared {
         match self.commit(state, &[record], urgency, Claim::Reserved, Patience::Wait) {
             Ok(_) => self.note_damaged(count),
             Err(error) => {
-                tracing::error!(queue = %state.queue.name(), %error, "damaged messages cannot be dropped now");
+                tracing::error!(queue = %state.queue.name().in_full(), %error, "damaged messages cannot be dropped now");
             }
         }
     }
@@ -187,7 +187,7 @@ impl Shared {
                 let verdict = state.queue.decide_ack(now, &cold);
                 let committed = self.commit_verdict(state, &verdict.records, verdict.durable, Confirm::Lazily);
                 if let Err(error) = committed {
-                    tracing::debug!(queue = %cell.name, %error, "messages that were delivered leave the queue later");
+                    tracing::debug!(queue = %cell.name.in_full(), %error, "messages that were delivered leave the queue later");
                     state.unsettled.keep(&cold, Settle::Ack, None);
                     self.maintenance.note_stuck(cell);
                 }
@@ -199,7 +199,7 @@ impl Shared {
             let (_, plan) = state.queue.decide_return(now, &back, ReturnCause::Unreadable(read.retry_after));
             // Nothing dies of that.
             if let Err(error) = self.commit_verdict(state, &plan.records, plan.durable, Confirm::Lazily) {
-                tracing::debug!(queue = %cell.name, %error, "messages that cannot be read come back later");
+                tracing::debug!(queue = %cell.name.in_full(), %error, "messages that cannot be read come back later");
                 state.unsettled.keep(&back, Settle::Undelivered, None);
                 self.maintenance.note_stuck(cell);
             }
@@ -210,13 +210,13 @@ impl Shared {
         if damaged.is_empty() {
             return;
         }
-        tracing::error!(queue = %state.queue.name(), count = damaged.len(), "messages are damaged on disk and are dropped");
+        tracing::error!(queue = %state.queue.name().in_full(), count = damaged.len(), "messages are damaged on disk and are dropped");
         let count = damaged.len() as u64;
         let record = Record::Settle { offsets: damaged.into_iter().collect(), why: Leave::Damaged, at: now };
         match self.commit(state, &[record], Urgency::Lazy, Claim::Reserved, Patience::Wait) {
             Ok(_) => self.note_damaged(count),
             Err(error) => {
-                tracing::error!(queue = %state.queue.name(), %error, "damaged messages cannot be dropped now");
+                tracing::error!(queue = %state.queue.name().in_full(), %error, "damaged messages cannot be dropped now");
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::error::{OpenError, QueueError};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::recovery;
 use crate::shared::{Shared, not_found};
+use crate::workers::Work;
 
 impl Shared {
     /// Rebuilds all queues and has the journal go on. `false` if it has to be tried again; until then nothing is taken.
@@ -53,6 +54,8 @@ impl Shared {
             queues = cells.len(),
             "changes that were not safe yet are lost; the queues are rebuilt"
         );
+        let shared = Arc::clone(self);
+        self.workers.spawn(Work::Chore, move || shared.finish_deleted_vhosts());
         // As at a start: only now can dead letters find their way.
         for cell in &cells {
             self.end_sessions(cell);

@@ -462,7 +462,7 @@ impl<'a> Rebuild<'a> {
         for (id, count) in &lost {
             match self.queues.get_mut(id) {
                 Some(rebuilt) => {
-                    tracing::error!(queue = %rebuilt.queue.name(), count, "messages are lost in a damaged part of the log");
+                    tracing::error!(queue = %rebuilt.queue.name().in_full(), count, "messages are lost in a damaged part of the log");
                     rebuilt.queue.note_damaged(*count);
                     rebuilt.dirty = true;
                 }
@@ -480,7 +480,7 @@ impl<'a> Rebuild<'a> {
         for rebuilt in self.queues.values_mut() {
             let count = self.unread.drop_from(self.stored, rebuilt)?;
             if count > 0 {
-                tracing::error!(queue = %rebuilt.queue.name(), count, "messages are damaged on disk and are dropped");
+                tracing::error!(queue = %rebuilt.queue.name().in_full(), count, "messages are damaged on disk and are dropped");
             }
         }
         Ok(())
@@ -495,7 +495,7 @@ impl<'a> Rebuild<'a> {
                 rebuilt.placement.bytes_by_segment().map(|(segment, _)| segment).collect();
             for segment in segments.difference(&present) {
                 let (dropped, later) = self.unread.drop_segment(self.stored, rebuilt, *segment)?;
-                tracing::error!(queue = %rebuilt.queue.name(), %segment, dropped, later, "messages are lost with a segment of the log");
+                tracing::error!(queue = %rebuilt.queue.name().in_full(), %segment, dropped, later, "messages are lost with a segment of the log");
                 rebuilt.dirty = true;
             }
         }
@@ -509,6 +509,9 @@ impl<'a> Rebuild<'a> {
         let damaged_messages = damaged.sum::<u64>() + unknown_damaged;
         for rebuilt in self.queues.values() {
             let (name, id) = (rebuilt.queue.name(), rebuilt.queue.id());
+            if self.topology.machine.recover_vhost(&name.vhost()) {
+                tracing::error!(vhost = %name.vhost(), "a vhost is lost in a damaged part of the log; its queues are there");
+            }
             self.topology.machine.queue_added(name, id, Durability::Durable);
         }
         // Bindings to queues whose end was written and theirs was not. They end again after every start until a

@@ -3,15 +3,17 @@
 use nexo_core::config::QueueConfig;
 use nexo_core::message::Durability;
 use nexo_core::queue::{GroupTake, InFlightLimit};
-use nexo_types::{Millis, Offset, QueueName};
+use nexo_types::{Millis, Offset, QueueName, VhostName};
 
 /// Which queues to list.
 #[derive(Clone, Debug, Default)]
 pub struct ListRequest {
+    /// Only those in this virtual host; all if it is not given.
+    pub vhost: Option<VhostName>,
     /// Only names that begin so.
     pub prefix: String,
-    /// Only names after this one.
-    pub after: Option<String>,
+    /// Only names after this one, in the order of virtual hosts and names.
+    pub after: Option<QueueName>,
     /// At most this many.
     pub limit: usize,
 }

@@ -26,6 +26,7 @@ use crate::timer::Timer;
 use crate::traffic::{AllTraffic, Traffic};
 use crate::uncounted::UncountedMemory;
 use crate::unreadable::Unreadable;
+use crate::vhosts::VhostConnections;
 use crate::workers::Workers;
 
 /// What a queue takes that has no messages and one binding, in the catalog and among the exchanges too; as measured.
@@ -66,6 +67,7 @@ pub(crate) struct Shared {
     pub(crate) unreadable: Unreadable,
     pub(crate) stopping: AtomicBool,
     pub(crate) traffic: Arc<AllTraffic>,
+    pub(crate) vhost_connections: VhostConnections,
 }
 
 impl Shared {

@@ -331,7 +331,7 @@ pub(crate) fn delivery(shared: &Shared, cell: &QueueCell, handed: Handed) -> Opt
     let message = match StoredMessage::parse(&payload) {
         Ok(message) => message,
         Err(error) => {
-            tracing::error!(queue = %cell.name, offset = %handed.offset, %error, "a stored message cannot be read");
+            tracing::error!(queue = %cell.name.in_full(), offset = %handed.offset, %error, "a stored message cannot be read");
             return None;
         }
     };
@@ -393,7 +393,7 @@ impl Subscription {
         let committed = self.shared.commit_verdict(state, records, durable, Confirm::Lazily);
         if let Err(error) = committed.and_then(Committed::whole) {
             // They stay leased until there is room; a lease of a connection has no end of its own.
-            let (queue, messages) = (&self.cell.name, held.len());
+            let (queue, messages) = (self.cell.name.in_full(), held.len());
             if error == ProposeError::Busy {
                 let unwritten_bytes = self.shared.journal.unwritten_bytes();
                 tracing::debug!(%queue, messages, unwritten_bytes, "messages of a consumer that left are returned soon: the disk is behind");

@@ -109,7 +109,7 @@ impl Shared {
             match moved {
                 Ok(passed) => unread += passed,
                 Err(error) => {
-                    tracing::warn!(queue = %cell.name, %error, "dead letters cannot be moved now");
+                    tracing::warn!(queue = %cell.name.in_full(), %error, "dead letters cannot be moved now");
                     self.maintenance.note_stuck(cell);
                     return Err(error);
                 }
@@ -195,7 +195,7 @@ impl Shared {
 
     /// A dead letter has left its queue because it is damaged.
     pub(crate) fn note_damaged_letter(&self, cell: &QueueCell, offset: Offset) {
-        tracing::error!(queue = %cell.name, %offset, "a dead letter is damaged on disk and is dropped");
+        tracing::error!(queue = %cell.name.in_full(), %offset, "a dead letter is damaged on disk and is dropped");
         self.note_damaged(1);
     }
 

@@ -187,6 +187,7 @@ impl Broker {
         {
             let _changing = self.shared.catalog.change();
             self.shared.refuse_if_rebuilding().map_err(unavailable)?;
+            self.shared.check_vhost_of(&name).map_err(unavailable)?;
             let is_free = self.shared.catalog.get(&name).is_none();
             if !is_free || !self.shared.catalog.keep_name(&name) {
                 return Err(InstallError::Exists { name });
@@ -339,6 +340,7 @@ impl QueueInstall {
                 let _changing = shared.catalog.change();
                 let refused = |error: QueueError| InstallError::Unavailable { reason: error.to_string() };
                 shared.refuse_if_rebuilding().map_err(refused)?;
+                shared.check_vhost_of(&self.name).map_err(refused)?;
                 shared.catalog.insert(&cell);
                 shared
                     .catalog
@@ -352,7 +354,7 @@ impl QueueInstall {
             self.undo(id);
             return Err(error);
         }
-        tracing::info!(queue = %self.name, "queue installed from another broker");
+        tracing::info!(queue = %self.name.in_full(), "queue installed from another broker");
         // As at a start: what belonged to connections comes back, and deadlines are set.
         shared.end_sessions(&cell);
         Ok(())
@@ -368,7 +370,7 @@ impl QueueInstall {
             journal.wait(written.written).wait_blocking().map_err(|error| error.to_string())
         });
         if let Err(error) = safe {
-            tracing::error!(queue = %self.name, error, "a queue that was not installed may come back after a crash");
+            tracing::error!(queue = %self.name.in_full(), error, "a queue that was not installed may come back after a crash");
         }
     }
 

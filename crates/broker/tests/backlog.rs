@@ -195,8 +195,12 @@ async fn many_queues_are_created_listed_and_deleted() {
     for n in (0..300).step_by(2) {
         broker.delete_queue(&name(&format!("queue-{n:03}"))).await.unwrap();
     }
-    let request =
-        nexo_broker::ListRequest { prefix: "queue-0".into(), after: Some("queue-011".into()), limit: 3 };
+    let request = nexo_broker::ListRequest {
+        prefix: "queue-0".into(),
+        after: Some(name("queue-011")),
+        limit: 3,
+        ..Default::default()
+    };
     let listed: Vec<String> = broker.list_queues(&request).iter().map(|q| q.name.to_string()).collect();
     assert_eq!(listed, ["queue-013", "queue-015", "queue-017"]);
     broker.shutdown().await;

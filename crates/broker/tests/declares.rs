@@ -305,7 +305,7 @@ async fn whoever_waits_for_room_in_the_log_keeps_no_thread_and_no_lock() {
 fn leads_to(broker: &Broker, from: &str, to: &str) -> bool {
     let mut found = Vec::new();
     let routes = broker.routes();
-    let routed = routes.route(from, &[b"key"], &NoHeaders, &mut found);
+    let routed = routes.route(&exchange(from), &[b"key"], &NoHeaders, &mut found);
     routed.is_ok() && broker.queue(&name(to)).is_some_and(|queue| found == [queue.id()])
 }
 

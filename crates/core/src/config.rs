@@ -215,6 +215,12 @@ pub enum ConfigError {
         /// The queue.
         queue: QueueName,
     },
+    /// Dead letters that would leave their virtual host.
+    #[error("dead letters of queue '{queue}' cannot go to another virtual host")]
+    DeadLettersElsewhere {
+        /// The queue.
+        queue: QueueName,
+    },
     /// The dead-letter queue's name, made from the queue's, is no name.
     #[error(
         "queue '{queue}' needs a named dead-letter queue, because '{queue}_dlq' is longer than {max} bytes"
@@ -244,7 +250,8 @@ impl QueueConfig {
             DeadLetters::Queue(named) => return Ok(Some(named.clone())),
             DeadLetters::Exchange { .. } | DeadLetters::Nowhere => return Ok(None),
         }
-        let name = QueueName::new(&format!("{own}_dlq")).map_err(|_| ConfigError::DeadLetterNameTooLong {
+        let name = QueueName::at(&own.vhost(), &format!("{own}_dlq"));
+        let name = name.map_err(|_| ConfigError::DeadLetterNameTooLong {
             queue: own.clone(),
             max: limits::QUEUE_NAME_BYTES_MAX,
         })?;
@@ -295,6 +302,14 @@ impl QueueConfig {
         if let Some(span) = self.expires {
             in_range("expires_ms", span.0, 1, limits::DELAY_MAX.0)?;
         }
+        let dead_letters_in = match &self.dead_letters {
+            DeadLetters::Queue(queue) => Some(queue.vhost_str()),
+            DeadLetters::Exchange { exchange, .. } => Some(exchange.vhost_str()),
+            DeadLetters::OwnQueue | DeadLetters::Nowhere => None,
+        };
+        if dead_letters_in.is_some_and(|vhost| vhost != own.vhost_str()) {
+            return Err(ConfigError::DeadLettersElsewhere { queue: own.clone() });
+        }
         if self.dead_letters == DeadLetters::Queue(own.clone()) {
             return Err(ConfigError::OwnDeadLetterQueue { queue: own.clone() });
         }
@@ -313,11 +328,11 @@ impl QueueConfig {
             DeadLetters::OwnQueue => out.u8(0),
             DeadLetters::Queue(queue) => {
                 out.u8(1);
-                out.text(queue.as_str());
+                out.text(queue.stored());
             }
             DeadLetters::Exchange { exchange, routing_key } => {
                 out.u8(2);
-                out.text(exchange.as_str());
+                out.text(exchange.stored());
                 out.u8(u8::from(routing_key.is_some()));
                 out.bytes(routing_key.as_deref().unwrap_or_default());
             }
@@ -387,9 +402,12 @@ impl QueueConfig {
             max_attempts: input.optional_u32()?,
             dead_letters: match input.u8()? {
                 0 => DeadLetters::OwnQueue,
-                1 => DeadLetters::Queue(QueueName::new(input.text()?).map_err(|_| WireError::BadName)?),
+                1 => {
+                    DeadLetters::Queue(QueueName::from_stored(input.text()?).map_err(|_| WireError::BadName)?)
+                }
                 2 => {
-                    let exchange = ExchangeName::new(input.text()?).map_err(|_| WireError::BadName)?;
+                    let exchange =
+                        ExchangeName::from_stored(input.text()?).map_err(|_| WireError::BadName)?;
                     let has_key = input.flag()?;
                     let key = Bytes::copy_from_slice(input.bytes()?);
                     DeadLetters::Exchange { exchange, routing_key: has_key.then_some(key) }

@@ -359,7 +359,7 @@ impl PropertyFormat {
 impl Origin {
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.u8(self.reason.code());
-        out.text(self.queue.as_str());
+        out.text(self.queue.stored());
         out.u64(self.offset.0);
         out.u64(self.attempts.into());
         out.u64(self.at.0);
@@ -369,7 +369,7 @@ impl Origin {
     fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(Self {
             reason: DeathReason::from_code(input.u8()?)?,
-            queue: QueueName::new(input.text()?).map_err(|_| WireError::BadName)?,
+            queue: QueueName::from_stored(input.text()?).map_err(|_| WireError::BadName)?,
             offset: Offset(input.u64()?),
             attempts: input.u32()?,
             at: Timestamp(input.u64()?),

@@ -182,7 +182,7 @@ impl Record {
             Self::Create { name, config, at } => {
                 out.tag(VERSION, 0);
                 out.u64(at.0);
-                out.text(name.as_str());
+                out.text(name.stored());
                 config.encode(&mut out);
             }
             Self::Configure { config, at } => {
@@ -289,7 +289,7 @@ impl Record {
         let record = match kind {
             0 => Self::Create {
                 at,
-                name: QueueName::new(input.text()?).map_err(|_| WireError::BadName)?,
+                name: QueueName::from_stored(input.text()?).map_err(|_| WireError::BadName)?,
                 config: QueueConfig::decode(&mut input)?,
             },
             1 => Self::Configure { at, config: QueueConfig::decode(&mut input)? },

@@ -7,6 +7,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::greeting::Connector;
 
+pub use crate::proto::admin_service_client::AdminServiceClient;
 pub use crate::proto::message_service_client::MessageServiceClient;
 pub use crate::proto::queue_service_client::QueueServiceClient;
 pub use crate::proto::stats_service_client::StatsServiceClient;
@@ -58,6 +59,7 @@ pub enum ConnectError {
 #[derive(Clone, Debug)]
 pub struct Client {
     channel: Channel,
+    vhost: String,
 }
 
 impl Client {
@@ -84,9 +86,27 @@ impl Client {
             .await
             .map_err(|error| ConnectError::Unreachable { url: url.to_owned(), reason: root_cause(&error) })?;
         match greeting.speaks().await {
-            None => Ok(Self { channel }),
+            None => Ok(Self { channel, vhost: String::new() }),
             Some(speaks) => Err(ConnectError::OtherProtocol { url: url.to_owned(), speaks }),
         }
+    }
+
+    /// The same, for one who works in a virtual host.
+    #[must_use]
+    pub fn in_vhost(self, vhost: &str) -> Self {
+        Self { vhost: vhost.to_owned(), ..self }
+    }
+
+    /// The virtual host for the requests of whoever has this; empty for "/".
+    #[must_use]
+    pub fn vhost(&self) -> String {
+        self.vhost.clone()
+    }
+
+    /// Administration.
+    #[must_use]
+    pub fn admin(&self) -> AdminServiceClient<Channel> {
+        AdminServiceClient::new(self.channel.clone())
     }
 
     /// Management of queues.

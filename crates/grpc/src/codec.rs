@@ -319,7 +319,8 @@ mod tests {
             ttl_ms: Some(u64::MAX),
             ..Default::default()
         };
-        let push = proto::PushRequest { queue: "q".into(), messages: vec![message; 10_000] };
+        let push =
+            proto::PushRequest { queue: "q".into(), messages: vec![message; 10_000], ..Default::default() };
         check::<proto::PushRequest>(&push.encode_to_vec()).unwrap();
         let redrive = proto::RedriveRequest { ids: (0..10_001).collect(), ..Default::default() };
         check::<proto::RedriveRequest>(&redrive.encode_to_vec()).unwrap();
@@ -347,7 +348,8 @@ mod tests {
         // Headers of all messages together.
         let headers =
             proto::NewMessage { headers: vec![proto::Header::default(); 300], ..Default::default() };
-        let push = proto::PushRequest { queue: "q".into(), messages: vec![headers; 1_000] };
+        let push =
+            proto::PushRequest { queue: "q".into(), messages: vec![headers; 1_000], ..Default::default() };
         assert!(refused::<proto::PushRequest>(&push.encode_to_vec()).starts_with("headers must"));
     }
 

@@ -14,8 +14,12 @@ use crate::message::headers_to_proto;
 use crate::proto;
 use crate::status::Failure;
 
-/// `base` with every setting that `change` gives. Ranges are left to the broker, which knows them.
-pub(crate) fn patch(mut base: QueueConfig, change: &proto::QueueConfig) -> Result<QueueConfig, Failure> {
+/// `base`, settings of the queue `own`, with every setting that `change` gives. Ranges are left to the broker, which knows them.
+pub(crate) fn patch(
+    own: &QueueName,
+    mut base: QueueConfig,
+    change: &proto::QueueConfig,
+) -> Result<QueueConfig, Failure> {
     if let Some(value) = change.visibility_ms {
         base.visibility = Millis(value);
     }
@@ -29,7 +33,8 @@ pub(crate) fn patch(mut base: QueueConfig, change: &proto::QueueConfig) -> Resul
         None => {}
         Some("") => base.dead_letters = DeadLetters::OwnQueue,
         Some(name) => {
-            base.dead_letters = DeadLetters::Queue(fields::queue_in("config.dead_letter_queue", name)?);
+            base.dead_letters =
+                DeadLetters::Queue(fields::queue_in("config.dead_letter_queue", &own.vhost(), name)?);
         }
     }
     if let Some(value) = fate("config.on_expiry", change.on_expiry)? {
@@ -109,6 +114,7 @@ pub(crate) fn to_proto(config: &QueueConfig) -> proto::QueueConfig {
 pub(crate) fn queue_to_proto(queue: &QueueStats) -> proto::Queue {
     proto::Queue {
         name: QueueName::as_str(&queue.name).to_owned(),
+        vhost: queue.name.vhost_str().to_owned(),
         created_at_ms: queue.created_at.0,
         config: Some(to_proto(&queue.config)),
         dead_letters: Some(dead_letters_to_proto(&queue.name, &queue.config)),
@@ -260,6 +266,10 @@ const fn fate_to_proto(fate: Fate) -> proto::Fate {
 mod tests {
     use super::*;
 
+    fn own() -> QueueName {
+        QueueName::new("q").unwrap()
+    }
+
     fn unusual() -> QueueConfig {
         QueueConfig {
             visibility: Millis(1),
@@ -284,14 +294,14 @@ mod tests {
     #[test]
     fn settings_cross_the_wire_whole() {
         for config in [unusual(), QueueConfig::default()] {
-            assert_eq!(patch(unusual(), &to_proto(&config)), Ok(config.clone()));
-            assert_eq!(patch(QueueConfig::default(), &to_proto(&config)), Ok(config));
+            assert_eq!(patch(&own(), unusual(), &to_proto(&config)), Ok(config.clone()));
+            assert_eq!(patch(&own(), QueueConfig::default(), &to_proto(&config)), Ok(config));
         }
     }
 
     #[test]
     fn what_is_left_out_stays_as_it_is() {
-        assert_eq!(patch(unusual(), &proto::QueueConfig::default()), Ok(unusual()));
+        assert_eq!(patch(&own(), unusual(), &proto::QueueConfig::default()), Ok(unusual()));
     }
 
     #[test]
@@ -303,7 +313,7 @@ mod tests {
             rate_limit: Some(proto::RateLimit::default()),
             ..proto::QueueConfig::default()
         };
-        let config = patch(unusual(), &change).unwrap();
+        let config = patch(&own(), unusual(), &change).unwrap();
         assert_eq!((config.max_messages, config.ttl, config.rate_limit), (None, None, None));
         assert_eq!(config.dead_letters, DeadLetters::OwnQueue);
         assert_eq!(config.max_bytes, Some(8));
@@ -312,7 +322,7 @@ mod tests {
     #[test]
     fn an_unknown_choice_is_refused_by_name() {
         let change = proto::QueueConfig { on_expiry: 17, ..proto::QueueConfig::default() };
-        let refused = patch(QueueConfig::default(), &change).unwrap_err().message;
+        let refused = patch(&own(), QueueConfig::default(), &change).unwrap_err().message;
         assert_eq!(refused, "config.on_expiry must be FATE_DROP or FATE_DEAD_LETTER; it is 17");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use nexo_types::{Millis, NameError, Offset, Priority, QueueName, limits};
+use nexo_types::{Millis, NameError, Offset, Priority, QueueName, VhostName, limits};
 
 use crate::status::Failure;
 
@@ -40,14 +40,22 @@ pub(crate) fn lease(value: u64) -> Result<Millis, Failure> {
     in_range("visibility_ms", value, 1, limits::VISIBILITY_MAX.0).map(Millis)
 }
 
-/// The queue that a request is about.
-pub(crate) fn queue(name: &str) -> Result<QueueName, Failure> {
-    queue_in("queue", name)
+/// The virtual host that a request is about: "/" if it names none.
+pub(crate) fn vhost(name: &str) -> Result<VhostName, Failure> {
+    match name {
+        "" => Ok(VhostName::DEFAULT),
+        name => VhostName::new(name).map_err(|error| named("vhost", &error)),
+    }
+}
+
+/// The queue that a request is about, in the virtual host that it names.
+pub(crate) fn queue(in_vhost: &str, name: &str) -> Result<QueueName, Failure> {
+    queue_in("queue", &vhost(in_vhost)?, name)
 }
 
 /// A queue named by some other field.
-pub(crate) fn queue_in(field: &str, name: &str) -> Result<QueueName, Failure> {
-    QueueName::new(name).map_err(|error| named(field, &error))
+pub(crate) fn queue_in(field: &str, vhost: &VhostName, name: &str) -> Result<QueueName, Failure> {
+    QueueName::at(vhost, name).map_err(|error| named(field, &error))
 }
 
 /// Where a look at a queue goes on: a priority and an id, as the answer before said them.
@@ -85,9 +93,17 @@ mod tests {
 
     #[test]
     fn a_queue_name_over_its_limit_is_refused() {
-        let refused = queue(&"x".repeat(256)).unwrap_err().message;
+        let refused = queue("", &"x".repeat(256)).unwrap_err().message;
         assert_eq!(refused, "queue: a queue name has at most 255 bytes; this one has 256");
-        assert_eq!(queue("").unwrap_err().message, "queue: a queue name must not be empty");
+        assert_eq!(queue("", "").unwrap_err().message, "queue: a queue name must not be empty");
+    }
+
+    #[test]
+    fn a_queue_is_in_the_virtual_host_that_a_request_names() {
+        assert_eq!(queue("", "q"), queue("/", "q"));
+        assert_eq!(queue("acme", "q").unwrap().in_full().to_string(), "q in vhost 'acme'");
+        let refused = queue("a\nb", "q").unwrap_err().message;
+        assert_eq!(refused, "vhost: a virtual host name must not contain control characters; byte 1 is one");
     }
 
     #[test]

@@ -3,13 +3,14 @@
 //! The services and every field are described in `proto/nexo/v1/*.proto`. This crate checks what comes in, calls
 //! the broker and turns its answers into replies; it decides nothing about messages itself.
 //!
-//! - [`serve`] runs the server: the three services of Nexo, health and reflection.
+//! - [`serve`] runs the server: the services of Nexo, health and reflection.
 //! - [`client`] is a thin client for the command line and for tests.
 //! - Inside, `fields` and `config` take requests apart, `status` is the one table from errors to codes, `push`
 //!   and `subscribe` are the two streams where the traffic is.
 //! - What a stranger could misuse: `listener` and `guard` say who may call and how long that may take, `incoming` asks
 //!   for memory before a request is read, `codec` looks through it before it is decoded; `limits` has the figures.
 
+mod admin;
 pub mod client;
 mod codec;
 mod config;

@@ -125,6 +125,7 @@ fn unreadable(
     offset: nexo_types::Offset,
     error: &HeadersError,
 ) -> Vec<proto::Header> {
+    let queue = queue.in_full();
     tracing::error!(%queue, %offset, %error, "a message is delivered without its headers");
     Vec::new()
 }

@@ -53,7 +53,7 @@ impl MessageService for Messages {
 
     async fn pop(&self, request: Request<proto::PopRequest>) -> Result<Response<proto::PopResponse>, Status> {
         let request = request.into_inner();
-        let queue = fields::queue(&request.queue)?;
+        let queue = fields::queue(&request.vhost, &request.queue)?;
         let pop = nexo_broker::PopRequest {
             max: fields::max(request.max, limits::POP_BATCH_MAX)?,
             wait: fields::in_range("wait_ms", request.wait_ms, 0, limits::POP_WAIT_MAX.0).map(Millis)?,
@@ -124,7 +124,7 @@ impl MessageService for Messages {
         request: Request<proto::PeekRequest>,
     ) -> Result<Response<proto::PeekResponse>, Status> {
         let request = request.into_inner();
-        let queue = fields::queue(&request.queue)?;
+        let queue = fields::queue(&request.vhost, &request.queue)?;
         let max = fields::max(request.max, limits::PEEK_MAX)?;
         let after = fields::peek_position(&request.page_token)?;
         let (deliveries, next) = self.broker.peek_after(&queue, after, max).await.map_err(Failure::from)?;

@@ -34,7 +34,7 @@ pub(crate) async fn push(
     broker: &Broker,
     request: proto::PushRequest,
 ) -> Result<proto::PushResponse, Status> {
-    let queue = fields::queue(&request.queue)?;
+    let queue = fields::queue(&request.vhost, &request.queue)?;
     let messages = new_messages(request.messages, broker.body_bytes_max())?;
     let outcomes = broker.push(&queue, messages).await.map_err(Failure::from)?;
     if let [Err(error)] = outcomes.as_slice() {
@@ -191,8 +191,8 @@ impl PushStream {
         let parse = || {
             let queue = match (&self.queue, request.queue.as_str()) {
                 (Some(last), "") => last.clone(),
-                (Some(last), name) if last.as_str() == name => last.clone(),
-                (_, name) => fields::queue(name)?,
+                (Some(last), name) if last.as_str() == name && is_in(last, &request.vhost) => last.clone(),
+                (_, name) => fields::queue(&request.vhost, name)?,
             };
             let bytes = request.messages.iter().map(|message| message.body.len()).sum();
             Ok((queue, new_messages(request.messages, body_bytes_max)?, bytes))
@@ -245,6 +245,11 @@ impl PushStream {
         // The client may be gone, and then nobody needs to know.
         let _ = self.out.send(Err(status)).await;
     }
+}
+
+/// Whether a queue is in the virtual host that a request names.
+fn is_in(queue: &QueueName, vhost: &str) -> bool {
+    queue.vhost_str() == if vhost.is_empty() { "/" } else { vhost }
 }
 
 impl PushGroup {

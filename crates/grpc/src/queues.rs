@@ -35,8 +35,7 @@ impl Queues {
         Ok(config::details_to_proto(self.broker.queue_details(queue).map_err(Failure::from)?))
     }
 
-    async fn pause(&self, queue: &str, paused: bool) -> Result<(), Status> {
-        let queue = fields::queue(queue)?;
+    async fn pause(&self, queue: QueueName, paused: bool) -> Result<(), Status> {
         Ok(self.broker.pause_queue(&queue, paused).await.map_err(Failure::from)?)
     }
 }
@@ -50,8 +49,8 @@ impl QueueService for Queues {
         request: Request<proto::CreateQueueRequest>,
     ) -> Result<Response<proto::CreateQueueResponse>, Status> {
         let request = request.into_inner();
-        let queue = fields::queue(&request.queue)?;
-        let config = config::patch(QueueConfig::default(), &request.config.unwrap_or_default())?;
+        let queue = fields::queue(&request.vhost, &request.queue)?;
+        let config = config::patch(&queue, QueueConfig::default(), &request.config.unwrap_or_default())?;
         let created = self.broker.create_queue(&queue, config).await.map_err(Failure::from)?;
         Ok(Response::new(proto::CreateQueueResponse { created }))
     }
@@ -61,12 +60,12 @@ impl QueueService for Queues {
         request: Request<proto::UpdateQueueRequest>,
     ) -> Result<Response<proto::UpdateQueueResponse>, Status> {
         let request = request.into_inner();
-        let queue = fields::queue(&request.queue)?;
+        let queue = fields::queue(&request.vhost, &request.queue)?;
         let patch = request.config.unwrap_or_default();
         // What is wrong with the patch itself is found before anything is touched.
-        config::patch(nexo_broker::QueueConfig::default(), &patch)?;
+        config::patch(&queue, nexo_broker::QueueConfig::default(), &patch)?;
         let apply = |current: &nexo_broker::QueueConfig| {
-            config::patch(current.clone(), &patch).unwrap_or_else(|_| current.clone())
+            config::patch(&queue, current.clone(), &patch).unwrap_or_else(|_| current.clone())
         };
         self.broker.update_queue(&queue, apply).await.map_err(Failure::from)?;
         let queue = self.details(&queue)?;
@@ -77,7 +76,8 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::DeleteQueueRequest>,
     ) -> Result<Response<proto::DeleteQueueResponse>, Status> {
-        let queue = fields::queue(&request.get_ref().queue)?;
+        let request = request.get_ref();
+        let queue = fields::queue(&request.vhost, &request.queue)?;
         let messages = self.broker.delete_queue(&queue).await.map_err(Failure::from)?;
         Ok(Response::new(proto::DeleteQueueResponse { messages }))
     }
@@ -86,7 +86,8 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::GetQueueRequest>,
     ) -> Result<Response<proto::GetQueueResponse>, Status> {
-        let queue = fields::queue(&request.get_ref().queue)?;
+        let request = request.get_ref();
+        let queue = fields::queue(&request.vhost, &request.queue)?;
         let queue = self.details(&queue)?;
         Ok(Response::new(proto::GetQueueResponse { queue: Some(queue) }))
     }
@@ -97,21 +98,25 @@ impl QueueService for Queues {
     ) -> Result<Response<proto::ListQueuesResponse>, Status> {
         let request = request.into_inner();
         let limit = page_size(request.page_size)?;
-        for (field, text) in [("prefix", &request.prefix), ("page_token", &request.page_token)] {
-            if text.len() > limits::QUEUE_NAME_BYTES_MAX {
-                let (max, len) = (limits::QUEUE_NAME_BYTES_MAX, text.len());
-                return Err(Failure::invalid(format!("{field} has at most {max} bytes; it has {len}")).into());
-            }
+        if request.prefix.len() > limits::QUEUE_NAME_BYTES_MAX {
+            let (max, len) = (limits::QUEUE_NAME_BYTES_MAX, request.prefix.len());
+            return Err(Failure::invalid(format!("prefix has at most {max} bytes; it has {len}")).into());
         }
-        let after = (!request.page_token.is_empty()).then_some(request.page_token);
+        let vhost = if request.all_vhosts { None } else { Some(fields::vhost(&request.vhost)?) };
+        let after = match request.page_token.as_str() {
+            "" => None,
+            token => {
+                Some(QueueName::from_stored(token).map_err(|error| fields::named("page_token", &error))?)
+            }
+        };
         // One more than asked for tells whether there is another page.
         let mut queues =
-            self.broker.list_queues(&ListRequest { prefix: request.prefix, after, limit: limit + 1 });
+            self.broker.list_queues(&ListRequest { vhost, prefix: request.prefix, after, limit: limit + 1 });
         let more = queues.len() > limit;
         queues.truncate(limit);
         let last = queues.last().filter(|_| more);
         Ok(Response::new(proto::ListQueuesResponse {
-            next_page_token: last.map_or_else(String::new, |queue| queue.name.as_str().to_owned()),
+            next_page_token: last.map_or_else(String::new, |queue| queue.name.stored().to_owned()),
             queues: queues.iter().map(config::queue_to_proto).collect(),
         }))
     }
@@ -120,7 +125,8 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::PauseQueueRequest>,
     ) -> Result<Response<proto::PauseQueueResponse>, Status> {
-        self.pause(&request.get_ref().queue, true).await?;
+        let request = request.get_ref();
+        self.pause(fields::queue(&request.vhost, &request.queue)?, true).await?;
         Ok(Response::new(proto::PauseQueueResponse {}))
     }
 
@@ -128,7 +134,8 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::ResumeQueueRequest>,
     ) -> Result<Response<proto::ResumeQueueResponse>, Status> {
-        self.pause(&request.get_ref().queue, false).await?;
+        let request = request.get_ref();
+        self.pause(fields::queue(&request.vhost, &request.queue)?, false).await?;
         Ok(Response::new(proto::ResumeQueueResponse {}))
     }
 
@@ -136,7 +143,8 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::PurgeQueueRequest>,
     ) -> Result<Response<proto::PurgeQueueResponse>, Status> {
-        let queue = fields::queue(&request.get_ref().queue)?;
+        let request = request.get_ref();
+        let queue = fields::queue(&request.vhost, &request.queue)?;
         let messages = self.broker.purge(&queue).await.map_err(Failure::from)?;
         Ok(Response::new(proto::PurgeQueueResponse { messages }))
     }
@@ -165,10 +173,10 @@ fn page_size(asked: u32) -> Result<usize, Failure> {
 }
 
 fn redrive_request(request: proto::RedriveRequest) -> Result<(QueueName, Redrive), Failure> {
-    let queue = fields::queue(&request.queue)?;
+    let queue = fields::queue(&request.vhost, &request.queue)?;
     let target = match request.target.as_str() {
         "" => None,
-        name => Some(fields::queue_in("target", name)?),
+        name => Some(fields::queue_in("target", &queue.vhost(), name)?),
     };
     if target.as_ref() == Some(&queue) {
         return Err(Failure::invalid(format!(

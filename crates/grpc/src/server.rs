@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic_health::pb::health_server::HealthServer;
 
+use crate::admin::Admin;
 use crate::guard::GuardLayer;
 use crate::health::HealthChecks;
 use crate::limits::{
@@ -17,6 +18,7 @@ use crate::limits::{
 use crate::listener::callers;
 use crate::messages::Messages;
 use crate::proto;
+use crate::proto::admin_service_server::{self, AdminServiceServer};
 use crate::proto::message_service_server::{self, MessageServiceServer};
 use crate::proto::queue_service_server::{self, QueueServiceServer};
 use crate::proto::stats_service_server::{self, StatsServiceServer};
@@ -37,6 +39,7 @@ const SERVICES: &[&str] = &[
     queue_service_server::SERVICE_NAME,
     message_service_server::SERVICE_NAME,
     stats_service_server::SERVICE_NAME,
+    admin_service_server::SERVICE_NAME,
 ];
 
 /// A server that could not go on.
@@ -70,6 +73,8 @@ pub async fn serve(
         .max_decoding_message_size(REQUEST_BYTES_MAX);
     let stats = StatsServiceServer::new(Stats { broker: broker.clone() })
         .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
+    let admin = AdminServiceServer::new(Admin { broker: broker.clone() })
+        .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
     let health = HealthServer::new(HealthChecks { broker, stop: stop.clone(), services: SERVICES })
         .max_decoding_message_size(NAME_REQUEST_BYTES_MAX);
     let reflection = || {
@@ -88,6 +93,7 @@ pub async fn serve(
         .add_service(queues)
         .add_service(messages)
         .add_service(stats)
+        .add_service(admin)
         .add_service(health)
         .add_service(reflection().build_v1()?.max_decoding_message_size(NAME_REQUEST_BYTES_MAX))
         // Tools made before 2023 ask for the older name.

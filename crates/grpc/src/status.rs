@@ -1,6 +1,9 @@
 //! The one table from what went wrong to a gRPC status. Call sites only write `?`.
 
-use nexo_broker::{ConfigError, CreateError, PopError, PushError, QueueError, SettleError, SubscribeError};
+use nexo_broker::topology::VhostError;
+use nexo_broker::{
+    ConfigError, CreateError, ExchangeError, PopError, PushError, QueueError, SettleError, SubscribeError,
+};
 use tonic::{Code, Status};
 
 use crate::proto;
@@ -56,6 +59,7 @@ impl Coded for ConfigError {
         match self {
             Self::OutOfRange { .. }
             | Self::OwnDeadLetterQueue { .. }
+            | Self::DeadLettersElsewhere { .. }
             | Self::DeadLetterNameTooLong { .. } => Code::InvalidArgument,
         }
     }
@@ -67,6 +71,28 @@ impl Coded for CreateError {
             Self::Config(error) => error.code(),
             Self::Differs { .. } => Code::AlreadyExists,
             Self::TooMany { .. } => Code::ResourceExhausted,
+            Self::Vhost(error) => error.code(),
+            Self::Queue(error) => error.code(),
+        }
+    }
+}
+
+impl Coded for VhostError {
+    fn code(&self) -> Code {
+        match self {
+            Self::NotFound { .. } => Code::NotFound,
+            Self::Exists { .. } => Code::AlreadyExists,
+            Self::Deleting { .. } => Code::Unavailable,
+            Self::TooMany { .. } | Self::QueueLimit { .. } => Code::ResourceExhausted,
+            Self::TooLong { .. } | Self::Control { .. } => Code::InvalidArgument,
+        }
+    }
+}
+
+impl Coded for ExchangeError<VhostError> {
+    fn code(&self) -> Code {
+        match self {
+            Self::Refused(error) => error.code(),
             Self::Queue(error) => error.code(),
         }
     }
@@ -124,7 +150,16 @@ macro_rules! failure_from {
     )*};
 }
 
-failure_from!(QueueError, CreateError, PushError, PopError, SubscribeError, SettleError);
+failure_from!(
+    QueueError,
+    CreateError,
+    PushError,
+    PopError,
+    SubscribeError,
+    SettleError,
+    VhostError,
+    ExchangeError<VhostError>
+);
 
 #[cfg(test)]
 mod tests {

@@ -78,7 +78,7 @@ impl Subscriber {
         let Some(proto::SubscribeRequest { credit, action: Some(Action::Start(start)), .. }) = first else {
             return Err(Failure::invalid("start must be given in the first request of a subscription").into());
         };
-        let queue = fields::queue(&start.queue)?;
+        let queue = fields::queue(&start.vhost, &start.queue)?;
         let visibility = fields::visibility(start.visibility_ms)?;
         fields::in_range("credit", credit.into(), 0, limits::CREDIT_MAX.into())?;
         let request = nexo_broker::SubscribeRequest { credit, visibility, keep_leases: start.keep_leases };

@@ -33,7 +33,8 @@ async fn a_message_carries_everything_it_was_pushed_with() {
         transient: true,
         ..Default::default()
     };
-    let request = proto::PushRequest { queue: "q".into(), messages: vec![sent.clone()] };
+    let request =
+        proto::PushRequest { queue: "q".into(), messages: vec![sent.clone()], ..Default::default() };
     served.client.messages().push(request).await.unwrap();
     let got = served.pop("q", 1).await.remove(0);
     assert_eq!((got.id, got.attempt, got.priority), (0, 1, 255));
@@ -49,7 +50,11 @@ async fn a_message_carries_everything_it_was_pushed_with() {
 async fn a_batch_has_a_result_for_each_message_and_a_single_push_a_status() {
     let served = Served::start().await;
     served.create("q", proto::QueueConfig { max_messages: Some(2), ..Default::default() }).await;
-    let request = proto::PushRequest { queue: "q".into(), messages: ["a", "b", "c"].map(message).to_vec() };
+    let request = proto::PushRequest {
+        queue: "q".into(),
+        messages: ["a", "b", "c"].map(message).to_vec(),
+        ..Default::default()
+    };
     let results = served.client.messages().push(request).await.unwrap().into_inner().results;
     let codes: Vec<_> = results
         .iter()
@@ -60,7 +65,8 @@ async fn a_batch_has_a_result_for_each_message_and_a_single_push_a_status() {
         .collect();
     assert_eq!(codes, [Code::Ok, Code::Ok, Code::ResourceExhausted]);
 
-    let request = proto::PushRequest { queue: "q".into(), messages: vec![message("d")] };
+    let request =
+        proto::PushRequest { queue: "q".into(), messages: vec![message("d")], ..Default::default() };
     let status = served.client.messages().push(request).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.message().starts_with("queue 'q' is full"), "{status:?}");
@@ -71,7 +77,8 @@ async fn every_refusal_has_its_code_and_names_the_field() {
     let served = Served::start().await;
     served.create("q", proto::QueueConfig::default()).await;
     let push = async |queue: &str, message: proto::NewMessage| {
-        let request = proto::PushRequest { queue: queue.into(), messages: vec![message] };
+        let request =
+            proto::PushRequest { queue: queue.into(), messages: vec![message], ..Default::default() };
         served.client.messages().push(request).await.unwrap_err()
     };
     let status = push("nowhere", message("x")).await;
@@ -86,15 +93,15 @@ async fn every_refusal_has_its_code_and_names_the_field() {
     assert_eq!(status.message(), "queue: a queue name has at most 255 bytes; this one has 256");
 
     let config = Some(proto::QueueConfig { visibility_ms: Some(0), ..Default::default() });
-    let request = proto::CreateQueueRequest { queue: "bad".into(), config };
+    let request = proto::CreateQueueRequest { queue: "bad".into(), config, ..Default::default() };
     let status = served.client.queues().create_queue(request).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().contains("visibility_ms must be between 1 and"), "{status:?}");
     let config = Some(proto::QueueConfig { max_attempts: Some(9), ..Default::default() });
-    let request = proto::CreateQueueRequest { queue: "q".into(), config };
+    let request = proto::CreateQueueRequest { queue: "q".into(), config, ..Default::default() };
     let status = served.client.queues().create_queue(request).await.unwrap_err();
     assert_eq!(status.code(), Code::AlreadyExists);
-    let request = proto::DeleteQueueRequest { queue: "bad".into() };
+    let request = proto::DeleteQueueRequest { queue: "bad".into(), ..Default::default() };
     assert_eq!(served.client.queues().delete_queue(request).await.unwrap_err().code(), Code::NotFound);
     assert_eq!(served.stats("q").await.pushed, 0);
 }
@@ -142,8 +149,12 @@ async fn queues_come_page_by_page() {
         served.create(name, proto::QueueConfig::default()).await;
     }
     let list = async |prefix: &str, page_size: u32, page_token: &str| {
-        let request =
-            proto::ListQueuesRequest { prefix: prefix.into(), page_size, page_token: page_token.into() };
+        let request = proto::ListQueuesRequest {
+            prefix: prefix.into(),
+            page_size,
+            page_token: page_token.into(),
+            ..Default::default()
+        };
         let page = served.client.queues().list_queues(request).await.unwrap().into_inner();
         (page.queues.into_iter().map(|queue| queue.name).collect::<Vec<_>>(), page.next_page_token)
     };
@@ -161,7 +172,7 @@ async fn an_update_changes_what_it_gives_and_leaves_the_rest() {
     let config = proto::QueueConfig { visibility_ms: Some(5), max_messages: Some(9), ..Default::default() };
     served.create("q", config).await;
     let change = proto::QueueConfig { max_messages: Some(0), ttl_ms: Some(7), ..Default::default() };
-    let request = proto::UpdateQueueRequest { queue: "q".into(), config: Some(change) };
+    let request = proto::UpdateQueueRequest { queue: "q".into(), config: Some(change), ..Default::default() };
     let queue = served.client.queues().update_queue(request).await.unwrap().into_inner().queue.unwrap();
     let config = queue.config.unwrap();
     assert_eq!((config.visibility_ms, config.max_messages, config.ttl_ms), (Some(5), Some(0), Some(7)));
@@ -203,12 +214,12 @@ async fn a_large_body_passes_and_one_too_large_does_not() {
     served.create("q", proto::QueueConfig::default()).await;
     let body = vec![7u8; 20 * 1024 * 1024];
     let large = proto::NewMessage { body: body.clone().into(), ..Default::default() };
-    let request = proto::PushRequest { queue: "q".into(), messages: vec![large] };
+    let request = proto::PushRequest { queue: "q".into(), messages: vec![large], ..Default::default() };
     served.client.messages().push(request).await.unwrap();
     assert_eq!(served.pop("q", 1).await[0].body, body);
     let max = served.broker.body_bytes_max();
     let too_large = proto::NewMessage { body: vec![0; max + 1].into(), ..Default::default() };
-    let request = proto::PushRequest { queue: "q".into(), messages: vec![too_large] };
+    let request = proto::PushRequest { queue: "q".into(), messages: vec![too_large], ..Default::default() };
     let status = served.client.messages().push(request).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     let expected = format!("messages[0].body has at most {max} bytes; it has {}", max + 1);
@@ -302,7 +313,7 @@ async fn a_log_that_has_failed_makes_calls_unavailable() {
     disk.fail_next_sync();
     let push = async || {
         let message = proto::NewMessage { body: "x".into(), ..Default::default() };
-        let request = proto::PushRequest { queue: "q".into(), messages: vec![message] };
+        let request = proto::PushRequest { queue: "q".into(), messages: vec![message], ..Default::default() };
         served.client.messages().push(request).await
     };
     assert_eq!(push().await.unwrap_err().code(), Code::Unavailable);
@@ -324,7 +335,7 @@ async fn a_long_queue_is_looked_through_page_by_page() {
                 ..message(&(chunk * 100 + n).to_string())
             })
             .collect();
-        let request = proto::PushRequest { queue: "q".into(), messages };
+        let request = proto::PushRequest { queue: "q".into(), messages, ..Default::default() };
         served.client.messages().push(request).await.unwrap();
         expected.extend((0..100u64).map(|n| ((n % 3) as u32, chunk * 100 + n)));
     }
@@ -332,7 +343,7 @@ async fn a_long_queue_is_looked_through_page_by_page() {
     let mut seen = Vec::new();
     let mut page_token = String::new();
     loop {
-        let request = proto::PeekRequest { queue: "q".into(), max: 700, page_token };
+        let request = proto::PeekRequest { queue: "q".into(), max: 700, page_token, ..Default::default() };
         let page = served.client.messages().peek(request).await.unwrap().into_inner();
         seen.extend(page.messages.iter().map(|message| (message.priority, message.id)));
         page_token = page.next_page_token;

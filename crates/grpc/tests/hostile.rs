@@ -233,7 +233,7 @@ async fn what_is_done_is_counted() {
     served.push("q", "a").await;
     served.push("q", "b").await;
     let messages = vec![common::message("c")];
-    let request = nexo_grpc::proto::PushRequest { queue: "q".into(), messages };
+    let request = nexo_grpc::proto::PushRequest { queue: "q".into(), messages, ..Default::default() };
     let popped = served.pop("q", 1).await;
     let receipts = vec![popped[0].receipt.clone()];
     served.client.messages().ack(nexo_grpc::proto::AckRequest { receipts }).await.unwrap();

@@ -17,7 +17,7 @@ use tonic::Code;
 
 fn request(sequence: u64, queue: &str, bodies: &[&str]) -> proto::PushStreamRequest {
     let messages = bodies.iter().map(|body| message(body)).collect();
-    proto::PushStreamRequest { sequence, queue: queue.into(), messages }
+    proto::PushStreamRequest { sequence, queue: queue.into(), messages, ..Default::default() }
 }
 
 /// Sends all requests, ends the stream and gives all confirms.
@@ -329,7 +329,7 @@ async fn deleting_the_queue_ends_its_subscriptions() {
     served.push("q", "x").await;
     let mut subscribed = served.subscribe(start("q", 1)).await;
     subscribed.messages(1).await;
-    let request = proto::DeleteQueueRequest { queue: "q".into() };
+    let request = proto::DeleteQueueRequest { queue: "q".into(), ..Default::default() };
     served.client.queues().delete_queue(request).await.unwrap();
     assert_eq!(subscribed.event().await.unwrap_err().code(), Code::NotFound);
 }
@@ -352,7 +352,12 @@ async fn a_client_that_only_settles_later_is_not_deadlocked() {
     served.create("q", proto::QueueConfig::default()).await;
     let bodies: Vec<String> = (0..2000).map(|n| format!("{n:0>2000}")).collect();
     let messages = bodies.iter().map(|body| message(body)).collect();
-    served.client.messages().push(proto::PushRequest { queue: "q".into(), messages }).await.unwrap();
+    served
+        .client
+        .messages()
+        .push(proto::PushRequest { queue: "q".into(), messages, ..Default::default() })
+        .await
+        .unwrap();
     let mut subscribed = served.subscribe(start("q", 2000)).await;
     // One acknowledgement at a time, each waited for, while all the other messages are on their way.
     let mut acked = 0;

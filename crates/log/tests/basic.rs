@@ -186,13 +186,13 @@ fn an_older_format_is_opened_and_raised_so_that_its_release_refuses_it() {
     block_on(log.synced(appended.end)).unwrap();
     drop(log);
     let format = dir.path().join("FORMAT");
-    assert_eq!(std::fs::read_to_string(&format).unwrap(), "nexo-data 5\n");
+    assert_eq!(std::fs::read_to_string(&format).unwrap(), "nexo-data 6\n");
     std::fs::write(&format, "nexo-data 2\n").unwrap();
     let (log, _) = open();
     assert_eq!(&log.read_frame(appended.at).unwrap().entries[0].payload[..], b"before");
     assert_eq!(std::fs::read_to_string(&format).unwrap(), "nexo-data 2\n", "it may still be refused");
     log.raise_format().unwrap();
-    assert_eq!(std::fs::read_to_string(&format).unwrap(), "nexo-data 5\n");
+    assert_eq!(std::fs::read_to_string(&format).unwrap(), "nexo-data 6\n");
 }
 
 #[test]

@@ -3,8 +3,11 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use nexo_grpc::client::Client;
 
-use crate::command::{bench, completions, consume, health, peek, pop, produce, push, queue, settle, stats};
+use crate::command::{
+    bench, completions, consume, health, peek, pop, produce, push, queue, settle, stats, vhost,
+};
 use crate::connect::Server;
 use crate::output::Format;
 use crate::serve::ServeArgs;
@@ -38,9 +41,19 @@ pub(crate) struct ServerArgs {
     /// The broker to talk to
     #[arg(long, global = true, value_name = "URL", env = "NEXO_SERVER", default_value = Server::DEFAULT, help_heading = HEADING)]
     pub(crate) server: Server,
+    /// The virtual host that queues are in
+    #[arg(long, global = true, value_name = "NAME", env = "NEXO_VHOST", default_value = "/", help_heading = HEADING)]
+    pub(crate) vhost: String,
     /// How to print: text for people, json (one object a line) for programs
     #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t, help_heading = HEADING)]
     pub(crate) output: Format,
+}
+
+impl ServerArgs {
+    /// Connects to the broker, for one who works in the virtual host.
+    pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
+        Ok(self.server.connect().await?.in_vhost(&self.vhost))
+    }
 }
 
 /// A number that must not be 0.
@@ -57,6 +70,8 @@ enum Command {
     Serve(ServeArgs),
     /// Create, change, look at and empty queues
     Queue(queue::QueueArgs),
+    /// Create, change, look at and delete virtual hosts
+    Vhost(vhost::VhostArgs),
     /// Put messages into a queue
     Push(push::PushArgs),
     /// Take messages out of a queue
@@ -95,6 +110,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => args.run().await,
             Command::Queue(args) => args.run(shared).await,
+            Command::Vhost(args) => args.run(shared).await,
             Command::Push(args) => args.run(shared).await,
             Command::Pop(args) => args.run(shared).await,
             Command::Consume(args) => args.run(shared).await,

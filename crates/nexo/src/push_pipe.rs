@@ -18,6 +18,7 @@ const IN_FLIGHT_MAX: usize = 32;
 /// A push stream to one queue.
 pub(crate) struct PushPipe {
     queue: String,
+    vhost: String,
     /// Gone once there is nothing more to send.
     requests: Option<mpsc::Sender<proto::PushStreamRequest>>,
     replies: Streaming<proto::PushStreamResponse>,
@@ -37,6 +38,7 @@ impl PushPipe {
         Ok(Self {
             replies: replies.asked(format!("push to '{queue}'"))?.into_inner(),
             queue: queue.to_owned(),
+            vhost: client.vhost(),
             requests: Some(requests),
             sequence: 0,
             in_flight: VecDeque::new(),
@@ -57,8 +59,9 @@ impl PushPipe {
     pub(crate) async fn send(&mut self, messages: Vec<proto::NewMessage>) -> anyhow::Result<()> {
         let requests = self.requests.as_ref().context("the stream was closed")?;
         self.sequence += 1;
-        let queue = if self.sequence == 1 { self.queue.clone() } else { String::new() };
-        let request = proto::PushStreamRequest { sequence: self.sequence, queue, messages };
+        let (queue, vhost) =
+            if self.sequence == 1 { (self.queue.clone(), self.vhost.clone()) } else { Default::default() };
+        let request = proto::PushStreamRequest { sequence: self.sequence, queue, messages, vhost };
         if requests.send(request).await.is_err() {
             // The reason is in the reply stream, where the next confirm is looked for.
             self.requests = None;

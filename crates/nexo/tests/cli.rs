@@ -376,3 +376,39 @@ fn help_and_completions_are_there() {
     let script = Process::spawn(nexo().args(["completions", "bash"])).finish().ok();
     assert!(script.contains("redrive"));
 }
+
+#[test]
+fn a_virtual_host_is_added_used_and_deleted() {
+    let server = Server::start();
+    assert_eq!(
+        server.ok(&["vhost", "add", "acme", "--max-queues", "1", "--tag", "eu", "--tag", "test"]),
+        "created 'acme'\n"
+    );
+    let again = server.run(&["vhost", "add", "acme"]).error();
+    assert_eq!(again, "nexo: add vhost 'acme': virtual host 'acme' exists already\n");
+    for (vhost, body) in [("/", "ours"), ("acme", "theirs")] {
+        server.ok(&["queue", "create", "mail", "--vhost", vhost]);
+        server.ok(&["push", "mail", body, "--vhost", vhost]);
+    }
+    let full = server.run(&["queue", "create", "other", "--vhost", "acme"]).error();
+    assert_eq!(full, "nexo: create 'other': virtual host 'acme' has 1 queues, and no more are allowed\n");
+    let missing = server.run(&["queue", "create", "mail", "--vhost", "none"]).error();
+    assert_eq!(missing, "nexo: create 'mail': virtual host 'none' does not exist\n");
+    assert_eq!(server.ok(&["peek", "mail", "--raw"]), "ours");
+    assert_eq!(server.ok(&["consume", "mail", "--count", "1", "--vhost", "acme"]), "theirs\n");
+    let listed = server.json(&["queue", "list", "--all-vhosts"]);
+    let places: Vec<_> = listed.iter().map(|queue| (&queue["vhost"], &queue["name"])).collect();
+    assert_eq!(places, [(&"/".into(), &"mail".into()), (&"acme".into(), &"mail".into())]);
+    assert_eq!(server.json(&["queue", "list", "--vhost", "acme"]).len(), 1);
+
+    server.ok(&["vhost", "update", "acme", "--description", "Acme's", "--max-queues", "-1"]);
+    let shown = &server.json(&["vhost", "show", "acme"])[0];
+    assert_eq!((&shown["description"], &shown["queues"]), (&"Acme's".into(), &1.into()));
+    assert_eq!((&shown["tags"][1], shown.get("max_queues")), (&"test".into(), None));
+    assert!(server.ok(&["vhost", "list"]).contains("acme"));
+    let deleted = server.ok(&["vhost", "delete", "acme", "--yes"]);
+    assert_eq!(deleted, "deleted 'acme' with 1 queues and 0 messages\n");
+    let gone = server.run(&["vhost", "show", "acme"]).error();
+    assert_eq!(gone, "nexo: show vhost 'acme': virtual host 'acme' does not exist\n");
+    assert_eq!(server.ok(&["pop", "mail", "--ack"]), "ours\n");
+}

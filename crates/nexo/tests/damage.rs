@@ -30,7 +30,7 @@ async fn fill(server: &Server) {
             proto::NewMessage { body: body.into(), ..Default::default() }
         };
         let messages = (start..start + BATCH).map(message).collect();
-        let request = proto::PushRequest { queue: QUEUE.into(), messages };
+        let request = proto::PushRequest { queue: QUEUE.into(), messages, ..Default::default() };
         let reply = client.messages().push(request).await.unwrap().into_inner();
         let is_pushed = |result: &proto::PushResult| {
             matches!(result.outcome, Some(proto::push_result::Outcome::Pushed(_)))
@@ -44,8 +44,13 @@ async fn drain(server: &Server) -> BTreeSet<u64> {
     let client = Client::connect(&server.url()).await.unwrap();
     let mut numbers = BTreeSet::new();
     loop {
-        let request =
-            proto::PopRequest { queue: QUEUE.into(), max: 100, wait_ms: 300, visibility_ms: Some(600_000) };
+        let request = proto::PopRequest {
+            queue: QUEUE.into(),
+            max: 100,
+            wait_ms: 300,
+            visibility_ms: Some(600_000),
+            ..Default::default()
+        };
         let reply = client.messages().pop(request).await.unwrap().into_inner();
         if reply.messages.is_empty() {
             return numbers;

@@ -35,7 +35,8 @@ impl Publisher {
         let mut body = self.next.to_le_bytes().to_vec();
         body.resize(BODY_BYTES, b'x');
         let message = proto::NewMessage { body: body.into(), ..Default::default() };
-        let request = proto::PushRequest { queue: QUEUE.into(), messages: vec![message] };
+        let request =
+            proto::PushRequest { queue: QUEUE.into(), messages: vec![message], ..Default::default() };
         let reply = self.client.messages().push(request).await.map_err(|status| status.to_string())?;
         match &reply.get_ref().results[0].outcome {
             Some(proto::push_result::Outcome::Pushed(_)) => {
@@ -59,8 +60,13 @@ async fn drain(server: &Server) -> Vec<u64> {
     let client = Client::connect(&server.url()).await.unwrap();
     let mut numbers = Vec::new();
     loop {
-        let request =
-            proto::PopRequest { queue: QUEUE.into(), max: 20, wait_ms: 100, visibility_ms: Some(60_000) };
+        let request = proto::PopRequest {
+            queue: QUEUE.into(),
+            max: 20,
+            wait_ms: 100,
+            visibility_ms: Some(60_000),
+            ..Default::default()
+        };
         let reply = client.messages().pop(request).await.unwrap().into_inner();
         if reply.messages.is_empty() {
             return numbers;

@@ -53,7 +53,7 @@ async fn produce(client: Client, told: Books, life: usize, producer: usize) {
         let bodies: Vec<String> = batch.iter().map(|m| String::from_utf8(m.body.to_vec()).unwrap()).collect();
         told.lock().unwrap().pushed.extend(bodies.iter().cloned());
         let sent_ms = now_ms();
-        let request = proto::PushRequest { queue: QUEUE.into(), messages: batch };
+        let request = proto::PushRequest { queue: QUEUE.into(), messages: batch, ..Default::default() };
         let Ok(reply) = messages.push(request).await else { return };
         let mut told = told.lock().unwrap();
         for (body, result) in bodies.into_iter().zip(&reply.get_ref().results) {
@@ -76,6 +76,7 @@ async fn consume(client: Client, told: Books) {
             max: 7,
             wait_ms: 1000,
             visibility_ms: Some(VISIBILITY_MS),
+            ..Default::default()
         };
         let Ok(reply) = messages.pop(request).await else { return };
         let popped = reply.into_inner().messages;
@@ -165,6 +166,7 @@ async fn drain(server: &Server) -> BTreeSet<String> {
             max: 1000,
             wait_ms: 300,
             visibility_ms: Some(VISIBILITY_MS),
+            ..Default::default()
         };
         let popped = client.messages().pop(request).await.unwrap().into_inner().messages;
         if !popped.is_empty() {
@@ -173,7 +175,11 @@ async fn drain(server: &Server) -> BTreeSet<String> {
             client.messages().ack(proto::AckRequest { receipts }).await.unwrap();
             continue;
         }
-        let queue = client.queues().get_queue(proto::GetQueueRequest { queue: QUEUE.into() }).await.unwrap();
+        let queue = client
+            .queues()
+            .get_queue(proto::GetQueueRequest { queue: QUEUE.into(), ..Default::default() })
+            .await
+            .unwrap();
         let stats = queue.into_inner().queue.and_then(|queue| queue.stats).unwrap();
         if stats.ready + stats.delayed + stats.leased == 0 {
             return left;
@@ -194,6 +200,7 @@ async fn twenty_kills_under_load_lose_nothing_that_was_confirmed() {
         queue: QUEUE.into(),
         // Nothing dies here: a message that keeps failing would be counted as lost.
         config: Some(proto::QueueConfig { max_attempts: Some(0), ..Default::default() }),
+        ..Default::default()
     };
     Client::connect(&server.url()).await.unwrap().queues().create_queue(create).await.unwrap();
     for life in 0..KILLS {

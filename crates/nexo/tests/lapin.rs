@@ -345,6 +345,33 @@ async fn what_was_confirmed_is_there_after_the_broker_was_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_name_in_two_virtual_hosts_is_two_queues_also_after_a_kill() {
+    let mut server = Server::start_with(&["--amqp", "127.0.0.1:0"]);
+    let url = |server: &Server, vhost: &str| format!("amqp://guest:guest@{}/{vhost}", server.amqp());
+    let queue = ShortString::from("orders");
+    for vhost in ["one", "two"] {
+        server.ok(&["vhost", "add", vhost]);
+        let client = Client::connect(&url(&server, vhost), None).await;
+        let options = QueueDeclareOptions::durable();
+        within(client.channel.queue_declare(queue.clone(), options, FieldTable::default())).await.unwrap();
+        assert_eq!(client.publish(&queue, vhost.as_bytes()).await, Confirmation::Ack(None));
+    }
+    server.kill();
+    server.restart_with(&["--amqp", "127.0.0.1:0"]);
+    let client = Client::connect(&url(&server, "one"), None).await;
+    server.ok(&["vhost", "delete", "two", "--yes"]);
+    let two = url(&server, "two");
+    let refused = Connection::connect(&two, ConnectionProperties::default());
+    let refused = within(refused).await.err().unwrap().to_string();
+    assert!(refused.contains("vhost two not found"), "{refused}");
+    assert_eq!(client.everything(&queue).await, ["one"]);
+    server.kill();
+    server.restart_with(&["--amqp", "127.0.0.1:0"]);
+    let names: Vec<_> = server.json(&["vhost", "list"]).iter().map(|vhost| vhost["name"].clone()).collect();
+    assert_eq!(names, ["/", "one"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_log_tells_of_connections_and_of_channels_that_failed() {
     let server = Server::start_with(&["--amqp", "127.0.0.1:0", "--log", "info"]);
     let mut client = Client::with(server).await;

@@ -216,8 +216,8 @@ fn health_and_metrics_answer_over_http() {
     let (status, metrics) = server.get("/metrics");
     assert_eq!(status, 200);
     for line in [
-        r#"nexo_queue_ready{queue="a \"quoted\" \\ name"} 1"#,
-        r#"nexo_queue_pushed_total{queue="a \"quoted\" \\ name"} 1"#,
+        r#"nexo_queue_ready{queue="a \"quoted\" \\ name",vhost="/"} 1"#,
+        r#"nexo_queue_pushed_total{queue="a \"quoted\" \\ name",vhost="/"} 1"#,
         "nexo_healthy 1",
         "nexo_queues 1",
         "# TYPE nexo_queue_pushed_total counter",

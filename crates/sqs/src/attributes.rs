@@ -1,7 +1,7 @@
 //! Attributes of queues: what clients call them, what they may be, and where each is kept.
 
 use nexo_broker::{DeadLetters, GroupMode, QueueConfig};
-use nexo_types::{Millis, QueueName};
+use nexo_types::{Millis, QueueName, VhostName};
 
 use crate::fault::{Fault, FaultCode};
 use crate::limits::Limits;
@@ -100,6 +100,7 @@ impl Kept {
         &mut self,
         attribute: QueueAttribute,
         value: &str,
+        vhost: &VhostName,
         limits: &Limits,
     ) -> Result<(), Fault> {
         use QueueAttribute as A;
@@ -127,7 +128,7 @@ impl Kept {
                 self.config.dead_letters = DeadLetters::Nowhere;
             }
             A::RedrivePolicy => {
-                let policy = RedrivePolicy::parse(value, limits)?;
+                let policy = RedrivePolicy::parse(vhost, value, limits)?;
                 self.config.max_attempts = Some(policy.max_receive_count);
                 self.config.dead_letters = DeadLetters::Queue(policy.target);
             }
@@ -336,7 +337,7 @@ mod tests {
             (QueueAttribute::SqsManagedSseEnabled, "false"),
             (QueueAttribute::RedriveAllowPolicy, "{\"redrivePermission\":\"denyAll\"}"),
         ] {
-            kept.set(attribute, value, limits).unwrap();
+            kept.set(attribute, value, &VhostName::DEFAULT, limits).unwrap();
             let again = Kept::of(kept.clone().into_config());
             assert_eq!(again.get(attribute, &seen).as_deref(), Some(value), "{attribute:?}");
         }
@@ -346,7 +347,7 @@ mod tests {
     #[test]
     fn values_out_of_range_and_attributes_of_the_other_kind_are_refused() {
         let code = |attribute, value, mode: LimitMode| {
-            Kept::new().set(attribute, value, mode.limits()).unwrap_err().code
+            Kept::new().set(attribute, value, &VhostName::DEFAULT, mode.limits()).unwrap_err().code
         };
         let strict = |attribute, value| code(attribute, value, LimitMode::Strict);
         assert_eq!(strict(QueueAttribute::VisibilityTimeout, "43201"), FaultCode::InvalidAttributeValue);
@@ -361,7 +362,9 @@ mod tests {
         assert_eq!(strict(QueueAttribute::QueueArn, "x"), FaultCode::InvalidAttributeName);
         assert_eq!(strict(QueueAttribute::Policy, "x"), FaultCode::InvalidAttributeValue);
         let relaxed = LimitMode::Relaxed.limits();
-        assert!(Kept::new().set(QueueAttribute::VisibilityTimeout, "86400", relaxed).is_ok());
-        assert!(Kept::new().set(QueueAttribute::DelaySeconds, "86400", relaxed).is_ok());
+        assert!(
+            Kept::new().set(QueueAttribute::VisibilityTimeout, "86400", &VhostName::DEFAULT, relaxed).is_ok()
+        );
+        assert!(Kept::new().set(QueueAttribute::DelaySeconds, "86400", &VhostName::DEFAULT, relaxed).is_ok());
     }
 }

@@ -12,6 +12,7 @@ use axum::response::Response as HttpResponse;
 use bytes::Bytes;
 use nexo_broker::IntakeHold;
 use nexo_net::Ends;
+use nexo_types::VhostName;
 
 use crate::clock::now;
 use crate::fault::{Fault, FaultCode};
@@ -131,6 +132,7 @@ async fn answer(
         base_url: base_url(&head.headers),
         path: head.uri.path().to_owned(),
         region: region(&head.headers, &address).unwrap_or_else(|| service.options.region.clone()),
+        vhost: vhost_of_caller(),
         trace: text("x-amzn-trace-id").filter(|trace| !trace.is_empty()).map(str::to_owned),
     };
     let form;
@@ -145,6 +147,11 @@ async fn answer(
     };
     let response = service.call(&context, request).await?;
     Ok((action, response))
+}
+
+/// The virtual host that the queues of whoever asks are in. As long as there is one user, that is "/".
+const fn vhost_of_caller() -> VhostName {
+    VhostName::DEFAULT
 }
 
 fn has_action(request: &Request) -> bool {

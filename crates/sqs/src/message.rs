@@ -309,7 +309,7 @@ pub(crate) fn received(
         Headers::default()
     } else {
         delivery.headers().unwrap_or_else(|error| {
-            tracing::warn!(queue = %delivery.queue_name, offset = %delivery.offset, %error, "a message is received without its attributes");
+            tracing::warn!(queue = %delivery.queue_name.in_full(), offset = %delivery.offset, %error, "a message is received without its attributes");
             Headers::default()
         })
     };

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use nexo_types::QueueName;
+use nexo_types::{QueueName, VhostName};
 use percent_encoding::percent_decode_str;
 
 use crate::fault::{Fault, FaultCode};
@@ -23,8 +23,8 @@ pub(crate) fn of_queue(base: &str, account: &str, queue: &QueueName) -> String {
 
 /// The queue that an address names. The last part of its path counts, whatever stands before it, so that addresses of
 /// other brokers of this kind work as well; without a path the queue is the first part of the host. A name alone is the
-/// name of the queue. `base` is the address by which this broker was reached.
-pub(crate) fn queue_name(url: &str, base: &str) -> Result<QueueName, Fault> {
+/// name of the queue. `base` is the address by which this broker was reached. The queue is in the virtual host of whoever asks.
+pub(crate) fn queue_name(vhost: &VhostName, url: &str, base: &str) -> Result<QueueName, Fault> {
     let invalid = || {
         let url: String = url.chars().take(256).collect();
         Fault::new(FaultCode::InvalidAddress, format!("The address {url} is not valid for this endpoint."))
@@ -58,7 +58,7 @@ pub(crate) fn queue_name(url: &str, base: &str) -> Result<QueueName, Fault> {
     };
     let name = percent_decode_str(encoded).decode_utf8().map_err(|_| invalid())?;
     // What can be no queue's name is the name of no queue.
-    QueueName::new(&name).map_err(|_| Fault::no_such_queue())
+    QueueName::at(vhost, &name).map_err(|_| Fault::no_such_queue())
 }
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
         for name in ["jobs", "jobs.fifo", "mit leer", "a/b", "grüße"] {
             let name = QueueName::new(name).unwrap();
             let url = of_queue("http://h:9324", "000000000000", &name);
-            assert_eq!(queue_name(&url, "http://h:9324"), Ok(name));
+            assert_eq!(queue_name(&VhostName::DEFAULT, &url, "http://h:9324"), Ok(name));
         }
     }
 
@@ -84,14 +84,18 @@ mod tests {
             "http://jobs.localhost",
             "jobs",
         ] {
-            assert_eq!(queue_name(url, "http://h:9324").unwrap().as_str(), "jobs", "{url}");
+            assert_eq!(
+                queue_name(&VhostName::DEFAULT, url, "http://h:9324").unwrap().as_str(),
+                "jobs",
+                "{url}"
+            );
         }
         for url in ["", "ftp://h/0/q", "http://127.0.0.1/", "http://h:9324/", "http://H:9324", "http://"] {
-            let fault = queue_name(url, "http://h:9324").unwrap_err();
+            let fault = queue_name(&VhostName::DEFAULT, url, "http://h:9324").unwrap_err();
             assert_eq!(fault.code, FaultCode::InvalidAddress, "{url}");
         }
         for url in ["http://whatever-queue-address", "http://other:80/"] {
-            let fault = queue_name(url, "http://h:9324").unwrap_err();
+            let fault = queue_name(&VhostName::DEFAULT, url, "http://h:9324").unwrap_err();
             assert_eq!(fault.code, FaultCode::QueueDoesNotExist, "{url}");
         }
     }

@@ -1,6 +1,6 @@
 //! Policies about dead letters: where a queue's go, and whose a queue takes.
 
-use nexo_types::QueueName;
+use nexo_types::{QueueName, VhostName};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -16,8 +16,8 @@ pub(crate) struct RedrivePolicy {
 }
 
 impl RedrivePolicy {
-    /// Reads the attribute.
-    pub(crate) fn parse(text: &str, limits: &Limits) -> Result<Self, Fault> {
+    /// Reads the attribute of a queue in a virtual host.
+    pub(crate) fn parse(vhost: &VhostName, text: &str, limits: &Limits) -> Result<Self, Fault> {
         let wrong = |reason: &str| Fault::value("RedrivePolicy", text, reason);
         let value: Value =
             serde_json::from_str(text).map_err(|_| wrong("Redrive policy is not a valid JSON map."))?;
@@ -34,7 +34,7 @@ impl RedrivePolicy {
             wrong("Redrive policy does not contain mandatory attribute: deadLetterTargetArn.")
         })?;
         let target =
-            arn::queue_name(target).ok_or_else(|| wrong("Invalid value for deadLetterTargetArn."))?;
+            arn::queue_name(vhost, target).ok_or_else(|| wrong("Invalid value for deadLetterTargetArn."))?;
         let count = fields
             .get("maxReceiveCount")
             .ok_or_else(|| wrong("Redrive policy does not contain mandatory attribute: maxReceiveCount."))?;
@@ -88,7 +88,7 @@ impl RedriveAllowPolicy {
             (true, _) => return Err(wrong("It must name between 1 and 10 sourceQueueArns with byQueue.")),
             (false, _) => return Err(wrong("sourceQueueArns is only valid with byQueue.")),
         }
-        if policy.source_queue_arns.iter().any(|text| arn::queue_name(text).is_none()) {
+        if policy.source_queue_arns.iter().any(|text| arn::queue_name(&VhostName::DEFAULT, text).is_none()) {
             return Err(wrong("sourceQueueArns holds something that is not the ARN of a queue."));
         }
         Ok(policy)
@@ -100,7 +100,10 @@ impl RedriveAllowPolicy {
             RedrivePermission::AllowAll => true,
             RedrivePermission::DenyAll => false,
             RedrivePermission::ByQueue => {
-                self.source_queue_arns.iter().any(|text| arn::queue_name(text).as_ref() == Some(source))
+                let vhost = source.vhost();
+                self.source_queue_arns
+                    .iter()
+                    .any(|text| arn::queue_name(&vhost, text).as_ref() == Some(source))
             }
         }
     }
@@ -116,7 +119,8 @@ mod tests {
         for count in ["5", "\"5\""] {
             let text =
                 format!("{{\"deadLetterTargetArn\":\"arn:aws:sqs:r:a:dead\",\"maxReceiveCount\":{count}}}");
-            let policy = RedrivePolicy::parse(&text, LimitMode::Strict.limits()).unwrap();
+            let policy =
+                RedrivePolicy::parse(&VhostName::DEFAULT, &text, LimitMode::Strict.limits()).unwrap();
             assert_eq!((policy.target.as_str(), policy.max_receive_count), ("dead", 5));
         }
         for text in [
@@ -130,7 +134,10 @@ mod tests {
             "{\"deadLetterTargetArn\":\"arn:aws:sqs:r:a:dead\",\"maxReceiveCount\":1001}",
             "{\"deadLetterTargetArn\":\"arn:aws:sqs:r:a:dead\",\"maxReceiveCount\":5,\"x\":1}",
         ] {
-            assert!(RedrivePolicy::parse(text, LimitMode::Strict.limits()).is_err(), "{text}");
+            assert!(
+                RedrivePolicy::parse(&VhostName::DEFAULT, text, LimitMode::Strict.limits()).is_err(),
+                "{text}"
+            );
         }
     }
 

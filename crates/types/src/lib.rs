@@ -10,9 +10,11 @@ mod place;
 mod protocol;
 mod time;
 pub mod varint;
+mod vhost;
 
 pub use id::{ConsumerId, Offset, Priority, QueueId};
-pub use name::{DedupId, ExchangeName, GroupId, NameError, QueueName};
+pub use name::{DedupId, ExchangeName, GroupId, InFull, NameError, QueueName};
 pub use place::{Position, SegmentId};
 pub use protocol::{Protocol, QueueKind};
 pub use time::{Millis, Timestamp};
+pub use vhost::VhostName;

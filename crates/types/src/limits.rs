@@ -6,6 +6,8 @@ use crate::Millis;
 pub const QUEUE_NAME_BYTES_MAX: usize = 255;
 /// As for queues.
 pub const EXCHANGE_NAME_BYTES_MAX: usize = 255;
+/// As for queues: `connection.open` names a virtual host in a short string.
+pub const VHOST_NAME_BYTES_MAX: usize = 255;
 /// SQS allows 128 characters for a message group id; room for four-byte ones.
 pub const GROUP_ID_BYTES_MAX: usize = 512;
 /// SQS allows 128 characters for a deduplication id; room for four-byte ones.
@@ -42,6 +44,15 @@ pub const CREDIT_MAX: u32 = 1_000_000;
 /// Bytes that one consumer is handed before it has passed them on to its client: enough to keep a fast connection busy
 /// while the queue is asked for more. One message may go over it.
 pub const CONSUMER_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Virtual hosts on one node: each has exchanges of its own from the beginning.
+pub const VHOSTS_MAX: usize = 10_000;
+/// What is said about a virtual host is read by people.
+pub const VHOST_DESCRIPTION_BYTES_MAX: usize = 4_096;
+/// Tags of one virtual host: as above.
+pub const VHOST_TAGS_MAX: usize = 64;
+/// One tag: as long as a name.
+pub const VHOST_TAG_BYTES_MAX: usize = 255;
 
 /// Queues on one node.
 pub const QUEUES_MAX: usize = 1_000_000;

@@ -18,7 +18,11 @@ pub(crate) async fn set_up(world: &World) -> anyhow::Result<()> {
     for place in Place::all().filter(|place| place.queue().make == Make::Native) {
         let max_attempts = if place == Place::LIMITED { ATTEMPTS_MAX } else { 0 };
         let config = proto::QueueConfig { max_attempts: Some(max_attempts), ..Default::default() };
-        let create = proto::CreateQueueRequest { queue: place.name().to_owned(), config: Some(config) };
+        let create = proto::CreateQueueRequest {
+            queue: place.name().to_owned(),
+            config: Some(config),
+            ..Default::default()
+        };
         client.queues().create_queue(create).await.with_context(|| format!("queue '{}'", place.name()))?;
     }
     sqs::create_queues(world).await?;

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) async fn of(world: &World, place: Place) -> Option<proto::QueueStats> {
     let asked = async {
         let client = Client::connect(&format!("http://{}", world.grpc)).await.ok()?;
-        let request = proto::GetQueueRequest { queue: place.name().to_owned() };
+        let request = proto::GetQueueRequest { queue: place.name().to_owned(), ..Default::default() };
         client.queues().get_queue(request).await.ok()?.into_inner().queue?.stats
     };
     timeout(PATIENCE, asked).await.ok()?

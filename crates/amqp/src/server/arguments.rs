@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nexo_broker::{DeadLetters, Fate, Overflow, QueueConfig};
-use nexo_types::{Millis, Priority};
+use nexo_types::{Millis, Priority, QueueName};
 
 use super::error::{Refusal, exchange_name};
 use crate::codec::method::queue::Declare;
@@ -92,7 +92,7 @@ pub(super) fn kind_of(arguments: Table<'_>) -> QueueKind {
 }
 
 /// The settings that a declaration asks for.
-pub(super) fn queue_config(declare: &Declare<'_>, name: &str) -> Result<QueueConfig, Refusal> {
+pub(super) fn queue_config(declare: &Declare<'_>, name: &QueueName) -> Result<QueueConfig, Refusal> {
     let read = Arguments { table: declare.arguments, name };
     let mut config = QueueConfig {
         max_attempts: None,
@@ -142,12 +142,13 @@ pub(super) fn queue_config(declare: &Declare<'_>, name: &str) -> Result<QueueCon
 /// The arguments of one declaration.
 struct Arguments<'a> {
     table: Table<'a>,
-    name: &'a str,
+    name: &'a QueueName,
 }
 
 impl<'a> Arguments<'a> {
     fn wrong(&self, key: &str, reason: &str) -> Refusal {
-        Refusal::precondition(format!("invalid arg '{key}' for queue '{}' in vhost '/': {reason}", self.name))
+        let (name, vhost) = (self.name, self.name.vhost_str());
+        Refusal::precondition(format!("invalid arg '{key}' for queue '{name}' in vhost '{vhost}': {reason}"))
     }
 
     /// A whole number that `fault` finds nothing wrong with.
@@ -212,12 +213,13 @@ impl<'a> Arguments<'a> {
                 return Err(self.wrong("x-dead-letter-routing-key", "routing_key_but_no_dlx_defined"));
             }
             None => return Ok(()),
-            Some(Value::LongStr(bytes)) => exchange_name(bytes)?,
+            Some(Value::LongStr(bytes)) => exchange_name(&self.name.vhost(), bytes)?,
             Some(value) => {
                 let kind = value.type_name();
                 return Err(Refusal::precondition(format!(
-                    "invalid type '{kind}' for arg 'x-dead-letter-exchange' in queue '{}' in vhost '/'",
-                    self.name
+                    "invalid type '{kind}' for arg 'x-dead-letter-exchange' in queue '{}' in vhost '{}'",
+                    self.name,
+                    self.name.vhost_str()
                 )));
             }
         };
@@ -234,11 +236,11 @@ impl<'a> Arguments<'a> {
             QueueKind::Classic => ("rabbit_classic_queue", NOT_CLASSIC),
             QueueKind::Quorum => ("rabbit_quorum_queue", NOT_QUORUM),
         };
-        let name = self.name;
+        let (name, vhost) = (self.name, self.name.vhost_str());
         let mut foreign = foreign.iter().chain(STREAMS_ALONE);
         if let Some(key) = foreign.find(|key| self.table.get(key).is_some()) {
             return Err(Refusal::precondition(format!(
-                "invalid arg '{key}' for queue '{name}' in vhost '/' of queue type {module}"
+                "invalid arg '{key}' for queue '{name}' in vhost '{vhost}' of queue type {module}"
             )));
         }
         let property = match declare {
@@ -250,7 +252,7 @@ impl<'a> Arguments<'a> {
         };
         match property {
             Some(property) => Err(Refusal::precondition(format!(
-                "invalid property '{property}' for queue '{name}' in vhost '/'"
+                "invalid property '{property}' for queue '{name}' in vhost '{vhost}'"
             ))),
             None => Ok(()),
         }
@@ -265,6 +267,10 @@ fn not_negative(number: i64) -> Option<String> {
 mod tests {
     use super::*;
     use crate::codec::{ShortStr, TableBuf};
+
+    fn q() -> QueueName {
+        QueueName::new("q").unwrap()
+    }
 
     fn declare(table: &TableBuf) -> Declare<'_> {
         Declare {
@@ -281,7 +287,7 @@ mod tests {
 
     #[test]
     fn nothing_said_is_a_queue_that_keeps_everything() {
-        let config = queue_config(&declare(&TableBuf::new()), "q").unwrap();
+        let config = queue_config(&declare(&TableBuf::new()), &q()).unwrap();
         assert_eq!((config.max_attempts, config.dead_letters), (None, DeadLetters::Nowhere));
         assert_eq!(config.overflow, Overflow::DropHead);
     }
@@ -291,14 +297,14 @@ mod tests {
         let mut table = TableBuf::new();
         table.put(ShortStr::from_static("x-queue-type"), "quorum");
         table.put(ShortStr::from_static("x-delivery-limit"), Value::I32(2));
-        assert_eq!(queue_config(&declare(&table), "q").unwrap().max_attempts, Some(3));
+        assert_eq!(queue_config(&declare(&table), &q()).unwrap().max_attempts, Some(3));
     }
 
     #[test]
     fn a_wrong_argument_is_named_with_its_fault() {
         let mut table = TableBuf::new();
         table.put(ShortStr::from_static("x-max-priority"), Value::I32(256));
-        let refusal = queue_config(&declare(&table), "q").unwrap_err();
+        let refusal = queue_config(&declare(&table), &q()).unwrap_err();
         assert_eq!(
             refusal.text,
             "invalid arg 'x-max-priority' for queue 'q' in vhost '/': {max_value_exceeded,256}"

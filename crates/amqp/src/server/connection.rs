@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use nexo_broker::Protocol;
+use nexo_broker::{Protocol, VhostStay};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -41,12 +41,15 @@ pub(super) async fn run(
     let began = Instant::now();
     let (mut reader, mut writer) = socket.into_split();
     let mut input = BytesMut::new();
+    // Also when the broker stops, so that a connection waits for one thing and not for two.
+    let ends = stop.child_token();
     let handshake = Handshake {
         reader: &mut reader,
         writer: &mut writer,
         input: &mut input,
         from: peer,
         shared: &shared,
+        vhost_deleted: ends.clone(),
     };
     let opened = tokio::select! {
         opened = timeout(HANDSHAKE_MAX, Box::pin(handshake.run())) => opened,
@@ -57,10 +60,13 @@ pub(super) async fn run(
         return;
     };
     let user = opened.user;
-    tracing::info!(protocol = "amqp", %peer, user, "connection opened");
+    let named = Some(opened.stay.vhost()).filter(|vhost| !vhost.is_default());
+    let vhost = named.map(tracing::field::display);
+    tracing::info!(protocol = "amqp", %peer, user, vhost, "connection opened");
     let read_size = ReadSize::new(Arc::clone(&shared.busy_readers));
     let mut session = Session::new(shared, opened.user, opened.limits, opened.abilities, now());
     session.peer = Some(peer);
+    session.enter_vhost(opened.stay.vhost());
     // In a place of its own, or the task would have room for each place that it is moved to.
     let mut connection = Box::new(Connection {
         session,
@@ -71,6 +77,8 @@ pub(super) async fn run(
         next_read_max: None,
         direct: None,
         stop,
+        ends,
+        stay: opened.stay,
         tick: Box::pin(sleep(IDLE_TICK)),
         worked: Duration::ZERO,
     });
@@ -135,6 +143,9 @@ struct Connection {
     /// The body frame that is read to its place.
     direct: Option<Direct>,
     stop: CancellationToken,
+    /// Cancelled when the broker stops, or the virtual host of the connection is deleted.
+    ends: CancellationToken,
+    stay: VhostStay,
     tick: Pin<Box<Sleep>>,
     /// How long it has worked since others had their turn.
     worked: Duration,
@@ -143,7 +154,9 @@ struct Connection {
 impl Connection {
     /// Lets the peer go, and finishes what it left behind.
     async fn close(self: Box<Self>, peer: SocketAddr, began: Instant) {
-        let Self { mut session, reader, mut writer, stop, .. } = *self;
+        let Self { mut session, reader, mut writer, stop, stay, .. } = *self;
+        // It counts no more, however long its peer takes to go.
+        drop(stay);
         let is_agreed = session.phase == ConnectionPhase::Closed;
         let (user, close_max) = (session.user, session.shared.options.close_max);
         // The peer may be gone already.
@@ -165,7 +178,7 @@ impl Connection {
     }
 
     async fn serve(&mut self) {
-        let mut stopping = false;
+        let mut ending = false;
         loop {
             self.hand_over();
             let time = Instant::now();
@@ -187,7 +200,7 @@ impl Connection {
             // While it is paused, messages are handed out all the same: acknowledgements may have become due.
             let awaits = if self.session.pace.is_behind() { self.session.awaits() } else { Awaits::NoAcks };
             let (room, direct) = ((self.read_size.bytes(), self.input_max()), self.direct);
-            let Self { session, reader, writer, input, stop, tick, .. } = self;
+            let Self { session, reader, writer, input, stop, ends, tick, .. } = self;
             let (channels, broker) = (&mut session.channels, &session.shared.broker);
             let incoming = async {
                 if can_read {
@@ -227,9 +240,13 @@ impl Connection {
                         return;
                     }
                 }
-                () = stop.cancelled(), if !stopping => {
-                    stopping = true;
-                    self.session.shut_down(now());
+                () = ends.cancelled(), if !ending => {
+                    ending = true;
+                    if stop.is_cancelled() {
+                        self.session.shut_down(now());
+                    } else {
+                        self.session.vhost_deleted(now());
+                    }
                 }
             }
         }

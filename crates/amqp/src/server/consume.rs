@@ -57,7 +57,8 @@ impl Session {
         let prefetch = if acks == Acks::Wanted { channel.prefetch } else { 0 };
         let limit = channel.limit.clone();
         if traits.kind == QueueKind::Quorum && channel.limit.is_some() && !by_the_book {
-            let text = format!("queue '{}' in vhost '/' does not support global qos", queue.name());
+            let (name, vhost) = (queue.name(), queue.name().vhost_str());
+            let text = format!("queue '{name}' in vhost '{vhost}' does not support global qos");
             return Err(Refusal::new(ReplyCode::NotImplemented, text));
         }
         let access = if consume.exclusive { Access::Exclusive } else { Access::Shared };
@@ -94,8 +95,10 @@ impl Session {
         let name = Bytes::from(self.shared.new_name(REPLY_TO_PREFIX));
         let shared = Arc::clone(&self.shared);
         let (to, bytes) = (self.reply_sender.clone(), Arc::clone(&self.reply_bytes));
+        let vhost = self.vhost.clone();
         let channel = self.channel(number)?;
-        shared.replies.open(name.clone(), Place { to, channel: number, serial: channel.serial, bytes });
+        let place = Place { vhost, to, channel: number, serial: channel.serial, bytes };
+        shared.replies.open(name.clone(), place);
         channel.replies = Some(ReplyConsumer::new(tag.clone(), name, shared));
         self.answer_unless(
             consume.nowait,
@@ -299,8 +302,9 @@ fn priority(queue: &QueueHandle, arguments: Table<'_>) -> Result<i32, Refusal> {
     let Some(value) = arguments.get("x-priority") else { return Ok(0) };
     let number = value.as_integer().ok_or_else(|| {
         Refusal::precondition(format!(
-            "invalid arg 'x-priority' for queue '{}' in vhost '/': \"expected integer, got {}\"",
+            "invalid arg 'x-priority' for queue '{}' in vhost '{}': \"expected integer, got {}\"",
             queue.name(),
+            queue.name().vhost_str(),
             value.type_name()
         ))
     })?;

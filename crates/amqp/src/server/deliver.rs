@@ -295,7 +295,7 @@ fn view<'a>(source: &Source, handed: &'a Handed) -> Option<(MessageView<'a>, &'a
     match MessageView::parse(stored) {
         Ok(view) => Some((view, stored)),
         Err(error) => {
-            let (queue, offset) = (source.queue.name(), handed.offset);
+            let (queue, offset) = (source.queue.name().in_full(), handed.offset);
             tracing::error!(%queue, %offset, %error, "a stored message cannot be read");
             None
         }

@@ -93,6 +93,14 @@ impl Session {
         self.end_within(2 * self.shared.options.close_max);
     }
 
+    /// Ends the connection because its virtual host was deleted.
+    pub(super) fn vhost_deleted(&mut self, now: Instant) {
+        self.now = now;
+        let text = format!("vhost '{}' is deleted", self.vhost);
+        self.close(&Refusal::new(ReplyCode::ConnectionForced, text));
+        self.end_within(2 * self.shared.options.close_max);
+    }
+
     /// Says that the connection ends, and why.
     pub(super) fn close(&mut self, refusal: &Refusal) {
         self.begin_close(refusal);

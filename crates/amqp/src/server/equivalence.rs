@@ -1,6 +1,7 @@
 //! Whether a queue that is there is the one that a declaration asks for.
 
 use nexo_broker::{Durability, QueueHandle};
+use nexo_types::QueueName;
 
 use super::erlang;
 use super::error::Refusal;
@@ -27,7 +28,7 @@ const COMPARED: [&str; 14] = [
 
 /// Compares them as RabbitMQ does.
 pub(super) fn check(queue: &QueueHandle, declare: &Declare<'_>) -> Result<(), Refusal> {
-    let name = queue.name().as_str();
+    let name = queue.name();
     let config = queue.config();
     let durable = queue.durability() == Durability::Durable;
     // A queue that belongs to a connection never survives a restart, whatever its declaration said.
@@ -41,7 +42,7 @@ pub(super) fn check(queue: &QueueHandle, declare: &Declare<'_>) -> Result<(), Re
     COMPARED.iter().try_for_each(|key| compare(name, key, current, declare.arguments))
 }
 
-fn compare(name: &str, key: &str, current: Table<'_>, received: Table<'_>) -> Result<(), Refusal> {
+fn compare(name: &QueueName, key: &str, current: Table<'_>, received: Table<'_>) -> Result<(), Refusal> {
     let default = (key == "x-queue-type").then_some(Value::LongStr(b"classic"));
     let typed =
         |value: Value<'_>| format!("the value '{}' of type '{}'", erlang::value(value), value.type_name());
@@ -69,8 +70,9 @@ fn plain(value: impl std::fmt::Display) -> String {
     format!("'{value}'")
 }
 
-fn differs(name: &str, key: &str, received: &str, current: &str) -> Refusal {
+fn differs(name: &QueueName, key: &str, received: &str, current: &str) -> Refusal {
+    let vhost = name.vhost_str();
     Refusal::precondition(format!(
-        "inequivalent arg '{key}' for queue '{name}' in vhost '/': received {received} but current is {current}"
+        "inequivalent arg '{key}' for queue '{name}' in vhost '{vhost}': received {received} but current is {current}"
     ))
 }

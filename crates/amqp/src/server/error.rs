@@ -6,7 +6,7 @@ use nexo_broker::topology::{
     BindError, DeclareError, DeleteError, KindError, PassiveError, RouteError, UnbindError,
 };
 use nexo_broker::{ExchangeError, PopError, QueueError, SubscribeError};
-use nexo_types::{ExchangeName, NameError, QueueName};
+use nexo_types::{ExchangeName, NameError, QueueName, VhostName};
 
 use super::erlang;
 use crate::codec::{
@@ -40,12 +40,12 @@ impl Refusal {
         Self::new(ReplyCode::PreconditionFailed, text)
     }
 
-    pub(super) fn no_queue(name: &str) -> Self {
-        Self::not_found(format!("no queue '{name}' in vhost '/'"))
+    pub(super) fn no_queue(name: &QueueName) -> Self {
+        Self::not_found(format!("no queue '{name}' in vhost '{}'", name.vhost_str()))
     }
 
-    pub(super) fn no_exchange(name: &str) -> Self {
-        Self::not_found(format!("no exchange '{name}' in vhost '/'"))
+    pub(super) fn no_exchange(name: &str, vhost: &str) -> Self {
+        Self::not_found(format!("no exchange '{name}' in vhost '{vhost}'"))
     }
 
     /// Whether it may be due to which queues, exchanges and bindings there are: then nobody is told before that is safe.
@@ -135,10 +135,10 @@ impl From<nexo_broker::DeleteError> for Refusal {
     fn from(error: nexo_broker::DeleteError) -> Self {
         match error {
             nexo_broker::DeleteError::InUse { name } => {
-                Self::precondition(format!("queue '{name}' in vhost '/' in use"))
+                Self::precondition(format!("queue '{name}' in vhost '{}' in use", name.vhost_str()))
             }
             nexo_broker::DeleteError::NotEmpty { name } => {
-                Self::precondition(format!("queue '{name}' in vhost '/' not empty"))
+                Self::precondition(format!("queue '{name}' in vhost '{}' not empty", name.vhost_str()))
             }
             nexo_broker::DeleteError::Queue(error) => error.into(),
         }
@@ -154,7 +154,7 @@ impl From<NameError> for Refusal {
 impl From<QueueError> for Refusal {
     fn from(error: QueueError) -> Self {
         match error {
-            QueueError::NotFound { name } => Self::no_queue(name.as_str()),
+            QueueError::NotFound { name } => Self::no_queue(&name),
             QueueError::Busy { reason }
             | QueueError::DiskFull { reason }
             | QueueError::Unavailable { reason } => Self::new(ReplyCode::InternalError, reason),
@@ -166,7 +166,8 @@ impl From<SubscribeError> for Refusal {
     fn from(error: SubscribeError) -> Self {
         match error {
             SubscribeError::InExclusiveUse { name } => {
-                Self::new(ReplyCode::AccessRefused, format!("queue '{name}' in vhost '/' in exclusive use"))
+                let text = format!("queue '{name}' in vhost '{}' in exclusive use", name.vhost_str());
+                Self::new(ReplyCode::AccessRefused, text)
             }
             SubscribeError::Pop(PopError::Queue(error)) => error.into(),
             SubscribeError::Pop(error @ (PopError::OutOfRange { .. } | PopError::TooManyInFlight { .. })) => {
@@ -192,13 +193,18 @@ impl From<ExchangeError<DeclareError>> for Refusal {
             ExchangeError::Refused(DeclareError::Reserved { name }) => reserved("exchange", name.as_str()),
             ExchangeError::Refused(DeclareError::Differs { name, difference }) => {
                 Self::precondition(format!(
-                    "inequivalent arg '{}' for exchange '{name}' in vhost '/': received {} but current is {}",
-                    difference.property, difference.received, difference.current
+                    "inequivalent arg '{}' for exchange '{name}' in vhost '{}': received {} but current is {}",
+                    difference.property,
+                    name.vhost_str(),
+                    difference.received,
+                    difference.current
                 ))
             }
-            ExchangeError::Refused(error @ DeclareError::TooMany { .. }) => {
-                Self::precondition(error.to_string())
-            }
+            ExchangeError::Refused(
+                error @ (DeclareError::TooMany { .. }
+                | DeclareError::AlternateElsewhere { .. }
+                | DeclareError::Vhost(_)),
+            ) => Self::precondition(error.to_string()),
         }
     }
 }
@@ -207,7 +213,7 @@ impl From<PassiveError> for Refusal {
     fn from(error: PassiveError) -> Self {
         match error {
             PassiveError::DefaultExchange => default_exchange(),
-            PassiveError::NoSuchExchange { name } => Self::no_exchange(name.as_str()),
+            PassiveError::NoSuchExchange { name } => Self::no_exchange(name.as_str(), name.vhost_str()),
         }
     }
 }
@@ -219,10 +225,10 @@ impl From<ExchangeError<DeleteError>> for Refusal {
             ExchangeError::Refused(DeleteError::DefaultExchange) => default_exchange(),
             ExchangeError::Refused(DeleteError::Reserved { name }) => Self::new(
                 ReplyCode::AccessRefused,
-                format!("deletion of system exchange '{name}' in vhost '/' not allowed"),
+                format!("deletion of system exchange '{name}' in vhost '{}' not allowed", name.vhost_str()),
             ),
             ExchangeError::Refused(DeleteError::InUse { name }) => {
-                Self::precondition(format!("exchange '{name}' in vhost '/' in use"))
+                Self::precondition(format!("exchange '{name}' in vhost '{}' in use", name.vhost_str()))
             }
         }
     }
@@ -236,8 +242,8 @@ pub(super) fn bind_refusal(error: ExchangeError<BindError>, arguments: Table<'_>
     };
     match refused {
         BindError::DefaultExchange => default_exchange(),
-        BindError::NoSuchExchange { name } => Refusal::no_exchange(name.as_str()),
-        BindError::NoSuchQueue { name } => Refusal::no_queue(name.as_str()),
+        BindError::NoSuchExchange { name } => Refusal::no_exchange(name.as_str(), name.vhost_str()),
+        BindError::NoSuchQueue { name } => Refusal::no_queue(&name),
         BindError::UnknownMatch { value } => Refusal::precondition(format!(
             "Invalid x-match field value {}; expected all, any, all-with-x, or any-with-x",
             erlang::binary(value.as_bytes())
@@ -256,7 +262,7 @@ pub(super) fn bind_refusal(error: ExchangeError<BindError>, arguments: Table<'_>
             erlang::binary(key.as_bytes())
         )),
         BindError::WeightTooSmall { .. } => Refusal::precondition("The binding key must be greater than 0"),
-        BindError::TooMany { .. } => Refusal::precondition(refused.to_string()),
+        BindError::TooMany { .. } | BindError::AcrossVhosts => Refusal::precondition(refused.to_string()),
     }
 }
 
@@ -270,22 +276,22 @@ impl From<ExchangeError<UnbindError>> for Refusal {
 }
 
 /// A publish that cannot be routed at all.
-pub(super) fn route_refusal(error: &RouteError, exchange: &str) -> Refusal {
+pub(super) fn route_refusal(error: &RouteError, exchange: &str, vhost: &VhostName) -> Refusal {
     match error {
-        RouteError::NoSuchExchange => Refusal::no_exchange(exchange),
+        RouteError::NoSuchExchange => Refusal::no_exchange(exchange, vhost.as_str()),
         RouteError::Internal => Refusal::new(
             ReplyCode::AccessRefused,
-            format!("cannot publish to internal exchange '{exchange}' in vhost '/'"),
+            format!("cannot publish to internal exchange '{exchange}' in vhost '{vhost}'"),
         ),
     }
 }
 
-pub(super) fn queue_name(bytes: &[u8]) -> Result<QueueName, Refusal> {
-    Ok(QueueName::new(&in_one_line(text(bytes)?))?)
+pub(super) fn queue_name(vhost: &VhostName, bytes: &[u8]) -> Result<QueueName, Refusal> {
+    Ok(QueueName::at(vhost, &in_one_line(text(bytes)?))?)
 }
 
-pub(super) fn exchange_name(bytes: &[u8]) -> Result<ExchangeName, Refusal> {
-    Ok(ExchangeName::new(&in_one_line(text(bytes)?))?)
+pub(super) fn exchange_name(vhost: &VhostName, bytes: &[u8]) -> Result<ExchangeName, Refusal> {
+    Ok(ExchangeName::at(vhost, &in_one_line(text(bytes)?))?)
 }
 
 /// RabbitMQ takes line ends out of names without a word.

@@ -19,20 +19,21 @@ impl Session {
         match method {
             ExchangeMethod::Declare(declare) => self.declare_exchange(number, declare),
             ExchangeMethod::Delete(delete) => {
-                let name = exchange_name(&delete.exchange)?;
+                let name = exchange_name(&self.vhost, &delete.exchange)?;
                 let only_if = if delete.if_unused { DeleteIf::Unused } else { DeleteIf::Always };
                 let deleted = self.shared.broker.try_delete_exchange(&name, only_if);
                 self.answer_change(deleted, Refusal::from, delete.nowait, number, &exchange::DeleteOk {})
             }
             ExchangeMethod::Bind(bind) => {
-                let binding = binding(&bind.source, &bind.destination, &bind.routing_key, bind.arguments)?;
+                let ends = (&bind.source[..], &bind.destination[..]);
+                let binding = self.binding(ends, &bind.routing_key, bind.arguments)?;
                 let bound = self.shared.broker.try_bind(binding);
                 let refusal = |error| error::bind_refusal(error, bind.arguments);
                 self.answer_change(bound, refusal, bind.nowait, number, &exchange::BindOk {})
             }
             ExchangeMethod::Unbind(unbind) => {
-                let binding =
-                    binding(&unbind.source, &unbind.destination, &unbind.routing_key, unbind.arguments)?;
+                let ends = (&unbind.source[..], &unbind.destination[..]);
+                let binding = self.binding(ends, &unbind.routing_key, unbind.arguments)?;
                 let unbound = self.shared.broker.try_unbind(&binding);
                 self.answer_change(unbound, Refusal::from, unbind.nowait, number, &exchange::UnbindOk {})
             }
@@ -44,7 +45,7 @@ impl Session {
     }
 
     fn declare_exchange(&mut self, number: u16, declare: &exchange::Declare<'_>) -> Result<(), Refusal> {
-        let name = exchange_name(&declare.exchange)?;
+        let name = exchange_name(&self.vhost, &declare.exchange)?;
         let declared = if declare.passive {
             Ok(self.shared.broker.check_exchange(&name)?)
         } else {
@@ -52,11 +53,12 @@ impl Session {
             let kind = ExchangeKind::parse(kind, &ArgumentHeaders(declare.arguments))?;
             let alternate = match declare.arguments.get("alternate-exchange") {
                 None => None,
-                Some(Value::LongStr(bytes)) => Some(exchange_name(bytes)?),
+                Some(Value::LongStr(bytes)) => Some(exchange_name(&self.vhost, bytes)?),
                 Some(value) => {
                     return Err(Refusal::precondition(format!(
-                        "invalid type '{}' for arg 'alternate-exchange' in exchange '{name}' in vhost '/'",
-                        value.type_name()
+                        "invalid type '{}' for arg 'alternate-exchange' in exchange '{name}' in vhost '{}'",
+                        value.type_name(),
+                        self.vhost
                     )));
                 }
             };
@@ -72,12 +74,19 @@ impl Session {
         };
         self.answer_change(declared, Refusal::from, declare.nowait, number, &exchange::DeclareOk {})
     }
-}
 
-fn binding(source: &[u8], destination: &[u8], key: &[u8], arguments: Table<'_>) -> Result<Binding, Refusal> {
-    let (source, destination) = (exchange_name(source)?, exchange_name(destination)?);
-    let key = Bytes::copy_from_slice(key);
-    Ok(Binding::new(source, Destination::Exchange(destination), key, binding_arguments(arguments)))
+    /// A binding between two exchanges.
+    fn binding(
+        &self,
+        (source, destination): (&[u8], &[u8]),
+        key: &[u8],
+        arguments: Table<'_>,
+    ) -> Result<Binding, Refusal> {
+        let source = exchange_name(&self.vhost, source)?;
+        let destination = exchange_name(&self.vhost, destination)?;
+        let key = Bytes::copy_from_slice(key);
+        Ok(Binding::new(source, Destination::Exchange(destination), key, binding_arguments(arguments)))
+    }
 }
 
 /// The arguments of a binding, as routing keeps them.

@@ -4,9 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
-use nexo_broker::Protocol;
+use nexo_broker::{EnterError, Protocol, VhostStay};
+use nexo_types::VhostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio_util::sync::CancellationToken;
 
 use super::error::{self, Refusal};
 use super::login;
@@ -43,6 +45,7 @@ pub(super) struct Opened {
     pub(super) user: &'static str,
     pub(super) limits: Limits,
     pub(super) abilities: Abilities,
+    pub(super) stay: VhostStay,
 }
 
 /// How a handshake ended that led nowhere.
@@ -72,6 +75,8 @@ pub(super) struct Handshake<'a> {
     pub(super) input: &'a mut BytesMut,
     pub(super) from: SocketAddr,
     pub(super) shared: &'a ServerState,
+    /// Cancelled when the virtual host that it opens is deleted.
+    pub(super) vhost_deleted: CancellationToken,
 }
 
 impl Handshake<'_> {
@@ -107,8 +112,8 @@ impl Handshake<'_> {
         };
         self.send(&offer).await?;
         let limits = self.tune().await?;
-        self.open(limits.frame_max).await?;
-        Ok(Opened { user, limits, abilities })
+        let stay = self.open(limits.frame_max, user).await?;
+        Ok(Opened { user, limits, abilities, stay })
     }
 
     async fn read_header(&mut self) -> Result<(), Failure> {
@@ -187,17 +192,33 @@ impl Handshake<'_> {
         Ok(Limits { frame_max, channel_max: asked.channel_max, heartbeat: asked.heartbeat })
     }
 
-    async fn open(&mut self, frame_max: FrameMax) -> Result<(), Failure> {
+    async fn open(&mut self, frame_max: FrameMax, user: &str) -> Result<VhostStay, Failure> {
         let payload = self.method_payload(frame_max).await?;
         let Method::Connection(ConnectionMethod::Open(open)) = decode(&payload)? else {
             return Err(out_of_place().into());
         };
-        if open.virtual_host.as_bytes() != b"/" {
-            let text = format!("vhost {} not found", open.virtual_host);
-            return Err(Refusal::new(ReplyCode::NotAllowed, text).of(connection::Open::ID).into());
-        }
+        let stay = self.enter(&open, user).map_err(|text| {
+            tracing::info!(protocol = "amqp", peer = %self.from, user, text, "connection refused");
+            Refusal::new(ReplyCode::NotAllowed, text).of(connection::Open::ID)
+        })?;
         self.send(&connection::OpenOk { known_hosts: ShortStr::EMPTY }).await?;
-        Ok(())
+        Ok(stay)
+    }
+
+    /// Enters the virtual host that a client asks for, or says why not in RabbitMQ's words.
+    fn enter(&self, open: &connection::Open<'_>, user: &str) -> Result<VhostStay, String> {
+        let not_found = || format!("vhost {} not found", open.virtual_host);
+        let name = std::str::from_utf8(&open.virtual_host).ok().and_then(|text| VhostName::new(text).ok());
+        let name = name.ok_or_else(not_found)?;
+        let deleted = self.vhost_deleted.clone();
+        self.shared.broker.enter_vhost(&name, move || deleted.cancel()).map_err(|error| match error {
+            EnterError::NotFound { .. } => not_found(),
+            EnterError::ConnectionLimit { name, max } => {
+                format!(
+                    "access to vhost '{name}' refused for user '{user}': connection limit ({max}) is reached"
+                )
+            }
+        })
     }
 
     /// The payload of the next method on channel 0.

@@ -109,7 +109,8 @@ impl Session {
             return;
         }
         behind.is_told = true;
-        let queue = behind.queue.as_ref().map_or("several", QueueName::as_str);
+        let queue =
+            behind.queue.as_ref().map_or_else(|| "several".into(), |queue| queue.in_full().to_string());
         let unwritten_bytes = self.shared.broker.unwritten_bytes();
         tracing::warn!(
             protocol = "amqp", peer = %Peer(self.peer), user = self.user, queue, seconds, messages, bytes, unwritten_bytes,

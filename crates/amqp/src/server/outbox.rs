@@ -383,7 +383,7 @@ impl Outbox {
                         return Ok(false);
                     }
                     Err(QueueError::Unavailable { reason }) => {
-                        tracing::warn!(queue = %batch.target.queue.name(), reason, "publishes are refused");
+                        tracing::warn!(queue = %batch.target.queue.name().in_full(), reason, "publishes are refused");
                         self.refused.extend_from_slice(&batch.publishers[done..done + count]);
                     }
                 }

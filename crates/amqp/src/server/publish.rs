@@ -178,7 +178,7 @@ impl Session {
             self.last_asks.note(incoming.properties, &facts);
         }
         if is_reply {
-            is_routed |= self.shared.replies.send(key, &stored, incoming.body.as_slice());
+            is_routed |= self.shared.replies.send(&self.vhost, key, &stored, incoming.body.as_slice());
         }
         if !is_routed && incoming.mandatory {
             let returned = basic::Return {

@@ -1,7 +1,7 @@
 //! `queue.*`: declaring, deleting, purging and binding queues.
 
 use bytes::Bytes;
-use nexo_broker::topology::{Binding, Destination};
+use nexo_broker::topology::{Binding, DefaultQueueType, Destination, VhostError};
 use nexo_broker::{
     CreateError, Declaration, DeleteError, DeleteIf, Durability, QueueError, QueueHandle, Written,
 };
@@ -15,7 +15,9 @@ use super::operations::Operation;
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::session::Session;
 use crate::codec::method::{QueueMethod, queue};
-use crate::codec::{AmqpMethod, ReplyCode, ShortStr};
+use crate::codec::{AmqpMethod, ReplyCode, ShortStr, TableBuf};
+
+const QUEUE_TYPE: &str = "x-queue-type";
 
 impl Session {
     pub(super) fn queue_method(&mut self, number: u16, method: &QueueMethod<'_>) -> Result<(), Refusal> {
@@ -55,6 +57,9 @@ impl Session {
             self.answer_when(Written::NOTHING, declare.nowait, number, &answer);
             return Ok(());
         }
+        let typed = self.with_default_type(declare);
+        let arguments = typed.as_ref().map_or(declare.arguments, TableBuf::as_table);
+        let declare = &queue::Declare { arguments, ..*declare };
         let queue = if declare.passive {
             let queue = self.queue(number, &declare.queue)?;
             queue.touch();
@@ -77,6 +82,21 @@ impl Session {
         Ok(())
     }
 
+    /// The arguments of a declaration that names no type, with the one that its virtual host gives to such queues.
+    fn with_default_type(&self, declare: &queue::Declare<'_>) -> Option<TableBuf> {
+        let fits = |kind: &DefaultQueueType| match kind {
+            DefaultQueueType::Classic => true,
+            DefaultQueueType::Quorum => declare.durable && !declare.exclusive && !declare.auto_delete,
+        };
+        if declare.passive || declare.arguments.get(QUEUE_TYPE).is_some() {
+            return None;
+        }
+        let kind = self.shared.broker.default_queue_type(&self.vhost).filter(fits)?;
+        let mut arguments = TableBuf::from(declare.arguments);
+        arguments.put(ShortStr::from_static(QUEUE_TYPE), kind.as_str());
+        Some(arguments)
+    }
+
     /// The queue that is declared; `None` if the log has no room for it now.
     fn make_queue(&mut self, declare: &queue::Declare<'_>) -> Result<Option<QueueHandle>, Refusal> {
         let name = if declare.queue.is_empty() {
@@ -84,9 +104,9 @@ impl Session {
                 let text = "Cannot declare a server-named queue for type rabbit_quorum_queue";
                 return Err(Refusal::precondition(text));
             }
-            QueueName::new(&self.shared.new_name("amq.gen-"))?
+            QueueName::at(&self.vhost, &self.shared.new_name("amq.gen-"))?
         } else {
-            let name = queue_name(&declare.queue)?;
+            let name = queue_name(&self.vhost, &declare.queue)?;
             error::refuse_reserved_queue(&name)?;
             name
         };
@@ -94,7 +114,7 @@ impl Session {
         if let Some(found) = broker.queue(&name) {
             self.check_same(&found, declare)?;
         }
-        let config = queue_config(declare, name.as_str())?;
+        let config = queue_config(declare, &name)?;
         let owner = declare.exclusive.then_some(self.id);
         let durability = if declare.durable { Durability::Durable } else { Durability::Transient };
         // Noted before the queue is there, so that it goes even if this connection ends right now.
@@ -104,8 +124,18 @@ impl Session {
             Ok(declared) => declared,
             Err(CreateError::Queue(QueueError::Busy { .. })) => return Ok(None),
             Err(CreateError::Config(error)) => {
-                let text = format!("invalid arg for queue '{name}' in vhost '/': {error}");
+                let text = format!("invalid arg for queue '{name}' in vhost '{}': {error}", self.vhost);
                 return Err(Refusal::precondition(text));
+            }
+            Err(CreateError::Vhost(VhostError::QueueLimit { name: vhost, max })) => {
+                let text = format!(
+                    "cannot declare queue '{name}': queue limit in vhost '{vhost}' ({max}) is reached"
+                );
+                return Err(Refusal::precondition(text));
+            }
+            // It is being deleted, and so is this connection.
+            Err(CreateError::Vhost(error)) => {
+                return Err(Refusal::new(ReplyCode::NotAllowed, error.to_string()));
             }
             Err(error @ (CreateError::Differs { .. } | CreateError::TooMany { .. })) => {
                 return Err(Refusal::precondition(error.to_string()));
@@ -128,7 +158,8 @@ impl Session {
 
     /// Whether it names direct replies: those of any client, or of one that is there.
     fn is_reply_name(&self, name: &[u8]) -> bool {
-        name == REPLY_TO || (name.starts_with(REPLY_TO_PREFIX.as_bytes()) && self.shared.replies.knows(name))
+        name == REPLY_TO
+            || (name.starts_with(REPLY_TO_PREFIX.as_bytes()) && self.shared.replies.knows(&self.vhost, name))
     }
 
     fn delete_queue(&mut self, number: u16, delete: &queue::Delete<'_>) -> Result<(), Refusal> {
@@ -159,7 +190,7 @@ impl Session {
     }
 
     fn bind_queue(&mut self, number: u16, bind: &queue::Bind<'_>) -> Result<(), Refusal> {
-        let source = exchange_name(&bind.exchange)?;
+        let source = exchange_name(&self.vhost, &bind.exchange)?;
         if source.is_default() {
             return Err(error::default_exchange());
         }
@@ -187,7 +218,7 @@ impl Session {
         if let Some(queue) = self.shared.broker.queue(&name) {
             self.check_owner(&queue)?;
         }
-        let source = exchange_name(&unbind.exchange)?;
+        let source = exchange_name(&self.vhost, &unbind.exchange)?;
         let key = if unbind.queue.is_empty() && unbind.routing_key.is_empty() {
             Bytes::copy_from_slice(name.as_str().as_bytes())
         } else {
@@ -202,7 +233,7 @@ impl Session {
     /// The name that a client means: the channel's last declared queue, if it gives none.
     fn named(&mut self, number: u16, name: &[u8]) -> Result<QueueName, Refusal> {
         if !name.is_empty() {
-            return queue_name(name);
+            return queue_name(&self.vhost, name);
         }
         let last = self.channel(number)?.last_queue.clone();
         last.ok_or_else(|| Refusal::not_found("no previously declared queue"))
@@ -211,7 +242,7 @@ impl Session {
     /// The queue that a client means, which must be there and not be another connection's own.
     pub(super) fn queue(&mut self, number: u16, name: &[u8]) -> Result<QueueHandle, Refusal> {
         let name = self.named(number, name)?;
-        let queue = self.shared.broker.queue(&name).ok_or_else(|| Refusal::no_queue(name.as_str()))?;
+        let queue = self.shared.broker.queue(&name).ok_or_else(|| Refusal::no_queue(&name))?;
         self.check_owner(&queue)?;
         Ok(queue)
     }
@@ -228,8 +259,9 @@ fn locked(name: &QueueName) -> Refusal {
     Refusal::new(
         ReplyCode::ResourceLocked,
         format!(
-            "cannot obtain exclusive access to locked queue '{name}' in vhost '/'. It could be originally declared on \
-             another connection or the exclusive property value does not match that of the original declaration."
+            "cannot obtain exclusive access to locked queue '{name}' in vhost '{}'. It could be originally declared on \
+             another connection or the exclusive property value does not match that of the original declaration.",
+            name.vhost_str()
         ),
     )
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use nexo_types::VhostName;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -60,6 +61,8 @@ pub(super) struct ReplyDesk {
 /// Where answers go.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
+    /// The virtual host of the connection: only from there is it answered.
+    pub(super) vhost: VhostName,
     pub(super) to: mpsc::Sender<Reply>,
     pub(super) channel: u16,
     pub(super) serial: u64,
@@ -76,13 +79,14 @@ impl ReplyDesk {
         self.waiting.lock().remove(name);
     }
 
-    pub(super) fn knows(&self, name: &[u8]) -> bool {
-        self.waiting.lock().contains_key(name)
+    pub(super) fn knows(&self, vhost: &VhostName, name: &[u8]) -> bool {
+        self.waiting.lock().get(name).is_some_and(|place| place.vhost == *vhost)
     }
 
     /// Sends an answer; `false` if nobody waits for it.
-    pub(super) fn send(&self, routing_key: &[u8], properties: &[u8], body: &[u8]) -> bool {
-        let Some(place) = self.waiting.lock().get(routing_key).cloned() else { return false };
+    pub(super) fn send(&self, vhost: &VhostName, routing_key: &[u8], properties: &[u8], body: &[u8]) -> bool {
+        let place = self.waiting.lock().get(routing_key).filter(|place| place.vhost == *vhost).cloned();
+        let Some(place) = place else { return false };
         let Some(pending) = Pending::new(properties.len() + body.len(), &place.bytes) else {
             tracing::debug!("a direct reply is dropped: its client does not read");
             return true;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use nexo_broker::topology::{HeaderSource, RouteError};
 use nexo_broker::{Broker, QueueHandle};
-use nexo_types::QueueId;
+use nexo_types::{QueueId, VhostName};
 
 use super::arguments::Traits;
 use super::error::{Refusal, route_refusal};
@@ -23,6 +23,8 @@ pub(super) struct Target {
 /// Queues that a connection publishes to, so that their arguments are read once.
 #[derive(Debug, Default)]
 pub(super) struct Targets {
+    /// The connection's virtual host, in which they are.
+    pub(super) vhost: VhostName,
     known: HashMap<QueueId, Arc<Target>, foldhash::fast::FixedState>,
 }
 
@@ -97,10 +99,10 @@ impl RouteCache {
         let mut keys = vec![routing_key];
         keys.extend_from_slice(copies);
         let before = routes.generation();
-        let routed = routes.publish(name, &keys, headers, &mut self.ids);
+        let routed = routes.publish(&known.vhost, name, &keys, headers, &mut self.ids);
         let routed = routed.map_err(|error: RouteError| {
             self.generation = None;
-            route_refusal(&error, &String::from_utf8_lossy(exchange))
+            route_refusal(&error, &String::from_utf8_lossy(exchange), &known.vhost)
         })?;
         drop(routes);
         self.targets.clear();

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use hashbrown::HashMap;
 use nexo_broker::{QueueError, SessionId, Settle, SocketState};
+use nexo_types::VhostName;
 use tokio::sync::mpsc;
 
 use super::channel::Channel;
@@ -57,6 +58,8 @@ pub(super) struct Session {
     pub(super) shared: Arc<ServerState>,
     pub(super) id: SessionId,
     pub(super) user: &'static str,
+    /// In which everything that it names is.
+    pub(super) vhost: VhostName,
     /// Who is at the other end, for the log.
     pub(super) peer: Option<SocketAddr>,
     pub(super) limits: Limits,
@@ -189,6 +192,7 @@ impl Session {
             id: shared.new_session(),
             shared,
             user,
+            vhost: VhostName::DEFAULT,
             peer: None,
             limits,
             abilities,
@@ -226,6 +230,12 @@ impl Session {
             behind: None,
             next_serial: 1,
         }
+    }
+
+    /// Has everything that the connection names be in this virtual host. It was in "/".
+    pub(super) fn enter_vhost(&mut self, vhost: &VhostName) {
+        self.vhost = vhost.clone();
+        self.targets.vhost = vhost.clone();
     }
 
     pub(super) fn is_open(&self, number: u16) -> bool {

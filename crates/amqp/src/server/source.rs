@@ -91,7 +91,7 @@ impl Source {
             && !matches!(error, QueueError::NotFound { .. })
         {
             // They come back when the broker does.
-            tracing::warn!(queue = %self.queue.name(), %error, messages = held.len(), "messages could not be settled");
+            tracing::warn!(queue = %self.queue.name().in_full(), %error, messages = held.len(), "messages could not be settled");
         }
         self.make_room(held);
     }

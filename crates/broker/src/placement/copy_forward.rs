@@ -109,7 +109,7 @@ impl Shared {
             let page = cell.state.lock().queue.find_ready(offset).flatten();
             let Some(page) = page else { return };
             if let Err(error) = self.load_now(cell, &page) {
-                tracing::warn!(queue = %cell.name, %error, "a page cannot be read now");
+                tracing::warn!(queue = %cell.name.in_full(), %error, "a page cannot be read now");
                 return;
             }
         }

@@ -7,7 +7,7 @@ use nexo_broker::topology::{ExchangeKind, ExchangeSpec, Matching, NoHeaders};
 use nexo_broker::{Broker, DeathReason, Health, ListRequest, PropertyFormat, QueueConfig, Receipt};
 use nexo_core::queue::Stage;
 use nexo_core::record::LeasePhase;
-use nexo_types::{Millis, Offset, Priority, QueueName, Timestamp, limits};
+use nexo_types::{Millis, Offset, Priority, QueueName, Timestamp, VhostName, limits};
 
 use crate::common::*;
 use crate::story::{LARGE_BYTES, ROUNDS, all_bindings, all_exchanges, all_settings, exchange};
@@ -66,7 +66,8 @@ pub(crate) fn is_over(began: Timestamp) -> bool {
 
 /// Names of queues, settings and figures.
 fn check_topology(broker: &Broker, more: &[&str]) {
-    let listed = broker.list_queues(&ListRequest { limit: 1000, ..ListRequest::default() });
+    let vhost = Some(VhostName::DEFAULT);
+    let listed = broker.list_queues(&ListRequest { vhost, limit: 1000, ..ListRequest::default() });
     let names: Vec<&str> = listed.iter().map(|one| one.name.as_str()).collect();
     let mut expected = vec!["last".to_owned(), "relocated".to_owned()];
     for round in ROUNDS {
@@ -113,7 +114,7 @@ fn check_topology(broker: &Broker, more: &[&str]) {
         let routes = broker.routes();
         let mut found = Vec::new();
         let mut route = |from: &str, key: &[u8]| {
-            routes.route(&format!("{round} {from}"), &[key], &NoHeaders, &mut found).unwrap();
+            routes.route(&exchange(&format!("{round} {from}")), &[key], &NoHeaders, &mut found).unwrap();
             found.clone()
         };
         assert_eq!(route("direct", b"key \xff"), [plain]);
@@ -123,7 +124,7 @@ fn check_topology(broker: &Broker, more: &[&str]) {
         assert_eq!(route("topic", b"b"), []);
         let hashed: Vec<_> = (0..50u8).map(|n| route("hash", &[n])).collect();
         assert!(hashed.contains(&vec![plain]) && hashed.contains(&vec![nothing]));
-        assert!(routes.is_delayed(&format!("{round} delayed")));
+        assert!(routes.is_delayed(&exchange(&format!("{round} delayed"))));
         for text in ["deleted", "fleeting"] {
             assert!(broker.check_exchange(&exchange(&format!("{round} {text}"))).is_err());
         }

@@ -9,6 +9,7 @@
 mod common;
 mod format_2;
 mod format_3;
+mod format_6;
 mod refused;
 mod story;
 
@@ -92,6 +93,25 @@ async fn format_4_opens_with_everything_in_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn format_5_opens_with_everything_in_it() {
     opens_with_everything_in_it("format-5").await;
+}
+
+/// What this build writes, as a crash leaves it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_latest_format_opens_with_everything_in_it() {
+    let (told, crashed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let copy = crashed.path().join("copy");
+    let (broker, receipts) = story::tell(told.path()).await;
+    keep(told.path(), &copy, &receipts);
+    broker.shutdown().await;
+    let data = crashed.path().join("data");
+    let receipts = unpack(&copy, &data);
+    let broker = Broker::open(BrokerOptions::new(&data)).unwrap();
+    format_6::check(&broker, &receipts).await;
+    broker.shutdown().await;
+    drop(broker);
+    let broker = Broker::open(BrokerOptions::new(&data)).unwrap();
+    format_6::check_again(&broker).await;
+    broker.shutdown().await;
 }
 
 async fn opens_with_everything_in_it(format: &str) {

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use nexo_broker::topology::{
-    Binding, Destination, ExchangeKind, ExchangeSpec, HashOn, HeaderValue, Matching, Property,
+    Binding, DefaultQueueType, Destination, ExchangeKind, ExchangeSpec, HashOn, HeaderValue, Matching,
+    Property, VhostSpec,
 };
 use nexo_broker::{
     Backoff, Broker, BrokerOptions, DeadLetters, Declaration, Durability, Fate, GroupMode, LeaseTerms,
@@ -13,7 +14,7 @@ use nexo_broker::{
     QueueError, RateLimit, SHARE_BYTES_MIN, SettleMode, SharedPush, SyncMode, Terms,
 };
 use nexo_log::SEGMENT_BYTES_MIN;
-use nexo_types::{DedupId, ExchangeName, GroupId, Millis, Priority, QueueName, limits};
+use nexo_types::{DedupId, ExchangeName, GroupId, Millis, Priority, QueueName, VhostName, limits};
 
 use crate::common::*;
 
@@ -81,8 +82,43 @@ async fn round(broker: &Broker, round: &str) -> Vec<String> {
     deaths(broker, round).await;
     goings(broker, round).await;
     exchanges(broker, round).await;
+    vhosts(broker, round).await;
     receipts.extend(shared(broker, round).await);
     receipts
+}
+
+/// What is said about the virtual host of a round.
+pub(crate) fn vhost_spec(round: &str) -> VhostSpec {
+    VhostSpec {
+        description: format!("of round {round}"),
+        tags: vec!["one".into(), "two".into()],
+        default_queue_type: Some(DefaultQueueType::Quorum),
+        max_connections: Some(7),
+        max_queues: Some(8),
+    }
+}
+
+/// The virtual host of a round, in which names are those of others.
+pub(crate) fn vhost_of(round: &str) -> VhostName {
+    VhostName::new(&format!("vhost {round}")).unwrap()
+}
+
+/// A virtual host with a bound queue, and one that is gone.
+async fn vhosts(broker: &Broker, round: &str) {
+    let own = vhost_of(round);
+    broker.put_vhost(&own, VhostSpec::default()).await.unwrap();
+    broker.put_vhost(&own, vhost_spec(round)).await.unwrap();
+    let queue = QueueName::at(&own, "plain").unwrap();
+    let dead_letters = DeadLetters::Queue(QueueName::at(&own, "letters").unwrap());
+    broker.create_queue(&queue, QueueConfig { dead_letters, ..QueueConfig::default() }).await.unwrap();
+    push(broker, &queue, &format!("in vhost {round}")).await;
+    let direct = ExchangeName::at(&own, "amq.direct").unwrap();
+    let to = Destination::Queue(queue);
+    broker.bind(Binding::new(direct, to, Bytes::from_static(b"key"), vec![])).await.unwrap();
+    let gone = VhostName::new(&format!("gone {round}")).unwrap();
+    broker.put_vhost(&gone, VhostSpec::default()).await.unwrap();
+    broker.create_queue(&QueueName::at(&gone, "plain").unwrap(), QueueConfig::default()).await.unwrap();
+    broker.delete_vhost(&gone).await.unwrap();
 }
 
 pub(crate) fn shared_body(number: usize) -> String {

@@ -100,7 +100,7 @@ impl Queue {
         let mut out = Writer::with_capacity(256);
         out.version(HEAD_VERSION);
         out.u64(self.id.0);
-        out.text(self.name.as_str());
+        out.text(self.name.stored());
         out.u64(self.created_at.0);
         self.config.encode(&mut out);
         out.u64(self.next_offset.0);
@@ -169,7 +169,7 @@ impl Queue {
     fn restore_head(input: &mut Reader<'_>, stored: &mut dyn FnMut(StoredIn<'_>)) -> Result<Self, WireError> {
         let version = input.version("the snapshot of a queue", HEAD_VERSION)?;
         let id = QueueId(input.u64()?);
-        let name = QueueName::new(input.text()?).map_err(|_| WireError::BadName)?;
+        let name = QueueName::from_stored(input.text()?).map_err(|_| WireError::BadName)?;
         let created_at = Timestamp(input.u64()?);
         let config = QueueConfig::decode(input)?;
         let mut queue = Self::new(id, name, config, created_at);

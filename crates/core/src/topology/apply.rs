@@ -40,6 +40,9 @@ impl Topology {
                 }
             }
             TopologyRecord::QueueGone { queue } => self.forget_queue(*queue),
+            TopologyRecord::PutVhost { name, spec } => self.put_vhost(name, spec),
+            TopologyRecord::DeleteVhost { name } => self.begin_delete_vhost(name),
+            TopologyRecord::VhostGone { name } => self.forget_vhost(name),
         }
     }
 
@@ -68,8 +71,8 @@ impl Topology {
             .insert(order, Bound { binding: Arc::clone(&binding), target: target.clone(), durability });
         self.next_order += 1;
         self.binding_count += 1;
-        if let Some(hop) = self.routes_mut().exchanges.get_mut(binding.source().as_str().as_bytes()) {
-            Arc::make_mut(hop).table.add(order, &binding, &target);
+        if let Some(hop) = self.routes_mut().hop_mut(binding.source()) {
+            hop.table.add(order, &binding, &target);
         }
         self.inbound.entry(target).or_default().insert((binding.source().clone(), order));
     }
@@ -82,8 +85,8 @@ impl Topology {
         let Some(exchange) = self.exchanges.get_mut(source) else { return };
         let Some(bound) = exchange.bindings.remove(&order) else { return };
         exchange.orders.remove(&bound.binding);
-        if let Some(hop) = self.routes_mut().exchanges.get_mut(source.as_str().as_bytes()) {
-            Arc::make_mut(hop).table.remove(order, &bound.binding, &bound.target);
+        if let Some(hop) = self.routes_mut().hop_mut(source) {
+            hop.table.remove(order, &bound.binding, &bound.target);
         }
         self.uncount(source, order, &bound.target);
     }
@@ -98,20 +101,23 @@ impl Topology {
         }
     }
 
-    fn delete_exchange(&mut self, name: &ExchangeName) {
+    pub(super) fn delete_exchange(&mut self, name: &ExchangeName) {
         self.remove_bindings_to(&Target::Exchange(name.clone()));
         let Some(exchange) = self.exchanges.remove(name) else { return };
         for (order, bound) in &exchange.bindings {
             self.uncount(name, *order, &bound.target);
         }
-        self.routes_mut().exchanges.remove(name.as_str().as_bytes());
+        self.routes_mut().remove_exchange(name);
     }
 
     fn forget_queue(&mut self, id: QueueId) {
         self.remove_bindings_to(&Target::Queue(id));
         if let Some(name) = self.queue_names.remove(&id) {
             self.queues.remove(&name);
-            self.routes_mut().queues.remove(name.as_str().as_bytes());
+            self.routes_mut().remove_queue(&name);
+            if let Some(vhost) = self.vhosts.get_mut(&name.vhost()) {
+                vhost.queues = vhost.queues.saturating_sub(1);
+            }
         }
     }
 

@@ -71,16 +71,24 @@ impl Binding {
         self.source.is_default() || to_default
     }
 
+    pub(super) fn crosses_vhosts(&self) -> bool {
+        let to = match &self.destination {
+            Destination::Queue(name) => name.vhost_str(),
+            Destination::Exchange(name) => name.vhost_str(),
+        };
+        self.source.vhost_str() != to
+    }
+
     pub(super) fn encode(&self, out: &mut Writer) {
-        out.text(self.source.as_str());
+        out.text(self.source.stored());
         match &self.destination {
             Destination::Queue(name) => {
                 out.u8(0);
-                out.text(name.as_str());
+                out.text(name.stored());
             }
             Destination::Exchange(name) => {
                 out.u8(1);
-                out.text(name.as_str());
+                out.text(name.stored());
             }
         }
         out.bytes(&self.key);
@@ -94,7 +102,7 @@ impl Binding {
     pub(super) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
         let source = decode_name(input)?;
         let destination = match input.u8()? {
-            0 => Destination::Queue(QueueName::new(input.text()?).map_err(|_| WireError::BadName)?),
+            0 => Destination::Queue(QueueName::from_stored(input.text()?).map_err(|_| WireError::BadName)?),
             1 => Destination::Exchange(decode_name(input)?),
             value => return Err(WireError::Unknown { what: "destination", value }),
         };

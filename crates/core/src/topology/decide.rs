@@ -41,6 +41,11 @@ impl Topology {
                 Some(difference) => Err(DeclareError::Differs { name: name.clone(), difference }),
             };
         }
+        self.open_vhost(&name.vhost())?;
+        let is_elsewhere = |alternate: &ExchangeName| alternate.vhost_str() != name.vhost_str();
+        if spec.alternate.as_ref().is_some_and(is_elsewhere) {
+            return Err(DeclareError::AlternateElsewhere { name: name.clone() });
+        }
         // Asked only now: declaring what the broker brings with it, as it is, is allowed.
         if name.is_reserved() {
             return Err(DeclareError::Reserved { name: name.clone() });
@@ -86,6 +91,9 @@ impl Topology {
     pub fn decide_bind(&self, binding: Binding) -> Result<Plan, BindError> {
         if binding.touches_default() {
             return Err(BindError::DefaultExchange);
+        }
+        if binding.crosses_vhosts() {
+            return Err(BindError::AcrossVhosts);
         }
         // RabbitMQ names the source when both ends are missing.
         let source = binding.source();

@@ -3,6 +3,8 @@
 use nexo_types::{ExchangeName, QueueName};
 use thiserror::Error;
 
+use super::vhost::VhostError;
+
 /// A property in which an exchange is otherwise than a client asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
@@ -63,6 +65,15 @@ pub enum DeclareError {
         /// Where it differs first.
         difference: Difference,
     },
+    /// Its virtual host is not there.
+    #[error(transparent)]
+    Vhost(#[from] VhostError),
+    /// Its alternate exchange would be in another virtual host.
+    #[error("the alternate exchange of exchange '{name}' cannot be in another virtual host")]
+    AlternateElsewhere {
+        /// The exchange.
+        name: ExchangeName,
+    },
     /// There are too many.
     #[error("exchange '{name}' would be one more than the {max} that there may be")]
     TooMany {
@@ -113,6 +124,9 @@ pub enum BindError {
     /// The default exchange has its bindings and no others.
     #[error("the default exchange can be neither end of a binding")]
     DefaultExchange,
+    /// Its ends are in two virtual hosts.
+    #[error("a binding cannot lead from one virtual host to another")]
+    AcrossVhosts,
     /// The source, or the destination, is not there.
     #[error("there is no exchange '{name}'")]
     NoSuchExchange {

@@ -119,7 +119,7 @@ impl ExchangeSpec {
             None => out.u8(0),
             Some(name) => {
                 out.u8(1);
-                out.text(name.as_str());
+                out.text(name.stored());
             }
         }
         out.bytes(&self.arguments);
@@ -276,7 +276,7 @@ impl HashOn {
 }
 
 pub(super) fn decode_name(input: &mut Reader<'_>) -> Result<ExchangeName, WireError> {
-    ExchangeName::new(input.text()?).map_err(|_| WireError::BadName)
+    ExchangeName::from_stored(input.text()?).map_err(|_| WireError::BadName)
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use nexo_types::{ExchangeName, QueueName, Timestamp};
+use nexo_types::{ExchangeName, QueueName, Timestamp, VhostName};
 
 use super::{
     BindError, Binding, DeclareError, DeleteError, DeleteIf, ExchangeSpec, Outline, Plan, Topology,
-    TopologyRecord, UnbindError,
+    TopologyRecord, UnbindError, VhostError, VhostSpec,
 };
 use crate::machine::{Decision, Machine};
 use crate::message::Durability;
@@ -27,6 +27,12 @@ pub enum TopologyCommand {
     Unbind(Binding),
     /// A queue has gone.
     QueueRemoved(QueueName),
+    /// There is to be such a virtual host.
+    PutVhost(VhostName, VhostSpec),
+    /// A virtual host is to go.
+    DeleteVhost(VhostName),
+    /// The queues of a virtual host that is on its way out have gone.
+    VhostEmptied(VhostName),
 }
 
 /// Why a command was refused.
@@ -40,6 +46,8 @@ pub enum TopologyRefusal {
     Bind(BindError),
     /// A binding cannot go.
     Unbind(UnbindError),
+    /// A virtual host cannot be so, or cannot go.
+    Vhost(VhostError),
 }
 
 impl Machine for Topology {
@@ -67,6 +75,13 @@ impl Machine for Topology {
             }
             TopologyCommand::Unbind(binding) => self.decide_unbind(binding).map_err(TopologyRefusal::Unbind),
             TopologyCommand::QueueRemoved(name) => Ok(self.decide_queue_removed(name)),
+            TopologyCommand::PutVhost(name, spec) => {
+                self.decide_put_vhost(name, spec.clone()).map_err(TopologyRefusal::Vhost)
+            }
+            TopologyCommand::DeleteVhost(name) => {
+                self.decide_delete_vhost(name).map_err(TopologyRefusal::Vhost)
+            }
+            TopologyCommand::VhostEmptied(name) => Ok(self.decide_vhost_gone(name)),
         };
         match plan {
             Ok(Plan { steps }) => Decision { steps, answer: Ok(()) },
@@ -112,7 +127,7 @@ mod tests {
 
     use super::*;
     use crate::machine::check::{Checked, check};
-    use crate::topology::model::{a_binding, a_queue, a_spec, an_exchange};
+    use crate::topology::model::{a_binding, a_declaration, a_queue, a_vhost, a_vhost_spec, an_exchange};
 
     impl Checked for Topology {
         fn read_back(_: &TopologyRecord, bytes: Bytes) -> TopologyRecord {
@@ -135,11 +150,14 @@ mod tests {
     fn command() -> impl Strategy<Value = TopologyCommand> {
         let condition = prop_oneof![Just(DeleteIf::Always), Just(DeleteIf::Unused)];
         prop_oneof![
-            4 => (an_exchange(), a_spec()).prop_map(|(name, spec)| TopologyCommand::Declare(name, spec)),
+            4 => a_declaration().prop_map(|(name, spec)| TopologyCommand::Declare(name, spec)),
             1 => (an_exchange(), condition).prop_map(|(name, when)| TopologyCommand::Delete(name, when)),
             10 => a_binding().prop_map(TopologyCommand::Bind),
             2 => a_binding().prop_map(TopologyCommand::Unbind),
             1 => a_queue().prop_map(TopologyCommand::QueueRemoved),
+            3 => (a_vhost(), a_vhost_spec()).prop_map(|(name, spec)| TopologyCommand::PutVhost(name, spec)),
+            1 => a_vhost().prop_map(TopologyCommand::DeleteVhost),
+            2 => a_vhost().prop_map(TopologyCommand::VhostEmptied),
         ]
     }
 

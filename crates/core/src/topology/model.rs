@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use nexo_types::{ExchangeName, QueueId, QueueName};
+use nexo_types::{ExchangeName, QueueId, QueueName, VhostName};
 use proptest::prelude::*;
 
 use super::ring;
@@ -49,6 +49,8 @@ enum Op {
     UnbindAsGiven(Binding),
     AddQueue(QueueName, Durability),
     RemoveQueue(QueueName),
+    PutVhost(VhostName, VhostSpec),
+    DeleteVhost(VhostName),
 }
 
 #[derive(Clone, Debug)]
@@ -61,6 +63,7 @@ struct Message {
 /// Everything in lists.
 #[derive(Default)]
 struct Naive {
+    vhosts: Vec<(VhostName, VhostSpec)>,
     exchanges: Vec<(ExchangeName, ExchangeSpec)>,
     queues: Vec<(QueueName, QueueId, Durability)>,
     bindings: Vec<Binding>,
@@ -69,16 +72,39 @@ struct Naive {
 impl Naive {
     fn new() -> Self {
         let mut naive = Self::default();
+        naive.put_vhost(VhostName::DEFAULT, VhostSpec::default());
+        naive
+    }
+
+    fn put_vhost(&mut self, vhost: VhostName, spec: VhostSpec) {
+        if let Some((_, held)) = self.vhosts.iter_mut().find(|(name, _)| *name == vhost) {
+            *held = spec;
+            return;
+        }
         for (name, kind) in [
             ("amq.direct", Matching::Direct),
             ("amq.fanout", Matching::Fanout),
             ("amq.topic", Matching::Topic),
             ("amq.headers", Matching::Headers),
             ("amq.match", Matching::Headers),
+            ("amq.rabbitmq.trace", Matching::Topic),
         ] {
-            naive.exchanges.push((exchange(name), ExchangeSpec::durable(ExchangeKind::Plain(kind))));
+            let internal = name.contains("trace");
+            let spec = ExchangeSpec { internal, ..ExchangeSpec::durable(ExchangeKind::Plain(kind)) };
+            self.exchanges.push((ExchangeName::at(&vhost, name).unwrap(), spec));
         }
-        naive
+        self.vhosts.push((vhost, spec));
+    }
+
+    fn delete_vhost(&mut self, vhost: &VhostName) {
+        self.vhosts.retain(|(name, _)| name != vhost);
+        self.exchanges.retain(|(name, _)| name.vhost() != *vhost);
+        self.queues.retain(|(name, ..)| name.vhost() != *vhost);
+        self.bindings.retain(|binding| binding.source().vhost() != *vhost);
+    }
+
+    fn vhost(&self, vhost: &VhostName) -> Option<&VhostSpec> {
+        self.vhosts.iter().find(|(name, _)| name == vhost).map(|(_, spec)| spec)
     }
 
     fn spec(&self, name: &ExchangeName) -> Option<&ExchangeSpec> {
@@ -99,7 +125,12 @@ impl Naive {
             Matching::ConsistentHash(_) => binding.key().iter().all(u8::is_ascii_digit),
             Matching::Direct | Matching::Fanout | Matching::Topic | Matching::Headers => true,
         };
-        there && understood
+        let source = binding.source().vhost();
+        let stays = match binding.destination() {
+            Destination::Queue(name) => name.vhost() == source,
+            Destination::Exchange(name) => name.vhost() == source,
+        };
+        there && understood && stays
     }
 
     fn bind(&mut self, binding: Binding) {
@@ -150,7 +181,8 @@ impl Naive {
         }
         bindings.sort_by(|(a, _), (b, _)| a.source().cmp(b.source()));
         let exchanges = self.exchanges.iter().filter(|(name, _)| lasts(name)).cloned().collect();
-        Outline { exchanges, bindings }
+        let vhosts = self.vhosts.iter().cloned().map(|(name, spec)| (name, (spec, VhostStage::Open)));
+        Outline { vhosts: vhosts.collect(), exchanges, bindings }
     }
 
     /// Which bindings of an exchange match a message.
@@ -174,7 +206,7 @@ impl Naive {
 
     /// The exchanges after this one, and its queues.
     fn next(&self, name: &ExchangeName, message: &Message) -> (Vec<ExchangeName>, Vec<QueueId>) {
-        let by_name = |key: &&str| self.queue(&QueueName::new(key).ok()?).map(|(id, _)| id);
+        let by_name = |key: &&str| self.queue(&QueueName::at(&name.vhost(), key).ok()?).map(|(id, _)| id);
         if name.is_default() {
             return (Vec::new(), message.keys.iter().filter_map(by_name).collect());
         }
@@ -210,7 +242,12 @@ impl Naive {
 
     /// The queues that a message reaches at once, and those that it reaches only with a delay.
     fn route(&self, message: &Message) -> Option<(Vec<QueueId>, Vec<QueueId>)> {
-        if !message.exchange.is_default() && self.spec(&message.exchange).is_none() {
+        let there = if message.exchange.is_default() {
+            self.vhost(&message.exchange.vhost()).is_some()
+        } else {
+            self.spec(&message.exchange).is_some()
+        };
+        if !there {
             return None;
         }
         let at_once = |name: &ExchangeName| !self.spec(name).is_some_and(|spec| spec.kind.is_delayed());
@@ -257,19 +294,46 @@ fn exchange(name: &str) -> ExchangeName {
     ExchangeName::new(name).unwrap()
 }
 
+pub(super) fn a_vhost() -> impl Strategy<Value = VhostName> {
+    prop::sample::select(vec!["/", "/", "/", "v", "v", "w"]).prop_map(|name| VhostName::new(name).unwrap())
+}
+
+pub(super) fn a_vhost_spec() -> impl Strategy<Value = VhostSpec> {
+    let kind = prop::sample::select(vec![None, Some(DefaultQueueType::Quorum)]);
+    ("[ab]", prop::collection::vec("[cd]", 0..2), kind, prop::option::of(0u64..3)).prop_map(
+        |(description, tags, default_queue_type, max_queues)| VhostSpec {
+            description,
+            tags,
+            default_queue_type,
+            max_connections: max_queues.map(|max| max + 1),
+            max_queues,
+        },
+    )
+}
+
 pub(super) fn an_exchange() -> impl Strategy<Value = ExchangeName> {
-    prop::sample::select(vec!["a", "b", "c", "d", "e", "amq.topic"]).prop_map(exchange)
+    let name = prop::sample::select(vec!["a", "b", "c", "d", "e", "amq.topic"]);
+    (a_vhost(), name).prop_map(|(vhost, name)| ExchangeName::at(&vhost, name).unwrap())
 }
 
 pub(super) fn a_queue() -> impl Strategy<Value = QueueName> {
-    prop::sample::select(vec!["p", "q", "r", "s"]).prop_map(|name| QueueName::new(name).unwrap())
+    let name = prop::sample::select(vec!["p", "q", "r", "s"]);
+    (a_vhost(), name).prop_map(|(vhost, name)| QueueName::at(&vhost, name).unwrap())
+}
+
+/// An exchange with what it is told to be; its alternate is in its own virtual host.
+pub(super) fn a_declaration() -> impl Strategy<Value = (ExchangeName, ExchangeSpec)> {
+    (an_exchange(), a_spec()).prop_map(|(name, mut spec)| {
+        spec.alternate = spec.alternate.map(|held| ExchangeName::at(&name.vhost(), held.as_str()).unwrap());
+        (name, spec)
+    })
 }
 
 fn a_durability() -> impl Strategy<Value = Durability> {
     prop::sample::select(vec![Durability::Durable, Durability::Transient])
 }
 
-pub(super) fn a_spec() -> impl Strategy<Value = ExchangeSpec> {
+fn a_spec() -> impl Strategy<Value = ExchangeSpec> {
     let matching = prop::sample::select(vec![
         Matching::Direct,
         Matching::Fanout,
@@ -315,18 +379,22 @@ pub(super) fn a_binding() -> impl Strategy<Value = Binding> {
 fn an_op() -> impl Strategy<Value = Op> {
     let condition = prop::sample::select(vec![DeleteIf::Always, DeleteIf::Unused]);
     prop_oneof![
-        4 => (an_exchange(), a_spec()).prop_map(|(name, spec)| Op::Declare(name, spec)),
+        4 => a_declaration().prop_map(|(name, spec)| Op::Declare(name, spec)),
         1 => (an_exchange(), condition).prop_map(|(name, condition)| Op::Delete(name, condition)),
         10 => a_binding().prop_map(Op::Bind),
         2 => any::<prop::sample::Index>().prop_map(Op::Unbind),
         1 => a_binding().prop_map(Op::UnbindAsGiven),
         2 => (a_queue(), a_durability()).prop_map(|(name, durability)| Op::AddQueue(name, durability)),
         1 => a_queue().prop_map(Op::RemoveQueue),
+        2 => (a_vhost(), a_vhost_spec()).prop_map(|(name, spec)| Op::PutVhost(name, spec)),
+        1 => prop::sample::select(vec!["/", "v", "v", "w", "w"])
+            .prop_map(|name| Op::DeleteVhost(VhostName::new(name).unwrap())),
     ]
 }
 
 fn a_message() -> impl Strategy<Value = Message> {
-    let exchange = prop_oneof![4 => an_exchange(), 1 => Just(exchange(""))];
+    let default = a_vhost().prop_map(|vhost| ExchangeName::at(&vhost, "").unwrap());
+    let exchange = prop_oneof![4 => an_exchange(), 1 => default];
     let key = prop::sample::select(vec!["1", "x", "x.y", "z.y", "p", "q", ""]);
     (exchange, prop::collection::vec(key, 1..3), some_headers())
         .prop_map(|(exchange, keys, headers)| Message { exchange, keys, headers })
@@ -359,6 +427,7 @@ impl Pair {
                         self.naive.exchanges.push((name, spec));
                     }
                 }
+                Err(DeclareError::Vhost(_)) => assert_eq!(self.naive.vhost(&name.vhost()), None),
                 Err(error) => {
                     assert!(matches!(error, DeclareError::Differs { .. }));
                     assert_ne!(self.naive.spec(&name), Some(&spec));
@@ -398,7 +467,14 @@ impl Pair {
                 self.naive.drop_bindings(|held| *held == binding);
             }
             Op::AddQueue(name, durability) => {
-                if self.naive.queue(&name).is_none() {
+                let fits = self.topology.check_new_queue(&name.vhost()).is_ok();
+                let held = self.naive.queues.iter().filter(|(held, ..)| held.vhost() == name.vhost()).count();
+                let spec = self.naive.vhost(&name.vhost());
+                assert_eq!(
+                    fits,
+                    spec.is_some_and(|spec| spec.max_queues.is_none_or(|max| max > held as u64))
+                );
+                if fits && self.naive.queue(&name).is_none() {
                     let id = QueueId(self.next_queue);
                     self.next_queue += 1;
                     self.topology.queue_added(&name, id, durability);
@@ -410,7 +486,40 @@ impl Pair {
                 self.carry_out(&plan);
                 self.naive.remove_queue(&name);
             }
+            Op::PutVhost(name, spec) => {
+                let plan = self.topology.decide_put_vhost(&name, spec.clone()).unwrap();
+                assert_eq!(plan.is_empty(), self.naive.vhost(&name) == Some(&spec));
+                self.carry_out(&plan);
+                self.naive.put_vhost(name, spec);
+            }
+            Op::DeleteVhost(name) => self.delete_vhost(&name),
         }
+    }
+
+    fn delete_vhost(&mut self, name: &VhostName) {
+        let Ok(plan) = self.topology.decide_delete_vhost(name) else {
+            assert_eq!(self.naive.vhost(name), None);
+            return;
+        };
+        self.carry_out(&plan);
+        let restored = Topology::restore(&self.topology.snapshot()).unwrap();
+        assert_eq!(
+            restored.outline(),
+            self.topology.outline(),
+            "a snapshot on its way out gave another state"
+        );
+        let refused = self.topology.decide_put_vhost(name, VhostSpec::default());
+        assert_eq!(refused, Err(VhostError::Deleting { name: name.clone() }));
+        assert!(self.topology.check_new_queue(name).is_err());
+        let own = self.naive.queues.iter().filter(|(queue, ..)| queue.vhost() == *name);
+        for queue in own.map(|(queue, ..)| queue.clone()).collect::<Vec<_>>() {
+            assert!(self.topology.decide_vhost_gone(name).is_empty(), "it has queues");
+            let plan = self.topology.decide_queue_removed(&queue);
+            self.carry_out(&plan);
+        }
+        let plan = self.topology.decide_vhost_gone(name);
+        self.carry_out(&plan);
+        self.naive.delete_vhost(name);
     }
 
     fn compare_routes(&self, messages: &[Message]) {
@@ -419,7 +528,7 @@ impl Pair {
         for message in messages {
             let keys: Vec<&[u8]> = message.keys.iter().map(|key| key.as_bytes()).collect();
             let headers = Headers(message.headers.clone());
-            let routed = routes.route(message.exchange.as_str(), &keys, &headers, &mut out);
+            let routed = routes.route(&message.exchange, &keys, &headers, &mut out);
             let found = routed.map(|routed| {
                 assert_eq!(routed.matched, !out.is_empty());
                 let (soon, later) = out.split_at(routed.delayed_from);
@@ -452,8 +561,9 @@ proptest! {
         messages in prop::collection::vec(a_message(), 12),
     ) {
         let mut pair = Pair { topology: Topology::new(), naive: Naive::new(), written: Vec::new(), next_queue: 0 };
-        for name in ["p", "q"] {
-            pair.step(Op::AddQueue(QueueName::new(name).unwrap(), Durability::Durable));
+        pair.step(Op::PutVhost(VhostName::new("v").unwrap(), VhostSpec::default()));
+        for name in ["p", "q", "\u{1}v\u{1}p", "\u{1}v\u{1}q"] {
+            pair.step(Op::AddQueue(QueueName::from_stored(name).unwrap(), Durability::Durable));
         }
         for op in ops {
             pair.step(op);

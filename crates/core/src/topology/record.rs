@@ -4,10 +4,11 @@
 //! other steps are applied without.
 
 use bytes::Bytes;
-use nexo_types::{ExchangeName, QueueId};
+use nexo_types::{ExchangeName, QueueId, VhostName};
 
 use super::binding::Binding;
 use super::exchange::{ExchangeSpec, decode_name};
+use super::vhost::VhostSpec;
 use crate::machine::Step;
 use crate::message::Durability;
 use crate::wire::{Reader, WireError, Writer};
@@ -44,6 +45,23 @@ pub enum TopologyRecord {
         /// The queue's id.
         queue: QueueId,
     },
+    /// A virtual host came to be, with the exchanges that each has, or something else is said about it.
+    PutVhost {
+        /// What it is called.
+        name: VhostName,
+        /// What is said about it.
+        spec: VhostSpec,
+    },
+    /// A virtual host is on its way out: its exchanges and bindings are gone, and its queues go.
+    DeleteVhost {
+        /// What it is called.
+        name: VhostName,
+    },
+    /// A virtual host is gone, and its queues were before.
+    VhostGone {
+        /// What it was called.
+        name: VhostName,
+    },
 }
 
 /// A change that was decided: to be written as far as it is durable, then applied. Without steps there is
@@ -72,8 +90,8 @@ impl Plan {
     }
 }
 
-/// The version in which records are written.
-const VERSION: u8 = 1;
+/// The version in which records are written. Since version 2 there are virtual hosts.
+const VERSION: u8 = 2;
 
 impl TopologyRecord {
     /// The bytes to write down.
@@ -83,12 +101,12 @@ impl TopologyRecord {
         match self {
             Self::Declare { name, spec } => {
                 out.tag(VERSION, 0);
-                out.text(name.as_str());
+                out.text(name.stored());
                 spec.encode(&mut out);
             }
             Self::Delete { name } => {
                 out.tag(VERSION, 1);
-                out.text(name.as_str());
+                out.text(name.stored());
             }
             Self::Bind { binding, queue } => {
                 out.tag(VERSION, 2);
@@ -101,6 +119,19 @@ impl TopologyRecord {
             Self::QueueGone { queue } => {
                 out.tag(VERSION, 4);
                 out.u64(queue.0);
+            }
+            Self::PutVhost { name, spec } => {
+                out.tag(VERSION, 5);
+                out.text(name.as_str());
+                spec.encode(&mut out);
+            }
+            Self::DeleteVhost { name } => {
+                out.tag(VERSION, 6);
+                out.text(name.as_str());
+            }
+            Self::VhostGone { name } => {
+                out.tag(VERSION, 7);
+                out.text(name.as_str());
             }
         }
         out.into_bytes()
@@ -122,6 +153,9 @@ impl TopologyRecord {
             }
             3 => Self::Unbind { binding: Binding::decode(&mut input)? },
             4 => Self::QueueGone { queue: QueueId(input.u64()?) },
+            5 => Self::PutVhost { name: decode_vhost(&mut input)?, spec: VhostSpec::decode(&mut input)? },
+            6 => Self::DeleteVhost { name: decode_vhost(&mut input)? },
+            7 => Self::VhostGone { name: decode_vhost(&mut input)? },
             value => return Err(WireError::Unknown { what: "kind of topology record", value }),
         };
         input.finish()?;
@@ -138,6 +172,10 @@ pub(super) fn decode_bound(input: &mut Reader<'_>) -> Result<(Binding, Option<Qu
     Ok((Binding::decode(input)?, input.optional()?.map(QueueId)))
 }
 
+pub(super) fn decode_vhost(input: &mut Reader<'_>) -> Result<VhostName, WireError> {
+    VhostName::new(input.text()?).map_err(|_| WireError::BadName)
+}
+
 #[cfg(test)]
 mod tests {
     use nexo_types::QueueName;
@@ -145,11 +183,13 @@ mod tests {
     use super::super::binding::Destination;
     use super::super::exchange::{ExchangeKind, HashOn, Matching};
     use super::super::header::{HeaderValue, Property};
+    use super::super::vhost::DefaultQueueType;
     use super::*;
 
     #[test]
     fn every_record_reads_back_as_it_was_written() {
         let name = |text| ExchangeName::new(text).unwrap();
+        let acme = VhostName::new("acme").unwrap();
         let plain = |matching| ExchangeSpec::durable(ExchangeKind::Plain(matching));
         let values = [
             HeaderValue::Bool(true),
@@ -186,6 +226,20 @@ mod tests {
             TopologyRecord::Bind { binding: to_exchange, queue: None },
             TopologyRecord::Unbind { binding: to_queue },
             TopologyRecord::QueueGone { queue: QueueId(300) },
+            TopologyRecord::PutVhost { name: VhostName::DEFAULT, spec: VhostSpec::default() },
+            TopologyRecord::PutVhost {
+                name: acme.clone(),
+                spec: VhostSpec {
+                    description: "Acme's".into(),
+                    tags: vec!["production".into(), "eu".into()],
+                    default_queue_type: Some(DefaultQueueType::Quorum),
+                    max_connections: Some(0),
+                    max_queues: Some(7),
+                },
+            },
+            TopologyRecord::DeleteVhost { name: acme.clone() },
+            TopologyRecord::VhostGone { name: acme.clone() },
+            TopologyRecord::Delete { name: ExchangeName::at(&acme, "d").unwrap() },
         ];
         for matching in [
             Matching::Direct,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
-use nexo_types::{ExchangeName, QueueId};
+use nexo_types::{ExchangeName, QueueId, QueueName, VhostName};
 
 use super::byte_map::ByteMap;
 use super::error::RouteError;
@@ -20,8 +20,17 @@ use super::targets::Matched;
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     pub(super) generation: u64,
-    pub(super) exchanges: ByteMap<Arc<Hop>>,
-    pub(super) queues: ByteMap<QueueId>,
+    /// Of the virtual host "/", so that publishing there looks for no other.
+    default: Option<Space>,
+    /// Of the others, by name.
+    others: ByteMap<Arc<Space>>,
+}
+
+/// The exchanges and queues of one virtual host, by their names in it. No way leads out of it.
+#[derive(Clone, Debug, Default)]
+struct Space {
+    exchanges: ByteMap<Arc<Hop>>,
+    queues: ByteMap<QueueId>,
 }
 
 /// What came of routing a message.
@@ -54,15 +63,17 @@ impl Routes {
     /// If there is no such exchange, or clients may not publish to it.
     pub fn publish(
         &self,
+        vhost: &VhostName,
         exchange: &str,
         routing_keys: &[&[u8]],
         headers: &dyn HeaderSource,
         out: &mut Vec<QueueId>,
     ) -> Result<Routed, RouteError> {
         out.clear();
-        match self.entry(exchange)? {
+        let space = self.space(vhost.as_str()).ok_or(RouteError::NoSuchExchange)?;
+        match space.entry(exchange)? {
             Some(hop) if hop.internal => Err(RouteError::Internal),
-            entry => Ok(self.find(exchange, entry, routing_keys, headers, out)),
+            entry => Ok(space.find(exchange, entry, routing_keys, headers, out)),
         }
     }
 
@@ -73,14 +84,15 @@ impl Routes {
     /// If there is no such exchange.
     pub fn route(
         &self,
-        exchange: &str,
+        exchange: &ExchangeName,
         routing_keys: &[&[u8]],
         headers: &dyn HeaderSource,
         out: &mut Vec<QueueId>,
     ) -> Result<Routed, RouteError> {
         out.clear();
-        let entry = self.entry(exchange)?;
-        Ok(self.find(exchange, entry, routing_keys, headers, out))
+        let space = self.space(exchange.vhost_str()).ok_or(RouteError::NoSuchExchange)?;
+        let entry = space.entry(exchange.as_str())?;
+        Ok(space.find(exchange.as_str(), entry, routing_keys, headers, out))
     }
 
     /// Counts the changes: as long as it is the same, messages go where they went.
@@ -91,14 +103,73 @@ impl Routes {
 
     /// Whether an exchange is of the type `x-delayed-message`.
     #[must_use]
-    pub fn is_delayed(&self, exchange: &str) -> bool {
-        self.exchanges.get(exchange.as_bytes()).is_some_and(|hop| hop.delayed)
+    pub fn is_delayed(&self, exchange: &ExchangeName) -> bool {
+        self.space(exchange.vhost_str()).is_some_and(|space| space.is_delayed(exchange.as_str()))
     }
 
-    /// The queue of a name, as the default exchange finds it.
-    #[must_use]
-    pub fn queue(&self, name: &[u8]) -> Option<QueueId> {
-        self.queues.get(name).copied()
+    fn space(&self, vhost: &str) -> Option<&Space> {
+        match vhost {
+            "/" => self.default.as_ref(),
+            other => self.others.get(other.as_bytes()).map(|space| &**space),
+        }
+    }
+
+    fn space_mut(&mut self, vhost: &str) -> Option<&mut Space> {
+        match vhost {
+            "/" => self.default.as_mut(),
+            other => self.others.get_mut(other.as_bytes()).map(Arc::make_mut),
+        }
+    }
+
+    pub(super) fn add_vhost(&mut self, name: &VhostName) {
+        if name.is_default() {
+            self.default = Some(Space::default());
+        } else {
+            self.others.insert(name.as_str().as_bytes(), Arc::default());
+        }
+    }
+
+    pub(super) fn remove_vhost(&mut self, name: &VhostName) {
+        if name.is_default() {
+            self.default = None;
+        } else {
+            self.others.remove(name.as_str().as_bytes());
+        }
+    }
+
+    pub(super) fn add_exchange(&mut self, name: &ExchangeName, hop: Hop) {
+        if let Some(space) = self.space_mut(name.vhost_str()) {
+            space.exchanges.insert(name.as_str().as_bytes(), Arc::new(hop));
+        }
+    }
+
+    pub(super) fn hop_mut(&mut self, name: &ExchangeName) -> Option<&mut Hop> {
+        let space = self.space_mut(name.vhost_str())?;
+        space.exchanges.get_mut(name.as_str().as_bytes()).map(Arc::make_mut)
+    }
+
+    pub(super) fn remove_exchange(&mut self, name: &ExchangeName) {
+        if let Some(space) = self.space_mut(name.vhost_str()) {
+            space.exchanges.remove(name.as_str().as_bytes());
+        }
+    }
+
+    pub(super) fn add_queue(&mut self, name: &QueueName, id: QueueId) {
+        if let Some(space) = self.space_mut(name.vhost_str()) {
+            space.queues.insert(name.as_str().as_bytes(), id);
+        }
+    }
+
+    pub(super) fn remove_queue(&mut self, name: &QueueName) {
+        if let Some(space) = self.space_mut(name.vhost_str()) {
+            space.queues.remove(name.as_str().as_bytes());
+        }
+    }
+}
+
+impl Space {
+    fn is_delayed(&self, exchange: &str) -> bool {
+        self.exchanges.get(exchange.as_bytes()).is_some_and(|hop| hop.delayed)
     }
 
     /// The exchange to begin with; `None` for the default exchange.
@@ -135,7 +206,7 @@ impl Routes {
             };
         }
         let mut walk = Walk {
-            routes: self,
+            space: self,
             seen: HashSet::default(),
             open: Vec::new(),
             later: Vec::new(),
@@ -147,7 +218,7 @@ impl Routes {
     }
 
     fn by_queue_name(&self, routing_keys: &[&[u8]], out: &mut Vec<QueueId>) {
-        out.extend(routing_keys.iter().filter_map(|key| self.queue(key)));
+        out.extend(routing_keys.iter().filter_map(|key| self.queues.get(key).copied()));
     }
 }
 
@@ -165,7 +236,7 @@ impl Hop {
 /// A message on its way through several exchanges, each of which it passes once. First those that it reaches
 /// without a delay, then the others: what it reaches both ways it reaches without.
 struct Walk<'a> {
-    routes: &'a Routes,
+    space: &'a Space,
     seen: HashSet<&'a str, FixedState>,
     open: Vec<&'a ExchangeName>,
     later: Vec<&'a ExchangeName>,
@@ -179,7 +250,7 @@ impl<'a> Walk<'a> {
         let alternate = if no_queue && further.is_empty() { hop.alternate.as_ref() } else { None };
         for name in further.iter().copied().chain(alternate) {
             if self.seen.insert(name.as_str()) {
-                if delayed || self.routes.is_delayed(name.as_str()) {
+                if delayed || self.space.is_delayed(name.as_str()) {
                     self.later.push(name);
                 } else {
                     self.open.push(name);
@@ -219,11 +290,11 @@ impl<'a> Walk<'a> {
         out: &mut Vec<QueueId>,
     ) {
         if name.is_default() {
-            self.routes.by_queue_name(routing_keys, out);
+            self.space.by_queue_name(routing_keys, out);
             return;
         }
         // An alternate exchange need not exist.
-        let Some(hop) = self.routes.exchanges.get(name.as_str().as_bytes()) else { return };
+        let Some(hop) = self.space.exchanges.get(name.as_str().as_bytes()) else { return };
         let before = out.len();
         let mut matched = Matched { queues: out, exchanges: Vec::new() };
         hop.table.matches(routing_keys, headers, &mut matched);

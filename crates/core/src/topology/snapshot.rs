@@ -4,19 +4,22 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use nexo_types::{ExchangeName, QueueId};
+use nexo_types::{ExchangeName, QueueId, VhostName};
 use thiserror::Error;
 
 use super::binding::Binding;
 use super::exchange::{ExchangeSpec, decode_name};
-use super::record::{TopologyRecord, decode_bound, encode_bound};
+use super::record::{TopologyRecord, decode_bound, decode_vhost, encode_bound};
 use super::state::Topology;
 use super::targets::Target;
+use super::vhost::{VhostSpec, VhostStage};
 use crate::message::Durability;
 use crate::wire::{Reader, WireError, Writer};
 
 /// The version in which a snapshot is written.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
+/// The version since which there are virtual hosts in it. Before, all was in "/".
+const WITH_VHOSTS: u64 = 2;
 
 /// A snapshot that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -26,6 +29,8 @@ pub struct RestoreError(#[from] pub(crate) WireError);
 /// Everything that survives a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
+    /// Virtual hosts, and whether they are on their way out.
+    pub vhosts: BTreeMap<VhostName, (VhostSpec, VhostStage)>,
     /// Durable exchanges.
     pub exchanges: BTreeMap<ExchangeName, ExchangeSpec>,
     /// Bindings between durable ends, and to which queue they lead: by source, in the order in which they were
@@ -38,7 +43,10 @@ impl Topology {
     #[must_use]
     pub fn outline(&self) -> Outline {
         let durable = self.exchanges.iter().filter(|(_, exchange)| exchange.is_durable());
+        let vhosts =
+            self.vhosts.iter().map(|(name, vhost)| (name.clone(), (vhost.spec.clone(), vhost.stage)));
         Outline {
+            vhosts: vhosts.collect(),
             exchanges: durable.map(|(name, exchange)| (name.clone(), exchange.spec.clone())).collect(),
             bindings: self.durable_bindings().map(|(binding, queue)| (binding.clone(), queue)).collect(),
         }
@@ -49,12 +57,18 @@ impl Topology {
     pub fn snapshot(&self) -> Bytes {
         let mut out = Writer::with_capacity(256);
         out.version(VERSION);
-        // The exchanges that every broker has are not written: a later version may have others.
+        out.u64(self.vhosts.len() as u64);
+        for (name, vhost) in &self.vhosts {
+            out.text(name.as_str());
+            vhost.spec.encode(&mut out);
+            out.u8(u8::from(vhost.stage == VhostStage::Deleting));
+        }
+        // The exchanges that every virtual host has are not written: a later version may have others.
         let ours = |name: &ExchangeName| !name.is_reserved();
         let exchanges = self.exchanges.iter().filter(|(name, exchange)| exchange.is_durable() && ours(name));
         out.u64(exchanges.clone().count() as u64);
         for (name, exchange) in exchanges {
-            out.text(name.as_str());
+            out.text(name.stored());
             exchange.spec.encode(&mut out);
         }
         out.u64(self.durable_bindings().count() as u64);
@@ -70,8 +84,9 @@ impl Topology {
     /// If the bytes are not a snapshot.
     pub fn restore(bytes: &[u8]) -> Result<Self, RestoreError> {
         let mut input = Reader::new(bytes);
-        input.version("the snapshot of exchanges and bindings", VERSION)?;
-        let mut topology = Self::new();
+        let version = input.version("the snapshot of exchanges and bindings", VERSION)?;
+        let mut topology =
+            if version < WITH_VHOSTS { Self::new() } else { Self::restore_vhosts(&mut input)? };
         for _ in 0..input.u64()? {
             let name = decode_name(&mut input)?;
             let spec = ExchangeSpec::decode(&mut input)?;
@@ -82,6 +97,18 @@ impl Topology {
             topology.replay(&TopologyRecord::Bind { binding, queue });
         }
         input.finish()?;
+        Ok(topology)
+    }
+
+    fn restore_vhosts(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let mut topology = Self::without_vhosts();
+        for _ in 0..input.u64()? {
+            let name = decode_vhost(input)?;
+            topology.put_vhost(&name, &VhostSpec::decode(input)?);
+            if input.flag()? {
+                topology.begin_delete_vhost(&name);
+            }
+        }
         Ok(topology)
     }
 

@@ -5,28 +5,21 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use nexo_types::{ExchangeName, QueueId, QueueName};
+use nexo_types::{ExchangeName, QueueId, QueueName, VhostName};
 
 use super::binding::{Binding, Destination};
 use super::error::PassiveError;
-use super::exchange::{ExchangeKind, ExchangeSpec, Matching};
+use super::exchange::ExchangeSpec;
 use super::places::Places;
 use super::routes::{Hop, Routes};
 use super::targets::Target;
+use super::vhost::{Vhost, VhostSpec};
 use crate::message::Durability;
 
-/// The exchanges that every broker has, beside the default one.
-const PREDECLARED: [(&str, Matching); 5] = [
-    ("amq.direct", Matching::Direct),
-    ("amq.fanout", Matching::Fanout),
-    ("amq.headers", Matching::Headers),
-    ("amq.match", Matching::Headers),
-    ("amq.topic", Matching::Topic),
-];
-
-/// Exchanges, bindings and the names of queues.
+/// Virtual hosts, exchanges, bindings and the names of queues.
 #[derive(Debug)]
 pub struct Topology {
+    pub(super) vhosts: BTreeMap<VhostName, Vhost>,
     pub(super) exchanges: BTreeMap<ExchangeName, Exchange>,
     pub(super) queues: HashMap<QueueName, (QueueId, Durability), FixedState>,
     pub(super) queue_names: HashMap<QueueId, QueueName, FixedState>,
@@ -61,10 +54,18 @@ impl Default for Topology {
 }
 
 impl Topology {
-    /// The exchanges that every broker has, and no binding.
+    /// The virtual host "/" with the exchanges that it has from the beginning, and no binding.
     #[must_use]
     pub fn new() -> Self {
-        let mut topology = Self {
+        let mut topology = Self::without_vhosts();
+        topology.add_vhost(&VhostName::DEFAULT, VhostSpec::default());
+        topology
+    }
+
+    /// Nothing at all.
+    pub(super) fn without_vhosts() -> Self {
+        Self {
+            vhosts: BTreeMap::new(),
             exchanges: BTreeMap::new(),
             queues: HashMap::default(),
             queue_names: HashMap::default(),
@@ -72,21 +73,18 @@ impl Topology {
             binding_count: 0,
             next_order: 0,
             routes: Arc::default(),
-        };
-        for (name, matching) in PREDECLARED {
-            let name = ExchangeName::new(name).expect("the names of predeclared exchanges are names");
-            topology.add_exchange(&name, &ExchangeSpec::durable(ExchangeKind::Plain(matching)));
         }
-        topology
     }
 
     /// Takes note of a queue: the default exchange leads to it, and it can be bound.
     pub fn queue_added(&mut self, name: &QueueName, id: QueueId, durability: Durability) {
         if let Some((old, _)) = self.queues.insert(name.clone(), (id, durability)) {
             self.queue_names.remove(&old);
+        } else if let Some(vhost) = self.vhosts.get_mut(&name.vhost()) {
+            vhost.queues += 1;
         }
         self.queue_names.insert(id, name.clone());
-        self.routes_mut().queues.insert(name.as_str().as_bytes(), id);
+        self.routes_mut().add_queue(name, id);
     }
 
     /// What publishing reads, as of now. Costs nothing; to be taken after every change.
@@ -173,7 +171,7 @@ impl Topology {
     pub(super) fn add_exchange(&mut self, name: &ExchangeName, spec: &ExchangeSpec) {
         let exchange = Exchange { spec: spec.clone(), bindings: BTreeMap::new(), orders: BTreeMap::new() };
         self.exchanges.insert(name.clone(), exchange);
-        self.routes_mut().exchanges.insert(name.as_str().as_bytes(), Arc::new(Hop::new(spec)));
+        self.routes_mut().add_exchange(name, Hop::new(spec));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Exchanges and bindings as their users know them.
 
 use bytes::Bytes;
-use nexo_types::{ExchangeName, QueueId, QueueName};
+use nexo_types::{ExchangeName, QueueId, QueueName, VhostName};
 
 use super::model::Headers;
 use super::*;
@@ -53,7 +53,8 @@ impl World {
     fn publish_with(&self, exchange: &str, keys: &[&str], headers: &dyn HeaderSource) -> (Routed, Vec<u64>) {
         let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
         let mut out = Vec::new();
-        let routed = self.topology.routes().publish(exchange, &keys, headers, &mut out).unwrap();
+        let routed =
+            self.topology.routes().publish(&VhostName::DEFAULT, exchange, &keys, headers, &mut out).unwrap();
         (routed, out.into_iter().map(|id| id.0).collect())
     }
 }
@@ -321,9 +322,15 @@ fn clients_cannot_publish_to_internal_exchanges_but_the_broker_can() {
     world.bind(to_exchange("amq.fanout", "", "x"));
     let routes = world.topology.routes();
     let mut out = Vec::new();
-    assert_eq!(routes.publish("x", &[b""], &NoHeaders, &mut out), Err(RouteError::Internal));
-    assert_eq!(routes.publish("y", &[b""], &NoHeaders, &mut out), Err(RouteError::NoSuchExchange));
-    assert!(routes.route("x", &[b""], &NoHeaders, &mut out).unwrap().matched);
+    assert_eq!(
+        routes.publish(&VhostName::DEFAULT, "x", &[b""], &NoHeaders, &mut out),
+        Err(RouteError::Internal)
+    );
+    assert_eq!(
+        routes.publish(&VhostName::DEFAULT, "y", &[b""], &NoHeaders, &mut out),
+        Err(RouteError::NoSuchExchange)
+    );
+    assert!(routes.route(&exchange("x"), &[b""], &NoHeaders, &mut out).unwrap().matched);
     assert_eq!(world.publish("amq.fanout", ""), [0]);
 }
 
@@ -340,7 +347,7 @@ fn queues_behind_a_delayed_exchange_come_after_the_others() {
     assert_eq!((routed.delayed_from, queues), (0, vec![0, 2]));
     let (routed, queues) = world.publish_with("amq.fanout", &["k"], &NoHeaders);
     assert_eq!((routed.delayed_from, queues), (2, vec![1, 2, 0]));
-    assert!(world.topology.routes().is_delayed("delayed"));
+    assert!(world.topology.routes().is_delayed(&exchange("delayed")));
 }
 
 #[test]
@@ -368,7 +375,7 @@ fn a_snapshot_of_the_routes_stays_as_it_was() {
     let before = world.topology.routes();
     world.bind(to_queue("amq.direct", "k", "q1"));
     let mut out = Vec::new();
-    before.route("amq.direct", &[b"k"], &NoHeaders, &mut out).unwrap();
+    before.route(&exchange("amq.direct"), &[b"k"], &NoHeaders, &mut out).unwrap();
     assert_eq!(out, [QueueId(0)]);
     assert_eq!(world.publish("amq.direct", "k"), [0, 1]);
     assert_ne!(before.generation(), world.topology.generation());
@@ -386,5 +393,125 @@ fn bindings_can_be_listed_from_both_ends() {
     let to = Destination::Queue(queue("q0"));
     assert_eq!(world.topology.bindings_to(&to).count(), 2);
     assert_eq!(world.topology.bindings().count(), 3);
-    assert_eq!(world.topology.exchanges().count(), 5);
+    assert_eq!(world.topology.exchanges().count(), 6);
+}
+
+fn acme() -> VhostName {
+    VhostName::new("acme").unwrap()
+}
+
+fn in_acme(name: &str) -> ExchangeName {
+    ExchangeName::at(&acme(), name).unwrap()
+}
+
+/// A world with a virtual host in which queue `q0`, with the id 10, has the name of one in "/".
+fn two_vhosts() -> World {
+    let mut world = World::new();
+    let plan = world.topology.decide_put_vhost(&acme(), VhostSpec::default()).unwrap();
+    world.carry_out(&plan);
+    let q0 = QueueName::at(&acme(), "q0").unwrap();
+    world.topology.queue_added(&q0, QueueId(10), Durability::Durable);
+    world
+}
+
+fn reached(world: &World, vhost: &VhostName, exchange: &str, key: &str) -> Option<Vec<u64>> {
+    let mut out = Vec::new();
+    let routes = world.topology.routes();
+    routes.publish(vhost, exchange, &[key.as_bytes()], &NoHeaders, &mut out).ok()?;
+    Some(out.into_iter().map(|id| id.0).collect())
+}
+
+#[test]
+fn names_are_apart_in_two_virtual_hosts() {
+    let mut world = two_vhosts();
+    assert_eq!(reached(&world, &VhostName::DEFAULT, "", "q0"), Some(vec![0]));
+    assert_eq!(reached(&world, &acme(), "", "q0"), Some(vec![10]));
+    assert_eq!(reached(&world, &acme(), "", "q1"), Some(vec![]));
+    let q0 = Destination::Queue(QueueName::at(&acme(), "q0").unwrap());
+    world.bind(Binding::new(in_acme("amq.fanout"), q0, Bytes::new(), Vec::new()));
+    world.bind(to_queue("amq.fanout", "", "q3"));
+    assert_eq!(reached(&world, &VhostName::DEFAULT, "amq.fanout", ""), Some(vec![3]));
+    assert_eq!(reached(&world, &acme(), "amq.fanout", ""), Some(vec![10]));
+    assert_eq!(reached(&world, &VhostName::new("none").unwrap(), "", "q0"), None);
+}
+
+#[test]
+fn nothing_leads_from_one_virtual_host_to_another() {
+    let world = two_vhosts();
+    let to = |destination| Binding::new(in_acme("amq.topic"), destination, Bytes::new(), Vec::new());
+    for destination in [Destination::Queue(queue("q0")), Destination::Exchange(exchange("amq.direct"))] {
+        assert_eq!(world.topology.decide_bind(to(destination)), Err(BindError::AcrossVhosts));
+    }
+    let spec = ExchangeSpec { alternate: Some(exchange("amq.direct")), ..plain(Matching::Direct) };
+    let refused = world.topology.decide_declare(&in_acme("x"), spec);
+    assert_eq!(refused, Err(DeclareError::AlternateElsewhere { name: in_acme("x") }));
+    let none = VhostName::new("none").unwrap();
+    let refused =
+        world.topology.decide_declare(&ExchangeName::at(&none, "x").unwrap(), plain(Matching::Direct));
+    assert_eq!(refused, Err(DeclareError::Vhost(VhostError::NotFound { name: none })));
+}
+
+#[test]
+fn a_virtual_host_goes_with_its_exchanges_and_when_its_queues_have_gone() {
+    let mut world = two_vhosts();
+    let plan = world.topology.decide_declare(&in_acme("x"), plain(Matching::Fanout)).unwrap();
+    world.carry_out(&plan);
+    world.declare("x", plain(Matching::Fanout));
+    let plan = world.topology.decide_delete_vhost(&acme()).unwrap();
+    assert_eq!(world.carry_out(&plan), [TopologyRecord::DeleteVhost { name: acme() }]);
+    assert_eq!(world.topology.exchanges().filter(|(name, _)| name.vhost() == acme()).count(), 0);
+    assert!(world.has("x"));
+    assert_eq!(reached(&world, &acme(), "", "q0"), None);
+    assert!(world.topology.decide_delete_vhost(&acme()).unwrap().is_empty(), "it has begun");
+    assert!(world.topology.decide_vhost_gone(&acme()).is_empty(), "it has a queue");
+    let plan = world.topology.decide_queue_removed(&QueueName::at(&acme(), "q0").unwrap());
+    world.carry_out(&plan);
+    let plan = world.topology.decide_vhost_gone(&acme());
+    assert_eq!(world.carry_out(&plan), [TopologyRecord::VhostGone { name: acme() }]);
+    let gone = VhostError::NotFound { name: acme() };
+    assert_eq!(world.topology.decide_delete_vhost(&acme()), Err(gone.clone()));
+    assert_eq!(world.topology.open_vhost(&acme()), Err(gone));
+    assert_eq!(world.publish("", "q0"), [0]);
+}
+
+#[test]
+fn a_virtual_host_has_a_limit_of_queues() {
+    let mut world = two_vhosts();
+    let spec = VhostSpec { max_queues: Some(1), ..VhostSpec::default() };
+    let plan = world.topology.decide_put_vhost(&acme(), spec).unwrap();
+    world.carry_out(&plan);
+    let full = VhostError::QueueLimit { name: acme(), max: 1 };
+    assert_eq!(world.topology.check_new_queue(&acme()), Err(full));
+    assert_eq!(world.topology.check_new_queue(&VhostName::DEFAULT), Ok(()));
+    let plan = world.topology.decide_queue_removed(&QueueName::at(&acme(), "q0").unwrap());
+    world.carry_out(&plan);
+    assert_eq!(world.topology.check_new_queue(&acme()), Ok(()));
+}
+
+#[test]
+fn what_is_said_about_a_virtual_host_has_limits() {
+    let topology = Topology::new();
+    for spec in [
+        VhostSpec { description: "x".repeat(5000), ..VhostSpec::default() },
+        VhostSpec { description: "two\nlines".into(), ..VhostSpec::default() },
+        VhostSpec { tags: vec!["x".into(); 65], ..VhostSpec::default() },
+        VhostSpec { tags: vec!["x".repeat(256)], ..VhostSpec::default() },
+    ] {
+        assert!(topology.decide_put_vhost(&acme(), spec).is_err());
+    }
+}
+
+/// As it was written before there were virtual hosts.
+#[test]
+fn an_old_snapshot_is_all_in_the_default() {
+    let mut old = crate::wire::Writer::with_capacity(64);
+    old.version(1);
+    old.u64(1);
+    old.text("x");
+    plain(Matching::Topic).encode(&mut old);
+    old.u64(0);
+    let topology = Topology::restore(&old.into_bytes()).unwrap();
+    assert_eq!(topology.vhosts().count(), 1);
+    assert_eq!(topology.spec(&exchange("x")), Some(&plain(Matching::Topic)));
+    assert!(topology.spec(&exchange("amq.topic")).is_some());
 }

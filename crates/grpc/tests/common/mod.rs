@@ -60,12 +60,14 @@ impl Served {
     }
 
     pub async fn create(&self, queue: &str, config: proto::QueueConfig) {
-        let request = proto::CreateQueueRequest { queue: queue.into(), config: Some(config) };
+        let request =
+            proto::CreateQueueRequest { queue: queue.into(), config: Some(config), ..Default::default() };
         self.client.queues().create_queue(request).await.unwrap();
     }
 
     pub async fn push(&self, queue: &str, body: &str) -> u64 {
-        let request = proto::PushRequest { queue: queue.into(), messages: vec![message(body)] };
+        let request =
+            proto::PushRequest { queue: queue.into(), messages: vec![message(body)], ..Default::default() };
         let reply = self.client.messages().push(request).await.unwrap().into_inner();
         match reply.results[0].outcome.as_ref().unwrap() {
             proto::push_result::Outcome::Pushed(pushed) => pushed.id,
@@ -79,7 +81,7 @@ impl Served {
     }
 
     pub async fn stats(&self, queue: &str) -> proto::QueueStats {
-        let request = proto::GetQueueRequest { queue: queue.into() };
+        let request = proto::GetQueueRequest { queue: queue.into(), ..Default::default() };
         self.client.queues().get_queue(request).await.unwrap().into_inner().queue.unwrap().stats.unwrap()
     }
 
@@ -88,7 +90,7 @@ impl Served {
     pub async fn until_ready(&self, queue: &str, count: u64) {
         let arrive = async {
             loop {
-                let request = proto::GetQueueRequest { queue: queue.into() };
+                let request = proto::GetQueueRequest { queue: queue.into(), ..Default::default() };
                 let reply = self.client.queues().get_queue(request).await;
                 let stats = reply.ok().and_then(|reply| reply.into_inner().queue?.stats);
                 if stats.is_some_and(|stats| stats.ready == count) {

@@ -112,8 +112,10 @@ impl CompleteQueuesArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let words: Vec<String> = self.words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         if wants_queue(&words) {
-            let server = server_in(&words).unwrap_or_else(|| shared.server.clone());
-            let names = tokio::time::timeout(PATIENCE, names(&server, self.prefix)).await;
+            let server = value_in(&words, "--server").and_then(|server| server.parse().ok());
+            let server = server.unwrap_or_else(|| shared.server.clone());
+            let vhost = value_in(&words, "--vhost").unwrap_or(&shared.vhost);
+            let names = tokio::time::timeout(PATIENCE, names(&server, vhost, self.prefix)).await;
             let mut out = Printer::new(shared.output);
             for name in names.unwrap_or_default() {
                 out.line(name)?;
@@ -124,9 +126,14 @@ impl CompleteQueuesArgs {
     }
 }
 
-async fn names(server: &Server, prefix: String) -> Vec<String> {
+async fn names(server: &Server, vhost: &str, prefix: String) -> Vec<String> {
     let Ok(client) = server.connect().await else { return Vec::new() };
-    let request = proto::ListQueuesRequest { prefix, page_size: NAMES_MAX, page_token: String::new() };
+    let request = proto::ListQueuesRequest {
+        prefix,
+        page_size: NAMES_MAX,
+        vhost: vhost.to_owned(),
+        ..Default::default()
+    };
     let page = client.queues().list_queues(request).await.map(tonic::Response::into_inner);
     page.map(|page| page.queues.into_iter().map(|queue| queue.name).collect()).unwrap_or_default()
 }
@@ -153,6 +160,8 @@ fn wants_queue(words: &[String]) -> bool {
             }
         } else if !word.starts_with('-') {
             match command.get_subcommands().find(|known| known.get_name() == word) {
+                // What these name are virtual hosts.
+                Some(known) if positionals == 0 && known.get_name() == "vhost" => return false,
                 Some(known) if positionals == 0 => command = known,
                 _ => positionals += 1,
             }
@@ -167,12 +176,12 @@ fn names_queue(arg: &clap::Arg) -> bool {
     names.len() == 1 && QUEUE.contains(&names[0].as_str()) && arg.get_id() != "id"
 }
 
-/// The broker that is named on the command line.
-fn server_in(words: &[String]) -> Option<Server> {
-    let at = words.iter().position(|word| word == "--server").map(|at| at + 1);
+/// The value of an option on the command line.
+fn value_in<'a>(words: &'a [String], option: &str) -> Option<&'a str> {
+    let at = words.iter().position(|word| word == option).map(|at| at + 1);
     let after = at.and_then(|at| words.get(at)).map(String::as_str);
-    let joined = words.iter().find_map(|word| word.strip_prefix("--server="));
-    after.or(joined)?.parse().ok()
+    let joined = words.iter().find_map(|word| word.strip_prefix(option)?.strip_prefix('='));
+    after.or(joined)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::consumer::{Consumer, Link, Terms};
 use super::execute::Program;
 use super::queue::get_queue;
 use crate::cli::{ServerArgs, at_least_one};
-use crate::connect::{Asked, Server, is_lost, said};
+use crate::connect::{Asked, is_lost, said};
 use crate::output::note;
 use crate::signals::Signals;
 use crate::units::Span;
@@ -67,7 +67,7 @@ pub(crate) struct ConsumeArgs {
 impl ConsumeArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
         let mut signals = Signals::new()?;
-        let client = shared.server.connect().await?;
+        let client = shared.connect().await?;
         let queue = get_queue(&client, "consume", &self.queue).await?;
         let config = queue.config.unwrap_or_default();
         let dead_letters = queue.dead_letters.and_then(|dead| dead.target);
@@ -100,7 +100,7 @@ impl ConsumeArgs {
                 }
             }
             consumer.lost();
-            link = match reconnect(&shared.server, &mut consumer, &mut signals, &mut tries).await? {
+            link = match reconnect(shared, &mut consumer, &mut signals, &mut tries).await? {
                 Some(link) => link,
                 None => anyhow::bail!("consume '{}': ended without a connection to the broker", self.queue),
             };
@@ -186,7 +186,7 @@ async fn consume(
 /// Tries to reach the broker again, with longer and longer waits. Commands go on running. `None` if someone asked for an
 /// end meanwhile, and then what runs has ended.
 async fn reconnect(
-    server: &Server,
+    shared: &ServerArgs,
     consumer: &mut Consumer,
     signals: &mut Signals,
     tries: &mut u32,
@@ -196,7 +196,7 @@ async fn reconnect(
         *tries = tries.saturating_add(1);
         let attempt = async {
             tokio::time::sleep(wait).await;
-            let client = server.connect().await.ok()?;
+            let client = shared.connect().await.ok()?;
             Link::open(&client, consumer.start()).await.ok()
         };
         let interrupted = tokio::select! {

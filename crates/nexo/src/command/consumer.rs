@@ -70,7 +70,7 @@ impl Link {
     pub(crate) async fn open(client: &Client, start: proto::SubscribeStart) -> anyhow::Result<Self> {
         let what = format!("consume '{}'", start.queue);
         let (requests, stream) = mpsc::channel(REQUESTS);
-        let action = Some(Action::Start(start));
+        let action = Some(Action::Start(proto::SubscribeStart { vhost: client.vhost(), ..start }));
         requests.send(proto::SubscribeRequest { action, ..Default::default() }).await?;
         let replies =
             client.messages().subscribe(ReceiverStream::new(stream)).await.asked(what)?.into_inner();
@@ -174,6 +174,7 @@ impl Consumer {
             queue: self.terms.queue.clone(),
             visibility_ms: self.terms.visibility_ms,
             keep_leases: false,
+            ..Default::default()
         }
     }
 

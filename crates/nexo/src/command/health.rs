@@ -11,7 +11,7 @@ use crate::output::Printer;
 
 /// Exit code 0 if it can, also when it is degraded; 1 if not.
 pub(crate) async fn run(shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-    let client = shared.server.connect().await?;
+    let client = shared.connect().await?;
     let serving = client.is_serving().await.asked("health")?;
     let mut out = Printer::new(shared.output);
     let stats = client.stats().get_stats(proto::GetStatsRequest {}).await.asked("health")?.into_inner();

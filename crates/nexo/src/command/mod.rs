@@ -16,3 +16,4 @@ mod queue_settings;
 mod redrive;
 pub(crate) mod settle;
 pub(crate) mod stats;
+pub(crate) mod vhost;

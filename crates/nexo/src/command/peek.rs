@@ -39,13 +39,14 @@ pub(crate) struct PeekArgs {
 
 impl PeekArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-        let client = shared.server.connect().await?;
+        let client = shared.connect().await?;
         let mut out = Printer::new(shared.output);
         let mut left = self.max;
         let mut page_token = String::new();
         while left > 0 {
             let max = u32::try_from(left).map_or(PAGE, |left| left.min(PAGE));
-            let request = proto::PeekRequest { queue: self.queue.clone(), max, page_token };
+            let request =
+                proto::PeekRequest { queue: self.queue.clone(), max, page_token, vhost: client.vhost() };
             let what = format!("peek into '{}'", self.queue);
             let page = client.messages().peek(request).await.asked(what)?.into_inner();
             left = left.saturating_sub(page.messages.len() as u64);

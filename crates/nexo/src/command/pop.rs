@@ -48,12 +48,13 @@ pub(crate) struct PopArgs {
 
 impl PopArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-        let client = shared.server.connect().await?;
+        let client = shared.connect().await?;
         let request = proto::PopRequest {
             queue: self.queue.clone(),
             max: u32::try_from(self.max).unwrap_or(u32::MAX),
             wait_ms: self.wait.millis(),
             visibility_ms: self.visibility.map(Span::millis),
+            vhost: client.vhost(),
         };
         let what = format!("pop from '{}'", self.queue);
         let messages = client.messages().pop(request).await.asked(what)?.into_inner().messages;

@@ -69,7 +69,7 @@ struct Run {
 
 impl ProduceArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-        let client = shared.server.connect().await?;
+        let client = shared.connect().await?;
         let mut pipe = PushPipe::open(&client, &self.queue).await?;
         let bar = progress::bar(self.count, "producing");
         let mut run = Run::new(self.rate, self.count, self.duration);

@@ -68,7 +68,7 @@ pub(crate) struct PushArgs {
 
 impl PushArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-        let client = shared.server.connect().await?;
+        let client = shared.connect().await?;
         let mut out = Printer::new(shared.output);
         if self.stdin || self.text.as_deref() == Some("-") {
             self.push_lines(&client, &mut out).await?;
@@ -86,7 +86,11 @@ impl PushArgs {
             }
             (None, None) => Vec::new(),
         };
-        let request = proto::PushRequest { queue: self.queue.clone(), messages: vec![self.message(body)] };
+        let request = proto::PushRequest {
+            queue: self.queue.clone(),
+            messages: vec![self.message(body)],
+            vhost: client.vhost(),
+        };
         let what = format!("push to '{}'", self.queue);
         let reply = client.messages().push(request).await.asked(what.clone())?.into_inner();
         match reply.results.into_iter().next().and_then(|result| result.outcome) {

@@ -55,6 +55,9 @@ enum QueueCommand {
         /// Only names that begin so
         #[arg(long, default_value = "", hide_default_value = true)]
         prefix: String,
+        /// Those of all virtual hosts
+        #[arg(long)]
+        all_vhosts: bool,
         /// Order by this column; figures from the largest down
         #[arg(long, value_name = "COLUMN", value_enum, default_value_t)]
         sort: SortBy,
@@ -99,13 +102,14 @@ enum QueueCommand {
 
 impl QueueArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-        let client = shared.server.connect().await?;
+        let client = shared.connect().await?;
         let mut out = Printer::new(shared.output);
         match self.command {
             QueueCommand::Create { name, settings } => create(&client, &mut out, name, &settings).await?,
             QueueCommand::Update { name, settings } => update(&client, &mut out, name, &settings).await?,
-            QueueCommand::List { prefix, sort, total } => {
-                list(&client, &mut out, &prefix, sort, total).await?
+            QueueCommand::List { prefix, all_vhosts, sort, total } => {
+                let views = all_queues(&client, &prefix, all_vhosts).await?;
+                list(views, &mut out, &prefix, sort, total)?;
             }
             QueueCommand::Show { name } => {
                 let view = QueueView::from(get_queue(&client, "show", &name).await?);
@@ -114,12 +118,12 @@ impl QueueArgs {
             QueueCommand::Purge { name, yes } => purge(&client, &mut out, name, yes).await?,
             QueueCommand::Delete { name, yes } => delete(&client, &mut out, name, yes).await?,
             QueueCommand::Pause { name } => {
-                let request = proto::PauseQueueRequest { queue: name.clone() };
+                let request = proto::PauseQueueRequest { queue: name.clone(), vhost: client.vhost() };
                 client.queues().pause_queue(request).await.asked(format!("pause '{name}'"))?;
                 out.show(&json!({ "queue": name, "paused": true }), format_args!("paused '{name}'"))?;
             }
             QueueCommand::Resume { name } => {
-                let request = proto::ResumeQueueRequest { queue: name.clone() };
+                let request = proto::ResumeQueueRequest { queue: name.clone(), vhost: client.vhost() };
                 client.queues().resume_queue(request).await.asked(format!("resume '{name}'"))?;
                 out.show(&json!({ "queue": name, "paused": false }), format_args!("resumed '{name}'"))?;
             }
@@ -132,7 +136,7 @@ impl QueueArgs {
 
 /// Settings and figures of one queue, for somebody who was asked to `act` on it: an error says so.
 pub(crate) async fn get_queue(client: &Client, act: &str, name: &str) -> anyhow::Result<proto::Queue> {
-    let request = proto::GetQueueRequest { queue: name.to_owned() };
+    let request = proto::GetQueueRequest { queue: name.to_owned(), vhost: client.vhost() };
     let reply = client.queues().get_queue(request).await.asked(format!("{act} '{name}'"))?;
     reply.into_inner().queue.context("the broker sent no queue")
 }
@@ -144,7 +148,11 @@ async fn create(
     settings: &QueueSettings,
 ) -> anyhow::Result<()> {
     let what = format!("create '{name}'");
-    let request = proto::CreateQueueRequest { queue: name.clone(), config: Some(settings.to_proto()) };
+    let request = proto::CreateQueueRequest {
+        queue: name.clone(),
+        config: Some(settings.to_proto()),
+        vhost: client.vhost(),
+    };
     let created = client.queues().create_queue(request).await.asked(what)?.into_inner().created;
     let text = if created { "created" } else { "exists already:" };
     out.show(&json!({ "queue": name, "created": created }), format_args!("{text} '{name}'"))?;
@@ -161,7 +169,8 @@ async fn update(
     if let Some(target) = settings.dead_letter_queue() {
         warn_of_exchange(client, &name, target).await?;
     }
-    let request = proto::UpdateQueueRequest { queue: name, config: Some(settings.to_proto()) };
+    let request =
+        proto::UpdateQueueRequest { queue: name, config: Some(settings.to_proto()), vhost: client.vhost() };
     let reply = client.queues().update_queue(request).await.asked(what)?.into_inner();
     let view = QueueView::from(reply.queue.context("the broker sent no queue")?);
     out.show(&view, view.figures())?;
@@ -182,24 +191,33 @@ async fn warn_of_exchange(client: &Client, name: &str, target: &str) -> anyhow::
     Ok(())
 }
 
-async fn list(
-    client: &Client,
+async fn all_queues(client: &Client, prefix: &str, all_vhosts: bool) -> anyhow::Result<Vec<QueueView>> {
+    let mut views = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let request = proto::ListQueuesRequest {
+            prefix: prefix.to_owned(),
+            page_size: PAGE,
+            page_token,
+            vhost: client.vhost(),
+            all_vhosts,
+        };
+        let page = client.queues().list_queues(request).await.asked("list queues")?.into_inner();
+        views.extend(page.queues.into_iter().map(QueueView::from));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return Ok(views);
+        }
+    }
+}
+
+fn list(
+    mut views: Vec<QueueView>,
     out: &mut Printer,
     prefix: &str,
     sort: SortBy,
     total: bool,
 ) -> anyhow::Result<()> {
-    let mut views = Vec::new();
-    let mut page_token = String::new();
-    loop {
-        let request = proto::ListQueuesRequest { prefix: prefix.to_owned(), page_size: PAGE, page_token };
-        let page = client.queues().list_queues(request).await.asked("list queues")?.into_inner();
-        views.extend(page.queues.into_iter().map(QueueView::from));
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            break;
-        }
-    }
     sort.apply(&mut views);
     match out.format {
         Format::Json => {
@@ -218,7 +236,7 @@ async fn list(
 
 async fn purge(client: &Client, out: &mut Printer, name: String, yes: bool) -> anyhow::Result<()> {
     confirm(yes, &format!("remove all messages from '{name}'"))?;
-    let request = proto::PurgeQueueRequest { queue: name.clone() };
+    let request = proto::PurgeQueueRequest { queue: name.clone(), vhost: client.vhost() };
     let reply = client.queues().purge_queue(request).await.asked(format!("purge '{name}'"))?;
     let messages = reply.into_inner().messages;
     out.show(
@@ -230,7 +248,7 @@ async fn purge(client: &Client, out: &mut Printer, name: String, yes: bool) -> a
 
 async fn delete(client: &Client, out: &mut Printer, name: String, yes: bool) -> anyhow::Result<()> {
     confirm(yes, &format!("delete '{name}' and its messages"))?;
-    let request = proto::DeleteQueueRequest { queue: name.clone() };
+    let request = proto::DeleteQueueRequest { queue: name.clone(), vhost: client.vhost() };
     let reply = client.queues().delete_queue(request).await.asked(format!("delete '{name}'"))?;
     let messages = reply.into_inner().messages;
     out.show(
@@ -241,7 +259,7 @@ async fn delete(client: &Client, out: &mut Printer, name: String, yes: bool) -> 
 }
 
 /// Asks a person before something that cannot be undone. Without a terminal there is nobody to ask.
-fn confirm(yes: bool, what: &str) -> anyhow::Result<()> {
+pub(super) fn confirm(yes: bool, what: &str) -> anyhow::Result<()> {
     if yes {
         return Ok(());
     }

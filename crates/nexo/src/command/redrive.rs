@@ -45,6 +45,7 @@ impl RedriveArgs {
             target: self.to,
             ids: self.id,
             max: self.max.unwrap_or(0),
+            vhost: client.vhost(),
         };
         let mut replies = client.queues().redrive(request).await.asked(what.clone())?.into_inner();
         let mut last = proto::RedriveResponse::default();

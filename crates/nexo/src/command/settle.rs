@@ -56,7 +56,7 @@ pub(crate) struct ReceivedArgs {
 
 impl AckArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-        let mut messages = shared.server.connect().await?.messages();
+        let mut messages = shared.connect().await?.messages();
         let request = proto::AckRequest { receipts: self.receipts };
         let what = asked("ack", &request.receipts);
         print(shared, "acked", messages.ack(request).await.asked(what)?.into_inner().results)
@@ -65,7 +65,7 @@ impl AckArgs {
 
 impl NackArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-        let mut messages = shared.server.connect().await?.messages();
+        let mut messages = shared.connect().await?.messages();
         let request = proto::NackRequest {
             receipts: self.receipts,
             delay_ms: self.delay.map(Span::millis),
@@ -79,7 +79,7 @@ impl NackArgs {
 
 impl ExtendArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-        let mut messages = shared.server.connect().await?.messages();
+        let mut messages = shared.connect().await?.messages();
         let request =
             proto::ExtendRequest { receipts: self.receipts, visibility_ms: self.visibility.millis() };
         let what = asked("extend", &request.receipts);
@@ -89,7 +89,7 @@ impl ExtendArgs {
 
 impl ReceivedArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-        let mut messages = shared.server.connect().await?.messages();
+        let mut messages = shared.connect().await?.messages();
         let request = proto::ReceivedRequest { receipts: self.receipts };
         let what = asked("received", &request.receipts);
         print(shared, "received", messages.received(request).await.asked(what)?.into_inner().results)

@@ -50,7 +50,7 @@ struct LogView {
 
 impl StatsArgs {
     pub(crate) async fn run(self, shared: &ServerArgs) -> anyhow::Result<ExitCode> {
-        let client = shared.server.connect().await?;
+        let client = shared.connect().await?;
         let mut out = Printer::new(shared.output);
         if let Some(queue) = &self.queue {
             let view = QueueView::from(get_queue(&client, "show", queue).await?);

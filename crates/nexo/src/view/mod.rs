@@ -7,11 +7,13 @@ mod queue;
 mod queue_details;
 mod queue_list;
 mod table;
+mod vhost;
 
 pub(crate) use message::MessageView;
 pub(crate) use queue::QueueView;
 pub(crate) use queue_list::{SortBy, Total, queue_table};
 pub(crate) use table::{Figures, columns};
+pub(crate) use vhost::{VhostView, vhost_table};
 
 use nexo_types::Timestamp;
 

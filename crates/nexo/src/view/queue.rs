@@ -12,6 +12,7 @@ use crate::units::{Size, Span};
 #[derive(Debug, Serialize)]
 pub(crate) struct QueueView {
     pub(super) name: String,
+    pub(super) vhost: String,
     created_at_ms: u64,
     pub(super) config: ConfigView,
     dead_letters: DeadLettersView,
@@ -78,6 +79,7 @@ impl From<proto::Queue> for QueueView {
             config: ConfigView::new(&config),
             stats: queue.stats.unwrap_or_default().into(),
             name: queue.name,
+            vhost: queue.vhost,
             created_at_ms: queue.created_at_ms,
         }
     }
@@ -159,7 +161,11 @@ impl QueueView {
         let (config, stats) = (&self.config, &self.stats);
         let or_none = |value: Option<String>| value.unwrap_or_else(|| "none".into());
         let mut figures = Figures::default();
-        figures.add("name", &self.name).add("created at", moment(self.created_at_ms));
+        figures.add("name", &self.name);
+        if self.vhost != "/" {
+            figures.add("vhost", &self.vhost);
+        }
+        figures.add("created at", moment(self.created_at_ms));
         if let Some(details) = &self.details {
             details.add_to(&mut figures);
         }

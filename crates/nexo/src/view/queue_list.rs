@@ -47,7 +47,8 @@ impl SortBy {
                 Self::Ack => rate(stats.ack_rate),
             }
         };
-        queues.sort_by(|a, b| (Reverse(figure(a)), &a.name).cmp(&(Reverse(figure(b)), &b.name)));
+        let place = |queue: &QueueView| (Reverse(figure(queue)), queue.vhost.clone(), queue.name.clone());
+        queues.sort_by_cached_key(place);
     }
 }
 
@@ -85,10 +86,14 @@ impl Total {
     }
 }
 
-/// Many queues, one a line.
+/// Many queues, one a line. Where some are not in "/", each says where it is.
 pub(crate) fn queue_table(queues: &[QueueView], total: bool) -> Table {
+    let apart = queues.iter().any(|queue| queue.vhost != "/");
+    let shown = |queue: &QueueView| {
+        if apart { format!("{} ({})", queue.name, queue.vhost) } else { queue.name.clone() }
+    };
     let mut table = columns(&[
-        "NAME",
+        if apart { "NAME (VHOST)" } else { "NAME" },
         "READY",
         "LEASED",
         "DELAYED",
@@ -103,7 +108,7 @@ pub(crate) fn queue_table(queues: &[QueueView], total: bool) -> Table {
     for queue in queues {
         let stats = &queue.stats;
         table.add_row([
-            queue.name.clone(),
+            shown(queue),
             stats.ready.to_string(),
             stats.leased.to_string(),
             stats.delayed.to_string(),
@@ -143,7 +148,8 @@ mod tests {
 
     fn queue(name: &str, ready: u64, grouped: u64) -> QueueView {
         let stats = proto::QueueStats { ready, grouped, bytes: 10, push_rate: 0.5, ..Default::default() };
-        proto::Queue { name: name.into(), stats: Some(stats), ..Default::default() }.into()
+        let vhost = "/".into();
+        proto::Queue { name: name.into(), vhost, stats: Some(stats), ..Default::default() }.into()
     }
 
     #[test]

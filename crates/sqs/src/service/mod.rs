@@ -18,9 +18,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nexo_broker::topology::VhostError;
 use nexo_broker::{Broker, CreateError, Intake, Protocol, QueueHandle};
 use nexo_net::HttpLimits;
-use nexo_types::{QueueId, QueueName};
+use nexo_types::{QueueId, QueueName, VhostName};
 use tokio_util::sync::CancellationToken;
 
 use crate::arn;
@@ -79,6 +80,8 @@ pub(crate) struct Context {
     /// The path of the request: old clients send a request about a queue to the queue's own address.
     pub(crate) path: String,
     pub(crate) region: String,
+    /// The virtual host that the queues of whoever asks are in.
+    pub(crate) vhost: VhostName,
     /// What `X-Amzn-Trace-Id` says.
     pub(crate) trace: Option<String>,
 }
@@ -155,7 +158,7 @@ impl Service {
     pub(crate) async fn call(&self, context: &Context, request: Request<'_>) -> Result<Response, Fault> {
         match request {
             Request::AddPermission(request) => self.add_permission(context, request).await,
-            Request::CancelMessageMoveTask(request) => self.cancel_message_move_task(&request),
+            Request::CancelMessageMoveTask(request) => self.cancel_message_move_task(context, &request),
             Request::ChangeMessageVisibility(request) => {
                 self.change_message_visibility(context, request).await
             }
@@ -171,7 +174,7 @@ impl Service {
             Request::ListDeadLetterSourceQueues(request) => {
                 self.list_dead_letter_source_queues(context, &request)
             }
-            Request::ListMessageMoveTasks(request) => self.list_message_move_tasks(&request),
+            Request::ListMessageMoveTasks(request) => self.list_message_move_tasks(context, &request),
             Request::ListQueueTags(request) => self.list_queue_tags(context, &request),
             Request::ListQueues(request) => self.list_queues(context, &request),
             Request::PurgeQueue(request) => self.purge_queue(context, request).await,
@@ -189,9 +192,9 @@ impl Service {
     /// The queue that a request names.
     fn queue(&self, context: &Context, url: Option<&Text<'_>>) -> Result<Queue, Fault> {
         let name = match url {
-            Some(url) => queue_url::queue_name(url, &context.base_url)?,
+            Some(url) => queue_url::queue_name(&context.vhost, url, &context.base_url)?,
             None if context.path.trim_matches('/').is_empty() => return Err(Fault::missing("QueueUrl")),
-            None => queue_url::queue_name(&context.path, &context.base_url)?,
+            None => queue_url::queue_name(&context.vhost, &context.path, &context.base_url)?,
         };
         self.queue_named(&name)
     }
@@ -203,8 +206,8 @@ impl Service {
     }
 
     /// The queue that an ARN names, if there is one.
-    fn queue_of_arn(&self, arn: &str) -> Option<Queue> {
-        self.queue_named(&arn::queue_name(arn)?).ok()
+    fn queue_of_arn(&self, context: &Context, arn: &str) -> Option<Queue> {
+        self.queue_named(&arn::queue_name(&context.vhost, arn)?).ok()
     }
 
     fn url_of(&self, context: &Context, queue: &QueueName) -> String {
@@ -229,7 +232,12 @@ fn create_fault(error: CreateError) -> Fault {
     match error {
         CreateError::Queue(error) => error.into(),
         CreateError::TooMany { .. } => Fault::new(FaultCode::OverLimit, error.to_string()),
-        CreateError::Config(_) | CreateError::Differs { .. } => Fault::invalid(error.to_string()),
+        CreateError::Vhost(VhostError::QueueLimit { .. }) => {
+            Fault::new(FaultCode::OverLimit, error.to_string())
+        }
+        CreateError::Config(_) | CreateError::Differs { .. } | CreateError::Vhost(_) => {
+            Fault::invalid(error.to_string())
+        }
     }
 }
 

@@ -58,11 +58,11 @@ impl Service {
         request: &StartMessageMoveTask<'_>,
     ) -> Result<Response, Fault> {
         let source_arn = request.source_arn.as_ref().ok_or_else(|| Fault::missing("SourceArn"))?;
-        let source = self.queue_of_arn(source_arn).ok_or_else(|| no_resource("SourceArn"))?;
+        let source = self.queue_of_arn(context, source_arn).ok_or_else(|| no_resource("SourceArn"))?;
         let destination = match &request.destination_arn {
             None => None,
             Some(arn) => {
-                let queue = self.queue_of_arn(arn).ok_or_else(|| no_resource("DestinationArn"))?;
+                let queue = self.queue_of_arn(context, arn).ok_or_else(|| no_resource("DestinationArn"))?;
                 if queue.name() == source.name() {
                     return Err(Fault::value("DestinationArn", arn, "It is the source itself."));
                 }
@@ -114,16 +114,17 @@ impl Service {
 
     pub(super) fn cancel_message_move_task(
         &self,
+        context: &Context,
         request: &CancelMessageMoveTask<'_>,
     ) -> Result<Response, Fault> {
         let handle = request.task_handle.as_ref().ok_or_else(|| Fault::missing("TaskHandle"))?;
         let source =
             source_of(handle).ok_or_else(|| Fault::invalid("Value for parameter TaskHandle is invalid."))?;
-        self.queue_of_arn(&source).ok_or_else(|| no_resource("SourceArn"))?;
+        self.queue_of_arn(context, &source).ok_or_else(|| no_resource("SourceArn"))?;
         let tasks = self.tasks.0.lock();
         let task = tasks
             .iter()
-            .find(|task| *task.handle == **handle)
+            .find(|task| *task.handle == **handle && task.source.vhost() == context.vhost)
             .ok_or_else(|| Fault::new(FaultCode::ResourceNotFound, "Task does not exist."))?;
         let mut state = task.state.lock();
         if *state != State::Running {
@@ -137,10 +138,11 @@ impl Service {
 
     pub(super) fn list_message_move_tasks(
         &self,
+        context: &Context,
         request: &ListMessageMoveTasks<'_>,
     ) -> Result<Response, Fault> {
         let arn = request.source_arn.as_ref().ok_or_else(|| Fault::missing("SourceArn"))?;
-        let source = self.queue_of_arn(arn).ok_or_else(|| no_resource("SourceArn"))?;
+        let source = self.queue_of_arn(context, arn).ok_or_else(|| no_resource("SourceArn"))?;
         let max = request.max_results.unwrap_or(1);
         if !(1..=LIST_MAX).contains(&max) {
             let reason = format!("Must be between 1 and {LIST_MAX}, if provided.");

@@ -63,7 +63,7 @@ impl Service {
         let change = |kept: &mut Kept| {
             for (attribute, value) in &attributes {
                 let was_fifo = kept.settings.fifo.is_some();
-                kept.set(*attribute, value, limits)?;
+                kept.set(*attribute, value, &context.vhost, limits)?;
                 if kept.settings.fifo.is_some() != was_fifo {
                     return Err(Fault::unknown_attribute(attribute.name()));
                 }

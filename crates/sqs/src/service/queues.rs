@@ -30,9 +30,9 @@ impl Service {
         let (fifo, others): (Vec<_>, Vec<_>) =
             attributes.iter().partition(|(attribute, _)| *attribute == QueueAttribute::FifoQueue);
         for (attribute, value) in fifo.into_iter().chain(others) {
-            kept.set(attribute, value, self.limits())?;
+            kept.set(attribute, value, &context.vhost, self.limits())?;
         }
-        let name = self.check_name(&name, &kept.settings)?;
+        let name = self.check_name(context, &name, &kept.settings)?;
         self.check_dead_letters(context, &name, &kept)?;
         let tags = request.tags.unwrap_or_default();
         self.check_tags(&tags, 0)?;
@@ -66,7 +66,7 @@ impl Service {
 
     /// Checks the name of a new queue. AWS's rules hold with strict limits; beyond them a name must only say whether the
     /// queue is a FIFO one.
-    fn check_name(&self, text: &str, settings: &Settings) -> Result<QueueName, Fault> {
+    fn check_name(&self, context: &Context, text: &str, settings: &Settings) -> Result<QueueName, Fault> {
         let is_fifo = settings.fifo.is_some();
         let stem = text.strip_suffix(FIFO_SUFFIX);
         let plain =
@@ -87,7 +87,8 @@ impl Service {
                 "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
             }));
         }
-        QueueName::new(text).map_err(|error| Fault::value("QueueName", text, &error.to_string()))
+        QueueName::at(&context.vhost, text)
+            .map_err(|error| Fault::value("QueueName", text, &error.to_string()))
     }
 
     pub(super) fn get_queue_url(
@@ -96,7 +97,7 @@ impl Service {
         request: &GetQueueUrl<'_>,
     ) -> Result<Response, Fault> {
         let name = request.queue_name.as_ref().ok_or_else(|| Fault::missing("QueueName"))?;
-        let name = QueueName::new(name).map_err(|_| Fault::no_such_queue())?;
+        let name = QueueName::at(&context.vhost, name).map_err(|_| Fault::no_such_queue())?;
         self.queue_named(&name)?;
         Ok(Response::QueueUrl(QueueUrl { queue_url: self.url_of(context, &name) }))
     }
@@ -104,8 +105,9 @@ impl Service {
     pub(super) fn list_queues(&self, context: &Context, request: &ListQueues<'_>) -> Result<Response, Fault> {
         let page = Page::new(request.max_results, request.next_token.as_deref())?;
         let found = self.broker.list_queues(&ListRequest {
+            vhost: Some(context.vhost.clone()),
             prefix: request.queue_name_prefix.as_deref().unwrap_or_default().to_owned(),
-            after: page.after.clone(),
+            after: page.after.as_deref().and_then(|after| QueueName::at(&context.vhost, after).ok()),
             limit: page.max + 1,
         });
         let (names, next_token) = page.cut(found.into_iter().map(|queue| queue.name.to_string()).collect());
@@ -129,7 +131,9 @@ impl Service {
 
     /// Queues whose dead letters go to this one, in order.
     pub(super) fn dead_letter_sources(&self, target: &QueueName) -> Vec<String> {
-        let all = self.broker.list_queues(&ListRequest { limit: usize::MAX, ..ListRequest::default() });
+        let vhost = Some(target.vhost());
+        let all =
+            self.broker.list_queues(&ListRequest { vhost, limit: usize::MAX, ..ListRequest::default() });
         let goes_there = |queue: &nexo_broker::QueueStats| {
             queue.config.max_attempts.is_some()
                 && queue
@@ -141,7 +145,7 @@ impl Service {
     }
 
     fn urls_of(&self, context: &Context, names: &[String]) -> Vec<String> {
-        let names = names.iter().filter_map(|name| QueueName::new(name).ok());
+        let names = names.iter().filter_map(|name| QueueName::at(&context.vhost, name).ok());
         names.map(|name| self.url_of(context, &name)).collect()
     }
 

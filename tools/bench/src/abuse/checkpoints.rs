@@ -161,14 +161,18 @@ struct Pusher {
 impl Pusher {
     fn create(target: &Target, queue: &str) -> anyhow::Result<Self> {
         let line = Line::open(&target.native)?;
-        let request = CreateQueueRequest { queue: queue.to_owned(), config: Some(QueueConfig::default()) };
+        let request = CreateQueueRequest {
+            queue: queue.to_owned(),
+            config: Some(QueueConfig::default()),
+            ..Default::default()
+        };
         line.block_on(line.client.queues().create_queue(request)).context("cannot create a queue")?;
         Ok(Self { line, queue: queue.to_owned() })
     }
 
     fn push(&self, messages: Vec<NewMessage>) -> anyhow::Result<()> {
         let count = messages.len() as u64;
-        let request = PushRequest { queue: self.queue.clone(), messages };
+        let request = PushRequest { queue: self.queue.clone(), messages, ..Default::default() };
         let reply = self.line.block_on(self.line.client.messages().push(request))?.into_inner();
         let taken = accepted(&reply.results)?;
         ensure!(taken == count, "the broker answered for {taken} of {count} messages");

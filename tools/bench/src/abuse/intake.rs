@@ -35,7 +35,11 @@ pub(super) fn subscriber(target: &Target) -> anyhow::Result<Found> {
     const QUEUE: &str = "abuse-subscriber";
     let mut found = Found::default();
     let line = Line::open(&target.native)?;
-    let request = CreateQueueRequest { queue: QUEUE.to_owned(), config: Some(QueueConfig::default()) };
+    let request = CreateQueueRequest {
+        queue: QUEUE.to_owned(),
+        config: Some(QueueConfig::default()),
+        ..Default::default()
+    };
     line.block_on(line.client.queues().create_queue(request)).context("cannot create a queue")?;
     let count = target.count(2_000_000_000 / BODY_BYTES as u64);
     target.probed(&mut found, |found| {
@@ -58,7 +62,7 @@ pub(super) fn subscriber(target: &Target) -> anyhow::Result<Found> {
             // The connection is served meanwhile, so that it takes what its window has room for and no more.
             let events = line.client.messages().subscribe(ReceiverStream::new(stream)).await?;
             tokio::time::sleep(target.time(4 * HOLD)).await;
-            let request = GetQueueRequest { queue: QUEUE.to_owned() };
+            let request = GetQueueRequest { queue: QUEUE.to_owned(), ..Default::default() };
             let told = line.client.queues().get_queue(request).await?.into_inner();
             let stats = told.queue.and_then(|queue| queue.stats).context("a queue has figures")?;
             found

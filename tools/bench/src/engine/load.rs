@@ -21,7 +21,10 @@ const PIPES: u64 = 4;
 
 pub(super) async fn create(client: &Client, queue: &str) -> anyhow::Result<()> {
     let config = Some(QueueConfig::default());
-    client.queues().create_queue(CreateQueueRequest { queue: queue.into(), config }).await?;
+    client
+        .queues()
+        .create_queue(CreateQueueRequest { queue: queue.into(), config, ..Default::default() })
+        .await?;
     Ok(())
 }
 
@@ -41,7 +44,9 @@ pub(super) async fn fill(client: &Client, queue: &str, count: u64, size: usize) 
                 let body = vec![b'x'; size];
                 let message = NewMessage { body: body.into(), ..NewMessage::default() };
                 let batch = vec![message; usize::try_from(BATCH.min(count - from))?];
-                let reply = messages.push(PushRequest { queue: queue.clone(), messages: batch }).await?;
+                let reply = messages
+                    .push(PushRequest { queue: queue.clone(), messages: batch, ..Default::default() })
+                    .await?;
                 let refused = reply.get_ref().results.iter().find_map(|result| match &result.outcome {
                     Some(push_result::Outcome::Error(error)) => Some(error.message.clone()),
                     _ => None,
@@ -137,7 +142,8 @@ impl Watch {
                     let body = format!("{}", began_ms + due * 1000.0);
                     let mut messages = client.messages();
                     let message = NewMessage { body: body.into_bytes().into(), ..NewMessage::default() };
-                    let request = PushRequest { queue: queue.clone(), messages: vec![message] };
+                    let request =
+                        PushRequest { queue: queue.clone(), messages: vec![message], ..Default::default() };
                     tasks.spawn(async move { messages.push(request).await.map(|_| ()) });
                     count += 1;
                 }
@@ -148,7 +154,10 @@ impl Watch {
                 sent.store(count + 1, Ordering::Relaxed);
                 let message =
                     NewMessage { body: format!("{}", now_ms()).into_bytes().into(), ..Default::default() };
-                client.messages().push(PushRequest { queue, messages: vec![message] }).await?;
+                client
+                    .messages()
+                    .push(PushRequest { queue, messages: vec![message], ..Default::default() })
+                    .await?;
                 Ok(count)
             }
         });

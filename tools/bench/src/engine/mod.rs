@@ -58,7 +58,8 @@ async fn delayed(nexo: &Path, data_dir: &Path, count: u64, report: &mut Page) ->
             let delay_ms = (settle_ms + due).saturating_sub(started.elapsed().as_millis() as u64).max(1);
             NewMessage { body: delay_ms.to_string().into_bytes().into(), delay_ms, ..NewMessage::default() }
         });
-        let request = PushRequest { queue: "delayed".into(), messages: batch.collect() };
+        let request =
+            PushRequest { queue: "delayed".into(), messages: batch.collect(), ..Default::default() };
         pushed += request.messages.len() as u64;
         messages.push(request).await?;
     }
@@ -143,7 +144,10 @@ async fn backlog(nexo: &Path, data_dir: &Path, count: u64, report: &mut Page) ->
     let watch = Watch::start(&client, "other", WATCH_RATE).await?;
     tokio::time::sleep(Duration::from_secs(5)).await;
     let began = load::now_ms();
-    let purged = client.queues().purge_queue(PurgeQueueRequest { queue: "backlog".into() }).await?;
+    let purged = client
+        .queues()
+        .purge_queue(PurgeQueueRequest { queue: "backlog".into(), ..Default::default() })
+        .await?;
     let took = load::now_ms() - began;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let samples = watch.finish().await?;
@@ -173,7 +177,8 @@ async fn backlog(nexo: &Path, data_dir: &Path, count: u64, report: &mut Page) ->
 
 async fn restarted(server: &Server, count: u64, what: &str, report: &mut Page) -> anyhow::Result<()> {
     let client: Client = server.client().await?;
-    let queue = client.queues().get_queue(GetQueueRequest { queue: "backlog".into() }).await?;
+    let queue =
+        client.queues().get_queue(GetQueueRequest { queue: "backlog".into(), ..Default::default() }).await?;
     let stats = queue.get_ref().queue.clone().and_then(|queue| queue.stats).unwrap_or_default();
     let waiting = stats.ready + stats.leased;
     let began = Instant::now();

@@ -82,7 +82,11 @@ impl Protocol for NativeUrl {
         ensure!(foreign.is_none(), "the native API has no queue arguments such as {:?}", foreign);
         let line = Line::open(self)?;
         for queue in queues {
-            let request = CreateQueueRequest { queue: queue.clone(), config: Some(QueueConfig::default()) };
+            let request = CreateQueueRequest {
+                queue: queue.clone(),
+                config: Some(QueueConfig::default()),
+                ..Default::default()
+            };
             line.block_on(line.client.queues().create_queue(request))
                 .with_context(|| format!("cannot create the queue '{queue}'"))?;
         }
@@ -112,7 +116,7 @@ impl Protocol for NativeUrl {
             if batch.is_empty() {
                 return Ok(());
             }
-            let request = PushRequest { queue: queue.to_owned(), messages: batch };
+            let request = PushRequest { queue: queue.to_owned(), messages: batch, ..Default::default() };
             let reply = line.block_on(line.client.messages().push(request))?.into_inner();
             publisher::accepted(&reply.results)?;
         }
@@ -158,7 +162,7 @@ struct Queues {
 impl Declared for Queues {
     fn delete(self: Box<Self>) -> anyhow::Result<()> {
         for queue in &self.names {
-            let request = DeleteQueueRequest { queue: queue.clone() };
+            let request = DeleteQueueRequest { queue: queue.clone(), ..Default::default() };
             self.line.block_on(self.line.client.queues().delete_queue(request))?;
         }
         Ok(())

@@ -87,7 +87,7 @@ impl PacedPublisher {
             (self.published..sequence).map(|index| message(&self.shape, &body, index)).collect();
         let queue = self.shape.routing_keys[0].clone();
         self.sent.push(from);
-        let request = PushStreamRequest { sequence, queue, messages };
+        let request = PushStreamRequest { sequence, queue, messages, ..Default::default() };
         self.requests.blocking_send(request).context("the broker ended the stream")?;
         self.published = sequence;
         self.tally.published.set(sequence);

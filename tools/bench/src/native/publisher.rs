@@ -95,7 +95,7 @@ impl Push {
         let messages =
             (self.published..sequence).map(|index| message(&self.shape, &self.body, index)).collect();
         self.sent.push_back(Instant::now());
-        let request = PushStreamRequest { sequence, queue, messages };
+        let request = PushStreamRequest { sequence, queue, messages, ..Default::default() };
         self.requests.send(request).await.context("the broker ended the stream")?;
         self.published = sequence;
         self.tally.published.set(self.published);

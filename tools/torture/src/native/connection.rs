@@ -58,7 +58,7 @@ impl<'a> Connection<'a> {
     pub(crate) async fn push_all(&self, messages: &[Message]) -> Option<()> {
         let queue = messages.first()?.queue().to_owned();
         let new = messages.iter().map(|message| new_message(message, String::new())).collect();
-        let request = proto::PushRequest { queue, messages: new };
+        let request = proto::PushRequest { queue, messages: new, ..Default::default() };
         let mut service = self.messages();
         let reply = timeout(PATIENCE, service.push(request)).await.ok()?.ok()?.into_inner();
         let pushed = |result: &proto::PushResult| matches!(result.outcome, Some(Outcome::Pushed(_)));
@@ -76,7 +76,13 @@ impl<'a> Connection<'a> {
     pub(crate) async fn pop_and_ack(&self, place: Place, max: u32, wait: Duration) -> Option<Vec<Stamp>> {
         let wait_ms = u64::try_from(wait.as_millis()).ok()?;
         let visibility_ms = Some(VISIBILITY_MS);
-        let request = proto::PopRequest { queue: place.name().to_owned(), max, wait_ms, visibility_ms };
+        let request = proto::PopRequest {
+            queue: place.name().to_owned(),
+            max,
+            wait_ms,
+            visibility_ms,
+            ..Default::default()
+        };
         let mut service = self.messages();
         let popped = timeout(PATIENCE, service.pop(request)).await.ok()?.ok()?.into_inner().messages;
         let mut taken = Vec::new();

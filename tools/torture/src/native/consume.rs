@@ -54,6 +54,7 @@ pub(crate) async fn subscribe(
         queue: place.name().to_owned(),
         visibility_ms: Some(VISIBILITY_MS),
         keep_leases: false,
+        ..Default::default()
     };
     let start = proto::SubscribeRequest {
         credit: CREDIT,
@@ -143,7 +144,13 @@ async fn pop_once(
     workload: &mut Workload,
 ) -> Option<()> {
     let visibility_ms = Some(VISIBILITY_MS);
-    let request = proto::PopRequest { queue: place.name().to_owned(), max, wait_ms: 100, visibility_ms };
+    let request = proto::PopRequest {
+        queue: place.name().to_owned(),
+        max,
+        wait_ms: 100,
+        visibility_ms,
+        ..Default::default()
+    };
     let mut service = connection.messages();
     let popped = match timeout(PATIENCE, service.pop(request)).await.ok()? {
         Ok(popped) => popped.into_inner().messages,

@@ -72,7 +72,7 @@ async fn serve_stream(
                     let messages = batch.iter().map(|message| new_message(message, String::new())).collect();
                     open.insert(sequence, batch);
                     // There is room: the window is as large as the channel. A stream that has ended says so above.
-                    let _ = requests.try_send(proto::PushStreamRequest { sequence, queue, messages });
+                    let _ = requests.try_send(proto::PushStreamRequest { sequence, queue, messages, ..Default::default() });
                 }
             }
             told = ear.told() => match told {
@@ -153,7 +153,8 @@ pub(crate) async fn push(
 async fn push_once(connection: &Connection<'_>, message: &Message) -> Option<proto::Pushed> {
     let sent_at = clock::now();
     let new = new_message(message, message.stamp.to_string());
-    let request = proto::PushRequest { queue: message.queue().to_owned(), messages: vec![new] };
+    let request =
+        proto::PushRequest { queue: message.queue().to_owned(), messages: vec![new], ..Default::default() };
     let mut messages = connection.messages();
     let reply = timeout(PATIENCE, messages.push(request)).await.ok()?.ok()?.into_inner();
     let Some(Outcome::Pushed(pushed)) = reply.results.into_iter().next()?.outcome else { return None };

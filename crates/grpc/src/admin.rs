@@ -1,0 +1,143 @@
+//! The service of an operator: virtual hosts.
+
+use nexo_broker::topology::{DefaultQueueType, VhostError, VhostSpec};
+use nexo_broker::{Broker, VhostInfo};
+use nexo_types::VhostName;
+use tonic::{Request, Response, Status};
+
+use crate::fields;
+use crate::proto::{self, admin_service_server::AdminService};
+use crate::status::Failure;
+
+/// Answers [`AdminService`] from a broker.
+pub(crate) struct Admin {
+    pub(crate) broker: Broker,
+}
+
+#[tonic::async_trait]
+impl AdminService for Admin {
+    async fn list_vhosts(
+        &self,
+        _request: Request<proto::ListVhostsRequest>,
+    ) -> Result<Response<proto::ListVhostsResponse>, Status> {
+        let vhosts = self.broker.vhosts().into_iter().map(to_proto).collect();
+        Ok(Response::new(proto::ListVhostsResponse { vhosts }))
+    }
+
+    async fn get_vhost(
+        &self,
+        request: Request<proto::GetVhostRequest>,
+    ) -> Result<Response<proto::GetVhostResponse>, Status> {
+        let name = vhost(&request.get_ref().vhost)?;
+        let found = self.broker.vhost(&name).ok_or_else(|| Failure::from(VhostError::NotFound { name }))?;
+        Ok(Response::new(proto::GetVhostResponse { vhost: Some(to_proto(found)) }))
+    }
+
+    async fn put_vhost(
+        &self,
+        request: Request<proto::PutVhostRequest>,
+    ) -> Result<Response<proto::PutVhostResponse>, Status> {
+        let request = request.into_inner();
+        let name = vhost(&request.vhost)?;
+        let change = request.config.unwrap_or_default();
+        // What is wrong with the change itself is found before anything is touched.
+        patch(VhostSpec::default(), &change)?;
+        let decide = |found: Option<&VhostSpec>| match found {
+            Some(_) if request.only_new => Err(VhostError::Exists { name: name.clone() }),
+            found => {
+                let spec = found.cloned().unwrap_or_default();
+                Ok(patch(spec.clone(), &change).unwrap_or(spec))
+            }
+        };
+        let created = self.broker.change_vhost(&name, decide).await.map_err(Failure::from)?;
+        Ok(Response::new(proto::PutVhostResponse { created }))
+    }
+
+    async fn delete_vhost(
+        &self,
+        request: Request<proto::DeleteVhostRequest>,
+    ) -> Result<Response<proto::DeleteVhostResponse>, Status> {
+        let name = vhost(&request.get_ref().vhost)?;
+        let deleted = self.broker.delete_vhost(&name).await.map_err(Failure::from)?;
+        let (queues, messages) = (deleted.queues, deleted.messages);
+        Ok(Response::new(proto::DeleteVhostResponse { queues, messages }))
+    }
+}
+
+/// The virtual host that a request is about, which must be named: none is meant by saying nothing.
+fn vhost(name: &str) -> Result<VhostName, Failure> {
+    VhostName::new(name).map_err(|error| fields::named("vhost", &error))
+}
+
+fn to_proto(vhost: VhostInfo) -> proto::Vhost {
+    let VhostSpec { description, tags, default_queue_type, max_connections, max_queues } = vhost.spec;
+    let limit = |max: Option<u64>| max.map_or(-1, |max| i64::try_from(max).unwrap_or(i64::MAX));
+    proto::Vhost {
+        name: vhost.name.as_str().to_owned(),
+        config: Some(proto::VhostConfig {
+            description: Some(description),
+            tags: Some(proto::VhostTags { tags }),
+            default_queue_type: Some(default_queue_type.map_or("", DefaultQueueType::as_str).to_owned()),
+            max_connections: Some(limit(max_connections)),
+            max_queues: Some(limit(max_queues)),
+        }),
+        queues: vhost.queues,
+        connections: vhost.connections,
+    }
+}
+
+/// Settings with a change made to them.
+fn patch(mut spec: VhostSpec, change: &proto::VhostConfig) -> Result<VhostSpec, Failure> {
+    if let Some(description) = &change.description {
+        spec.description.clone_from(description);
+    }
+    if let Some(tags) = &change.tags {
+        spec.tags.clone_from(&tags.tags);
+    }
+    match change.default_queue_type.as_deref() {
+        None => {}
+        Some("") => spec.default_queue_type = None,
+        Some(name) => {
+            let kind = DefaultQueueType::parse(name).ok_or_else(|| {
+                Failure::invalid(format!(
+                    "config.default_queue_type must be classic or quorum; it is '{name}'"
+                ))
+            })?;
+            spec.default_queue_type = Some(kind);
+        }
+    }
+    if let Some(max) = change.max_connections {
+        spec.max_connections = u64::try_from(max).ok();
+    }
+    if let Some(max) = change.max_queues {
+        spec.max_queues = u64::try_from(max).ok();
+    }
+    Ok(spec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_leaves_what_it_does_not_name() {
+        let spec = VhostSpec { description: "old".into(), max_queues: Some(3), ..VhostSpec::default() };
+        let change = proto::VhostConfig {
+            default_queue_type: Some("quorum".into()),
+            max_connections: Some(5),
+            ..Default::default()
+        };
+        let spec = patch(spec, &change).unwrap();
+        assert_eq!((&*spec.description, spec.max_queues, spec.max_connections), ("old", Some(3), Some(5)));
+        assert_eq!(spec.default_queue_type, Some(DefaultQueueType::Quorum));
+        let change = proto::VhostConfig {
+            default_queue_type: Some(String::new()),
+            max_queues: Some(-1),
+            ..Default::default()
+        };
+        let spec = patch(spec, &change).unwrap();
+        assert_eq!((spec.default_queue_type, spec.max_queues), (None, None));
+        let change = proto::VhostConfig { default_queue_type: Some("stream".into()), ..Default::default() };
+        assert!(patch(spec, &change).unwrap_err().message.contains("it is 'stream'"));
+    }
+}
