@@ -257,7 +257,11 @@ impl Ledger {
                 faults.push((What::AttemptReset, format!("{attempt} after {}", before.attempt)));
             }
             if before.place.is_dead() && !place.is_dead() {
-                faults.push((What::DeadLetter, "it was a dead letter and is back".to_owned()));
+                let fact = format!(
+                    "it was a dead letter and is back, with {} as {attempt} until {:?}",
+                    delivery.session, delivery.until
+                );
+                faults.push((What::DeadLetter, fact));
             }
         }
         if let Some(cause) = delivery.cause
