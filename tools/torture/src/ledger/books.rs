@@ -256,7 +256,7 @@ impl Ledger {
             if before.place == place && !attempt.can_follow(before.attempt) && !record.words.may_count() {
                 faults.push((What::AttemptReset, format!("{attempt} after {}", before.attempt)));
             }
-            if before.place.is_dead() && !place.is_dead() {
+            if before.place.is_dead() && !place.is_dead() && !record.words.may_count() {
                 let fact = format!(
                     "it was a dead letter and is back, with {} as {attempt} until {:?}",
                     delivery.session, delivery.until

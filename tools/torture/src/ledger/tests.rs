@@ -541,3 +541,25 @@ fn who_was_late_with_sqs_may_have_taken_it_from_one_who_has_not_read_of_it_yet()
         }
     }
 }
+
+#[test]
+fn who_was_late_with_sqs_may_have_made_it_a_dead_letter_before_another_has_read_of_it() {
+    for is_late in [false, true] {
+        let mut story = Story::new();
+        let message = story.confirmed(Stamp { targets: Families::one(Family::REJECTS), ..stamp(1) });
+        let copy = message.copy_in(Family::REJECTS);
+        let early = story.ledger.open_session(Way::Sqs);
+        let delivery = Delivery { session: early, ..story.delivery(message, Place::REJECTS, 2) };
+        story.ledger.delivered(&delivery);
+        let at = story.tick();
+        story.ledger.returned(copy, early, at);
+        if !is_late {
+            story.ledger.answered_in_time(copy);
+        }
+        story.delivered(message, Place::REJECTS_DEAD, 1);
+        let at = story.tick();
+        story.ledger.returned(copy, story.session, at);
+        story.delivered(message, Place::REJECTS, 3);
+        assert_eq!(story.found(), if is_late { vec![] } else { vec![What::DeadLetter] });
+    }
+}
