@@ -30,7 +30,7 @@ async fn try_connect(served: &Served, vhost: &str) -> Result<Client, String> {
     let login = Login { virtual_host: vhost.to_owned(), capabilities, ..Login::default() };
     match nexo_amqp_client::Client::connect(served.address, &login, PATIENCE).await {
         Ok(raw) => Ok(Client { raw }),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(std::error::Error::source(&error).unwrap_or(&error).to_string()),
     }
 }
 

@@ -356,3 +356,53 @@ async fn a_long_queue_is_looked_through_page_by_page() {
     let refused = served.client.messages().peek(request).await.unwrap_err();
     assert_eq!(refused.message(), "page_token: 'x' is not one");
 }
+
+#[tokio::test]
+async fn requests_name_the_virtual_host_of_their_queue() {
+    let served = Served::start().await;
+    let mut admin = served.client.admin();
+    let put = |vhost: &str, config| proto::PutVhostRequest { vhost: vhost.into(), config, only_new: true };
+    assert!(admin.put_vhost(put("acme", None)).await.unwrap().into_inner().created);
+    assert_eq!(admin.put_vhost(put("acme", None)).await.unwrap_err().code(), Code::AlreadyExists);
+    let nonsense = proto::VhostConfig { default_queue_type: Some("heap".into()), ..Default::default() };
+    assert_eq!(admin.put_vhost(put("x", Some(nonsense))).await.unwrap_err().code(), Code::InvalidArgument);
+    for vhost in ["", "acme"] {
+        let request =
+            proto::CreateQueueRequest { queue: "q".into(), vhost: vhost.into(), ..Default::default() };
+        assert!(served.client.queues().create_queue(request).await.unwrap().into_inner().created);
+        let messages = vec![message(if vhost.is_empty() { "ours" } else { "theirs" })];
+        let request = proto::PushRequest { queue: "q".into(), messages, vhost: vhost.into() };
+        served.client.messages().push(request).await.unwrap();
+    }
+    let request = proto::CreateQueueRequest { queue: "q".into(), vhost: "none".into(), ..Default::default() };
+    assert_eq!(served.client.queues().create_queue(request).await.unwrap_err().code(), Code::NotFound);
+    for (vhost, body) in [("/", "ours"), ("acme", "theirs")] {
+        let request =
+            proto::PopRequest { queue: "q".into(), max: 9, vhost: vhost.into(), ..Default::default() };
+        let popped = served.client.messages().pop(request).await.unwrap().into_inner().messages;
+        assert_eq!(popped.iter().map(|one| &one.body[..]).collect::<Vec<_>>(), [body.as_bytes()]);
+    }
+    // Pages go over all virtual hosts.
+    let (mut found, mut page_token) = (Vec::new(), String::new());
+    loop {
+        let request =
+            proto::ListQueuesRequest { page_size: 1, all_vhosts: true, page_token, ..Default::default() };
+        let page = served.client.queues().list_queues(request).await.unwrap().into_inner();
+        found.extend(page.queues.into_iter().map(|queue| (queue.vhost, queue.name)));
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(found, [("/".into(), "q".into()), ("acme".into(), "q".into())] as [(String, String); 2]);
+    let deleted = admin.delete_vhost(proto::DeleteVhostRequest { vhost: "acme".into() }).await.unwrap();
+    assert_eq!(deleted.into_inner(), proto::DeleteVhostResponse { queues: 1, messages: 1 });
+    let request = proto::GetQueueRequest { queue: "q".into(), vhost: "acme".into() };
+    assert_eq!(served.client.queues().get_queue(request).await.unwrap_err().code(), Code::NotFound);
+    let left = admin.list_vhosts(proto::ListVhostsRequest {}).await.unwrap().into_inner().vhosts;
+    assert_eq!(left.iter().map(|vhost| (&*vhost.name, vhost.queues)).collect::<Vec<_>>(), [("/", 1)]);
+    assert_eq!(
+        admin.get_vhost(proto::GetVhostRequest { vhost: "acme".into() }).await.unwrap_err().code(),
+        Code::NotFound
+    );
+}

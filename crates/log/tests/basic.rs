@@ -149,7 +149,7 @@ fn a_second_opener_is_refused_until_the_first_has_closed() {
 fn a_directory_that_is_not_ours_is_refused_and_left_alone() {
     for (name, text, expected) in [
         ("precious.txt", "mine", "is not a Nexo data directory"),
-        ("FORMAT", "nexo-data 6\n", "version 6"),
+        ("FORMAT", "nexo-data 7\n", "version 7"),
         ("FORMAT", "nexo-data 1\n", "says 'nexo-data 1'"),
         ("FORMAT", "something\n", "is not a Nexo data directory"),
         ("segments", "", ""),
@@ -173,7 +173,7 @@ fn a_newer_format_names_both_versions() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("FORMAT"), "nexo-data 7\n").unwrap();
     let error = Log::open(Arc::new(RealDisk::open(dir.path()).unwrap()), small()).unwrap_err();
-    assert!(error.to_string().contains("version 7") && error.to_string().contains("version 5"), "{error}");
+    assert!(error.to_string().contains("version 7") && error.to_string().contains("version 6"), "{error}");
 }
 
 #[test]

@@ -385,15 +385,15 @@ fn a_virtual_host_is_added_used_and_deleted() {
         "created 'acme'\n"
     );
     let again = server.run(&["vhost", "add", "acme"]).error();
-    assert_eq!(again, "nexo: add vhost 'acme': virtual host 'acme' exists already\n");
+    assert_eq!(again, "nexo: add vhost 'acme': virtual host 'acme' exists already");
     for (vhost, body) in [("/", "ours"), ("acme", "theirs")] {
         server.ok(&["queue", "create", "mail", "--vhost", vhost]);
         server.ok(&["push", "mail", body, "--vhost", vhost]);
     }
     let full = server.run(&["queue", "create", "other", "--vhost", "acme"]).error();
-    assert_eq!(full, "nexo: create 'other': virtual host 'acme' has 1 queues, and no more are allowed\n");
+    assert_eq!(full, "nexo: create 'other': virtual host 'acme' has 1 queues, and no more are allowed");
     let missing = server.run(&["queue", "create", "mail", "--vhost", "none"]).error();
-    assert_eq!(missing, "nexo: create 'mail': virtual host 'none' does not exist\n");
+    assert_eq!(missing, "nexo: create 'mail': virtual host 'none' does not exist");
     assert_eq!(server.ok(&["peek", "mail", "--raw"]), "ours");
     assert_eq!(server.ok(&["consume", "mail", "--count", "1", "--vhost", "acme"]), "theirs\n");
     let listed = server.json(&["queue", "list", "--all-vhosts"]);
@@ -409,6 +409,6 @@ fn a_virtual_host_is_added_used_and_deleted() {
     let deleted = server.ok(&["vhost", "delete", "acme", "--yes"]);
     assert_eq!(deleted, "deleted 'acme' with 1 queues and 0 messages\n");
     let gone = server.run(&["vhost", "show", "acme"]).error();
-    assert_eq!(gone, "nexo: show vhost 'acme': virtual host 'acme' does not exist\n");
+    assert_eq!(gone, "nexo: show vhost 'acme': virtual host 'acme' does not exist");
     assert_eq!(server.ok(&["pop", "mail", "--ack"]), "ours\n");
 }

@@ -6,10 +6,11 @@ mod common;
 use std::sync::Arc;
 
 use common::*;
-use nexo_broker::{Broker, BrokerOptions, NewMessage, PopRequest};
+use nexo_broker::topology::VhostSpec;
+use nexo_broker::{Broker, BrokerOptions, NewMessage, PopRequest, QueueConfig};
 use nexo_log::disk::MemoryDisk;
 use nexo_sqs::{LimitMode, SqsOptions};
-use nexo_types::{GroupId, Millis, Timestamp};
+use nexo_types::{GroupId, Millis, QueueName, Timestamp, VhostName};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -31,6 +32,29 @@ async fn both_protocols_reach_the_same_queue() {
     assert!(status == 400 && text.contains("<Code>AWS.SimpleQueueService.NonExistentQueue</Code>"), "{text}");
     let (status, text) = server.ask(&json_head("GetQueueUrl"), "{\"QueueName\":\"none\"}").await;
     assert!(status == 400 && text.contains("com.amazonaws.sqs#QueueDoesNotExist"), "{text}");
+    server.end().await;
+}
+
+#[tokio::test]
+async fn queues_of_other_virtual_hosts_are_not_seen() {
+    let server = Server::start(&MemoryDisk::new()).await;
+    let acme = VhostName::new("acme").unwrap();
+    server.broker.put_vhost(&acme, VhostSpec::default()).await.unwrap();
+    for name in ["q", "theirs"] {
+        let name = QueueName::at(&acme, name).unwrap();
+        server.broker.create_queue(&name, QueueConfig::default()).await.unwrap();
+        server.broker.push(&name, vec![NewMessage::new("theirs")]).await.unwrap();
+    }
+    let url = server.create("q").await;
+    let listed = server.json("ListQueues", &json!({})).await;
+    assert_eq!(listed["QueueUrls"], json!([url]));
+    let received = server.json("ReceiveMessage", &json!({ "QueueUrl": url })).await;
+    assert!(received["Messages"].as_array().is_none_or(Vec::is_empty), "{received}");
+    for name in ["theirs", "\u{1}acme\u{1}theirs"] {
+        let asked = json!({ "QueueName": name }).to_string();
+        let (status, text) = server.ask(&json_head("GetQueueUrl"), &asked).await;
+        assert!(status == 400 && text.contains("QueueDoesNotExist"), "{name:?}: {text}");
+    }
     server.end().await;
 }
 

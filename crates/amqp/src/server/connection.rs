@@ -60,13 +60,12 @@ pub(super) async fn run(
         return;
     };
     let user = opened.user;
-    let named = Some(opened.stay.vhost()).filter(|vhost| !vhost.is_default());
-    let vhost = named.map(tracing::field::display);
-    tracing::info!(protocol = "amqp", %peer, user, vhost, "connection opened");
     let read_size = ReadSize::new(Arc::clone(&shared.busy_readers));
     let mut session = Session::new(shared, opened.user, opened.limits, opened.abilities, now());
     session.peer = Some(peer);
     session.enter_vhost(opened.stay.vhost());
+    let vhost = session.vhost_logged();
+    tracing::info!(protocol = "amqp", %peer, user, vhost, "connection opened");
     // In a place of its own, or the task would have room for each place that it is moved to.
     let mut connection = Box::new(Connection {
         session,
@@ -162,7 +161,8 @@ impl Connection {
         // The peer may be gone already.
         let _ = writer.shutdown().await;
         let seconds = began.elapsed().as_secs();
-        tracing::info!(protocol = "amqp", %peer, user, seconds, "connection closed");
+        let vhost = session.vhost_logged();
+        tracing::info!(protocol = "amqp", %peer, user, vhost, seconds, "connection closed");
         if is_agreed {
             drop(session);
             drain(reader, stop, close_max).await;

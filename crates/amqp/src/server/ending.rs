@@ -34,7 +34,8 @@ impl Session {
             return;
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
-        tracing::info!(protocol = "amqp", %peer, user = self.user, channel = number, error, "channel closed");
+        let vhost = self.vhost_logged();
+        tracing::info!(protocol = "amqp", %peer, user = self.user, vhost, channel = number, error, "channel closed");
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
         let reply_text = ShortStr::clipped(text.as_bytes());
@@ -112,7 +113,8 @@ impl Session {
             return;
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
-        tracing::info!(protocol = "amqp", %peer, user = self.user, error, "connection closed by the broker");
+        let vhost = self.vhost_logged();
+        tracing::info!(protocol = "amqp", %peer, user = self.user, vhost, error, "connection closed by the broker");
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
         let reply_text = ShortStr::clipped(text.as_bytes());

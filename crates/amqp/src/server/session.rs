@@ -16,6 +16,7 @@ use hashbrown::HashMap;
 use nexo_broker::{QueueError, SessionId, Settle, SocketState};
 use nexo_types::VhostName;
 use tokio::sync::mpsc;
+use tracing::field::DisplayValue;
 
 use super::channel::Channel;
 use super::confirms::Confirms;
@@ -236,6 +237,11 @@ impl Session {
     pub(super) fn enter_vhost(&mut self, vhost: &VhostName) {
         self.vhost = vhost.clone();
         self.targets.vhost = vhost.clone();
+    }
+
+    /// The virtual host as the log names it: not if it is "/".
+    pub(super) fn vhost_logged(&self) -> Option<DisplayValue<&VhostName>> {
+        Some(&self.vhost).filter(|vhost| !vhost.is_default()).map(tracing::field::display)
     }
 
     pub(super) fn is_open(&self, number: u16) -> bool {
