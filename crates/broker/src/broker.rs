@@ -1,6 +1,7 @@
 //! The handle that every way in holds, its life, and what can be said of queues. Messages are in `push.rs` and
 //! `messages.rs`, how queues come and go in `declare.rs`.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
@@ -23,6 +24,7 @@ use crate::exchanges::Exchanges;
 use crate::intake::Intake;
 use crate::journal::{Journal, LocalJournal, ProposeError};
 use crate::maintenance::Maintenance;
+use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
 use crate::queue_cell::QueueCell;
 use crate::recovery;
@@ -115,6 +117,7 @@ impl Broker {
             room,
             intake,
             connections,
+            open_connections: Arc::default(),
             buffers: Arc::default(),
             uncounted,
             dispatch: Dispatch::new(outgoing),
@@ -206,6 +209,12 @@ impl Broker {
     #[must_use]
     pub fn connections(&self) -> &Arc<Connections> {
         &self.shared.connections
+    }
+
+    /// The connections that clients keep open, for those who look after the broker.
+    #[must_use]
+    pub fn open_connections(&self) -> &Arc<OpenConnections> {
+        &self.shared.open_connections
     }
 
     /// What consumers have been handed and have not passed on to their clients.
@@ -366,6 +375,18 @@ impl Broker {
             Some(reason) => Health::DiskFull { reason },
             None => self.shared.damage_reason().map_or(Health::Ok, |reason| Health::Degraded { reason }),
         }
+    }
+
+    /// How many bytes of the disk must stay free.
+    #[must_use]
+    pub fn disk_free_min(&self) -> u64 {
+        self.shared.room.free_min()
+    }
+
+    /// Where the data lies.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        &self.shared.options.data_dir
     }
 
     /// Changes how many bytes of the disk must stay free; see [`BrokerOptions::disk_free_min`].

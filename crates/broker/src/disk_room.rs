@@ -32,6 +32,10 @@ impl DiskRoom {
     }
 
     /// Sets another limit; 0 for none.
+    pub(crate) fn free_min(&self) -> u64 {
+        self.free_min.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn set_free_min(&self, bytes: u64) {
         self.free_min.store(bytes, Ordering::Relaxed);
         self.asked_at.store(0, Ordering::Relaxed);

@@ -17,7 +17,8 @@
 //! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
 //!   `buffers.rs`: memory of connections' buffers.
-//! - `connections.rs`: how many clients may be connected.
+//! - `connections.rs`: how many clients may be connected. `open_connections.rs`: who they are. `listing.rs`: queues, exchanges and
+//!   bindings for those who look after them.
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
 
 mod broker;
@@ -49,12 +50,14 @@ mod intake;
 mod journal;
 mod late;
 mod lifecycle;
+mod listing;
 mod machine_cell;
 mod mailbox;
 mod maintenance;
 mod manifest;
 mod messages;
 mod missing;
+mod open_connections;
 mod options;
 mod owed;
 mod page_out_pace;
@@ -108,6 +111,7 @@ pub use handle::{QueueHandle, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
 pub use journal::Written;
+pub use listing::{BindingsOf, MessageTotals, ObjectCounts, QueueRow};
 pub use nexo_core::body_buffer::BodyBuffer;
 pub use nexo_core::config::{
     Backoff, ConfigError, DeadLetters, Fate, GroupMode, Overflow, QueueConfig, RateLimit, SyncMode,
@@ -127,6 +131,10 @@ pub use nexo_core::topology;
 /// The most files that the log has open at once.
 pub use nexo_log::OPEN_FILES_MAX as LOG_FILES_MAX;
 pub use nexo_types::{Protocol, QueueKind};
+pub use open_connections::{
+    ConnectionFacts, Figure, ListedChannel, ListedConnection, OpenChannel, OpenConnection, OpenConnections,
+    OpenConsumer,
+};
 pub use options::BrokerOptions;
 pub use owed::SocketState;
 pub use property_codec::{DeadLetter, DeadLetterCodec, DeathInfo, Envelope, PropertyCodec, QueueCodec};

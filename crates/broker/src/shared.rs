@@ -19,6 +19,7 @@ use crate::error::QueueError;
 use crate::intake::Intake;
 use crate::journal::Journal;
 use crate::maintenance::Maintenance;
+use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::threads::Threads;
@@ -42,6 +43,7 @@ pub(crate) struct Shared {
     pub(crate) room: DiskRoom,
     pub(crate) intake: Intake,
     pub(crate) connections: Arc<Connections>,
+    pub(crate) open_connections: Arc<OpenConnections>,
     pub(crate) buffers: Arc<ConnectionBuffers>,
     pub(crate) uncounted: UncountedMemory,
     pub(crate) dispatch: Dispatch,
