@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
-use nexo_broker::{Access, Counted, QueueHandle};
+use nexo_broker::{Access, Counted, ListedChannel, QueueHandle, Settle};
 use nexo_types::QueueName;
 use tokio::sync::Notify;
 
@@ -36,6 +36,8 @@ pub(super) struct Channel {
     pub(super) content: Content,
     pub(super) route: RouteCache,
     pub(super) replies: Option<ReplyConsumer>,
+    /// What others see of it.
+    pub(super) shown: ListedChannel,
     _counted: Counted,
 }
 
@@ -141,9 +143,10 @@ fn width_for(average: u64) -> u32 {
 }
 
 impl Channel {
-    pub(super) fn new(serial: u64, counted: Counted) -> Self {
+    pub(super) fn new(serial: u64, counted: Counted, shown: ListedChannel) -> Self {
         Self {
             _counted: counted,
+            shown,
             serial,
             mode: Mode::Plain,
             delivered: 0,
@@ -167,6 +170,20 @@ impl Channel {
             Mode::Plain | Mode::Confirm(_) => 0,
         };
         self.unacked.len() + in_transaction
+    }
+
+    /// Has others see what was delivered and what the client holds.
+    pub(super) fn show_deliveries(&self) {
+        self.shown.delivered.set(self.delivered);
+        self.shown.unacked.set(self.unacked.len() as u64);
+    }
+
+    /// Has others see that the client said something of so many messages.
+    pub(super) fn show_settled(&self, messages: usize, what: Settle) {
+        if what == Settle::Ack {
+            self.shown.acked.add(messages as u64);
+        }
+        self.shown.unacked.set(self.unacked.len() as u64);
     }
 
     /// The queues that its consumers consume from.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use nexo_broker::{Broker, QueueError, Written};
+use nexo_broker::{Broker, ListedChannel, QueueError, Written};
 
 use super::operations;
 use super::outbox::Run;
@@ -86,14 +86,14 @@ impl Confirms {
         self.queue.len() >= PENDING_MAX
     }
 
-    /// Confirms and answers all that need not wait any longer. `is_open` says whether a channel is still the one of this
+    /// Confirms and answers all that need not wait any longer. `open` gives the channel if it is still the one of this
     /// serial. Gives back why an answer could not be given, if that is so.
-    pub(super) fn confirm(
+    pub(super) fn confirm<'c>(
         &mut self,
         broker: &Broker,
         mut first: Option<Result<(), QueueError>>,
         out: &mut Output,
-        is_open: impl Fn(u16, u64) -> bool,
+        open: impl Fn(u16, u64) -> Option<&'c ListedChannel>,
     ) -> Option<QueueError> {
         let mut acks = Acks::default();
         let mut failure = None;
@@ -102,8 +102,11 @@ impl Confirms {
         {
             self.front = None;
             let Some(pending) = self.queue.pop_front() else { break };
+            if let What::Publishes { run, .. } = &pending.what {
+                let Some(shown) = open(run.channel, run.serial) else { continue };
+                shown.confirmed.set(run.last);
+            }
             match (pending.what, outcome) {
-                (What::Publishes { run, .. }, _) if !is_open(run.channel, run.serial) => {}
                 (What::Publishes { run, refused }, Ok(())) => acks.add(run, refused, out),
                 (What::Publishes { run, .. }, Err(error)) => {
                     tracing::warn!(%error, "publishes could not be written and are refused");
@@ -119,7 +122,7 @@ impl Confirms {
                             self.has_failed = true;
                             failure = failure.or(Some(error));
                         }
-                        Ok(()) if !self.has_failed && is_open(channel, serial) => out.frame(&frame),
+                        Ok(()) if !self.has_failed && open(channel, serial).is_some() => out.frame(&frame),
                         Ok(()) => {}
                     }
                 }

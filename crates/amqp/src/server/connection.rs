@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use nexo_broker::{Protocol, VhostStay};
+use nexo_broker::{ConnectionFacts, OpenConnection, Protocol, VhostStay};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -37,6 +37,8 @@ pub(super) async fn run(
 ) {
     // Frames are collected before they are written, so waiting for more to send would only cost time.
     let _ = socket.set_nodelay(true);
+    // The peer may be gone already.
+    let Ok(local) = socket.local_addr() else { return };
     let _counted = shared.broker.traffic().connection(Protocol::Amqp);
     let began = Instant::now();
     let (mut reader, mut writer) = socket.into_split();
@@ -66,6 +68,19 @@ pub(super) async fn run(
     session.enter_vhost(opened.stay.vhost());
     let vhost = session.vhost_logged();
     tracing::info!(protocol = "amqp", %peer, user, vhost, "connection opened");
+    let told = opened.told;
+    let facts = ConnectionFacts {
+        peer,
+        local,
+        vhost: opened.stay.vhost().as_str().to_owned(),
+        mechanism: told.mechanism,
+        client_properties: told.properties,
+        connected_at: session.shared.broker.now(),
+        ..session.shown.facts().clone()
+    };
+    let asked_to_close = ends.clone();
+    session.shown = Arc::new(OpenConnection::new(facts, move || asked_to_close.cancel()));
+    let listed = session.shared.broker.open_connections().list(Arc::clone(&session.shown));
     // In a place of its own, or the task would have room for each place that it is moved to.
     let mut connection = Box::new(Connection {
         session,
@@ -98,6 +113,7 @@ pub(super) async fn run(
         // What it still has to give back goes on without it, or comes back with the next start.
         () = stop_has_lasted(stop, grace) => {}
     }
+    drop(listed);
     Box::pin(connection.close(peer, began)).await;
 }
 
@@ -142,7 +158,7 @@ struct Connection {
     /// The body frame that is read to its place.
     direct: Option<Direct>,
     stop: CancellationToken,
-    /// Cancelled when the broker stops, or the virtual host of the connection is deleted.
+    /// Cancelled when the broker stops, the virtual host of the connection is deleted, or somebody wants it to end.
     ends: CancellationToken,
     stay: VhostStay,
     tick: Pin<Box<Sleep>>,
@@ -217,7 +233,12 @@ impl Connection {
                     Ok(_) | Err(_) => return,
                 },
                 written = write_some(writer, &session.out, &session.socket), if !session.out.is_empty() => match written {
-                    Ok(count) => self.session.has_written(count, now()),
+                    Ok(count) => {
+                        let shown = &self.session.shown;
+                        shown.sent_bytes.add(count as u64);
+                        shown.sent_count.add(1);
+                        self.session.has_written(count, now());
+                    }
                     Err(_) => return,
                 },
                 Some(arrival) = session.consumers.next(), if takes_more => self.session.take_arrival(arrival),
@@ -242,8 +263,8 @@ impl Connection {
                 }
                 () = ends.cancelled(), if !ending => {
                     ending = true;
-                    if stop.is_cancelled() {
-                        self.session.shut_down(now());
+                    if stop.is_cancelled() || session.shown.close_reason().is_some() {
+                        self.session.force_end(now());
                     } else {
                         self.session.vhost_deleted(now());
                     }
@@ -276,12 +297,19 @@ impl Connection {
     }
 
     fn has_received(&mut self, count: usize) {
+        self.show_received(count);
         self.session.has_heard(now());
         let Some(direct) = self.direct else { return };
         (self.direct, self.next_read_max) = self.session.has_received(direct, count, &mut self.input);
     }
 
+    fn show_received(&self, bytes: usize) {
+        self.session.shown.received_bytes.add(bytes as u64);
+        self.session.shown.received_count.add(1);
+    }
+
     async fn has_read(&mut self, count: usize) {
+        self.show_received(count);
         let began = Instant::now();
         self.session.has_heard(began.into_std());
         self.next_read_max = None;

@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_broker::{Access, LeaseTerms, QueueHandle, SettleMode, SocketState, Subscription, Terms, Written};
+use nexo_broker::{
+    Access, LeaseTerms, OpenConsumer, QueueHandle, SettleMode, SocketState, Subscription, Terms, Written,
+};
 use tokio::sync::Notify;
 
 use super::arguments::{QueueKind, Traits};
@@ -72,6 +74,15 @@ impl Session {
             Consumer { tag: tag.clone(), source, stop, acks, priority, window, withheld: 0, access };
         let subscription = subscribe(&consumer, None, limit, 0, socket)?;
         let (of_subscription, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
+        channel.shown.add_consumer(OpenConsumer {
+            tag: tag.clone(),
+            id: Some(subscription.id()),
+            queue: consumer.source.queue.name().clone(),
+            acknowledges: acks == Acks::Wanted,
+            is_exclusive: access == Access::Exclusive,
+            prefetch,
+            arguments: Bytes::copy_from_slice(consume.arguments.as_raw()),
+        });
         channel.tags.insert(tag.clone(), serial);
         channel.consumers.insert(serial, consumer);
         self.note_timeout(timeout);
@@ -174,6 +185,7 @@ impl Session {
             && let Some(consumer) = channel.consumers.remove(&id)
         {
             channel.tags.remove(&consumer.tag);
+            channel.shown.remove_consumer(&consumer.tag);
         }
         self.waiting.retain(|batch| batch.source.id != id);
         self.retry_credit(&[number]);
@@ -184,6 +196,7 @@ impl Session {
         let Some(ChannelState::Open(channel)) = self.channels.get_mut(&source.channel) else { return };
         let Some(consumer) = channel.consumers.remove(&source.id) else { return };
         channel.tags.remove(&consumer.tag);
+        channel.shown.remove_consumer(&consumer.tag);
         if self.abilities.cancel_notify {
             let cancel = basic::Cancel { consumer_tag: ShortStr::clipped(&consumer.tag), nowait: true };
             self.out.method(source.channel, &cancel);
@@ -201,7 +214,9 @@ impl Session {
         if qos.global || self.abilities.qos_by_the_book {
             self.limit_channel(number, count)?;
         } else {
-            self.channel(number)?.prefetch = count;
+            let channel = self.channel(number)?;
+            channel.prefetch = count;
+            channel.shown.prefetch.set(count.into());
         }
         self.answer(number, &basic::QosOk {});
         Ok(())
@@ -210,6 +225,7 @@ impl Session {
     /// Sets how many messages all consumers of a channel may hold together, those that are there included.
     fn limit_channel(&mut self, number: u16, max: u32) -> Result<(), Refusal> {
         let channel = self.channel(number)?;
+        channel.shown.prefetch_together.set(max.into());
         match &channel.limit {
             None if max == 0 => return Ok(()),
             None => {}
@@ -253,7 +269,10 @@ impl Session {
             let (source, stop) = (Arc::clone(&consumer.source), Arc::clone(&consumer.stop));
             let (old, limit) = (stopped.remove(&source.id), Some(Arc::clone(&limit)));
             match subscribe(consumer, old, limit, held, Arc::clone(&self.socket)) {
-                Ok(subscription) => self.consumers.push(source, subscription, stop),
+                Ok(subscription) => {
+                    channel.shown.renew_consumer(&consumer.tag, subscription.id());
+                    self.consumers.push(source, subscription, stop);
+                }
                 Err(_) => gone.push(source),
             }
         }

@@ -205,6 +205,8 @@ impl Session {
         if terms.settle == SettleMode::Manual {
             channel.unacked.push(held(tag, &source, &handed, now));
         }
+        channel.shown.got.add(1);
+        channel.show_deliveries();
         Ok(())
     }
 
@@ -268,6 +270,7 @@ fn write_some(channel: &mut Channel, batch: &mut UnwrittenBatch, out: &mut Outpu
     if batch.source.prefetch == 0 && count > 0 {
         consumer.withheld += consumer.window.written(count, out.len() - before);
     }
+    channel.show_deliveries();
 }
 
 /// Lets a consumer without a limit have more, unless its connection holds so much that it has none to spare. `true` if it
@@ -303,15 +306,15 @@ fn view<'a>(source: &Source, handed: &'a Handed) -> Option<(MessageView<'a>, &'a
 }
 
 /// What stands before a message's body.
-struct Head<'a> {
-    exchange: &'a [u8],
-    routing_key: &'a [u8],
-    properties: Cow<'a, [u8]>,
+pub(super) struct Head<'a> {
+    pub(super) exchange: &'a [u8],
+    pub(super) routing_key: &'a [u8],
+    pub(super) properties: Cow<'a, [u8]>,
 }
 
 impl<'a> Head<'a> {
     /// With `delivery_count` the message tells how often it came back.
-    fn of(message: &MessageView<'a>, queue: &'a QueueHandle, delivery_count: Option<u32>) -> Self {
+    pub(super) fn of(message: &MessageView<'a>, queue: &'a QueueHandle, delivery_count: Option<u32>) -> Self {
         let own = (message.format == PropertyFormat::Amqp).then(|| Address::split(message.properties));
         let mut head = match own.flatten() {
             Some((address, raw)) => Self {

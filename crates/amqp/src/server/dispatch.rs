@@ -296,7 +296,8 @@ impl Session {
         }
         let serial = self.new_serial();
         let counted = self.shared.broker.traffic().channel(Protocol::Amqp);
-        self.channels.insert(number, ChannelState::Open(Box::new(Channel::new(serial, counted))));
+        let shown = self.shown.open_channel(number);
+        self.channels.insert(number, ChannelState::Open(Box::new(Channel::new(serial, counted, shown))));
         self.out.method(number, &channel::OpenOk { channel_id: b"" });
         Ok(())
     }

@@ -85,10 +85,11 @@ impl Session {
         ]);
     }
 
-    /// Ends the connection because the broker stops.
-    pub(super) fn shut_down(&mut self, now: Instant) {
+    /// Ends the connection because somebody asked for that, or the broker stops.
+    pub(super) fn force_end(&mut self, now: Instant) {
         self.now = now;
-        let text = "broker forced connection closure with reason 'shutdown'";
+        let shutdown = "broker forced connection closure with reason 'shutdown'";
+        let text = self.shown.close_reason().unwrap_or(shutdown).to_owned();
         self.close(&Refusal::new(ReplyCode::ConnectionForced, text));
         // What it waits for may never come: a disk that hangs. As long again as its client may take to agree.
         self.end_within(2 * self.shared.options.close_max);

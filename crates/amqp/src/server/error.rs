@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use nexo_broker::topology::{
-    BindError, DeclareError, DeleteError, KindError, PassiveError, RouteError, UnbindError,
+    BindError, DeclareError, DeleteError, KindError, PassiveError, RouteError, UnbindError, VhostError,
 };
-use nexo_broker::{ExchangeError, PopError, QueueError, SubscribeError};
+use nexo_broker::{CreateError, ExchangeError, PopError, QueueError, SubscribeError};
 use nexo_types::{ExchangeName, NameError, QueueName, VhostName};
 
 use super::erlang;
@@ -128,6 +128,25 @@ impl From<KindError> for Refusal {
             }
             KindError::HashIsNoText => Self::precondition(error.to_string()),
         }
+    }
+}
+
+/// A queue that was not made.
+pub(super) fn create_refusal(name: &QueueName, error: CreateError) -> Refusal {
+    match error {
+        CreateError::Config(error) => Refusal::precondition(format!(
+            "invalid arg for queue '{name}' in vhost '{}': {error}",
+            name.vhost_str()
+        )),
+        CreateError::Vhost(VhostError::QueueLimit { name: vhost, max }) => Refusal::precondition(format!(
+            "cannot declare queue '{name}': queue limit in vhost '{vhost}' ({max}) is reached"
+        )),
+        // It is being deleted, and so is whoever is in it.
+        CreateError::Vhost(error) => Refusal::new(ReplyCode::NotAllowed, error.to_string()),
+        error @ (CreateError::Differs { .. } | CreateError::TooMany { .. }) => {
+            Refusal::precondition(error.to_string())
+        }
+        CreateError::Queue(error) => error.into(),
     }
 }
 

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use nexo_broker::Durability;
 use nexo_broker::topology::{Binding, DeleteIf, Destination, ExchangeKind, ExchangeSpec, HeaderValue};
+use nexo_types::ExchangeName;
 
 use super::error::{self, Refusal, exchange_name};
 use super::session::Session;
@@ -49,27 +50,7 @@ impl Session {
         let declared = if declare.passive {
             Ok(self.shared.broker.check_exchange(&name)?)
         } else {
-            let kind = error::text(&declare.kind)?.as_bytes();
-            let kind = ExchangeKind::parse(kind, &ArgumentHeaders(declare.arguments))?;
-            let alternate = match declare.arguments.get("alternate-exchange") {
-                None => None,
-                Some(Value::LongStr(bytes)) => Some(exchange_name(&self.vhost, bytes)?),
-                Some(value) => {
-                    return Err(Refusal::precondition(format!(
-                        "invalid type '{}' for arg 'alternate-exchange' in exchange '{name}' in vhost '{}'",
-                        value.type_name(),
-                        self.vhost
-                    )));
-                }
-            };
-            let spec = ExchangeSpec {
-                kind,
-                durability: if declare.durable { Durability::Durable } else { Durability::Transient },
-                auto_delete: declare.auto_delete,
-                internal: declare.internal,
-                alternate,
-                arguments: Bytes::copy_from_slice(declare.arguments.as_raw()),
-            };
+            let spec = exchange_spec(declare, &name)?;
             self.shared.broker.try_declare_exchange(&name, spec)
         };
         self.answer_change(declared, Refusal::from, declare.nowait, number, &exchange::DeclareOk {})
@@ -87,6 +68,34 @@ impl Session {
         let key = Bytes::copy_from_slice(key);
         Ok(Binding::new(source, Destination::Exchange(destination), key, binding_arguments(arguments)))
     }
+}
+
+/// What a declaration asks for.
+pub(super) fn exchange_spec(
+    declare: &exchange::Declare<'_>,
+    name: &ExchangeName,
+) -> Result<ExchangeSpec, Refusal> {
+    let kind = error::text(&declare.kind)?.as_bytes();
+    let kind = ExchangeKind::parse(kind, &ArgumentHeaders(declare.arguments))?;
+    let alternate = match declare.arguments.get("alternate-exchange") {
+        None => None,
+        Some(Value::LongStr(bytes)) => Some(exchange_name(&name.vhost(), bytes)?),
+        Some(value) => {
+            return Err(Refusal::precondition(format!(
+                "invalid type '{}' for arg 'alternate-exchange' in exchange '{name}' in vhost '{}'",
+                value.type_name(),
+                name.vhost_str()
+            )));
+        }
+    };
+    Ok(ExchangeSpec {
+        kind,
+        durability: if declare.durable { Durability::Durable } else { Durability::Transient },
+        auto_delete: declare.auto_delete,
+        internal: declare.internal,
+        alternate,
+        arguments: Bytes::copy_from_slice(declare.arguments.as_raw()),
+    })
 }
 
 /// The arguments of a binding, as routing keeps them.

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use nexo_broker::{EnterError, Protocol, VhostStay};
 use nexo_types::VhostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -46,6 +46,14 @@ pub(super) struct Opened {
     pub(super) limits: Limits,
     pub(super) abilities: Abilities,
     pub(super) stay: VhostStay,
+    pub(super) told: Told,
+}
+
+/// What a client told of itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Told {
+    pub(super) properties: Bytes,
+    pub(super) mechanism: String,
 }
 
 /// How a handshake ended that led nowhere.
@@ -104,7 +112,7 @@ impl Handshake<'_> {
             locales: b"en_US",
         })
         .await?;
-        let (user, abilities) = self.log_in().await?;
+        let (user, abilities, told) = self.log_in().await?;
         let offer = connection::Tune {
             channel_max: CHANNEL_MAX,
             frame_max: FRAME_MAX_BYTES,
@@ -113,7 +121,7 @@ impl Handshake<'_> {
         self.send(&offer).await?;
         let limits = self.tune().await?;
         let stay = self.open(limits.frame_max, user).await?;
-        Ok(Opened { user, limits, abilities, stay })
+        Ok(Opened { user, limits, abilities, stay, told })
     }
 
     async fn read_header(&mut self) -> Result<(), Failure> {
@@ -133,7 +141,7 @@ impl Handshake<'_> {
         }
     }
 
-    async fn log_in(&mut self) -> Result<(&'static str, Abilities), Failure> {
+    async fn log_in(&mut self) -> Result<(&'static str, Abilities, Told), Failure> {
         let payload = self.method_payload(FrameMax::BEFORE_TUNE).await?;
         let Method::Connection(ConnectionMethod::StartOk(start)) = decode(&payload)? else {
             return Err(out_of_place().into());
@@ -149,7 +157,11 @@ impl Handshake<'_> {
         };
         let is_checked = self.shared.logins.turn(self.from.ip()).await.is_ok();
         if is_checked && let Some(user) = login::admits(&start.mechanism, start.response, self.from.ip()) {
-            return Ok((user, abilities));
+            let told = Told {
+                properties: Bytes::copy_from_slice(start.client_properties.as_raw()),
+                mechanism: start.mechanism.to_string(),
+            };
+            return Ok((user, abilities, told));
         }
         self.shared.broker.traffic().of(Protocol::Amqp).login_refused();
         if is_checked {

@@ -42,6 +42,7 @@ impl Session {
         }
         tracing::warn!(protocol = "amqp", peer = %Peer(self.peer), user = self.user, reason, "a publisher waits");
         self.blocked = true;
+        self.shown.set_blocked(true);
         if self.abilities.blocked {
             self.out.method(0, &connection::Blocked { reason: ShortStr::clipped(reason.as_bytes()) });
         }
@@ -70,6 +71,7 @@ impl Session {
         self.flush_acks();
         if self.blocked && outbox::disk_is_full(&self.shared.broker).is_none() {
             self.blocked = false;
+            self.shown.set_blocked(false);
             if self.abilities.blocked {
                 self.out.method(0, &connection::Unblocked {});
             }

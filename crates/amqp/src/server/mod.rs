@@ -11,6 +11,7 @@
 //!   confirmed together, as declarations are answered, when they are safe. `pace`: a publisher that is too fast.
 //! - `routing`, `message_facts`: where a publish goes, and what it asks for.
 //! - `source`, `deliver`, `unacked`, `limit`: messages on their way to the client, and those it has not settled.
+//! - `management`: the same without a connection, for the management API.
 //! - `error`: the one table from what can go wrong to reply codes and texts.
 
 mod answers;
@@ -37,6 +38,7 @@ mod limit;
 mod listener;
 mod login;
 mod login_throttle;
+pub mod management;
 mod message_facts;
 mod operations;
 mod options;

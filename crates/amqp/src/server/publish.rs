@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use nexo_broker::{
-    BodyBuffer, Draft, Durability, PackedBatch, PriorityCap, PropertyFormat, SHARE_BYTES_MIN, Written,
+    BodyBuffer, Draft, Durability, OpenChannel, PackedBatch, PriorityCap, PropertyFormat, SHARE_BYTES_MIN,
+    Written,
 };
 use nexo_types::{DedupId, Millis, Priority};
 
@@ -122,6 +123,7 @@ impl Session {
         match &mut channel.mode {
             Mode::Transaction(transaction) => {
                 self.intake.progress = self.now;
+                channel.shown.uncommitted.add(1);
                 if let Some(bytes) = transaction.publish(incoming.take_whole(), hold, &self.intake)? {
                     self.intake.wait(number, channel.serial, bytes);
                 }
@@ -152,7 +154,8 @@ impl Session {
         if facts.has_blind_copies || delay.is_some() || reply_address.is_some() {
             stored = Cow::Owned(rewritten(&properties, &facts, delay, reply_address.as_deref()));
         }
-        let publisher = number_publish(number, channel.serial, &mut channel.mode, &mut self.outbox);
+        let (serial, mode, shown) = (channel.serial, &mut channel.mode, &channel.shown);
+        let publisher = number_publish(number, serial, mode, shown, &mut self.outbox);
         let mut is_routed = !route.targets.is_empty();
         let draft = Draft {
             format: PropertyFormat::Amqp,
@@ -181,6 +184,9 @@ impl Session {
             is_routed |= self.shared.replies.send(&self.vhost, key, &stored, incoming.body.as_slice());
         }
         if !is_routed && incoming.mandatory {
+            if let Some(ChannelState::Open(channel)) = self.channels.get(&number) {
+                channel.shown.returned.add(1);
+            }
             let returned = basic::Return {
                 reply_code: ReplyCode::NoRoute.number(),
                 reply_text: ShortStr::from_static(ReplyCode::NoRoute.name()),
@@ -204,7 +210,8 @@ impl Session {
         if route.targets.is_empty() {
             return false;
         }
-        let publisher = number_publish(number, channel.serial, &mut channel.mode, &mut self.outbox);
+        let (serial, mode, shown) = (channel.serial, &mut channel.mode, &channel.shown);
+        let publisher = number_publish(number, serial, mode, shown, &mut self.outbox);
         let draft = Draft {
             format: PropertyFormat::Amqp,
             address: route.address,
@@ -320,10 +327,19 @@ pub(super) fn is_alike(message: &Draft<'_>, targets: &[Arc<Target>]) -> bool {
 }
 
 /// Notes a publish that is to be confirmed, if the channel wants that.
-fn number_publish(channel: u16, serial: u64, mode: &mut Mode, outbox: &mut Outbox) -> Publisher {
+#[inline]
+fn number_publish(
+    channel: u16,
+    serial: u64,
+    mode: &mut Mode,
+    shown: &OpenChannel,
+    outbox: &mut Outbox,
+) -> Publisher {
+    shown.published.add(1);
     match mode {
         Mode::Confirm(last) => {
             *last += 1;
+            shown.to_confirm.set(*last);
             outbox.confirm(channel, serial, *last);
             Publisher { serial, tag: *last }
         }
@@ -358,7 +374,7 @@ fn rewritten_reply_to(channel: &Channel, properties: &Properties<'_>) -> Result<
 
 /// The properties as they are kept: without blind copies, with the sign of a delay turned so that the message is not
 /// delayed again, and with the place for replies.
-fn rewritten(
+pub(super) fn rewritten(
     properties: &Properties<'_>,
     facts: &Facts<'_>,
     delay: Option<Millis>,

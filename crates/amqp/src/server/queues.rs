@@ -1,11 +1,11 @@
 //! `queue.*`: declaring, deleting, purging and binding queues.
 
 use bytes::Bytes;
-use nexo_broker::topology::{Binding, DefaultQueueType, Destination, VhostError};
+use nexo_broker::topology::{Binding, DefaultQueueType, Destination};
 use nexo_broker::{
-    CreateError, Declaration, DeleteError, DeleteIf, Durability, QueueError, QueueHandle, Written,
+    Broker, CreateError, Declaration, DeleteError, DeleteIf, Durability, QueueError, QueueHandle, Written,
 };
-use nexo_types::QueueName;
+use nexo_types::{QueueName, VhostName};
 
 use super::arguments::{QueueKind, kind_of, queue_config};
 use super::equivalence;
@@ -57,7 +57,7 @@ impl Session {
             self.answer_when(Written::NOTHING, declare.nowait, number, &answer);
             return Ok(());
         }
-        let typed = self.with_default_type(declare);
+        let typed = with_default_type(&self.shared.broker, &self.vhost, declare);
         let arguments = typed.as_ref().map_or(declare.arguments, TableBuf::as_table);
         let declare = &queue::Declare { arguments, ..*declare };
         let queue = if declare.passive {
@@ -80,21 +80,6 @@ impl Session {
         };
         self.answer_when(queue.created(), declare.nowait, number, &answer);
         Ok(())
-    }
-
-    /// The arguments of a declaration that names no type, with the one that its virtual host gives to such queues.
-    fn with_default_type(&self, declare: &queue::Declare<'_>) -> Option<TableBuf> {
-        let fits = |kind: &DefaultQueueType| match kind {
-            DefaultQueueType::Classic => true,
-            DefaultQueueType::Quorum => declare.durable && !declare.exclusive && !declare.auto_delete,
-        };
-        if declare.passive || declare.arguments.get(QUEUE_TYPE).is_some() {
-            return None;
-        }
-        let kind = self.shared.broker.default_queue_type(&self.vhost).filter(fits)?;
-        let mut arguments = TableBuf::from(declare.arguments);
-        arguments.put(ShortStr::from_static(QUEUE_TYPE), kind.as_str());
-        Some(arguments)
     }
 
     /// The queue that is declared; `None` if the log has no room for it now.
@@ -123,24 +108,7 @@ impl Session {
         let declared = match broker.try_declare(&name, &declaration) {
             Ok(declared) => declared,
             Err(CreateError::Queue(QueueError::Busy { .. })) => return Ok(None),
-            Err(CreateError::Config(error)) => {
-                let text = format!("invalid arg for queue '{name}' in vhost '{}': {error}", self.vhost);
-                return Err(Refusal::precondition(text));
-            }
-            Err(CreateError::Vhost(VhostError::QueueLimit { name: vhost, max })) => {
-                let text = format!(
-                    "cannot declare queue '{name}': queue limit in vhost '{vhost}' ({max}) is reached"
-                );
-                return Err(Refusal::precondition(text));
-            }
-            // It is being deleted, and so is this connection.
-            Err(CreateError::Vhost(error)) => {
-                return Err(Refusal::new(ReplyCode::NotAllowed, error.to_string()));
-            }
-            Err(error @ (CreateError::Differs { .. } | CreateError::TooMany { .. })) => {
-                return Err(Refusal::precondition(error.to_string()));
-            }
-            Err(CreateError::Queue(error)) => return Err(error.into()),
+            Err(error) => return Err(error::create_refusal(&name, error)),
         };
         if !declared.is_new {
             self.check_same(&declared.queue, declare)?;
@@ -255,7 +223,26 @@ impl Session {
     }
 }
 
-fn locked(name: &QueueName) -> Refusal {
+/// The arguments of a declaration that names no type, with the one that its virtual host gives to such queues.
+pub(super) fn with_default_type(
+    broker: &Broker,
+    vhost: &VhostName,
+    declare: &queue::Declare<'_>,
+) -> Option<TableBuf> {
+    let fits = |kind: &DefaultQueueType| match kind {
+        DefaultQueueType::Classic => true,
+        DefaultQueueType::Quorum => declare.durable && !declare.exclusive && !declare.auto_delete,
+    };
+    if declare.passive || declare.arguments.get(QUEUE_TYPE).is_some() {
+        return None;
+    }
+    let kind = broker.default_queue_type(vhost).filter(fits)?;
+    let mut arguments = TableBuf::from(declare.arguments);
+    arguments.put(ShortStr::from_static(QUEUE_TYPE), kind.as_str());
+    Some(arguments)
+}
+
+pub(super) fn locked(name: &QueueName) -> Refusal {
     Refusal::new(
         ReplyCode::ResourceLocked,
         format!(

@@ -6,15 +6,16 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use hashbrown::HashMap;
-use nexo_broker::{QueueError, SessionId, Settle, SocketState};
-use nexo_types::VhostName;
+use nexo_broker::{ConnectionFacts, OpenConnection, Protocol, QueueError, SessionId, Settle, SocketState};
+use nexo_types::{Timestamp, VhostName};
 use tokio::sync::mpsc;
 use tracing::field::DisplayValue;
 
@@ -63,6 +64,8 @@ pub(super) struct Session {
     pub(super) vhost: VhostName,
     /// Who is at the other end, for the log.
     pub(super) peer: Option<SocketAddr>,
+    /// What others see of the connection.
+    pub(super) shown: Arc<OpenConnection>,
     pub(super) limits: Limits,
     pub(super) abilities: Abilities,
     pub(super) out: Output,
@@ -181,7 +184,9 @@ impl Session {
         let (reply_sender, replies) = mpsc::channel(REPLIES_MAX);
         let intake = ConnectionIntake::new(shared.broker.intake().clone(), now);
         let out = Output::new(Arc::clone(&shared.busy_writers));
+        let id = shared.new_session();
         Self {
+            shown: Arc::new(unlisted(id, user, limits)),
             consumers: Subscriptions::default(),
             waiting: VecDeque::new(),
             acks: BySource::default(),
@@ -190,7 +195,7 @@ impl Session {
             settles_left: false,
             was_refused: false,
             channels: HashMap::default(),
-            id: shared.new_session(),
+            id,
             shared,
             user,
             vhost: VhostName::DEFAULT,
@@ -258,9 +263,11 @@ impl Session {
     /// Confirms and answers what has reached the disk; `first` is what came of the first.
     pub(super) fn confirm_ready(&mut self, first: Option<Result<(), QueueError>>) {
         let channels = &self.channels;
-        let failure = self.confirms.confirm(&self.shared.broker, first, &mut self.out, |number, serial| {
-            matches!(channels.get(&number), Some(ChannelState::Open(channel)) if channel.serial == serial)
-        });
+        let open = |number, serial| match channels.get(&number) {
+            Some(ChannelState::Open(channel)) if channel.serial == serial => Some(&channel.shown),
+            Some(_) | None => None,
+        };
+        let failure = self.confirms.confirm(&self.shared.broker, first, &mut self.out, open);
         self.answer_failure = self.answer_failure.take().or(failure);
     }
 
@@ -294,6 +301,26 @@ impl Session {
         self.next_serial += 1;
         self.next_serial
     }
+}
+
+/// A connection that nobody sees, until its own task lists it.
+fn unlisted(id: SessionId, user: &str, limits: Limits) -> OpenConnection {
+    let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let facts = ConnectionFacts {
+        id,
+        protocol: Protocol::Amqp,
+        peer: nowhere,
+        local: nowhere,
+        user: user.to_owned(),
+        vhost: "/".to_owned(),
+        mechanism: String::new(),
+        client_properties: Bytes::new(),
+        frame_max: limits.frame_max.bytes(),
+        channel_max: limits.channel_max,
+        heartbeat_s: limits.heartbeat,
+        connected_at: Timestamp(0),
+    };
+    OpenConnection::new(facts, || {})
 }
 
 impl Drop for Session {

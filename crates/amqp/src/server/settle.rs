@@ -168,7 +168,9 @@ impl Session {
     }
 
     fn settle_one(&mut self, number: u16, tag: u64, what: Settle) -> Result<(), Refusal> {
-        let held = self.channel(number)?.unacked.take(tag).ok_or_else(|| unknown_tag(tag))?;
+        let channel = self.channel(number)?;
+        let held = channel.unacked.take(tag).ok_or_else(|| unknown_tag(tag))?;
+        channel.show_settled(1, what);
         self.settle(number, vec![held], what);
         Ok(())
     }
@@ -188,6 +190,7 @@ impl Session {
     pub(super) fn settle_some(&mut self, number: u16, last: u64, what: Settle, within: SettleWithin) -> bool {
         let Ok(channel) = self.channel(number) else { return false };
         let (held, more) = channel.unacked.take_some_up_to(last, SETTLE_TURN);
+        channel.show_settled(held.len(), what);
         match within {
             SettleWithin::Transaction => self.settle(number, held, what),
             SettleWithin::Nothing => self.settle_now(&held, what),
@@ -203,6 +206,7 @@ impl Session {
             && let Mode::Transaction(transaction) = &mut channel.mode
         {
             transaction.settle(LaterSettle { held, what });
+            channel.shown.acks_uncommitted.set(transaction.held() as u64);
             return;
         }
         self.settle_now(&held, what);

@@ -112,7 +112,10 @@ impl Session {
             TxMethod::Select(_) => {
                 let channel = self.channel(number)?;
                 match &channel.mode {
-                    Mode::Plain => channel.mode = Mode::Transaction(Box::default()),
+                    Mode::Plain => {
+                        channel.mode = Mode::Transaction(Box::default());
+                        channel.shown.set_transactional();
+                    }
                     Mode::Transaction(_) => {}
                     Mode::Confirm(_) => {
                         return Err(Refusal::precondition("cannot switch from confirm to tx mode"));
@@ -125,7 +128,9 @@ impl Session {
             TxMethod::Rollback(_) => {
                 let mut undone = self.begin_anew(number)?;
                 let held = undone.settles.drain(..).flat_map(|later| later.held).collect();
-                self.channel(number)?.unacked.put_back(held);
+                let channel = self.channel(number)?;
+                channel.unacked.put_back(held);
+                channel.show_deliveries();
                 self.answer(number, &tx::RollbackOk {});
                 Ok(())
             }
@@ -138,7 +143,10 @@ impl Session {
     pub(super) fn select_confirms(&mut self, number: u16, select: &confirm::Select) -> Result<(), Refusal> {
         let channel = self.channel(number)?;
         match &channel.mode {
-            Mode::Plain => channel.mode = Mode::Confirm(0),
+            Mode::Plain => {
+                channel.mode = Mode::Confirm(0);
+                channel.shown.set_confirms();
+            }
             Mode::Confirm(_) => {}
             Mode::Transaction(_) => {
                 return Err(Refusal::precondition("cannot switch from tx to confirm mode"));
@@ -262,7 +270,10 @@ impl Session {
     }
 
     fn begin_anew(&mut self, number: u16) -> Result<Box<Transaction>, Refusal> {
-        match &mut self.channel(number)?.mode {
+        let channel = self.channel(number)?;
+        channel.shown.uncommitted.set(0);
+        channel.shown.acks_uncommitted.set(0);
+        match &mut channel.mode {
             Mode::Transaction(transaction) => Ok(std::mem::take(transaction)),
             Mode::Plain | Mode::Confirm(_) => Err(Refusal::precondition("channel is not transactional")),
         }

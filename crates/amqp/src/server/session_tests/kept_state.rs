@@ -105,7 +105,8 @@ async fn what_a_transaction_would_settle_is_not_settled_yet() {
     for count in [2, 3] {
         transaction.settle(LaterSettle { held: vec![held.clone(); count], what: Settle::Ack });
     }
-    let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp));
+    let shown = session(&broker).shown.open_channel(1);
+    let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp), shown);
     channel.unacked.push(held);
     assert_eq!(channel.unsettled(), 1);
     channel.mode = Mode::Transaction(transaction);
@@ -163,7 +164,8 @@ async fn one_who_settles_very_many_at_once_keeps_no_thread() {
     ];
     for (said, left, answers) in said {
         let mut session = session(&broker);
-        let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp));
+        let shown = session.shown.open_channel(1);
+        let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp), shown);
         for tag in 1..=100_001 {
             channel.unacked.push(Held { tag, ..held.clone() });
         }

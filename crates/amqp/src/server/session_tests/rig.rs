@@ -265,7 +265,7 @@ impl Rig {
 
     pub(super) fn shut_down(&mut self) {
         let _entered = self.runtime.enter();
-        self.session.shut_down(self.now);
+        self.session.force_end(self.now);
     }
 
     /// The client is gone.
