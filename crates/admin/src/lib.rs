@@ -3,15 +3,17 @@
 //! - `GET /health` answers 200 while the broker can take and confirm messages, and 503 with the reason if not.
 //! - `GET /metrics` is for Prometheus; `metrics` says which figures there are. The text format is what everybody gets
 //!   who does not ask for OpenMetrics.
-//! - `GET /` points at both.
+//! - `/api` is RabbitMQ's management API ([`mod@api`]), for whoever logs in.
+//! - `GET /` points at all of them.
 //!
-//! Nothing here changes anything, so everything may be asked at any time, as long as it is asked of this machine by a
-//! name that is its own.
+//! Health and metrics may be asked for by anybody, as long as they are asked of this machine by a name that is its own.
 
 mod accept;
+mod api;
 mod health;
 mod metrics;
 mod server;
 mod text_format;
 
+pub use api::Listener;
 pub use server::{AdminOptions, serve};

@@ -18,13 +18,14 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::accept::Format;
+use crate::api::{self, Api, Listener};
 use crate::health;
 use crate::metrics;
 
 /// What `GET /` says.
-const INDEX: &str = "Nexo, the message broker.\n\n/health   whether it can take and confirm messages\n/metrics  figures for Prometheus\n";
+const INDEX: &str = "Nexo, the message broker.\n\n/health   whether it can take and confirm messages\n/metrics  figures for Prometheus\n/api      RabbitMQ's management API\n";
 
-/// Who asks every minute may as well connect again. Requests have no body, so their heads are all there is to wait for.
+/// Who asks every minute may as well connect again. What a body may take, its reader says.
 const LIMITS: HttpLimits = HttpLimits {
     idle: Duration::from_secs(30),
     head: Duration::from_secs(30),
@@ -38,6 +39,8 @@ const RENDERS_MAX: usize = 2;
 pub struct AdminOptions {
     /// Names, besides those of this machine, by which it may be asked.
     pub hosts: Vec<String>,
+    /// The ports of the broker, for those who ask which there are.
+    pub listeners: Vec<Listener>,
 }
 
 #[derive(Clone, Debug)]
@@ -59,6 +62,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let broker = broker.over(Protocol::Http);
+    let api = Api::new(broker.clone(), options.listeners.clone());
     let port = Port {
         broker: broker.clone(),
         options: Arc::new(options),
@@ -68,15 +72,19 @@ pub async fn serve(
         .route("/", get(async || INDEX))
         .route("/health", get(health))
         .route("/metrics", get(metrics))
-        .layer(middleware::from_fn_with_state(port.clone(), check_host))
-        .with_state(port);
+        .with_state(port.clone())
+        .nest("/api", api::router(api.clone()))
+        .layer(middleware::from_fn_with_state(port, check_host));
     let stop = CancellationToken::new();
     let port = HttpPort { broker, protocol: Protocol::Http, router, limits: LIMITS, stop };
-    port.serve(listener, shutdown).await;
+    tokio::select! {
+        () = port.serve(listener, shutdown) => {}
+        () = api.sample() => {}
+    }
     Ok(())
 }
 
-/// There are no users yet, so a web page must not be able to ask by having its name lead here.
+/// Health and metrics need no login, so a web page must not be able to ask by having its name lead here.
 async fn check_host(State(port): State<Port>, request: Request, next: Next) -> Response {
     if port.options.is_asked(&request) {
         return next.run(request).await;

@@ -39,7 +39,7 @@ async fn only_names_of_this_machine_are_answered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_was_given_is_answered() {
-    let options = AdminOptions { hosts: vec!["nexo.internal".into()] };
+    let options = AdminOptions { hosts: vec!["nexo.internal".into()], ..AdminOptions::default() };
     let served = Served::start_with(&FaultyDisk::new(), options).await;
     for host in ["nexo.internal", "Nexo.Internal:15672", "localhost"] {
         assert_eq!(served.get_with("/health", &format!("host: {host}\r\n")).await.status, 200, "{host}");

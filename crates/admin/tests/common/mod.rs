@@ -3,6 +3,7 @@
 // Each test program uses its own part of this.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
+pub mod api;
 pub mod exposition;
 
 use std::net::SocketAddr;

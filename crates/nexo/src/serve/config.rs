@@ -217,7 +217,8 @@ impl Layer {
             access_keys: access_keys(&self.sqs_access_keys.unwrap_or_default())?,
             ..SqsOptions::default()
         };
-        let admin_options = AdminOptions { hosts: self.http_hosts.unwrap_or_default() };
+        let admin_options =
+            AdminOptions { hosts: self.http_hosts.unwrap_or_default(), ..AdminOptions::default() };
         let log = self.log.unwrap_or_else(|| "warn".into());
         let log_format = self.log_format.unwrap_or(LogFormat::Text);
         Ok(Config {

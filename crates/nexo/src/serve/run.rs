@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use nexo_admin::{AdminOptions, Listener};
 use nexo_broker::{Broker, BrokerOptions, Codecs};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -110,6 +111,7 @@ struct Serving {
     servers: JoinSet<anyhow::Result<()>>,
     stop: CancellationToken,
     addresses: Vec<(&'static str, String)>,
+    listeners: Vec<Listener>,
 }
 
 impl Serving {
@@ -132,8 +134,13 @@ impl Serving {
         let broker = tokio::task::spawn_blocking(move || Broker::open(options))
             .await
             .context("the broker failed while it opened its data")??;
-        let mut serving =
-            Self { broker, servers: JoinSet::new(), stop: CancellationToken::new(), addresses: Vec::new() };
+        let mut serving = Self {
+            broker,
+            servers: JoinSet::new(),
+            stop: CancellationToken::new(),
+            addresses: Vec::new(),
+            listeners: Vec::new(),
+        };
         if let Some(listener) = amqp {
             serving.note("amqp", &listener)?;
             warn_if_open("amqp", &listener, LOCAL_ONLY);
@@ -166,7 +173,8 @@ impl Serving {
             serving.note("http", &listener)?;
             warn_if_open("http", &listener, "whoever reaches it can read health and metrics");
             let stop = serving.stop.clone().cancelled_owned();
-            let options = config.admin_options.clone();
+            let options =
+                AdminOptions { listeners: serving.listeners.clone(), ..config.admin_options.clone() };
             let server = nexo_admin::serve(serving.broker.clone(), listener, options, stop);
             serving.servers.spawn(async move { server.await.context("the management port failed") });
         }
@@ -177,6 +185,7 @@ impl Serving {
         let address = listener.local_addr().with_context(|| format!("cannot tell the address of {name}"))?;
         tracing::info!(protocol = name, %address, "listening");
         self.addresses.push((name, address.to_string()));
+        self.listeners.push(Listener { protocol: name, address });
         Ok(())
     }
 

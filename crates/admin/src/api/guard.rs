@@ -1,0 +1,96 @@
+//! What every request of the management API must pass: no page of another origin asks, and whoever asks has logged in.
+//!
+//! A browser sends the login that it remembers with whatever a page asks for. It cannot be kept from a request that changes
+//! something by not answering it afterwards, so the request is refused by what the browser says of where it comes from.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use nexo_broker::Protocol;
+use nexo_net::Ends;
+
+use super::Api;
+use super::error::ApiError;
+use super::login::log_in;
+
+/// Lets a request through to its handler, which finds its [`Caller`](super::login::Caller) among the extensions.
+pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Next) -> Response {
+    let mut answer = match admit(&api, &mut request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            api.broker.traffic().of(Protocol::Http).login_refused();
+            error.into_response()
+        }
+    };
+    let headers = answer.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'"));
+    answer
+}
+
+fn admit(_api: &Api, request: &mut Request) -> Result<(), ApiError> {
+    if !is_own_origin(request.headers()) {
+        tracing::debug!("a request of a page of another origin is refused");
+        return Err(ApiError::forbidden("pages of other origins are not served"));
+    }
+    let Some(ends) = request.extensions().get::<Ends>().copied() else {
+        return Err(ApiError::not_logged_in("Login failed"));
+    };
+    let caller = log_in(request.headers(), ends.peer.ip()).inspect_err(|_| {
+        if request.headers().contains_key(header::AUTHORIZATION) {
+            tracing::warn!(protocol = "http", peer = %ends.peer, "login refused");
+        }
+    })?;
+    request.extensions_mut().insert(caller);
+    Ok(())
+}
+
+/// Whether no page asks, or one that came from here. Tools send neither header.
+fn is_own_origin(headers: &HeaderMap) -> bool {
+    let fetch_site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    if !matches!(fetch_site, None | Some(b"same-origin" | b"none")) {
+        return false;
+    }
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    headers.get_all(header::ORIGIN).iter().all(|origin| {
+        let Ok(origin) = origin.to_str() else { return false };
+        let named = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        named.is_some() && host.is_some_and(|host| named.is_some_and(|name| name.eq_ignore_ascii_case(host)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(pairs: &[(&'static str, &'static str)]) -> bool {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static("localhost:15672"));
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        is_own_origin(&headers)
+    }
+
+    #[test]
+    fn tools_and_pages_from_here_may_ask() {
+        assert!(asked(&[]));
+        assert!(asked(&[("origin", "http://localhost:15672")]));
+        assert!(asked(&[("origin", "https://LOCALHOST:15672"), ("sec-fetch-site", "same-origin")]));
+        assert!(asked(&[("sec-fetch-site", "none")]));
+    }
+
+    #[test]
+    fn pages_from_elsewhere_may_not() {
+        for origin in
+            ["http://evil.example", "null", "", "http://localhost", "http://localhost:15672.evil", "file://"]
+        {
+            assert!(!asked(&[("origin", origin)]), "{origin}");
+        }
+        assert!(!asked(&[("origin", "http://localhost:15672"), ("origin", "http://evil.example")]));
+        assert!(!asked(&[("sec-fetch-site", "cross-site")]));
+        assert!(!asked(&[("sec-fetch-site", "same-site"), ("origin", "http://localhost:15672")]));
+    }
+}

@@ -1,0 +1,92 @@
+//! Health checks: 200 if all is well, 503 with the reason if not.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use nexo_broker::Health;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::names::Vhost;
+use super::{Api, Listener};
+
+fn ok() -> Response {
+    Json(json!({ "status": "ok" })).into_response()
+}
+
+fn failed(mut more: Value, reason: &str) -> Response {
+    more["status"] = "failed".into();
+    more["reason"] = reason.into();
+    (StatusCode::SERVICE_UNAVAILABLE, Json(more)).into_response()
+}
+
+/// The one alarm there is: the disk has no room.
+pub(super) async fn alarms(State(api): State<Api>) -> Response {
+    match api.broker.health() {
+        Health::DiskFull { .. } => {
+            let alarms = json!({ "alarms": [{ "node": &*api.node, "resource": "disk" }] });
+            failed(alarms, "There are alarms in effect in the cluster")
+        }
+        Health::Ok | Health::Degraded { .. } | Health::Unhealthy { .. } => ok(),
+    }
+}
+
+pub(super) async fn vhosts(State(api): State<Api>) -> Response {
+    match api.broker.health() {
+        Health::Unhealthy { reason } => {
+            let down: Value = Vhost::all(&api).iter().map(|vhost| Value::from(vhost.as_str())).collect();
+            failed(json!({ "virtual-hosts": down }), &reason)
+        }
+        Health::Ok | Health::Degraded { .. } | Health::DiskFull { .. } => ok(),
+    }
+}
+
+pub(super) async fn ready(State(api): State<Api>) -> Response {
+    let health = api.broker.health();
+    match health.reason() {
+        Some(reason) if !health.can_serve() => failed(json!({}), reason),
+        Some(_) | None => ok(),
+    }
+}
+
+/// There is one node; none waits for another.
+pub(super) async fn not_critical() -> Response {
+    Json(json!({ "status": "ok", "reason": "single node cluster" })).into_response()
+}
+
+pub(super) async fn port(State(api): State<Api>, Path(port): Path<String>) -> Result<Response, ApiError> {
+    let wanted: u16 = port.parse().map_err(|_| ApiError::bad_request("Invalid port"))?;
+    let ports: Vec<u16> = api.listeners.iter().map(|listener| listener.address.port()).collect();
+    if ports.contains(&wanted) {
+        return Ok(Json(json!({ "status": "ok", "port": wanted })).into_response());
+    }
+    Ok(failed(json!({ "missing": wanted, "ports": ports }), "No active listener"))
+}
+
+pub(super) async fn protocol(State(api): State<Api>, Path(protocol): Path<String>) -> Response {
+    let wanted = protocol.to_lowercase();
+    let speaks = |listener: &Listener| match listener.protocol {
+        "amqp" => matches!(wanted.as_str(), "amqp" | "amqp091" | "amqp0-9-1" | "amqp-0-9-1"),
+        own => own == wanted,
+    };
+    if api.listeners.iter().any(speaks) {
+        let known = if wanted.starts_with("amqp") { "amqp" } else { &wanted };
+        return Json(json!({ "status": "ok", "protocol": known })).into_response();
+    }
+    let protocols: Vec<&str> = api.listeners.iter().map(|listener| listener.protocol).collect();
+    failed(json!({ "missing": protocol, "protocols": protocols }), "No active listener")
+}
+
+/// An older check, which many still have.
+pub(super) async fn aliveness(
+    State(api): State<Api>,
+    Path(vhost): Path<String>,
+) -> Result<Response, ApiError> {
+    Vhost::named(&api, &vhost)?;
+    Ok(ready(State(api)).await)
+}
+
+pub(super) async fn node(State(api): State<Api>) -> Response {
+    ready(State(api)).await
+}

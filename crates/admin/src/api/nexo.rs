@@ -1,0 +1,271 @@
+//! Nexo's own, under `/api/nexo`: what RabbitMQ's API has no words for. A queue with what waits in it, a look at its messages
+//! without taking any, dead letters with their reasons, sending them back, and pausing.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use nexo_broker::{CreateError, DeathReason, Delivery, HeaderValue, QueueError, Redrive};
+use nexo_types::{Offset, Priority};
+use serde_json::{Map, Value, json};
+
+use super::Api;
+use super::body::{Fields, JsonBody};
+use super::error::ApiError;
+use super::names::{Vhost, of_queue};
+use super::queues::found;
+
+/// Messages in one answer, if nobody says how many.
+const SHOWN_DEFAULT: usize = 50;
+const SHOWN_MAX: usize = 1_000;
+/// Messages that are looked at for one answer: with a filter that fits none, it says where to go on.
+const LOOKED_AT_MAX: usize = 10_000;
+/// As much of a body is shown.
+const BODY_SHOWN_BYTES_MAX: usize = 64 * 1024;
+/// As many are looked at in one step.
+const STEP: usize = 256;
+
+pub(super) async fn queue(
+    State(api): State<Api>,
+    Path((vhost, name)): Path<(String, String)>,
+) -> Result<Json<Value>, ApiError> {
+    let name = Vhost::named(&api, &vhost)?.queue(&name)?;
+    let row = api.broker.queue_row(&name).ok_or_else(ApiError::not_found)?;
+    let stats = &row.stats;
+    Ok(Json(json!({
+        "name": name.as_str(),
+        "vhost": of_queue(&name),
+        "ready": stats.ready,
+        "leased": stats.leased,
+        "delayed": stats.delayed,
+        "grouped": stats.grouped,
+        "bytes": stats.bytes,
+        "consumers": stats.consumers,
+        "paused": stats.config.paused,
+        "oldest_age_ms": stats.oldest_age.0,
+        "average_wait_ms": stats.average_wait_ms,
+        "totals": {
+            "pushed": stats.pushed,
+            "delivered": stats.delivered,
+            "redelivered": stats.redelivered,
+            "acked": stats.acked,
+            "dead_lettered": stats.dead_lettered,
+            "expired": stats.expired,
+            "overflowed": stats.overflowed,
+            "duplicates": stats.duplicates,
+            "damaged": stats.damaged,
+        },
+    })))
+}
+
+/// What of a queue somebody wants to see.
+#[derive(Debug)]
+struct Filter {
+    header: Option<(String, Option<String>)>,
+    text: Option<String>,
+    dead_only: bool,
+}
+
+impl Filter {
+    fn of(query: &BTreeMap<String, String>) -> Self {
+        let header = query.get("header").map(|header| match header.split_once('=') {
+            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+            None => (header.clone(), None),
+        });
+        Self {
+            header,
+            text: query.get("text").filter(|text| !text.is_empty()).cloned(),
+            dead_only: query.get("dead").is_some_and(|dead| dead == "true"),
+        }
+    }
+
+    fn admits(&self, delivery: &Delivery) -> bool {
+        if self.dead_only && delivery.message.origin.is_none() {
+            return false;
+        }
+        if let Some(text) = &self.text
+            && !contains(&delivery.message.body, text.as_bytes())
+        {
+            return false;
+        }
+        let Some((name, wanted)) = &self.header else { return true };
+        let headers = delivery.headers().unwrap_or_default();
+        headers.0.iter().any(|(header, value)| {
+            header == name && wanted.as_ref().is_none_or(|wanted| header_text(value) == *wanted)
+        })
+    }
+}
+
+fn contains(body: &[u8], part: &[u8]) -> bool {
+    body.windows(part.len()).any(|window| window == part)
+}
+
+fn header_text(value: &HeaderValue) -> String {
+    match value {
+        HeaderValue::Text(text) | HeaderValue::Number(text) | HeaderValue::Json(text) => text.clone(),
+        HeaderValue::Bytes(bytes) => BASE64_STANDARD.encode(bytes),
+    }
+}
+
+/// Shows messages that wait, in the order of delivery. `next` is where to go on, if that was not all.
+pub(super) async fn messages(
+    State(api): State<Api>,
+    Path((vhost, name)): Path<(String, String)>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Result<Json<Value>, ApiError> {
+    let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
+    let max = match query.get("max") {
+        None => SHOWN_DEFAULT,
+        Some(max) => max.parse::<usize>().map_err(|_| ApiError::bad_request("max must be a whole number"))?,
+    };
+    let max = max.clamp(1, SHOWN_MAX);
+    let mut after = query.get("after").map(|place| parse_place(place)).transpose()?;
+    let filter = Filter::of(&query);
+    let (mut shown, mut looked_at, mut bytes) = (Vec::new(), 0, 0);
+    let next = loop {
+        let step = if filter_is_none(&filter) { max - shown.len() } else { STEP };
+        let (seen, place) = api.broker.peek_after(&name, after, step).await.map_err(refused)?;
+        looked_at += seen.len();
+        let mut last = after;
+        let mut is_full = false;
+        for delivery in &seen {
+            last = Some((delivery.message.priority, delivery.offset));
+            if filter.admits(delivery) {
+                let one = message_json(delivery);
+                bytes += delivery.message.body.len().min(BODY_SHOWN_BYTES_MAX);
+                shown.push(one);
+            }
+            if shown.len() == max || bytes >= nexo_types::limits::PEEK_BYTES_MAX {
+                is_full = true;
+                break;
+            }
+        }
+        let Some(place) = place else { break is_full.then_some(last).flatten() };
+        if is_full {
+            break last;
+        }
+        after = Some(place);
+        if looked_at >= LOOKED_AT_MAX {
+            break after;
+        }
+    };
+    Ok(Json(json!({ "messages": shown, "looked_at": looked_at, "next": next.map(place_text) })))
+}
+
+fn filter_is_none(filter: &Filter) -> bool {
+    filter.header.is_none() && filter.text.is_none() && !filter.dead_only
+}
+
+fn place_text((priority, offset): (Priority, Offset)) -> String {
+    format!("{}-{}", priority.0, offset.0)
+}
+
+fn parse_place(text: &str) -> Result<(Priority, Offset), ApiError> {
+    let parsed = text.split_once('-').and_then(|(priority, offset)| {
+        Some((Priority(priority.parse().ok()?), Offset(offset.parse().ok()?)))
+    });
+    parsed.ok_or_else(|| ApiError::bad_request("after must be what an answer had as next"))
+}
+
+fn message_json(delivery: &Delivery) -> Value {
+    let message = &delivery.message;
+    let body = &message.body[..message.body.len().min(BODY_SHOWN_BYTES_MAX)];
+    let (payload, encoding) = match std::str::from_utf8(body) {
+        Ok(text) => (text.to_owned(), "string"),
+        Err(_) => (BASE64_STANDARD.encode(body), "base64"),
+    };
+    let headers: Map<String, Value> = delivery
+        .headers()
+        .unwrap_or_default()
+        .0
+        .into_iter()
+        .map(|(name, value)| (name, header_json(&value)))
+        .collect();
+    let envelope = delivery.envelope();
+    json!({
+        "offset": delivery.offset.0,
+        "priority": message.priority.0,
+        "enqueued_at_ms": delivery.enqueued_at.0,
+        "payload": payload,
+        "payload_encoding": encoding,
+        "payload_bytes": message.body.len(),
+        "headers": headers,
+        "group": message.group.as_ref().map(|group| group.as_str()),
+        "exchange": envelope.as_ref().map(|envelope| &envelope.exchange),
+        "routing_key": envelope.as_ref().map(|envelope| &envelope.routing_key),
+        "dead_letter": message.origin.as_ref().map(|origin| json!({
+            "reason": reason_word(origin.reason),
+            "queue": origin.queue.as_str(),
+            "offset": origin.offset.0,
+            "attempts": origin.attempts,
+            "at_ms": origin.at.0,
+        })),
+    })
+}
+
+fn header_json(value: &HeaderValue) -> Value {
+    match value {
+        HeaderValue::Number(digits) => serde_json::from_str(digits).unwrap_or_else(|_| digits.clone().into()),
+        HeaderValue::Json(text) => serde_json::from_str(text).unwrap_or_else(|_| text.clone().into()),
+        HeaderValue::Text(text) => text.clone().into(),
+        HeaderValue::Bytes(_) => header_text(value).into(),
+    }
+}
+
+const fn reason_word(reason: DeathReason) -> &'static str {
+    match reason {
+        DeathReason::MaxAttempts => "max_attempts",
+        DeathReason::Expired => "expired",
+        DeathReason::Overflow => "overflow",
+        DeathReason::Rejected => "rejected",
+    }
+}
+
+/// Sends dead letters back to where they came from, or to `target`.
+pub(super) async fn redrive(
+    State(api): State<Api>,
+    Path((vhost, name)): Path<(String, String)>,
+    body: JsonBody,
+) -> Result<Json<Value>, ApiError> {
+    let vhost = Vhost::named(&api, &vhost)?;
+    let name = found(&api, &vhost, &name)?;
+    let target = body.object.text_or_nothing("target")?;
+    let target = target.map(|target| found(&api, &vhost, target)).transpose()?;
+    let max = match body.object.whole("max")? {
+        None => None,
+        Some(max) => Some(u64::try_from(max).map_err(|_| ApiError::bad_request("max must not be negative"))?),
+    };
+    let request = Redrive { target, offsets: Vec::new(), max };
+    let done = api.broker.redrive(&name, request, &|_| {}).await.map_err(refused)?;
+    Ok(Json(json!({ "moved": done.moved, "skipped": done.skipped })))
+}
+
+/// Stops handing messages out, or goes on with it.
+pub(super) async fn pause(
+    State(api): State<Api>,
+    Path((vhost, name)): Path<(String, String)>,
+    body: JsonBody,
+) -> Result<StatusCode, ApiError> {
+    let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
+    let paused = body.object.truth("paused", true)?;
+    api.broker.pause_queue(&name, paused).await.map_err(|error| match error {
+        CreateError::Queue(error) => refused(error),
+        other @ (CreateError::Config(_)
+        | CreateError::Differs { .. }
+        | CreateError::TooMany { .. }
+        | CreateError::Vhost(_)) => ApiError::bad_request(other.to_string()),
+    })?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn refused(error: QueueError) -> ApiError {
+    match error {
+        QueueError::NotFound { .. } => ApiError::not_found(),
+        error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. } | QueueError::Unavailable { .. }) => {
+            ApiError::unavailable(error.to_string())
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Nexo's own part of the management API.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
+mod common;
+
+use common::api::{Managed, column};
+use serde_json::{Value, json};
+
+async fn publish(managed: &Managed, queue: &str, payload: &str, headers: Value) {
+    let message = json!({
+        "properties": {"headers": headers, "delivery_mode": 2}, "routing_key": queue, "payload": payload,
+        "payload_encoding": "string",
+    });
+    managed.expect(200, "POST", "/api/exchanges/%2F/amq.default/publish", Some(message)).await;
+}
+
+const Q: &str = "/api/nexo/queues/%2F/q";
+
+#[tokio::test]
+async fn messages_are_looked_at_and_stay() {
+    let managed = Managed::start().await;
+    managed.expect(201, "PUT", "/api/queues/%2F/q", Some(json!({}))).await;
+    for (payload, tenant) in [("one apple", "a"), ("two pears", "b"), ("three apples", "a"), ("four", "c")] {
+        publish(&managed, "q", payload, json!({"tenant": tenant})).await;
+    }
+    let all = managed.get(&format!("{Q}/messages")).await;
+    assert_eq!(column(&all["messages"], "payload"), ["one apple", "two pears", "three apples", "four"]);
+    assert_eq!((&all["next"], &all["messages"][0]["headers"]), (&json!(null), &json!({"tenant": "a"})));
+    let by_header = managed.get(&format!("{Q}/messages?header=tenant=a")).await;
+    assert_eq!(column(&by_header["messages"], "payload"), ["one apple", "three apples"]);
+    let by_both = managed.get(&format!("{Q}/messages?header=tenant&text=apples")).await;
+    assert_eq!(column(&by_both["messages"], "payload"), ["three apples"]);
+    assert_eq!(managed.get(&format!("{Q}/messages?text=none")).await["messages"], json!([]));
+    let mut seen = Vec::new();
+    let mut path = format!("{Q}/messages?max=3&header=tenant");
+    loop {
+        let page = managed.get(&path).await;
+        seen.extend(column(&page["messages"], "payload"));
+        let Some(next) = page["next"].as_str() else { break };
+        path = format!("{Q}/messages?max=3&header=tenant&after={next}");
+    }
+    assert_eq!(seen, ["one apple", "two pears", "three apples", "four"]);
+    managed.expect(400, "GET", &format!("{Q}/messages?after=x"), None).await;
+    managed.expect(400, "GET", &format!("{Q}/messages?max=x"), None).await;
+    let shown = managed.get(Q).await;
+    assert_eq!((&shown["ready"], &shown["leased"], &shown["paused"]), (&json!(4), &json!(0), &json!(false)));
+    assert_eq!(shown["totals"]["delivered"], json!(0));
+    managed.expect(404, "GET", "/api/nexo/queues/%2F/none", None).await;
+    managed.expect(404, "GET", "/api/nexo/queues/%2F/none/messages", None).await;
+}
+
+#[tokio::test]
+async fn dead_letters_tell_why_and_go_back() {
+    let managed = Managed::start().await;
+    managed.expect(201, "PUT", "/api/queues/%2F/dead", Some(json!({}))).await;
+    let dlx = json!({"arguments": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}});
+    managed.expect(201, "PUT", "/api/queues/%2F/q", Some(dlx)).await;
+    publish(&managed, "q", "bad", json!({})).await;
+    publish(&managed, "dead", "not a dead letter", json!({})).await;
+    let reject = json!({"count": 1, "ackmode": "reject_requeue_false", "encoding": "auto"});
+    managed.expect(200, "POST", "/api/queues/%2F/q/get", Some(reject)).await;
+    let path = "/api/nexo/queues/%2F/dead";
+    let dead = managed.get(&format!("{path}/messages")).await;
+    assert_eq!(column(&dead["messages"], "payload"), ["not a dead letter", "bad"]);
+    let headers = &dead["messages"][1]["headers"];
+    assert_eq!(headers["x-death"][0]["reason"], json!("rejected"), "{dead}");
+    let moved =
+        managed.expect(200, "POST", &format!("{path}/redrive"), Some(json!({"target": "q", "max": 5}))).await;
+    assert_eq!(moved.json(), json!({"moved": 2, "skipped": 0}));
+    assert_eq!(managed.get(Q).await["ready"], json!(2));
+    managed.expect(404, "POST", &format!("{path}/redrive"), Some(json!({"target": "none"}))).await;
+    managed.expect(400, "POST", &format!("{path}/redrive"), Some(json!({"max": -1}))).await;
+}
+
+#[tokio::test]
+async fn a_queue_that_is_paused_hands_nothing_out() {
+    let managed = Managed::start().await;
+    managed.expect(201, "PUT", "/api/queues/%2F/q", Some(json!({}))).await;
+    publish(&managed, "q", "x", json!({})).await;
+    managed.expect(204, "PUT", &format!("{Q}/pause"), Some(json!({"paused": true}))).await;
+    assert_eq!(managed.get(Q).await["paused"], json!(true));
+    let take = json!({"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"});
+    assert_eq!(
+        managed.expect(200, "POST", "/api/queues/%2F/q/get", Some(take.clone())).await.json(),
+        json!([])
+    );
+    managed.expect(204, "PUT", &format!("{Q}/pause"), Some(json!({"paused": "false"}))).await;
+    let got = managed.expect(200, "POST", "/api/queues/%2F/q/get", Some(take)).await.json();
+    assert_eq!(column(&got, "payload"), ["x"]);
+}

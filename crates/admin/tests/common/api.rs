@@ -1,0 +1,127 @@
+//! A broker with its management port and its AMQP port in this process, and a client of the management API.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nexo_admin::{AdminOptions, Listener};
+use nexo_amqp_client::{Client, Login};
+use nexo_broker::{Broker, BrokerOptions, Codecs};
+use nexo_log::disk::FaultyDisk;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+/// `guest:guest`.
+pub const LOGIN: &str = "authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Managed {
+    pub broker: Broker,
+    pub http: SocketAddr,
+    pub amqp: SocketAddr,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Reply {
+    pub status: u16,
+    pub head: String,
+    pub text: String,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl Managed {
+    pub async fn start() -> Self {
+        Self::start_on(&FaultyDisk::new()).await
+    }
+
+    pub async fn start_on(disk: &FaultyDisk) -> Self {
+        let codecs = nexo_amqp::register(Codecs::default());
+        let options = BrokerOptions { segment_bytes: 1 << 20, codecs, ..BrokerOptions::new("faulty") };
+        let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();
+        let (http, amqp) = (listener().await, listener().await);
+        let (http_at, amqp_at) = (http.local_addr().unwrap(), amqp.local_addr().unwrap());
+        let listeners = vec![
+            Listener { protocol: "amqp", address: amqp_at },
+            Listener { protocol: "http", address: http_at },
+        ];
+        let admin = AdminOptions { listeners, ..AdminOptions::default() };
+        let never = std::future::pending();
+        tokio::spawn(nexo_amqp::serve(broker.clone(), amqp, nexo_amqp::Options::default(), never));
+        tokio::spawn(nexo_admin::serve(broker.clone(), http, admin, std::future::pending()));
+        Self { broker, http: http_at, amqp: amqp_at }
+    }
+
+    /// An AMQP client that is logged in.
+    pub async fn client(&self) -> Client {
+        Client::connect(self.amqp, &Login::default(), PATIENCE).await.unwrap()
+    }
+
+    /// Sends a request with these header lines besides those that it needs.
+    pub async fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> Reply {
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n"
+        );
+        let mut stream = TcpStream::connect(self.http).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // It may have been refused by its head alone.
+        let _ = stream.write_all(body).await;
+        let mut reply = Vec::new();
+        let _ = stream.read_to_end(&mut reply).await;
+        let reply = String::from_utf8(reply).unwrap();
+        let status = reply.split_whitespace().nth(1).unwrap_or_else(|| panic!("no answer to {path}"));
+        let (head, text) = reply.split_once("\r\n\r\n").unwrap();
+        Reply { status: status.parse().unwrap(), head: head.to_owned(), text: text.to_owned() }
+    }
+
+    pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        self.send(method, path, LOGIN, body.as_bytes()).await
+    }
+
+    /// The answer to a GET that works.
+    pub async fn get(&self, path: &str) -> Value {
+        let reply = self.call("GET", path, None).await;
+        assert_eq!(reply.status, 200, "{path}: {reply:?}");
+        reply.json()
+    }
+
+    /// The status of a request, which must be this one.
+    pub async fn expect(&self, status: u16, method: &str, path: &str, body: Option<Value>) -> Reply {
+        let reply = self.call(method, path, body).await;
+        assert_eq!(reply.status, status, "{method} {path}: {reply:?}");
+        reply
+    }
+
+    /// Waits until a GET shows what is wanted.
+    pub async fn until(&self, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
+        let end = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let reply = self.call("GET", path, None).await;
+            if reply.status == 200 {
+                let shown = reply.json();
+                if is_wanted(&shown) {
+                    return shown;
+                }
+            }
+            assert!(tokio::time::Instant::now() < end, "{path}: {reply:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+async fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").await.unwrap()
+}
+
+/// The values of one field.
+pub fn column(list: &Value, name: &str) -> Vec<Value> {
+    list.as_array().unwrap().iter().map(|item| item[name].clone()).collect()
+}
