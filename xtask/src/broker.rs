@@ -83,6 +83,11 @@ impl Nexo {
         self.sqs
     }
 
+    /// Where its management port is.
+    fn http(&self) -> SocketAddr {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).http
+    }
+
     /// The number of its process.
     pub(crate) fn pid(&self) -> u32 {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).process.pid()
@@ -97,6 +102,7 @@ impl Nexo {
             ("AMQP_BLOCK_COMMAND".to_owned(), control("block")),
             ("AMQP_UNBLOCK_COMMAND".to_owned(), control("unblock")),
             ("AMQP_RESTART_COMMAND".to_owned(), control("restart")),
+            ("HTTP_URL".to_owned(), format!("http://{}", self.http())),
             ("SQS_URL".to_owned(), format!("http://{}", self.sqs)),
             ("NEXO_BIN".to_owned(), self.program.display().to_string()),
         ])

@@ -2,12 +2,12 @@
 
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use crate::bench::Size;
 use crate::broker::{Build, Nexo};
 use crate::python::{self, Variable};
-use crate::rabbitmq::RabbitMq;
+use crate::rabbitmq::{self, RabbitMq};
 use crate::run::{root, show};
 
 /// On the broker that was just built. `rest` goes to pytest, for example `-k confirms`.
@@ -33,6 +33,21 @@ fn both_protocols(variables: &[Variable], rest: &[&str]) -> anyhow::Result<()> {
     let mut variables = variables.to_vec();
     variables.push(("PYTHONPATH".to_owned(), old.display().to_string()));
     python::pytest("sqs", &variables, rest)
+}
+
+/// What clients of RabbitMQ's management API see of the broker that was just built, or of RabbitMQ. `rest` goes to pytest.
+pub(crate) fn management_of(broker: &str, rest: &[&str]) -> anyhow::Result<()> {
+    match broker {
+        "nexo" => management(&Nexo::start(Build::Debug)?.variables()?, rest),
+        "rabbitmq" => management(&RabbitMq::start()?.variables(), rest),
+        other => bail!("'{other}' is neither nexo nor rabbitmq"),
+    }
+}
+
+fn management(variables: &[Variable], rest: &[&str]) -> anyhow::Result<()> {
+    let mut variables = variables.to_vec();
+    variables.push(rabbitmq::admin_script()?);
+    python::pytest("management", &variables, rest)
 }
 
 /// On Debian's RabbitMQ, which is what the tests were recorded from.
@@ -83,6 +98,7 @@ fn rust(variables: &[Variable]) -> anyhow::Result<()> {
 fn all(variables: &[Variable], rest: &[&str]) -> anyhow::Result<()> {
     python::pytest("amqp", variables, rest)?;
     if rest.is_empty() {
+        management(variables, &[])?;
         python::pytest("celery", variables, &[])?;
         python::node(variables)?;
     }

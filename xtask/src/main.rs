@@ -30,6 +30,8 @@ Usage: cargo xtask COMMAND
                  what RabbitMQ's clients see, with pika, Celery and amqplib, on either broker
   conformance sqs
                  what AWS's clients see: boto3 in both protocols, Celery, the SDK for JavaScript
+  conformance management nexo|rabbitmq
+                 what clients of the management API see, rabbitmqadmin among them, on either broker
   conformance compare [SEED...]
                  random acts on both brokers, whose answers must be the same
   conformance scale
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         ["conformance", "nexo", rest @ ..] => conformance::nexo(rest),
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
         ["conformance", "sqs", rest @ ..] => conformance::sqs(rest),
+        ["conformance", "management", broker, rest @ ..] => conformance::management_of(broker, rest),
         ["conformance", "compare", seeds @ ..] => conformance::compare(seeds),
         ["conformance", "scale"] => conformance::scale(bench::Size::Full),
         ["conformance", "scale", "--short"] => conformance::scale(bench::Size::Quick),

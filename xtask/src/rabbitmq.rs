@@ -16,6 +16,9 @@ use crate::run::{self, answers, first_line, free_ports, root, run, write};
 /// Where the package puts its programs; those of the search path insist on the service's user and folders.
 const PROGRAMS: &str = "/usr/lib/rabbitmq/bin";
 
+/// The script that asks a broker's management API.
+const ADMIN_SCRIPT: &str = "/usr/bin/rabbitmqadmin";
+
 /// How long it may take to start or to stop, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -33,6 +36,7 @@ pub(crate) struct RabbitMq {
     process: Child,
     home: PathBuf,
     port: u16,
+    management: u16,
     settings: Vec<Variable>,
 }
 
@@ -42,10 +46,12 @@ impl RabbitMq {
         install()?;
         let home = root().join("target").join("rabbitmq").join(std::process::id().to_string());
         fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
-        let [port, distribution, mapper] = free_ports()?;
+        let [port, management, distribution, mapper] = free_ports()?;
         let settings = settings(&home, port, distribution, mapper);
-        write(&home.join("enabled_plugins"), "[rabbitmq_consistent_hash_exchange].\n")?;
-        write(&home.join("rabbitmq.conf"), "heartbeat = 60\n")?;
+        let plugins = "[rabbitmq_consistent_hash_exchange,rabbitmq_management].\n";
+        write(&home.join("enabled_plugins"), plugins)?;
+        let listens = format!("management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {management}\n");
+        write(&home.join("rabbitmq.conf"), &format!("heartbeat = 60\n{listens}"))?;
         write(&home.join("control.sh"), &control_script(&settings))?;
 
         let log = fs::File::create(home.join("start.log")).context("cannot make RabbitMQ's log")?;
@@ -57,7 +63,7 @@ impl RabbitMq {
             .stderr(errors)
             .spawn()
             .context("cannot start RabbitMQ")?;
-        let mut started = Self { process, home, port, settings };
+        let mut started = Self { process, home, port, management, settings };
         started.wait_until_ready()?;
         Ok(started)
     }
@@ -86,6 +92,7 @@ impl RabbitMq {
         let control = |word: &str| format!("sh '{}' {word}", script.display());
         vec![
             ("AMQP_URL".to_owned(), self.url()),
+            ("HTTP_URL".to_owned(), format!("http://127.0.0.1:{}", self.management)),
             ("AMQP_BLOCK_COMMAND".to_owned(), control("block")),
             ("AMQP_UNBLOCK_COMMAND".to_owned(), control("unblock")),
             ("AMQP_RESTART_COMMAND".to_owned(), control("restart")),
@@ -141,6 +148,12 @@ impl Drop for RabbitMq {
             eprintln!("xtask: {error:#}");
         }
     }
+}
+
+/// The script `rabbitmqadmin` of the package, which is installed where that is missing and allowed.
+pub(crate) fn admin_script() -> anyhow::Result<Variable> {
+    install()?;
+    Ok(("RABBITMQADMIN".to_owned(), ADMIN_SCRIPT.to_owned()))
 }
 
 /// Installs the package where it is missing, if we may.
