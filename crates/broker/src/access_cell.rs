@@ -1,0 +1,106 @@
+//! Users and permissions of this node: the rules are `nexo_core::access`'s; `machine_cell.rs` gives them a lock and the
+//! journal; here they get a copy that is read without a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use nexo_core::access::{Access, AccessError, AccessRecord};
+use nexo_core::machine::Step;
+use nexo_core::message::Durability;
+use nexo_log::Urgency;
+use nexo_types::QueueId;
+
+use crate::broker::Broker;
+use crate::error::{AccessChangeError, QueueError};
+use crate::journal::Written;
+use crate::machine_cell::{MachineCell, Replayed};
+
+/// Records of users are written under this id, which no queue has: ids of queues count up from one.
+pub(crate) const ACCESS: QueueId = QueueId(u64::MAX);
+
+/// All users.
+#[derive(Debug)]
+pub(crate) struct AccessCell {
+    cell: MachineCell<Access>,
+    latest: ArcSwap<Access>,
+    /// Rises with every change, for whoever only asks whether there was one.
+    generation: AtomicU64,
+}
+
+impl AccessCell {
+    /// What was in the log, with its latest snapshot.
+    pub(crate) fn new(restored: Replayed<Access>) -> Self {
+        let latest = ArcSwap::from_pointee(restored.machine.clone());
+        Self { cell: MachineCell::new(ACCESS, restored), latest, generation: AtomicU64::new(1) }
+    }
+
+    /// Their state, for checkpoints.
+    pub(crate) const fn cell(&self) -> &MachineCell<Access> {
+        &self.cell
+    }
+
+    /// Has these users instead of those there were.
+    pub(crate) fn replace(&self, restored: Replayed<Access>) {
+        self.cell.replace(restored, |_, access| self.publish(access));
+    }
+
+    /// To be called under the cell's lock, so that the latest copy is the last.
+    fn publish(&self, access: &Access) {
+        self.latest.store(Arc::new(access.clone()));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Broker {
+    /// All users, as of now. Taking it costs nothing, and it does not change.
+    #[must_use]
+    pub fn access(&self) -> arc_swap::Guard<Arc<Access>> {
+        self.shared.access.latest.load()
+    }
+
+    /// Of [`Self::access`]: as long as it is the same, nobody may do more or less than before. To be asked before it, by
+    /// whoever remembers what came of it.
+    #[must_use]
+    pub fn access_generation(&self) -> u64 {
+        self.shared.access.generation.load(Ordering::Acquire)
+    }
+
+    /// Makes changes of users and permissions, all of them or none, and returns when they are safe.
+    ///
+    /// # Errors
+    /// If one of them cannot be made, or the log takes no more.
+    pub async fn change_access(&self, changes: &[AccessRecord]) -> Result<(), AccessChangeError> {
+        let begun = loop {
+            match self.try_change_access(changes) {
+                Err(AccessChangeError::Queue(QueueError::Busy { .. })) => self.shared.until_room().await,
+                begun => break begun,
+            }
+        };
+        let (written, outcome) = match begun {
+            Ok(written) => (written, Ok(())),
+            // What it is refused for may not be safe yet.
+            Err(refused @ AccessChangeError::Refused(_)) => {
+                (self.shared.access.cell.last_change(), Err(refused))
+            }
+            Err(error) => return Err(error),
+        };
+        self.shared.wait_for(written).await?;
+        outcome
+    }
+
+    fn try_change_access(&self, changes: &[AccessRecord]) -> Result<Written, AccessChangeError> {
+        self.shared.refuse_if_stopping()?;
+        let access = &self.shared.access;
+        let decide = |users: &Access| -> Result<Vec<Step<AccessRecord>>, AccessError> {
+            let records = users.decide_changes(changes)?;
+            let durable = |record| Step { record, durability: Durability::Durable };
+            Ok(records.into_iter().map(durable).collect())
+        };
+        let applied = |users: &Access| access.publish(users);
+        match self.shared.change_machine(&access.cell, &[], decide, Urgency::Synced, applied) {
+            Ok(decided) => decided.map(|changed| changed.written).map_err(AccessChangeError::Refused),
+            Err(error) => Err(self.shared.refused(&error).into()),
+        }
+    }
+}
