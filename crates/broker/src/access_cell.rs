@@ -9,12 +9,13 @@ use nexo_core::access::{Access, AccessError, AccessRecord};
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
 use nexo_log::Urgency;
-use nexo_types::QueueId;
+use nexo_types::{QueueId, VhostName};
 
 use crate::broker::Broker;
 use crate::error::{AccessChangeError, QueueError};
-use crate::journal::Written;
+use crate::journal::{ProposeError, Written};
 use crate::machine_cell::{MachineCell, Replayed};
+use crate::shared::Shared;
 
 /// Records of users are written under this id, which no queue has: ids of queues count up from one.
 pub(crate) const ACCESS: QueueId = QueueId(u64::MAX);
@@ -49,6 +50,31 @@ impl AccessCell {
     fn publish(&self, access: &Access) {
         self.latest.store(Arc::new(access.clone()));
         self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Shared {
+    /// Drops what anybody might do in a virtual host.
+    pub(crate) fn forget_permissions_in(&self, vhost: &VhostName) -> Result<Written, QueueError> {
+        let forget = [AccessRecord::ForgetVhost { vhost: vhost.as_str().into() }];
+        match self.change_access(&forget) {
+            Ok(Ok(written)) => Ok(written),
+            // Nothing can be wrong with that.
+            Ok(Err(refused)) => Err(QueueError::Unavailable { reason: refused.to_string() }),
+            Err(error) => Err(self.refused(&error)),
+        }
+    }
+
+    fn change_access(&self, changes: &[AccessRecord]) -> Result<Result<Written, AccessError>, ProposeError> {
+        let access = &self.access;
+        let decide = |users: &Access| -> Result<Vec<Step<AccessRecord>>, AccessError> {
+            let records = users.decide_changes(changes)?;
+            let durable = |record| Step { record, durability: Durability::Durable };
+            Ok(records.into_iter().map(durable).collect())
+        };
+        let applied = |users: &Access| access.publish(users);
+        let changed = self.change_machine(&access.cell, &[], decide, Urgency::Synced, applied)?;
+        Ok(changed.map(|changed| changed.written))
     }
 }
 
@@ -91,15 +117,8 @@ impl Broker {
 
     fn try_change_access(&self, changes: &[AccessRecord]) -> Result<Written, AccessChangeError> {
         self.shared.refuse_if_stopping()?;
-        let access = &self.shared.access;
-        let decide = |users: &Access| -> Result<Vec<Step<AccessRecord>>, AccessError> {
-            let records = users.decide_changes(changes)?;
-            let durable = |record| Step { record, durability: Durability::Durable };
-            Ok(records.into_iter().map(durable).collect())
-        };
-        let applied = |users: &Access| access.publish(users);
-        match self.shared.change_machine(&access.cell, &[], decide, Urgency::Synced, applied) {
-            Ok(decided) => decided.map(|changed| changed.written).map_err(AccessChangeError::Refused),
+        match self.shared.change_access(changes) {
+            Ok(decided) => decided.map_err(AccessChangeError::Refused),
             Err(error) => Err(self.shared.refused(&error).into()),
         }
     }

@@ -34,7 +34,7 @@ impl Session {
             return;
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
-        tracing::info!(protocol = "amqp", %peer, user = self.user, channel = number, error, "channel closed");
+        tracing::info!(protocol = "amqp", %peer, user = %self.user, channel = number, error, "channel closed");
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
         let reply_text = ShortStr::clipped(text.as_bytes());
@@ -101,6 +101,14 @@ impl Session {
         self.end_within(2 * self.shared.options.close_max);
     }
 
+    /// Ends the connection because its user is no more.
+    pub(super) fn user_was_deleted(&mut self, now: Instant) {
+        self.now = now;
+        let text = format!("user '{}' was deleted", self.user);
+        self.close(&Refusal::new(ReplyCode::ConnectionForced, text));
+        self.end_within(2 * self.shared.options.close_max);
+    }
+
     /// Says that the connection ends, and why.
     pub(super) fn close(&mut self, refusal: &Refusal) {
         self.begin_close(refusal);
@@ -112,7 +120,7 @@ impl Session {
             return;
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
-        tracing::info!(protocol = "amqp", %peer, user = self.user, error, "connection closed by the broker");
+        tracing::info!(protocol = "amqp", %peer, user = %self.user, error, "connection closed by the broker");
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
         let reply_text = ShortStr::clipped(text.as_bytes());
