@@ -84,7 +84,10 @@ impl Logins {
         let vhost = VhostName::new(&first.vhost)?;
         if broker.vhost(&vhost).is_none() {
             let made = broker.put_vhost(&vhost, VhostSpec::default()).await;
-            made.map_err(|error| FirstUserError::Vhost { name: first.vhost.clone(), reason: error.to_string() })?;
+            made.map_err(|error| FirstUserError::Vhost {
+                name: first.vhost.clone(),
+                reason: error.to_string(),
+            })?;
         }
         match logins.change(&changes).await {
             // Somebody else was faster: two ports of a test that open the same broker.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nexo_broker::Broker;
 use nexo_broker::access::{Permission, Resource, User, UserLimits, UserName};
+use nexo_types::VhostName;
 use thiserror::Error;
 
 /// Where those are at home who have no other virtual host.
@@ -70,6 +71,12 @@ impl Identity {
             return Ok(());
         }
         Err(Refused(format!("access to vhost '{vhost}' refused for user '{}'", self.name)))
+    }
+
+    /// Whether there is such a virtual host.
+    #[must_use]
+    pub fn is_vhost(&self, name: &VhostName) -> bool {
+        self.broker.vhost(name).is_some()
     }
 
     /// Whether he may do this with that.

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use nexo_broker::AccessChangeError;
-use nexo_broker::access::{
-    AccessKey, AccessRecord, ApiToken, PasswordHash, PermissionTexts, Tag, UserName,
-};
+use nexo_broker::access::{AccessKey, AccessRecord, ApiToken, PasswordHash, PermissionTexts, Tag, UserName};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 

@@ -1,6 +1,7 @@
 //! Who calls, and what he may do: which permission each call needs. The checks themselves are `nexo_access`'s.
 
 use nexo_access::{Identity, Permission, Refused, Resource, Tag};
+use nexo_broker::topology::VhostError;
 use nexo_broker::{DeadLetters, QueueConfig, Receipt};
 use nexo_types::QueueName;
 use tonic::{Code, Request, Status};
@@ -31,12 +32,20 @@ pub(crate) fn administrator<T>(request: &Request<T>) -> Result<(), Status> {
 
 /// Whether he may do this with a queue.
 pub(crate) fn may(identity: &Identity, permission: Permission, queue: &QueueName) -> Result<(), Failure> {
-    Ok(identity.may(queue.vhost_str(), permission, Resource::queue(queue.as_str()))?)
+    let allowed = identity.may(queue.vhost_str(), permission, Resource::queue(queue.as_str()));
+    allowed.map_err(|refused| refusal(identity, queue, refused))
 }
 
 /// Whether he may know of a queue.
 pub(crate) fn may_see(identity: &Identity, queue: &QueueName) -> Result<(), Failure> {
-    Ok(identity.may_see(queue.vhost_str(), Resource::queue(queue.as_str()))?)
+    let allowed = identity.may_see(queue.vhost_str(), Resource::queue(queue.as_str()));
+    allowed.map_err(|refused| refusal(identity, queue, refused))
+}
+
+/// What is said of a queue that somebody may not use. Where there is no such virtual host, he is told that, as AMQP does.
+fn refusal(identity: &Identity, queue: &QueueName, refused: Refused) -> Failure {
+    let name = queue.vhost();
+    if identity.is_vhost(&name) { refused.into() } else { VhostError::NotFound { name }.into() }
 }
 
 /// Whether he may make a queue, or give one these settings. Who has dead letters go elsewhere reads from the one and writes to
@@ -55,7 +64,11 @@ pub(crate) fn may_configure(
         }
         DeadLetters::Exchange { exchange, .. } => {
             may(identity, Permission::Read, queue)?;
-            Ok(identity.may(exchange.vhost_str(), Permission::Write, Resource::exchange(exchange.as_str()))?)
+            Ok(identity.may(
+                exchange.vhost_str(),
+                Permission::Write,
+                Resource::exchange(exchange.as_str()),
+            )?)
         }
     }
 }
