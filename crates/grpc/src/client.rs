@@ -1,9 +1,16 @@
 //! A thin client: a connection and the generated stubs on it, with limits that fit the server's.
 
+use std::fmt;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use thiserror::Error;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
 
 use crate::greeting::Connector;
 
@@ -11,6 +18,7 @@ pub use crate::proto::admin_service_client::AdminServiceClient;
 pub use crate::proto::message_service_client::MessageServiceClient;
 pub use crate::proto::queue_service_client::QueueServiceClient;
 pub use crate::proto::stats_service_client::StatsServiceClient;
+pub use crate::proto::user_service_client::UserServiceClient;
 pub use tonic_health::pb::health_client::HealthClient;
 
 use tonic_health::pb::HealthCheckRequest;
@@ -55,10 +63,55 @@ pub enum ConnectError {
     },
 }
 
+/// What calls go over.
+pub type Transport = InterceptedService<Channel, Credentials>;
+
+/// Who makes the calls. Without any, a broker on the same machine takes the caller for guest, as long as guest has the password
+/// that everybody knows.
+#[derive(Clone, Default)]
+pub struct Credentials(Option<MetadataValue<Ascii>>);
+
+impl Credentials {
+    /// A user, by name and password.
+    #[must_use]
+    pub fn password(user: &str, password: &str) -> Self {
+        Self::of(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
+    }
+
+    /// A user, by one of its tokens.
+    #[must_use]
+    pub fn token(token: &str) -> Self {
+        Self::of(format!("Bearer {token}"))
+    }
+
+    fn of(text: String) -> Self {
+        Self(MetadataValue::try_from(text).ok().map(|mut value| {
+            value.set_sensitive(true);
+            value
+        }))
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+impl Interceptor for Credentials {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = &self.0 {
+            request.metadata_mut().insert("authorization", value.clone());
+        }
+        Ok(request)
+    }
+}
+
 /// A connection to one server. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Client {
     channel: Channel,
+    credentials: Credentials,
     vhost: String,
 }
 
@@ -86,7 +139,7 @@ impl Client {
             .await
             .map_err(|error| ConnectError::Unreachable { url: url.to_owned(), reason: root_cause(&error) })?;
         match greeting.speaks().await {
-            None => Ok(Self { channel, vhost: String::new() }),
+            None => Ok(Self { channel, credentials: Credentials::default(), vhost: String::new() }),
             Some(speaks) => Err(ConnectError::OtherProtocol { url: url.to_owned(), speaks }),
         }
     }
@@ -103,28 +156,44 @@ impl Client {
         self.vhost.clone()
     }
 
+    /// The same connection, with calls by somebody.
+    #[must_use]
+    pub fn with(&self, credentials: Credentials) -> Self {
+        Self { credentials, ..self.clone() }
+    }
+
+    fn transport(&self) -> Transport {
+        InterceptedService::new(self.channel.clone(), self.credentials.clone())
+    }
+
     /// Administration.
     #[must_use]
-    pub fn admin(&self) -> AdminServiceClient<Channel> {
-        AdminServiceClient::new(self.channel.clone())
+    pub fn admin(&self) -> AdminServiceClient<Transport> {
+        AdminServiceClient::new(self.transport())
     }
 
     /// Management of queues.
     #[must_use]
-    pub fn queues(&self) -> QueueServiceClient<Channel> {
-        QueueServiceClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
+    pub fn queues(&self) -> QueueServiceClient<Transport> {
+        QueueServiceClient::new(self.transport()).max_decoding_message_size(usize::MAX)
     }
 
     /// Work with messages.
     #[must_use]
-    pub fn messages(&self) -> MessageServiceClient<Channel> {
-        MessageServiceClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
+    pub fn messages(&self) -> MessageServiceClient<Transport> {
+        MessageServiceClient::new(self.transport()).max_decoding_message_size(usize::MAX)
     }
 
     /// Figures of the broker.
     #[must_use]
-    pub fn stats(&self) -> StatsServiceClient<Channel> {
-        StatsServiceClient::new(self.channel.clone())
+    pub fn stats(&self) -> StatsServiceClient<Transport> {
+        StatsServiceClient::new(self.transport())
+    }
+
+    /// Management of users.
+    #[must_use]
+    pub fn users(&self) -> UserServiceClient<Transport> {
+        UserServiceClient::new(self.transport()).max_decoding_message_size(usize::MAX)
     }
 
     /// Whether the broker says that it serves.

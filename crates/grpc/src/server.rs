@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nexo_access::Logins;
 use nexo_broker::{Broker, Protocol};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -22,8 +23,10 @@ use crate::proto::admin_service_server::{self, AdminServiceServer};
 use crate::proto::message_service_server::{self, MessageServiceServer};
 use crate::proto::queue_service_server::{self, QueueServiceServer};
 use crate::proto::stats_service_server::{self, StatsServiceServer};
+use crate::proto::user_service_server::{self, UserServiceServer};
 use crate::queues::Queues;
 use crate::stats::Stats;
+use crate::users::Users;
 
 /// How long a connection may be silent before it is asked whether it is still there. A consumer whose machine
 /// lost power holds messages until this is noticed.
@@ -40,6 +43,7 @@ const SERVICES: &[&str] = &[
     message_service_server::SERVICE_NAME,
     stats_service_server::SERVICE_NAME,
     admin_service_server::SERVICE_NAME,
+    user_service_server::SERVICE_NAME,
 ];
 
 /// A server that could not go on.
@@ -60,21 +64,27 @@ pub enum ServeError {
 /// If the server cannot go on.
 pub async fn serve(
     broker: Broker,
+    logins: Logins,
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let broker = broker.over(Protocol::Grpc);
     let incoming = callers(listener, broker.clone());
-    let guard = GuardLayer { broker: broker.clone() };
+    let guard = GuardLayer { broker: broker.clone(), logins: logins.clone() };
     let stop = CancellationToken::new();
     let queues = QueueServiceServer::new(Queues { broker: broker.clone(), stop: stop.clone() })
         .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
-    let messages = MessageServiceServer::new(Messages { broker: broker.clone(), stop: stop.clone() })
-        .max_decoding_message_size(REQUEST_BYTES_MAX);
+    let messages = MessageServiceServer::new(Messages {
+        broker: broker.clone(),
+        logins: logins.clone(),
+        stop: stop.clone(),
+    })
+    .max_decoding_message_size(REQUEST_BYTES_MAX);
     let stats = StatsServiceServer::new(Stats { broker: broker.clone() })
         .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
-    let admin = AdminServiceServer::new(Admin { broker: broker.clone() })
+    let admin = AdminServiceServer::new(Admin { broker: broker.clone(), logins: logins.clone() })
         .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
+    let users = UserServiceServer::new(Users { logins }).max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
     let health = HealthServer::new(HealthChecks { broker, stop: stop.clone(), services: SERVICES })
         .max_decoding_message_size(NAME_REQUEST_BYTES_MAX);
     let reflection = || {
@@ -94,6 +104,7 @@ pub async fn serve(
         .add_service(messages)
         .add_service(stats)
         .add_service(admin)
+        .add_service(users)
         .add_service(health)
         .add_service(reflection().build_v1()?.max_decoding_message_size(NAME_REQUEST_BYTES_MAX))
         // Tools made before 2023 ask for the older name.

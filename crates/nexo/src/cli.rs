@@ -3,10 +3,11 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use nexo_grpc::client::Client;
+use nexo_grpc::client::{Client, Credentials};
 
 use crate::command::{
-    bench, completions, consume, health, peek, pop, produce, push, queue, settle, stats, vhost,
+    bench, completions, consume, health, peek, permission, pop, produce, push, queue, settle, stats, user,
+    vhost,
 };
 use crate::connect::Server;
 use crate::output::Format;
@@ -44,15 +45,42 @@ pub(crate) struct ServerArgs {
     /// The virtual host that queues are in
     #[arg(long, global = true, value_name = "NAME", env = "NEXO_VHOST", default_value = "/", help_heading = HEADING)]
     pub(crate) vhost: String,
+    #[command(flatten)]
+    pub(crate) login: Login,
     /// How to print: text for people, json (one object a line) for programs
     #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t, help_heading = HEADING)]
     pub(crate) output: Format,
 }
 
+/// Who asks. Without any of it a broker on this machine takes the caller for guest, as long as guest has the password that
+/// everybody knows.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Login {
+    /// The user to log in as
+    #[arg(long, global = true, value_name = "NAME", env = "NEXO_USER", help_heading = HEADING)]
+    user: Option<String>,
+    /// The user's password. Others can read the command line: the environment is the place for secrets
+    #[arg(long, global = true, value_name = "PASSWORD", env = "NEXO_PASSWORD", hide_env_values = true, help_heading = HEADING)]
+    password: Option<String>,
+    /// A token in place of user and password
+    #[arg(long, global = true, value_name = "TOKEN", env = "NEXO_TOKEN", hide_env_values = true, help_heading = HEADING)]
+    token: Option<String>,
+}
+
+impl Login {
+    pub(crate) fn credentials(&self) -> Credentials {
+        match (&self.token, &self.user) {
+            (Some(token), _) => Credentials::token(token),
+            (None, Some(user)) => Credentials::password(user, self.password.as_deref().unwrap_or_default()),
+            (None, None) => Credentials::default(),
+        }
+    }
+}
+
 impl ServerArgs {
     /// Connects to the broker, for one who works in the virtual host.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
-        Ok(self.server.connect().await?.in_vhost(&self.vhost))
+        Ok(self.server.connect().await?.in_vhost(&self.vhost).with(self.login.credentials()))
     }
 }
 
@@ -90,6 +118,10 @@ enum Command {
     Extend(settle::ExtendArgs),
     /// Say that messages have arrived, in queues with a receipt timeout
     Received(settle::ReceivedArgs),
+    /// Make, change and delete users, their access keys and tokens
+    User(user::UserArgs),
+    /// Say what users may do in a virtual host
+    Permission(permission::PermissionArgs),
     /// Figures of the broker, or of one queue
     Stats(stats::StatsArgs),
     /// Whether the broker can take and confirm messages; exit code 0 or 1
@@ -120,6 +152,8 @@ impl Cli {
             Command::Nack(args) => args.run(shared).await,
             Command::Extend(args) => args.run(shared).await,
             Command::Received(args) => args.run(shared).await,
+            Command::User(args) => args.run(shared).await,
+            Command::Permission(args) => args.run(shared).await,
             Command::Stats(args) => args.run(shared).await,
             Command::Health => health::run(shared).await,
             Command::Bench(args) => args.run(shared).await,

@@ -298,7 +298,7 @@ fn an_open_address_is_warned_of_and_still_serves_this_machine_only() {
         let server_url = format!("http://{address}:{port}");
         for command in [&["queue", "list"][..], &["queue", "create", "q"], &["push", "q", "x"]] {
             let error = server.run(&[&["--server", &server_url], command].concat()).error();
-            assert!(error.contains("the native API serves its own machine only"), "{error}");
+            assert!(error.contains("the call says not who makes it"), "{error}");
         }
     } else {
         println!("this machine has no address but loopback: nobody else can be refused");
@@ -308,9 +308,9 @@ fn an_open_address_is_warned_of_and_still_serves_this_machine_only() {
     assert_eq!(server.ok(&["--server", &loopback, "--output", "json", "queue", "list"]), "");
     let log = server.stop_and_collect().stderr;
     for (protocol, fact) in [
-        ("amqp", "it serves this machine only"),
-        ("grpc", "it serves this machine only"),
-        ("sqs", "it serves this machine only"),
+        ("amqp", "there is no user but guest"),
+        ("grpc", "there is no user but guest"),
+        ("sqs", "there is no user but guest"),
         ("http", "can read health and metrics"),
     ] {
         let words = ["WARN", "other machines can reach", &format!("protocol=\"{protocol}\""), fact];

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use axum::Router;
+use nexo_access::Logins;
 use nexo_broker::{Broker, Protocol};
 use nexo_net::HttpPort;
 use tokio::net::TcpListener;
@@ -19,6 +20,7 @@ use crate::service::{Service, SqsOptions};
 /// Never, as things are: a connection that fails is that client's matter.
 pub async fn serve(
     broker: Broker,
+    logins: Logins,
     listener: TcpListener,
     options: SqsOptions,
     shutdown: impl Future<Output = ()>,
@@ -26,7 +28,7 @@ pub async fn serve(
     let stop = CancellationToken::new();
     let broker = broker.over(Protocol::Sqs);
     let limits = options.times;
-    let service = Arc::new(Service::new(broker.clone(), options, stop.clone()));
+    let service = Arc::new(Service::new(broker.clone(), logins, options, stop.clone()));
     let router = Router::new().fallback(http::handle).with_state(service);
     let port = HttpPort { broker, protocol: Protocol::Sqs, router, limits, stop };
     port.serve(listener, shutdown).await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
+use nexo_access::{ChannelPresence, PublishRights};
 use nexo_broker::{Access, Counted, QueueHandle};
 use nexo_types::QueueName;
 use tokio::sync::Notify;
@@ -36,7 +37,10 @@ pub(super) struct Channel {
     pub(super) content: Content,
     pub(super) route: RouteCache,
     pub(super) replies: Option<ReplyConsumer>,
+    /// Where its user may publish.
+    pub(super) rights: PublishRights,
     _counted: Counted,
+    _presence: Option<ChannelPresence>,
 }
 
 /// What becomes of publishes and acknowledgements.
@@ -141,9 +145,11 @@ fn width_for(average: u64) -> u32 {
 }
 
 impl Channel {
-    pub(super) fn new(serial: u64, counted: Counted) -> Self {
+    pub(super) fn new(serial: u64, counted: Counted, presence: Option<ChannelPresence>) -> Self {
         Self {
             _counted: counted,
+            _presence: presence,
+            rights: PublishRights::default(),
             serial,
             mode: Mode::Plain,
             delivered: 0,

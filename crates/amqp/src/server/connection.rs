@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use nexo_access::Ended;
 use nexo_broker::{Protocol, VhostStay};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -59,13 +60,14 @@ pub(super) async fn run(
         tracing::info!(protocol = "amqp", %peer, "connection ended before it was open");
         return;
     };
-    let user = opened.user;
     let read_size = ReadSize::new(Arc::clone(&shared.busy_readers));
-    let mut session = Session::new(shared, opened.user, opened.limits, opened.abilities, now());
-    session.peer = Some(peer);
+    let identity = opened.presence.identity().clone();
+    let mut session = Session::new(shared, identity, opened.limits, opened.abilities, now());
+    let user_gone = opened.presence.ended();
+    (session.peer, session.presence) = (Some(peer), Some(Arc::new(opened.presence)));
     session.enter_vhost(opened.stay.vhost());
-    let vhost = session.vhost_logged();
-    tracing::info!(protocol = "amqp", %peer, user, vhost, "connection opened");
+    let (user, vhost) = (&session.user, session.vhost_logged());
+    tracing::info!(protocol = "amqp", %peer, %user, vhost, "connection opened");
     // In a place of its own, or the task would have room for each place that it is moved to.
     let mut connection = Box::new(Connection {
         session,
@@ -78,6 +80,7 @@ pub(super) async fn run(
         stop,
         ends,
         stay: opened.stay,
+        user_gone,
         tick: Box::pin(sleep(IDLE_TICK)),
         worked: Duration::ZERO,
     });
@@ -145,6 +148,8 @@ struct Connection {
     /// Cancelled when the broker stops, or the virtual host of the connection is deleted.
     ends: CancellationToken,
     stay: VhostStay,
+    /// Says that the user was deleted.
+    user_gone: Ended,
     tick: Pin<Box<Sleep>>,
     /// How long it has worked since others had their turn.
     worked: Duration,
@@ -155,14 +160,14 @@ impl Connection {
     async fn close(self: Box<Self>, peer: SocketAddr, began: Instant) {
         let Self { mut session, reader, mut writer, stop, stay, .. } = *self;
         // It counts no more, however long its peer takes to go.
-        drop(stay);
+        drop((stay, session.presence.take()));
         let is_agreed = session.phase == ConnectionPhase::Closed;
-        let (user, close_max) = (session.user, session.shared.options.close_max);
+        let (user, close_max) = (session.user.clone(), session.shared.options.close_max);
         // The peer may be gone already.
         let _ = writer.shutdown().await;
         let seconds = began.elapsed().as_secs();
         let vhost = session.vhost_logged();
-        tracing::info!(protocol = "amqp", %peer, user, vhost, seconds, "connection closed");
+        tracing::info!(protocol = "amqp", %peer, %user, vhost, seconds, "connection closed");
         if is_agreed {
             drop(session);
             drain(reader, stop, close_max).await;
@@ -178,7 +183,7 @@ impl Connection {
     }
 
     async fn serve(&mut self) {
-        let mut ending = false;
+        let (mut ending, mut is_user_gone) = (false, false);
         loop {
             self.hand_over();
             let time = Instant::now();
@@ -200,7 +205,7 @@ impl Connection {
             // While it is paused, messages are handed out all the same: acknowledgements may have become due.
             let awaits = if self.session.pace.is_behind() { self.session.awaits() } else { Awaits::NoAcks };
             let (room, direct) = ((self.read_size.bytes(), self.input_max()), self.direct);
-            let Self { session, reader, writer, input, stop, ends, tick, .. } = self;
+            let Self { session, reader, writer, input, stop, ends, user_gone, tick, .. } = self;
             let (channels, broker) = (&mut session.channels, &session.shared.broker);
             let incoming = async {
                 if can_read {
@@ -239,6 +244,10 @@ impl Connection {
                     if self.has_ticked() == Life::Over {
                         return;
                     }
+                }
+                () = user_gone.wait(), if !is_user_gone => {
+                    is_user_gone = true;
+                    self.session.user_was_deleted(now());
                 }
                 () = ends.cancelled(), if !ending => {
                     ending = true;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use nexo_access::Presence;
 use nexo_broker::Protocol;
 
 use super::answers::is_answered_later;
@@ -294,9 +295,11 @@ impl Session {
                 format!("number of channels opened ({open}) has reached the negotiated channel_max ({max})");
             return Err(Refusal::new(ReplyCode::NotAllowed, text));
         }
+        let presence = self.presence.as_ref().map(Presence::open_channel).transpose();
+        let presence = presence.map_err(|limit| Refusal::new(ReplyCode::NotAllowed, limit.to_string()))?;
         let serial = self.new_serial();
         let counted = self.shared.broker.traffic().channel(Protocol::Amqp);
-        self.channels.insert(number, ChannelState::Open(Box::new(Channel::new(serial, counted))));
+        self.channels.insert(number, ChannelState::Open(Box::new(Channel::new(serial, counted, presence))));
         self.out.method(number, &channel::OpenOk { channel_id: b"" });
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
+use nexo_access::{Identity, LoginError, Presence};
 use nexo_broker::{EnterError, Protocol, VhostStay};
 use nexo_types::VhostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -42,7 +43,7 @@ const CAPABILITIES: [&str; 9] = [
 /// What was agreed on.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) user: &'static str,
+    pub(super) presence: Presence,
     pub(super) limits: Limits,
     pub(super) abilities: Abilities,
     pub(super) stay: VhostStay,
@@ -104,7 +105,7 @@ impl Handshake<'_> {
             locales: b"en_US",
         })
         .await?;
-        let (user, abilities) = self.log_in().await?;
+        let (identity, abilities) = self.log_in().await?;
         let offer = connection::Tune {
             channel_max: CHANNEL_MAX,
             frame_max: FRAME_MAX_BYTES,
@@ -112,8 +113,8 @@ impl Handshake<'_> {
         };
         self.send(&offer).await?;
         let limits = self.tune().await?;
-        let stay = self.open(limits.frame_max, user).await?;
-        Ok(Opened { user, limits, abilities, stay })
+        let (presence, stay) = self.open(&identity, limits.frame_max).await?;
+        Ok(Opened { presence, limits, abilities, stay })
     }
 
     async fn read_header(&mut self) -> Result<(), Failure> {
@@ -133,7 +134,7 @@ impl Handshake<'_> {
         }
     }
 
-    async fn log_in(&mut self) -> Result<(&'static str, Abilities), Failure> {
+    async fn log_in(&mut self) -> Result<(Identity, Abilities), Failure> {
         let payload = self.method_payload(FrameMax::BEFORE_TUNE).await?;
         let Method::Connection(ConnectionMethod::StartOk(start)) = decode(&payload)? else {
             return Err(out_of_place().into());
@@ -147,18 +148,18 @@ impl Handshake<'_> {
             qos_by_the_book: start.client_properties.get("product").and_then(|value| value.as_bytes())
                 == Some(b"py-amqp"),
         };
-        let is_checked = self.shared.logins.turn(self.from.ip()).await.is_ok();
-        if is_checked && let Some(user) = login::admits(&start.mechanism, start.response, self.from.ip()) {
-            return Ok((user, abilities));
-        }
+        let (user, password) = login::credentials(&start.mechanism, start.response).unwrap_or_default();
+        let refused = match self.shared.logins.password(user, password, self.from.ip()).await {
+            Ok(identity) => return Ok((identity, abilities)),
+            Err(refused) => refused,
+        };
         self.shared.broker.traffic().of(Protocol::Amqp).login_refused();
-        if is_checked {
-            self.shared.logins.refused(self.from.ip());
-            let user = login::claimed_user(&start.mechanism, start.response);
-            tracing::warn!(protocol = "amqp", peer = %self.from, user, mechanism = %start.mechanism, "login refused");
-        } else {
+        if refused == LoginError::TooMany {
             // They come faster than anybody could read of them.
-            tracing::debug!(protocol = "amqp", peer = %self.from, "login refused unseen: too many of its address");
+            tracing::debug!(protocol = "amqp", peer = %self.from, "login refused unseen: too many at once");
+        } else {
+            let user = login::claimed_user(&start.mechanism, start.response);
+            tracing::warn!(protocol = "amqp", peer = %self.from, user, mechanism = %start.mechanism, reason = %refused, "login refused");
         }
         if !login::is_known(&start.mechanism) || !can("authentication_failure_close") {
             tokio::time::sleep(FAILURE_PAUSE).await;
@@ -192,33 +193,47 @@ impl Handshake<'_> {
         Ok(Limits { frame_max, channel_max: asked.channel_max, heartbeat: asked.heartbeat })
     }
 
-    async fn open(&mut self, frame_max: FrameMax, user: &str) -> Result<VhostStay, Failure> {
+    async fn open(
+        &mut self,
+        identity: &Identity,
+        frame_max: FrameMax,
+    ) -> Result<(Presence, VhostStay), Failure> {
         let payload = self.method_payload(frame_max).await?;
         let Method::Connection(ConnectionMethod::Open(open)) = decode(&payload)? else {
             return Err(out_of_place().into());
         };
-        let stay = self.enter(&open, user).map_err(|text| {
-            tracing::info!(protocol = "amqp", peer = %self.from, user, text, "connection refused");
+        let entered = self.enter(&open, identity).map_err(|text| {
+            let user = identity.name();
+            tracing::info!(protocol = "amqp", peer = %self.from, %user, text, "connection refused");
             Refusal::new(ReplyCode::NotAllowed, text).of(connection::Open::ID)
         })?;
         self.send(&connection::OpenOk { known_hosts: ShortStr::EMPTY }).await?;
-        Ok(stay)
+        Ok(entered)
     }
 
     /// Enters the virtual host that a client asks for, or says why not in RabbitMQ's words.
-    fn enter(&self, open: &connection::Open<'_>, user: &str) -> Result<VhostStay, String> {
+    fn enter(
+        &self,
+        open: &connection::Open<'_>,
+        identity: &Identity,
+    ) -> Result<(Presence, VhostStay), String> {
         let not_found = || format!("vhost {} not found", open.virtual_host);
         let name = std::str::from_utf8(&open.virtual_host).ok().and_then(|text| VhostName::new(text).ok());
         let name = name.ok_or_else(not_found)?;
         let deleted = self.vhost_deleted.clone();
-        self.shared.broker.enter_vhost(&name, move || deleted.cancel()).map_err(|error| match error {
+        let stay = self.shared.broker.enter_vhost(&name, move || deleted.cancel());
+        let stay = stay.map_err(|error| match error {
             EnterError::NotFound { .. } => not_found(),
             EnterError::ConnectionLimit { name, max } => {
+                let user = identity.name();
                 format!(
                     "access to vhost '{name}' refused for user '{user}': connection limit ({max}) is reached"
                 )
             }
-        })
+        })?;
+        let presence = self.shared.logins.connect(identity).map_err(|limit| limit.to_string())?;
+        identity.may_enter(name.as_str()).map_err(|refused| refused.to_string())?;
+        Ok((presence, stay))
     }
 
     /// The payload of the next method on channel 0.

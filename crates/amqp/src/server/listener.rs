@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use nexo_access::Logins;
 use nexo_broker::{Broker, Protocol};
 use nexo_net::{Accepted, serve_connections};
 use tokio::net::TcpListener;
@@ -19,12 +20,13 @@ use super::shared::ServerState;
 /// If the listener cannot be used at all.
 pub async fn serve(
     broker: Broker,
+    logins: Logins,
     listener: TcpListener,
     options: Options,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     listener.local_addr()?;
-    let shared = Arc::new(ServerState::new(&broker, options));
+    let shared = Arc::new(ServerState::new(&broker, logins, options));
     let stop = CancellationToken::new();
     let serve = |Accepted { stream, peer, permit }| {
         let run = connection::run(Arc::clone(&shared), stream, peer, stop.clone());

@@ -13,6 +13,7 @@
 //! - `source`, `deliver`, `unacked`, `limit`: messages on their way to the client, and those it has not settled.
 //! - `error`: the one table from what can go wrong to reply codes and texts.
 
+mod access;
 mod answers;
 mod arguments;
 mod channel;
@@ -36,7 +37,6 @@ mod leaving;
 mod limit;
 mod listener;
 mod login;
-mod login_throttle;
 mod message_facts;
 mod operations;
 mod options;

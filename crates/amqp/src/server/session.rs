@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use hashbrown::HashMap;
+use nexo_access::{Identity, Presence, UserName};
 use nexo_broker::{QueueError, SessionId, Settle, SocketState};
 use nexo_types::VhostName;
 use tokio::sync::mpsc;
@@ -58,7 +59,12 @@ pub(super) struct Session {
     pub(super) channels: Channels,
     pub(super) shared: Arc<ServerState>,
     pub(super) id: SessionId,
-    pub(super) user: &'static str,
+    /// Who opened it.
+    pub(super) user: UserName,
+    /// What he may do.
+    pub(super) identity: Identity,
+    /// That he is connected; tests have sessions without a connection.
+    pub(super) presence: Option<Arc<Presence>>,
     /// In which everything that it names is.
     pub(super) vhost: VhostName,
     /// Who is at the other end, for the log.
@@ -173,7 +179,7 @@ pub(super) enum ConnectionPhase {
 impl Session {
     pub(super) fn new(
         shared: Arc<ServerState>,
-        user: &'static str,
+        identity: Identity,
         limits: Limits,
         abilities: Abilities,
         now: Instant,
@@ -192,7 +198,9 @@ impl Session {
             channels: HashMap::default(),
             id: shared.new_session(),
             shared,
-            user,
+            user: identity.name().clone(),
+            identity,
+            presence: None,
             vhost: VhostName::DEFAULT,
             peer: None,
             limits,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use nexo_access::FirstUser;
 use nexo_admin::AdminOptions;
 use nexo_broker::{BrokerOptions, SyncMode};
 use nexo_sqs::{AccessKey, LimitMode, SqsOptions};
@@ -42,6 +43,15 @@ pub(crate) struct Layer {
         value_delimiter = ','
     )]
     pub(crate) sqs_access_keys: Option<Vec<String>>,
+    /// The first user of a new broker, an administrator; without one it is guest, who may come from this machine only
+    #[arg(long, value_name = "NAME", env = "NEXO_DEFAULT_USER")]
+    pub(crate) default_user: Option<String>,
+    /// The first user's password. Others can read the command line: the file and the environment are the places for secrets
+    #[arg(long, value_name = "PASSWORD", env = "NEXO_DEFAULT_PASSWORD", hide_env_values = true)]
+    pub(crate) default_password: Option<String>,
+    /// The virtual host in which the first user may do everything [default: /]
+    #[arg(long, value_name = "NAME", env = "NEXO_DEFAULT_VHOST")]
+    pub(crate) default_vhost: Option<String>,
     /// Address of health and metrics, or off [default: 127.0.0.1:15672]
     #[arg(long, value_name = "HOST:PORT", env = "NEXO_HTTP")]
     pub(crate) http: Option<Listen>,
@@ -114,6 +124,7 @@ pub(crate) struct Config {
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
     pub(crate) amqp_options: nexo_amqp::Options,
+    pub(crate) first_user: FirstUser,
     pub(crate) broker: BrokerOptions,
 }
 
@@ -132,9 +143,12 @@ impl Layer {
             match error.span() {
                 Some(span) => {
                     let number = text[..span.start].matches('\n').count() + 1;
-                    if is_in_keys(text, number) {
+                    if is_in(text, number, "sqs_access_keys") {
                         let demand = "sqs_access_keys must be a list of texts, as in [\"ID:SECRET\"]";
                         return anyhow::anyhow!("line {number}: {demand}");
+                    }
+                    if is_in(text, number, "default_password") {
+                        return anyhow::anyhow!("line {number}: default_password must be a text");
                     }
                     let mut line = text.lines().nth(number - 1).unwrap_or_default().trim();
                     if reason.starts_with("unknown field") {
@@ -163,6 +177,9 @@ impl Layer {
             sqs: self.sqs.or(below.sqs),
             sqs_limits: self.sqs_limits.or(below.sqs_limits),
             sqs_access_keys: self.sqs_access_keys.or(below.sqs_access_keys),
+            default_user: self.default_user.or(below.default_user),
+            default_password: self.default_password.or(below.default_password),
+            default_vhost: self.default_vhost.or(below.default_vhost),
             http: self.http.or(below.http),
             http_hosts: self.http_hosts.or(below.http_hosts),
             sync: self.sync.or(below.sync),
@@ -218,6 +235,7 @@ impl Layer {
             ..SqsOptions::default()
         };
         let admin_options = AdminOptions { hosts: self.http_hosts.unwrap_or_default() };
+        let first_user = first_user(self.default_user, self.default_password, self.default_vhost)?;
         let log = self.log.unwrap_or_else(|| "warn".into());
         let log_format = self.log_format.unwrap_or(LogFormat::Text);
         Ok(Config {
@@ -230,13 +248,14 @@ impl Layer {
             log,
             log_format,
             amqp_options,
+            first_user,
             broker,
         })
     }
 }
 
-/// Whether a line belongs to the setting that has secrets in it, and must not be shown, nor what was found there.
-fn is_in_keys(text: &str, number: usize) -> bool {
+/// Whether a line belongs to a setting that has secrets in it, and must not be shown, nor what was found there.
+fn is_in(text: &str, number: usize, setting: &str) -> bool {
     let name = |line: &str| {
         let line = line.trim_start().trim_start_matches(['[', '"', '\'']);
         let end = line.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(line.len());
@@ -247,10 +266,28 @@ fn is_in_keys(text: &str, number: usize) -> bool {
         // A line that sets something, or begins a table. What is within a list begins with a quote or a brace.
         line.starts_with('[')
             || (line.contains('=') && line.starts_with(|c: char| c.is_ascii_alphabetic()))
-            || name(line) == "sqs_access_keys"
+            || name(line) == setting
     };
     let lines: Vec<&str> = text.lines().take(number).collect();
-    lines.iter().rev().find(|line| begins(line)).is_some_and(|line| name(line) == "sqs_access_keys")
+    lines.iter().rev().find(|line| begins(line)).is_some_and(|line| name(line) == setting)
+}
+
+/// The first user of a new broker. Who names one says the password as well: nobody wants another user with the password that
+/// everybody knows.
+fn first_user(
+    name: Option<String>,
+    password: Option<String>,
+    vhost: Option<String>,
+) -> anyhow::Result<FirstUser> {
+    let guest = FirstUser::default();
+    if name.as_ref().is_some_and(|name| *name != guest.name) && password.is_none() {
+        bail!("default_user needs a default_password");
+    }
+    Ok(FirstUser {
+        name: name.unwrap_or(guest.name),
+        password: password.unwrap_or(guest.password),
+        vhost: vhost.unwrap_or(guest.vhost),
+    })
 }
 
 /// The keys of these texts. An error names the place of the wrong one, but not its text, which may be a secret.
@@ -347,6 +384,25 @@ mod tests {
         );
         let error = refused("sqs_access_keys = ['a:b']\ngrpc = 'here'");
         assert!(error.contains("line 2 (grpc = 'here')"), "{error}");
+    }
+
+    #[test]
+    fn the_first_user_has_a_password_that_is_not_shown() {
+        let decided = |text: &str| Layer::from_toml(text).unwrap().decide();
+        assert_eq!(decided("").unwrap().first_user, FirstUser::default());
+        let config =
+            decided("default_user = 'ann'\ndefault_password = 'hidden'\ndefault_vhost = 'shop'").unwrap();
+        assert_eq!((&*config.first_user.name, &*config.first_user.vhost), ("ann", "shop"));
+        assert!(!format!("{config:?}").contains("hidden"));
+        assert!(decided("default_user = 'ann'").unwrap_err().to_string().contains("default_password"));
+        for text in [
+            "default_password = ['hidden']",
+            "default_password = 'hidden",
+            "default_password = { a = 'hidden' }",
+        ] {
+            let error = refused(text);
+            assert!(!error.contains("hidden") && error.contains("default_password"), "{error}");
+        }
     }
 
     #[test]

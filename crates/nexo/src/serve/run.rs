@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use nexo_access::Logins;
 use nexo_broker::{Broker, BrokerOptions, Codecs};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -87,8 +88,9 @@ impl ServeArgs {
     }
 }
 
-/// What an open address of these means.
-const LOCAL_ONLY: &str = "it serves this machine only as long as there are no users";
+/// What an open address means for a broker that has no users but guest.
+const ONLY_GUEST: &str = "there is no user but guest, who may come from this machine only, so nobody else can log in; \
+    'nexo user add' makes one";
 
 /// Says what it means that others can reach a port.
 fn warn_if_open(protocol: &str, listener: &TcpListener, fact: &str) {
@@ -132,34 +134,36 @@ impl Serving {
         let broker = tokio::task::spawn_blocking(move || Broker::open(options))
             .await
             .context("the broker failed while it opened its data")??;
+        let logins = Logins::open(&broker, &config.first_user).await?;
         let mut serving =
             Self { broker, servers: JoinSet::new(), stop: CancellationToken::new(), addresses: Vec::new() };
         if let Some(listener) = amqp {
             serving.note("amqp", &listener)?;
-            warn_if_open("amqp", &listener, LOCAL_ONLY);
+            if logins.has_only_guest() {
+                warn_if_open("amqp", &listener, ONLY_GUEST);
+            }
             let stop = serving.stop.clone().cancelled_owned();
-            let server = nexo_amqp::serve(serving.broker.clone(), listener, config.amqp_options, stop);
+            let server =
+                nexo_amqp::serve(serving.broker.clone(), logins.clone(), listener, config.amqp_options, stop);
             serving.servers.spawn(async move { server.await.context("the AMQP port failed") });
         }
         if let Some(listener) = grpc {
             serving.note("grpc", &listener)?;
-            warn_if_open("grpc", &listener, LOCAL_ONLY);
+            if logins.has_only_guest() {
+                warn_if_open("grpc", &listener, ONLY_GUEST);
+            }
             let stop = serving.stop.clone().cancelled_owned();
-            let server = nexo_grpc::serve(serving.broker.clone(), listener, stop);
+            let server = nexo_grpc::serve(serving.broker.clone(), logins.clone(), listener, stop);
             serving.servers.spawn(async move { Ok(server.await?) });
         }
         if let Some(listener) = sqs {
             serving.note("sqs", &listener)?;
-            if config.sqs_options.access_keys.is_empty() {
-                warn_if_open(
-                    "sqs",
-                    &listener,
-                    "it serves this machine only as long as there are no sqs_access_keys",
-                );
+            if config.sqs_options.access_keys.is_empty() && logins.has_only_guest() {
+                warn_if_open("sqs", &listener, ONLY_GUEST);
             }
             let stop = serving.stop.clone().cancelled_owned();
             let options = config.sqs_options.clone();
-            let server = nexo_sqs::serve(serving.broker.clone(), listener, options, stop);
+            let server = nexo_sqs::serve(serving.broker.clone(), logins.clone(), listener, options, stop);
             serving.servers.spawn(async move { server.await.context("the SQS port failed") });
         }
         if let Some(listener) = http {
