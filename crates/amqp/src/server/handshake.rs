@@ -1,17 +1,16 @@
 //! The beginning of a connection, up to `connection.open-ok`.
 
 use std::io;
-use std::net::SocketAddr;
 
 use bytes::BytesMut;
 use nexo_broker::{EnterError, Protocol, VhostStay};
+use nexo_net::{ReadHalf, WriteHalf};
 use nexo_types::VhostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{self, Refusal};
-use super::login;
+use super::login::{self, Origin};
 use super::output::Output;
 use super::session::{Abilities, Limits};
 use super::shared::ServerState;
@@ -70,10 +69,10 @@ impl From<Refusal> for Failure {
 
 /// One end of a socket before there is a session.
 pub(super) struct Handshake<'a> {
-    pub(super) reader: &'a mut OwnedReadHalf,
-    pub(super) writer: &'a mut OwnedWriteHalf,
+    pub(super) reader: &'a mut ReadHalf,
+    pub(super) writer: &'a mut WriteHalf,
     pub(super) input: &'a mut BytesMut,
-    pub(super) from: SocketAddr,
+    pub(super) origin: Origin,
     pub(super) shared: &'a ServerState,
     /// Cancelled when the virtual host that it opens is deleted.
     pub(super) vhost_deleted: CancellationToken,
@@ -100,7 +99,7 @@ impl Handshake<'_> {
             version_major: 0,
             version_minor: 9,
             server_properties: properties.as_table(),
-            mechanisms: login::MECHANISMS,
+            mechanisms: login::mechanisms(&self.origin),
             locales: b"en_US",
         })
         .await?;
@@ -147,18 +146,19 @@ impl Handshake<'_> {
             qos_by_the_book: start.client_properties.get("product").and_then(|value| value.as_bytes())
                 == Some(b"py-amqp"),
         };
-        let is_checked = self.shared.logins.turn(self.from.ip()).await.is_ok();
-        if is_checked && let Some(user) = login::admits(&start.mechanism, start.response, self.from.ip()) {
+        let from = self.origin.address;
+        let is_checked = self.shared.logins.turn(from.ip()).await.is_ok();
+        if is_checked && let Some(user) = login::admits(&start.mechanism, start.response, &self.origin) {
             return Ok((user, abilities));
         }
         self.shared.broker.traffic().of(Protocol::Amqp).login_refused();
         if is_checked {
-            self.shared.logins.refused(self.from.ip());
-            let user = login::claimed_user(&start.mechanism, start.response);
-            tracing::warn!(protocol = "amqp", peer = %self.from, user, mechanism = %start.mechanism, "login refused");
+            self.shared.logins.refused(from.ip());
+            let user = login::claimed_user(&start.mechanism, start.response, &self.origin);
+            tracing::warn!(protocol = "amqp", peer = %from, user, mechanism = %start.mechanism, "login refused");
         } else {
             // They come faster than anybody could read of them.
-            tracing::debug!(protocol = "amqp", peer = %self.from, "login refused unseen: too many of its address");
+            tracing::debug!(protocol = "amqp", peer = %from, "login refused unseen: too many of its address");
         }
         if !login::is_known(&start.mechanism) || !can("authentication_failure_close") {
             tokio::time::sleep(FAILURE_PAUSE).await;
@@ -198,7 +198,7 @@ impl Handshake<'_> {
             return Err(out_of_place().into());
         };
         let stay = self.enter(&open, user).map_err(|text| {
-            tracing::info!(protocol = "amqp", peer = %self.from, user, text, "connection refused");
+            tracing::info!(protocol = "amqp", peer = %self.origin.address, user, text, "connection refused");
             Refusal::new(ReplyCode::NotAllowed, text).of(connection::Open::ID)
         })?;
         self.send(&connection::OpenOk { known_hosts: ShortStr::EMPTY }).await?;
@@ -254,7 +254,8 @@ impl Handshake<'_> {
     async fn send<M: AmqpMethod>(&mut self, method: &M) -> io::Result<()> {
         let mut out = Output::default();
         out.method(0, method);
-        self.writer.write_all(&out.bytes).await
+        self.writer.write_all(&out.bytes).await?;
+        self.writer.flush().await
     }
 
     /// Says why, and waits for the client to have read it.
