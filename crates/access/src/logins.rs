@@ -152,6 +152,18 @@ impl Logins {
         tokio::task::spawn_blocking(work).await.map_err(|_| LoginError::TooMany)
     }
 
+    /// Logs in whoever has shown a certificate of this name, which was checked when TLS was agreed on.
+    ///
+    /// # Errors
+    /// If there is no such name or user, it may not come from there, or too many wait.
+    pub async fn certificate(&self, name: Option<&str>, from: IpAddr) -> Result<Identity, LoginError> {
+        self.0.throttle.turn(from).await.map_err(|_| LoginError::TooMany)?;
+        let user = name.and_then(|name| self.user(name.as_bytes()));
+        let outcome = user.ok_or(LoginError::Invalid).and_then(|user| self.admit(&user, from));
+        self.note(outcome.as_ref().err(), from);
+        outcome
+    }
+
     /// Lets somebody in who has a token of a user.
     ///
     /// # Errors

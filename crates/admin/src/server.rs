@@ -12,8 +12,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use nexo_broker::{Broker, Protocol};
-use nexo_net::{Ends, HttpLimits, HttpPort, is_for_this_machine};
-use tokio::net::TcpListener;
+use nexo_net::{Ends, HttpLimits, HttpPort, Listeners, is_for_this_machine};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -47,14 +46,14 @@ struct Port {
     renders: Arc<Semaphore>,
 }
 
-/// Serves the management port of `broker` on `listener` until `shutdown` is done and the requests that have
+/// Serves the management port of `broker` on `listeners` until `shutdown` is done and the requests that have
 /// begun are answered.
 ///
 /// # Errors
 /// Never, as things are: a connection that fails is that client's matter.
 pub async fn serve(
     broker: Broker,
-    listener: TcpListener,
+    listeners: impl Into<Listeners>,
     options: AdminOptions,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
@@ -72,7 +71,7 @@ pub async fn serve(
         .with_state(port);
     let stop = CancellationToken::new();
     let port = HttpPort { broker, protocol: Protocol::Http, router, limits: LIMITS, stop };
-    port.serve(listener, shutdown).await;
+    port.serve(listeners.into(), shutdown).await;
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use nexo_net::{TlsError, client_config};
 use thiserror::Error;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -12,7 +13,9 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-use crate::greeting::Connector;
+use crate::greeting::{Connector, TlsFailed, Verdict};
+
+pub use nexo_net::ClientTls;
 
 pub use crate::proto::admin_service_client::AdminServiceClient;
 pub use crate::proto::message_service_client::MessageServiceClient;
@@ -41,6 +44,17 @@ pub enum ConnectError {
     Address {
         /// What was given.
         url: String,
+    },
+    /// The files of TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Somebody answers there, and cannot be trusted or does not trust us.
+    #[error("cannot agree on TLS with {url}: {reason}")]
+    Refused {
+        /// The address that was dialled.
+        url: String,
+        /// Why not.
+        reason: String,
     },
     /// Somebody answers there, in other words.
     #[error(
@@ -116,15 +130,26 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `url`, which is `http://HOST:PORT`.
+    /// Connects to `url`, which is `http://HOST:PORT`, or `https://HOST:PORT` of a server whose certificate this machine
+    /// trusts in.
     ///
     /// # Errors
     /// If the address is none, or nobody answers there.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::connect_trusting(url, &ClientTls::default()).await
+    }
+
+    /// As [`Self::connect`]; over `https` it trusts whom `tls` names.
+    ///
+    /// # Errors
+    /// As [`Self::connect`], or if the files that `tls` names cannot be used.
+    pub async fn connect_trusting(url: &str, tls: &ClientTls) -> Result<Self, ConnectError> {
         let address = || ConnectError::Address { url: url.to_owned() };
-        if !url.starts_with("http://") {
-            return Err(address());
-        }
+        let tls = match url.split_once("://") {
+            Some(("http", _)) => None,
+            Some(("https", _)) => Some(client_config(tls, b"h2")?),
+            Some(_) | None => return Err(address()),
+        };
         let endpoint = Endpoint::from_shared(url.to_owned())
             .map_err(|_| address())?
             .connect_timeout(CONNECT_TIMEOUT)
@@ -133,14 +158,15 @@ impl Client {
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .tcp_nodelay(true);
-        let (connector, greeting) = Connector::new();
-        let channel = endpoint
-            .connect_with_connector(connector)
-            .await
-            .map_err(|error| ConnectError::Unreachable { url: url.to_owned(), reason: root_cause(&error) })?;
-        match greeting.speaks().await {
-            None => Ok(Self { channel, credentials: Credentials::default(), vhost: String::new() }),
-            Some(speaks) => Err(ConnectError::OtherProtocol { url: url.to_owned(), speaks }),
+        let (connector, greeting) = Connector::new(tls);
+        let channel =
+            endpoint.connect_with_connector(connector).await.map_err(|error| failed(url, &error))?;
+        match greeting.verdict().await {
+            Verdict::Native => {
+                Ok(Self { channel, credentials: Credentials::default(), vhost: String::new() })
+            }
+            Verdict::Other(speaks) => Err(ConnectError::OtherProtocol { url: url.to_owned(), speaks }),
+            Verdict::Refused(reason) => Err(ConnectError::Refused { url: url.to_owned(), reason }),
         }
     }
 
@@ -203,6 +229,14 @@ impl Client {
     pub async fn is_serving(&self) -> Result<bool, tonic::Status> {
         let reply = HealthClient::new(self.channel.clone()).check(HealthCheckRequest::default()).await?;
         Ok(reply.get_ref().status() == ServingStatus::Serving)
+    }
+}
+
+fn failed(url: &str, error: &(dyn std::error::Error + 'static)) -> ConnectError {
+    let url = url.to_owned();
+    match TlsFailed::find(error) {
+        Some(failed) => ConnectError::Refused { url, reason: failed.to_string() },
+        None => ConnectError::Unreachable { url, reason: root_cause(error) },
     }
 }
 

@@ -1,9 +1,10 @@
 //! What can be typed: the options that all commands share, and the list of commands.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use nexo_grpc::client::{Client, Credentials};
+use nexo_grpc::client::{Client, ClientTls, Credentials};
 
 use crate::command::{
     bench, completions, consume, health, peek, permission, pop, produce, push, queue, settle, stats, user,
@@ -47,6 +48,15 @@ pub(crate) struct ServerArgs {
     pub(crate) vhost: String,
     #[command(flatten)]
     pub(crate) login: Login,
+    /// Certificates (PEM) to trust in over https, in place of those that this machine does
+    #[arg(long, global = true, value_name = "FILE", env = "NEXO_CA", help_heading = HEADING)]
+    ca: Option<PathBuf>,
+    /// A certificate (PEM) to show to a broker that asks for one
+    #[arg(long, global = true, value_name = "FILE", env = "NEXO_CERT", requires = "key", help_heading = HEADING)]
+    cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, global = true, value_name = "FILE", env = "NEXO_KEY", requires = "cert", help_heading = HEADING)]
+    key: Option<PathBuf>,
     /// How to print: text for people, json (one object a line) for programs
     #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t, help_heading = HEADING)]
     pub(crate) output: Format,
@@ -82,6 +92,13 @@ impl ServerArgs {
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
         Ok(self.server.connect().await?.in_vhost(&self.vhost).with(self.login.credentials()))
     }
+
+    /// The same, with a server that trusts whom the options name.
+    fn trusting(self) -> Self {
+        let identity = self.cert.clone().zip(self.key.clone());
+        let tls = ClientTls { ca: self.ca.clone(), identity };
+        Self { server: self.server.trusting(tls), ..self }
+    }
 }
 
 /// A number that must not be 0.
@@ -95,7 +112,7 @@ pub(crate) fn at_least_one() -> impl Fn(&str) -> Result<u64, String> + Clone + S
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a broker
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Create, change, look at and empty queues
     Queue(queue::QueueArgs),
     /// Create, change, look at and delete virtual hosts
@@ -138,7 +155,7 @@ enum Command {
 impl Cli {
     /// Does what was asked.
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let shared = &self.shared;
+        let shared = &self.shared.trusting();
         match self.command {
             Command::Serve(args) => args.run().await,
             Command::Queue(args) => args.run(shared).await,

@@ -62,7 +62,7 @@ impl Style {
 /// Answers one request.
 pub(crate) async fn handle(
     State(service): State<Arc<Service>>,
-    Extension(Ends { peer, .. }): Extension<Ends>,
+    Extension(ends): Extension<Ends>,
     request: Request,
 ) -> HttpResponse {
     let protocol = protocol_of(request.headers());
@@ -72,7 +72,8 @@ pub(crate) async fn handle(
         let body = Bytes::from_static(UNKNOWN_OPERATION.as_bytes());
         return http_response(Style::Xml, StatusCode::NOT_FOUND, &request_id, body);
     }
-    let answered = answer(&service, peer, protocol, request).await;
+    let peer = ends.peer;
+    let answered = answer(&service, ends, protocol, request).await;
     if let Err(fault) = &answered
         && fault.code.is_refused_login()
     {
@@ -110,7 +111,7 @@ pub(crate) async fn handle(
 
 async fn answer(
     service: &Service,
-    peer: SocketAddr,
+    Ends { peer, is_tls, .. }: Ends,
     protocol: Protocol,
     request: Request,
 ) -> Result<(Action, Response), Fault> {
@@ -129,7 +130,7 @@ async fn answer(
     };
     let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
     let context = Context {
-        base_url: base_url(&head.headers),
+        base_url: base_url(&head.headers, is_tls),
         path: head.uri.path().to_owned(),
         region: region(&head.headers, &address).unwrap_or_else(|| service.options.region.clone()),
         vhost: vhost_of(&identity),
@@ -297,9 +298,9 @@ fn protocol_of(headers: &HeaderMap) -> Protocol {
 }
 
 /// What stands before the path of queues' addresses: the broker as this client reached it.
-fn base_url(headers: &HeaderMap) -> String {
+fn base_url(headers: &HeaderMap, is_tls: bool) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
+    let scheme = if is_tls || text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
     format!("{scheme}://{}", text("host").unwrap_or("localhost"))
 }
 

@@ -9,14 +9,14 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use nexo_access::Ended;
 use nexo_broker::{Protocol, VhostStay};
+use nexo_net::{ReadHalf, Stream, WriteHalf};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::Stop;
 use super::handshake::Handshake;
+use super::login::Origin;
 use super::operations::{caught_up, outcome};
 use super::pace::Awaits;
 use super::read_size::{READ_BYTES_MIN, ReadSize};
@@ -30,14 +30,10 @@ use super::timing::{IDLE_TICK, Life};
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 /// Serves one connection to its end.
-pub(super) async fn run(
-    shared: Arc<ServerState>,
-    socket: TcpStream,
-    peer: SocketAddr,
-    stop: CancellationToken,
-) {
+pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin, stop: CancellationToken) {
+    let peer = origin.address;
     // Frames are collected before they are written, so waiting for more to send would only cost time.
-    let _ = socket.set_nodelay(true);
+    let _ = socket.set_nodelay();
     let _counted = shared.broker.traffic().connection(Protocol::Amqp);
     let began = Instant::now();
     let (mut reader, mut writer) = socket.into_split();
@@ -48,7 +44,7 @@ pub(super) async fn run(
         reader: &mut reader,
         writer: &mut writer,
         input: &mut input,
-        from: peer,
+        origin,
         shared: &shared,
         vhost_deleted: ends.clone(),
     };
@@ -136,8 +132,8 @@ async fn finish(session: &mut Session) {
 
 struct Connection {
     session: Session,
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
+    reader: ReadHalf,
+    writer: WriteHalf,
     input: BytesMut,
     read_size: ReadSize,
     /// If the next read should bring no more than this.
@@ -163,8 +159,8 @@ impl Connection {
         drop((stay, session.presence.take()));
         let is_agreed = session.phase == ConnectionPhase::Closed;
         let (user, close_max) = (session.user.clone(), session.shared.options.close_max);
-        // The peer may be gone already.
-        let _ = writer.shutdown().await;
+        // The peer may be gone already, or not read the last that TLS has to say.
+        let _ = timeout(close_max, writer.shutdown()).await;
         let seconds = began.elapsed().as_secs();
         let vhost = session.vhost_logged();
         tracing::info!(protocol = "amqp", %peer, %user, vhost, seconds, "connection closed");
@@ -206,6 +202,7 @@ impl Connection {
             let awaits = if self.session.pace.is_behind() { self.session.awaits() } else { Awaits::NoAcks };
             let (room, direct) = ((self.read_size.bytes(), self.input_max()), self.direct);
             let Self { session, reader, writer, input, stop, ends, user_gone, tick, .. } = self;
+            let has_bytes = !session.out.is_empty() || writer.holds_bytes();
             let (channels, broker) = (&mut session.channels, &session.shared.broker);
             let incoming = async {
                 if can_read {
@@ -221,7 +218,7 @@ impl Connection {
                     Ok(Read::Body(count)) if count > 0 => self.has_received(count),
                     Ok(_) | Err(_) => return,
                 },
-                written = write_some(writer, &session.out, &session.socket), if !session.out.is_empty() => match written {
+                written = write_some(writer, &session.out, &session.socket), if has_bytes => match written {
                     Ok(count) => self.session.has_written(count, now()),
                     Err(_) => return,
                 },

@@ -1,18 +1,17 @@
 //! The beginning of a connection, up to `connection.open-ok`.
 
 use std::io;
-use std::net::SocketAddr;
 
 use bytes::BytesMut;
 use nexo_access::{Identity, LoginError, Presence};
 use nexo_broker::{EnterError, Protocol, VhostStay};
+use nexo_net::{ReadHalf, WriteHalf};
 use nexo_types::VhostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{self, Refusal};
-use super::login;
+use super::login::{self, Origin};
 use super::output::Output;
 use super::session::{Abilities, Limits};
 use super::shared::ServerState;
@@ -71,10 +70,10 @@ impl From<Refusal> for Failure {
 
 /// One end of a socket before there is a session.
 pub(super) struct Handshake<'a> {
-    pub(super) reader: &'a mut OwnedReadHalf,
-    pub(super) writer: &'a mut OwnedWriteHalf,
+    pub(super) reader: &'a mut ReadHalf,
+    pub(super) writer: &'a mut WriteHalf,
     pub(super) input: &'a mut BytesMut,
-    pub(super) from: SocketAddr,
+    pub(super) origin: Origin,
     pub(super) shared: &'a ServerState,
     /// Cancelled when the virtual host that it opens is deleted.
     pub(super) vhost_deleted: CancellationToken,
@@ -101,7 +100,7 @@ impl Handshake<'_> {
             version_major: 0,
             version_minor: 9,
             server_properties: properties.as_table(),
-            mechanisms: login::MECHANISMS,
+            mechanisms: login::mechanisms(&self.origin),
             locales: b"en_US",
         })
         .await?;
@@ -148,18 +147,25 @@ impl Handshake<'_> {
             qos_by_the_book: start.client_properties.get("product").and_then(|value| value.as_bytes())
                 == Some(b"py-amqp"),
         };
-        let (user, password) = login::credentials(&start.mechanism, start.response).unwrap_or_default();
-        let refused = match self.shared.logins.password(user, password, self.from.ip()).await {
+        let from = self.origin.address;
+        let login = match start.mechanism.as_bytes() {
+            b"EXTERNAL" => self.shared.logins.certificate(self.origin.certificate_user(), from.ip()).await,
+            mechanism => {
+                let (user, password) = login::credentials(mechanism, start.response).unwrap_or_default();
+                self.shared.logins.password(user, password, from.ip()).await
+            }
+        };
+        let refused = match login {
             Ok(identity) => return Ok((identity, abilities)),
             Err(refused) => refused,
         };
         self.shared.broker.traffic().of(Protocol::Amqp).login_refused();
         if refused == LoginError::TooMany {
             // They come faster than anybody could read of them.
-            tracing::debug!(protocol = "amqp", peer = %self.from, "login refused unseen: too many at once");
+            tracing::debug!(protocol = "amqp", peer = %from, "login refused unseen: too many at once");
         } else {
-            let user = login::claimed_user(&start.mechanism, start.response);
-            tracing::warn!(protocol = "amqp", peer = %self.from, user, mechanism = %start.mechanism, reason = %refused, "login refused");
+            let user = login::claimed_user(&start.mechanism, start.response, &self.origin);
+            tracing::warn!(protocol = "amqp", peer = %from, user, mechanism = %start.mechanism, reason = %refused, "login refused");
         }
         if !login::is_known(&start.mechanism) || !can("authentication_failure_close") {
             tokio::time::sleep(FAILURE_PAUSE).await;
@@ -203,8 +209,8 @@ impl Handshake<'_> {
             return Err(out_of_place().into());
         };
         let entered = self.enter(&open, identity).map_err(|text| {
-            let user = identity.name();
-            tracing::info!(protocol = "amqp", peer = %self.from, %user, text, "connection refused");
+            let (peer, user) = (self.origin.address, identity.name());
+            tracing::info!(protocol = "amqp", %peer, %user, text, "connection refused");
             Refusal::new(ReplyCode::NotAllowed, text).of(connection::Open::ID)
         })?;
         self.send(&connection::OpenOk { known_hosts: ShortStr::EMPTY }).await?;
@@ -269,7 +275,8 @@ impl Handshake<'_> {
     async fn send<M: AmqpMethod>(&mut self, method: &M) -> io::Result<()> {
         let mut out = Output::default();
         out.method(0, method);
-        self.writer.write_all(&out.bytes).await
+        self.writer.write_all(&out.bytes).await?;
+        self.writer.flush().await
     }
 
     /// Says why, and waits for the client to have read it.
