@@ -2,8 +2,13 @@
 
 use std::path::PathBuf;
 
-const FILES: [&str; 4] =
-    ["nexo/v1/admin.proto", "nexo/v1/messages.proto", "nexo/v1/queues.proto", "nexo/v1/stats.proto"];
+const FILES: [&str; 5] = [
+    "nexo/v1/admin.proto",
+    "nexo/v1/messages.proto",
+    "nexo/v1/queues.proto",
+    "nexo/v1/stats.proto",
+    "nexo/v1/users.proto",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Asked for when it runs: a target folder may be shared by several checkouts.

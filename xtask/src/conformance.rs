@@ -15,7 +15,11 @@ pub(crate) fn nexo(rest: &[&str]) -> anyhow::Result<()> {
     let broker = Nexo::start(Build::Debug)?;
     let variables = broker.variables()?;
     all(&variables, rest)?;
-    if rest.is_empty() { both_protocols(&variables, &[]) } else { Ok(()) }
+    if rest.is_empty() {
+        python::pytest("tls", &variables, &[])?;
+        both_protocols(&variables, &[])?;
+    }
+    Ok(())
 }
 
 /// What AWS's clients see of the broker that was just built. `rest` goes to pytest.

@@ -11,9 +11,9 @@ use axum::http::{HeaderMap, StatusCode, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use nexo_access::Logins;
 use nexo_broker::{Broker, Protocol};
-use nexo_net::{Ends, HttpLimits, HttpPort, is_for_this_machine};
-use tokio::net::TcpListener;
+use nexo_net::{Ends, HttpLimits, HttpPort, Listeners, is_for_this_machine};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -50,19 +50,20 @@ struct Port {
     renders: Arc<Semaphore>,
 }
 
-/// Serves the management port of `broker` on `listener` until `shutdown` is done and the requests that have
+/// Serves the management port of `broker` on `listeners` until `shutdown` is done and the requests that have
 /// begun are answered.
 ///
 /// # Errors
 /// Never, as things are: a connection that fails is that client's matter.
 pub async fn serve(
     broker: Broker,
-    listener: TcpListener,
+    logins: Logins,
+    listeners: impl Into<Listeners>,
     options: AdminOptions,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let broker = broker.over(Protocol::Http);
-    let api = Api::new(broker.clone(), options.listeners.clone());
+    let api = Api::new(broker.clone(), logins, options.listeners.clone());
     let port = Port {
         broker: broker.clone(),
         options: Arc::new(options),
@@ -78,7 +79,7 @@ pub async fn serve(
     let stop = CancellationToken::new();
     let port = HttpPort { broker, protocol: Protocol::Http, router, limits: LIMITS, stop };
     tokio::select! {
-        () = port.serve(listener, shutdown) => {}
+        () = port.serve(listeners.into(), shutdown) => {}
         () = api.sample() => {}
     }
     Ok(())

@@ -22,6 +22,8 @@ fn acme() -> VhostName {
 async fn with_acme(spec: VhostSpec) -> Served {
     let served = Served::start().await;
     served.broker.put_vhost(&acme(), spec).await.unwrap();
+    let guest = served.logins.password(b"guest", b"guest", [127, 0, 0, 1].into()).await.unwrap();
+    served.logins.own_vhost(&guest, "acme").await.unwrap();
     served
 }
 

@@ -13,6 +13,7 @@ use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{Claim, Log, LogOptions, Patience, Urgency};
 use nexo_types::{Offset, Protocol, QueueName, Timestamp};
 
+use crate::access_cell::AccessCell;
 use crate::buffers::ConnectionBuffers;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -108,7 +109,7 @@ impl Broker {
         let intake = Intake::new(options.memory_bytes_max / INTAKE_SHARE);
         let connections = Arc::new(Connections::new(options.connections_max));
         let outgoing = Outgoing::new(options.memory_bytes_max / OUTGOING_SHARE);
-        let exchanges = Exchanges::new(restored.topology);
+        let exchanges = Exchanges::new(restored.machines.topology);
         let uncounted = UncountedMemory::new(
             options.owns_process.then_some(system::resident_bytes as fn() -> Option<u64>),
         );
@@ -125,6 +126,7 @@ impl Broker {
             log,
             clock: Arc::new(Clock::not_before(restored.time.max(time))),
             catalog: Catalog::new(exchanges, restored.next_queue),
+            access: AccessCell::new(restored.machines.access),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),

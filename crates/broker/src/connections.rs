@@ -6,7 +6,7 @@
 //! new one: silent connections keep nobody out.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use nexo_types::Protocol;
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 /// The management port's share of all connections: one in eight.
@@ -23,8 +22,6 @@ const MANAGEMENT_SHARE: usize = 8;
 const MANAGEMENT_MAX: usize = 256;
 /// Connections that were asked to go and have not yet, at most: until then there are so many more than there may be.
 const LEAVING_MAX: usize = 16;
-/// How long to wait after an accept failed for want of descriptors or memory: the next one would fail as well.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Refused and failed connections are logged at most this often.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
@@ -179,33 +176,17 @@ impl Connections {
         has_room
     }
 
-    /// The next connection that may be served. Those that there is no room for are closed, and an accept that fails is
-    /// tried again after a pause. May be dropped while it waits: no connection is lost.
-    pub async fn accept(
-        self: &Arc<Self>,
-        protocol: Protocol,
-        listener: &TcpListener,
-    ) -> (TcpStream, SocketAddr, ConnectionPermit) {
-        loop {
-            match listener.accept().await {
-                Ok((stream, peer)) => match self.admit(protocol) {
-                    Some(permit) => return (stream, peer, permit),
-                    None => {
-                        self.warn(|| {
-                            let (port, max) = (protocol.name(), self.max(protocol));
-                            tracing::warn!(port, %peer, max, "too many connections; a new one was closed");
-                        });
-                        refuse(protocol, stream);
-                    }
-                },
-                Err(error) => {
-                    self.warn(|| {
-                        tracing::warn!(port = protocol.name(), %error, "a connection cannot be accepted");
-                    });
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
+    /// Tells the log that a connection was closed for want of room, unless it was told of one a moment ago.
+    pub fn note_refused(&self, protocol: Protocol, peer: SocketAddr) {
+        self.warn(|| {
+            let (port, max) = (protocol.name(), self.max(protocol));
+            tracing::warn!(port, %peer, max, "too many connections; a new one was closed");
+        });
+    }
+
+    /// Tells the log that the system gives no connection, unless it was told a moment ago.
+    pub fn note_accept_failed(&self, protocol: Protocol, error: &io::Error) {
+        self.warn(|| tracing::warn!(port = protocol.name(), %error, "a connection cannot be accepted"));
     }
 
     /// The figures of one port.
@@ -238,23 +219,8 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Closes a connection. Its client is told why, where its protocol has words for that and as far as it goes without waiting.
-fn refuse(protocol: Protocol, stream: TcpStream) {
-    let Some(words) = protocol.too_many_connections() else { return };
-    if let Err(error) = tell(stream, words) {
-        tracing::debug!(%error, "a refused connection could not be told why");
-    }
-}
-
-fn tell(stream: TcpStream, words: &[u8]) -> io::Result<()> {
-    // It does not block: the socket is as tokio made it.
-    stream.into_std()?.write_all(words)
-}
-
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncReadExt;
-
     use super::*;
 
     #[test]
@@ -315,27 +281,5 @@ mod tests {
         let connections = Arc::new(Connections::new(0));
         let _http = connections.admit(Protocol::Http).unwrap();
         assert!(connections.admit(Protocol::Amqp).is_some());
-    }
-
-    #[tokio::test]
-    async fn one_too_many_is_told_and_closed_and_the_next_one_served() {
-        let connections = Arc::new(Connections::new(8));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let _first = TcpStream::connect(address).await.unwrap();
-        let (stream, _, permit) = connections.accept(Protocol::Http, &listener).await;
-        permit.presence().set_in_request(true);
-        let mut second = TcpStream::connect(address).await.unwrap();
-        let next = tokio::spawn({
-            let connections = Arc::clone(&connections);
-            async move { connections.accept(Protocol::Http, &listener).await }
-        });
-        let mut told = String::new();
-        second.read_to_string(&mut told).await.unwrap();
-        assert!(told.starts_with("HTTP/1.1 503 ") && told.ends_with("too many connections\n"), "{told}");
-        drop((stream, permit));
-        let third = TcpStream::connect(address).await.unwrap();
-        assert_eq!(next.await.unwrap().1, third.local_addr().unwrap());
-        assert_eq!(connections.counts(Protocol::Http), ConnectionCounts { open: 0, accepted: 2, refused: 1 });
     }
 }

@@ -113,6 +113,17 @@ pub enum ExchangeError<E> {
     Queue(#[from] QueueError),
 }
 
+/// A change of users or permissions that was not made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AccessChangeError {
+    /// The rules forbid it.
+    #[error(transparent)]
+    Refused(nexo_core::access::AccessError),
+    /// See there.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
 /// A queue that was not deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DeleteError {

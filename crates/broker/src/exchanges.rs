@@ -165,6 +165,12 @@ impl Broker {
         exchanges.cell.look(|topology, last_change| topology.check(name).map(|_| last_change))
     }
 
+    /// What an exchange is told to be, if there is one. The default exchange is told nothing.
+    #[must_use]
+    pub fn exchange_spec(&self, name: &ExchangeName) -> Option<ExchangeSpec> {
+        self.shared.catalog.exchanges.look(|topology| topology.spec(name).cloned())
+    }
+
     /// Deletes an exchange with its bindings.
     ///
     /// # Errors

@@ -17,10 +17,12 @@
 //! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
 //!   `buffers.rs`: memory of connections' buffers.
+//! - `machine_cell.rs`, `machines.rs`: state machines that are not queues. `access_cell.rs`: users and permissions.
 //! - `connections.rs`: how many clients may be connected. `open_connections.rs`: who they are. `listing.rs`: queues, exchanges and
 //!   bindings for those who look after them.
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
 
+mod access_cell;
 mod broker;
 mod buffers;
 #[cfg(test)]
@@ -52,6 +54,7 @@ mod late;
 mod lifecycle;
 mod listing;
 mod machine_cell;
+mod machines;
 mod mailbox;
 mod maintenance;
 mod manifest;
@@ -103,8 +106,8 @@ pub use declare::Declared;
 pub use delivery::Delivery;
 pub use describe::{BindingShown, QueueDetails};
 pub use error::{
-    CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError, SettleError,
-    SubscribeError,
+    AccessChangeError, CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError,
+    SettleError, SubscribeError,
 };
 pub use flow::{Evenness, Pacing};
 pub use handle::{QueueHandle, Settling};
@@ -112,6 +115,7 @@ pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
 pub use journal::Written;
 pub use listing::{BindingsOf, MessageTotals, ObjectCounts, QueueRow};
+pub use nexo_core::access;
 pub use nexo_core::body_buffer::BodyBuffer;
 pub use nexo_core::config::{
     Backoff, ConfigError, DeadLetters, Fate, GroupMode, Overflow, QueueConfig, RateLimit, SyncMode,

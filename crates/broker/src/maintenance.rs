@@ -13,7 +13,6 @@ use nexo_log::{Claim, EntryKind, EntryRef, Patience, SegmentUsage, Urgency};
 use nexo_types::{Position, QueueId, SegmentId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::exchanges::TOPOLOGY;
 use crate::journal::{ProposeError, Proposed};
 use crate::manifest::{Demand, Manifest};
 use crate::page_out_pace::PageOutPace;
@@ -383,7 +382,7 @@ impl Shared {
         // An old snapshot in a segment that is nearly empty would keep it.
         let twice = self.journal.health() == nexo_log::LogHealth::Ok;
         let demand = Demand { given_up: &sparse, twice };
-        manifest.queues.push((TOPOLOGY, self.snapshot_machine(self.catalog.exchanges.cell(), demand)?));
+        self.snapshot_machines(&mut manifest, demand)?;
         cells.extend(more.cloned());
         cells.sort_unstable_by_key(|cell| cell.id);
         for cell in cells {

@@ -144,9 +144,9 @@ impl Shared {
     pub(crate) fn read_page(
         &self,
         cell: &QueueCell,
-        request: PageRequest,
+        request: &PageRequest,
     ) -> Result<(PlacedPage, Vec<MessageEntry>), ReadError> {
-        let page = cell.state.lock().placement.place(&request);
+        let page = cell.state.lock().placement.place(request);
         let entries = read_page(self.stored(), cell.id, &page)?;
         Ok((page, entries))
     }

@@ -94,7 +94,7 @@ impl Shared {
             }
             let Some(page) = page else { return Ok((look.found, None)) };
             let (page, entries) = self
-                .read_page(cell, page)
+                .read_page(cell, &page)
                 .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
             // A reader may stop early. What it does not find at all is passed over.
             let last = entries.last().map(|entry| entry.offset).or(page.request.offsets.last());

@@ -47,7 +47,7 @@ impl Shared {
         };
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
         self.options.codecs.read_arguments(&cells);
-        self.catalog.exchanges.replace(restored.topology);
+        self.replace_machines(restored.machines);
         self.catalog.replace(&cells, restored.next_queue);
         self.journal.resume();
         tracing::warn!(

@@ -9,14 +9,12 @@ use nexo_core::batch::BatchKind;
 use nexo_core::message::Durability;
 use nexo_core::queue::Queue;
 use nexo_core::record::Record;
-use nexo_core::topology::Topology;
 use nexo_log::{Damage, Entry, EntryKind, Frame, Log, Recovered};
 use nexo_types::{Position, QueueId, SegmentId, Timestamp};
 
 use crate::error::OpenError;
-use crate::exchanges::TOPOLOGY;
 use crate::frame_batches::batch_of;
-use crate::machine_cell::Replayed;
+use crate::machines::{self, ReplayedMachines, is_machine};
 use crate::manifest::{Chunk, Manifest, PlacementFrames, Snapshot, SnapshotFrame};
 use crate::missing;
 use crate::placement::{OldPlaces, Placement};
@@ -28,7 +26,7 @@ use crate::unread::Unread;
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) cells: Vec<QueueCell>,
-    pub(crate) topology: Replayed<Topology>,
+    pub(crate) machines: ReplayedMachines,
     pub(crate) next_queue: u64,
     /// No record carries a later time.
     pub(crate) time: Timestamp,
@@ -147,11 +145,12 @@ fn load_checkpoint<'a>(
         }
         if !accept_loss {
             let since = "the log since the checkpoint before is not complete, or that cannot be read either";
+            let what = machines::shown(id);
             return Err(format!(
-                "{reason}, and {since}; start with accept-loss to go on with what is left of queue {id}"
+                "{reason}, and {since}; start with accept-loss to go on with what is left of {what}"
             ));
         }
-        rebuild.note_gap(snapshot.at, format!("the snapshot of queue {id} is lost: {reason}"));
+        rebuild.note_gap(snapshot.at, format!("the snapshot of {} is lost: {reason}", machines::shown(id)));
         if rebuild.load_earlier(id, &earlier) {
             replay_from = replay_from.min(earlier.replay_from);
             continue;
@@ -173,7 +172,7 @@ struct Rebuild<'a> {
     stored: Stored<'a>,
     log: &'a Log,
     queues: BTreeMap<QueueId, Rebuilt>,
-    topology: Replayed<Topology>,
+    machines: ReplayedMachines,
     /// Ids below this had been given out when the checkpoint was written.
     known_queues: u64,
     next_queue: u64,
@@ -198,7 +197,7 @@ impl<'a> Rebuild<'a> {
             stored,
             log: stored.log,
             queues: BTreeMap::new(),
-            topology: Replayed::new(Topology::new()),
+            machines: ReplayedMachines::new(),
             known_queues: manifest.next_queue,
             next_queue: manifest.next_queue.max(1),
             time: manifest.time,
@@ -226,8 +225,8 @@ impl<'a> Rebuild<'a> {
             }
             Err(reason) => return Err(reason),
         };
-        if id == TOPOLOGY {
-            return self.topology.load(&head, readable);
+        if is_machine(id) {
+            return self.machines.load(id, &head, readable);
         }
         let mut chunks: Vec<Bytes> = Vec::with_capacity(snapshot.chunks.len());
         let mut lost = 0;
@@ -289,7 +288,7 @@ impl<'a> Rebuild<'a> {
 
     /// Has a queue come from an earlier checkpoint and the log since then. `false` if that cannot be read either.
     fn load_earlier(&mut self, id: QueueId, earlier: &Manifest) -> bool {
-        if id != TOPOLOGY {
+        if !is_machine(id) {
             self.expected.insert(id);
         }
         // It was created since then, and the log tells all of it.
@@ -363,9 +362,9 @@ impl<'a> Rebuild<'a> {
 
     fn apply(&mut self, frame: &Frame, entry: &Entry) -> Result<(), String> {
         let at = frame.at;
-        if entry.queue == TOPOLOGY {
+        if is_machine(entry.queue) {
             return match entry.kind {
-                EntryKind::Record => self.topology.replay(at, &entry.payload),
+                EntryKind::Record => self.machines.replay(entry.queue, at, &entry.payload),
                 EntryKind::Messages | EntryKind::Snapshot | EntryKind::Manifest => Ok(()),
             };
         }
@@ -509,15 +508,17 @@ impl<'a> Rebuild<'a> {
         let damaged_messages = damaged.sum::<u64>() + unknown_damaged;
         for rebuilt in self.queues.values() {
             let (name, id) = (rebuilt.queue.name(), rebuilt.queue.id());
-            if self.topology.machine.recover_vhost(&name.vhost()) {
+            let topology = &mut self.machines.topology.machine;
+            if topology.recover_vhost(&name.vhost()) {
                 tracing::error!(vhost = %name.vhost(), "a vhost is lost in a damaged part of the log; its queues are there");
             }
-            self.topology.machine.queue_added(name, id, Durability::Durable);
+            topology.queue_added(name, id, Durability::Durable);
         }
         // Bindings to queues whose end was written and theirs was not. They end again after every start until a
         // checkpoint knows.
-        let plan = self.topology.machine.decide_recovered();
-        self.topology.machine.apply(&plan);
+        let topology = &mut self.machines.topology.machine;
+        let plan = topology.decide_recovered();
+        topology.apply(&plan);
         let cells = self.queues.into_values().map(|mut rebuilt| {
             rebuilt.queue.finish_recovery();
             rebuilt.check_placement();
@@ -534,7 +535,7 @@ impl<'a> Rebuild<'a> {
         });
         Restored {
             cells: cells.collect(),
-            topology: self.topology,
+            machines: self.machines,
             next_queue: self.next_queue,
             time: self.time,
             damaged_messages,

@@ -9,6 +9,7 @@ use nexo_core::shared_messages::SharedMemory;
 use nexo_log::{Log, Urgency};
 use nexo_types::{Protocol, QueueName, Timestamp};
 
+use crate::access_cell::AccessCell;
 use crate::buffers::ConnectionBuffers;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -53,6 +54,7 @@ pub(crate) struct Shared {
     pub(crate) log: Log,
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
+    pub(crate) access: AccessCell,
     pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,

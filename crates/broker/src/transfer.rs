@@ -388,7 +388,7 @@ impl Shared {
         page: &nexo_core::queue::PageRequest,
     ) -> Result<(), QueueError> {
         let (page, entries) = self
-            .read_page(cell, page.clone())
+            .read_page(cell, page)
             .map_err(|error| QueueError::Unavailable { reason: error.to_string() })?;
         self.with(cell, |state, _| self.take_page(state, page.segment, &page.request, entries))
     }

@@ -6,6 +6,7 @@
 //!
 //! Start with [`machine`], then [`queue`] and [`record`].
 
+pub mod access;
 pub mod batch;
 pub mod body_buffer;
 pub mod config;

@@ -1,10 +1,12 @@
 //! The service of an operator: virtual hosts.
 
+use nexo_access::{Identity, Logins, Tag};
 use nexo_broker::topology::{DefaultQueueType, VhostError, VhostSpec};
 use nexo_broker::{Broker, VhostInfo};
 use nexo_types::VhostName;
 use tonic::{Request, Response, Status};
 
+use crate::access::{administrator, caller};
 use crate::fields;
 use crate::proto::{self, admin_service_server::AdminService};
 use crate::status::Failure;
@@ -12,15 +14,19 @@ use crate::status::Failure;
 /// Answers [`AdminService`] from a broker.
 pub(crate) struct Admin {
     pub(crate) broker: Broker,
+    pub(crate) logins: Logins,
 }
 
 #[tonic::async_trait]
 impl AdminService for Admin {
     async fn list_vhosts(
         &self,
-        _request: Request<proto::ListVhostsRequest>,
+        request: Request<proto::ListVhostsRequest>,
     ) -> Result<Response<proto::ListVhostsResponse>, Status> {
-        let vhosts = self.broker.vhosts().into_iter().map(to_proto).collect();
+        let identity = caller(&request)?;
+        let mut vhosts = self.broker.vhosts();
+        vhosts.retain(|vhost| may_see(&identity, &vhost.name).is_ok());
+        let vhosts = vhosts.into_iter().map(to_proto).collect();
         Ok(Response::new(proto::ListVhostsResponse { vhosts }))
     }
 
@@ -29,6 +35,7 @@ impl AdminService for Admin {
         request: Request<proto::GetVhostRequest>,
     ) -> Result<Response<proto::GetVhostResponse>, Status> {
         let name = vhost(&request.get_ref().vhost)?;
+        may_see(&caller(&request)?, &name)?;
         let found = self.broker.vhost(&name).ok_or_else(|| Failure::from(VhostError::NotFound { name }))?;
         Ok(Response::new(proto::GetVhostResponse { vhost: Some(to_proto(found)) }))
     }
@@ -37,6 +44,8 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::PutVhostRequest>,
     ) -> Result<Response<proto::PutVhostResponse>, Status> {
+        administrator(&request)?;
+        let identity = caller(&request)?;
         let request = request.into_inner();
         let name = vhost(&request.vhost)?;
         let change = request.config.unwrap_or_default();
@@ -50,6 +59,9 @@ impl AdminService for Admin {
             }
         };
         let created = self.broker.change_vhost(&name, decide).await.map_err(Failure::from)?;
+        if created {
+            self.logins.own_vhost(&identity, name.as_str()).await.map_err(Failure::from)?;
+        }
         Ok(Response::new(proto::PutVhostResponse { created }))
     }
 
@@ -57,11 +69,17 @@ impl AdminService for Admin {
         &self,
         request: Request<proto::DeleteVhostRequest>,
     ) -> Result<Response<proto::DeleteVhostResponse>, Status> {
+        administrator(&request)?;
         let name = vhost(&request.get_ref().vhost)?;
         let deleted = self.broker.delete_vhost(&name).await.map_err(Failure::from)?;
         let (queues, messages) = (deleted.queues, deleted.messages);
         Ok(Response::new(proto::DeleteVhostResponse { queues, messages }))
     }
+}
+
+/// Who may come in may know of a virtual host, and so may administrators.
+fn may_see(identity: &Identity, name: &VhostName) -> Result<(), Failure> {
+    if identity.is(Tag::ADMINISTRATOR) { Ok(()) } else { Ok(identity.may_enter(name.as_str())?) }
 }
 
 /// The virtual host that a request is about, which must be named: none is meant by saying nothing.

@@ -1,16 +1,27 @@
 //! A thin client: a connection and the generated stubs on it, with limits that fit the server's.
 
+use std::fmt;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use nexo_net::{TlsError, client_config};
 use thiserror::Error;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Status};
 
-use crate::greeting::Connector;
+use crate::greeting::{Connector, TlsFailed, Verdict};
+
+pub use nexo_net::ClientTls;
 
 pub use crate::proto::admin_service_client::AdminServiceClient;
 pub use crate::proto::message_service_client::MessageServiceClient;
 pub use crate::proto::queue_service_client::QueueServiceClient;
 pub use crate::proto::stats_service_client::StatsServiceClient;
+pub use crate::proto::user_service_client::UserServiceClient;
 pub use tonic_health::pb::health_client::HealthClient;
 
 use tonic_health::pb::HealthCheckRequest;
@@ -34,6 +45,17 @@ pub enum ConnectError {
         /// What was given.
         url: String,
     },
+    /// The files of TLS cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Somebody answers there, and cannot be trusted or does not trust us.
+    #[error("cannot agree on TLS with {url}: {reason}")]
+    Refused {
+        /// The address that was dialled.
+        url: String,
+        /// Why not.
+        reason: String,
+    },
     /// Somebody answers there, in other words.
     #[error(
         "{url} is not Nexo's native API: it speaks {speaks}; 'nexo serve' shows the right address as grpc= in its ready line \
@@ -55,23 +77,79 @@ pub enum ConnectError {
     },
 }
 
+/// What calls go over.
+pub type Transport = InterceptedService<Channel, Credentials>;
+
+/// Who makes the calls. Without any, a broker on the same machine takes the caller for guest, as long as guest has the password
+/// that everybody knows.
+#[derive(Clone, Default)]
+pub struct Credentials(Option<MetadataValue<Ascii>>);
+
+impl Credentials {
+    /// A user, by name and password.
+    #[must_use]
+    pub fn password(user: &str, password: &str) -> Self {
+        Self::of(format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
+    }
+
+    /// A user, by one of its tokens.
+    #[must_use]
+    pub fn token(token: &str) -> Self {
+        Self::of(format!("Bearer {token}"))
+    }
+
+    fn of(text: String) -> Self {
+        Self(MetadataValue::try_from(text).ok().map(|mut value| {
+            value.set_sensitive(true);
+            value
+        }))
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").finish_non_exhaustive()
+    }
+}
+
+impl Interceptor for Credentials {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = &self.0 {
+            request.metadata_mut().insert("authorization", value.clone());
+        }
+        Ok(request)
+    }
+}
+
 /// A connection to one server. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Client {
     channel: Channel,
+    credentials: Credentials,
     vhost: String,
 }
 
 impl Client {
-    /// Connects to `url`, which is `http://HOST:PORT`.
+    /// Connects to `url`, which is `http://HOST:PORT`, or `https://HOST:PORT` of a server whose certificate this machine
+    /// trusts in.
     ///
     /// # Errors
     /// If the address is none, or nobody answers there.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::connect_trusting(url, &ClientTls::default()).await
+    }
+
+    /// As [`Self::connect`]; over `https` it trusts whom `tls` names.
+    ///
+    /// # Errors
+    /// As [`Self::connect`], or if the files that `tls` names cannot be used.
+    pub async fn connect_trusting(url: &str, tls: &ClientTls) -> Result<Self, ConnectError> {
         let address = || ConnectError::Address { url: url.to_owned() };
-        if !url.starts_with("http://") {
-            return Err(address());
-        }
+        let tls = match url.split_once("://") {
+            Some(("http", _)) => None,
+            Some(("https", _)) => Some(client_config(tls, b"h2")?),
+            Some(_) | None => return Err(address()),
+        };
         let endpoint = Endpoint::from_shared(url.to_owned())
             .map_err(|_| address())?
             .connect_timeout(CONNECT_TIMEOUT)
@@ -80,14 +158,15 @@ impl Client {
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .tcp_nodelay(true);
-        let (connector, greeting) = Connector::new();
-        let channel = endpoint
-            .connect_with_connector(connector)
-            .await
-            .map_err(|error| ConnectError::Unreachable { url: url.to_owned(), reason: root_cause(&error) })?;
-        match greeting.speaks().await {
-            None => Ok(Self { channel, vhost: String::new() }),
-            Some(speaks) => Err(ConnectError::OtherProtocol { url: url.to_owned(), speaks }),
+        let (connector, greeting) = Connector::new(tls);
+        let channel =
+            endpoint.connect_with_connector(connector).await.map_err(|error| failed(url, &error))?;
+        match greeting.verdict().await {
+            Verdict::Native => {
+                Ok(Self { channel, credentials: Credentials::default(), vhost: String::new() })
+            }
+            Verdict::Other(speaks) => Err(ConnectError::OtherProtocol { url: url.to_owned(), speaks }),
+            Verdict::Refused(reason) => Err(ConnectError::Refused { url: url.to_owned(), reason }),
         }
     }
 
@@ -103,28 +182,44 @@ impl Client {
         self.vhost.clone()
     }
 
+    /// The same connection, with calls by somebody.
+    #[must_use]
+    pub fn with(&self, credentials: Credentials) -> Self {
+        Self { credentials, ..self.clone() }
+    }
+
+    fn transport(&self) -> Transport {
+        InterceptedService::new(self.channel.clone(), self.credentials.clone())
+    }
+
     /// Administration.
     #[must_use]
-    pub fn admin(&self) -> AdminServiceClient<Channel> {
-        AdminServiceClient::new(self.channel.clone())
+    pub fn admin(&self) -> AdminServiceClient<Transport> {
+        AdminServiceClient::new(self.transport())
     }
 
     /// Management of queues.
     #[must_use]
-    pub fn queues(&self) -> QueueServiceClient<Channel> {
-        QueueServiceClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
+    pub fn queues(&self) -> QueueServiceClient<Transport> {
+        QueueServiceClient::new(self.transport()).max_decoding_message_size(usize::MAX)
     }
 
     /// Work with messages.
     #[must_use]
-    pub fn messages(&self) -> MessageServiceClient<Channel> {
-        MessageServiceClient::new(self.channel.clone()).max_decoding_message_size(usize::MAX)
+    pub fn messages(&self) -> MessageServiceClient<Transport> {
+        MessageServiceClient::new(self.transport()).max_decoding_message_size(usize::MAX)
     }
 
     /// Figures of the broker.
     #[must_use]
-    pub fn stats(&self) -> StatsServiceClient<Channel> {
-        StatsServiceClient::new(self.channel.clone())
+    pub fn stats(&self) -> StatsServiceClient<Transport> {
+        StatsServiceClient::new(self.transport())
+    }
+
+    /// Management of users.
+    #[must_use]
+    pub fn users(&self) -> UserServiceClient<Transport> {
+        UserServiceClient::new(self.transport()).max_decoding_message_size(usize::MAX)
     }
 
     /// Whether the broker says that it serves.
@@ -134,6 +229,14 @@ impl Client {
     pub async fn is_serving(&self) -> Result<bool, tonic::Status> {
         let reply = HealthClient::new(self.channel.clone()).check(HealthCheckRequest::default()).await?;
         Ok(reply.get_ref().status() == ServingStatus::Serving)
+    }
+}
+
+fn failed(url: &str, error: &(dyn std::error::Error + 'static)) -> ConnectError {
+    let url = url.to_owned();
+    match TlsFailed::find(error) {
+        Some(failed) => ConnectError::Refused { url, reason: failed.to_string() },
+        None => ConnectError::Unreachable { url, reason: root_cause(error) },
     }
 }
 

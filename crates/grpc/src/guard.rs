@@ -4,9 +4,11 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
+use nexo_access::{LoginError, Logins};
 use nexo_broker::{Broker, Protocol};
 use tonic::Status;
 use tonic::body::Body;
+use tonic::codegen::http::header::AUTHORIZATION;
 use tonic::codegen::http::{Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -18,13 +20,14 @@ use crate::listener::Peer;
 #[derive(Clone, Debug)]
 pub(crate) struct GuardLayer {
     pub(crate) broker: Broker,
+    pub(crate) logins: Logins,
 }
 
 impl<S> Layer<S> for GuardLayer {
     type Service = Guard<S>;
 
     fn layer(&self, inner: S) -> Guard<S> {
-        Guard { inner, broker: self.broker.clone() }
+        Guard { inner, broker: self.broker.clone(), logins: self.logins.clone() }
     }
 }
 
@@ -33,6 +36,7 @@ impl<S> Layer<S> for GuardLayer {
 pub(crate) struct Guard<S> {
     inner: S,
     broker: Broker,
+    logins: Logins,
 }
 
 impl<S> Service<Request<Body>> for Guard<S>
@@ -50,15 +54,6 @@ where
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let peer = request.extensions().get::<Peer>().copied();
-        // There are no users yet, so nobody can be told from anybody else.
-        if !peer.is_some_and(|peer| peer.0.ip().to_canonical().is_loopback()) {
-            self.broker.traffic().of(Protocol::Grpc).login_refused();
-            let address = peer.map(|peer| peer.0.to_string()).unwrap_or_default();
-            tracing::warn!(protocol = "grpc", peer = address, "call refused: it comes from another machine");
-            let text = "the broker has no users, and without them the native API serves its own machine only";
-            let refused = Status::permission_denied(text).into_http();
-            return Box::pin(async { Ok(refused) });
-        }
         let held = Held::default();
         let requests = requests(request.uri().path());
         // Only pushes keep what they were sent. Another call may last, and must not keep memory for it.
@@ -70,12 +65,69 @@ where
         }
         let intake = self.broker.intake().clone();
         let request = request.map(|body| Body::new(Incoming::new(body, intake, held, requests)));
-        let response = self.inner.call(request);
+        // The one that was made ready is the one to be called.
+        let next = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, next);
+        let (broker, logins) = (self.broker.clone(), self.logins.clone());
         Box::pin(async move {
-            let response = response.await;
+            let response = match let_in(&broker, &logins, peer, request).await {
+                Ok(request) => {
+                    let mut inner = inner;
+                    inner.call(request).await
+                }
+                Err(refused) => Ok(refused.into_http()),
+            };
             drop(kept);
             response
         })
+    }
+}
+
+/// Notes who calls, or says why he may not.
+async fn let_in(
+    broker: &Broker,
+    logins: &Logins,
+    peer: Option<Peer>,
+    mut request: Request<Body>,
+) -> Result<Request<Body>, Status> {
+    if is_for_everybody(request.uri().path()) {
+        return Ok(request);
+    }
+    let login = request.headers().get(AUTHORIZATION).cloned();
+    let identity = match peer {
+        Some(peer) => logins.authorize_or_guest(login.as_ref(), peer.0.ip()).await,
+        None => Err(LoginError::Missing),
+    };
+    match identity {
+        Ok(identity) => {
+            request.extensions_mut().insert(identity);
+            Ok(request)
+        }
+        Err(error) => {
+            broker.traffic().of(Protocol::Grpc).login_refused();
+            let address = peer.map(|peer| peer.0.to_string()).unwrap_or_default();
+            tracing::warn!(protocol = "grpc", peer = address, reason = %error, "call refused");
+            Err(refusal(error))
+        }
+    }
+}
+
+/// What is asked before anybody has logged in: whether the broker is well, and what it offers.
+fn is_for_everybody(path: &str) -> bool {
+    path.starts_with("/grpc.health.") || path.starts_with("/grpc.reflection.")
+}
+
+fn refusal(error: LoginError) -> Status {
+    match error {
+        LoginError::Missing => Status::unauthenticated(
+            "the call says not who makes it; give a user's name and password (authorization: Basic ...) or a token \
+             (authorization: Bearer ...)",
+        ),
+        LoginError::Invalid => Status::unauthenticated("invalid credentials"),
+        LoginError::LoopbackOnly => {
+            Status::permission_denied("the user guest may come from the broker's own machine only")
+        }
+        LoginError::TooMany => Status::resource_exhausted("too many logins at once; try again later"),
     }
 }
 
@@ -114,32 +166,75 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn who_does_not_come_from_this_machine_is_refused() {
+    async fn guarded() -> (Broker, Logins, Guard<Anything>) {
         let disk = std::sync::Arc::new(nexo_log::disk::FaultyDisk::new());
         let broker = Broker::open_on(disk, nexo_broker::BrokerOptions::new("faulty")).unwrap();
-        let mut guard = GuardLayer { broker: broker.clone() }.layer(Anything);
-        for (address, refused) in [
-            (Some("127.0.0.1:1"), false),
-            (Some("[::1]:1"), false),
-            (Some("[::ffff:127.0.0.1]:1"), false),
-            (Some("10.0.0.1:1"), true),
-            (Some("[2001:db8::1]:1"), true),
-            (Some("[::ffff:10.0.0.1]:1"), true),
-            (None, true),
-        ] {
-            let mut request = Request::new(Body::empty());
-            if let Some(address) = address {
-                request.extensions_mut().insert(Peer(address.parse().unwrap()));
-            }
-            let response = guard.call(request).await.unwrap();
-            let status = Status::from_header_map(response.headers());
-            assert_eq!(status.as_ref().map(Status::code), refused.then_some(tonic::Code::PermissionDenied));
-            if let Some(status) = status {
-                assert!(status.message().contains("serves its own machine only"), "{status:?}");
-            }
+        let logins = Logins::open(&broker, &nexo_access::FirstUser::default()).await.unwrap();
+        let guard = GuardLayer { broker: broker.clone(), logins: logins.clone() }.layer(Anything);
+        (broker, logins, guard)
+    }
+
+    async fn code(
+        guard: &mut Guard<Anything>,
+        from: Option<&str>,
+        login: Option<&str>,
+        path: &str,
+    ) -> tonic::Code {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = path.parse().unwrap();
+        if let Some(from) = from {
+            request.extensions_mut().insert(Peer(from.parse().unwrap()));
         }
-        assert_eq!(broker.traffic().of(Protocol::Grpc).stats().refused_logins, 4);
+        if let Some(login) = login {
+            request.headers_mut().insert("authorization", login.parse().unwrap());
+        }
+        let response = guard.call(request).await.unwrap();
+        Status::from_header_map(response.headers()).map_or(tonic::Code::Ok, |status| status.code())
+    }
+
+    const PUSH: &str = "/nexo.v1.MessageService/Push";
+    const GUEST: &str = "Basic Z3Vlc3Q6Z3Vlc3Q=";
+    const HERE: Option<&str> = Some("127.0.0.1:1");
+    const ELSEWHERE: Option<&str> = Some("10.0.0.1:1");
+
+    #[tokio::test]
+    async fn who_says_nothing_is_guest_here_and_nobody_elsewhere() {
+        use tonic::Code::{Ok, PermissionDenied, Unauthenticated};
+        let (broker, _, mut guard) = guarded().await;
+        for (from, login, expected) in [
+            (HERE, None, Ok),
+            (Some("[::1]:1"), None, Ok),
+            (Some("[::ffff:127.0.0.1]:1"), None, Ok),
+            (HERE, Some(GUEST), Ok),
+            (ELSEWHERE, None, Unauthenticated),
+            (Some("[::ffff:10.0.0.1]:1"), None, Unauthenticated),
+            (None, None, Unauthenticated),
+            (ELSEWHERE, Some(GUEST), PermissionDenied),
+            (HERE, Some("Basic Z3Vlc3Q6d3Jvbmc="), Unauthenticated),
+            (HERE, Some("Bearer nexo_A_b"), Unauthenticated),
+            (HERE, Some("Digest x"), Unauthenticated),
+        ] {
+            assert_eq!(code(&mut guard, from, login, PUSH).await, expected, "{from:?} {login:?}");
+        }
+        assert_eq!(broker.traffic().of(Protocol::Grpc).stats().refused_logins, 7);
+        let health = "/grpc.health.v1.Health/Check";
+        assert_eq!(code(&mut guard, ELSEWHERE, None, health).await, Ok, "anybody may ask whether it is well");
+        broker.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn nobody_is_guest_any_more_when_the_password_is_changed() {
+        let (broker, logins, mut guard) = guarded().await;
+        let guest = nexo_access::UserName::new("guest").unwrap();
+        logins.set_password(&guest, nexo_access::NewPassword::Plain(b"other".to_vec())).await.unwrap();
+        assert_eq!(code(&mut guard, HERE, None, PUSH).await, tonic::Code::Unauthenticated);
+        let user = nexo_access::UserName::new("ann").unwrap();
+        logins.add_user(&user, nexo_access::NewPassword::None, [].into()).await.unwrap();
+        let token = logins.add_token(&user, "").await.unwrap().token;
+        let bearer = format!("Bearer {token}");
+        assert_eq!(code(&mut guard, ELSEWHERE, Some(&bearer), PUSH).await, tonic::Code::Ok);
+        logins.delete_user(&user).await.unwrap();
+        assert_eq!(code(&mut guard, ELSEWHERE, Some(&bearer), PUSH).await, tonic::Code::Unauthenticated);
         broker.shutdown().await;
     }
 

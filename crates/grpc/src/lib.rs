@@ -7,9 +7,10 @@
 //! - [`client`] is a thin client for the command line and for tests.
 //! - Inside, `fields` and `config` take requests apart, `status` is the one table from errors to codes, `push`
 //!   and `subscribe` are the two streams where the traffic is.
-//! - What a stranger could misuse: `listener` and `guard` say who may call and how long that may take, `incoming` asks
+//! - What a stranger could misuse: `listener` and `guard` say who may call and how long that may take, `access` which permission each call needs, `incoming` asks
 //!   for memory before a request is read, `codec` looks through it before it is decoded; `limits` has the figures.
 
+mod access;
 mod admin;
 pub mod client;
 mod codec;
@@ -33,5 +34,6 @@ mod settle;
 mod stats;
 mod status;
 mod subscribe;
+mod users;
 
 pub use server::{ServeError, serve};

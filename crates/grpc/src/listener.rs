@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use futures_util::Stream;
-use futures_util::stream;
 use nexo_broker::{Broker, Protocol};
-use nexo_net::{Connection, ReadLimit, TimeLimits};
+use nexo_net::{Accepted, Connection, Listeners, ReadLimit, TimeLimits, serve_connections};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
 use crate::limits::{PREFACE_BYTES, PREFACE_MAX, WRITE_STALL_MAX};
@@ -27,21 +26,28 @@ pub(crate) struct Peer(pub(crate) SocketAddr);
 /// A connection whose calls know their [`Peer`].
 pub(crate) struct Caller(Connection);
 
-/// The connections of `listener`.
-pub(crate) fn callers(
-    listener: TcpListener,
-    broker: Broker,
-) -> impl Stream<Item = Result<Caller, io::Error>> {
-    stream::unfold((listener, broker), |(listener, broker)| async {
-        loop {
-            let (stream, _, permit) = broker.connections().accept(Protocol::Grpc, &listener).await;
+/// Takes connections in until `stop` is cancelled, and hands them on.
+pub(crate) async fn accept_callers(
+    broker: &Broker,
+    listeners: Listeners,
+    stop: &CancellationToken,
+    callers: mpsc::Sender<io::Result<Caller>>,
+) {
+    let counting = broker.clone();
+    let serve = move |Accepted { stream, permit, .. }| {
+        let (broker, callers) = (counting.clone(), callers.clone());
+        async move {
             match Connection::new(stream, permit, &broker, Protocol::Grpc, TIME_LIMITS) {
-                Ok(connection) => return Some((Ok(Caller(connection)), (listener, broker))),
+                Ok(connection) => {
+                    // A server that ends takes no more.
+                    let _ = callers.send(Ok(Caller(connection))).await;
+                }
                 // The peer is gone already.
                 Err(error) => tracing::debug!(%error, "a connection of the native API ended at once"),
             }
         }
-    })
+    };
+    serve_connections(broker, Protocol::Grpc, listeners, stop, stop.cancelled(), serve).await;
 }
 
 impl Connected for Caller {

@@ -1,5 +1,6 @@
 //! The service that moves messages: each call is handed to the room that knows it.
 
+use nexo_access::{Identity, Logins, Permission, Presence};
 use nexo_broker::Broker;
 use nexo_types::{Millis, limits};
 use tokio::sync::mpsc;
@@ -7,6 +8,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::access::{self, caller};
 use crate::fields;
 use crate::incoming::Held;
 use crate::message::{delivered, shown};
@@ -25,7 +27,27 @@ const POP_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// Answers [`MessageService`] from a broker.
 pub(crate) struct Messages {
     pub(crate) broker: Broker,
+    pub(crate) logins: Logins,
     pub(crate) stop: CancellationToken,
+}
+
+impl Messages {
+    fn attend(&self, identity: &Identity) -> Result<Presence, Status> {
+        self.logins.attend(identity).map_err(|limit| Status::resource_exhausted(limit.to_string()))
+    }
+}
+
+/// Does the work of a stream, and has it end when its user is deleted.
+async fn until_user_is_gone(work: impl Future<Output = ()>, presence: Presence, stop: CancellationToken) {
+    let ended = presence.ended();
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        () = &mut work => {}
+        () = ended.wait() => {
+            stop.cancel();
+            work.await;
+        }
+    }
 }
 
 #[tonic::async_trait]
@@ -37,7 +59,7 @@ impl MessageService for Messages {
         &self,
         request: Request<proto::PushRequest>,
     ) -> Result<Response<proto::PushResponse>, Status> {
-        push::push(&self.broker, request.into_inner()).await.map(Response::new)
+        push::push(&self.broker, &caller(&request)?, request.into_inner()).await.map(Response::new)
     }
 
     async fn push_stream(
@@ -46,14 +68,19 @@ impl MessageService for Messages {
     ) -> Result<Response<Self::PushStreamStream>, Status> {
         let (out, replies) = mpsc::channel(REPLY_BUFFER);
         let held = request.extensions().get::<Held>().cloned().unwrap_or_default();
-        let stream = PushStream::new(self.broker.clone(), request.into_inner(), held, out, self.stop.clone());
-        tokio::spawn(stream.run());
+        let identity = caller(&request)?;
+        let (stop, presence) = (self.stop.child_token(), self.attend(&identity)?);
+        let stream =
+            PushStream::new(self.broker.clone(), identity, request.into_inner(), held, out, stop.clone());
+        tokio::spawn(until_user_is_gone(stream.run(), presence, stop));
         Ok(Response::new(ReceiverStream::new(replies)))
     }
 
     async fn pop(&self, request: Request<proto::PopRequest>) -> Result<Response<proto::PopResponse>, Status> {
+        let identity = caller(&request)?;
         let request = request.into_inner();
         let queue = fields::queue(&request.vhost, &request.queue)?;
+        access::may(&identity, Permission::Read, &queue)?;
         let pop = nexo_broker::PopRequest {
             max: fields::max(request.max, limits::POP_BATCH_MAX)?,
             wait: fields::in_range("wait_ms", request.wait_ms, 0, limits::POP_WAIT_MAX.0).map(Millis)?,
@@ -73,11 +100,14 @@ impl MessageService for Messages {
         request: Request<Streaming<proto::SubscribeRequest>>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
         let (out, replies) = mpsc::channel(REPLY_BUFFER);
-        let (broker, stop) = (self.broker.clone(), self.stop.clone());
+        let identity = caller(&request)?;
+        let (stop, presence) = (self.stop.child_token(), self.attend(&identity)?);
+        let (broker, end) = (self.broker.clone(), stop.clone());
         // The answer must not wait for the first request: some clients send it only once they have been answered.
-        tokio::spawn(async move {
+        let work = async move {
+            let requests = request.into_inner();
             let started = tokio::select! {
-                started = Subscriber::start(broker, request.into_inner(), out.clone(), stop.clone()) => started,
+                started = Subscriber::start(broker, identity, requests, out.clone(), stop.clone()) => started,
                 () = out.closed() => return,
                 () = stop.cancelled() => return,
             };
@@ -86,7 +116,8 @@ impl MessageService for Messages {
                 // The client may be gone, and then nobody needs to know.
                 Err(status) => drop(out.send(Err(status)).await),
             }
-        });
+        };
+        tokio::spawn(until_user_is_gone(work, presence, end));
         Ok(Response::new(ReceiverStream::new(replies)))
     }
 
@@ -94,12 +125,14 @@ impl MessageService for Messages {
         &self,
         request: Request<proto::ReceivedRequest>,
     ) -> Result<Response<proto::ReceivedResponse>, Status> {
-        let results = Settle::try_from(request.into_inner())?.call(&self.broker).await?;
+        let identity = caller(&request)?;
+        let results = Settle::try_from(request.into_inner())?.call(&self.broker, &identity).await?;
         Ok(Response::new(proto::ReceivedResponse { results }))
     }
 
     async fn ack(&self, request: Request<proto::AckRequest>) -> Result<Response<proto::AckResponse>, Status> {
-        let results = Settle::try_from(request.into_inner())?.call(&self.broker).await?;
+        let identity = caller(&request)?;
+        let results = Settle::try_from(request.into_inner())?.call(&self.broker, &identity).await?;
         Ok(Response::new(proto::AckResponse { results }))
     }
 
@@ -107,7 +140,8 @@ impl MessageService for Messages {
         &self,
         request: Request<proto::NackRequest>,
     ) -> Result<Response<proto::NackResponse>, Status> {
-        let results = Settle::try_from(request.into_inner())?.call(&self.broker).await?;
+        let identity = caller(&request)?;
+        let results = Settle::try_from(request.into_inner())?.call(&self.broker, &identity).await?;
         Ok(Response::new(proto::NackResponse { results }))
     }
 
@@ -115,7 +149,8 @@ impl MessageService for Messages {
         &self,
         request: Request<proto::ExtendRequest>,
     ) -> Result<Response<proto::ExtendResponse>, Status> {
-        let results = Settle::try_from(request.into_inner())?.call(&self.broker).await?;
+        let identity = caller(&request)?;
+        let results = Settle::try_from(request.into_inner())?.call(&self.broker, &identity).await?;
         Ok(Response::new(proto::ExtendResponse { results }))
     }
 
@@ -123,8 +158,10 @@ impl MessageService for Messages {
         &self,
         request: Request<proto::PeekRequest>,
     ) -> Result<Response<proto::PeekResponse>, Status> {
+        let identity = caller(&request)?;
         let request = request.into_inner();
         let queue = fields::queue(&request.vhost, &request.queue)?;
+        access::may(&identity, Permission::Read, &queue)?;
         let max = fields::max(request.max, limits::PEEK_MAX)?;
         let after = fields::peek_position(&request.page_token)?;
         let (deliveries, next) = self.broker.peek_after(&queue, after, max).await.map_err(Failure::from)?;

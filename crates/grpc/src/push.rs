@@ -5,12 +5,14 @@
 //! durable together as one reply. Order is kept throughout.
 
 use futures_util::{FutureExt, StreamExt};
+use nexo_access::{Identity, Permission};
 use nexo_broker::{Broker, Intake, IntakeHold, NewMessage, PushError, PushOrder, Pushed, QueueError};
 use nexo_types::{QueueName, limits};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
+use crate::access::{self, PushRight};
 use crate::fields;
 use crate::in_order::InOrder;
 use crate::incoming::Held;
@@ -32,9 +34,11 @@ type Out = mpsc::Sender<Result<proto::PushStreamResponse, Status>>;
 /// One call with a batch of messages.
 pub(crate) async fn push(
     broker: &Broker,
+    identity: &Identity,
     request: proto::PushRequest,
 ) -> Result<proto::PushResponse, Status> {
     let queue = fields::queue(&request.vhost, &request.queue)?;
+    access::may(identity, Permission::Write, &queue)?;
     let messages = new_messages(request.messages, broker.body_bytes_max())?;
     let outcomes = broker.push(&queue, messages).await.map_err(Failure::from)?;
     if let [Err(error)] = outcomes.as_slice() {
@@ -58,6 +62,8 @@ fn result(outcome: Result<Pushed, PushError>) -> proto::PushResult {
 /// One push stream, from its first request to its last confirm.
 pub(crate) struct PushStream {
     broker: Broker,
+    identity: Identity,
+    right: PushRight,
     requests: Streaming<proto::PushStreamRequest>,
     /// The memory of what was read and is not in a group yet.
     held: Held,
@@ -102,6 +108,7 @@ enum Parsed {
 impl PushStream {
     pub(crate) fn new(
         broker: Broker,
+        identity: Identity,
         requests: Streaming<proto::PushStreamRequest>,
         held: Held,
         out: Out,
@@ -109,6 +116,8 @@ impl PushStream {
     ) -> Self {
         Self {
             broker,
+            identity,
+            right: PushRight::default(),
             requests,
             held,
             out,
@@ -194,6 +203,7 @@ impl PushStream {
                 (Some(last), name) if last.as_str() == name && is_in(last, &request.vhost) => last.clone(),
                 (_, name) => fields::queue(&request.vhost, name)?,
             };
+            self.right.check(&self.identity, &queue)?;
             let bytes = request.messages.iter().map(|message| message.body.len()).sum();
             Ok((queue, new_messages(request.messages, body_bytes_max)?, bytes))
         };

@@ -1,5 +1,6 @@
 //! The service that manages queues.
 
+use nexo_access::{Identity, Permission};
 use nexo_broker::{Broker, ListRequest, QueueConfig, QueueStats, Redrive};
 use nexo_types::{Offset, QueueName, limits};
 use tokio::sync::mpsc;
@@ -7,6 +8,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
+use crate::access::{self, caller};
 use crate::config;
 use crate::fields;
 use crate::proto::{self, queue_service_server::QueueService};
@@ -35,7 +37,8 @@ impl Queues {
         Ok(config::details_to_proto(self.broker.queue_details(queue).map_err(Failure::from)?))
     }
 
-    async fn pause(&self, queue: QueueName, paused: bool) -> Result<(), Status> {
+    async fn pause(&self, identity: &Identity, queue: QueueName, paused: bool) -> Result<(), Status> {
+        access::may(identity, Permission::Configure, &queue)?;
         Ok(self.broker.pause_queue(&queue, paused).await.map_err(Failure::from)?)
     }
 }
@@ -48,9 +51,11 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::CreateQueueRequest>,
     ) -> Result<Response<proto::CreateQueueResponse>, Status> {
+        let identity = caller(&request)?;
         let request = request.into_inner();
         let queue = fields::queue(&request.vhost, &request.queue)?;
         let config = config::patch(&queue, QueueConfig::default(), &request.config.unwrap_or_default())?;
+        access::may_configure(&identity, &queue, &config)?;
         let created = self.broker.create_queue(&queue, config).await.map_err(Failure::from)?;
         Ok(Response::new(proto::CreateQueueResponse { created }))
     }
@@ -59,11 +64,13 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::UpdateQueueRequest>,
     ) -> Result<Response<proto::UpdateQueueResponse>, Status> {
+        let identity = caller(&request)?;
         let request = request.into_inner();
         let queue = fields::queue(&request.vhost, &request.queue)?;
         let patch = request.config.unwrap_or_default();
         // What is wrong with the patch itself is found before anything is touched.
-        config::patch(&queue, nexo_broker::QueueConfig::default(), &patch)?;
+        let alone = config::patch(&queue, nexo_broker::QueueConfig::default(), &patch)?;
+        access::may_configure(&identity, &queue, &alone)?;
         let apply = |current: &nexo_broker::QueueConfig| {
             config::patch(&queue, current.clone(), &patch).unwrap_or_else(|_| current.clone())
         };
@@ -76,8 +83,10 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::DeleteQueueRequest>,
     ) -> Result<Response<proto::DeleteQueueResponse>, Status> {
+        let identity = caller(&request)?;
         let request = request.get_ref();
         let queue = fields::queue(&request.vhost, &request.queue)?;
+        access::may(&identity, Permission::Configure, &queue)?;
         let messages = self.broker.delete_queue(&queue).await.map_err(Failure::from)?;
         Ok(Response::new(proto::DeleteQueueResponse { messages }))
     }
@@ -86,8 +95,10 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::GetQueueRequest>,
     ) -> Result<Response<proto::GetQueueResponse>, Status> {
+        let identity = caller(&request)?;
         let request = request.get_ref();
         let queue = fields::queue(&request.vhost, &request.queue)?;
+        access::may_see(&identity, &queue)?;
         let queue = self.details(&queue)?;
         Ok(Response::new(proto::GetQueueResponse { queue: Some(queue) }))
     }
@@ -96,6 +107,7 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::ListQueuesRequest>,
     ) -> Result<Response<proto::ListQueuesResponse>, Status> {
+        let identity = caller(&request)?;
         let request = request.into_inner();
         let limit = page_size(request.page_size)?;
         if request.prefix.len() > limits::QUEUE_NAME_BYTES_MAX {
@@ -115,8 +127,11 @@ impl QueueService for Queues {
         let more = queues.len() > limit;
         queues.truncate(limit);
         let last = queues.last().filter(|_| more);
+        let next_page_token = last.map_or_else(String::new, |queue| queue.name.stored().to_owned());
+        // A page may be shorter for those whom others' queues do not concern.
+        queues.retain(|queue| access::may_see(&identity, &queue.name).is_ok());
         Ok(Response::new(proto::ListQueuesResponse {
-            next_page_token: last.map_or_else(String::new, |queue| queue.name.stored().to_owned()),
+            next_page_token,
             queues: queues.iter().map(config::queue_to_proto).collect(),
         }))
     }
@@ -125,8 +140,9 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::PauseQueueRequest>,
     ) -> Result<Response<proto::PauseQueueResponse>, Status> {
+        let identity = caller(&request)?;
         let request = request.get_ref();
-        self.pause(fields::queue(&request.vhost, &request.queue)?, true).await?;
+        self.pause(&identity, fields::queue(&request.vhost, &request.queue)?, true).await?;
         Ok(Response::new(proto::PauseQueueResponse {}))
     }
 
@@ -134,8 +150,9 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::ResumeQueueRequest>,
     ) -> Result<Response<proto::ResumeQueueResponse>, Status> {
+        let identity = caller(&request)?;
         let request = request.get_ref();
-        self.pause(fields::queue(&request.vhost, &request.queue)?, false).await?;
+        self.pause(&identity, fields::queue(&request.vhost, &request.queue)?, false).await?;
         Ok(Response::new(proto::ResumeQueueResponse {}))
     }
 
@@ -143,8 +160,10 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::PurgeQueueRequest>,
     ) -> Result<Response<proto::PurgeQueueResponse>, Status> {
+        let identity = caller(&request)?;
         let request = request.get_ref();
         let queue = fields::queue(&request.vhost, &request.queue)?;
+        access::may(&identity, Permission::Read, &queue)?;
         let messages = self.broker.purge(&queue).await.map_err(Failure::from)?;
         Ok(Response::new(proto::PurgeQueueResponse { messages }))
     }
@@ -153,7 +172,11 @@ impl QueueService for Queues {
         &self,
         request: Request<proto::RedriveRequest>,
     ) -> Result<Response<Self::RedriveStream>, Status> {
+        let identity = caller(&request)?;
         let (queue, redrive) = redrive_request(request.into_inner())?;
+        access::may(&identity, Permission::Read, &queue)?;
+        // Without a target each message goes back to where it came from.
+        access::may(&identity, Permission::Write, redrive.target.as_ref().unwrap_or(&queue))?;
         // Asked here so that a queue that does not exist fails the call itself.
         self.stats(&queue)?;
         if let Some(target) = &redrive.target {

@@ -1,10 +1,12 @@
 //! Saying something about delivered messages: received, done, failed, more time. One shape for the four calls
 //! and for the same actions on a subscription.
 
+use nexo_access::Identity;
 use nexo_broker::{Broker, Receipt, SettleError};
 use nexo_types::{Millis, Timestamp, limits};
 use tonic::Status;
 
+use crate::access;
 use crate::fields;
 use crate::proto;
 use crate::status::Failure;
@@ -34,14 +36,28 @@ impl Settle {
     }
 
     /// Does it. One result for each receipt, in order, once it is durable.
-    pub(crate) async fn run(self, broker: &Broker) -> Vec<proto::SettleResult> {
-        let parsed: Vec<_> = self.receipts.iter().map(|text| text.parse::<Receipt>()).collect();
+    pub(crate) async fn run(self, broker: &Broker, identity: &Identity) -> Vec<proto::SettleResult> {
+        let invalid = |error| Failure::invalid(format!("receipts: {error}"));
+        let parsed: Vec<_> =
+            self.receipts.iter().map(|text| text.parse::<Receipt>().map_err(invalid)).collect();
+        let known: Vec<Receipt> =
+            parsed.iter().filter_map(|receipt| receipt.as_ref().ok().copied()).collect();
+        let queue_of =
+            |receipt: &Receipt| broker.queue_by_id(receipt.queue).map(|queue| queue.name().clone());
+        let mut allowed = access::may_settle(identity, queue_of, &known).into_iter();
+        let parsed: Vec<Result<Receipt, Failure>> = parsed
+            .into_iter()
+            .map(|parsed| {
+                let receipt = parsed?;
+                allowed.next().expect("each receipt was asked for").map(|()| receipt)
+            })
+            .collect();
         let good: Vec<Receipt> = parsed.iter().filter_map(|receipt| receipt.as_ref().ok().copied()).collect();
         let mut outcomes = self.verb.apply(broker, &good).await.into_iter();
         let results = self.receipts.into_iter().zip(parsed).map(|(receipt, parsed)| {
             let outcome = match parsed {
                 Ok(_) => outcomes.next().expect("the broker answers every receipt").map_err(Failure::from),
-                Err(error) => Err(Failure::invalid(format!("receipts: {error}"))),
+                Err(failure) => Err(failure),
             };
             match outcome {
                 Ok(until) => {
@@ -56,8 +72,12 @@ impl Settle {
     }
 
     /// As [`Self::run`] for a call of its own: a single receipt that fails is the failure of the call.
-    pub(crate) async fn call(self, broker: &Broker) -> Result<Vec<proto::SettleResult>, Status> {
-        let mut results = self.run(broker).await;
+    pub(crate) async fn call(
+        self,
+        broker: &Broker,
+        identity: &Identity,
+    ) -> Result<Vec<proto::SettleResult>, Status> {
+        let mut results = self.run(broker, identity).await;
         if let [proto::SettleResult { error: error @ Some(_), .. }] = results.as_mut_slice()
             && let Some(error) = error.take()
         {

@@ -7,12 +7,14 @@
 use std::collections::VecDeque;
 
 use futures_util::{FutureExt, StreamExt};
+use nexo_access::{Identity, Permission};
 use nexo_broker::{Broker, Delivery, Receipt, Subscription};
 use nexo_types::{QueueName, limits};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
+use crate::access;
 use crate::fields;
 use crate::in_order::InOrder;
 use crate::message::{delivered, size_estimate};
@@ -33,6 +35,7 @@ type Out = mpsc::Sender<Result<proto::SubscribeResponse, Status>>;
 /// A running subscription.
 pub(crate) struct Subscriber {
     broker: Broker,
+    identity: Identity,
     queue: QueueName,
     subscription: Subscription,
     requests: Streaming<proto::SubscribeRequest>,
@@ -70,6 +73,7 @@ impl Subscriber {
     /// Waits for the first request and subscribes as it says.
     pub(crate) async fn start(
         broker: Broker,
+        identity: Identity,
         mut requests: Streaming<proto::SubscribeRequest>,
         out: Out,
         stop: CancellationToken,
@@ -79,12 +83,14 @@ impl Subscriber {
             return Err(Failure::invalid("start must be given in the first request of a subscription").into());
         };
         let queue = fields::queue(&start.vhost, &start.queue)?;
+        access::may(&identity, Permission::Read, &queue)?;
         let visibility = fields::visibility(start.visibility_ms)?;
         fields::in_range("credit", credit.into(), 0, limits::CREDIT_MAX.into())?;
         let request = nexo_broker::SubscribeRequest { credit, visibility, keep_leases: start.keep_leases };
         let subscription = broker.subscribe(&queue, request).map_err(Failure::from)?;
         Ok(Self {
             broker,
+            identity,
             queue,
             subscription,
             requests,
@@ -223,8 +229,8 @@ impl Subscriber {
 
     async fn begin(&mut self, group: Option<SettleGroup>) {
         let Some(SettleGroup { settle, parts }) = group else { return };
-        let broker = self.broker.clone();
-        let work = async move { replies(&parts, settle.run(&broker).await) };
+        let (broker, identity) = (self.broker.clone(), self.identity.clone());
+        let work = async move { replies(&parts, settle.run(&broker, &identity).await) };
         self.settling.begin(work).await;
     }
 

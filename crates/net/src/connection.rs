@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use nexo_broker::{Broker, ConnectionPermit, Counted, Presence, Protocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use crate::stream::Stream;
 
 /// How long a peer may do nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,10 +39,10 @@ pub enum ReadLimit {
     },
 }
 
-/// A TCP connection.
+/// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     protocol: Protocol,
     peer: SocketAddr,
     local: SocketAddr,
@@ -113,7 +114,7 @@ impl Connection {
     /// # Errors
     /// If the peer is gone already.
     pub fn new(
-        stream: TcpStream,
+        stream: Stream,
         permit: ConnectionPermit,
         broker: &Broker,
         protocol: Protocol,
@@ -121,7 +122,7 @@ impl Connection {
     ) -> io::Result<Self> {
         let (peer, local) = (stream.peer_addr()?, stream.local_addr()?);
         // Without it a small answer may wait; it is slower then, and right all the same.
-        if let Err(error) = stream.set_nodelay(true) {
+        if let Err(error) = stream.set_nodelay() {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         match protocol {
@@ -158,6 +159,12 @@ impl Connection {
     #[must_use]
     pub const fn local(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Whether nobody between the two ends can read it.
+    #[must_use]
+    pub const fn is_tls(&self) -> bool {
+        self.stream.is_tls()
     }
 
     /// Where to note that a request is being worked on: bytes that come then belong to its body.
@@ -234,11 +241,14 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        // Over plain TCP there is nothing to flush, which says nothing about what waits to be written.
+        if self.is_tls() { self.watch(flushed, cx) } else { flushed }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let shut_down = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.watch(shut_down, cx)
     }
 }
 
@@ -249,7 +259,7 @@ mod tests {
     use nexo_broker::BrokerOptions;
     use nexo_log::disk::FaultyDisk;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -264,7 +274,8 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         let permit = broker.connections().admit(Protocol::Grpc).unwrap();
         let limits = TimeLimits { read, write_stall: SHORT };
-        let connection = Connection::new(stream, permit, &broker, Protocol::Grpc, limits).unwrap();
+        let connection =
+            Connection::new(Stream::Plain(stream), permit, &broker, Protocol::Grpc, limits).unwrap();
         (broker, connection, client)
     }
 

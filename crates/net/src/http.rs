@@ -10,12 +10,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nexo_broker::{Broker, Protocol};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
 use crate::accept::{Accepted, serve_connections};
 use crate::connection::{Connection, ReadLimit, TimeLimits};
+use crate::listeners::Listeners;
 
 /// How long a connection that is to make room for another may take for an answer that it has begun.
 const LEAVE_WITHIN: Duration = Duration::from_secs(30);
@@ -38,6 +38,8 @@ pub struct Ends {
     pub peer: SocketAddr,
     /// The address that the client connected to.
     pub local: SocketAddr,
+    /// Whether nobody between them can read it.
+    pub is_tls: bool,
 }
 
 /// A port that speaks HTTP.
@@ -56,11 +58,11 @@ pub struct HttpPort {
 }
 
 impl HttpPort {
-    /// Serves `listener` until `shutdown` is done and the requests that have begun are answered.
-    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+    /// Serves `listeners` until `shutdown` is done and the requests that have begun are answered.
+    pub async fn serve(self, listeners: Listeners, shutdown: impl Future<Output = ()>) {
         let (broker, protocol, stop) = (self.broker.clone(), self.protocol, self.stop.clone());
-        let serve = |accepted| self.clone().connection(accepted);
-        serve_connections(&broker, protocol, listener, &stop, shutdown, serve).await;
+        let serve = move |accepted| self.clone().connection(accepted);
+        serve_connections(&broker, protocol, listeners, &stop, shutdown, serve).await;
     }
 
     async fn connection(self, accepted: Accepted) {
@@ -72,7 +74,7 @@ impl HttpPort {
         else {
             return;
         };
-        let ends = Ends { peer: connection.peer(), local: connection.local() };
+        let ends = Ends { peer: connection.peer(), local: connection.local(), is_tls: connection.is_tls() };
         let presence = connection.presence();
         let in_service = Arc::clone(&presence);
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {

@@ -1,6 +1,7 @@
 //! What the ports share.
 //!
-//! - `accept.rs`: connections are taken in until the port closes.
+//! - `listeners.rs`: the addresses of a port; `accept.rs`: connections are taken in until the port closes.
+//! - `stream.rs`, `tls/`: plain TCP or TLS over it.
 //! - `connection.rs`: a connection that ends when its peer does nothing.
 //! - `http.rs`: the server of the ports that speak HTTP/1.1.
 //! - `host.rs`: the check of whom a request asks for.
@@ -9,8 +10,17 @@ mod accept;
 mod connection;
 mod host;
 mod http;
+mod listeners;
+mod stream;
+mod tls;
 
 pub use accept::{Accepted, serve_connections};
 pub use connection::{Connection, ReadLimit, TimeLimits};
 pub use host::{is_for_this_machine, is_loopback_name};
 pub use http::{Ends, HttpLimits, HttpPort};
+pub use listeners::Listeners;
+pub use stream::{ReadHalf, SharedSocket, Stream, WriteHalf};
+pub use tls::{
+    CertificateName, ClientCertificates, ClientTls, TlsError, TlsOptions, TlsPeer, TlsServer,
+    certificate_user, client_config,
+};

@@ -1,12 +1,14 @@
 //! What can be typed: the options that all commands share, and the list of commands.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use nexo_grpc::client::Client;
+use nexo_grpc::client::{Client, ClientTls, Credentials};
 
 use crate::command::{
-    bench, completions, consume, health, peek, pop, produce, push, queue, settle, stats, vhost,
+    bench, completions, consume, health, peek, permission, pop, produce, push, queue, settle, stats, user,
+    vhost,
 };
 use crate::connect::Server;
 use crate::output::Format;
@@ -44,15 +46,58 @@ pub(crate) struct ServerArgs {
     /// The virtual host that queues are in
     #[arg(long, global = true, value_name = "NAME", env = "NEXO_VHOST", default_value = "/", help_heading = HEADING)]
     pub(crate) vhost: String,
+    #[command(flatten)]
+    pub(crate) login: Login,
+    /// Certificates (PEM) to trust in over https, in place of those that this machine does
+    #[arg(long, global = true, value_name = "FILE", env = "NEXO_CA", help_heading = HEADING)]
+    ca: Option<PathBuf>,
+    /// A certificate (PEM) to show to a broker that asks for one
+    #[arg(long, global = true, value_name = "FILE", env = "NEXO_CERT", requires = "key", help_heading = HEADING)]
+    cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, global = true, value_name = "FILE", env = "NEXO_KEY", requires = "cert", help_heading = HEADING)]
+    key: Option<PathBuf>,
     /// How to print: text for people, json (one object a line) for programs
     #[arg(long, global = true, value_name = "FORMAT", value_enum, default_value_t, help_heading = HEADING)]
     pub(crate) output: Format,
 }
 
+/// Who asks. Without any of it a broker on this machine takes the caller for guest, as long as guest has the password that
+/// everybody knows.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Login {
+    /// The user to log in as
+    #[arg(long, global = true, value_name = "NAME", env = "NEXO_USER", help_heading = HEADING)]
+    user: Option<String>,
+    /// The user's password. Others can read the command line: the environment is the place for secrets
+    #[arg(long, global = true, value_name = "PASSWORD", env = "NEXO_PASSWORD", hide_env_values = true, help_heading = HEADING)]
+    password: Option<String>,
+    /// A token in place of user and password
+    #[arg(long, global = true, value_name = "TOKEN", env = "NEXO_TOKEN", hide_env_values = true, help_heading = HEADING)]
+    token: Option<String>,
+}
+
+impl Login {
+    pub(crate) fn credentials(&self) -> Credentials {
+        match (&self.token, &self.user) {
+            (Some(token), _) => Credentials::token(token),
+            (None, Some(user)) => Credentials::password(user, self.password.as_deref().unwrap_or_default()),
+            (None, None) => Credentials::default(),
+        }
+    }
+}
+
 impl ServerArgs {
     /// Connects to the broker, for one who works in the virtual host.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
-        Ok(self.server.connect().await?.in_vhost(&self.vhost))
+        Ok(self.server.connect().await?.in_vhost(&self.vhost).with(self.login.credentials()))
+    }
+
+    /// The same, with a server that trusts whom the options name.
+    fn trusting(self) -> Self {
+        let identity = self.cert.clone().zip(self.key.clone());
+        let tls = ClientTls { ca: self.ca.clone(), identity };
+        Self { server: self.server.trusting(tls), ..self }
     }
 }
 
@@ -67,7 +112,7 @@ pub(crate) fn at_least_one() -> impl Fn(&str) -> Result<u64, String> + Clone + S
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a broker
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Create, change, look at and empty queues
     Queue(queue::QueueArgs),
     /// Create, change, look at and delete virtual hosts
@@ -90,6 +135,10 @@ enum Command {
     Extend(settle::ExtendArgs),
     /// Say that messages have arrived, in queues with a receipt timeout
     Received(settle::ReceivedArgs),
+    /// Make, change and delete users, their access keys and tokens
+    User(user::UserArgs),
+    /// Say what users may do in a virtual host
+    Permission(permission::PermissionArgs),
     /// Figures of the broker, or of one queue
     Stats(stats::StatsArgs),
     /// Whether the broker can take and confirm messages; exit code 0 or 1
@@ -106,7 +155,7 @@ enum Command {
 impl Cli {
     /// Does what was asked.
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let shared = &self.shared;
+        let shared = &self.shared.trusting();
         match self.command {
             Command::Serve(args) => args.run().await,
             Command::Queue(args) => args.run(shared).await,
@@ -120,6 +169,8 @@ impl Cli {
             Command::Nack(args) => args.run(shared).await,
             Command::Extend(args) => args.run(shared).await,
             Command::Received(args) => args.run(shared).await,
+            Command::User(args) => args.run(shared).await,
+            Command::Permission(args) => args.run(shared).await,
             Command::Stats(args) => args.run(shared).await,
             Command::Health => health::run(shared).await,
             Command::Bench(args) => args.run(shared).await,

@@ -4,27 +4,41 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow};
-use nexo_grpc::client::{Client, ConnectError};
+use nexo_grpc::client::{Client, ClientTls, ConnectError};
 use tonic::{Code, Status};
 
 use crate::plain::{plain, without_os_error};
 
 /// Where the broker is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Server(String);
+pub(crate) struct Server {
+    url: String,
+    /// Whom to trust, if it speaks TLS.
+    tls: ClientTls,
+}
 
 impl Server {
     /// Where `nexo serve` listens unless told otherwise.
     pub(crate) const DEFAULT: &'static str = "http://127.0.0.1:7654";
 
+    /// The same, where these are trusted.
+    pub(crate) fn trusting(self, tls: ClientTls) -> Self {
+        Self { tls, ..self }
+    }
+
     /// Connects to it.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
-        Client::connect(&self.0).await.map_err(|error| match error {
+        Client::connect_trusting(&self.url, &self.tls).await.map_err(|error| match error {
             ConnectError::Unreachable { .. } => anyhow!(
                 "{}; is the broker running? 'nexo serve' starts one, --server names another",
                 without_os_error(&error.to_string())
             ),
-            ConnectError::Address { .. } | ConnectError::OtherProtocol { .. } => anyhow!(error),
+            ConnectError::Refused { .. } => anyhow!(
+                "{error}; --ca names a file with certificates to trust in, --cert and --key show the broker one"
+            ),
+            ConnectError::Address { .. } | ConnectError::OtherProtocol { .. } | ConnectError::Tls(_) => {
+                anyhow!(error)
+            }
         })
     }
 }
@@ -33,9 +47,6 @@ impl FromStr for Server {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.starts_with("https://") {
-            return Err("the native API does not speak TLS; use http://".into());
-        }
         if text.starts_with("amqp://") || text.starts_with("sqs://") {
             let hint = "only 'nexo bench --url' takes that; this option takes the native API's address";
             return Err(format!("{hint}, like '{}'", Self::DEFAULT));
@@ -43,9 +54,12 @@ impl FromStr for Server {
         let malformed =
             || format!("'{text}' is not the address of a server; one looks like '{}'", Self::DEFAULT);
         let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-        let rest = url.strip_prefix("http://").ok_or_else(malformed)?.trim_end_matches('/');
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let rest = rest.ok_or_else(malformed)?.trim_end_matches('/');
         match rest.rsplit_once(':') {
-            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Self(url)),
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(Self { url, tls: ClientTls::default() })
+            }
             Some((host, port)) if !host.is_empty() && !port.ends_with(']') => Err(malformed()),
             _ if rest.is_empty() => Err(malformed()),
             _ => Err(format!("'{text}' has no port; the native API is on port 7654 unless told otherwise")),
@@ -55,7 +69,7 @@ impl FromStr for Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.url)
     }
 }
 
@@ -101,23 +115,15 @@ mod tests {
     fn the_scheme_may_be_left_out() {
         assert_eq!("127.0.0.1:1".parse::<Server>().unwrap().to_string(), "http://127.0.0.1:1");
         assert_eq!(Server::DEFAULT.parse::<Server>().unwrap().to_string(), Server::DEFAULT);
+        assert_eq!("https://x:1".parse::<Server>().unwrap().to_string(), "https://x:1");
         assert_eq!("http://[::1]:7654/".parse::<Server>().unwrap().to_string(), "http://[::1]:7654/");
     }
 
     #[test]
     fn other_schemes_and_missing_or_impossible_ports_are_refused() {
-        for text in [
-            "https://x:1",
-            "ftp://x",
-            "http://",
-            "",
-            "amqp://x:5672",
-            "x",
-            "x:99999",
-            "x:y",
-            "[::1]",
-            ":7654",
-        ] {
+        for text in
+            ["https://x", "ftp://x", "http://", "", "amqp://x:5672", "x", "x:99999", "x:y", "[::1]", ":7654"]
+        {
             assert!(text.parse::<Server>().is_err(), "{text}");
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! - The broker has free ports. Client commands find it by `NEXO_SERVER`; `nexo bench` is given its addresses in place of
 //!   the usual ones.
-//! - `nexo serve` gets free ports and data of its own by the environment, and is ended after three seconds.
+//! - `nexo serve` gets free ports and data of its own by the environment, or in place of those that it is given, and is
+//!   ended after three seconds.
 //! - `nexo bench` measures for a moment only.
 //! - Lines of [`ELSEWHERE`] are not run here, each for its reason.
 //!
@@ -21,11 +22,13 @@ use std::process::{Command, Stdio};
 use common::{Process, Server, nexo};
 
 /// How lines begin that are not run here, and why.
-const ELSEWHERE: [(&str, &str); 4] = [
+const ELSEWHERE: [(&str, &str); 6] = [
     ("cargo run", "it builds for release, and then serves as 'nexo serve' does, which is run"),
     ("cargo xtask", "it takes minutes; that there is such a command is checked"),
     ("aws ", "the AWS command line may not be installed; 'cargo xtask conformance sqs' does what it says"),
-    ("import boto3", "the block is Python, and runs in 'cargo xtask conformance sqs'"),
+    ("import boto3", "the block is Python, and runs in 'cargo xtask conformance sqs', or that of 'nexo'"),
+    ("import ssl", "the block is Python, and runs in 'cargo xtask conformance nexo'"),
+    ("nexo --server https", "it needs a broker with TLS, of which tests/tls.rs has one"),
 ];
 
 /// How blocks begin that hold no commands, and what they are.
@@ -40,7 +43,10 @@ const SHIM: &str = r#"#!/bin/sh
 # Args: as typed. AMQP, SQS: addresses of the broker. NEXO: the program.
 case "$1" in
 serve)
-    shift
+    shift; n=$#
+    while [ $n -gt 0 ]; do
+        set -- "$@" "$(echo "$1" | sed -E 's/(127\.0\.0\.1|\[::1\]):[0-9]+/\1:0/g')"; shift; n=$((n - 1))
+    done
     # In the foreground: otherwise it signals the whole group, and the second signal ends a broker at once.
     exec timeout --foreground --preserve-status -s TERM 3 env NEXO_AMQP=127.0.0.1:0 NEXO_GRPC=127.0.0.1:0 NEXO_SQS=127.0.0.1:0 \
         NEXO_HTTP=127.0.0.1:0 NEXO_DATA_DIR=other-data "$NEXO" serve "$@" ;;
@@ -77,7 +83,8 @@ fn pages() -> Vec<(String, String)> {
 
 /// Blocks of a page that hold commands: indented by four spaces or fenced.
 fn blocks(page: &str) -> Vec<Vec<String>> {
-    let is_command = |line: &str| line.starts_with("nexo ") || elsewhere(line);
+    let is_command =
+        |line: &str| line.starts_with("nexo ") || line.starts_with("openssl ") || elsewhere(line);
     let is_none = |line: &str| NO_COMMANDS.iter().any(|(begin, _)| line.starts_with(begin));
     let mut blocks = vec![Vec::new()];
     let mut fenced = false;
@@ -118,7 +125,7 @@ fn run_page(name: &str, page: &str) -> Vec<(String, String)> {
     // A reader's broker has its data here too.
     let data = dir.path().join("nexo-data");
     let server = Server::start_in(&data, &["--amqp", "127.0.0.1:0", "--sqs", "127.0.0.1:0"]);
-    let address = |name| server.ready.split_whitespace().find_map(|word| word.strip_prefix(name)).unwrap();
+    let address = |name| nexo_harness::address_in(&server.ready, name).unwrap();
     let bin = dir.path().join("bin");
     fs::create_dir(&bin).unwrap();
     fs::write(bin.join("nexo"), SHIM).unwrap();
@@ -134,8 +141,8 @@ fn run_page(name: &str, page: &str) -> Vec<(String, String)> {
             .env("PATH", &path)
             .env("NEXO", env!("CARGO_BIN_EXE_nexo"))
             .env("NEXO_SERVER", server.url())
-            .env("AMQP", address("amqp="))
-            .env("SQS", address("sqs="))
+            .env("AMQP", address("amqp"))
+            .env("SQS", address("sqs"))
             .stdin(Stdio::null());
         let finished = Process::spawn(&mut shell).finish();
         assert_eq!(finished.code, Some(0), "{name}: {line}\n{finished:?}");

@@ -7,8 +7,9 @@ mod common;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 
-use common::{Process, Server, eventually, nexo, serve_command};
+use common::{PATIENCE, Process, Server, eventually, nexo, serve_command};
 use nexo_amqp_client::InputSize;
+use nexo_harness::{address_in, addresses_in, http};
 use rustix::process::Signal;
 
 #[test]
@@ -17,6 +18,37 @@ fn the_ready_line_names_every_address() {
     let expected =
         format!("ready grpc={} http={} data={}", server.grpc, server.http, server.data_dir().display());
     assert_eq!(server.ready, expected);
+}
+
+#[test]
+fn every_way_in_takes_several_addresses() {
+    let several = "127.0.0.1:0,127.0.0.2:0,127.0.0.1:0";
+    let args = ["--amqp", several, "--grpc", several, "--sqs", several, "--http", several];
+    let server = Server::start_with(&args);
+    for (protocol, alive) in [
+        ("amqp", &log_in as &dyn Fn(&str)),
+        ("grpc", &|address| {
+            assert_eq!(server.ok(&["--server", &format!("http://{address}"), "health"]), "ok\n")
+        }),
+        ("sqs", &|address| assert_eq!(http::get(address, "/", PATIENCE).unwrap().status, 404)),
+        ("http", &|address| assert_eq!(http::get(address, "/health", PATIENCE).unwrap().status, 200)),
+    ] {
+        let addresses: Vec<&str> = addresses_in(&server.ready, protocol).collect();
+        assert_eq!(addresses.len(), 3, "{}", server.ready);
+        assert!(addresses[1].starts_with("127.0.0.2:"), "{}", server.ready);
+        addresses.into_iter().for_each(alive);
+    }
+}
+
+#[test]
+fn one_of_several_addresses_that_is_taken_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let mut command = serve_command(dir.path().join("data"));
+    command.args(["--grpc", &format!("127.0.0.1:0,{address}"), "--http", "off"]);
+    let error = Process::spawn(&mut command).finish().error();
+    assert!(error.starts_with(&format!("nexo: cannot listen on {address} for the native API: ")), "{error}");
 }
 
 #[test]
@@ -239,6 +271,12 @@ fn a_quiet_broker_says_nothing_but_ready() {
     assert_eq!((finished.code, finished.stdout.as_str(), finished.stderr.as_str()), (Some(0), "", ""));
 }
 
+/// An AMQP login that works.
+fn log_in(address: &str) {
+    let url = format!("amqp://guest:guest@{address}").parse().unwrap();
+    nexo_amqp_client::Connection::open(&url, InputSize::Small).unwrap();
+}
+
 /// An AMQP login that is refused; returns when the broker has said so.
 fn log_in_wrongly(address: &str) {
     let url = format!("amqp://mallory:secret@{address}").parse().unwrap();
@@ -252,8 +290,7 @@ fn the_log_tells_an_operator_what_happens() {
     server.ok(&["queue", "create", "mail"]);
     server.ok(&["push", "mail", "hello"]);
     server.ok(&["queue", "delete", "mail", "--yes"]);
-    let amqp =
-        server.ready.split_whitespace().find_map(|word| word.strip_prefix("amqp=")).unwrap().to_owned();
+    let amqp = address_in(&server.ready, "amqp").unwrap().to_owned();
     log_in_wrongly(&amqp);
     let log = server.stop_and_collect().stderr;
     let data = server.data_dir().display().to_string();
@@ -298,7 +335,7 @@ fn an_open_address_is_warned_of_and_still_serves_this_machine_only() {
         let server_url = format!("http://{address}:{port}");
         for command in [&["queue", "list"][..], &["queue", "create", "q"], &["push", "q", "x"]] {
             let error = server.run(&[&["--server", &server_url], command].concat()).error();
-            assert!(error.contains("the native API serves its own machine only"), "{error}");
+            assert!(error.contains("the call says not who makes it"), "{error}");
         }
     } else {
         println!("this machine has no address but loopback: nobody else can be refused");
@@ -308,9 +345,9 @@ fn an_open_address_is_warned_of_and_still_serves_this_machine_only() {
     assert_eq!(server.ok(&["--server", &loopback, "--output", "json", "queue", "list"]), "");
     let log = server.stop_and_collect().stderr;
     for (protocol, fact) in [
-        ("amqp", "it serves this machine only"),
-        ("grpc", "it serves this machine only"),
-        ("sqs", "it serves this machine only"),
+        ("amqp", "there is no user but guest"),
+        ("grpc", "there is no user but guest"),
+        ("sqs", "there is no user but guest"),
         ("http", "can read health and metrics"),
     ] {
         let words = ["WARN", "other machines can reach", &format!("protocol=\"{protocol}\""), fact];
@@ -344,8 +381,7 @@ fn the_log_tells_what_was_recovered_and_every_listener() {
             "no line with {recovered:?} in:\n{log}"
         );
         for protocol in ["amqp", "grpc", "sqs", "http"] {
-            let address =
-                ready.split_whitespace().find_map(|word| word.strip_prefix(protocol)?.strip_prefix('='));
+            let address = address_in(&ready, protocol);
             let words = ["listening", &format!("protocol=\"{protocol}\""), address.unwrap()];
             let told = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
             assert!(told, "no line with {words:?} in:\n{log}");

@@ -76,6 +76,7 @@ codes! {
     MissingAction: Common "MissingActionException", "MissingAction", 400;
     MissingAuthenticationToken: Common "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403;
     MissingParameter: Common "MissingRequiredParameterException", "MissingParameter", 400;
+    NotPermitted: Common "AccessDeniedException", "AccessDenied", 403;
     RequestEntityTooLarge: Common "RequestEntityTooLargeException", "RequestEntityTooLarge", 413;
     RequestExpired: Common "RequestExpiredException", "RequestExpired", 400;
     RequestTimeout: Common "RequestTimeoutException", "RequestTimeout", 408;

@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response as HttpResponse;
 use bytes::Bytes;
+use nexo_access::{Identity, UserName};
 use nexo_broker::IntakeHold;
 use nexo_net::Ends;
 use nexo_types::VhostName;
@@ -22,7 +23,7 @@ use crate::request::Action;
 use crate::request_body;
 use crate::response::Response;
 use crate::service::{Context, Service};
-use crate::signature::{Signed, key_id, region};
+use crate::signature::{AccessKey, Signed, key_id, region};
 use crate::{host, ids};
 
 /// The answer to a `GET` without an action, whatever the client asked for.
@@ -61,7 +62,7 @@ impl Style {
 /// Answers one request.
 pub(crate) async fn handle(
     State(service): State<Arc<Service>>,
-    Extension(Ends { peer, .. }): Extension<Ends>,
+    Extension(ends): Extension<Ends>,
     request: Request,
 ) -> HttpResponse {
     let protocol = protocol_of(request.headers());
@@ -71,7 +72,8 @@ pub(crate) async fn handle(
         let body = Bytes::from_static(UNKNOWN_OPERATION.as_bytes());
         return http_response(Style::Xml, StatusCode::NOT_FOUND, &request_id, body);
     }
-    let answered = answer(&service, peer, protocol, request).await;
+    let peer = ends.peer;
+    let answered = answer(&service, ends, protocol, request).await;
     if let Err(fault) = &answered
         && fault.code.is_refused_login()
     {
@@ -109,7 +111,7 @@ pub(crate) async fn handle(
 
 async fn answer(
     service: &Service,
-    peer: SocketAddr,
+    Ends { peer, is_tls, .. }: Ends,
     protocol: Protocol,
     request: Request,
 ) -> Result<(Action, Response), Fault> {
@@ -117,23 +119,23 @@ async fn answer(
     check_method(protocol, &head.method)?;
     let address = Form::parse(head.uri.query().unwrap_or_default(), b"")?;
     // Who is not let in has no body read: it may be long.
-    let signed = match let_in(service, peer, &head, &address) {
-        Ok(signed) => signed,
+    let claimant = match let_in(service, peer, &head, &address).await {
+        Ok(claimant) => claimant,
         Err(fault) => return Err(refused(service, peer, &head.headers, &address, fault).await),
     };
     let body = request_body::read(body, service.limits().request_bytes, service.intake()).await?;
-    if let Some(signed) = signed
-        && let Err(fault) = signed.verify(&head.method, &head.uri, &head.headers, &body.bytes)
-    {
-        return Err(refused(service, peer, &head.headers, &address, fault).await);
-    }
+    let identity = match claimant.verify(&head, &body.bytes) {
+        Ok(identity) => identity,
+        Err(fault) => return Err(refused(service, peer, &head.headers, &address, fault).await),
+    };
     let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
     let context = Context {
-        base_url: base_url(&head.headers),
+        base_url: base_url(&head.headers, is_tls),
         path: head.uri.path().to_owned(),
         region: region(&head.headers, &address).unwrap_or_else(|| service.options.region.clone()),
-        vhost: vhost_of_caller(),
+        vhost: vhost_of(&identity),
         trace: text("x-amzn-trace-id").filter(|trace| !trace.is_empty()).map(str::to_owned),
+        identity,
     };
     let form;
     let (action, request) = match protocol {
@@ -149,9 +151,9 @@ async fn answer(
     Ok((action, response))
 }
 
-/// The virtual host that the queues of whoever asks are in. As long as there is one user, that is "/".
-const fn vhost_of_caller() -> VhostName {
-    VhostName::DEFAULT
+/// The virtual host that the queues of whoever asks are in.
+fn vhost_of(identity: &Identity) -> VhostName {
+    VhostName::new(&identity.default_vhost()).unwrap_or_default()
 }
 
 fn has_action(request: &Request) -> bool {
@@ -177,10 +179,11 @@ async fn refused(
     address: &Form<'_>,
     fault: Fault,
 ) -> Fault {
-    if service.options.access_keys.is_empty() {
+    let key = key_id(headers, address);
+    if service.options.access_keys.is_empty() && key.is_none() {
         return fault;
     }
-    let key = key_id(headers, address);
+    service.logins.refused(peer.ip());
     let consequence = service.refusals.note(peer.ip().to_canonical(), Instant::now());
     if let Some(count) = consequence.tell {
         let (key, code) = (key.unwrap_or_default(), fault.code.query());
@@ -199,34 +202,82 @@ fn check_method(protocol: Protocol, method: &Method) -> Result<(), Fault> {
     Err(Fault::new(FaultCode::UnsupportedOperation, message))
 }
 
-/// Whether whoever asks may, as far as the head of a request tells. Without keys nobody can be told from anybody else, so only
-/// this machine is let in.
-fn let_in<'s>(
-    service: &'s Service,
+/// Somebody who asks, and the signature that still has to hold, if there is one.
+struct Claimant {
+    identity: Identity,
+    signed: Option<Signed>,
+}
+
+impl Claimant {
+    /// Who it is, if the request is signed as it should be.
+    fn verify(self, head: &Parts, body: &[u8]) -> Result<Identity, Fault> {
+        if let Some(signed) = self.signed {
+            signed.verify(&head.method, &head.uri, &head.headers, body)?;
+        }
+        Ok(self.identity)
+    }
+}
+
+/// Who asks, as far as the head of a request tells: a user by one of its keys, or somebody with a key of the configuration,
+/// who may do everything. If the configuration has none, this machine may ask without a key, or with one that nobody
+/// knows, as guest, as long as guest's password is the one that everybody knows.
+async fn let_in(
+    service: &Service,
     peer: SocketAddr,
     head: &Parts,
     address: &Form<'_>,
-) -> Result<Option<Signed<'s>>, Fault> {
+) -> Result<Claimant, Fault> {
     let headers = &head.headers;
-    let keys = &service.options.access_keys;
-    if !keys.is_empty() {
-        return Signed::read(headers, address, keys, now()).map(Some);
+    let configured = &service.options.access_keys;
+    let claimed = key_id(headers, address);
+    let of_user = claimed.as_deref().and_then(|id| service.logins.access_key(id));
+    if of_user.is_none() && configured.is_empty() {
+        return guest(service, peer, head).await;
     }
+    if service.logins.turn(peer.ip()).await.is_err() {
+        return Err(Fault::new(
+            FaultCode::ServiceUnavailable,
+            "Too many requests of this address were refused.",
+        ));
+    }
+    let Some((user, secret)) = of_user else {
+        let find = |id: &str| configured.iter().find(|key| key.id == id).cloned();
+        let signed = Signed::read(headers, address, find, now())?;
+        let name = UserName::new(&signed.key_id()).map_err(|_| unknown_key())?;
+        let identity = Identity::configured(service.broker.clone(), name);
+        return Ok(Claimant { identity, signed: Some(signed) });
+    };
+    let find = |id: &str| Some(AccessKey { id: id.to_owned(), secret: secret.to_string() });
+    let signed = Signed::read(headers, address, find, now())?;
+    let identity = service.logins.signed(&user, peer.ip()).map_err(|_| unknown_key())?;
+    Ok(Claimant { identity, signed: Some(signed) })
+}
+
+fn unknown_key() -> Fault {
+    Fault::new(FaultCode::InvalidClientTokenId, "The security token included in the request is invalid.")
+}
+
+/// Somebody who is not told from anybody else on this machine.
+async fn guest(service: &Service, peer: SocketAddr, head: &Parts) -> Result<Claimant, Fault> {
+    let headers = &head.headers;
     let denied = |whom: &str| {
         let message =
-            format!("Access is denied: the broker has no access keys, and without them it serves {whom}.");
+            format!("Access is denied: the request has no access key that is known, and without one {whom}.");
         Err(Fault::new(FaultCode::AccessDenied, message))
     };
     if !peer.ip().to_canonical().is_loopback() {
-        return denied("its own machine only");
+        return denied("only the broker's own machine is served");
     }
     if is_from_page(headers) {
-        return denied("no web pages");
+        return denied("web pages are not served");
     }
     if !host::is_loopback(headers, &head.uri) {
-        return denied("requests for localhost only");
+        return denied("only requests for localhost are served");
     }
-    Ok(None)
+    match service.logins.anonymous(peer.ip()).await {
+        Ok(identity) => Ok(Claimant { identity, signed: None }),
+        Err(_) => denied("nobody is served since the user guest is gone or has a password of its own"),
+    }
 }
 
 /// Whether a browser sends this for a page that somebody looks at. Such a page comes from anywhere, and must not reach the
@@ -247,9 +298,9 @@ fn protocol_of(headers: &HeaderMap) -> Protocol {
 }
 
 /// What stands before the path of queues' addresses: the broker as this client reached it.
-fn base_url(headers: &HeaderMap) -> String {
+fn base_url(headers: &HeaderMap, is_tls: bool) -> String {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let scheme = if text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
+    let scheme = if is_tls || text("x-forwarded-proto") == Some("https") { "https" } else { "http" };
     format!("{scheme}://{}", text("host").unwrap_or("localhost"))
 }
 

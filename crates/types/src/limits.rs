@@ -82,3 +82,24 @@ pub const BACKOFF_FACTOR_PERMILLE_MAX: u32 = 1_000_000;
 pub const RATE_DELIVERIES_MAX: u32 = 1_000_000_000;
 /// Periods over which a rate limit counts: up to a day.
 pub const RATE_PERIOD_MAX: Millis = Millis::from_secs(24 * 3600);
+
+/// RabbitMQ's limit for a short string.
+pub const USER_NAME_BYTES_MAX: usize = 255;
+/// Tags are words.
+pub const USER_TAG_BYTES_MAX: usize = 64;
+/// Tags of one user: RabbitMQ knows five, and nobody has many of his own.
+pub const USER_TAGS_MAX: usize = 32;
+/// Users on one node: each is kept in memory with its permissions, and a change copies the list of them.
+pub const USERS_MAX: usize = 10_000;
+/// Virtual hosts in which one user has permissions, and its topic permissions.
+pub const USER_PERMISSIONS_MAX: usize = 1_000;
+/// Access keys, and tokens, of one user: some programs with one each, and the next ones beside the old while they are changed.
+pub const USER_KEYS_MAX: usize = 32;
+/// Hashes, secrets, ids and descriptions: some times as long as any that is made.
+pub const SECRET_BYTES_MAX: usize = 512;
+/// A permission's pattern, which is written by hand.
+pub const PATTERN_BYTES_MAX: usize = 1_024;
+/// What a compiled pattern may take: enough for a list of names, too little to hurt with thousands of users.
+pub const PATTERN_COMPILED_BYTES_MAX: usize = 256 * 1024;
+/// Brackets within brackets of a pattern.
+pub const PATTERN_NESTING_MAX: u32 = 32;

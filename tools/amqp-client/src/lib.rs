@@ -32,7 +32,7 @@ pub use client::Client;
 pub use error::{Error, refuse_close};
 pub use frame::OwnedFrame;
 pub use input::{Filled, Input};
-pub use login::Login;
+pub use login::{Login, Mechanism};
 pub use messages::{Event, Message, Origin};
 pub use methods::short;
 pub use url::AmqpUrl;

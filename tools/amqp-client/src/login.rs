@@ -14,6 +14,8 @@ pub struct Login {
     pub user: String,
     /// The password.
     pub password: String,
+    /// How the user is known.
+    pub mechanism: Mechanism,
     /// The virtual host.
     pub virtual_host: String,
     /// What the client calls itself.
@@ -26,12 +28,22 @@ pub struct Login {
     pub frame_max: FrameMax,
 }
 
+/// How a broker knows a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// By name and password.
+    Plain,
+    /// By what TLS has told it already.
+    External,
+}
+
 impl Default for Login {
     /// As `guest`, without heartbeats.
     fn default() -> Self {
         Self {
             user: "guest".to_owned(),
             password: "guest".to_owned(),
+            mechanism: Mechanism::Plain,
             virtual_host: "/".to_owned(),
             product: "nexo tools",
             capabilities: &["connection.blocked", "publisher_confirms", "basic.nack"],
@@ -94,10 +106,13 @@ impl<'a> Handshake<'a> {
         let mut properties = TableBuf::new();
         properties.put(ShortStr::from_static("product"), self.login.product);
         properties.put(ShortStr::from_static("capabilities"), abilities.as_table());
-        let response = format!("\0{}\0{}", self.login.user, self.login.password);
+        let (mechanism, response) = match self.login.mechanism {
+            Mechanism::Plain => ("PLAIN", format!("\0{}\0{}", self.login.user, self.login.password)),
+            Mechanism::External => ("EXTERNAL", String::new()),
+        };
         let start_ok = connection::StartOk {
             client_properties: properties.as_table(),
-            mechanism: ShortStr::from_static("PLAIN"),
+            mechanism: ShortStr::from_static(mechanism),
             response: response.as_bytes(),
             locale: ShortStr::from_static("en_US"),
         };

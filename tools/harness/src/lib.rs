@@ -9,7 +9,7 @@ mod process;
 use std::time::Duration;
 
 pub use ports::{free_addresses, until_connected};
-pub use process::{BrokerProcess, address_in};
+pub use process::{BrokerProcess, address_in, addresses_in};
 
 /// How long anything may take on a busy machine: far more than it does.
 pub const PATIENCE: Duration = Duration::from_secs(60);

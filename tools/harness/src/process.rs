@@ -48,7 +48,7 @@ impl BrokerProcess {
         self.child.id()
     }
 
-    /// Where it serves a protocol, such as `grpc`, if it does.
+    /// Where it serves a protocol, such as `grpc`, if it does: the first of its addresses.
     #[must_use]
     pub fn address(&self, protocol: &str) -> Option<&str> {
         address_in(&self.ready, protocol)
@@ -76,10 +76,17 @@ impl Drop for BrokerProcess {
     }
 }
 
-/// Where a broker serves a protocol, as its ready line tells: `ready … grpc=127.0.0.1:7654 …`.
+/// Where a broker serves a protocol, as its ready line tells: `ready … grpc=127.0.0.1:7654,[::1]:7654 …`. The first of
+/// its addresses.
 #[must_use]
 pub fn address_in<'a>(ready: &'a str, protocol: &str) -> Option<&'a str> {
-    ready.split_whitespace().find_map(|word| word.strip_prefix(protocol)?.strip_prefix('='))
+    addresses_in(ready, protocol).next()
+}
+
+/// All addresses at which a broker serves a protocol, as its ready line tells.
+pub fn addresses_in<'a>(ready: &'a str, protocol: &str) -> impl Iterator<Item = &'a str> {
+    let found = ready.split_whitespace().find_map(|word| word.strip_prefix(protocol)?.strip_prefix('='));
+    found.into_iter().flat_map(|addresses| addresses.split(','))
 }
 
 #[cfg(test)]
@@ -88,8 +95,9 @@ mod tests {
 
     #[test]
     fn a_ready_line_tells_addresses_by_name() {
-        let ready = "ready grpc=127.0.0.1:1 http=127.0.0.1:2";
+        let ready = "ready grpc=127.0.0.1:1 http=127.0.0.1:2,[::1]:2";
         assert_eq!(address_in(ready, "http"), Some("127.0.0.1:2"));
+        assert_eq!(addresses_in(ready, "http").collect::<Vec<_>>(), ["127.0.0.1:2", "[::1]:2"]);
         assert_eq!(address_in(ready, "amqp"), None);
         assert_eq!(address_in(ready, "grp"), None);
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::Context;
+use nexo_harness::address_in;
 
 use crate::run::target;
 
@@ -39,13 +40,9 @@ impl Broker {
 
     /// Where it listens for a protocol.
     pub(super) fn address(&self, protocol: &str) -> anyhow::Result<&str> {
-        address(&self.ready, protocol)
+        address_in(&self.ready, protocol)
             .with_context(|| format!("the broker has no {protocol}; it said {:?}", self.ready))
     }
-}
-
-fn address<'a>(ready: &'a str, protocol: &str) -> Option<&'a str> {
-    ready.split_whitespace().find_map(|word| word.strip_prefix(protocol)?.strip_prefix('='))
 }
 
 impl Drop for Broker {
@@ -54,18 +51,5 @@ impl Drop for Broker {
         self.process.kill().ok();
         self.process.wait().ok();
         std::fs::remove_dir_all(&self.data).ok();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_address_of_a_protocol_is_found() {
-        let ready = "ready amqp=127.0.0.1:1 grpc=127.0.0.1:2 data=./x\n";
-        assert_eq!(address(ready, "grpc"), Some("127.0.0.1:2"));
-        assert_eq!(address(ready, "sqs"), None);
-        assert_eq!(address("", "amqp"), None);
     }
 }

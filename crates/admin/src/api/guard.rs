@@ -16,7 +16,7 @@ use super::login::log_in;
 
 /// Lets a request through to its handler, which finds its [`Caller`](super::login::Caller) among the extensions.
 pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Next) -> Response {
-    let mut answer = match admit(&api, &mut request) {
+    let mut answer = match admit(&api, &mut request).await {
         Ok(()) => next.run(request).await,
         Err(error) => {
             api.broker.traffic().of(Protocol::Http).login_refused();
@@ -30,7 +30,7 @@ pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Ne
     answer
 }
 
-fn admit(_api: &Api, request: &mut Request) -> Result<(), ApiError> {
+async fn admit(api: &Api, request: &mut Request) -> Result<(), ApiError> {
     if !is_own_origin(request.headers()) {
         tracing::debug!("a request of a page of another origin is refused");
         return Err(ApiError::forbidden("pages of other origins are not served"));
@@ -38,8 +38,9 @@ fn admit(_api: &Api, request: &mut Request) -> Result<(), ApiError> {
     let Some(ends) = request.extensions().get::<Ends>().copied() else {
         return Err(ApiError::not_logged_in("Login failed"));
     };
-    let caller = log_in(request.headers(), ends.peer.ip()).inspect_err(|_| {
-        if request.headers().contains_key(header::AUTHORIZATION) {
+    let headers = request.headers().clone();
+    let caller = log_in(&api.logins, &headers, ends.peer.ip()).await.inspect_err(|_| {
+        if headers.contains_key(header::AUTHORIZATION) {
             tracing::warn!(protocol = "http", peer = %ends.peer, "login refused");
         }
     })?;

@@ -1,55 +1,63 @@
-//! Who asks. Every request of the management API goes through [`log_in`], and nobody else decides.
+//! Who asks. Every request of the management API goes through [`log_in`]; whether a login holds, `nexo_access` decides.
 
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, header};
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
+use nexo_access::{Identity, LoginError, Logins};
 
 use super::error::ApiError;
 
-/// The one user there is, who may come from this machine only.
-const USER: &str = "guest";
-const PASSWORD: &str = "guest";
+/// For now the whole of the API is for those who may do everything.
+const ADMINISTRATOR: &str = "administrator";
 
 /// Whoever asks, known by name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    pub(crate) name: String,
-    pub(crate) tags: Vec<&'static str>,
+    pub(crate) identity: Identity,
 }
 
-/// Checks what a request says of who asks: a name and a password (`Authorization: Basic`).
+impl Caller {
+    pub(crate) fn name(&self) -> &str {
+        self.identity.name().as_str()
+    }
+
+    pub(crate) fn tags(&self) -> Vec<String> {
+        let user = self.identity.user();
+        user.iter().flat_map(|user| &user.tags).map(|tag| tag.as_str().to_owned()).collect()
+    }
+}
+
+/// Checks what a request says of who asks: a name and a password (`Authorization: Basic`), or a token (`Bearer`).
 ///
 /// # Errors
-/// If it says nothing, or what it says does not hold. The answer does not tell what was wrong.
-pub(crate) fn log_in(headers: &HeaderMap, from: IpAddr) -> Result<Caller, ApiError> {
-    let mut given = headers.get_all(header::AUTHORIZATION).iter();
-    let (Some(given), None) = (given.next(), given.next()) else {
-        return Err(ApiError::not_logged_in("Login failed"));
+/// If it says nothing, or what it says does not hold; the answer does not tell what was wrong. Or if it is no administrator.
+pub(crate) async fn log_in(logins: &Logins, headers: &HeaderMap, from: IpAddr) -> Result<Caller, ApiError> {
+    let failed = || ApiError::not_logged_in("Login failed");
+    // Which of two counts is not for us to guess.
+    if headers.get_all(header::AUTHORIZATION).iter().count() > 1 {
+        return Err(failed());
+    }
+    let identity = match logins.authenticate(headers, from).await {
+        Ok(identity) => identity,
+        Err(LoginError::TooMany) => return Err(ApiError::unavailable("too many logins at once")),
+        Err(LoginError::Invalid | LoginError::LoopbackOnly | LoginError::Missing) => return Err(failed()),
     };
-    let holds = basic(given.as_bytes()).is_some_and(|(user, password)| user == USER && password == PASSWORD);
-    if holds && from.to_canonical().is_loopback() {
-        return Ok(Caller { name: USER.to_owned(), tags: vec!["administrator"] });
+    if identity.is(ADMINISTRATOR) {
+        Ok(Caller { identity })
+    } else {
+        Err(ApiError::not_logged_in("Not administrator user"))
     }
-    Err(ApiError::not_logged_in("Login failed"))
-}
-
-/// The name and the password of a `Basic` login.
-fn basic(given: &[u8]) -> Option<(String, String)> {
-    let (scheme, rest) = given.split_at_checked(6)?;
-    if !scheme.eq_ignore_ascii_case(b"basic ") {
-        return None;
-    }
-    let decoded = BASE64_STANDARD.decode(rest.trim_ascii()).ok()?;
-    let text = String::from_utf8(decoded).ok()?;
-    let (user, password) = text.split_once(':')?;
-    Some((user.to_owned(), password.to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use axum::http::HeaderValue;
+    use base64::Engine;
+    use base64::prelude::BASE64_STANDARD;
+    use nexo_access::FirstUser;
+    use nexo_broker::{Broker, BrokerOptions};
 
     use super::*;
 
@@ -63,26 +71,31 @@ mod tests {
         format!("Basic {}", BASE64_STANDARD.encode(login))
     }
 
-    #[test]
-    fn guest_comes_in_from_here_only() {
-        let good = with(&encoded("guest:guest"));
-        assert_eq!(log_in(&good, HERE).unwrap().name, "guest");
-        assert!(log_in(&good, "10.0.0.1".parse().unwrap()).is_err());
-        assert!(log_in(&good, "::ffff:127.0.0.1".parse().unwrap()).is_ok());
-        assert!(log_in(&with(&encoded("guest:guest").replacen('B', "b", 1)), HERE).is_ok());
+    async fn logins() -> Logins {
+        let disk = Arc::new(nexo_log::disk::FaultyDisk::new());
+        let broker = Broker::open_on(disk, BrokerOptions::new("faulty")).unwrap();
+        Logins::open(&broker, &FirstUser::default()).await.unwrap()
     }
 
-    #[test]
-    fn anything_else_stays_out() {
-        assert!(log_in(&HeaderMap::new(), HERE).is_err());
-        for login in ["guest:", "guest", ":guest", "other:guest", "guest:guest:"] {
-            assert!(log_in(&with(&encoded(login)), HERE).is_err(), "{login}");
-        }
-        for header in ["Basic", "Basic !!!", "Bearer Z3Vlc3Q6Z3Vlc3Q=", ""] {
-            assert!(log_in(&with(header), HERE).is_err(), "{header}");
+    #[tokio::test]
+    async fn guest_comes_in_from_here_only() {
+        let logins = logins().await;
+        let good = with(&encoded("guest:guest"));
+        let caller = log_in(&logins, &good, HERE).await.unwrap();
+        assert_eq!((caller.name(), caller.tags()), ("guest", vec!["administrator".to_owned()]));
+        assert!(log_in(&logins, &good, "10.0.0.1".parse().unwrap()).await.is_err());
+        assert!(log_in(&logins, &good, "::ffff:127.0.0.1".parse().unwrap()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn anything_else_stays_out() {
+        let logins = logins().await;
+        assert!(log_in(&logins, &HeaderMap::new(), HERE).await.is_err());
+        for header in [&encoded("guest:"), &encoded("guest"), "Basic", "Basic !!!", "Bearer Z3Vlc3Q6Z3Vlc3Q=", ""] {
+            assert!(log_in(&logins, &with(header), HERE).await.is_err(), "{header}");
         }
         let mut twice = with(&encoded("guest:guest"));
         twice.append(header::AUTHORIZATION, HeaderValue::from_static("Basic eDp5"));
-        assert!(log_in(&twice, HERE).is_err(), "which of two counts is not for us to guess");
+        assert!(log_in(&logins, &twice, HERE).await.is_err());
     }
 }

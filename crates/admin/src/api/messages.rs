@@ -40,7 +40,7 @@ pub(super) async fn publish(
         other => return Err(ApiError::bad_request(json!(["unsupported_encoding", other]))),
     };
     let asked = Publish { exchange: &exchange, routing_key, properties: &properties, body };
-    let routed = management::publish(&api.broker, &caller.name, asked).await;
+    let routed = management::publish(&api.broker, caller.name(), asked).await;
     let routed = routed.map_err(|refused| ApiError::of_publish(&refused))?;
     Ok(Json(json!({ "routed": routed })))
 }

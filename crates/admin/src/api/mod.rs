@@ -33,6 +33,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::middleware;
 use axum::routing::{delete, get, post};
+use nexo_access::Logins;
 use nexo_broker::Broker;
 use tokio::sync::Semaphore;
 
@@ -55,6 +56,7 @@ pub struct Listener {
 #[derive(Clone, Debug)]
 pub(crate) struct Api {
     broker: Broker,
+    logins: Logins,
     /// What this node is called.
     node: Arc<str>,
     listeners: Arc<[Listener]>,
@@ -64,9 +66,10 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    pub(crate) fn new(broker: Broker, listeners: Vec<Listener>) -> Self {
+    pub(crate) fn new(broker: Broker, logins: Logins, listeners: Vec<Listener>) -> Self {
         Self {
             broker,
+            logins,
             node: format!("nexo@{}", host_name()).into(),
             listeners: listeners.into(),
             rates: Arc::default(),

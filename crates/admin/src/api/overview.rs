@@ -239,7 +239,7 @@ pub(super) async fn nothing() -> Json<Value> {
 }
 
 pub(super) async fn whoami(Extension(caller): Extension<Caller>) -> Json<Value> {
-    Json(json!({ "name": caller.name, "tags": caller.tags, "is_internal_user": true }))
+    Json(json!({ "name": caller.name(), "tags": caller.tags(), "is_internal_user": true }))
 }
 
 pub(super) async fn auth() -> Json<Value> {

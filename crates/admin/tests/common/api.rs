@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nexo_access::{FirstUser, Logins};
 use nexo_admin::{AdminOptions, Listener};
 use nexo_amqp_client::{Client, Login};
 use nexo_broker::{Broker, BrokerOptions, Codecs};
@@ -53,8 +54,10 @@ impl Managed {
         ];
         let admin = AdminOptions { listeners, ..AdminOptions::default() };
         let never = std::future::pending();
-        tokio::spawn(nexo_amqp::serve(broker.clone(), amqp, nexo_amqp::Options::default(), never));
-        tokio::spawn(nexo_admin::serve(broker.clone(), http, admin, std::future::pending()));
+        let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
+        let options = nexo_amqp::Options::default();
+        tokio::spawn(nexo_amqp::serve(broker.clone(), logins.clone(), amqp, options, never));
+        tokio::spawn(nexo_admin::serve(broker.clone(), logins, http, admin, std::future::pending()));
         Self { broker, http: http_at, amqp: amqp_at }
     }
 

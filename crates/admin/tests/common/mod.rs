@@ -9,6 +9,7 @@ pub mod exposition;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use nexo_access::{FirstUser, Logins};
 use nexo_admin::AdminOptions;
 use nexo_broker::{Broker, BrokerOptions};
 use nexo_log::disk::FaultyDisk;
@@ -37,7 +38,8 @@ impl Served {
         let broker = Broker::open_on(Arc::new(disk.clone()), broker_options).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(nexo_admin::serve(broker.clone(), listener, options, std::future::pending()));
+        let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
+        tokio::spawn(nexo_admin::serve(broker.clone(), logins, listener, options, std::future::pending()));
         Self { broker, address }
     }
 

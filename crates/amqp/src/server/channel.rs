@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::HashMap;
+use nexo_access::{ChannelPresence, PublishRights};
 use nexo_broker::{Access, Counted, ListedChannel, QueueHandle, Settle};
 use nexo_types::QueueName;
 use tokio::sync::Notify;
@@ -38,7 +39,10 @@ pub(super) struct Channel {
     pub(super) replies: Option<ReplyConsumer>,
     /// What others see of it.
     pub(super) shown: ListedChannel,
+    /// Where its user may publish.
+    pub(super) rights: PublishRights,
     _counted: Counted,
+    _presence: Option<ChannelPresence>,
 }
 
 /// What becomes of publishes and acknowledgements.
@@ -143,9 +147,16 @@ fn width_for(average: u64) -> u32 {
 }
 
 impl Channel {
-    pub(super) fn new(serial: u64, counted: Counted, shown: ListedChannel) -> Self {
+    pub(super) fn new(
+        serial: u64,
+        counted: Counted,
+        shown: ListedChannel,
+        presence: Option<ChannelPresence>,
+    ) -> Self {
         Self {
             _counted: counted,
+            _presence: presence,
+            rights: PublishRights::default(),
             shown,
             serial,
             mode: Mode::Plain,

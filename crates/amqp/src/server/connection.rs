@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use nexo_access::Ended;
 use nexo_broker::{ConnectionFacts, OpenConnection, Protocol, VhostStay};
+use nexo_net::{ReadHalf, Stream, WriteHalf};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::dispatch::Stop;
 use super::handshake::Handshake;
+use super::login::Origin;
 use super::operations::{caught_up, outcome};
 use super::pace::Awaits;
 use super::read_size::{READ_BYTES_MIN, ReadSize};
@@ -29,14 +30,10 @@ use super::timing::{IDLE_TICK, Life};
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 /// Serves one connection to its end.
-pub(super) async fn run(
-    shared: Arc<ServerState>,
-    socket: TcpStream,
-    peer: SocketAddr,
-    stop: CancellationToken,
-) {
+pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin, stop: CancellationToken) {
+    let peer = origin.address;
     // Frames are collected before they are written, so waiting for more to send would only cost time.
-    let _ = socket.set_nodelay(true);
+    let _ = socket.set_nodelay();
     // The peer may be gone already.
     let Ok(local) = socket.local_addr() else { return };
     let _counted = shared.broker.traffic().connection(Protocol::Amqp);
@@ -49,7 +46,7 @@ pub(super) async fn run(
         reader: &mut reader,
         writer: &mut writer,
         input: &mut input,
-        from: peer,
+        origin,
         shared: &shared,
         vhost_deleted: ends.clone(),
     };
@@ -61,13 +58,14 @@ pub(super) async fn run(
         tracing::info!(protocol = "amqp", %peer, "connection ended before it was open");
         return;
     };
-    let user = opened.user;
     let read_size = ReadSize::new(Arc::clone(&shared.busy_readers));
-    let mut session = Session::new(shared, opened.user, opened.limits, opened.abilities, now());
-    session.peer = Some(peer);
+    let identity = opened.presence.identity().clone();
+    let mut session = Session::new(shared, identity, opened.limits, opened.abilities, now());
+    let user_gone = opened.presence.ended();
+    (session.peer, session.presence) = (Some(peer), Some(Arc::new(opened.presence)));
     session.enter_vhost(opened.stay.vhost());
-    let vhost = session.vhost_logged();
-    tracing::info!(protocol = "amqp", %peer, user, vhost, "connection opened");
+    let (user, vhost) = (&session.user, session.vhost_logged());
+    tracing::info!(protocol = "amqp", %peer, %user, vhost, "connection opened");
     let told = opened.told;
     let facts = ConnectionFacts {
         peer,
@@ -93,6 +91,7 @@ pub(super) async fn run(
         stop,
         ends,
         stay: opened.stay,
+        user_gone,
         tick: Box::pin(sleep(IDLE_TICK)),
         worked: Duration::ZERO,
     });
@@ -149,8 +148,8 @@ async fn finish(session: &mut Session) {
 
 struct Connection {
     session: Session,
-    reader: OwnedReadHalf,
-    writer: OwnedWriteHalf,
+    reader: ReadHalf,
+    writer: WriteHalf,
     input: BytesMut,
     read_size: ReadSize,
     /// If the next read should bring no more than this.
@@ -161,6 +160,8 @@ struct Connection {
     /// Cancelled when the broker stops, the virtual host of the connection is deleted, or somebody wants it to end.
     ends: CancellationToken,
     stay: VhostStay,
+    /// Says that the user was deleted.
+    user_gone: Ended,
     tick: Pin<Box<Sleep>>,
     /// How long it has worked since others had their turn.
     worked: Duration,
@@ -171,14 +172,14 @@ impl Connection {
     async fn close(self: Box<Self>, peer: SocketAddr, began: Instant) {
         let Self { mut session, reader, mut writer, stop, stay, .. } = *self;
         // It counts no more, however long its peer takes to go.
-        drop(stay);
+        drop((stay, session.presence.take()));
         let is_agreed = session.phase == ConnectionPhase::Closed;
-        let (user, close_max) = (session.user, session.shared.options.close_max);
-        // The peer may be gone already.
-        let _ = writer.shutdown().await;
+        let (user, close_max) = (session.user.clone(), session.shared.options.close_max);
+        // The peer may be gone already, or not read the last that TLS has to say.
+        let _ = timeout(close_max, writer.shutdown()).await;
         let seconds = began.elapsed().as_secs();
         let vhost = session.vhost_logged();
-        tracing::info!(protocol = "amqp", %peer, user, vhost, seconds, "connection closed");
+        tracing::info!(protocol = "amqp", %peer, %user, vhost, seconds, "connection closed");
         if is_agreed {
             drop(session);
             drain(reader, stop, close_max).await;
@@ -194,7 +195,7 @@ impl Connection {
     }
 
     async fn serve(&mut self) {
-        let mut ending = false;
+        let (mut ending, mut is_user_gone) = (false, false);
         loop {
             self.hand_over();
             let time = Instant::now();
@@ -216,7 +217,8 @@ impl Connection {
             // While it is paused, messages are handed out all the same: acknowledgements may have become due.
             let awaits = if self.session.pace.is_behind() { self.session.awaits() } else { Awaits::NoAcks };
             let (room, direct) = ((self.read_size.bytes(), self.input_max()), self.direct);
-            let Self { session, reader, writer, input, stop, ends, tick, .. } = self;
+            let Self { session, reader, writer, input, stop, ends, user_gone, tick, .. } = self;
+            let has_bytes = !session.out.is_empty() || writer.holds_bytes();
             let (channels, broker) = (&mut session.channels, &session.shared.broker);
             let incoming = async {
                 if can_read {
@@ -232,7 +234,7 @@ impl Connection {
                     Ok(Read::Body(count)) if count > 0 => self.has_received(count),
                     Ok(_) | Err(_) => return,
                 },
-                written = write_some(writer, &session.out, &session.socket), if !session.out.is_empty() => match written {
+                written = write_some(writer, &session.out, &session.socket), if has_bytes => match written {
                     Ok(count) => {
                         let shown = &self.session.shown;
                         shown.sent_bytes.add(count as u64);
@@ -260,6 +262,10 @@ impl Connection {
                     if self.has_ticked() == Life::Over {
                         return;
                     }
+                }
+                () = user_gone.wait(), if !is_user_gone => {
+                    is_user_gone = true;
+                    self.session.user_was_deleted(now());
                 }
                 () = ends.cancelled(), if !ending => {
                     ending = true;

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use nexo_access::Permission;
 use nexo_broker::{
     Access, LeaseTerms, OpenConsumer, QueueHandle, SettleMode, SocketState, Subscription, Terms, Written,
 };
@@ -36,6 +37,8 @@ impl Session {
         if consume.queue.as_bytes() == REPLY_TO {
             return self.consume_replies(number, consume);
         }
+        let name = self.named(number, &consume.queue)?;
+        self.may_queue(Permission::Read, &name)?;
         let queue = self.queue(number, &consume.queue)?;
         // Whoever uses a queue that somebody has just declared can count on it.
         match operations::is_safe(&self.shared.broker, queue.created()) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use nexo_access::Permission;
 use nexo_broker::{
     Codecs, Durability, Handed, LeaseTerms, MessageView, Properties as StoredProperties, PropertyFormat,
     QueueError, QueueHandle, SettleMode, Subscription, Terms,
@@ -160,6 +161,8 @@ impl Session {
     }
 
     pub(super) fn get(&mut self, number: u16, get: &basic::Get<'_>) -> Result<(), Refusal> {
+        let name = self.named(number, &get.queue)?;
+        self.may_queue(Permission::Read, &name)?;
         let queue = self.queue(number, &get.queue)?;
         let settle = if get.no_ack { SettleMode::Automatic } else { SettleMode::Manual };
         let terms = Terms { lease: LeaseTerms::Session, settle, ..Terms::default() };

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use nexo_access::Presence;
 use nexo_broker::Protocol;
 
 use super::answers::is_answered_later;
@@ -294,10 +295,13 @@ impl Session {
                 format!("number of channels opened ({open}) has reached the negotiated channel_max ({max})");
             return Err(Refusal::new(ReplyCode::NotAllowed, text));
         }
+        let presence = self.presence.as_ref().map(Presence::open_channel).transpose();
+        let presence = presence.map_err(|limit| Refusal::new(ReplyCode::NotAllowed, limit.to_string()))?;
         let serial = self.new_serial();
         let counted = self.shared.broker.traffic().channel(Protocol::Amqp);
         let shown = self.shown.open_channel(number);
-        self.channels.insert(number, ChannelState::Open(Box::new(Channel::new(serial, counted, shown))));
+        let channel = Channel::new(serial, counted, shown, presence);
+        self.channels.insert(number, ChannelState::Open(Box::new(channel)));
         self.out.method(number, &channel::OpenOk { channel_id: b"" });
         Ok(())
     }

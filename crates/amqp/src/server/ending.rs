@@ -35,7 +35,7 @@ impl Session {
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
         let vhost = self.vhost_logged();
-        tracing::info!(protocol = "amqp", %peer, user = self.user, vhost, channel = number, error, "channel closed");
+        tracing::info!(protocol = "amqp", %peer, user = %self.user, vhost, channel = number, error, "channel closed");
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
         let reply_text = ShortStr::clipped(text.as_bytes());
@@ -103,6 +103,14 @@ impl Session {
         self.end_within(2 * self.shared.options.close_max);
     }
 
+    /// Ends the connection because its user is no more.
+    pub(super) fn user_was_deleted(&mut self, now: Instant) {
+        self.now = now;
+        let text = format!("user '{}' was deleted", self.user);
+        self.close(&Refusal::new(ReplyCode::ConnectionForced, text));
+        self.end_within(2 * self.shared.options.close_max);
+    }
+
     /// Says that the connection ends, and why.
     pub(super) fn close(&mut self, refusal: &Refusal) {
         self.begin_close(refusal);
@@ -115,7 +123,7 @@ impl Session {
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
         let vhost = self.vhost_logged();
-        tracing::info!(protocol = "amqp", %peer, user = self.user, vhost, error, "connection closed by the broker");
+        tracing::info!(protocol = "amqp", %peer, user = %self.user, vhost, error, "connection closed by the broker");
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
         let reply_text = ShortStr::clipped(text.as_bytes());

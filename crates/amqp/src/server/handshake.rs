@@ -1,17 +1,17 @@
 //! The beginning of a connection, up to `connection.open-ok`.
 
 use std::io;
-use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
+use nexo_access::{Identity, LoginError, Presence};
 use nexo_broker::{EnterError, Protocol, VhostStay};
+use nexo_net::{ReadHalf, WriteHalf};
 use nexo_types::VhostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{self, Refusal};
-use super::login;
+use super::login::{self, Origin};
 use super::output::Output;
 use super::session::{Abilities, Limits};
 use super::shared::ServerState;
@@ -42,7 +42,7 @@ const CAPABILITIES: [&str; 9] = [
 /// What was agreed on.
 #[derive(Debug)]
 pub(super) struct Opened {
-    pub(super) user: &'static str,
+    pub(super) presence: Presence,
     pub(super) limits: Limits,
     pub(super) abilities: Abilities,
     pub(super) stay: VhostStay,
@@ -78,10 +78,10 @@ impl From<Refusal> for Failure {
 
 /// One end of a socket before there is a session.
 pub(super) struct Handshake<'a> {
-    pub(super) reader: &'a mut OwnedReadHalf,
-    pub(super) writer: &'a mut OwnedWriteHalf,
+    pub(super) reader: &'a mut ReadHalf,
+    pub(super) writer: &'a mut WriteHalf,
     pub(super) input: &'a mut BytesMut,
-    pub(super) from: SocketAddr,
+    pub(super) origin: Origin,
     pub(super) shared: &'a ServerState,
     /// Cancelled when the virtual host that it opens is deleted.
     pub(super) vhost_deleted: CancellationToken,
@@ -108,11 +108,11 @@ impl Handshake<'_> {
             version_major: 0,
             version_minor: 9,
             server_properties: properties.as_table(),
-            mechanisms: login::MECHANISMS,
+            mechanisms: login::mechanisms(&self.origin),
             locales: b"en_US",
         })
         .await?;
-        let (user, abilities, told) = self.log_in().await?;
+        let (identity, abilities, told) = self.log_in().await?;
         let offer = connection::Tune {
             channel_max: CHANNEL_MAX,
             frame_max: FRAME_MAX_BYTES,
@@ -120,8 +120,8 @@ impl Handshake<'_> {
         };
         self.send(&offer).await?;
         let limits = self.tune().await?;
-        let stay = self.open(limits.frame_max, user).await?;
-        Ok(Opened { user, limits, abilities, stay, told })
+        let (presence, stay) = self.open(&identity, limits.frame_max).await?;
+        Ok(Opened { presence, limits, abilities, stay, told })
     }
 
     async fn read_header(&mut self) -> Result<(), Failure> {
@@ -141,7 +141,7 @@ impl Handshake<'_> {
         }
     }
 
-    async fn log_in(&mut self) -> Result<(&'static str, Abilities, Told), Failure> {
+    async fn log_in(&mut self) -> Result<(Identity, Abilities, Told), Failure> {
         let payload = self.method_payload(FrameMax::BEFORE_TUNE).await?;
         let Method::Connection(ConnectionMethod::StartOk(start)) = decode(&payload)? else {
             return Err(out_of_place().into());
@@ -155,22 +155,31 @@ impl Handshake<'_> {
             qos_by_the_book: start.client_properties.get("product").and_then(|value| value.as_bytes())
                 == Some(b"py-amqp"),
         };
-        let is_checked = self.shared.logins.turn(self.from.ip()).await.is_ok();
-        if is_checked && let Some(user) = login::admits(&start.mechanism, start.response, self.from.ip()) {
-            let told = Told {
-                properties: Bytes::copy_from_slice(start.client_properties.as_raw()),
-                mechanism: start.mechanism.to_string(),
-            };
-            return Ok((user, abilities, told));
-        }
+        let from = self.origin.address;
+        let login = match start.mechanism.as_bytes() {
+            b"EXTERNAL" => self.shared.logins.certificate(self.origin.certificate_user(), from.ip()).await,
+            mechanism => {
+                let (user, password) = login::credentials(mechanism, start.response).unwrap_or_default();
+                self.shared.logins.password(user, password, from.ip()).await
+            }
+        };
+        let refused = match login {
+            Ok(identity) => {
+                let told = Told {
+                    properties: Bytes::copy_from_slice(start.client_properties.as_raw()),
+                    mechanism: start.mechanism.to_string(),
+                };
+                return Ok((identity, abilities, told));
+            }
+            Err(refused) => refused,
+        };
         self.shared.broker.traffic().of(Protocol::Amqp).login_refused();
-        if is_checked {
-            self.shared.logins.refused(self.from.ip());
-            let user = login::claimed_user(&start.mechanism, start.response);
-            tracing::warn!(protocol = "amqp", peer = %self.from, user, mechanism = %start.mechanism, "login refused");
-        } else {
+        if refused == LoginError::TooMany {
             // They come faster than anybody could read of them.
-            tracing::debug!(protocol = "amqp", peer = %self.from, "login refused unseen: too many of its address");
+            tracing::debug!(protocol = "amqp", peer = %from, "login refused unseen: too many at once");
+        } else {
+            let user = login::claimed_user(&start.mechanism, start.response, &self.origin);
+            tracing::warn!(protocol = "amqp", peer = %from, user, mechanism = %start.mechanism, reason = %refused, "login refused");
         }
         if !login::is_known(&start.mechanism) || !can("authentication_failure_close") {
             tokio::time::sleep(FAILURE_PAUSE).await;
@@ -204,33 +213,47 @@ impl Handshake<'_> {
         Ok(Limits { frame_max, channel_max: asked.channel_max, heartbeat: asked.heartbeat })
     }
 
-    async fn open(&mut self, frame_max: FrameMax, user: &str) -> Result<VhostStay, Failure> {
+    async fn open(
+        &mut self,
+        identity: &Identity,
+        frame_max: FrameMax,
+    ) -> Result<(Presence, VhostStay), Failure> {
         let payload = self.method_payload(frame_max).await?;
         let Method::Connection(ConnectionMethod::Open(open)) = decode(&payload)? else {
             return Err(out_of_place().into());
         };
-        let stay = self.enter(&open, user).map_err(|text| {
-            tracing::info!(protocol = "amqp", peer = %self.from, user, text, "connection refused");
+        let entered = self.enter(&open, identity).map_err(|text| {
+            let (peer, user) = (self.origin.address, identity.name());
+            tracing::info!(protocol = "amqp", %peer, %user, text, "connection refused");
             Refusal::new(ReplyCode::NotAllowed, text).of(connection::Open::ID)
         })?;
         self.send(&connection::OpenOk { known_hosts: ShortStr::EMPTY }).await?;
-        Ok(stay)
+        Ok(entered)
     }
 
     /// Enters the virtual host that a client asks for, or says why not in RabbitMQ's words.
-    fn enter(&self, open: &connection::Open<'_>, user: &str) -> Result<VhostStay, String> {
+    fn enter(
+        &self,
+        open: &connection::Open<'_>,
+        identity: &Identity,
+    ) -> Result<(Presence, VhostStay), String> {
         let not_found = || format!("vhost {} not found", open.virtual_host);
         let name = std::str::from_utf8(&open.virtual_host).ok().and_then(|text| VhostName::new(text).ok());
         let name = name.ok_or_else(not_found)?;
         let deleted = self.vhost_deleted.clone();
-        self.shared.broker.enter_vhost(&name, move || deleted.cancel()).map_err(|error| match error {
+        let stay = self.shared.broker.enter_vhost(&name, move || deleted.cancel());
+        let stay = stay.map_err(|error| match error {
             EnterError::NotFound { .. } => not_found(),
             EnterError::ConnectionLimit { name, max } => {
+                let user = identity.name();
                 format!(
                     "access to vhost '{name}' refused for user '{user}': connection limit ({max}) is reached"
                 )
             }
-        })
+        })?;
+        let presence = self.shared.logins.connect(identity).map_err(|limit| limit.to_string())?;
+        identity.may_enter(name.as_str()).map_err(|refused| refused.to_string())?;
+        Ok((presence, stay))
     }
 
     /// The payload of the next method on channel 0.
@@ -266,7 +289,8 @@ impl Handshake<'_> {
     async fn send<M: AmqpMethod>(&mut self, method: &M) -> io::Result<()> {
         let mut out = Output::default();
         out.method(0, method);
-        self.writer.write_all(&out.bytes).await
+        self.writer.write_all(&out.bytes).await?;
+        self.writer.flush().await
     }
 
     /// Says why, and waits for the client to have read it.

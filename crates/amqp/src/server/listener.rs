@@ -3,36 +3,41 @@
 use std::io;
 use std::sync::Arc;
 
+use nexo_access::Logins;
 use nexo_broker::{Broker, Protocol};
-use nexo_net::{Accepted, serve_connections};
-use tokio::net::TcpListener;
+use nexo_net::{Accepted, Listeners, serve_connections};
 use tokio_util::sync::CancellationToken;
 
 use super::connection;
+use super::login::Origin;
 use super::options::Options;
 use super::shared::ServerState;
 
-/// Serves AMQP 0-9-1 on `listener` until `shutdown` resolves; then tells every client, and returns when they have gone.
+/// Serves AMQP 0-9-1 on `listeners` until `shutdown` resolves; then tells every client, and returns when they have gone.
 /// The broker was opened with what [`register`](crate::register) gives it.
 ///
 /// # Errors
-/// If the listener cannot be used at all.
+/// If a listener cannot be used at all.
 pub async fn serve(
     broker: Broker,
-    listener: TcpListener,
+    logins: Logins,
+    listeners: impl Into<Listeners>,
     options: Options,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    listener.local_addr()?;
-    let shared = Arc::new(ServerState::new(&broker, options));
+    let listeners = listeners.into();
+    listeners.addresses()?;
+    let shared = Arc::new(ServerState::new(&broker, logins, options));
     let stop = CancellationToken::new();
-    let serve = |Accepted { stream, peer, permit }| {
-        let run = connection::run(Arc::clone(&shared), stream, peer, stop.clone());
+    let to_stop = stop.clone();
+    let serve = move |Accepted { stream, peer, tls, permit }| {
+        let run =
+            connection::run(Arc::clone(&shared), stream, Origin { address: peer, tls }, to_stop.clone());
         async move {
             run.await;
             drop(permit);
         }
     };
-    serve_connections(&broker, Protocol::Amqp, listener, &stop, shutdown, serve).await;
+    serve_connections(&broker, Protocol::Amqp, listeners, &stop, shutdown, serve).await;
     Ok(())
 }

@@ -14,6 +14,7 @@
 //! - `management`: the same without a connection, for the management API.
 //! - `error`: the one table from what can go wrong to reply codes and texts.
 
+mod access;
 mod answers;
 mod arguments;
 mod channel;
@@ -37,7 +38,6 @@ mod leaving;
 mod limit;
 mod listener;
 mod login;
-mod login_throttle;
 pub mod management;
 mod message_facts;
 mod operations;

@@ -10,6 +10,7 @@ use nexo_broker::{
 };
 use nexo_types::{DedupId, Millis, Priority};
 
+use super::access;
 use super::arguments::QueueKind;
 use super::channel::{Channel, Mode};
 use super::content::{Publish, Whole};
@@ -108,12 +109,16 @@ impl Session {
             return Err(Refusal::new(ReplyCode::NotImplemented, "immediate=true"));
         }
         let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
+        if !channel.rights.knows(&self.identity, incoming.exchange) {
+            let rights = &mut channel.rights;
+            access::check_publish(&self.shared.broker, &self.identity, &self.vhost, rights, incoming)?;
+        }
         if !matches!(channel.mode, Mode::Transaction(_)) {
             return self.publish_now(number, incoming);
         }
         // What is wrong with it is said now, not at the commit.
         let properties = Properties::parse(incoming.properties)?;
-        let facts = Facts::of(&properties, self.user);
+        let facts = Facts::of(&properties, self.user.as_str());
         let copies = facts.as_ref().map(|facts| facts.copies.clone()).unwrap_or_default();
         let headers = MessageHeaders::new(properties);
         let (exchange, key) = (incoming.exchange, incoming.routing_key);
@@ -139,7 +144,7 @@ impl Session {
         }
         let properties = Properties::parse(incoming.properties)?;
         let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
-        let facts = Facts::of(&properties, self.user);
+        let facts = Facts::of(&properties, self.user.as_str());
         let copies: &[&[u8]] = facts.as_ref().map_or(&[], |facts| &facts.copies);
         let headers = MessageHeaders::new(properties);
         let broker = &self.shared.broker;

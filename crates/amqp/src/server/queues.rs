@@ -1,6 +1,7 @@
 //! `queue.*`: declaring, deleting, purging and binding queues.
 
 use bytes::Bytes;
+use nexo_access::{Permission, Resource};
 use nexo_broker::topology::{Binding, DefaultQueueType, Destination};
 use nexo_broker::{
     Broker, CreateError, Declaration, DeleteError, DeleteIf, Durability, QueueError, QueueHandle, Written,
@@ -15,7 +16,7 @@ use super::operations::Operation;
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::session::Session;
 use crate::codec::method::{QueueMethod, queue};
-use crate::codec::{AmqpMethod, ReplyCode, ShortStr, TableBuf};
+use crate::codec::{AmqpMethod, ReplyCode, ShortStr, TableBuf, Value};
 
 const QUEUE_TYPE: &str = "x-queue-type";
 
@@ -26,6 +27,8 @@ impl Session {
             QueueMethod::Bind(bind) => self.bind_queue(number, bind),
             QueueMethod::Unbind(unbind) => self.unbind_queue(number, unbind),
             QueueMethod::Purge(purge) => {
+                let name = self.named(number, &purge.queue)?;
+                self.may_queue(Permission::Read, &name)?;
                 let queue = self.queue(number, &purge.queue)?;
                 self.perform(Operation::Purge { channel: number, queue, nowait: purge.nowait });
                 Ok(())
@@ -95,9 +98,12 @@ impl Session {
             error::refuse_reserved_queue(&name)?;
             name
         };
+        self.may_queue(Permission::Configure, &name)?;
         let broker = self.shared.broker.clone();
         if let Some(found) = broker.queue(&name) {
             self.check_same(&found, declare)?;
+        } else if let Some(Value::LongStr(exchange)) = declare.arguments.get("x-dead-letter-exchange") {
+            self.may_pass_on(Resource::queue(name.as_str()), &exchange_name(&self.vhost, exchange)?)?;
         }
         let config = queue_config(declare, &name)?;
         let owner = declare.exclusive.then_some(self.id);
@@ -132,6 +138,7 @@ impl Session {
 
     fn delete_queue(&mut self, number: u16, delete: &queue::Delete<'_>) -> Result<(), Refusal> {
         let name = self.named(number, &delete.queue)?;
+        self.may_queue(Permission::Configure, &name)?;
         let broker = self.shared.broker.clone();
         let (mut count, mut deleted) = (0, None);
         if let Some(queue) = broker.queue(&name) {
@@ -158,10 +165,13 @@ impl Session {
     }
 
     fn bind_queue(&mut self, number: u16, bind: &queue::Bind<'_>) -> Result<(), Refusal> {
+        let name = self.named(number, &bind.queue)?;
+        self.may_queue(Permission::Write, &name)?;
         let source = exchange_name(&self.vhost, &bind.exchange)?;
         if source.is_default() {
             return Err(error::default_exchange());
         }
+        self.may_bind_to(&source, &bind.routing_key)?;
         let queue = self.queue(number, &bind.queue);
         if matches!(&queue, Err(refusal) if refusal.code == ReplyCode::NotFound) {
             // Of two that are missing RabbitMQ names the exchange.
@@ -183,10 +193,15 @@ impl Session {
 
     fn unbind_queue(&mut self, number: u16, unbind: &queue::Unbind<'_>) -> Result<(), Refusal> {
         let name = self.named(number, &unbind.queue)?;
+        self.may_queue(Permission::Write, &name)?;
+        let source = exchange_name(&self.vhost, &unbind.exchange)?;
+        if source.is_default() {
+            return Err(error::default_exchange());
+        }
+        self.may_bind_to(&source, &unbind.routing_key)?;
         if let Some(queue) = self.shared.broker.queue(&name) {
             self.check_owner(&queue)?;
         }
-        let source = exchange_name(&self.vhost, &unbind.exchange)?;
         let key = if unbind.queue.is_empty() && unbind.routing_key.is_empty() {
             Bytes::copy_from_slice(name.as_str().as_bytes())
         } else {
@@ -199,7 +214,7 @@ impl Session {
     }
 
     /// The name that a client means: the channel's last declared queue, if it gives none.
-    fn named(&mut self, number: u16, name: &[u8]) -> Result<QueueName, Refusal> {
+    pub(super) fn named(&mut self, number: u16, name: &[u8]) -> Result<QueueName, Refusal> {
         if !name.is_empty() {
             return queue_name(&self.vhost, name);
         }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use hashbrown::HashMap;
+use nexo_access::{Identity, Presence, UserName};
 use nexo_broker::{ConnectionFacts, OpenConnection, Protocol, QueueError, SessionId, Settle, SocketState};
 use nexo_types::{Timestamp, VhostName};
 use tokio::sync::mpsc;
@@ -59,7 +60,12 @@ pub(super) struct Session {
     pub(super) channels: Channels,
     pub(super) shared: Arc<ServerState>,
     pub(super) id: SessionId,
-    pub(super) user: &'static str,
+    /// Who opened it.
+    pub(super) user: UserName,
+    /// What he may do.
+    pub(super) identity: Identity,
+    /// That he is connected; tests have sessions without a connection.
+    pub(super) presence: Option<Arc<Presence>>,
     /// In which everything that it names is.
     pub(super) vhost: VhostName,
     /// Who is at the other end, for the log.
@@ -176,7 +182,7 @@ pub(super) enum ConnectionPhase {
 impl Session {
     pub(super) fn new(
         shared: Arc<ServerState>,
-        user: &'static str,
+        identity: Identity,
         limits: Limits,
         abilities: Abilities,
         now: Instant,
@@ -186,7 +192,7 @@ impl Session {
         let out = Output::new(Arc::clone(&shared.busy_writers));
         let id = shared.new_session();
         Self {
-            shown: Arc::new(unlisted(id, user, limits)),
+            shown: Arc::new(unlisted(id, identity.name().as_str(), limits)),
             consumers: Subscriptions::default(),
             waiting: VecDeque::new(),
             acks: BySource::default(),
@@ -197,7 +203,9 @@ impl Session {
             channels: HashMap::default(),
             id,
             shared,
-            user,
+            user: identity.name().clone(),
+            identity,
+            presence: None,
             vhost: VhostName::DEFAULT,
             peer: None,
             limits,

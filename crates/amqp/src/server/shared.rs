@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use nexo_access::Logins;
 use nexo_broker::{Broker, Protocol, SessionId};
 
 use super::arguments::Traits;
-use super::login_throttle::LoginThrottle;
 use super::options::Options;
 use super::read_size::BusyReaders;
 use super::reply_to::ReplyDesk;
@@ -21,7 +21,7 @@ pub(super) struct ServerState {
     pub(super) broker: Broker,
     pub(super) options: Options,
     pub(super) replies: ReplyDesk,
-    pub(super) logins: Arc<LoginThrottle>,
+    pub(super) logins: Logins,
     pub(super) busy_readers: Arc<BusyReaders>,
     pub(super) busy_writers: Arc<BusyWriters>,
     next_session: AtomicU64,
@@ -30,12 +30,12 @@ pub(super) struct ServerState {
 }
 
 impl ServerState {
-    pub(super) fn new(broker: &Broker, options: Options) -> Self {
+    pub(super) fn new(broker: &Broker, logins: Logins, options: Options) -> Self {
         Self {
             broker: broker.over(Protocol::Amqp),
             options,
             replies: ReplyDesk::default(),
-            logins: Arc::default(),
+            logins,
             busy_readers: Arc::new(BusyReaders::new(Arc::clone(broker.buffers()))),
             busy_writers: Arc::new(BusyWriters::new(Arc::clone(broker.buffers()))),
             next_session: AtomicU64::new(1),

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use nexo_broker::SocketState;
-use tokio::io::{AsyncRead, AsyncReadExt, Interest};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use nexo_net::{ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 use tokio_util::io::poll_read_buf;
 use tokio_util::sync::CancellationToken;
@@ -52,30 +52,34 @@ pub(super) async fn read_some(
     read.await.map(Read::Input)
 }
 
-/// Writes what the socket takes, and notes whether it takes anything.
+/// Writes what the socket takes, and notes whether it takes anything. With nothing to write it has go out what TLS holds.
 pub(super) async fn write_some(
-    writer: &mut OwnedWriteHalf,
+    writer: &mut WriteHalf,
     out: &Output,
     socket: &SocketState,
 ) -> std::io::Result<usize> {
     let written = std::future::poll_fn(|context| {
-        let polled = out.poll_write(Pin::new(&mut *writer), context);
+        let writer = Pin::new(&mut *writer);
+        let polled = if out.is_empty() {
+            writer.poll_flush(context).map_ok(|()| 0)
+        } else {
+            out.poll_write(writer, context)
+        };
         socket.set_stalled(polled.is_pending());
         polled
     });
     written.await
 }
 
-/// Resolves when the connection has failed, without reading from it. What a peer has written that closed its end as it
-/// should is still there to be read.
-pub(super) async fn failed(reader: &OwnedReadHalf) -> std::io::Result<Read> {
-    reader.ready(Interest::ERROR).await?;
+/// Resolves when the connection has failed, without reading from it.
+pub(super) async fn failed(reader: &ReadHalf) -> std::io::Result<Read> {
+    reader.failed().await?;
     Ok(Read::Input(0))
 }
 
 /// Reads and discards until the client closes its end, for a while: one that still writes when the socket is closed
 /// gets a reset, which some clients take for a failure, and which may cost them the `close-ok` that they have not read.
-pub(super) async fn drain(mut reader: OwnedReadHalf, stop: CancellationToken, close_max: Duration) {
+pub(super) async fn drain(mut reader: ReadHalf, stop: CancellationToken, close_max: Duration) {
     // Not in the task of every connection, for which most have no use.
     let mut discarded = vec![0; 4096];
     let drained = async { while matches!(reader.read(&mut discarded).await, Ok(count) if count > 0) {} };

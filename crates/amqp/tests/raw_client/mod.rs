@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nexo_access::{FirstUser, Logins};
 use nexo_amqp::codec::method::{BasicMethod, ConnectionMethod, QueueMethod, basic, connection, queue};
 use nexo_amqp::codec::{
     AmqpMethod, ContentHeader, Frame, FrameKind, FrameMax, Method, ShortStr, encode_frame, encode_message,
@@ -29,6 +30,7 @@ pub const TRANSIENT: &[u8] = &[0, 0];
 /// A served broker.
 pub struct Served {
     pub broker: Broker,
+    pub logins: Logins,
     pub disk: FaultyDisk,
     pub address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
@@ -62,8 +64,9 @@ impl Served {
         let shutdown = async {
             let _ = stopped.await;
         };
-        let server = tokio::spawn(nexo_amqp::serve(broker.clone(), listener, amqp, shutdown));
-        Self { broker, disk, address, stop: Some(stop), server }
+        let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
+        let server = tokio::spawn(nexo_amqp::serve(broker.clone(), logins.clone(), listener, amqp, shutdown));
+        Self { broker, logins, disk, address, stop: Some(stop), server }
     }
 
     /// Tells the server to end; connections are told.

@@ -25,6 +25,7 @@ use crate::options::BrokerOptions;
 use crate::request::{PopRequest, SubscribeRequest};
 
 mod random;
+mod vhosts;
 
 /// Long enough to see that something does not happen; too short only means that a bug is not seen every time.
 const A_WHILE: Duration = Duration::from_millis(50);

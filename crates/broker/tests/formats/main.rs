@@ -12,6 +12,7 @@ mod format_3;
 mod format_6;
 mod refused;
 mod story;
+mod users;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -95,6 +96,14 @@ async fn format_5_opens_with_everything_in_it() {
     opens_with_everything_in_it("format-5").await;
 }
 
+/// The same story, with virtual hosts and users.
+#[tokio::test(flavor = "multi_thread")]
+async fn format_6_opens_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let receipts = unpack(&fixture("format-6"), dir.path());
+    check_format_6(dir.path(), &receipts).await;
+}
+
 /// What this build writes, as a crash leaves it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_latest_format_opens_with_everything_in_it() {
@@ -105,11 +114,17 @@ async fn the_latest_format_opens_with_everything_in_it() {
     broker.shutdown().await;
     let data = crashed.path().join("data");
     let receipts = unpack(&copy, &data);
-    let broker = Broker::open(BrokerOptions::new(&data)).unwrap();
-    format_6::check(&broker, &receipts).await;
+    check_format_6(&data, &receipts).await;
+}
+
+async fn check_format_6(data: &Path, receipts: &[String]) {
+    let broker = Broker::open(BrokerOptions::new(data)).unwrap();
+    users::check(&broker);
+    format_6::check(&broker, receipts).await;
     broker.shutdown().await;
     drop(broker);
-    let broker = Broker::open(BrokerOptions::new(&data)).unwrap();
+    let broker = Broker::open(BrokerOptions::new(data)).unwrap();
+    users::check(&broker);
     format_6::check_again(&broker).await;
     broker.shutdown().await;
 }

@@ -84,6 +84,7 @@ async fn round(broker: &Broker, round: &str) -> Vec<String> {
     exchanges(broker, round).await;
     vhosts(broker, round).await;
     receipts.extend(shared(broker, round).await);
+    crate::users::tell(broker, round).await;
     receipts
 }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use nexo_access::{FirstUser, Logins};
 use nexo_broker::{Broker, BrokerOptions};
 use nexo_grpc::client::Client;
 use nexo_grpc::proto;
@@ -22,6 +23,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Served {
     pub client: Client,
     pub broker: Broker,
+    pub logins: Logins,
     pub url: String,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<Result<(), nexo_grpc::ServeError>>,
@@ -43,9 +45,10 @@ impl Served {
         let shutdown = async {
             let _ = stopped.await;
         };
-        let server = tokio::spawn(nexo_grpc::serve(broker.clone(), listener, shutdown));
+        let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
+        let server = tokio::spawn(nexo_grpc::serve(broker.clone(), logins.clone(), listener, shutdown));
         let client = Client::connect(&url).await.unwrap();
-        Self { client, broker, url, stop: Some(stop), server, _dir: dir }
+        Self { client, broker, logins, url, stop: Some(stop), server, _dir: dir }
     }
 
     /// Tells the server to end; streams and calls are still there.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Command, CommandFactory};
 use clap_complete::Shell;
+use nexo_grpc::client::Credentials;
 use nexo_grpc::proto;
 
 use crate::cli::{Cli, ServerArgs};
@@ -113,9 +114,10 @@ impl CompleteQueuesArgs {
         let words: Vec<String> = self.words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         if wants_queue(&words) {
             let server = value_in(&words, "--server").and_then(|server| server.parse().ok());
-            let server = server.unwrap_or_else(|| shared.server.clone());
+            let server: Server = server.unwrap_or_else(|| shared.server.clone());
             let vhost = value_in(&words, "--vhost").unwrap_or(&shared.vhost);
-            let names = tokio::time::timeout(PATIENCE, names(&server, vhost, self.prefix)).await;
+            let login = shared.login.credentials();
+            let names = tokio::time::timeout(PATIENCE, names(&server, login, vhost, self.prefix)).await;
             let mut out = Printer::new(shared.output);
             for name in names.unwrap_or_default() {
                 out.line(name)?;
@@ -126,7 +128,7 @@ impl CompleteQueuesArgs {
     }
 }
 
-async fn names(server: &Server, vhost: &str, prefix: String) -> Vec<String> {
+async fn names(server: &Server, login: Credentials, vhost: &str, prefix: String) -> Vec<String> {
     let Ok(client) = server.connect().await else { return Vec::new() };
     let request = proto::ListQueuesRequest {
         prefix,
@@ -134,7 +136,7 @@ async fn names(server: &Server, vhost: &str, prefix: String) -> Vec<String> {
         vhost: vhost.to_owned(),
         ..Default::default()
     };
-    let page = client.queues().list_queues(request).await.map(tonic::Response::into_inner);
+    let page = client.with(login).queues().list_queues(request).await.map(tonic::Response::into_inner);
     page.map(|page| page.queues.into_iter().map(|queue| queue.name).collect()).unwrap_or_default()
 }
 

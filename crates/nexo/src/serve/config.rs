@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use nexo_access::FirstUser;
 use nexo_admin::AdminOptions;
 use nexo_broker::{BrokerOptions, SyncMode};
+use nexo_net::TlsOptions;
 use nexo_sqs::{AccessKey, LimitMode, SqsOptions};
 use serde::Deserialize;
 
 use super::listen::Listen;
+use super::tls::{TlsLoginFrom, TlsSettings, TlsVerify};
 use crate::units::Size;
 
 /// What one source says. On the command line the environment is asked for what no flag gives.
@@ -20,15 +23,24 @@ pub(crate) struct Layer {
     /// Where the data lies [default: ./nexo-data]
     #[arg(long, value_name = "DIR", env = "NEXO_DATA_DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Address of AMQP 0-9-1 for RabbitMQ's clients, or off [default: 127.0.0.1:5672]
-    #[arg(long, value_name = "HOST:PORT", env = "NEXO_AMQP")]
+    /// Addresses of AMQP 0-9-1 for RabbitMQ's clients, or off [default: 127.0.0.1:5672,[::1]:5672]
+    #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_AMQP")]
     pub(crate) amqp: Option<Listen>,
-    /// Address of the native API, or off [default: 127.0.0.1:7654]
-    #[arg(long, value_name = "HOST:PORT", env = "NEXO_GRPC")]
+    /// Addresses of AMQP 0-9-1, with TLS [default: off]
+    #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_AMQPS")]
+    pub(crate) amqps: Option<Listen>,
+    /// Addresses of the native API, or off [default: 127.0.0.1:7654,[::1]:7654]
+    #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_GRPC")]
     pub(crate) grpc: Option<Listen>,
-    /// Address of the SQS API, or off [default: 127.0.0.1:9324]
-    #[arg(long, value_name = "HOST:PORT", env = "NEXO_SQS")]
+    /// Addresses of the native API, with TLS [default: off]
+    #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_GRPC_TLS")]
+    pub(crate) grpc_tls: Option<Listen>,
+    /// Addresses of the SQS API, or off [default: 127.0.0.1:9324,[::1]:9324]
+    #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_SQS")]
     pub(crate) sqs: Option<Listen>,
+    /// Addresses of the SQS API, with TLS [default: off]
+    #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_SQS_TLS")]
+    pub(crate) sqs_tls: Option<Listen>,
     /// Which limits the SQS API has: those of AWS, or those of the engine [default: relaxed]
     #[arg(long, value_enum, value_name = "LIMITS", env = "NEXO_SQS_LIMITS")]
     pub(crate) sqs_limits: Option<SqsLimits>,
@@ -42,12 +54,40 @@ pub(crate) struct Layer {
         value_delimiter = ','
     )]
     pub(crate) sqs_access_keys: Option<Vec<String>>,
-    /// Address of health and metrics, or off [default: 127.0.0.1:15672]
-    #[arg(long, value_name = "HOST:PORT", env = "NEXO_HTTP")]
+    /// The first user of a new broker, an administrator; without one it is guest, who may come from this machine only
+    #[arg(long, value_name = "NAME", env = "NEXO_DEFAULT_USER")]
+    pub(crate) default_user: Option<String>,
+    /// The first user's password. Others can read the command line: the file and the environment are the places for secrets
+    #[arg(long, value_name = "PASSWORD", env = "NEXO_DEFAULT_PASSWORD", hide_env_values = true)]
+    pub(crate) default_password: Option<String>,
+    /// The virtual host in which the first user may do everything [default: /]
+    #[arg(long, value_name = "NAME", env = "NEXO_DEFAULT_VHOST")]
+    pub(crate) default_vhost: Option<String>,
+    /// Addresses of health and metrics, or off [default: 127.0.0.1:15672,[::1]:15672]
+    #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_HTTP")]
     pub(crate) http: Option<Listen>,
+    /// Addresses of health and metrics, with TLS [default: off]
+    #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_HTTPS")]
+    pub(crate) https: Option<Listen>,
     /// Names, besides those of this machine, by which health and metrics may be asked for, with commas between them
     #[arg(long, value_name = "NAMES", env = "NEXO_HTTP_HOSTS", value_delimiter = ',')]
     pub(crate) http_hosts: Option<Vec<String>>,
+    /// The broker's certificate (PEM), followed by those that lead to one that clients know. It and the other files of
+    /// TLS are read again on SIGHUP
+    #[arg(long, value_name = "FILE", env = "NEXO_TLS_CERT")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "NEXO_TLS_KEY")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Certificates (PEM) by which those of clients are checked
+    #[arg(long, value_name = "FILE", env = "NEXO_TLS_CLIENT_CA")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
+    /// Whether clients show a certificate [default: require with tls_client_ca, otherwise none]
+    #[arg(long, value_enum, value_name = "WHETHER", env = "NEXO_TLS_VERIFY")]
+    pub(crate) tls_verify: Option<TlsVerify>,
+    /// What in a client's certificate is the name of its user, for AMQP's EXTERNAL [default: distinguished_name]
+    #[arg(long, value_enum, value_name = "WHAT", env = "NEXO_TLS_LOGIN_FROM")]
+    pub(crate) tls_login_from: Option<TlsLoginFrom>,
     /// What a confirmed push survives: always a power cut, or the end of the process [default: always]
     #[arg(long, value_enum, value_name = "MODE", env = "NEXO_SYNC")]
     pub(crate) sync: Option<Sync>,
@@ -106,14 +146,20 @@ pub(crate) enum LogFormat {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) amqp: Listen,
+    pub(crate) amqps: Listen,
     pub(crate) grpc: Listen,
+    pub(crate) grpc_tls: Listen,
     pub(crate) sqs: Listen,
+    pub(crate) sqs_tls: Listen,
     pub(crate) sqs_options: SqsOptions,
     pub(crate) http: Listen,
+    pub(crate) https: Listen,
+    pub(crate) tls: Option<TlsOptions>,
     pub(crate) admin_options: AdminOptions,
     pub(crate) log: String,
     pub(crate) log_format: LogFormat,
     pub(crate) amqp_options: nexo_amqp::Options,
+    pub(crate) first_user: FirstUser,
     pub(crate) broker: BrokerOptions,
 }
 
@@ -132,9 +178,12 @@ impl Layer {
             match error.span() {
                 Some(span) => {
                     let number = text[..span.start].matches('\n').count() + 1;
-                    if is_in_keys(text, number) {
+                    if is_in(text, number, "sqs_access_keys") {
                         let demand = "sqs_access_keys must be a list of texts, as in [\"ID:SECRET\"]";
                         return anyhow::anyhow!("line {number}: {demand}");
+                    }
+                    if is_in(text, number, "default_password") {
+                        return anyhow::anyhow!("line {number}: default_password must be a text");
                     }
                     let mut line = text.lines().nth(number - 1).unwrap_or_default().trim();
                     if reason.starts_with("unknown field") {
@@ -159,12 +208,24 @@ impl Layer {
         Self {
             data_dir: self.data_dir.or(below.data_dir),
             amqp: self.amqp.or(below.amqp),
+            amqps: self.amqps.or(below.amqps),
             grpc: self.grpc.or(below.grpc),
+            grpc_tls: self.grpc_tls.or(below.grpc_tls),
             sqs: self.sqs.or(below.sqs),
+            sqs_tls: self.sqs_tls.or(below.sqs_tls),
             sqs_limits: self.sqs_limits.or(below.sqs_limits),
             sqs_access_keys: self.sqs_access_keys.or(below.sqs_access_keys),
+            default_user: self.default_user.or(below.default_user),
+            default_password: self.default_password.or(below.default_password),
+            default_vhost: self.default_vhost.or(below.default_vhost),
             http: self.http.or(below.http),
+            https: self.https.or(below.https),
             http_hosts: self.http_hosts.or(below.http_hosts),
+            tls_cert: self.tls_cert.or(below.tls_cert),
+            tls_key: self.tls_key.or(below.tls_key),
+            tls_client_ca: self.tls_client_ca.or(below.tls_client_ca),
+            tls_verify: self.tls_verify.or(below.tls_verify),
+            tls_login_from: self.tls_login_from.or(below.tls_login_from),
             sync: self.sync.or(below.sync),
             sync_interval_ms: self.sync_interval_ms.or(below.sync_interval_ms),
             segment_bytes: self.segment_bytes.or(below.segment_bytes),
@@ -202,13 +263,31 @@ impl Layer {
         if let Some(timeout) = self.amqp_consumer_timeout_ms {
             amqp_options.consumer_timeout = Duration::from_millis(timeout);
         }
-        let amqp = self.amqp.unwrap_or_else(|| Listen::At("127.0.0.1:5672".into()));
-        let grpc = self.grpc.unwrap_or_else(|| Listen::At("127.0.0.1:7654".into()));
-        let sqs = self.sqs.unwrap_or_else(|| Listen::At("127.0.0.1:9324".into()));
-        let http = self.http.unwrap_or_else(|| Listen::At("127.0.0.1:15672".into()));
-        if [&amqp, &grpc, &sqs, &http].into_iter().all(|listen| *listen == Listen::Off) {
+        let amqp = self.amqp.unwrap_or(Listen::Loopback(5672));
+        let grpc = self.grpc.unwrap_or(Listen::Loopback(7654));
+        let sqs = self.sqs.unwrap_or(Listen::Loopback(9324));
+        let http = self.http.unwrap_or(Listen::Loopback(15672));
+        let with_tls = |listen: Option<Listen>| listen.unwrap_or(Listen::Off);
+        let (amqps, grpc_tls) = (with_tls(self.amqps), with_tls(self.grpc_tls));
+        let (sqs_tls, https) = (with_tls(self.sqs_tls), with_tls(self.https));
+        let over_tls = [("amqps", &amqps), ("grpc_tls", &grpc_tls), ("sqs_tls", &sqs_tls), ("https", &https)];
+        let over_tls: Vec<&str> = over_tls
+            .into_iter()
+            .filter(|(_, listen)| **listen != Listen::Off)
+            .map(|(name, _)| name)
+            .collect();
+        let is_closed = [&amqp, &grpc, &sqs, &http].into_iter().all(|listen| *listen == Listen::Off);
+        if is_closed && over_tls.is_empty() {
             bail!("amqp, grpc, sqs and http are all off; at least one way in must be open");
         }
+        let tls = TlsSettings {
+            cert: self.tls_cert,
+            key: self.tls_key,
+            client_ca: self.tls_client_ca,
+            verify: self.tls_verify,
+            login_from: self.tls_login_from,
+        };
+        let tls = tls.decide(&over_tls)?;
         let sqs_options = SqsOptions {
             limits: match self.sqs_limits {
                 Some(SqsLimits::Strict) => LimitMode::Strict,
@@ -219,25 +298,32 @@ impl Layer {
         };
         let admin_options =
             AdminOptions { hosts: self.http_hosts.unwrap_or_default(), ..AdminOptions::default() };
+        let first_user = first_user(self.default_user, self.default_password, self.default_vhost)?;
         let log = self.log.unwrap_or_else(|| "warn".into());
         let log_format = self.log_format.unwrap_or(LogFormat::Text);
         Ok(Config {
             amqp,
+            amqps,
             grpc,
+            grpc_tls,
             sqs,
+            sqs_tls,
             sqs_options,
             http,
+            https,
+            tls,
             admin_options,
             log,
             log_format,
             amqp_options,
+            first_user,
             broker,
         })
     }
 }
 
-/// Whether a line belongs to the setting that has secrets in it, and must not be shown, nor what was found there.
-fn is_in_keys(text: &str, number: usize) -> bool {
+/// Whether a line belongs to a setting that has secrets in it, and must not be shown, nor what was found there.
+fn is_in(text: &str, number: usize, setting: &str) -> bool {
     let name = |line: &str| {
         let line = line.trim_start().trim_start_matches(['[', '"', '\'']);
         let end = line.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(line.len());
@@ -248,10 +334,28 @@ fn is_in_keys(text: &str, number: usize) -> bool {
         // A line that sets something, or begins a table. What is within a list begins with a quote or a brace.
         line.starts_with('[')
             || (line.contains('=') && line.starts_with(|c: char| c.is_ascii_alphabetic()))
-            || name(line) == "sqs_access_keys"
+            || name(line) == setting
     };
     let lines: Vec<&str> = text.lines().take(number).collect();
-    lines.iter().rev().find(|line| begins(line)).is_some_and(|line| name(line) == "sqs_access_keys")
+    lines.iter().rev().find(|line| begins(line)).is_some_and(|line| name(line) == setting)
+}
+
+/// The first user of a new broker. Who names one says the password as well: nobody wants another user with the password that
+/// everybody knows.
+fn first_user(
+    name: Option<String>,
+    password: Option<String>,
+    vhost: Option<String>,
+) -> anyhow::Result<FirstUser> {
+    let guest = FirstUser::default();
+    if name.as_ref().is_some_and(|name| *name != guest.name) && password.is_none() {
+        bail!("default_user needs a default_password");
+    }
+    Ok(FirstUser {
+        name: name.unwrap_or(guest.name),
+        password: password.unwrap_or(guest.password),
+        vhost: vhost.unwrap_or(guest.vhost),
+    })
 }
 
 /// The keys of these texts. An error names the place of the wrong one, but not its text, which may be a secret.
@@ -288,9 +392,33 @@ mod tests {
         assert_eq!(config.grpc, Listen::Off);
         assert_eq!(config.broker.sync, SyncMode::Os);
         assert_eq!(config.broker.segment_bytes, 8 << 20);
-        assert_eq!(config.http, Listen::At("127.0.0.1:15672".into()));
+        assert_eq!(config.http, Listen::Loopback(15672));
         assert_eq!(config.broker.data_dir, PathBuf::from("./nexo-data"));
         assert_eq!(config.log, "warn");
+    }
+
+    #[test]
+    fn addresses_are_a_text_or_a_list() {
+        let at = |text: &str| Layer::from_toml(text).unwrap().amqp.unwrap();
+        let both = Listen::At(vec!["127.0.0.1:1".into(), "[::1]:1".into()]);
+        assert_eq!(at("amqp = '127.0.0.1:1,[::1]:1'"), both);
+        assert_eq!(at("amqp = ['127.0.0.1:1', '[::1]:1']"), both);
+        assert_eq!(at("amqp = []"), Listen::Off);
+        let text = refused("amqp = ['127.0.0.1:1', 'here']");
+        assert!(text.contains("'here' is not an address; it must be HOST:PORT"), "{text}");
+    }
+
+    #[test]
+    fn tls_is_set_like_everything_else() {
+        let text = "amqps = '127.0.0.1:0'\ntls_cert = 'c.pem'\ntls_key = 'k.pem'\ntls_client_ca = 'ca.pem'
+            tls_verify = 'request'\ntls_login_from = 'common_name'\n";
+        let config = Layer::from_toml(text).unwrap().decide().unwrap();
+        let tls = config.tls.unwrap();
+        assert_eq!(tls.client_certificates, nexo_net::ClientCertificates::Requested);
+        assert_eq!(tls.login_from, nexo_net::CertificateName::CommonName);
+        assert_eq!((config.amqps, config.https), (Listen::At(vec!["127.0.0.1:0".into()]), Listen::Off));
+        let error = refused("tls_verify = 'sometimes'");
+        assert!(error.contains("tls_verify = 'sometimes'") && error.contains("require"), "{error}");
     }
 
     #[test]
@@ -348,6 +476,25 @@ mod tests {
         );
         let error = refused("sqs_access_keys = ['a:b']\ngrpc = 'here'");
         assert!(error.contains("line 2 (grpc = 'here')"), "{error}");
+    }
+
+    #[test]
+    fn the_first_user_has_a_password_that_is_not_shown() {
+        let decided = |text: &str| Layer::from_toml(text).unwrap().decide();
+        assert_eq!(decided("").unwrap().first_user, FirstUser::default());
+        let config =
+            decided("default_user = 'ann'\ndefault_password = 'hidden'\ndefault_vhost = 'shop'").unwrap();
+        assert_eq!((&*config.first_user.name, &*config.first_user.vhost), ("ann", "shop"));
+        assert!(!format!("{config:?}").contains("hidden"));
+        assert!(decided("default_user = 'ann'").unwrap_err().to_string().contains("default_password"));
+        for text in [
+            "default_password = ['hidden']",
+            "default_password = 'hidden",
+            "default_password = { a = 'hidden' }",
+        ] {
+            let error = refused(text);
+            assert!(!error.contains("hidden") && error.contains("default_password"), "{error}");
+        }
     }
 
     #[test]

@@ -5,5 +5,6 @@ mod descriptors;
 mod listen;
 mod logging;
 mod run;
+mod tls;
 
 pub(crate) use run::ServeArgs;

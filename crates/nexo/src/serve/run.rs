@@ -4,16 +4,19 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use nexo_access::Logins;
 use nexo_admin::{AdminOptions, Listener};
 use nexo_broker::{Broker, BrokerOptions, Codecs};
-use tokio::net::TcpListener;
+use nexo_net::{Listeners, TlsOptions, TlsServer};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, Layer};
+use super::listen::Listen;
 use super::{descriptors, logging};
 use crate::signals::{Hangups, Signals};
 
@@ -25,10 +28,10 @@ Each option is also an environment variable (--data-dir: NEXO_DATA_DIR) and a ke
 (data_dir). A flag goes before the environment, the environment before the file.
 
 When the broker is ready it prints one line:
-  ready amqp=127.0.0.1:5672 grpc=127.0.0.1:7654 sqs=127.0.0.1:9324 http=127.0.0.1:15672 data=./nexo-data
+  ready amqp=127.0.0.1:5672,[::1]:5672 grpc=127.0.0.1:7654,[::1]:7654 ... data=./nexo-data
 
 SIGTERM and SIGINT let it finish what is in flight, sync and exit with 0; a second one ends it.
-SIGHUP has it read disk_free_min again from the file; everything else needs a restart.
+SIGHUP has it read disk_free_min again from the file, and the files of TLS; everything else needs a restart.
 
 Examples:
   nexo serve
@@ -61,7 +64,7 @@ impl ServeArgs {
                     tracing::info!(signal = name, "ending");
                     break Ok(ExitCode::SUCCESS);
                 }
-                () = hangups.next() => self.read_again(&serving.broker),
+                () = hangups.next() => self.read_again(&serving),
                 failed = serving.failed() => break Err(failed),
             }
         };
@@ -76,33 +79,60 @@ impl ServeArgs {
     }
 
     /// Takes over what can change while the broker runs.
-    fn read_again(&self, broker: &Broker) {
+    fn read_again(&self, serving: &Serving) {
         match self.settings() {
             Ok(config) => {
                 let disk_free_min = config.broker.disk_free_min;
                 tracing::info!(disk_free_min, "the settings were read again");
-                broker.set_disk_free_min(disk_free_min);
+                serving.broker.set_disk_free_min(disk_free_min);
+                serving.read_certificates(config.tls.as_ref());
             }
             Err(error) => tracing::error!("the settings stay as they are: {error:#}"),
         }
     }
 }
 
-/// What an open address of these means.
-const LOCAL_ONLY: &str = "it serves this machine only as long as there are no users";
-
-/// Says what it means that others can reach a port.
-fn warn_if_open(protocol: &str, listener: &TcpListener, fact: &str) {
-    if let Ok(address) = listener.local_addr()
-        && is_open(address)
-    {
-        tracing::warn!(protocol, %address, "listening on an address that other machines can reach: {fact}");
-    }
-}
+/// What an open address means for a broker that has no users but guest.
+const ONLY_GUEST: &str = "there is no user but guest, who may come from this machine only, so nobody else can log in; \
+    'nexo user add' makes one";
 
 /// Whether other machines can reach an address.
 fn is_open(address: SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
+}
+
+/// The ports of one way in.
+struct Ports {
+    listeners: Listeners,
+    /// By the name of the setting.
+    addresses: Vec<(&'static str, Vec<SocketAddr>)>,
+}
+
+impl Ports {
+    /// Opens the plain ones, and those on which TLS is spoken. `what` is who will use them.
+    async fn open(
+        what: &str,
+        plain: (&'static str, &Listen),
+        secure: (&'static str, &Listen),
+        tls: Option<&Arc<TlsServer>>,
+    ) -> anyhow::Result<Self> {
+        let mut ports = Self { listeners: Listeners::default(), addresses: Vec::new() };
+        ports.add(plain.0, plain.1.bind(what).await?)?;
+        if let Some(tls) = tls {
+            ports.add(secure.0, secure.1.bind(what).await?.over_tls(tls))?;
+        }
+        Ok(ports)
+    }
+
+    fn add(&mut self, name: &'static str, listeners: Listeners) -> anyhow::Result<()> {
+        if !listeners.is_empty() {
+            let addresses =
+                listeners.addresses().with_context(|| format!("cannot tell the addresses of {name}"))?;
+            self.addresses.push((name, addresses));
+            self.listeners.join(listeners);
+        }
+        Ok(())
+    }
 }
 
 /// A broker with its ways in open.
@@ -110,8 +140,8 @@ struct Serving {
     broker: Broker,
     servers: JoinSet<anyhow::Result<()>>,
     stop: CancellationToken,
-    addresses: Vec<(&'static str, String)>,
-    listeners: Vec<Listener>,
+    addresses: Vec<(&'static str, Vec<SocketAddr>)>,
+    tls: Option<Arc<TlsServer>>,
 }
 
 impl Serving {
@@ -124,75 +154,96 @@ impl Serving {
             "starting"
         );
         let connections_max = descriptors::connections_max();
-        let amqp = config.amqp.bind("AMQP").await?;
-        let grpc = config.grpc.bind("the native API").await?;
-        let sqs = config.sqs.bind("the SQS API").await?;
-        let http = config.http.bind("health and metrics").await?;
+        let tls = config.tls.as_ref().map(TlsServer::load).transpose()?.map(Arc::new);
+        let by = tls.as_ref();
+        let amqp = Ports::open("AMQP", ("amqp", &config.amqp), ("amqps", &config.amqps), by).await?;
+        let grpc =
+            Ports::open("the native API", ("grpc", &config.grpc), ("grpc-tls", &config.grpc_tls), by).await?;
+        let sqs = Ports::open("the SQS API", ("sqs", &config.sqs), ("sqs-tls", &config.sqs_tls), by).await?;
+        let http =
+            Ports::open("health and metrics", ("http", &config.http), ("https", &config.https), by).await?;
         // SQS first: it knows its own queues for certain.
         let codecs = nexo_amqp::register(nexo_sqs::register(Codecs::default()));
         let options = BrokerOptions { codecs, connections_max, ..config.broker.clone() };
         let broker = tokio::task::spawn_blocking(move || Broker::open(options))
             .await
             .context("the broker failed while it opened its data")??;
-        let mut serving = Self {
-            broker,
-            servers: JoinSet::new(),
-            stop: CancellationToken::new(),
-            addresses: Vec::new(),
-            listeners: Vec::new(),
-        };
-        if let Some(listener) = amqp {
-            serving.note("amqp", &listener)?;
-            warn_if_open("amqp", &listener, LOCAL_ONLY);
-            let stop = serving.stop.clone().cancelled_owned();
-            let server = nexo_amqp::serve(serving.broker.clone(), listener, config.amqp_options, stop);
+        let logins = Logins::open(&broker, &config.first_user).await?;
+        let only_guest = logins.has_only_guest().then_some(ONLY_GUEST);
+        let (servers, stop, addresses) = (JoinSet::new(), CancellationToken::new(), Vec::new());
+        let mut serving = Self { broker, servers, stop, addresses, tls };
+        if let Some(listeners) = serving.note(amqp, only_guest) {
+            let (broker, stop) = (serving.broker.clone(), serving.stop.clone().cancelled_owned());
+            let server = nexo_amqp::serve(broker, logins.clone(), listeners, config.amqp_options, stop);
             serving.servers.spawn(async move { server.await.context("the AMQP port failed") });
         }
-        if let Some(listener) = grpc {
-            serving.note("grpc", &listener)?;
-            warn_if_open("grpc", &listener, LOCAL_ONLY);
+        if let Some(listeners) = serving.note(grpc, only_guest) {
             let stop = serving.stop.clone().cancelled_owned();
-            let server = nexo_grpc::serve(serving.broker.clone(), listener, stop);
+            let server = nexo_grpc::serve(serving.broker.clone(), logins.clone(), listeners, stop);
             serving.servers.spawn(async move { Ok(server.await?) });
         }
-        if let Some(listener) = sqs {
-            serving.note("sqs", &listener)?;
-            if config.sqs_options.access_keys.is_empty() {
-                warn_if_open(
-                    "sqs",
-                    &listener,
-                    "it serves this machine only as long as there are no sqs_access_keys",
-                );
-            }
-            let stop = serving.stop.clone().cancelled_owned();
+        let has_keys = !config.sqs_options.access_keys.is_empty();
+        if let Some(listeners) = serving.note(sqs, only_guest.filter(|_| !has_keys)) {
+            let (broker, stop) = (serving.broker.clone(), serving.stop.clone().cancelled_owned());
             let options = config.sqs_options.clone();
-            let server = nexo_sqs::serve(serving.broker.clone(), listener, options, stop);
+            let server = nexo_sqs::serve(broker, logins.clone(), listeners, options, stop);
             serving.servers.spawn(async move { server.await.context("the SQS port failed") });
         }
-        if let Some(listener) = http {
-            serving.note("http", &listener)?;
-            warn_if_open("http", &listener, "whoever reaches it can read health and metrics");
+        if let Some(listeners) = serving.note(http, Some("whoever reaches it can read health and metrics")) {
             let stop = serving.stop.clone().cancelled_owned();
-            let options =
-                AdminOptions { listeners: serving.listeners.clone(), ..config.admin_options.clone() };
-            let server = nexo_admin::serve(serving.broker.clone(), listener, options, stop);
+            let options = AdminOptions { listeners: serving.listeners(), ..config.admin_options.clone() };
+            let server = nexo_admin::serve(serving.broker.clone(), logins, listeners, options, stop);
             serving.servers.spawn(async move { server.await.context("the management port failed") });
         }
         Ok(serving)
     }
 
-    fn note(&mut self, name: &'static str, listener: &TcpListener) -> anyhow::Result<()> {
-        let address = listener.local_addr().with_context(|| format!("cannot tell the address of {name}"))?;
-        tracing::info!(protocol = name, %address, "listening");
-        self.addresses.push((name, address.to_string()));
-        self.listeners.push(Listener { protocol: name, address });
-        Ok(())
+    /// Notes where a way in is, and gives its sockets if it has any. `fact` is what it means that others can reach it.
+    fn note(&mut self, ports: Ports, fact: Option<&str>) -> Option<Listeners> {
+        for (protocol, addresses) in &ports.addresses {
+            for address in addresses {
+                tracing::info!(protocol, %address, "listening");
+                if let Some(fact) = fact.filter(|_| is_open(*address)) {
+                    tracing::warn!(
+                        protocol,
+                        %address,
+                        "listening on an address that other machines can reach: {fact}"
+                    );
+                }
+            }
+        }
+        self.addresses.extend(ports.addresses);
+        (!ports.listeners.is_empty()).then_some(ports.listeners)
+    }
+
+    /// Where all ways in are, for those who ask.
+    fn listeners(&self) -> Vec<Listener> {
+        let all = self.addresses.iter();
+        let of = |(protocol, addresses): &(&'static str, Vec<SocketAddr>)| {
+            let protocol = *protocol;
+            addresses.iter().map(move |address| Listener { protocol, address: *address }).collect::<Vec<_>>()
+        };
+        all.flat_map(of).collect()
+    }
+
+    /// Reads the files of TLS again. What cannot be used changes nothing.
+    fn read_certificates(&self, options: Option<&TlsOptions>) {
+        match (&self.tls, options) {
+            (Some(tls), Some(options)) => match tls.reload(options) {
+                Ok(()) => tracing::info!("new connections have the certificates that were read again"),
+                Err(error) => tracing::error!("the certificates stay as they are: {error}"),
+            },
+            (None, Some(_)) => tracing::warn!("TLS was off at the start; it needs a restart"),
+            (Some(_), None) => tracing::warn!("TLS was on at the start; the certificates stay as they are"),
+            (None, None) => {}
+        }
     }
 
     fn print_ready(&self, config: &Config) {
         let mut line = "ready".to_owned();
-        for (name, address) in &self.addresses {
-            line.push_str(&format!(" {name}={address}"));
+        for (name, addresses) in &self.addresses {
+            let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+            line.push_str(&format!(" {name}={}", addresses.join(",")));
         }
         let mut out = io::stdout().lock();
         // A broker whose output nobody reads is as good as any other.

@@ -1,5 +1,6 @@
 //! One implementation of each action, in terms of the broker.
 
+mod access;
 mod batch;
 mod listing;
 mod move_tasks;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nexo_access::{Identity, Logins};
 use nexo_broker::topology::VhostError;
 use nexo_broker::{Broker, CreateError, Intake, Protocol, QueueHandle};
 use nexo_net::HttpLimits;
@@ -36,6 +38,7 @@ use crate::response::Response;
 use crate::settings::{ANNOTATION, Settings};
 use crate::signature::AccessKey;
 use crate::text::Text;
+use access::Need;
 use move_tasks::MoveTasks;
 use recent::Recent;
 use repeated_receives::RepeatedReceives;
@@ -45,7 +48,8 @@ use repeated_receives::RepeatedReceives;
 pub struct SqsOptions {
     /// Which limits hold.
     pub limits: LimitMode,
-    /// Who may call. Without any, everybody on this machine may.
+    /// Who may call besides the users that have keys, and may do everything. Without any, everybody on this machine may call
+    /// as guest, as long as that user has the password that everybody knows.
     pub access_keys: Vec<AccessKey>,
     /// The account in addresses and ARNs.
     pub account: String,
@@ -84,12 +88,15 @@ pub(crate) struct Context {
     pub(crate) vhost: VhostName,
     /// What `X-Amzn-Trace-Id` says.
     pub(crate) trace: Option<String>,
+    /// Who asks.
+    pub(crate) identity: Identity,
 }
 
 /// The actions.
 #[derive(Debug)]
 pub(crate) struct Service {
-    broker: Broker,
+    pub(crate) broker: Broker,
+    pub(crate) logins: Logins,
     pub(crate) options: SqsOptions,
     stop: CancellationToken,
     settings: SettingsCache,
@@ -129,11 +136,12 @@ impl Service {
         tracing::info!(protocol = "sqs", %peer, code = fault.code.query(), "request refused");
     }
 
-    pub(crate) fn new(broker: Broker, options: SqsOptions, stop: CancellationToken) -> Self {
+    pub(crate) fn new(broker: Broker, logins: Logins, options: SqsOptions, stop: CancellationToken) -> Self {
         // As much may be on its way out as in. A client that does not read keeps its answer in memory.
         let answers = Intake::new(broker.intake().bytes_max());
         Self {
             broker,
+            logins,
             options,
             stop,
             settings: SettingsCache::default(),
@@ -189,13 +197,14 @@ impl Service {
         }
     }
 
-    /// The queue that a request names.
-    fn queue(&self, context: &Context, url: Option<&Text<'_>>) -> Result<Queue, Fault> {
+    /// The queue that a request names, if whoever asks may do what the request needs.
+    fn queue(&self, context: &Context, url: Option<&Text<'_>>, need: Need) -> Result<Queue, Fault> {
         let name = match url {
             Some(url) => queue_url::queue_name(&context.vhost, url, &context.base_url)?,
             None if context.path.trim_matches('/').is_empty() => return Err(Fault::missing("QueueUrl")),
             None => queue_url::queue_name(&context.vhost, &context.path, &context.base_url)?,
         };
+        context.may(need, &name)?;
         self.queue_named(&name)
     }
 
@@ -205,9 +214,11 @@ impl Service {
         Ok(Queue { handle, settings })
     }
 
-    /// The queue that an ARN names, if there is one.
-    fn queue_of_arn(&self, context: &Context, arn: &str) -> Option<Queue> {
-        self.queue_named(&arn::queue_name(&context.vhost, arn)?).ok()
+    /// The queue that an ARN names, if there is one, and whoever asks may do this with it.
+    fn queue_of_arn(&self, context: &Context, arn: &str, need: Need) -> Result<Option<Queue>, Fault> {
+        let Some(name) = arn::queue_name(&context.vhost, arn) else { return Ok(None) };
+        context.may(need, &name)?;
+        Ok(self.queue_named(&name).ok())
     }
 
     fn url_of(&self, context: &Context, queue: &QueueName) -> String {

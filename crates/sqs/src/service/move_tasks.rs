@@ -13,6 +13,7 @@ use nexo_types::QueueName;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::access::Need;
 use super::{Context, Service};
 use crate::clock::now;
 use crate::fault::{Fault, FaultCode};
@@ -58,11 +59,17 @@ impl Service {
         request: &StartMessageMoveTask<'_>,
     ) -> Result<Response, Fault> {
         let source_arn = request.source_arn.as_ref().ok_or_else(|| Fault::missing("SourceArn"))?;
-        let source = self.queue_of_arn(context, source_arn).ok_or_else(|| no_resource("SourceArn"))?;
+        let source = self.queue_of_arn(context, source_arn, Need::Read)?;
+        let source = source.ok_or_else(|| no_resource("SourceArn"))?;
         let destination = match &request.destination_arn {
-            None => None,
+            None => {
+                // Each message goes back to where it came from.
+                context.may(Need::Write, source.name())?;
+                None
+            }
             Some(arn) => {
-                let queue = self.queue_of_arn(context, arn).ok_or_else(|| no_resource("DestinationArn"))?;
+                let queue = self.queue_of_arn(context, arn, Need::Write)?;
+                let queue = queue.ok_or_else(|| no_resource("DestinationArn"))?;
                 if queue.name() == source.name() {
                     return Err(Fault::value("DestinationArn", arn, "It is the source itself."));
                 }
@@ -120,7 +127,7 @@ impl Service {
         let handle = request.task_handle.as_ref().ok_or_else(|| Fault::missing("TaskHandle"))?;
         let source =
             source_of(handle).ok_or_else(|| Fault::invalid("Value for parameter TaskHandle is invalid."))?;
-        self.queue_of_arn(context, &source).ok_or_else(|| no_resource("SourceArn"))?;
+        self.queue_of_arn(context, &source, Need::Read)?.ok_or_else(|| no_resource("SourceArn"))?;
         let tasks = self.tasks.0.lock();
         let task = tasks
             .iter()
@@ -142,7 +149,8 @@ impl Service {
         request: &ListMessageMoveTasks<'_>,
     ) -> Result<Response, Fault> {
         let arn = request.source_arn.as_ref().ok_or_else(|| Fault::missing("SourceArn"))?;
-        let source = self.queue_of_arn(context, arn).ok_or_else(|| no_resource("SourceArn"))?;
+        let source = self.queue_of_arn(context, arn, Need::Read)?;
+        let source = source.ok_or_else(|| no_resource("SourceArn"))?;
         let max = request.max_results.unwrap_or(1);
         if !(1..=LIST_MAX).contains(&max) {
             let reason = format!("Must be between 1 and {LIST_MAX}, if provided.");

@@ -1,5 +1,6 @@
 //! Permissions: statements of a queue's policy.
 
+use super::access::Need;
 use super::{Context, Service, required};
 use crate::fault::{Fault, FaultCode};
 use crate::limits::ENTRY_ID_MAX;
@@ -14,7 +15,7 @@ impl Service {
         context: &Context,
         request: AddPermission<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Configure)?;
         let label = required(request.label, "Label")?;
         let accounts = request.aws_account_ids.ok_or_else(|| Fault::missing("AWSAccountIds"))?;
         let actions = request.actions.filter(|actions| !actions.is_empty());
@@ -65,7 +66,7 @@ impl Service {
         context: &Context,
         request: RemovePermission<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Configure)?;
         let label = required(request.label, "Label")?;
         policy::without_statement(queue.settings.policy.as_deref(), &label)?;
         self.change_kept(queue.name(), |kept| {

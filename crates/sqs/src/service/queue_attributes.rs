@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use nexo_broker::DeadLetters;
 use nexo_types::QueueName;
 
+use super::access::Need;
 use super::queues::named_attributes;
 use super::{Context, Service, create_fault};
 use crate::attributes::{Kept, QueueAttribute};
@@ -20,7 +21,7 @@ impl Service {
         context: &Context,
         request: &GetQueueAttributes<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::See)?;
         let mut wanted = Vec::new();
         for name in request.attribute_names.iter().flatten() {
             match &**name {
@@ -55,7 +56,7 @@ impl Service {
         context: &Context,
         request: SetQueueAttributes<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Configure)?;
         let attributes = request.attributes.filter(|attributes| !attributes.is_empty());
         let attributes = attributes.ok_or_else(|| Fault::missing("Attribute.Name"))?;
         let attributes = named_attributes(&attributes)?;
@@ -72,6 +73,9 @@ impl Service {
         };
         let mut kept = Kept::of(queue.handle.config());
         change(&mut kept)?;
+        if attributes.iter().any(|(attribute, _)| *attribute == QueueAttribute::RedrivePolicy) {
+            may_dead_letter(context, queue.name(), &kept)?;
+        }
         self.check_dead_letters(context, queue.name(), &kept)?;
         self.change_kept(queue.name(), |kept| {
             // It has worked on a copy; whatever else changed meanwhile, these attributes still make sense.
@@ -129,4 +133,12 @@ impl Service {
         }
         Ok(())
     }
+}
+
+/// Whether whoever asks may have the dead letters of a queue go where they are to go: he reads from the one and writes to the
+/// other.
+pub(super) fn may_dead_letter(context: &Context, name: &QueueName, kept: &Kept) -> Result<(), Fault> {
+    let DeadLetters::Queue(target) = &kept.config.dead_letters else { return Ok(()) };
+    context.may(Need::Read, name)?;
+    context.may(Need::Write, target)
 }

@@ -3,7 +3,9 @@
 use nexo_broker::{Declaration, Durability, ListRequest};
 use nexo_types::QueueName;
 
+use super::access::Need;
 use super::listing::Page;
+use super::queue_attributes::may_dead_letter;
 use super::{Context, Service, create_fault, required};
 use crate::attributes::{Kept, QueueAttribute};
 use crate::clock::now;
@@ -33,6 +35,8 @@ impl Service {
             kept.set(attribute, value, &context.vhost, self.limits())?;
         }
         let name = self.check_name(context, &name, &kept.settings)?;
+        context.may(Need::Configure, &name)?;
+        may_dead_letter(context, &name, &kept)?;
         self.check_dead_letters(context, &name, &kept)?;
         let tags = request.tags.unwrap_or_default();
         self.check_tags(&tags, 0)?;
@@ -98,6 +102,7 @@ impl Service {
     ) -> Result<Response, Fault> {
         let name = request.queue_name.as_ref().ok_or_else(|| Fault::missing("QueueName"))?;
         let name = QueueName::at(&context.vhost, name).map_err(|_| Fault::no_such_queue())?;
+        context.may(Need::See, &name)?;
         self.queue_named(&name)?;
         Ok(Response::QueueUrl(QueueUrl { queue_url: self.url_of(context, &name) }))
     }
@@ -110,7 +115,10 @@ impl Service {
             after: page.after.as_deref().and_then(|after| QueueName::at(&context.vhost, after).ok()),
             limit: page.max + 1,
         });
-        let (names, next_token) = page.cut(found.into_iter().map(|queue| queue.name.to_string()).collect());
+        let (mut names, next_token) =
+            page.cut(found.into_iter().map(|queue| queue.name.to_string()).collect());
+        // A page may be shorter for those whom others' queues do not concern.
+        names.retain(|name| context.may_see_named(name));
         Ok(Response::Queues(Queues { queue_urls: self.urls_of(context, &names), next_token }))
     }
 
@@ -120,11 +128,12 @@ impl Service {
         request: &ListDeadLetterSourceQueues<'_>,
     ) -> Result<Response, Fault> {
         let page = Page::new(request.max_results, request.next_token.as_deref())?;
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::See)?;
         let mut sources = self.dead_letter_sources(queue.name());
         sources.retain(|name| page.after.as_ref().is_none_or(|after| name > after));
         sources.truncate(page.max + 1);
-        let (names, next_token) = page.cut(sources);
+        let (mut names, next_token) = page.cut(sources);
+        names.retain(|name| context.may_see_named(name));
         let queue_urls = self.urls_of(context, &names);
         Ok(Response::DeadLetterSources(DeadLetterSources { queue_urls, next_token }))
     }
@@ -154,7 +163,7 @@ impl Service {
         context: &Context,
         request: PurgeQueue<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Read)?;
         if self.limits().is_strict() {
             self.recent.purge(queue.name())?;
         }
@@ -167,7 +176,7 @@ impl Service {
         context: &Context,
         request: DeleteQueue<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Configure)?;
         self.broker.delete_queue(queue.name()).await?;
         if self.limits().is_strict() {
             self.recent.deleted(queue.name());

@@ -8,6 +8,7 @@ use nexo_broker::{
 };
 use nexo_types::{Millis, QueueName};
 
+use super::access::Need;
 use super::{Context, Queue, Service};
 use crate::attributes::NO_VISIBILITY;
 use crate::fault::{Fault, FaultCode};
@@ -29,7 +30,7 @@ impl Service {
         context: &Context,
         request: ReceiveMessage<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Read)?;
         let limits = self.limits();
         let max = in_range("MaxNumberOfMessages", request.max_number_of_messages, 1, BATCH_MAX as u64)?;
         let wait_s = wait(request.wait_time_seconds, limits.wait_s)?;

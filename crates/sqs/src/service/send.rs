@@ -2,6 +2,7 @@
 
 use nexo_broker::PushError;
 
+use super::access::Need;
 use super::{Context, Queue, Service, batch};
 use crate::fault::{Fault, FaultCode};
 use crate::ids::{message_id, sequence_number};
@@ -15,7 +16,7 @@ impl Service {
         context: &Context,
         request: SendMessage<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Write)?;
         let outgoing = message::outgoing(
             request.into_entry(),
             &queue.settings,
@@ -32,7 +33,7 @@ impl Service {
         context: &Context,
         request: SendMessageBatch<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Write)?;
         let entries = request.entries.ok_or_else(|| Fault::missing("Entries"))?;
         let ids = batch::check_ids(&entries, "SendMessageBatchRequestEntry", |entry| entry.id.as_ref())?;
         if let Some(fifo) = &queue.settings.fifo {

@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use nexo_broker::{Receipt, SettleError};
 use nexo_types::Millis;
 
+use super::access::Need;
 use super::{Context, Queue, Service, batch, required};
 use crate::fault::{Fault, FaultCode};
 use crate::receipt_handle;
@@ -25,7 +26,7 @@ impl Service {
         context: &Context,
         request: DeleteMessage<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Read)?;
         let handle = required(request.receipt_handle, "ReceiptHandle")?;
         let receipt = queue.receipt(&handle)?;
         self.delete(&queue, vec![Ok(receipt)]).await.into_iter().collect::<Result<(), Fault>>()?;
@@ -37,7 +38,7 @@ impl Service {
         context: &Context,
         request: DeleteMessageBatch<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Read)?;
         let entries = request.entries.ok_or_else(|| Fault::missing("Entries"))?;
         let ids = batch::check_ids(&entries, "DeleteMessageBatchRequestEntry", |entry| entry.id.as_ref())?;
         let receipts = entries.iter().map(|entry| {
@@ -73,7 +74,7 @@ impl Service {
         context: &Context,
         request: ChangeMessageVisibility<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Read)?;
         let handle = required(request.receipt_handle, "ReceiptHandle")?;
         let change = self.change_of(&queue, &handle, request.visibility_timeout)?;
         self.change(&queue, vec![Ok(change)]).await.into_iter().collect::<Result<(), Fault>>()?;
@@ -85,7 +86,7 @@ impl Service {
         context: &Context,
         request: ChangeMessageVisibilityBatch<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Read)?;
         let entries = request.entries.ok_or_else(|| Fault::missing("Entries"))?;
         let name = "ChangeMessageVisibilityBatchRequestEntry";
         let ids = batch::check_ids(&entries, name, |entry| entry.id.as_ref())?;

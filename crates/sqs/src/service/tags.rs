@@ -1,5 +1,6 @@
 //! Tags of queues: stored and shown.
 
+use super::access::Need;
 use super::{Context, Service};
 use crate::fault::Fault;
 use crate::request::{ListQueueTags, TagQueue, TextMap, UntagQueue};
@@ -16,7 +17,7 @@ impl Service {
         context: &Context,
         request: TagQueue<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Configure)?;
         let tags = request.tags.filter(|tags| !tags.is_empty()).ok_or_else(|| Fault::missing("Tags"))?;
         let others = queue.settings.tags.keys().filter(|key| !tags.keys().any(|new| **new == ***key)).count();
         self.check_tags(&tags, others)?;
@@ -35,7 +36,7 @@ impl Service {
         context: &Context,
         request: UntagQueue<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::Configure)?;
         let keys = request.tag_keys.ok_or_else(|| Fault::missing("TagKeys"))?;
         if keys.is_empty() {
             return Err(Fault::invalid("Tag keys must be between 1 and 128 characters in length."));
@@ -54,7 +55,7 @@ impl Service {
         context: &Context,
         request: &ListQueueTags<'_>,
     ) -> Result<Response, Fault> {
-        let queue = self.queue(context, request.queue_url.as_ref())?;
+        let queue = self.queue(context, request.queue_url.as_ref(), Need::See)?;
         Ok(Response::QueueTags(QueueTags { tags: queue.settings.tags.clone() }))
     }
 

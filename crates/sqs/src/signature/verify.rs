@@ -21,29 +21,35 @@ const DATE_FORMAT: &str = "%Y%m%dT%H%M%SZ";
 /// A request whose head may be true: it names a key that we know, and a moment that is near. Whether the key signed it
 /// shows once its body is there.
 #[derive(Debug)]
-pub(crate) struct Signed<'k> {
+pub(crate) struct Signed {
     claim: Claim,
-    key: &'k AccessKey,
+    key: AccessKey,
 }
 
-impl<'k> Signed<'k> {
-    /// Reads what the head of a request says. `query` are the parameters of its address, in which a signature may stand.
+impl Signed {
+    /// Reads what the head of a request says. `query` are the parameters of its address, in which a signature may stand;
+    /// `find` knows the keys.
     pub(crate) fn read(
         headers: &HeaderMap,
         query: &Form<'_>,
-        keys: &'k [AccessKey],
+        find: impl FnOnce(&str) -> Option<AccessKey>,
         now: Timestamp,
     ) -> Result<Self, Fault> {
         let claim = Claim::of(headers, query)?.ok_or_else(|| {
             Fault::new(FaultCode::MissingAuthenticationToken, "Request is missing Authentication Token")
         })?;
         claim.check_headers(headers)?;
-        let key = keys.iter().find(|key| key.id == claim.key_id).ok_or_else(|| {
+        let key = find(&claim.key_id).ok_or_else(|| {
             let message = "The security token included in the request is invalid.";
             Fault::new(FaultCode::InvalidClientTokenId, message)
         })?;
         check_time(&claim, now)?;
         Ok(Self { claim, key })
+    }
+
+    /// Which key is said to have signed it.
+    pub(crate) fn key_id(&self) -> String {
+        self.key.id.clone()
     }
 
     /// Checks that the key has signed the request as it is.
@@ -56,7 +62,7 @@ impl<'k> Signed<'k> {
     ) -> Result<(), Fault> {
         let payload = payload_hash(headers, body)?;
         let text = canonical::request(method, uri, headers, &self.claim.headers, &payload);
-        let expected = signature(&self.claim, self.key, &text);
+        let expected = signature(&self.claim, &self.key, &text);
         if expected.as_bytes().ct_eq(self.claim.signature.as_bytes()).into() {
             return Ok(());
         }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nexo_access::{FirstUser, Logins};
 use nexo_broker::{Broker, BrokerOptions};
 use nexo_log::disk::{Disk, MemoryDisk};
 use nexo_sqs::SqsOptions;
@@ -18,6 +19,7 @@ use tokio::task::JoinHandle;
 /// A broker with an SQS port.
 pub(crate) struct Server {
     pub(crate) broker: Broker,
+    pub(crate) logins: Logins,
     pub(crate) address: SocketAddr,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<()>,
@@ -44,11 +46,12 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let server = nexo_sqs::serve(broker.clone(), listener, sqs, async {
+        let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
+        let server = nexo_sqs::serve(broker.clone(), logins.clone(), listener, sqs, async {
             stopped.await.unwrap();
         });
         let serving = tokio::spawn(async { server.await.unwrap() });
-        Self { broker, address, stop, serving }
+        Self { broker, logins, address, stop, serving }
     }
 
     pub(crate) async fn end(self) {

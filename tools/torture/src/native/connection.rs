@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use nexo_grpc::client::{Client, MessageServiceClient};
+use nexo_grpc::client::{Client, MessageServiceClient, Transport};
 use nexo_grpc::proto::push_result::Outcome;
 use nexo_grpc::proto::{self, Header, NewMessage, header};
 use tokio::time::timeout;
 use tonic::Code;
-use tonic::transport::Channel;
 
 use crate::clock;
 use crate::ledger::{Attempt, Cause, Delivery, Reception, SessionId, Violation, What};
@@ -50,7 +49,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    pub(crate) fn messages(&self) -> MessageServiceClient<Channel> {
+    pub(crate) fn messages(&self) -> MessageServiceClient<Transport> {
         self.client.messages()
     }
 

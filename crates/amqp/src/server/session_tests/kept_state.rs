@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nexo_access::{Identity, Logins, UserName};
 use nexo_broker::{
     Broker, BrokerOptions, NewMessage, PopRequest, Protocol, QueueConfig, QueueHandle, Settle,
 };
@@ -27,10 +28,11 @@ use crate::codec::{AmqpMethod, FrameMax, Frames, Method};
 const FRAME_MAX: FrameMax = FrameMax::new(131_072).unwrap();
 
 fn session(broker: &Broker) -> Session {
-    let shared = Arc::new(ServerState::new(broker, crate::Options::default()));
+    let shared = Arc::new(ServerState::new(broker, Logins::new(broker), crate::Options::default()));
     let limits = Limits { frame_max: FRAME_MAX, channel_max: 10, heartbeat: 0 };
     let abilities = Abilities { blocked: true, ..Abilities::default() };
-    Session::new(shared, "guest", limits, abilities, Instant::now())
+    let guest = Identity::configured(broker.clone(), UserName::new("guest").unwrap());
+    Session::new(shared, guest, limits, abilities, Instant::now())
 }
 
 impl Session {
@@ -106,7 +108,7 @@ async fn what_a_transaction_would_settle_is_not_settled_yet() {
         transaction.settle(LaterSettle { held: vec![held.clone(); count], what: Settle::Ack });
     }
     let shown = session(&broker).shown.open_channel(1);
-    let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp), shown);
+    let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp), shown, None);
     channel.unacked.push(held);
     assert_eq!(channel.unsettled(), 1);
     channel.mode = Mode::Transaction(transaction);
@@ -165,7 +167,7 @@ async fn one_who_settles_very_many_at_once_keeps_no_thread() {
     for (said, left, answers) in said {
         let mut session = session(&broker);
         let shown = session.shown.open_channel(1);
-        let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp), shown);
+        let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp), shown, None);
         for tag in 1..=100_001 {
             channel.unacked.push(Held { tag, ..held.clone() });
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use nexo_access::{Identity, Logins, UserName};
 use nexo_broker::topology::{Binding, Destination};
 use nexo_broker::{Broker, BrokerOptions, Codecs, Durability, NewMessage, QueueConfig, QueueHandle};
 use nexo_log::disk::{Disk, GateDisk};
@@ -74,11 +75,12 @@ impl Rig {
             ..BrokerOptions::new("memory")
         };
         let broker = Broker::open_on(disk, broker_options).unwrap();
-        let shared = Arc::new(ServerState::new(&broker, options));
+        let shared = Arc::new(ServerState::new(&broker, Logins::new(&broker), options));
         let now = Instant::now();
         let limits = Limits { frame_max: FRAME_MAX, channel_max: 10, heartbeat: HEARTBEAT };
         let abilities = Abilities { blocked: true, cancel_notify: true, qos_by_the_book: false };
-        let session = Session::new(shared, "guest", limits, abilities, now);
+        let guest = Identity::configured(broker.clone(), UserName::new("guest").unwrap());
+        let session = Session::new(shared, guest, limits, abilities, now);
         Self { session, broker, gate, now, input: Vec::new(), runtime }
     }
 

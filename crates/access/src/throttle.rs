@@ -26,7 +26,7 @@ const ADDRESSES_MAX: usize = 4_096;
 
 /// The refused logins of all addresses.
 #[derive(Debug, Default)]
-pub(super) struct LoginThrottle {
+pub(crate) struct LoginThrottle {
     addresses: Mutex<HashMap<IpAddr, Record>>,
 }
 
@@ -51,14 +51,14 @@ impl Record {
 
 /// Too many logins of one address wait already.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooMany;
+pub(crate) struct TooMany;
 
 impl LoginThrottle {
     /// Waits for a login's turn.
     ///
     /// # Errors
     /// If too many of its address wait already.
-    pub(super) async fn turn(self: &Arc<Self>, address: IpAddr) -> Result<(), TooMany> {
+    pub(crate) async fn turn(self: &Arc<Self>, address: IpAddr) -> Result<(), TooMany> {
         let address = address.to_canonical();
         let wait = {
             let mut addresses = self.addresses.lock();
@@ -79,7 +79,7 @@ impl LoginThrottle {
     }
 
     /// Notes that a login was refused.
-    pub(super) fn refused(&self, address: IpAddr) {
+    pub(crate) fn refused(&self, address: IpAddr) {
         let now = Instant::now();
         let mut addresses = self.addresses.lock();
         let address = address.to_canonical();

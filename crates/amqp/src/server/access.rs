@@ -1,0 +1,69 @@
+//! What the connection's user may do, as RabbitMQ asks for it: which permission each method needs, and of what.
+
+use nexo_access::{Identity, Permission, PublishRights, Refused, Resource};
+use nexo_broker::Broker;
+use nexo_broker::topology::{ExchangeKind, Matching};
+use nexo_types::{ExchangeName, QueueName, VhostName};
+
+use super::error::Refusal;
+use super::publish::Incoming;
+use super::session::Session;
+use crate::codec::ReplyCode;
+
+impl From<Refused> for Refusal {
+    fn from(refused: Refused) -> Self {
+        Self::new(ReplyCode::AccessRefused, refused.to_string())
+    }
+}
+
+impl Session {
+    /// Whether the user may do this with a queue.
+    pub(super) fn may_queue(&self, permission: Permission, name: &QueueName) -> Result<(), Refusal> {
+        Ok(self.identity.may(name.vhost_str(), permission, Resource::queue(name.as_str()))?)
+    }
+
+    /// Whether the user may do this with an exchange.
+    pub(super) fn may_exchange(&self, permission: Permission, name: &ExchangeName) -> Result<(), Refusal> {
+        Ok(self.identity.may(name.vhost_str(), permission, Resource::exchange(name.as_str()))?)
+    }
+
+    /// Whether the user may have a source lead somewhere, or no longer: it needs to read there, and if it is a topic exchange
+    /// to read what has this routing key.
+    pub(super) fn may_bind_to(&self, source: &ExchangeName, routing_key: &[u8]) -> Result<(), Refusal> {
+        self.may_exchange(Permission::Read, source)?;
+        if is_topic(&self.shared.broker, source) {
+            self.identity.may_topic(source.vhost_str(), Permission::Read, source.as_str(), routing_key)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the user may have a queue send its dead letters to an exchange, or an exchange what it cannot route.
+    pub(super) fn may_pass_on(&self, from: Resource<'_>, to: &ExchangeName) -> Result<(), Refusal> {
+        self.identity.may(self.vhost.as_str(), Permission::Read, from)?;
+        self.may_exchange(Permission::Write, to)
+    }
+}
+
+/// Whether a message may be published, by its exchange and its routing key. What is said of the exchange is remembered.
+pub(super) fn check_publish(
+    broker: &Broker,
+    identity: &Identity,
+    vhost: &VhostName,
+    rights: &mut PublishRights,
+    incoming: &Incoming<'_>,
+) -> Result<(), Refusal> {
+    let exchange = std::str::from_utf8(incoming.exchange).unwrap_or("\u{fffd}");
+    rights.check(identity, vhost.as_str(), exchange)?;
+    if rights.is_by_topic()
+        && let Ok(name) = ExchangeName::at(vhost, exchange)
+        && is_topic(broker, &name)
+    {
+        identity.may_topic(vhost.as_str(), Permission::Write, exchange, incoming.routing_key)?;
+    }
+    Ok(())
+}
+
+/// RabbitMQ asks only of plain topic exchanges.
+fn is_topic(broker: &Broker, name: &ExchangeName) -> bool {
+    broker.exchange_spec(name).is_some_and(|spec| spec.kind == ExchangeKind::Plain(Matching::Topic))
+}

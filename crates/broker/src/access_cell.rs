@@ -1,0 +1,125 @@
+//! Users and permissions of this node: the rules are `nexo_core::access`'s; `machine_cell.rs` gives them a lock and the
+//! journal; here they get a copy that is read without a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use nexo_core::access::{Access, AccessError, AccessRecord};
+use nexo_core::machine::Step;
+use nexo_core::message::Durability;
+use nexo_log::Urgency;
+use nexo_types::{QueueId, VhostName};
+
+use crate::broker::Broker;
+use crate::error::{AccessChangeError, QueueError};
+use crate::journal::{ProposeError, Written};
+use crate::machine_cell::{MachineCell, Replayed};
+use crate::shared::Shared;
+
+/// Records of users are written under this id, which no queue has: ids of queues count up from one.
+pub(crate) const ACCESS: QueueId = QueueId(u64::MAX);
+
+/// All users.
+#[derive(Debug)]
+pub(crate) struct AccessCell {
+    cell: MachineCell<Access>,
+    latest: ArcSwap<Access>,
+    /// Rises with every change, for whoever only asks whether there was one.
+    generation: AtomicU64,
+}
+
+impl AccessCell {
+    /// What was in the log, with its latest snapshot.
+    pub(crate) fn new(restored: Replayed<Access>) -> Self {
+        let latest = ArcSwap::from_pointee(restored.machine.clone());
+        Self { cell: MachineCell::new(ACCESS, restored), latest, generation: AtomicU64::new(1) }
+    }
+
+    /// Their state, for checkpoints.
+    pub(crate) const fn cell(&self) -> &MachineCell<Access> {
+        &self.cell
+    }
+
+    /// Has these users instead of those there were.
+    pub(crate) fn replace(&self, restored: Replayed<Access>) {
+        self.cell.replace(restored, |_, access| self.publish(access));
+    }
+
+    /// To be called under the cell's lock, so that the latest copy is the last.
+    fn publish(&self, access: &Access) {
+        self.latest.store(Arc::new(access.clone()));
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Shared {
+    /// Drops what anybody might do in a virtual host.
+    pub(crate) fn forget_permissions_in(&self, vhost: &VhostName) -> Result<Written, QueueError> {
+        let forget = [AccessRecord::ForgetVhost { vhost: vhost.as_str().into() }];
+        match self.change_access(&forget) {
+            Ok(Ok(written)) => Ok(written),
+            // Nothing can be wrong with that.
+            Ok(Err(refused)) => Err(QueueError::Unavailable { reason: refused.to_string() }),
+            Err(error) => Err(self.refused(&error)),
+        }
+    }
+
+    fn change_access(&self, changes: &[AccessRecord]) -> Result<Result<Written, AccessError>, ProposeError> {
+        let access = &self.access;
+        let decide = |users: &Access| -> Result<Vec<Step<AccessRecord>>, AccessError> {
+            let records = users.decide_changes(changes)?;
+            let durable = |record| Step { record, durability: Durability::Durable };
+            Ok(records.into_iter().map(durable).collect())
+        };
+        let applied = |users: &Access| access.publish(users);
+        let changed = self.change_machine(&access.cell, &[], decide, Urgency::Synced, applied)?;
+        Ok(changed.map(|changed| changed.written))
+    }
+}
+
+impl Broker {
+    /// All users, as of now. Taking it costs nothing, and it does not change.
+    #[must_use]
+    pub fn access(&self) -> arc_swap::Guard<Arc<Access>> {
+        self.shared.access.latest.load()
+    }
+
+    /// Of [`Self::access`]: as long as it is the same, nobody may do more or less than before. To be asked before it, by
+    /// whoever remembers what came of it.
+    #[must_use]
+    pub fn access_generation(&self) -> u64 {
+        self.shared.access.generation.load(Ordering::Acquire)
+    }
+
+    /// Makes changes of users and permissions, all of them or none, and returns when they are safe.
+    ///
+    /// # Errors
+    /// If one of them cannot be made, or the log takes no more.
+    pub async fn change_access(&self, changes: &[AccessRecord]) -> Result<(), AccessChangeError> {
+        let begun = loop {
+            match self.try_change_access(changes) {
+                Err(AccessChangeError::Queue(QueueError::Busy { .. })) => self.shared.until_room().await,
+                begun => break begun,
+            }
+        };
+        let (written, outcome) = match begun {
+            Ok(written) => (written, Ok(())),
+            // What it is refused for may not be safe yet.
+            Err(refused @ AccessChangeError::Refused(_)) => {
+                (self.shared.access.cell.last_change(), Err(refused))
+            }
+            Err(error) => return Err(error),
+        };
+        self.shared.wait_for(written).await?;
+        outcome
+    }
+
+    fn try_change_access(&self, changes: &[AccessRecord]) -> Result<Written, AccessChangeError> {
+        self.shared.refuse_if_stopping()?;
+        match self.shared.change_access(changes) {
+            Ok(decided) => decided.map_err(AccessChangeError::Refused),
+            Err(error) => Err(self.shared.refused(&error).into()),
+        }
+    }
+}

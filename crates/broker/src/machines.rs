@@ -1,0 +1,85 @@
+//! The state machines that are not queues: exchanges with their bindings, and users. Each is written under an id that no queue
+//! has; here a start, a rebuild and a checkpoint find all of them.
+
+use bytes::Bytes;
+use nexo_core::access::Access;
+use nexo_core::topology::Topology;
+use nexo_types::{Position, QueueId};
+
+use crate::access_cell::ACCESS;
+use crate::exchanges::TOPOLOGY;
+use crate::journal::ProposeError;
+use crate::machine_cell::Replayed;
+use crate::manifest::{Demand, Manifest, Snapshot};
+use crate::shared::Shared;
+
+/// Whether this is the id of a machine that is not a queue.
+pub(crate) const fn is_machine(id: QueueId) -> bool {
+    id.0 == TOPOLOGY.0 || id.0 == ACCESS.0
+}
+
+/// What an id stands for, for whoever reads of it.
+pub(crate) fn shown(id: QueueId) -> String {
+    match id {
+        TOPOLOGY => "the exchanges".to_owned(),
+        ACCESS => "the users".to_owned(),
+        id => format!("queue {id}"),
+    }
+}
+
+/// All of them, while they are rebuilt.
+#[derive(Debug)]
+pub(crate) struct ReplayedMachines {
+    pub(crate) topology: Replayed<Topology>,
+    pub(crate) access: Replayed<Access>,
+}
+
+impl ReplayedMachines {
+    /// Nothing has happened to them.
+    pub(crate) fn new() -> Self {
+        Self { topology: Replayed::new(Topology::new()), access: Replayed::new(Access::new()) }
+    }
+
+    /// Takes the state of a snapshot of the machine with this id.
+    ///
+    /// # Errors
+    /// If the head is not one.
+    pub(crate) fn load(&mut self, id: QueueId, head: &[u8], snapshot: Snapshot) -> Result<(), String> {
+        match id {
+            TOPOLOGY => self.topology.load(head, snapshot),
+            ACCESS => self.access.load(head, snapshot),
+            id => Err(format!("there is no machine {id}")),
+        }
+    }
+
+    /// Applies a record of the machine with this id.
+    ///
+    /// # Errors
+    /// If the bytes are not a record.
+    pub(crate) fn replay(&mut self, id: QueueId, at: Position, payload: &Bytes) -> Result<(), String> {
+        match id {
+            TOPOLOGY => self.topology.replay(at, payload),
+            ACCESS => self.access.replay(at, payload),
+            id => Err(format!("there is no machine {id}")),
+        }
+    }
+}
+
+impl Shared {
+    /// Has a checkpoint name the latest snapshots of all machines.
+    pub(crate) fn snapshot_machines(
+        &self,
+        manifest: &mut Manifest,
+        demand: Demand<'_>,
+    ) -> Result<(), ProposeError> {
+        manifest.queues.push((TOPOLOGY, self.snapshot_machine(self.catalog.exchanges.cell(), demand)?));
+        manifest.queues.push((ACCESS, self.snapshot_machine(self.access.cell(), demand)?));
+        Ok(())
+    }
+
+    /// Has other machines instead of those there were.
+    pub(crate) fn replace_machines(&self, machines: ReplayedMachines) {
+        self.catalog.exchanges.replace(machines.topology);
+        self.access.replace(machines.access);
+    }
+}

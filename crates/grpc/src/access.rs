@@ -1,0 +1,115 @@
+//! Who calls, and what he may do: which permission each call needs. The checks themselves are `nexo_access`'s.
+
+use nexo_access::{Identity, Permission, Refused, Resource, Tag};
+use nexo_broker::topology::VhostError;
+use nexo_broker::{DeadLetters, QueueConfig, Receipt};
+use nexo_types::QueueName;
+use tonic::{Code, Request, Status};
+
+use crate::status::Failure;
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        Self { code: Code::PermissionDenied, message: refused.to_string() }
+    }
+}
+
+/// Who calls. The guard has let nobody pass without one.
+pub(crate) fn caller<T>(request: &Request<T>) -> Result<Identity, Status> {
+    let identity = request.extensions().get::<Identity>().cloned();
+    identity.ok_or_else(|| Status::unauthenticated("nobody is known to have made this call"))
+}
+
+/// Only administrators manage users and virtual hosts.
+pub(crate) fn administrator<T>(request: &Request<T>) -> Result<(), Status> {
+    let identity = caller(request)?;
+    if identity.is(Tag::ADMINISTRATOR) {
+        return Ok(());
+    }
+    let text = format!("user '{}' is no administrator, and only those may do this", identity.name());
+    Err(Status::permission_denied(text))
+}
+
+/// Whether he may do this with a queue.
+pub(crate) fn may(identity: &Identity, permission: Permission, queue: &QueueName) -> Result<(), Failure> {
+    let allowed = identity.may(queue.vhost_str(), permission, Resource::queue(queue.as_str()));
+    allowed.map_err(|refused| refusal(identity, queue, refused))
+}
+
+/// Whether he may know of a queue.
+pub(crate) fn may_see(identity: &Identity, queue: &QueueName) -> Result<(), Failure> {
+    let allowed = identity.may_see(queue.vhost_str(), Resource::queue(queue.as_str()));
+    allowed.map_err(|refused| refusal(identity, queue, refused))
+}
+
+/// What is said of a queue that somebody may not use. Where there is no such virtual host, he is told that, as AMQP does.
+fn refusal(identity: &Identity, queue: &QueueName, refused: Refused) -> Failure {
+    let name = queue.vhost();
+    if identity.is_vhost(&name) { refused.into() } else { VhostError::NotFound { name }.into() }
+}
+
+/// Whether he may make a queue, or give one these settings. Who has dead letters go elsewhere reads from the one and writes to
+/// the other.
+pub(crate) fn may_configure(
+    identity: &Identity,
+    queue: &QueueName,
+    config: &QueueConfig,
+) -> Result<(), Failure> {
+    may(identity, Permission::Configure, queue)?;
+    match &config.dead_letters {
+        DeadLetters::OwnQueue | DeadLetters::Nowhere => Ok(()),
+        DeadLetters::Queue(target) => {
+            may(identity, Permission::Read, queue)?;
+            may(identity, Permission::Write, target)
+        }
+        DeadLetters::Exchange { exchange, .. } => {
+            may(identity, Permission::Read, queue)?;
+            Ok(identity.may(
+                exchange.vhost_str(),
+                Permission::Write,
+                Resource::exchange(exchange.as_str()),
+            )?)
+        }
+    }
+}
+
+/// The right to push to the queue that was last asked for, for a stream that mostly pushes to one.
+#[derive(Debug, Default)]
+pub(crate) struct PushRight {
+    generation: u64,
+    queue: Option<QueueName>,
+}
+
+impl PushRight {
+    pub(crate) fn check(&mut self, identity: &Identity, queue: &QueueName) -> Result<(), Failure> {
+        let generation = identity.generation();
+        if self.generation == generation && self.queue.as_ref() == Some(queue) {
+            return Ok(());
+        }
+        self.queue = None;
+        may(identity, Permission::Write, queue)?;
+        (self.generation, self.queue) = (generation, Some(queue.clone()));
+        Ok(())
+    }
+}
+
+/// Whether he may say something about each of these deliveries: who may read from their queues.
+pub(crate) fn may_settle(
+    identity: &Identity,
+    queue_of: impl Fn(&Receipt) -> Option<QueueName>,
+    receipts: &[Receipt],
+) -> Vec<Result<(), Failure>> {
+    let mut last: Option<(nexo_types::QueueId, Result<(), Failure>)> = None;
+    let mut check = |receipt: &Receipt| {
+        if let Some((queue, outcome)) = &last
+            && *queue == receipt.queue
+        {
+            return outcome.clone();
+        }
+        // Of a queue that is gone the broker has more to say.
+        let outcome = queue_of(receipt).map_or(Ok(()), |name| may(identity, Permission::Read, &name));
+        last = Some((receipt.queue, outcome.clone()));
+        outcome
+    };
+    receipts.iter().map(&mut check).collect()
+}
