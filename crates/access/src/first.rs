@@ -95,7 +95,7 @@ impl Logins {
             }
             Err(error) => return Err(error.into()),
         }
-        tracing::info!(%user, vhost = first.vhost, "the first user was made");
+        tracing::info!(user = user.as_str(), vhost = first.vhost, "the first user was made");
         Ok(logins)
     }
 }

@@ -91,7 +91,9 @@ mod tests {
     async fn anything_else_stays_out() {
         let logins = logins().await;
         assert!(log_in(&logins, &HeaderMap::new(), HERE).await.is_err());
-        for header in [&encoded("guest:"), &encoded("guest"), "Basic", "Basic !!!", "Bearer Z3Vlc3Q6Z3Vlc3Q=", ""] {
+        for header in
+            [&encoded("guest:"), &encoded("guest"), "Basic", "Basic !!!", "Bearer Z3Vlc3Q6Z3Vlc3Q=", ""]
+        {
             assert!(log_in(&logins, &with(header), HERE).await.is_err(), "{header}");
         }
         let mut twice = with(&encoded("guest:guest"));

@@ -65,7 +65,7 @@ pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin
     (session.peer, session.presence) = (Some(peer), Some(Arc::new(opened.presence)));
     session.enter_vhost(opened.stay.vhost());
     let (user, vhost) = (&session.user, session.vhost_logged());
-    tracing::info!(protocol = "amqp", %peer, %user, vhost, "connection opened");
+    tracing::info!(protocol = "amqp", %peer, user = user.as_str(), vhost, "connection opened");
     let told = opened.told;
     let facts = ConnectionFacts {
         peer,
@@ -179,7 +179,7 @@ impl Connection {
         let _ = timeout(close_max, writer.shutdown()).await;
         let seconds = began.elapsed().as_secs();
         let vhost = session.vhost_logged();
-        tracing::info!(protocol = "amqp", %peer, %user, vhost, seconds, "connection closed");
+        tracing::info!(protocol = "amqp", %peer, user = user.as_str(), vhost, seconds, "connection closed");
         if is_agreed {
             drop(session);
             drain(reader, stop, close_max).await;

@@ -35,7 +35,7 @@ impl Session {
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
         let vhost = self.vhost_logged();
-        tracing::info!(protocol = "amqp", %peer, user = %self.user, vhost, channel = number, error, "channel closed");
+        tracing::info!(protocol = "amqp", %peer, user = self.user.as_str(), vhost, channel = number, error, "channel closed");
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
         let reply_text = ShortStr::clipped(text.as_bytes());
@@ -123,7 +123,7 @@ impl Session {
         }
         let (peer, error) = (Peer(self.peer), refusal.reply_text());
         let vhost = self.vhost_logged();
-        tracing::info!(protocol = "amqp", %peer, user = %self.user, vhost, error, "connection closed by the broker");
+        tracing::info!(protocol = "amqp", %peer, user = self.user.as_str(), vhost, error, "connection closed by the broker");
         let MethodId { class_id, method_id } = refusal.method;
         let text = refusal.reply_text();
         let reply_text = ShortStr::clipped(text.as_bytes());

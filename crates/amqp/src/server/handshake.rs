@@ -224,7 +224,7 @@ impl Handshake<'_> {
         };
         let entered = self.enter(&open, identity).map_err(|text| {
             let (peer, user) = (self.origin.address, identity.name());
-            tracing::info!(protocol = "amqp", %peer, %user, text, "connection refused");
+            tracing::info!(protocol = "amqp", %peer, user = user.as_str(), text, "connection refused");
             Refusal::new(ReplyCode::NotAllowed, text).of(connection::Open::ID)
         })?;
         self.send(&connection::OpenOk { known_hosts: ShortStr::EMPTY }).await?;

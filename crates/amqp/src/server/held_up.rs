@@ -40,7 +40,7 @@ impl Session {
         if self.blocked {
             return;
         }
-        tracing::warn!(protocol = "amqp", peer = %Peer(self.peer), user = %self.user, reason, "a publisher waits");
+        tracing::warn!(protocol = "amqp", peer = %Peer(self.peer), user = self.user.as_str(), reason, "a publisher waits");
         self.blocked = true;
         self.shown.set_blocked(true);
         if self.abilities.blocked {
@@ -115,7 +115,7 @@ impl Session {
             behind.queue.as_ref().map_or_else(|| "several".into(), |queue| queue.in_full().to_string());
         let unwritten_bytes = self.shared.broker.unwritten_bytes();
         tracing::warn!(
-            protocol = "amqp", peer = %Peer(self.peer), user = %self.user, queue, seconds, messages, bytes, unwritten_bytes,
+            protocol = "amqp", peer = %Peer(self.peer), user = self.user.as_str(), queue, seconds, messages, bytes, unwritten_bytes,
             "a publisher waits: the disk is behind"
         );
     }

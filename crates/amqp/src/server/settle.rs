@@ -269,7 +269,7 @@ impl Session {
     fn note_refused(&mut self, error: QueueError) {
         if self.settle_refusal.is_none() && !self.was_refused && !error.is_busy() {
             tracing::warn!(
-                protocol = "amqp", peer = %Peer(self.peer), user = %self.user, %error,
+                protocol = "amqp", peer = %Peer(self.peer), user = self.user.as_str(), %error,
                 "what a client said about messages cannot be written down; it is tried again"
             );
         }
