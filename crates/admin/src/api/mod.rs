@@ -2,7 +2,7 @@
 //!
 //! - `guard`, `login`: what every request must pass. `body`: the JSON that it brings. `error`: what is answered instead.
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
-//! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `connections` (with channels and
+//! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `connections` (with channels and
 //!   consumers), `exchanges`, `queues`, `bindings`, `messages`, `definitions`, `health_checks`. `nexo`: what RabbitMQ has
 //!   no words for.
 //!
@@ -25,6 +25,7 @@ mod nexo;
 mod overview;
 mod queues;
 mod rates;
+mod users;
 mod vhosts;
 
 use std::net::SocketAddr;
@@ -119,10 +120,14 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/extensions", get(overview::extensions))
         .route("/whoami", get(overview::whoami))
         .route("/auth", get(overview::auth))
-        .route("/users", get(overview::users))
-        .route("/permissions", get(overview::permissions))
+        .route("/users", get(users::list))
+        .route("/users/{name}", get(users::show))
+        .route("/users/{name}/permissions", get(users::permissions_of))
+        .route("/users/{name}/topic-permissions", get(users::topic_permissions_of))
+        .route("/permissions", get(users::permissions))
+        .route("/topic-permissions", get(users::topic_permissions))
+        .route("/user-limits", get(users::limits))
         .route("/feature-flags", get(overview::nothing))
-        .route("/topic-permissions", get(overview::nothing))
         .route("/policies", get(overview::nothing))
         .route("/operator-policies", get(overview::nothing))
         .route("/parameters", get(overview::nothing))
@@ -133,7 +138,6 @@ pub(crate) fn router(api: Api) -> Router {
             "/vhost-limits/{vhost}/{name}",
             axum::routing::put(vhosts::set_limit).delete(vhosts::clear_limit),
         )
-        .route("/user-limits", get(overview::nothing))
         .route("/vhosts", get(vhosts::list))
         .route("/vhosts/{vhost}", get(vhosts::show).put(vhosts::put).delete(vhosts::delete))
         .route("/vhosts/{vhost}/connections", get(connections::of_vhost))

@@ -223,16 +223,6 @@ pub(super) async fn extensions() -> Json<Value> {
     Json(json!([]))
 }
 
-/// The one user there is.
-pub(super) async fn users() -> Json<Value> {
-    Json(json!([{ "name": "guest", "tags": ["administrator"], "limits": {} }]))
-}
-
-/// What that user may do: everything.
-pub(super) async fn permissions() -> Json<Value> {
-    Json(json!([{ "user": "guest", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*" }]))
-}
-
 /// There are none of what was asked for.
 pub(super) async fn nothing() -> Json<Value> {
     Json(json!([]))

@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Managed {
     pub broker: Broker,
+    pub logins: Logins,
     pub http: SocketAddr,
     pub amqp: SocketAddr,
 }
@@ -57,8 +58,8 @@ impl Managed {
         let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
         let options = nexo_amqp::Options::default();
         tokio::spawn(nexo_amqp::serve(broker.clone(), logins.clone(), amqp, options, never));
-        tokio::spawn(nexo_admin::serve(broker.clone(), logins, http, admin, std::future::pending()));
-        Self { broker, http: http_at, amqp: amqp_at }
+        tokio::spawn(nexo_admin::serve(broker.clone(), logins.clone(), http, admin, std::future::pending()));
+        Self { broker, logins, http: http_at, amqp: amqp_at }
     }
 
     /// An AMQP client that is logged in.
