@@ -54,8 +54,7 @@ async fn users_and_what_they_may_do_are_shown() {
     let may = AccessRecord::SetPermissions { user: ann.clone(), vhost: "/".into(), permissions };
     let (vhost, exchange) = ("/".into(), "amq.topic".into());
     let (write, read) = ("^a".to_owned(), "^b".to_owned());
-    let topics =
-        AccessRecord::SetTopics { user: ann, vhost, exchange, write: write.into(), read: read.into() };
+    let topics = AccessRecord::SetTopics { user: ann, vhost, exchange, write, read };
     managed.logins.change(&[may, topics]).await.unwrap();
     let names: Vec<_> = managed.get("/api/users").await.as_array().unwrap().clone();
     assert_eq!(names.iter().map(|user| &user["name"]).collect::<Vec<_>>(), [&json!("ann"), &json!("guest")]);
