@@ -147,8 +147,14 @@ impl Logins {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, LoginError> {
-        let _waiting = self.0.waiting.clone().try_acquire_owned().map_err(|_| LoginError::TooMany)?;
-        let _hashing = self.0.hashing.acquire().await.map_err(|_| LoginError::TooMany)?;
+        let waiting = self.0.waiting.clone().try_acquire_owned().map_err(|_| LoginError::TooMany)?;
+        let hashing = self.0.hashing.clone().acquire_owned().await.map_err(|_| LoginError::TooMany)?;
+        // It goes on when nobody waits for it any more, and counts for as long.
+        let work = move || {
+            let done = work();
+            drop((waiting, hashing));
+            done
+        };
         tokio::task::spawn_blocking(work).await.map_err(|_| LoginError::TooMany)
     }
 
@@ -169,9 +175,12 @@ impl Logins {
     /// # Errors
     /// If it is none, or too many try.
     pub async fn token(&self, token: &str, from: IpAddr) -> Result<Identity, LoginError> {
-        self.0.throttle.turn(from).await.map_err(|_| LoginError::TooMany)?;
         let outcome = self.check_token(token, from);
-        self.note(outcome.as_ref().err(), from);
+        // Nobody guesses a token, so who has one does not wait for what others of his address did.
+        if outcome.is_err() {
+            self.0.throttle.turn(from).await.map_err(|_| LoginError::TooMany)?;
+            self.note(outcome.as_ref().err(), from);
+        }
         outcome
     }
 

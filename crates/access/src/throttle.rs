@@ -17,6 +17,8 @@ const FREE: u32 = 5;
 const STEP: Duration = Duration::from_millis(250);
 /// The longest wait: well within the time that a handshake has.
 const WAIT_MAX: Duration = Duration::from_secs(3);
+/// Refusals that count at most: more would not make anybody wait longer, but for longer after the last of them.
+const REFUSED_MAX: u32 = FREE + (WAIT_MAX.as_millis() / STEP.as_millis()) as u32;
 /// After as much time without a refusal, one refusal is forgiven.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(10);
 /// Logins of one address that may wait at the same time; more are refused unseen.
@@ -95,7 +97,7 @@ impl LoginThrottle {
             }
         }
         let record = addresses.entry(address).or_insert(Record { refused: 0, last: now, waiting: 0 });
-        record.refused = record.debt(now).saturating_add(1);
+        record.refused = (record.debt(now) + 1).min(REFUSED_MAX);
         record.last = now;
     }
 }

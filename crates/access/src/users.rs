@@ -61,18 +61,33 @@ pub struct NewToken {
     pub token: String,
 }
 
+/// Has the connections of users end who are not there any more, when it is dropped.
+struct EndDeleted<'a> {
+    logins: &'a Logins,
+    changes: &'a [AccessRecord],
+}
+
+impl Drop for EndDeleted<'_> {
+    fn drop(&mut self) {
+        for change in self.changes {
+            if let AccessRecord::Delete { user } = change
+                && self.logins.0.broker.access().user(user.as_str()).is_none()
+            {
+                self.logins.0.sessions.end(user);
+            }
+        }
+    }
+}
+
 impl Logins {
     /// Makes changes that need nothing made for them. Those of users that are deleted are told to end.
     ///
     /// # Errors
     /// If one of them cannot be made; then none is.
     pub async fn change(&self, changes: &[AccessRecord]) -> Result<(), UserChangeError> {
+        // Whoever asked for it may go away, or the disk fail, when it has been done already.
+        let _ending = EndDeleted { logins: self, changes };
         self.0.broker.change_access(changes).await?;
-        for change in changes {
-            if let AccessRecord::Delete { user } = change {
-                self.0.sessions.end(user);
-            }
-        }
         Ok(())
     }
 

@@ -303,6 +303,17 @@ async fn topics_are_asked_for_by_routing_key() {
     assert_eq!(call(&mut ann, &bind("q", "amq.topic", "ann.#"), "queue.bind-ok").await, None);
     assert_eq!(call(&mut ann, &bind("q", "amq.topic", "#"), "queue.bind-ok").await, words("#"));
     assert_eq!(call(&mut ann, &unbind("q", "amq.topic", "#"), "queue.unbind-ok").await, words("#"));
+    // Neither queue nor key means the last queue, by its name.
+    assert_eq!(call(&mut ann, &declare("q"), "queue.declare-ok").await, None);
+    assert_eq!(call(&mut ann, &bind("", "amq.topic", ""), "queue.bind-ok").await, words("q"));
+    // Copies go by keys of their own. The inside of a table: CC, an array of one text.
+    let copied = |key: &[u8]| {
+        let text = [&b"S"[..], &(key.len() as u32).to_be_bytes(), key].concat();
+        let table = [&b"\x02CCA"[..], &(text.len() as u32).to_be_bytes(), &text].concat();
+        PropertiesBuilder::new().headers(Table::parse(&table).unwrap()).to_vec()
+    };
+    assert_eq!(publish_with(&mut ann, "amq.topic", "ann.x", &copied(b"ann.copy")).await, None);
+    assert_eq!(publish_with(&mut ann, "amq.topic", "ann.x", &copied(b"bob.x")).await, words("bob.x"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -286,7 +286,17 @@ impl Shared {
     fn empty_vhost(self: &Arc<Self>, name: &VhostName) -> Result<(VhostDeleted, Written), QueueError> {
         let (mut deleted, mut written) = (VhostDeleted::default(), Written::NOTHING);
         let own = |cell: &Arc<crate::queue_cell::QueueCell>| cell.name.vhost_str() == name.as_str();
-        for cell in self.catalog.all().into_iter().filter(own) {
+        let cells: Vec<Arc<crate::queue_cell::QueueCell>> =
+            self.catalog.all().into_iter().filter(own).collect();
+        // Asked after they were listed: one who deleted it twice may come when another of that name is there.
+        let is_going = self.catalog.exchanges.look(|topology| {
+            let mut all = topology.vhosts();
+            all.any(|(found, vhost)| found == name && vhost.stage == VhostStage::Deleting)
+        });
+        if !is_going {
+            return Ok((deleted, self.catalog.exchanges.last_change()));
+        }
+        for cell in cells {
             let removed = self.when_room_blocking(|| {
                 let Ok(removed) = self.remove_queue(&cell, |_, _| Ok::<_, Infallible>(()))?;
                 Ok(removed)
@@ -324,5 +334,28 @@ impl Shared {
                 done => return done,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nexo_core::config::QueueConfig;
+    use nexo_log::disk::MemoryDisk;
+
+    use super::*;
+    use crate::options::BrokerOptions;
+
+    #[tokio::test]
+    async fn a_deletion_that_comes_too_late_leaves_the_next_of_that_name_alone() {
+        let broker = Broker::open_on(Arc::new(MemoryDisk::new()), BrokerOptions::new("memory")).unwrap();
+        let vhost = VhostName::new("x").unwrap();
+        let queue = QueueName::at(&vhost, "q").unwrap();
+        broker.put_vhost(&vhost, VhostSpec::default()).await.unwrap();
+        broker.delete_vhost(&vhost).await.unwrap();
+        broker.put_vhost(&vhost, VhostSpec::default()).await.unwrap();
+        broker.create_queue(&queue, QueueConfig::default()).await.unwrap();
+        let (deleted, _) = broker.shared.empty_vhost(&vhost).unwrap();
+        assert_eq!(deleted, VhostDeleted::default());
+        assert!(broker.queue(&queue).is_some() && broker.vhost(&vhost).is_some());
     }
 }

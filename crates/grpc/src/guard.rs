@@ -8,8 +8,8 @@ use nexo_access::{LoginError, Logins};
 use nexo_broker::{Broker, Protocol};
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::http::header::AUTHORIZATION;
-use tonic::codegen::http::{Request, Response};
+use tonic::codegen::http::header::{AUTHORIZATION, CONTENT_TYPE, ORIGIN};
+use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -83,6 +83,15 @@ where
     }
 }
 
+/// Whether a page in a browser calls, which could do so in the name of whoever looks at it: over TLS browsers speak HTTP/2. No
+/// client of gRPC sends what tells them, and a page cannot send the type of content that clients do without being asked first.
+fn is_from_page(headers: &HeaderMap) -> bool {
+    let is_grpc =
+        headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    !is_grpc || headers.contains_key(ORIGIN) || site.is_some_and(|site| site != b"none")
+}
+
 /// Notes who calls, or says why he may not.
 async fn let_in(
     broker: &Broker,
@@ -90,6 +99,10 @@ async fn let_in(
     peer: Option<Peer>,
     mut request: Request<Body>,
 ) -> Result<Request<Body>, Status> {
+    if is_from_page(request.headers()) {
+        broker.traffic().of(Protocol::Grpc).login_refused();
+        return Err(Status::permission_denied("calls of web pages are not served"));
+    }
     if is_for_everybody(request.uri().path()) {
         return Ok(request);
     }
@@ -181,6 +194,7 @@ mod tests {
         path: &str,
     ) -> tonic::Code {
         let mut request = Request::new(Body::empty());
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         *request.uri_mut() = path.parse().unwrap();
         if let Some(from) = from {
             request.extensions_mut().insert(Peer(from.parse().unwrap()));
@@ -236,6 +250,23 @@ mod tests {
         logins.delete_user(&user).await.unwrap();
         assert_eq!(code(&mut guard, ELSEWHERE, Some(&bearer), PUSH).await, tonic::Code::Unauthenticated);
         broker.shutdown().await;
+    }
+
+    #[test]
+    fn pages_in_a_browser_are_told_from_clients() {
+        let from_page = |pairs: &[(&'static str, &'static str)]| {
+            let pairs =
+                pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+            is_from_page(&pairs.collect())
+        };
+        let grpc = ("content-type", "application/grpc+proto");
+        assert!(!from_page(&[grpc]) && !from_page(&[grpc, ("sec-fetch-site", "none")]));
+        assert!(from_page(&[grpc, ("origin", "https://evil.example")]));
+        assert!(from_page(&[grpc, ("sec-fetch-site", "same-site")]));
+        assert!(
+            from_page(&[("content-type", "text/plain")]) && from_page(&[]),
+            "what needs no leave to be sent"
+        );
     }
 
     #[test]

@@ -239,10 +239,11 @@ fn compare(a: Option<&Value>, b: Option<&Value>) -> Ordering {
     let rank = |value: Option<&Value>| match value {
         None => 0,
         Some(Value::Number(_)) => 1,
-        Some(Value::Bool(_) | Value::Null) => 2,
-        Some(Value::Object(_)) => 3,
-        Some(Value::Array(_)) => 4,
-        Some(Value::String(_)) => 5,
+        Some(Value::Bool(_)) => 2,
+        Some(Value::Null) => 3,
+        Some(Value::Object(_)) => 4,
+        Some(Value::Array(_)) => 5,
+        Some(Value::String(_)) => 6,
     };
     match (a, b) {
         (Some(Value::Number(a)), Some(Value::Number(b))) => {
@@ -318,6 +319,20 @@ mod tests {
             &[("page", "1"), ("name", "((a{1000}){1000}){1000}"), ("use_regex", "true")],
         ] {
             assert!(query(pairs).answer(items()).is_err(), "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn values_of_any_kind_have_one_order() {
+        let values = [json!(null), json!(true), json!(false), json!(1), json!("a"), json!({}), json!([])];
+        let all: Vec<Option<&Value>> = values.iter().map(Some).chain([None]).collect();
+        for a in &all {
+            for b in &all {
+                assert_eq!(compare(*a, *b), compare(*b, *a).reverse(), "{a:?} {b:?}");
+                for c in all.iter().filter(|c| compare(*a, *b).is_le() && compare(*b, **c).is_le()) {
+                    assert!(compare(*a, *c).is_le(), "{a:?} {b:?} {c:?}");
+                }
+            }
         }
     }
 }

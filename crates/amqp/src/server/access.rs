@@ -6,9 +6,10 @@ use nexo_broker::topology::{ExchangeKind, Matching};
 use nexo_types::{ExchangeName, QueueName, VhostName};
 
 use super::error::Refusal;
+use super::message_facts::Facts;
 use super::publish::Incoming;
 use super::session::Session;
-use crate::codec::ReplyCode;
+use crate::codec::{Properties, ReplyCode};
 
 impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Self {
@@ -59,6 +60,14 @@ pub(super) fn check_publish(
         && is_topic(broker, &name)
     {
         identity.may_topic(vhost.as_str(), Permission::Write, exchange, incoming.routing_key)?;
+        // What is wrong with properties is said when they are read for good.
+        if let Ok(properties) = Properties::parse(incoming.properties)
+            && let Ok(facts) = Facts::of(&properties, identity.name().as_str())
+        {
+            for key in &facts.copies {
+                identity.may_topic(vhost.as_str(), Permission::Write, exchange, key)?;
+            }
+        }
     }
     Ok(())
 }

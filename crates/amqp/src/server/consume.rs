@@ -22,6 +22,13 @@ use super::steps::Step;
 use crate::codec::method::basic;
 use crate::codec::{ReplyCode, ShortStr, Table};
 
+/// Arguments of a consumer are kept to be shown only up to this many bytes: they are a client's, and it may have many consumers.
+const SHOWN_ARGUMENTS_BYTES_MAX: usize = 1024;
+
+fn shown_arguments(raw: &[u8]) -> Bytes {
+    if raw.len() <= SHOWN_ARGUMENTS_BYTES_MAX { Bytes::copy_from_slice(raw) } else { Bytes::new() }
+}
+
 /// A consumer that is to be forgotten, and its client to be told.
 #[derive(Debug)]
 pub(super) struct Cancelled {
@@ -84,7 +91,7 @@ impl Session {
             acknowledges: acks == Acks::Wanted,
             is_exclusive: access == Access::Exclusive,
             prefetch,
-            arguments: Bytes::copy_from_slice(consume.arguments.as_raw()),
+            arguments: shown_arguments(consume.arguments.as_raw()),
         });
         channel.tags.insert(tag.clone(), serial);
         channel.consumers.insert(serial, consumer);

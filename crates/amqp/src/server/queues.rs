@@ -171,19 +171,19 @@ impl Session {
         if source.is_default() {
             return Err(error::default_exchange());
         }
-        self.may_bind_to(&source, &bind.routing_key)?;
+        // Neither queue nor key: the last declared queue, by its own name.
+        let key = if bind.queue.is_empty() && bind.routing_key.is_empty() {
+            Bytes::copy_from_slice(name.as_str().as_bytes())
+        } else {
+            Bytes::copy_from_slice(&bind.routing_key)
+        };
+        self.may_bind_to(&source, &key)?;
         let queue = self.queue(number, &bind.queue);
         if matches!(&queue, Err(refusal) if refusal.code == ReplyCode::NotFound) {
             // Of two that are missing RabbitMQ names the exchange.
             let _ = self.shared.broker.check_exchange(&source)?;
         }
         let queue = queue?;
-        // Neither queue nor key: the last declared queue, by its own name.
-        let key = if bind.queue.is_empty() && bind.routing_key.is_empty() {
-            Bytes::copy_from_slice(queue.name().as_str().as_bytes())
-        } else {
-            Bytes::copy_from_slice(&bind.routing_key)
-        };
         let destination = Destination::Queue(queue.name().clone());
         let binding = Binding::new(source, destination, key, binding_arguments(bind.arguments));
         let bound = self.shared.broker.try_bind(binding);
@@ -198,15 +198,15 @@ impl Session {
         if source.is_default() {
             return Err(error::default_exchange());
         }
-        self.may_bind_to(&source, &unbind.routing_key)?;
-        if let Some(queue) = self.shared.broker.queue(&name) {
-            self.check_owner(&queue)?;
-        }
         let key = if unbind.queue.is_empty() && unbind.routing_key.is_empty() {
             Bytes::copy_from_slice(name.as_str().as_bytes())
         } else {
             Bytes::copy_from_slice(&unbind.routing_key)
         };
+        self.may_bind_to(&source, &key)?;
+        if let Some(queue) = self.shared.broker.queue(&name) {
+            self.check_owner(&queue)?;
+        }
         let binding =
             Binding::new(source, Destination::Queue(name), key, binding_arguments(unbind.arguments));
         let unbound = self.shared.broker.try_unbind(&binding);
