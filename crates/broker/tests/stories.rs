@@ -115,7 +115,8 @@ async fn a_delayed_message_is_seen_when_its_time_has_come() {
     let pushed = Instant::now();
     push_message(&broker, &q, NewMessage { delay: Millis(60), ..NewMessage::new("later") }).await;
     let late = pop_wait(&broker, &q).await;
-    assert!(pushed.elapsed() >= Duration::from_millis(60), "its time has not come");
+    // The broker counts whole milliseconds, and may have pushed it at the end of one.
+    assert!(pushed.elapsed() > Duration::from_millis(59), "its time has not come");
     assert_eq!(bodies(&late), ["later"]);
     broker.shutdown().await;
 }
