@@ -55,6 +55,8 @@ pub struct ConnectionFacts {
     pub user: String,
     /// Where the client is.
     pub vhost: String,
+    /// Whether it speaks TLS.
+    pub is_tls: bool,
     /// How it logged in.
     pub mechanism: String,
     /// What the client told of itself, in the bytes of its protocol.
@@ -378,6 +380,7 @@ mod tests {
             local: "127.0.0.1:5672".parse().unwrap(),
             user: "guest".into(),
             vhost: "/".into(),
+            is_tls: false,
             mechanism: "PLAIN".into(),
             client_properties: Bytes::new(),
             frame_max: 131_072,

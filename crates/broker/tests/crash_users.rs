@@ -150,29 +150,11 @@ fn on_runtime<R>(future: impl Future<Output = R>) -> R {
 
 #[test]
 fn what_was_answered_is_there_wherever_the_power_goes() {
-    let calm = FaultyDisk::new();
-    let told = on_runtime(run(&calm));
-    assert_eq!(told.changes, 3 + 12 + 1 + 12 + 1, "the script does what it should");
-    assert_eq!(told.answered.len(), 3);
-    on_runtime(check(&told, calm.restart(CutMode::Drop, 1), "after a clean end"));
-    let operations = calm.operations();
-    assert!(operations > 60, "there is something to cut");
-    let mut cut = 0;
-    // Threads make runs differ a little, so a few more than were counted.
-    for operation in 1..=operations + 10 {
-        let disk = FaultyDisk::new();
-        disk.cut_power_at(operation);
-        let told = on_runtime(run(&disk));
-        if !disk.is_cut() {
-            continue;
-        }
-        cut += 1;
-        for mode in [CutMode::Keep, CutMode::Drop, CutMode::Tear, CutMode::Reorder] {
-            let found = disk.restart(mode, operation);
-            on_runtime(check(&told, found, &format!("cut at operation {operation}, {mode:?}")));
-        }
-    }
-    assert!(cut as u64 > operations / 2, "most runs were cut");
+    let expect = |told: &Told| {
+        assert_eq!(told.changes, 3 + 12 + 1 + 12 + 1, "the script does what it should");
+        assert_eq!(told.answered.len(), 3);
+    };
+    cut_power_everywhere(&run, expect, &check);
 }
 
 #[test]

@@ -13,7 +13,9 @@ pub mod varint;
 mod vhost;
 
 pub use id::{ConsumerId, Offset, Priority, QueueId};
-pub use name::{DedupId, ExchangeName, GroupId, InFull, NameError, QueueName};
+pub use name::{
+    DedupId, ExchangeName, GroupId, InFull, NameError, QueueName, Tag, UserName, check as check_name,
+};
 pub use place::{Position, SegmentId};
 pub use protocol::{Protocol, QueueKind};
 pub use time::{Millis, Timestamp};

@@ -72,6 +72,12 @@ macro_rules! name {
             }
         }
 
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl std::str::FromStr for $name {
             type Err = NameError;
 
@@ -236,6 +242,27 @@ impl ExchangeName {
 }
 
 name! {
+    /// The name of a user.
+    UserName, "user name", limits::USER_NAME_BYTES_MAX
+}
+
+name! {
+    /// What a user is besides: `administrator`, `monitoring`, `policymaker`, `management`, or a word of the operator's own.
+    Tag, "tag", limits::USER_TAG_BYTES_MAX
+}
+
+impl Tag {
+    /// May do everything over the management API.
+    pub const ADMINISTRATOR: &str = "administrator";
+    /// May see everything over the management API.
+    pub const MONITORING: &str = "monitoring";
+    /// May set policies.
+    pub const POLICYMAKER: &str = "policymaker";
+    /// May log in over the management API.
+    pub const MANAGEMENT: &str = "management";
+}
+
+name! {
     /// Names the group of messages that must be worked on one at a time and in order.
     GroupId, "group id", limits::GROUP_ID_BYTES_MAX
 }
@@ -245,7 +272,11 @@ name! {
     DedupId, "deduplication id", limits::DEDUP_ID_BYTES_MAX
 }
 
-pub(crate) fn check(text: &str, what: &'static str, max: usize) -> Result<(), NameError> {
+/// Whether a text of this kind has the right length and no control characters.
+///
+/// # Errors
+/// Says which rule the text breaks.
+pub fn check(text: &str, what: &'static str, max: usize) -> Result<(), NameError> {
     if text.is_empty() {
         return Err(NameError::Empty { what });
     }

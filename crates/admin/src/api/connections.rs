@@ -226,7 +226,7 @@ fn connection_json(api: &Api, connection: &OpenConnection) -> Value {
         "port": facts.local.port(),
         "peer_host": facts.peer.ip().to_string(),
         "peer_port": facts.peer.port(),
-        "ssl": false,
+        "ssl": facts.is_tls,
         "ssl_protocol": null,
         "ssl_key_exchange": null,
         "ssl_cipher": null,

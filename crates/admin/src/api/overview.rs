@@ -106,7 +106,7 @@ fn listener_json(api: &Api, listener: &Listener) -> Value {
 
 /// The ports that speak HTTP.
 fn contexts(api: &Api) -> Value {
-    let http = api.listeners.iter().filter(|listener| listener.protocol == "http");
+    let http = api.listeners.iter().filter(|listener| matches!(listener.protocol, "http" | "https"));
     let shown = http.map(|listener| {
         json!({
             "node": &*api.node,

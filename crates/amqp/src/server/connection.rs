@@ -31,7 +31,7 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 /// Serves one connection to its end.
 pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin, stop: CancellationToken) {
-    let peer = origin.address;
+    let (peer, is_tls) = (origin.address, origin.tls.is_some());
     // Frames are collected before they are written, so waiting for more to send would only cost time.
     let _ = socket.set_nodelay();
     // The peer may be gone already.
@@ -71,6 +71,7 @@ pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin
         peer,
         local,
         vhost: opened.stay.vhost().as_str().to_owned(),
+        is_tls,
         mechanism: told.mechanism,
         client_properties: told.properties,
         connected_at: session.shared.broker.now(),

@@ -321,6 +321,7 @@ fn unlisted(id: SessionId, user: &str, limits: Limits) -> OpenConnection {
         local: nowhere,
         user: user.to_owned(),
         vhost: "/".to_owned(),
+        is_tls: false,
         mechanism: String::new(),
         client_properties: Bytes::new(),
         frame_max: limits.frame_max.bytes(),
