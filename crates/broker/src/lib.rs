@@ -15,7 +15,8 @@
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`, `fetch.rs`: reading messages back. `transfer.rs`: dead letters. `snapshots.rs`: what
 //!   a checkpoint writes. `threads.rs`: which threads are well.
 //! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
-//!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
+//!   `alarms.rs`: when publishers must wait, with `memory_high.rs` and `memory_total.rs`: how much memory the process may
+//!   take; `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
 //!   `buffers.rs`: memory of connections' buffers.
 //! - `machine_cell.rs`, `machines.rs`: state machines that are not queues. `access_cell.rs`: users and permissions.
 //! - `connections.rs`: how many clients may be connected. `open_connections.rs`: who they are. `listing.rs`: queues, exchanges and
@@ -23,6 +24,7 @@
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
 
 mod access_cell;
+mod alarms;
 mod broker;
 mod buffers;
 #[cfg(test)]
@@ -58,6 +60,8 @@ mod machines;
 mod mailbox;
 mod maintenance;
 mod manifest;
+mod memory_high;
+mod memory_total;
 mod messages;
 mod missing;
 mod open_connections;
@@ -98,6 +102,7 @@ mod unsettled;
 mod vhosts;
 mod workers;
 
+pub use alarms::{Alarm, Resource};
 pub use broker::Broker;
 pub use buffers::ConnectionBuffers;
 pub use codecs::Codecs;
@@ -115,6 +120,7 @@ pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
 pub use journal::Written;
 pub use listing::{BindingsOf, MessageTotals, ObjectCounts, QueueRow};
+pub use memory_high::{MemoryHigh, MemoryHighError, MemoryState};
 pub use nexo_core::access;
 pub use nexo_core::body_buffer::BodyBuffer;
 pub use nexo_core::config::{

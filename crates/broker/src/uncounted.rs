@@ -31,18 +31,18 @@ impl UncountedMemory {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Looks, if it is time. `counted` is what is counted now.
-    pub(crate) fn look(&self, counted: impl FnOnce() -> u64) {
-        let Some(resident_bytes) = self.resident_bytes else { return };
+    /// Looks, if it is time. `counted` is what is counted now. Gives back what the process takes, if the system was asked.
+    pub(crate) fn look(&self, counted: impl FnOnce() -> u64) -> Option<u64> {
+        let resident_bytes = self.resident_bytes?;
         let now = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         let due = self.next_look.load(Ordering::Relaxed);
         let next = now.saturating_add(LOOK_EVERY.as_micros() as u64);
         let is_mine = now >= due
             && self.next_look.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         // Where the system does not say, for want of a descriptor for example, what it said before holds.
-        if is_mine && let Some(resident_bytes) = resident_bytes() {
-            self.note(resident_bytes.saturating_sub(counted()));
-        }
+        let resident_bytes = is_mine.then(resident_bytes)??;
+        self.note(resident_bytes.saturating_sub(counted()));
+        Some(resident_bytes)
     }
 
     fn note(&self, found: u64) {
@@ -59,9 +59,9 @@ mod tests {
     #[test]
     fn what_is_not_counted_grows_at_once_and_shrinks_slowly() {
         let uncounted = UncountedMemory::new(Some(|| Some(1_000)));
-        uncounted.look(|| 900);
+        assert_eq!(uncounted.look(|| 900), Some(1_000));
         assert_eq!(uncounted.bytes(), 100);
-        uncounted.look(|| panic!("the system is not asked so soon again"));
+        assert_eq!(uncounted.look(|| panic!("the system is not asked so soon again")), None);
         uncounted.note(180);
         assert_eq!(uncounted.bytes(), 180);
         uncounted.note(100);
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_process_that_is_not_the_brokers_alone_is_not_looked_at() {
         let uncounted = UncountedMemory::new(None);
-        uncounted.look(|| panic!("nobody asked"));
+        assert_eq!(uncounted.look(|| panic!("nobody asked")), None);
         assert_eq!(uncounted.bytes(), 0);
     }
 }

@@ -1,5 +1,5 @@
 //! Takes connections in until it is told to stop, and then waits for them to end. A connection that there is no room for
-//! is closed at once.
+//! is told so and closed.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -86,7 +86,12 @@ async fn accept(
     loop {
         match listeners.accept().await {
             Ok(arrival) => match allowed.admit(protocol) {
-                Some(permit) => return (arrival, permit),
+                Some(permit) => {
+                    if permit.limit_reached().is_some() {
+                        allowed.note_refused(protocol, arrival.peer);
+                    }
+                    return (arrival, permit);
+                }
                 None => {
                     allowed.note_refused(protocol, arrival.peer);
                     refuse(protocol, arrival);
@@ -150,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_too_many_is_told_and_closed_and_the_next_one_served() {
-        let connections = Arc::new(Connections::new(8));
+        let connections = Arc::new(Connections::new(8, usize::MAX));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut listeners = Listeners::from(listener);
