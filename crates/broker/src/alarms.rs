@@ -184,9 +184,11 @@ impl Shared {
     /// Whether messages are taken at all. That the log has no room it says by itself when they are appended.
     pub(crate) fn refuse_pushes(&self) -> Result<(), QueueError> {
         self.refuse_if_stopping()?;
-        if let Some(reason) = self.memory.shortage() {
-            // Whoever tries again and again has it looked at, too.
+        if self.memory.is_near() {
+            // What is pushed may be on its way to the disk and in no queue's memory: nobody else would look.
             self.note_if_pressed();
+        }
+        if let Some(reason) = self.memory.shortage() {
             return Err(QueueError::Alarm(Alarm { resource: Resource::Memory, reason }));
         }
         match self.room.shortage(&self.clock) {

@@ -5,6 +5,7 @@
 //! messages that are leased or delayed, deduplication ids, connections, and publishers that are faster than the disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use thiserror::Error;
@@ -15,8 +16,15 @@ use crate::memory_total::memory_bytes;
 /// The alarm goes off when this part of the watermark is free again: one in 20. Less would flap with every message, and more
 /// would keep publishers waiting for memory that nobody frees.
 const MARGIN_PART: u64 = 20;
+/// And not before this: a client is told no more often than RabbitMQ, which looks once a second, would tell it.
+const ALARM_MIN: Duration = Duration::from_secs(1);
 /// Messages are left on disk as if this part of the watermark, in fifths, were all there is. So paging comes before the alarm.
 const PAGING_FIFTHS: u64 = 4;
+
+/// How often the system is asked what the process takes, while that grows; it costs some microseconds.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// The same where three quarters of the watermark are taken: a fast disk's publishers bring a megabyte meanwhile.
+const LOOK_EVERY_CLOSE: Duration = Duration::from_millis(1);
 
 /// How much memory the process may take before publishers must wait.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,6 +94,9 @@ pub(crate) struct MemoryWatermark {
     limit: AtomicU64,
     used: AtomicU64,
     alarm: Latch,
+    began: Instant,
+    /// When the watermark was last found to be passed, in microseconds since it began.
+    passed_at: AtomicU64,
 }
 
 impl MemoryWatermark {
@@ -102,6 +113,8 @@ impl MemoryWatermark {
             limit: limit.into(),
             used: AtomicU64::new(0),
             alarm: Latch::default(),
+            began: Instant::now(),
+            passed_at: AtomicU64::new(0),
         }
     }
 
@@ -121,9 +134,19 @@ impl MemoryWatermark {
 
     /// The process takes so much now.
     pub(crate) fn note(&self, used: u64) {
-        let limit = self.limit();
+        self.note_at(used, self.began.elapsed());
+    }
+
+    fn note_at(&self, used: u64, now: Duration) {
+        let (limit, now) = (self.limit(), u64::try_from(now.as_micros()).unwrap_or(u64::MAX));
         self.used.store(used, Ordering::Relaxed);
-        self.alarm.note(used > limit, used <= limit - limit / MARGIN_PART);
+        let is_past = used > limit;
+        if is_past && !self.alarm.is_on() {
+            self.passed_at.store(now, Ordering::Relaxed);
+        }
+        let has_lasted =
+            now.saturating_sub(self.passed_at.load(Ordering::Relaxed)) >= ALARM_MIN.as_micros() as u64;
+        self.alarm.note(is_past, has_lasted && used <= limit - limit / MARGIN_PART);
     }
 
     pub(crate) fn is_alarm(&self) -> bool {
@@ -135,7 +158,7 @@ impl MemoryWatermark {
         self.alarm.is_on().then(|| {
             let (used, limit) = (self.used.load(Ordering::Relaxed), self.limit());
             format!(
-                "the broker takes {used} bytes of memory, and publishers wait above {limit} (memory_high)"
+                "the broker takes {used} bytes of memory; publishers wait above {limit}, until a twentieth of it is free (memory_high)"
             )
         })
     }
@@ -143,6 +166,12 @@ impl MemoryWatermark {
     /// Whether it may soon be passed.
     pub(crate) fn is_near(&self) -> bool {
         self.used.load(Ordering::Relaxed) > self.limit() / 2
+    }
+
+    /// How long what was noted last is good for.
+    pub(crate) fn look_every(&self) -> Duration {
+        let is_close = self.used.load(Ordering::Relaxed) > self.limit() / 4 * 3;
+        if is_close { LOOK_EVERY_CLOSE } else { LOOK_EVERY }
     }
 
     /// What the process should take with the messages that it keeps in memory.
@@ -172,15 +201,18 @@ mod tests {
     #[test]
     fn past_the_watermark_publishers_wait_until_a_twentieth_is_free() {
         let memory = MemoryWatermark::of(MemoryHigh::Fraction(0.5), true, Some(2_000));
-        memory.note(1_000);
-        assert_eq!(memory.shortage(), None);
-        memory.note(1_001);
-        let reason = memory.shortage().expect("it is passed");
+        let note = |used, millis| {
+            memory.note_at(used, Duration::from_millis(millis));
+            memory.shortage()
+        };
+        assert_eq!(note(1_000, 0), None);
+        let reason = note(1_001, 10).expect("it is passed");
         assert!(reason.contains("1001 bytes") && reason.contains("above 1000"), "{reason}");
-        memory.note(951);
-        assert!(memory.shortage().is_some(), "so near it would be passed again at once");
-        memory.note(950);
-        assert_eq!(memory.shortage(), None);
+        assert!(note(951, 2_000).is_some(), "so near it would be passed again at once");
+        assert_eq!(note(950, 2_001), None);
+        assert!(note(1_001, 3_000).is_some());
+        assert!(note(100, 3_999).is_some(), "an alarm lasts for a second");
+        assert_eq!(note(100, 4_000), None);
     }
 
     #[test]

@@ -172,7 +172,8 @@ impl Shared {
 
     /// Messages take more memory than before, or may take less.
     pub(crate) fn note_if_pressed(&self) {
-        if let Some(resident_bytes) = self.uncounted.look(|| self.counted_bytes()) {
+        let every = self.memory.look_every();
+        if let Some(resident_bytes) = self.uncounted.look(every, || self.counted_bytes()) {
             self.memory.note(resident_bytes);
         }
         if self.under_pressure() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_broker::{Broker, ConnectionPermit, Connections, Protocol};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,11 @@ use crate::tls::{TlsPeer, TlsServer};
 
 /// How long to wait after an accept failed for want of descriptors or memory: the next one would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A peer whose machine lost power, or its network, is noticed after this time and nine questions more, whatever its protocol
+/// has agreed on: an AMQP client may ask for no heartbeat, and an HTTP client may read nothing for long.
+const SILENT_FOR: Duration = Duration::from_secs(60);
+const ASKED_EVERY: Duration = Duration::from_secs(10);
 
 /// A connection that came, that there is room for, and that can be read from.
 #[derive(Debug)]
@@ -85,7 +91,7 @@ async fn accept(
 ) -> (Arrival, ConnectionPermit) {
     loop {
         match listeners.accept().await {
-            Ok(arrival) => match allowed.admit(protocol) {
+            Ok(arrival) => match allowed.admit(protocol).inspect(|_| keep_alive(&arrival.socket)) {
                 Some(permit) => {
                     if permit.limit_reached().is_some() {
                         allowed.note_refused(protocol, arrival.peer);
@@ -102,6 +108,14 @@ async fn accept(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+/// Has the system ask now and then whether the peer is still there.
+fn keep_alive(socket: &TcpStream) {
+    let asked = TcpKeepalive::new().with_time(SILENT_FOR).with_interval(ASKED_EVERY);
+    if let Err(error) = SockRef::from(socket).set_tcp_keepalive(&asked) {
+        tracing::debug!(%error, "cannot set TCP keepalive");
     }
 }
 
@@ -161,6 +175,7 @@ mod tests {
         let mut listeners = Listeners::from(listener);
         let _first = TcpStream::connect(address).await.unwrap();
         let (arrival, permit) = accept(&mut listeners, &connections, Protocol::Http).await;
+        assert!(SockRef::from(&arrival.socket).keepalive().unwrap(), "the system looks whether it is there");
         permit.presence().set_in_request(true);
         let mut second = TcpStream::connect(address).await.unwrap();
         let next = tokio::spawn({

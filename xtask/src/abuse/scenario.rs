@@ -116,11 +116,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario("flood", "four publishers of transient messages of 10 KB, 8 GB", &[HEALTHY, PROBE, MEMORY], 300),
     scenario(
         "memory-alarm",
-        "four publishers without confirms, 4 GiB, no consumer until they are blocked; `--memory-high 100MiB`",
+        "four publishers without confirms, 4 GiB, no consumer until they are blocked; `--memory-high 48MiB`",
         &[NEAR_WATERMARK, BLOCKED, UNBLOCKED, COME, HEALTHY, MEMORY],
         600,
     )
-    .with(&["--memory-high", "100MiB"]),
+    .with(&["--memory-high", "48MiB"]),
     scenario(
         "idle-connections",
         "5,000 idle AMQP connections, and new clients",

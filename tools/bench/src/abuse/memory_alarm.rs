@@ -27,7 +27,8 @@ const QUEUE: &str = "abuse-memory-alarm";
 const PUBLISHERS: usize = 4;
 /// All of them together: many times the watermark.
 const PUBLISHED_BYTES: u64 = 4 << 30;
-const BODY_BYTES: usize = 10_000;
+/// So large that the disk is the limit and not the count of messages: what waits to be written passes the watermark.
+const BODY_BYTES: usize = 100_000;
 /// How long the alarm may take to come, and a consumer to get its next message.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long publishers go on against the alarm before consumers come back.
