@@ -232,14 +232,10 @@ impl Shared {
     fn facts_of(&self, name: &QueueName, base: &QueueConfig) -> QueueFacts {
         let codecs = &self.options.codecs;
         let kind = codecs.kind(name, base);
+        // Where arguments are given, only they tell whether a client asked for what is the default.
         let names_overflow = match kind {
-            // Only the arguments tell whether a client asked for what is the default.
-            QueueKind::Classic | QueueKind::Quorum => {
-                codecs.arguments(base).0.iter().any(|(argument, _)| argument == "x-overflow")
-            }
-            QueueKind::Native | QueueKind::SqsStandard | QueueKind::SqsFifo => {
-                base.overflow != QueueConfig::default().overflow
-            }
+            QueueKind::Native => base.overflow != QueueConfig::default().overflow,
+            _ => codecs.names_overflow(base),
         };
         QueueFacts { kind, names_overflow }
     }

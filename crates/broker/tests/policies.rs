@@ -116,7 +116,9 @@ async fn dead_letters_go_to_the_exchange_of_a_policy() {
     let (broker, queue) = with_queue(QueueConfig { max_attempts: Some(1), ..QueueConfig::default() }).await;
     let morgue = name("morgue");
     broker.create_queue(&morgue, QueueConfig::default()).await.unwrap();
-    put(&broker, "dlx", "^q$", json!({"dead-letter-exchange": "", "dead-letter-routing-key": "morgue"})).await;
+    let fanout = ExchangeName::new("amq.fanout").unwrap();
+    broker.bind(Binding::new(fanout, Destination::Queue(morgue.clone()), "".into(), vec![])).await.unwrap();
+    put(&broker, "dlx", "^q$", json!({"dead-letter-exchange": "amq.fanout"})).await;
     push(&broker, &queue, "bad").await;
     let taken = pop(&broker, &queue, 1).await;
     for answer in broker.nack(&receipts(&taken), None).await {

@@ -134,10 +134,10 @@ enum Policies {
 }
 
 impl Policies {
-    fn check(self, broker: &Broker) {
+    async fn check(self, broker: &Broker) {
         match self {
             Self::NotYet => assert!(broker.policies().is_without_policies()),
-            Self::Told => policies::check(broker),
+            Self::Told => policies::check(broker).await,
         }
     }
 }
@@ -145,13 +145,13 @@ impl Policies {
 async fn check_format_6(data: &Path, receipts: &[String], policies: Policies) {
     let broker = Broker::open(BrokerOptions::new(data)).unwrap();
     users::check(&broker);
-    policies.check(&broker);
+    policies.check(&broker).await;
     format_6::check(&broker, receipts).await;
     broker.shutdown().await;
     drop(broker);
     let broker = Broker::open(BrokerOptions::new(data)).unwrap();
     users::check(&broker);
-    policies.check(&broker);
+    policies.check(&broker).await;
     format_6::check_again(&broker).await;
     broker.shutdown().await;
 }

@@ -187,6 +187,7 @@ pub(crate) fn all_settings() -> Vec<(&'static str, QueueConfig)> {
         on_refusal: Fate::Drop,
         // Earlier releases had no fields for these two, and nobody here reads the arguments.
         has_unread_arguments: true,
+        base: None,
     };
     let exchange = DeadLetters::Exchange {
         exchange: exchange("graves"),
