@@ -29,6 +29,8 @@ const PUBLISHERS: usize = 4;
 const PUBLISHED_BYTES: u64 = 4 << 30;
 /// So large that the disk is the limit and not the count of messages: what waits to be written passes the watermark.
 const BODY_BYTES: usize = 100_000;
+/// Fewer would fit into memory, or be written before anybody had to wait.
+const MESSAGES_MIN: u64 = 5_000;
 /// How long the alarm may take to come, and a consumer to get its next message.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long publishers go on against the alarm before consumers come back.
@@ -50,7 +52,8 @@ pub(super) fn memory_alarm(target: &Target) -> anyhow::Result<Found> {
     let limit_bytes = watermark(target)?;
     let mut found = Found::default();
     declare_queue(&mut target.connect(InputSize::Small)?, QUEUE, &DURABLE)?;
-    let each = target.count(PUBLISHED_BYTES / BODY_BYTES as u64) / PUBLISHERS as u64;
+    let count = target.count(PUBLISHED_BYTES / BODY_BYTES as u64).max(MESSAGES_MIN);
+    let each = count / PUBLISHERS as u64;
     let told = Arc::<Told>::default();
     let publishers: Vec<JoinHandle<anyhow::Result<()>>> = (0..PUBLISHERS)
         .map(|_| {
