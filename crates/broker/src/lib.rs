@@ -98,6 +98,7 @@ mod unsettled;
 mod vhosts;
 mod workers;
 
+pub use access_cell::AccessChanges;
 pub use broker::Broker;
 pub use buffers::ConnectionBuffers;
 pub use codecs::Codecs;
@@ -146,7 +147,7 @@ pub use push_order::{PushOrder, PushTurn};
 pub use push_packed::{PackedPushed, Refused};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
-    Declaration, DeleteIf, ListRequest, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId, Settle,
+    Declaration, DeleteIf, ListRequest, MoveGate, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId, Settle,
     SubscribeRequest,
 };
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
