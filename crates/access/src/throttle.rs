@@ -121,12 +121,8 @@ impl LoginThrottle {
                 }
             }
         }
-        let record = addresses.entry(address).or_insert(Record {
-            refused: 0,
-            last: now,
-            waiting: 0,
-            looks: (now, 0),
-        });
+        let record =
+            addresses.entry(address).or_insert(Record { refused: 0, last: now, waiting: 0, looks: (now, 0) });
         record.refused = (record.debt(now) + 1).min(REFUSED_MAX);
         record.last = now;
     }

@@ -219,7 +219,11 @@ async fn guesses_are_not_answered_faster_because_the_right_one_is_known() {
         .collect();
     tokio::task::yield_now().await;
     let refused = logins.password(b"ann", b"secret", HERE).await.map(drop);
-    assert_eq!(refused, Err(LoginError::TooMany), "it is not looked at: too many guesses came in this second");
+    assert_eq!(
+        refused,
+        Err(LoginError::TooMany),
+        "it is not looked at: too many guesses came in this second"
+    );
     for guess in guesses {
         assert!(guess.await.unwrap().is_err());
     }

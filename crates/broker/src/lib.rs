@@ -147,8 +147,8 @@ pub use push_order::{PushOrder, PushTurn};
 pub use push_packed::{PackedPushed, Refused};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
-    Declaration, DeleteIf, ListRequest, MoveGate, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId, Settle,
-    SubscribeRequest,
+    Declaration, DeleteIf, ListRequest, MoveGate, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId,
+    Settle, SubscribeRequest,
 };
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use stats::{BrokerStats, Health, QueueStats};

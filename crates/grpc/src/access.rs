@@ -38,9 +38,8 @@ pub(crate) fn may(identity: &Identity, permission: Permission, queue: &QueueName
 
 /// Resolves when he may no longer do this with a queue.
 pub(crate) async fn until_refused(identity: &Identity, permission: Permission, queue: &QueueName) -> Failure {
-    let check = |identity: &Identity| {
-        identity.may(queue.vhost_str(), permission, Resource::queue(queue.as_str()))
-    };
+    let check =
+        |identity: &Identity| identity.may(queue.vhost_str(), permission, Resource::queue(queue.as_str()));
     refusal(identity, queue, identity.until_refused(check).await)
 }
 
@@ -79,7 +78,8 @@ pub(crate) fn may_dead_letter(
     match &config.dead_letters {
         DeadLetters::Nowhere => Ok(()),
         DeadLetters::OwnQueue | DeadLetters::Queue(_) => {
-            let target = config.dead_letter_queue_of(queue).map_err(|error| Failure::invalid(error.to_string()))?;
+            let target =
+                config.dead_letter_queue_of(queue).map_err(|error| Failure::invalid(error.to_string()))?;
             may(identity, Permission::Read, queue)?;
             target.map_or(Ok(()), |target| may(identity, Permission::Write, &target))
         }

@@ -52,6 +52,7 @@ pub(crate) async fn run(
 /// What is said at the end if some messages may not go where they came from.
 fn refusal(right: &MoveRight, moved: u64, stayed: u64) -> Failure {
     let reason = right.refused().map(|refused| refused.to_string()).unwrap_or_default();
-    let message = format!("{reason}; messages that came from there stay ({stayed}), others were moved ({moved})");
+    let message =
+        format!("{reason}; messages that came from there stay ({stayed}), others were moved ({moved})");
     Failure { code: Code::PermissionDenied, message }
 }

@@ -206,7 +206,11 @@ async fn a_move_task_goes_back_only_where_its_caller_may_write_and_ends_with_tha
 
     assert_eq!(ask("StartMessageMoveTask", json!({ "SourceArn": arn })).await.0, 200);
     let task = ended().await;
-    assert_eq!((&task["Status"], &task["FailureReason"]), (&json!("FAILED"), &json!("AccessDenied")), "{task}");
+    assert_eq!(
+        (&task["Status"], &task["FailureReason"]),
+        (&json!("FAILED"), &json!("AccessDenied")),
+        "{task}"
+    );
     let ready = |queue: &str| world.broker.queue_stats(&name(queue)).unwrap().ready;
     assert_eq!((ready("dead"), ready("mine"), ready("theirs")), (2, 3, 0));
 

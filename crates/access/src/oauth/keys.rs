@@ -79,13 +79,21 @@ impl Keys {
         let keys = if text.trim_start().starts_with('{') { jwks(text)? } else { pem(text)? };
         match keys.len() {
             0 => Err("there is no public key in it for RS256 or ES256".to_owned()),
-            count if count > OAUTH_KEYS_MAX => Err(format!("there are more than {OAUTH_KEYS_MAX} keys in it")),
+            count if count > OAUTH_KEYS_MAX => {
+                Err(format!("there are more than {OAUTH_KEYS_MAX} keys in it"))
+            }
             _ => Ok(Self(keys)),
         }
     }
 
     /// Whether one of them has signed this.
-    pub(super) fn verify(&self, algorithm: Algorithm, id: Option<&str>, message: &[u8], signed: &[u8]) -> bool {
+    pub(super) fn verify(
+        &self,
+        algorithm: Algorithm,
+        id: Option<&str>,
+        message: &[u8],
+        signed: &[u8],
+    ) -> bool {
         let fits = |key: &&Key| {
             let named = key.id.is_none() || id.is_none() || key.id.as_deref() == id;
             named && key.algorithm() == algorithm
@@ -217,10 +225,19 @@ mod tests {
             ("", "there is no public key in it for RS256 or ES256"),
             ("\u{0}", "there is no public key in it for RS256 or ES256"),
             ("{\"keys\":[]}", "there is no public key in it for RS256 or ES256"),
-            ("{\"keys\":[{\"kty\":\"oct\",\"k\":\"c2VjcmV0\"}]}", "there is no public key in it for RS256 or ES256"),
-            ("-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----", "there is a private key in it; only the public ones belong here"),
+            (
+                "{\"keys\":[{\"kty\":\"oct\",\"k\":\"c2VjcmV0\"}]}",
+                "there is no public key in it for RS256 or ES256",
+            ),
+            (
+                "-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----",
+                "there is a private key in it; only the public ones belong here",
+            ),
             ("-----BEGIN PUBLIC KEY-----\n!\n-----END PUBLIC KEY-----", "its PUBLIC KEY is not base64"),
-            ("-----BEGIN PUBLIC KEY-----\nMAA=\n-----END PUBLIC KEY-----", "a key in it is neither RSA nor of the curve P-256"),
+            (
+                "-----BEGIN PUBLIC KEY-----\nMAA=\n-----END PUBLIC KEY-----",
+                "a key in it is neither RSA nor of the curve P-256",
+            ),
         ] {
             assert_eq!(Keys::parse(text.as_bytes()).unwrap_err(), reason, "{text}");
         }
@@ -231,7 +248,8 @@ mod tests {
 
     #[test]
     fn a_length_that_lies_is_no_key() {
-        for der in [&b""[..], b"\x30", b"\x30\x05\x00", b"\x30\x82\x01", b"\x30\x84\0\0\0\x01\0", b"\x30\x80"] {
+        for der in [&b""[..], b"\x30", b"\x30\x05\x00", b"\x30\x82\x01", b"\x30\x84\0\0\0\x01\0", b"\x30\x80"]
+        {
             assert!(public_key(der).is_none(), "{der:?}");
         }
     }

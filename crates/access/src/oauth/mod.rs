@@ -65,7 +65,8 @@ impl OAuth {
     /// If there are none that can be used.
     pub fn load(options: &OAuthOptions) -> Result<Self, OAuthError> {
         let path = || options.keys.clone();
-        let bytes = std::fs::read(&options.keys).map_err(|source| OAuthError::Read { path: path(), source })?;
+        let bytes =
+            std::fs::read(&options.keys).map_err(|source| OAuthError::Read { path: path(), source })?;
         let keys = Keys::parse(&bytes).map_err(|reason| OAuthError::Keys { path: path(), reason })?;
         let prefix = format!("{}.", options.audience);
         Ok(Self { keys, audience: options.audience.clone(), prefix, issuer: options.issuer.clone() })

@@ -1,8 +1,8 @@
 //! One token: its signature first, then what it says.
 
-use nexo_broker::access::{Scopes, UserName};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use nexo_broker::access::{Scopes, UserName};
 use serde::Deserialize;
 use thiserror::Error;
 

@@ -224,9 +224,15 @@ mod tests {
         {
             assert!(matches(pattern, name), "{pattern} {name}");
         }
-        for (pattern, name) in
-            [("", "a"), ("a", "ab"), ("a*a", "a"), ("a*b*b", "ab"), (".", "x"), ("A*", "ab"), ("a%2Ab", "axb")]
-        {
+        for (pattern, name) in [
+            ("", "a"),
+            ("a", "ab"),
+            ("a*a", "a"),
+            ("a*b*b", "ab"),
+            (".", "x"),
+            ("A*", "ab"),
+            ("a%2Ab", "axb"),
+        ] {
             assert!(!matches(pattern, name), "{pattern} {name}");
         }
         assert!(matches("a%2Ab", "a*b"), "an escaped star is a star");

@@ -92,7 +92,13 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// The answer of SQS to a request that is signed with a key.
-pub(crate) async fn ask_sqs(address: SocketAddr, id: &str, secret: &str, action: &str, body: &Value) -> (u16, Value) {
+pub(crate) async fn ask_sqs(
+    address: SocketAddr,
+    id: &str,
+    secret: &str,
+    action: &str,
+    body: &Value,
+) -> (u16, Value) {
     let (body, target) = (body.to_string(), format!("AmazonSQS.{action}"));
     let date = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
     let day = &date[..8];

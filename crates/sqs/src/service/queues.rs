@@ -117,8 +117,7 @@ impl Service {
         };
         // Pages are of what concerns whoever asks: the token names the last of them.
         let found = self.broker.list_queues_that(&list, |name| context.may(Need::See, name).is_ok());
-        let (names, next_token) =
-            page.cut(found.into_iter().map(|queue| queue.name.to_string()).collect());
+        let (names, next_token) = page.cut(found.into_iter().map(|queue| queue.name.to_string()).collect());
         Ok(Response::Queues(Queues { queue_urls: self.urls_of(context, &names), next_token }))
     }
 
@@ -144,8 +143,7 @@ impl Service {
         target: &QueueName,
         may_see: impl FnMut(&QueueName) -> bool,
     ) -> Vec<String> {
-        let list =
-            ListRequest { vhost: Some(target.vhost()), limit: usize::MAX, ..ListRequest::default() };
+        let list = ListRequest { vhost: Some(target.vhost()), limit: usize::MAX, ..ListRequest::default() };
         let all = self.broker.list_queues_that(&list, may_see);
         let goes_there = |queue: &nexo_broker::QueueStats| {
             queue.config.max_attempts.is_some()
