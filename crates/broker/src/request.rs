@@ -78,9 +78,11 @@ pub struct Redriven {
     pub refused: u64,
 }
 
+type MayMoveTo = dyn Fn(&QueueName) -> bool + Send + Sync;
+
 /// Says which queues messages may be moved to. It is asked again for every batch.
 #[derive(Clone, Default)]
-pub struct MoveGate(Option<Arc<dyn Fn(&QueueName) -> bool + Send + Sync>>);
+pub struct MoveGate(Option<Arc<MayMoveTo>>);
 
 impl MoveGate {
     /// Those of which this is true.
