@@ -111,13 +111,8 @@ impl Broker {
         // What belongs to a connection does not outlive it, nor the process.
         let durability =
             if declaration.owner.is_some() { Durability::Transient } else { declaration.durability };
-        let cell = self.shared.add_queue(
-            changing,
-            name,
-            &declaration.config,
-            durability,
-            declaration.owner,
-        )?;
+        let cell =
+            self.shared.add_queue(changing, name, &declaration.config, durability, declaration.owner)?;
         let written = cell.created;
         Ok(Declared { queue: self.handle(cell), is_new: true, written })
     }

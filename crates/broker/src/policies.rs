@@ -15,9 +15,7 @@ use arc_swap::ArcSwap;
 use nexo_core::config::QueueConfig;
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
-use nexo_core::policy::{
-    Policies, PolicyError, PolicyPair, PolicyRecord, QueueFacts, Subject, effective,
-};
+use nexo_core::policy::{Policies, PolicyError, PolicyPair, PolicyRecord, QueueFacts, Subject, effective};
 use nexo_core::record::Record;
 use nexo_core::topology::Topology;
 use nexo_log::{Claim, Patience, Urgency};
@@ -195,7 +193,10 @@ fn note(change: &PolicyRecord) {
 }
 
 impl Shared {
-    fn change_policies(&self, changes: &[PolicyRecord]) -> Result<Result<Written, PolicyError>, ProposeError> {
+    fn change_policies(
+        &self,
+        changes: &[PolicyRecord],
+    ) -> Result<Result<Written, PolicyError>, ProposeError> {
         let policies = &self.policies;
         let decide = |known: &Policies| -> Result<Vec<Step<PolicyRecord>>, PolicyError> {
             let records = known.decide_changes(changes)?;
@@ -308,7 +309,9 @@ impl Shared {
     pub(crate) fn apply_policies_to_exchange(&self, name: &ExchangeName) {
         if !self.policies.latest.load().is_without_policies() {
             let exchanges = &self.catalog.exchanges;
-            if exchanges.look(|topology| topology.alternate_by_policy(name) != self.alternate_of(name).as_ref()) {
+            if exchanges
+                .look(|topology| topology.alternate_by_policy(name) != self.alternate_of(name).as_ref())
+            {
                 exchanges.change(|topology| topology.set_alternate_by_policy(name, self.alternate_of(name)));
             }
         }

@@ -161,18 +161,12 @@ pub(super) async fn delete(
     may_change(&caller, &component, &vhost)?;
     let vhost = vhost_named(&api, &vhost)?;
     let change = match &*component {
-        OPERATOR_POLICY => {
-            PolicyRecord::Delete { kind: PolicyKind::Operator, vhost, name: (&*name).into() }
-        }
+        OPERATOR_POLICY => PolicyRecord::Delete { kind: PolicyKind::Operator, vhost, name: (&*name).into() },
         VHOST_LIMITS => {
             vhosts::set_limits(&api, &vhost, &Map::new()).await?;
             return Ok(StatusCode::NO_CONTENT);
         }
-        _ => PolicyRecord::DeleteParameter {
-            vhost,
-            component: (&*component).into(),
-            name: (&*name).into(),
-        },
+        _ => PolicyRecord::DeleteParameter { vhost, component: (&*component).into(), name: (&*name).into() },
     };
     api.broker.change_policies(&[change]).await?;
     Ok(StatusCode::NO_CONTENT)
