@@ -143,6 +143,7 @@ impl Broker {
             shared_memory: Arc::default(),
             damaged_messages: AtomicU64::new(restored.damaged_messages),
             damaged_uncounted: restored.damaged_uncounted,
+            users_lost: restored.users_lost,
             unreadable: crate::unreadable::Unreadable::default(),
             stopping: AtomicBool::new(false),
             traffic: Arc::default(),
@@ -337,6 +338,17 @@ impl Broker {
     /// Figures of many queues, sorted by virtual host and name.
     #[must_use]
     pub fn list_queues(&self, request: &ListRequest) -> Vec<QueueStats> {
+        self.list_queues_that(request, |_| true)
+    }
+
+    /// The same, of queues with names that this is true of. The limit counts those alone: whoever may not know of a queue does
+    /// not learn from pages that there is one.
+    #[must_use]
+    pub fn list_queues_that(
+        &self,
+        request: &ListRequest,
+        mut may: impl FnMut(&QueueName) -> bool,
+    ) -> Vec<QueueStats> {
         fn place(name: &QueueName) -> (&str, &str) {
             (name.vhost_str(), name.as_str())
         }
@@ -348,7 +360,7 @@ impl Broker {
         let mut cells: Vec<Arc<QueueCell>> = self.shared.catalog.all().into_iter().filter(wanted).collect();
         cells.sort_unstable_by(|a, b| place(&a.name).cmp(&place(&b.name)));
         let now = self.shared.clock.now();
-        let figures = cells.iter().filter_map(|cell| {
+        let figures = cells.iter().filter(|cell| may(&cell.name)).filter_map(|cell| {
             let state = cell.state.lock();
             (!state.deleted).then(|| QueueStats::new(&state.queue, now))
         });

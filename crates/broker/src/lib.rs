@@ -104,6 +104,7 @@ mod unsettled;
 mod vhosts;
 mod workers;
 
+pub use access_cell::AccessChanges;
 pub use alarms::{Alarm, Resource};
 pub use broker::Broker;
 pub use buffers::ConnectionBuffers;
@@ -155,8 +156,8 @@ pub use push_order::{PushOrder, PushTurn};
 pub use push_packed::{PackedPushed, Refused};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
-    Declaration, DeleteIf, ListRequest, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId, Settle,
-    SubscribeRequest,
+    Declaration, DeleteIf, ListRequest, MoveGate, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId,
+    Settle, SubscribeRequest,
 };
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use stats::{BrokerStats, Health, QueueStats};

@@ -73,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) damaged_messages: AtomicU64,
     /// There may be more of them, which nobody can count.
     pub(crate) damaged_uncounted: bool,
+    /// Whether the start found that changes of users may be lost.
+    pub(crate) users_lost: bool,
     /// Places of the log that cannot be read now.
     pub(crate) unreadable: Unreadable,
     pub(crate) stopping: AtomicBool,

@@ -238,7 +238,7 @@ pub(super) async fn redrive(
         None => None,
         Some(max) => Some(u64::try_from(max).map_err(|_| ApiError::bad_request("max must not be negative"))?),
     };
-    let request = Redrive { target, offsets: Vec::new(), max };
+    let request = Redrive { target, max, ..Redrive::default() };
     let done = api.broker.redrive(&name, request, &|_| {}).await.map_err(refused)?;
     Ok(Json(json!({ "moved": done.moved, "skipped": done.skipped })))
 }

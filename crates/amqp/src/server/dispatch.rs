@@ -224,7 +224,9 @@ impl Session {
                 self.end_connection();
                 Ok(())
             }
-            Method::Connection(ConnectionMethod::UpdateSecret(_)) => {
+            Method::Connection(ConnectionMethod::UpdateSecret(update)) => {
+                self.update_secret(update.new_secret)
+                    .map_err(|refusal| refusal.of(connection::UpdateSecret::ID))?;
                 self.out.method(0, &connection::UpdateSecretOk {});
                 Ok(())
             }

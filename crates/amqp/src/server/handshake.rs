@@ -143,7 +143,7 @@ impl Handshake<'_> {
     }
 
     async fn log_in(&mut self) -> Result<(Identity, Abilities, Told), Failure> {
-        let payload = self.method_payload(FrameMax::BEFORE_TUNE).await?;
+        let payload = self.method_payload(FrameMax::LOGIN).await?;
         let Method::Connection(ConnectionMethod::StartOk(start)) = decode(&payload)? else {
             return Err(out_of_place().into());
         };
