@@ -21,6 +21,7 @@ use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::dispatch::Dispatch;
 use crate::error::{CreateError, OpenError, QueueError};
+use crate::events::Events;
 use crate::exchanges::Exchanges;
 use crate::intake::Intake;
 use crate::journal::{Journal, LocalJournal, ProposeError};
@@ -109,7 +110,8 @@ impl Broker {
         let intake = Intake::new(options.memory_bytes_max / INTAKE_SHARE);
         let connections = Arc::new(Connections::new(options.connections_max));
         let outgoing = Outgoing::new(options.memory_bytes_max / OUTGOING_SHARE);
-        let exchanges = Exchanges::new(restored.machines.topology);
+        let events = Arc::new(Events::default());
+        let exchanges = Exchanges::new(restored.machines.topology, Arc::clone(&events));
         let uncounted = UncountedMemory::new(
             options.owns_process.then_some(system::resident_bytes as fn() -> Option<u64>),
         );
@@ -118,7 +120,9 @@ impl Broker {
             room,
             intake,
             connections,
-            open_connections: Arc::default(),
+            open_connections: Arc::new(OpenConnections::telling(Arc::clone(&events))),
+            events,
+            firehose: Arc::default(),
             buffers: Arc::default(),
             uncounted,
             dispatch: Dispatch::new(outgoing),

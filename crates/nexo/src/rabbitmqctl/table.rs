@@ -641,7 +641,7 @@ pub(super) const COMMANDS: &[Command] = &[
     Command {
         name: "close_all_user_connections",
         group: "Operations",
-        usage: "close_all_user_connections <username> <explanation>",
+        usage: "close_all_user_connections [--limit <limit>] [--per-connection-delay <delay>] <username> <explanation>",
         about: "Closes all connections of a user",
         words: (2, MANY),
         options: &[(None, "limit", true), (None, "per-connection-delay", true)],
