@@ -359,6 +359,8 @@ impl Broker {
             disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir).unwrap_or(0),
             log: self.shared.log.stats(),
             intake_bytes: self.shared.intake.held_bytes(),
+            events_dropped: self.shared.events.dropped(),
+            traces_dropped: self.shared.firehose.dropped(),
             process: ProcessStats::read(),
         }
     }

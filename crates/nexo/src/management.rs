@@ -295,8 +295,12 @@ impl Management {
             Failure::Unreachable(format!("the connection to {url} was lost: {}", what))
         };
         let mut open = match self.open.take() {
-            Some(open) if !open.is_closed() => open,
-            _ => self.connect().await?,
+            // The broker may have closed it meanwhile.
+            Some(mut open) => match open.ready().await {
+                Ok(()) => open,
+                Err(_) => self.connect().await?,
+            },
+            None => self.connect().await?,
         };
         let answer = open.send_request(request).await.map_err(|error| lost(&self.url, &error))?;
         let status = answer.status();

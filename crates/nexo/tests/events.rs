@@ -76,7 +76,7 @@ async fn what_happens_is_told_to_whoever_binds() {
 
     server.ok(&["exchange", "declare", "news", "--type", "topic"]);
     assert_eq!(text(&next(&mut events, "exchange.created").await, "type"), "topic");
-    server.ok(&["binding", "add", "news", "mail", "--key", "a.*", "--argument", "n=5"]);
+    server.ok(&["binding", "add", "news", "mail", "--routing-key", "a.*", "--argument", "n=5"]);
     let bound = next(&mut events, "binding.created").await;
     assert_eq!(
         (text(&bound, "source_name"), text(&bound, "destination_name")),
@@ -126,7 +126,7 @@ async fn what_happens_is_told_to_whoever_binds() {
     assert_eq!(text(&theirs, "user_who_performed_action"), "ann", "who did it is known over AMQP too");
     let consume =
         other.basic_consume("q".into(), "tag".into(), BasicConsumeOptions::default(), FieldTable::default());
-    within(consume).await;
+    let _consumer = within(consume).await;
     assert_eq!(text(&next(&mut events, "consumer.created").await, "consumer_tag"), "tag");
     within(connection.close(200, "bye".into())).await;
     assert_eq!(text(&next(&mut events, "consumer.deleted").await, "queue"), "q");
@@ -147,7 +147,9 @@ async fn the_firehose_copies_what_is_published_and_delivered() {
     let (_connection, channel) = connect(&server).await;
     within(channel.queue_declare("q".into(), QueueDeclareOptions::default(), FieldTable::default())).await;
     let consume = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
-    within(channel.basic_consume("q".into(), "".into(), consume, FieldTable::default())).await;
+    // It would be cancelled if it were dropped.
+    let _consumer =
+        within(channel.basic_consume("q".into(), "".into(), consume, FieldTable::default())).await;
     let publish = async |body: &str| {
         let properties = BasicProperties::default().with_content_type("text/plain".into()).with_priority(4);
         let options = BasicPublishOptions::default();

@@ -13,11 +13,11 @@ use crate::view::{columns, json_text};
 
 const EXAMPLES: &str = "\
 Examples:
-  nexo binding add events mail --key 'user.*'
-  nexo binding add events audit --to-exchange --key '#'
+  nexo binding add events mail --routing-key 'user.*'
+  nexo binding add events audit --to-exchange --routing-key '#'
   nexo binding add by-kind mail --argument x-match=all --argument kind=letter
   nexo binding list --exchange events
-  nexo binding delete events mail --key 'user.*'";
+  nexo binding delete events mail --routing-key 'user.*'";
 
 /// Bind queues and exchanges to exchanges
 #[derive(Debug, clap::Args)]
@@ -59,7 +59,7 @@ struct Ends {
     #[arg(long)]
     to_exchange: bool,
     /// The routing key, or a pattern of routing keys
-    #[arg(long = "key", value_name = "KEY", default_value = "", hide_default_value = true)]
+    #[arg(long = "routing-key", value_name = "KEY", default_value = "", hide_default_value = true)]
     key: String,
     /// An argument, for exchanges that look at headers; may be given more than once
     #[arg(long = "argument", value_name = "NAME=VALUE", value_parser = argument)]

@@ -17,7 +17,7 @@ Messages that AMQP clients publish go to an exchange, which sends them on to the
 Examples:
   nexo exchange declare events --type topic
   nexo exchange declare later --type x-delayed-message --argument x-delayed-type=topic
-  nexo binding add events mail --key 'user.*'
+  nexo binding add events mail --routing-key 'user.*'
   nexo exchange list
   nexo exchange delete events --if-unused --yes";
 

@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn objects_are_told_field_by_field() {
         let value = json!({ "name": "x", "of": { "a": 1, "none": null }, "list": [1, 2], "empty": {} });
-        assert_eq!(json_figures(&value).to_string(), "name   x\nof.a   1\nlist   [1,2]\nempty  ");
+        assert_eq!(json_figures(&value).to_string(), "empty  \nlist   [1,2]\nname   x\nof.a   1");
     }
 
     #[test]
