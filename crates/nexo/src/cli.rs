@@ -257,6 +257,20 @@ mod tests {
         }
     }
 
+    /// An option of a command that has the name of a shared one is found only when it is read.
+    #[test]
+    fn commands_do_not_take_the_names_of_shared_options() {
+        for line in [
+            "binding add e q --routing-key k --argument a=1",
+            "exchange declare e --type topic --transient",
+            "connection close --of-user ann --reason x --yes",
+            "channel list --of x",
+            "consumer list --of q --all-vhosts",
+        ] {
+            assert!(Cli::try_parse_from(["nexo"].into_iter().chain(line.split(' '))).is_ok(), "{line}");
+        }
+    }
+
     #[test]
     fn shared_options_may_stand_anywhere() {
         for line in [["nexo", "--output", "json", "health"], ["nexo", "health", "--output", "json"]] {

@@ -43,7 +43,7 @@ impl Tracer<'_> {
         }
         headers.put(ShortStr::from_static("routed_queues"), queues.as_array());
         let body = Bytes::copy_from_slice(incoming.body.as_slice());
-        self.copy([b"publish.", incoming.exchange].concat(), &headers, body);
+        self.copy(&[b"publish.", incoming.exchange].concat(), &headers, body);
     }
 
     /// Copies a message that is delivered. Copies themselves are not copied.
@@ -60,7 +60,7 @@ impl Tracer<'_> {
         }
         let mut headers = self.headers(channel, head.exchange, head.routing_key, &head.properties);
         headers.put(ShortStr::from_static("redelivered"), Value::I8(redelivered.into()));
-        self.copy([b"deliver.", queue.as_bytes()].concat(), &headers, Bytes::copy_from_slice(body));
+        self.copy(&[b"deliver.", queue.as_bytes()].concat(), &headers, Bytes::copy_from_slice(body));
     }
 
     fn headers(&self, channel: u16, exchange: &[u8], routing_key: &[u8], properties: &[u8]) -> TableBuf {
@@ -81,9 +81,9 @@ impl Tracer<'_> {
         headers
     }
 
-    fn copy(&self, routing_key: Vec<u8>, headers: &TableBuf, body: Bytes) {
+    fn copy(&self, routing_key: &[u8], headers: &TableBuf, body: Bytes) {
         let Ok(exchange) = ExchangeName::at(self.vhost, TRACE_EXCHANGE) else { return };
-        let routing_key = ShortStr::clipped(&routing_key).as_bytes().to_vec();
+        let routing_key = ShortStr::clipped(routing_key).as_bytes().to_vec();
         let properties = PropertiesBuilder::new().headers(headers.as_table()).to_vec();
         self.broker.firehose().add(TracedMessage { exchange, routing_key, properties, body });
     }

@@ -59,8 +59,8 @@ struct Ends {
     #[arg(long)]
     to_exchange: bool,
     /// The routing key, or a pattern of routing keys
-    #[arg(long = "routing-key", value_name = "KEY", default_value = "", hide_default_value = true)]
-    key: String,
+    #[arg(long, value_name = "KEY", default_value = "", hide_default_value = true)]
+    routing_key: String,
     /// An argument, for exchanges that look at headers; may be given more than once
     #[arg(long = "argument", value_name = "NAME=VALUE", value_parser = argument)]
     arguments: Vec<(String, Value)>,
@@ -96,7 +96,7 @@ impl BindingArgs {
             BindingCommand::Add(ends) => {
                 let what = format!("bind '{}' to '{}'", ends.destination, ends.source);
                 let arguments = Map::from_iter(ends.arguments.clone());
-                let body = json!({ "routing_key": ends.key, "arguments": arguments });
+                let body = json!({ "routing_key": ends.routing_key, "arguments": arguments });
                 asked(what, api.post(&ends.path(vhost), &body).await)?;
                 let text = format!("bound '{}' to '{}'", ends.destination, ends.source);
                 out.show(&shown(&ends), text)?;
@@ -109,7 +109,7 @@ impl BindingArgs {
 }
 
 fn shown(ends: &Ends) -> Value {
-    json!({ "source": ends.source, "destination": ends.destination, "routing_key": ends.key })
+    json!({ "source": ends.source, "destination": ends.destination, "routing_key": ends.routing_key })
 }
 
 /// The API knows a binding by a key of its own, which is found in the list.
@@ -117,8 +117,9 @@ async fn delete(api: &mut Management, out: &mut Printer, vhost: &str, ends: &End
     let what = format!("unbind '{}' from '{}'", ends.destination, ends.source);
     let all = asked(what.clone(), api.list(&ends.path(vhost)).await)?;
     let arguments = Value::Object(Map::from_iter(ends.arguments.clone()));
-    let found =
-        all.iter().find(|binding| binding["routing_key"] == ends.key && binding["arguments"] == arguments);
+    let found = all
+        .iter()
+        .find(|binding| binding["routing_key"] == ends.routing_key && binding["arguments"] == arguments);
     let key = found.and_then(|binding| binding["properties_key"].as_str());
     let Some(key) = key else { anyhow::bail!("{what}: there is no such binding") };
     let kind = if ends.to_exchange { "e" } else { "q" };
