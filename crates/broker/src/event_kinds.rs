@@ -230,17 +230,23 @@ impl Events {
     pub(crate) fn users_changed(&self, changes: &[AccessRecord]) {
         for change in changes {
             if let Some(event) = of_access(change) {
-                let user = event
-                    .fields
-                    .iter()
-                    .find(|(name, _)| matches!(name.as_str(), "user" | "name" | "username"));
-                let user = user.map(|(_, value)| value);
-                tracing::info!(event = event.name, user = ?user, by = %By::now(), "users changed");
+                tracing::info!(event = event.name, user = event.user(), by = %By::now(), "users changed");
                 if self.is_wanted() {
                     self.emit_all(vec![event]);
                 }
             }
         }
+    }
+}
+
+impl Event {
+    /// The user that a change is about.
+    fn user(&self) -> Option<&str> {
+        let names = ["username", "user", "name"];
+        let found = names.iter().find_map(|name| self.fields.iter().find(|(field, _)| field == name));
+        found.and_then(
+            |(_, value)| if let EventValue::Text(text) = value { Some(text.as_str()) } else { None },
+        )
     }
 }
 
