@@ -38,7 +38,7 @@ impl Broker {
         let asked = Declaration { config: config.clone(), durability: Durability::Durable, owner: None };
         let declared = self.begin_declare(name, asked).await?;
         if !declared.is_new
-            && let Some((existing, asked)) = first_difference(&declared.queue.config(), &config)
+            && let Some((existing, asked)) = first_difference(declared.queue.config().base(), &config)
         {
             self.shared.wait_for(declared.written).await?;
             return Err(CreateError::Differs { name: name.clone(), existing, asked });
@@ -111,13 +111,8 @@ impl Broker {
         // What belongs to a connection does not outlive it, nor the process.
         let durability =
             if declaration.owner.is_some() { Durability::Transient } else { declaration.durability };
-        let cell = self.shared.add_queue(
-            changing,
-            name,
-            declaration.config.clone(),
-            durability,
-            declaration.owner,
-        )?;
+        let cell =
+            self.shared.add_queue(changing, name, &declaration.config, durability, declaration.owner)?;
         let written = cell.created;
         Ok(Declared { queue: self.handle(cell), is_new: true, written })
     }

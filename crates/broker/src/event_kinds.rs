@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use nexo_core::access::AccessRecord;
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
+use nexo_core::policy::{PolicyKind, PolicyRecord};
 use nexo_core::topology::{Binding, Destination, HeaderValue, Topology, TopologyRecord, VhostSpec};
 use nexo_types::{QueueName, VhostName, limits};
 
@@ -28,34 +29,6 @@ pub struct LoginFacts<'a> {
     pub is_tls: bool,
 }
 
-/// Whose policy it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyOf {
-    /// One of users.
-    Users,
-    /// One of operators, which overrides the others.
-    Operators,
-}
-
-/// A policy that was set.
-#[derive(Clone, Debug)]
-pub struct PolicyFacts<'a> {
-    /// Whose it is.
-    pub of: PolicyOf,
-    /// Where.
-    pub vhost: &'a str,
-    /// Its name.
-    pub name: &'a str,
-    /// Which names it is for.
-    pub pattern: &'a str,
-    /// `queues`, `exchanges`, `all`.
-    pub apply_to: &'a str,
-    /// Which of several counts.
-    pub priority: i64,
-    /// What it says.
-    pub definition: Vec<(String, EventValue)>,
-}
-
 impl Events {
     /// Somebody was let in.
     pub fn logged_in(&self, login: &LoginFacts<'_>) {
@@ -67,42 +40,15 @@ impl Events {
         self.emit(|| login_event("user.authentication.failure", login).with("error", reason));
     }
 
-    /// A policy is there, or says something else.
-    pub fn policy_set(&self, policy: &PolicyFacts<'_>) {
-        let PolicyFacts { vhost, name, pattern, .. } = policy;
-        tracing::info!(vhost, name, pattern, of = ?policy.of, by = %By::now(), "policy set");
-        // RabbitMQ calls both by one name.
-        self.emit(|| {
-            Event::now("policy.set")
-                .with("name", *name)
-                .with("vhost", *vhost)
-                .with("pattern", *pattern)
-                .with("apply-to", policy.apply_to)
-                .with("priority", EventValue::Whole(policy.priority))
-                .with("definition", EventValue::Table(policy.definition.clone()))
-        });
-    }
-
-    /// A policy is gone.
-    pub fn policy_cleared(&self, of: PolicyOf, vhost: &str, name: &str) {
-        tracing::info!(vhost, name, ?of, by = %By::now(), "policy cleared");
-        let event = match of {
-            PolicyOf::Users => "policy.cleared",
-            PolicyOf::Operators => "operator.policy.cleared",
-        };
-        self.emit(|| Event::now(event).with("name", name).with("vhost", vhost));
-    }
-
-    /// A parameter is there, or says something else; one without a virtual host is global.
-    pub fn parameter_set(&self, vhost: Option<&str>, component: &str, name: &str, value: EventValue) {
-        tracing::info!(vhost, component, name, by = %By::now(), "parameter set");
-        self.emit(|| parameter("parameter.set", vhost, component, name).with("value", value));
-    }
-
-    /// A parameter is gone.
-    pub fn parameter_cleared(&self, vhost: Option<&str>, component: &str, name: &str) {
-        tracing::info!(vhost, component, name, by = %By::now(), "parameter cleared");
-        self.emit(|| parameter("parameter.cleared", vhost, component, name));
+    /// Changes of policies and parameters, which the log has as well.
+    pub(crate) fn policies_changed(&self, changes: &[PolicyRecord]) {
+        for event in changes.iter().filter_map(of_policies) {
+            let name = event.text("name");
+            tracing::info!(event = event.name, vhost = event.text("vhost"), name, by = %By::now(), "policies changed");
+            if self.is_wanted() {
+                self.emit_all(vec![event]);
+            }
+        }
     }
 
     /// Publishers are stopped for want of this: `memory` or `disk`.
@@ -240,13 +186,17 @@ impl Events {
 }
 
 impl Event {
+    /// What a field says, if that is text.
+    fn text(&self, field: &str) -> Option<&str> {
+        match self.fields.iter().find(|(name, _)| name == field) {
+            Some((_, EventValue::Text(text))) => Some(text),
+            _ => None,
+        }
+    }
+
     /// The user that a change is about.
     fn user(&self) -> Option<&str> {
-        let names = ["username", "user", "name"];
-        let found = names.iter().find_map(|name| self.fields.iter().find(|(field, _)| field == name));
-        found.and_then(
-            |(_, value)| if let EventValue::Text(text) = value { Some(text.as_str()) } else { None },
-        )
+        ["username", "user", "name"].iter().find_map(|field| self.text(field))
     }
 }
 
@@ -261,12 +211,41 @@ fn login_event(name: &'static str, login: &LoginFacts<'_>) -> Event {
         .with("ssl", login.is_tls)
 }
 
-fn parameter(event: &'static str, vhost: Option<&str>, component: &str, name: &str) -> Event {
-    let event = Event::now(event).with("name", name).with("component", component);
-    match vhost {
-        Some(vhost) => event.with("vhost", vhost),
-        None => event,
-    }
+/// What a change of policies and parameters means. RabbitMQ sets both kinds of policies under one name.
+fn of_policies(change: &PolicyRecord) -> Option<Event> {
+    Some(match change {
+        PolicyRecord::Put { vhost, policy, .. } => Event::now("policy.set")
+            .with("name", &*policy.name)
+            .with("vhost", vhost.as_str())
+            .with("pattern", policy.pattern.as_str())
+            .with("apply-to", policy.apply_to.as_str())
+            .with("priority", EventValue::Whole(policy.priority))
+            .with("definition", EventValue::Json(policy.definition.text())),
+        PolicyRecord::Delete { kind, vhost, name } => {
+            let event = match kind {
+                PolicyKind::Regular => "policy.cleared",
+                PolicyKind::Operator => "operator.policy.cleared",
+            };
+            Event::now(event).with("name", &**name).with("vhost", vhost.as_str())
+        }
+        PolicyRecord::PutParameter { vhost, component, name, value } => {
+            parameter("parameter.set", component, name)
+                .with("vhost", vhost.as_str())
+                .with("value", EventValue::Json(value.to_string()))
+        }
+        PolicyRecord::DeleteParameter { vhost, component, name } => {
+            parameter("parameter.cleared", component, name).with("vhost", vhost.as_str())
+        }
+        PolicyRecord::PutGlobal { name, value } => {
+            parameter("parameter.set", "global", name).with("value", EventValue::Json(value.to_string()))
+        }
+        PolicyRecord::DeleteGlobal { name } => parameter("parameter.cleared", "global", name),
+        PolicyRecord::ForgetVhost { .. } => return None,
+    })
+}
+
+fn parameter(event: &'static str, component: &str, name: &str) -> Event {
+    Event::now(event).with("name", name).with("component", component)
 }
 
 fn of_queue(event: &'static str, name: &QueueName) -> Event {

@@ -90,6 +90,8 @@ pub enum EventValue {
     Table(Vec<(String, EventValue)>),
     /// A table in the bytes of AMQP, as its client gave it.
     Raw(Bytes),
+    /// Anything, as JSON.
+    Json(String),
 }
 
 impl From<&str> for EventValue {

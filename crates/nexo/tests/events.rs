@@ -105,6 +105,14 @@ async fn what_happens_is_told_to_whoever_binds() {
     server.ok(&["user", "password", "ann", "--new-password", "other"]);
     assert_eq!(text(&next(&mut events, "user.password.changed").await, "name"), "ann");
 
+    server.ok(&["rabbitmqctl", "set_policy", "short", "^q", r#"{"max-length":10}"#, "--apply-to", "queues"]);
+    let policy = next(&mut events, "policy.set").await;
+    assert_eq!((text(&policy, "name"), text(&policy, "pattern")), ("short".into(), "^q".into()));
+    let AMQPValue::FieldTable(definition) = header(&policy, "definition") else { panic!("{policy:?}") };
+    assert_eq!(definition.inner().get(&ShortString::from("max-length")), Some(&AMQPValue::LongLongInt(10)));
+    server.ok(&["rabbitmqctl", "clear_policy", "short"]);
+    assert_eq!(text(&next(&mut events, "policy.cleared").await, "user_who_performed_action"), "guest");
+
     let url = server.amqp_url().replace("guest:guest@", "ann:wrong@");
     assert!(Connection::connect(&url, ConnectionProperties::default()).await.is_err());
     let refused = next(&mut events, "user.authentication.failure").await;

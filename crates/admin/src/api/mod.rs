@@ -3,7 +3,7 @@
 //! - `guard`, `login`: what every request must pass. `body`: the JSON that it brings. `error`: what is answered instead.
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `connections` (with channels and
-//!   consumers), `exchanges`, `queues`, `bindings`, `messages`, `definitions`, `health_checks`. `nexo`: what RabbitMQ has
+//!   consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`, `health_checks`. `nexo`: what RabbitMQ has
 //!   no words for.
 //!
 //! What a queue or an exchange may be, and in which words it is refused, is AMQP's matter: `nexo_amqp::management`. Where an
@@ -23,6 +23,8 @@ mod messages;
 mod names;
 mod nexo;
 mod overview;
+mod parameters;
+mod policies;
 mod queues;
 mod rates;
 mod users;
@@ -36,6 +38,7 @@ use axum::middleware;
 use axum::routing::{delete, get, post};
 use nexo_access::Logins;
 use nexo_broker::Broker;
+use nexo_broker::policy::PolicyKind;
 use tokio::sync::Semaphore;
 
 use error::ApiError;
@@ -120,10 +123,20 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/topic-permissions", get(users::topic_permissions))
         .route("/user-limits", get(users::limits))
         .route("/feature-flags", get(overview::nothing))
-        .route("/policies", get(overview::nothing))
-        .route("/operator-policies", get(overview::nothing))
-        .route("/parameters", get(overview::nothing))
-        .route("/global-parameters", get(overview::nothing))
+        .merge(policies::routes("/policies", PolicyKind::Regular))
+        .merge(policies::routes("/operator-policies", PolicyKind::Operator))
+        .route("/parameters", get(parameters::list))
+        .route("/parameters/{component}", get(parameters::list_of_component))
+        .route("/parameters/{component}/{vhost}", get(parameters::list_of_vhost))
+        .route(
+            "/parameters/{component}/{vhost}/{name}",
+            get(parameters::show).put(parameters::put).delete(parameters::delete),
+        )
+        .route("/global-parameters", get(parameters::list_global))
+        .route(
+            "/global-parameters/{name}",
+            get(parameters::show_global).put(parameters::put_global).delete(parameters::delete_global),
+        )
         .route("/vhost-limits", get(vhosts::limits))
         .route("/vhost-limits/{vhost}", get(vhosts::limits_of))
         .route(

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::login::Caller;
+use super::parameters;
 use super::rates::Wanted;
 use super::{Api, Listener};
 
@@ -62,7 +63,7 @@ fn whole(api: &Api, wanted: Wanted) -> Value {
         "product_version": VERSION,
         "product_name": PRODUCT,
         "rabbitmq_version": RABBITMQ_VERSION,
-        "cluster_name": CLUSTER_NAME,
+        "cluster_name": parameters::cluster_name(api),
         "erlang_version": NO_ERLANG,
         "erlang_full_version": NO_ERLANG,
         "release_series_support_status": "supported",
@@ -120,8 +121,8 @@ fn contexts(api: &Api) -> Value {
     shown.collect()
 }
 
-pub(super) async fn cluster_name() -> Json<Value> {
-    Json(json!({ "name": CLUSTER_NAME }))
+pub(super) async fn cluster_name(State(api): State<Api>) -> Json<Value> {
+    Json(json!({ "name": parameters::cluster_name(&api) }))
 }
 
 pub(super) async fn nodes(State(api): State<Api>) -> Result<Json<Value>, ApiError> {

@@ -195,6 +195,11 @@ const fn has_limits(vhost: &VhostInfo) -> bool {
 }
 
 fn limits_json(vhost: &VhostInfo) -> Value {
+    json!({ "vhost": vhost.name.as_str(), "value": limits_of_vhost(vhost) })
+}
+
+/// The limits that a virtual host has, by name.
+pub(super) fn limits_of_vhost(vhost: &VhostInfo) -> Map<String, Value> {
     let mut value = Map::new();
     let limits = [("max-connections", vhost.spec.max_connections), ("max-queues", vhost.spec.max_queues)];
     for (name, limit) in limits {
@@ -202,7 +207,27 @@ fn limits_json(vhost: &VhostInfo) -> Value {
             value.insert(name.to_owned(), limit.into());
         }
     }
-    json!({ "vhost": vhost.name.as_str(), "value": value })
+    value
+}
+
+/// Has a virtual host have these limits and no others. `true` if it had none.
+pub(super) async fn set_limits(
+    api: &Api,
+    name: &VhostName,
+    limits: &Map<String, Value>,
+) -> Result<bool, ApiError> {
+    if let Some(unknown) = limits.keys().find(|key| !matches!(&***key, "max-connections" | "max-queues")) {
+        return Err(ApiError::bad_request(format!("there is no limit {unknown:?}")));
+    }
+    // Below 0 is no limit, as in RabbitMQ.
+    let limit = |key: &str| Ok::<_, ApiError>(limits.whole(key)?.and_then(|max| u64::try_from(max).ok()));
+    let (max_connections, max_queues) = (limit("max-connections")?, limit("max-queues")?);
+    let had_limits = api.broker.vhost(name).is_some_and(|vhost| has_limits(&vhost));
+    let changed = api.broker.change_vhost(name, |spec| {
+        Ok(VhostSpec { max_connections, max_queues, ..spec.cloned().unwrap_or_default() })
+    });
+    changed.await.map_err(refused)?;
+    Ok(!had_limits)
 }
 
 pub(super) async fn set_limit(

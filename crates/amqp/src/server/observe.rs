@@ -144,8 +144,29 @@ fn with_value(value: &EventValue, write: &mut dyn FnMut(Value<'_>)) {
             }
             write(table.as_table().into());
         }
+        EventValue::Json(text) => match serde_json::from_str(text) {
+            Ok(json) => with_value(&from_json(json), write),
+            Err(_) => write(text.as_str().into()),
+        },
         // What a client gave was read when it came; what another protocol gave is no table.
         EventValue::Raw(raw) => write(Table::parse(raw).unwrap_or(Table::EMPTY).into()),
+    }
+}
+
+fn from_json(json: serde_json::Value) -> EventValue {
+    use serde_json::Value as Json;
+    match json {
+        Json::Null => "".into(),
+        Json::Bool(truth) => truth.into(),
+        Json::Number(number) => match number.as_i64() {
+            Some(whole) => EventValue::Whole(whole),
+            None => EventValue::Fraction(number.as_f64().unwrap_or(0.0)),
+        },
+        Json::String(text) => text.into(),
+        Json::Array(items) => EventValue::List(items.into_iter().map(from_json).collect()),
+        Json::Object(fields) => {
+            EventValue::Table(fields.into_iter().map(|(name, value)| (name, from_json(value))).collect())
+        }
     }
 }
 
