@@ -22,6 +22,7 @@ use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::dispatch::Dispatch;
 use crate::error::{CreateError, OpenError, QueueError};
+use crate::events::Events;
 use crate::exchanges::Exchanges;
 use crate::intake::Intake;
 use crate::journal::{Journal, LocalJournal, ProposeError};
@@ -114,7 +115,8 @@ impl Broker {
         let intake = Intake::new(memory_bytes_max / INTAKE_SHARE);
         let connections = Arc::new(Connections::new(options.connections_max, options.clients_max));
         let outgoing = Outgoing::new(memory_bytes_max / OUTGOING_SHARE);
-        let exchanges = Exchanges::new(restored.machines.topology);
+        let events = Arc::new(Events::default());
+        let exchanges = Exchanges::new(restored.machines.topology, Arc::clone(&events));
         let uncounted = UncountedMemory::new(
             options.owns_process.then_some(system::resident_bytes as fn() -> Option<u64>),
         );
@@ -125,7 +127,9 @@ impl Broker {
             alarm_watch: AlarmWatch::default(),
             intake,
             connections,
-            open_connections: Arc::default(),
+            open_connections: Arc::new(OpenConnections::telling(Arc::clone(&events))),
+            events,
+            firehose: Arc::default(),
             buffers: Arc::default(),
             uncounted,
             dispatch: Dispatch::new(outgoing),
@@ -382,6 +386,8 @@ impl Broker {
             disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir).unwrap_or(0),
             log: self.shared.log.stats(),
             intake_bytes: self.shared.intake.held_bytes(),
+            events_dropped: self.shared.events.dropped(),
+            traces_dropped: self.shared.firehose.dropped(),
             process: ProcessStats::read(),
         }
     }

@@ -44,8 +44,11 @@ mod difference;
 mod disk_room;
 mod dispatch;
 mod error;
+mod event_kinds;
+mod events;
 mod exchanges;
 mod fetch;
+mod firehose;
 mod flow;
 mod follow_up;
 mod frame_batches;
@@ -117,6 +120,9 @@ pub use error::{
     AccessChangeError, CreateError, DeleteError, ExchangeError, OpenError, PolicyChangeError, PopError,
     PushError, QueueError, SettleError, SubscribeError,
 };
+pub use event_kinds::LoginFacts;
+pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, acting};
+pub use firehose::{Firehose, TRACE_EXCHANGE, TracedMessage};
 pub use flow::{Evenness, Pacing};
 pub use handle::{QueueHandle, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
@@ -162,7 +168,7 @@ pub use request::{
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;
-pub use system::ProcessStats;
+pub use system::{ProcessStats, node_name};
 pub use traffic::{AllTraffic, Counted, Traffic, TrafficStats};
 pub use transplant::{InstallError, QueueExport, QueueInstall, StoredBody};
 pub use vhosts::{EnterError, VhostDeleted, VhostInfo, VhostStay};

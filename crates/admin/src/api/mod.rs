@@ -75,7 +75,7 @@ impl Api {
         Self {
             broker,
             logins,
-            node: format!("nexo@{}", host_name()).into(),
+            node: nexo_broker::node_name().into(),
             listeners: listeners.into(),
             rates: Arc::default(),
             large_bodies: Arc::new(Semaphore::new(body::LARGE_BODIES_MAX)),
@@ -103,14 +103,6 @@ impl Api {
         });
         looked.await.map_err(|_| stopping())
     }
-}
-
-/// What the machine is called.
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name: String =
-        name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || "-._".contains(*c)).collect();
-    if name.is_empty() { "localhost".to_owned() } else { name }
 }
 
 /// All addresses under `/api`.

@@ -71,6 +71,7 @@ impl Session {
     /// what is no frame.
     pub(super) fn take_frames(&mut self, input: &[u8], now: Instant) -> Taken {
         self.now = now;
+        self.look_for_traces();
         if self.timing.is_deaf {
             self.stalled = false;
             return Taken { bytes: input.len(), stop: Stop::NoMore };

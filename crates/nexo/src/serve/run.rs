@@ -178,6 +178,14 @@ impl Serving {
         let only_guest = logins.has_only_guest().then_some(ONLY_GUEST);
         let (servers, stop, addresses) = (JoinSet::new(), CancellationToken::new(), Vec::new());
         let mut serving = Self { broker, servers, stop, addresses, tls, logins: logins.clone() };
+        if let Err(error) = serving.broker.ensure_event_exchange().await {
+            tracing::warn!(%error, "the exchange of events could not be made");
+        }
+        let (teller, stopped) = (nexo_amqp::publish_events(serving.broker.clone()), serving.stop.clone());
+        serving.servers.spawn(async move {
+            stopped.run_until_cancelled(teller).await;
+            Ok(())
+        });
         if let Some(listeners) = serving.note(amqp, only_guest) {
             let (broker, stop) = (serving.broker.clone(), serving.stop.clone().cancelled_owned());
             let server = nexo_amqp::serve(broker, logins.clone(), listeners, config.amqp_options, stop);
