@@ -49,7 +49,9 @@ async fn what_cannot_be_is_refused_in_rabbitmqs_words() {
         refused("operator-policies", with(json!({"dead-letter-exchange": "x"}))).await,
         "Validation failed\n\n[{<<\"dead-letter-exchange\">>,<<\"x\">>}] are not recognised policy settings\n"
     );
-    assert!(refused("policies", json!({"pattern": "(", "definition": {"expires": 1}})).await.contains("pattern"));
+    assert!(
+        refused("policies", json!({"pattern": "(", "definition": {"expires": 1}})).await.contains("pattern")
+    );
     let what = json!({"pattern": "", "definition": {"expires": 1}, "apply-to": "topics"});
     assert!(refused("policies", what).await.contains("apply-to 'topics' unrecognised"));
     assert!(refused("policies", json!({"definition": {"expires": 1}})).await.contains("pattern"));
@@ -60,7 +62,9 @@ async fn what_cannot_be_is_refused_in_rabbitmqs_words() {
 async fn queues_and_exchanges_tell_which_policies_apply_to_them() {
     let managed = Managed::start().await;
     let queue = "/api/queues/%2F/mail";
-    managed.expect(201, "PUT", queue, Some(json!({"durable": true, "arguments": {"x-message-ttl": 9000}}))).await;
+    managed
+        .expect(201, "PUT", queue, Some(json!({"durable": true, "arguments": {"x-message-ttl": 9000}})))
+        .await;
     let seen = managed.get(queue).await;
     assert_eq!((&seen["policy"], &seen["effective_policy_definition"]), (&Value::Null, &json!({})));
     let policy = json!({"pattern": "^mail", "definition": {"max-length": 10, "message-ttl": 5000}});
@@ -72,7 +76,9 @@ async fn queues_and_exchanges_tell_which_policies_apply_to_them() {
     assert_eq!(seen["effective_policy_definition"], json!({"max-length": 3, "message-ttl": 5000}));
     assert_eq!(seen["arguments"], json!({"x-message-ttl": 9000}), "its own words stay as they are");
     // Declared again as it was, whatever policies say.
-    managed.expect(204, "PUT", queue, Some(json!({"durable": true, "arguments": {"x-message-ttl": 9000}}))).await;
+    managed
+        .expect(204, "PUT", queue, Some(json!({"durable": true, "arguments": {"x-message-ttl": 9000}})))
+        .await;
     for number in 0..5 {
         let message = json!({"properties": {}, "routing_key": "mail", "payload": number.to_string(), "payload_encoding": "string"});
         managed.expect(200, "POST", "/api/exchanges/%2F/amq.default/publish", Some(message)).await;

@@ -150,7 +150,11 @@ impl Broker {
     fn try_change_access(&self, changes: &[AccessRecord]) -> Result<Written, AccessChangeError> {
         self.shared.refuse_if_stopping()?;
         match self.shared.change_access(changes) {
-            Ok(decided) => decided.map_err(AccessChangeError::Refused),
+            Ok(decided) => {
+                let written = decided.map_err(AccessChangeError::Refused)?;
+                self.shared.events.users_changed(changes);
+                Ok(written)
+            }
             Err(error) => Err(self.shared.refused(&error).into()),
         }
     }

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::*;
-use nexo_broker::policy::{ApplyTo, Policies, Policy, PolicyKind, PolicyRecord, QueueFacts, Subject, effective};
+use nexo_broker::policy::{
+    ApplyTo, Policies, Policy, PolicyKind, PolicyRecord, QueueFacts, Subject, effective,
+};
 use nexo_broker::topology::VhostSpec;
 use nexo_broker::{Broker, BrokerOptions, Health, NewMessage, QueueConfig, QueueKind};
 use nexo_log::disk::FaultyDisk;
@@ -148,8 +150,7 @@ fn check_queues(broker: &Broker, what: &str) {
     for queue in queues() {
         let Ok(stats) = broker.queue_stats(&queue) else { continue };
         let pair = policies.of(&queue.vhost(), Subject::Queue { name: queue.as_str(), kind: facts.kind });
-        let expected =
-            effective(&QueueConfig::default(), &queue, facts, pair.settings().as_deref());
+        let expected = effective(&QueueConfig::default(), &queue, facts, pair.settings().as_deref());
         assert_eq!(stats.config, expected, "{what}: {}", queue.in_full());
     }
 }

@@ -60,8 +60,7 @@ pub(crate) fn get(
     may_look(identity, &vhost)?;
     let policies = broker.policies();
     let found = policies.policy(kind, &vhost, &request.name);
-    let missing =
-        || PolicyError::NoSuchPolicy { kind, vhost: vhost.clone(), name: request.name.clone() };
+    let missing = || PolicyError::NoSuchPolicy { kind, vhost: vhost.clone(), name: request.name.clone() };
     Ok(to_proto(kind, &vhost, found.ok_or_else(missing)?))
 }
 
@@ -72,8 +71,7 @@ pub(crate) async fn put(
 ) -> Result<bool, Failure> {
     let (kind, vhost) = (kind(asked.kind)?, fields::vhost(&asked.vhost)?);
     may_change(identity, kind, &vhost)?;
-    let apply_to =
-        if asked.apply_to.is_empty() { ApplyTo::All } else { ApplyTo::parse(&asked.apply_to)? };
+    let apply_to = if asked.apply_to.is_empty() { ApplyTo::All } else { ApplyTo::parse(&asked.apply_to)? };
     let definition = definition(&asked.definition)?;
     let policy = Policy::new(kind, &asked.name, &asked.pattern, asked.priority, apply_to, definition)?;
     let is_new = broker.policies().policy(kind, &vhost, &asked.name).is_none();
@@ -103,7 +101,7 @@ fn may_change(identity: &Identity, kind: PolicyKind, vhost: &VhostName) -> Resul
         PolicyKind::Regular => (Tag::POLICYMAKER, "no policymaker"),
         PolicyKind::Operator => (Tag::ADMINISTRATOR, "no administrator"),
     };
-    if !identity.is(tag) {
+    if !identity.is(tag) && !identity.is(Tag::ADMINISTRATOR) {
         let message = format!("user '{}' is {what}, and only those may do this", identity.name());
         return Err(Failure { code: Code::PermissionDenied, message });
     }

@@ -14,7 +14,8 @@ fn a_policy_applies_to_what_is_there_and_can_be_taken_away() {
     for body in ["a", "b", "c"] {
         server.ok(&["push", "mail", body]);
     }
-    let set = ["policy", "set", "short", "^mail", r#"{"max-length": 2, "visibility": 5000}"#, "--priority", "-3"];
+    let set =
+        ["policy", "set", "short", "^mail", r#"{"max-length": 2, "visibility": 5000}"#, "--priority", "-3"];
     assert_eq!(server.ok(&set), "created 'short'\n");
     assert_eq!(server.ok(&set), "changed 'short'\n");
     let shown = &server.json(&["policy", "show", "short"])[0];
@@ -60,13 +61,16 @@ fn policymakers_set_policies_and_only_administrators_bound_them() {
     }
     server.ok(&["vhost", "add", "acme"]);
     let set = |user: &str, more: &[&str]| {
-        let mut args = vec!["policy", "set", "p", "", r#"{"max-length": 5}"#, "--user", user, "--password", "secret"];
+        let mut args =
+            vec!["policy", "set", "p", "", r#"{"max-length": 5}"#, "--user", user, "--password", "secret"];
         args.extend(more);
         server.run(&args)
     };
     assert_eq!(set("ann", &[]).ok(), "created 'p'\n");
     assert!(set("ann", &["--operator"]).error().contains("user 'ann' is no administrator"));
-    assert!(set("ann", &["--vhost", "acme"]).error().contains("access to vhost 'acme' refused for user 'ann'"));
+    assert!(
+        set("ann", &["--vhost", "acme"]).error().contains("access to vhost 'acme' refused for user 'ann'")
+    );
     assert!(set("bob", &[]).error().contains("user 'bob' is no policymaker"));
     let seen = server.json(&["policy", "list", "--user", "bob", "--password", "secret"]);
     assert_eq!(seen.len(), 1, "whoever may come in may know of it");

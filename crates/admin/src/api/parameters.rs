@@ -161,18 +161,12 @@ pub(super) async fn delete(
     may_change(&caller, &component, &vhost)?;
     let vhost = vhost_named(&api, &vhost)?;
     let change = match &*component {
-        OPERATOR_POLICY => {
-            PolicyRecord::Delete { kind: PolicyKind::Operator, vhost, name: (&*name).into() }
-        }
+        OPERATOR_POLICY => PolicyRecord::Delete { kind: PolicyKind::Operator, vhost, name: (&*name).into() },
         VHOST_LIMITS => {
             vhosts::set_limits(&api, &vhost, &Map::new()).await?;
             return Ok(StatusCode::NO_CONTENT);
         }
-        _ => PolicyRecord::DeleteParameter {
-            vhost,
-            component: (&*component).into(),
-            name: (&*name).into(),
-        },
+        _ => PolicyRecord::DeleteParameter { vhost, component: (&*component).into(), name: (&*name).into() },
     };
     api.broker.change_policies(&[change]).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -198,7 +192,8 @@ pub(super) async fn show_global(
 }
 
 fn may_look_global(caller: &Caller) -> Result<(), ApiError> {
-    if caller.identity.is(Tag::POLICYMAKER) { Ok(()) } else { Err(not_allowed()) }
+    let may = caller.identity.is(Tag::ADMINISTRATOR) || caller.identity.is(Tag::POLICYMAKER);
+    if may { Ok(()) } else { Err(not_allowed()) }
 }
 
 /// All parameters of the whole broker, as they are listed and exported.

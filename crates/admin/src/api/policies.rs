@@ -22,13 +22,15 @@ use super::login::Caller;
 
 /// The addresses of one kind of policy.
 pub(super) fn routes(prefix: &str, kind: PolicyKind) -> Router<Api> {
-    let list_all = move |State(api): State<Api>,
-                         Extension(caller): Extension<Caller>,
-                         Query(query): Query<ListQuery>| list(api, caller, kind, None, query);
-    let list_one = move |State(api): State<Api>,
-                         Extension(caller): Extension<Caller>,
-                         Path(vhost): Path<String>,
-                         Query(query): Query<ListQuery>| list(api, caller, kind, Some(vhost), query);
+    let list_all =
+        move |State(api): State<Api>,
+              Extension(caller): Extension<Caller>,
+              Query(query): Query<ListQuery>| list(api, caller, kind, None, query);
+    let list_one =
+        move |State(api): State<Api>,
+              Extension(caller): Extension<Caller>,
+              Path(vhost): Path<String>,
+              Query(query): Query<ListQuery>| list(api, caller, kind, Some(vhost), query);
     let show_one = move |State(api): State<Api>,
                          Extension(caller): Extension<Caller>,
                          Path((vhost, name)): Path<(String, String)>| async move {

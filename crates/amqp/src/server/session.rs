@@ -123,6 +123,8 @@ pub(super) struct Session {
     pub(super) hands_over: bool,
     /// Whether it was decided that the connection ends.
     pub(super) is_ending: bool,
+    /// Whether messages are copied for the firehose, as of the last look.
+    pub(super) traces: bool,
     /// The time of the event that is worked on.
     pub(super) now: Instant,
     pub(super) timing: Timing,
@@ -243,6 +245,7 @@ impl Session {
             flushed: None,
             hands_over: false,
             is_ending: false,
+            traces: false,
             now,
             timing: Timing::new(now),
             behind: None,

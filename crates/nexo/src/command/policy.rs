@@ -156,7 +156,8 @@ impl PolicyArgs {
                     priority,
                     definition,
                 };
-                let reply = admin.put_policy(proto::PutPolicyRequest { policy: Some(policy) }).await.asked(what)?;
+                let reply =
+                    admin.put_policy(proto::PutPolicyRequest { policy: Some(policy) }).await.asked(what)?;
                 let created = reply.into_inner().created;
                 let text = format!("{} '{name}'", if created { "created" } else { "changed" });
                 out.show(&json!({ "policy": name, "created": created }), text)?;
@@ -182,8 +183,7 @@ impl PolicyArgs {
             PolicyCommand::Delete { name, yes, kind } => {
                 confirm(yes, &format!("delete the {} '{name}'", kind.what()))?;
                 let what = format!("delete {} '{name}'", kind.what());
-                let request =
-                    proto::DeletePolicyRequest { vhost, name: name.clone(), kind: kind.to_proto() };
+                let request = proto::DeletePolicyRequest { vhost, name: name.clone(), kind: kind.to_proto() };
                 admin.delete_policy(request).await.asked(what)?;
                 out.show(&json!({ "policy": name, "deleted": true }), format_args!("deleted '{name}'"))?;
             }

@@ -31,8 +31,8 @@ When the broker is ready it prints one line:
   ready amqp=127.0.0.1:5672,[::1]:5672 grpc=127.0.0.1:7654,[::1]:7654 ... data=./nexo-data
 
 SIGTERM and SIGINT let it finish what is in flight, sync and exit with 0; a second one ends it.
-SIGHUP has it read disk_free_min again from the file, the files of TLS and the keys of signed tokens; everything
-else needs a restart.
+SIGHUP has it read disk_free_min and memory_high again from the file, the files of TLS and the keys of signed tokens;
+everything else needs a restart.
 
 Examples:
   nexo serve
@@ -83,9 +83,10 @@ impl ServeArgs {
     fn read_again(&self, serving: &Serving) {
         match self.settings() {
             Ok(config) => {
-                let disk_free_min = config.broker.disk_free_min;
-                tracing::info!(disk_free_min, "the settings were read again");
+                let (disk_free_min, memory_high) = (config.broker.disk_free_min, config.broker.memory_high);
+                tracing::info!(disk_free_min, ?memory_high, "the settings were read again");
                 serving.broker.set_disk_free_min(disk_free_min);
+                serving.broker.set_memory_high(memory_high);
                 serving.read_certificates(config.tls.as_ref());
                 serving.read_oauth_keys(config.oauth.as_ref());
             }
@@ -177,6 +178,14 @@ impl Serving {
         let only_guest = logins.has_only_guest().then_some(ONLY_GUEST);
         let (servers, stop, addresses) = (JoinSet::new(), CancellationToken::new(), Vec::new());
         let mut serving = Self { broker, servers, stop, addresses, tls, logins: logins.clone() };
+        if let Err(error) = serving.broker.ensure_event_exchange().await {
+            tracing::warn!(%error, "the exchange of events could not be made");
+        }
+        let (teller, stopped) = (nexo_amqp::publish_events(serving.broker.clone()), serving.stop.clone());
+        serving.servers.spawn(async move {
+            stopped.run_until_cancelled(teller).await;
+            Ok(())
+        });
         if let Some(listeners) = serving.note(amqp, only_guest) {
             let (broker, stop) = (serving.broker.clone(), serving.stop.clone().cancelled_owned());
             let server = nexo_amqp::serve(broker, logins.clone(), listeners, config.amqp_options, stop);

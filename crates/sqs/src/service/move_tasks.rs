@@ -236,9 +236,9 @@ async fn run(broker: Broker, task: Arc<Task>, right: MoveRight) {
         Ok(_) | Err(QueueError::NotFound { .. }) => {
             State::Failed(FaultCode::QueueDoesNotExist.query().into())
         }
-        Err(
-            error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. } | QueueError::Unavailable { .. }),
-        ) => State::Failed(error.to_string()),
+        Err(error @ (QueueError::Alarm(_) | QueueError::Busy { .. } | QueueError::Unavailable { .. })) => {
+            State::Failed(error.to_string())
+        }
     });
 }
 
