@@ -99,7 +99,7 @@ fn is_from_page(headers: &HeaderMap) -> bool {
 /// Who calls, for those who are told what he does.
 fn actor(request: &Request<Body>, peer: Option<Peer>) -> Option<Actor> {
     let identity = request.extensions().get::<Identity>()?;
-    Some(Actor { user: identity.name().as_str().to_owned(), from: peer.map(|peer| peer.0) })
+    Some(Actor { user: identity.name().as_str().to_owned(), from: peer.map(|peer| peer.address) })
 }
 
 /// Notes who calls, or says why he may not.
@@ -140,7 +140,7 @@ async fn let_in(
             tracing::warn!(protocol = "grpc", peer = address, reason = %error, "call refused");
             if let Some(peer) = peer {
                 let login =
-                    LoginFacts { user: "", protocol: "grpc", mechanism: "", peer: peer.0, is_tls: false };
+                    LoginFacts { user: "", protocol: "grpc", mechanism: "", peer: peer.address, is_tls: false };
                 broker.events().login_refused(&login, &error.to_string());
             }
             Err(refusal(error))
