@@ -14,7 +14,7 @@ use super::Api;
 use super::error::ApiError;
 use super::login::log_in;
 
-/// Lets a request through to its handler, which finds its [`Caller`](super::login::Caller) among the extensions.
+/// Lets a request through to its handler, which finds its [`Caller`](super::access::Caller) among the extensions.
 pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let mut answer = match admit(&api, &mut request).await {
         Ok(()) => next.run(request).await,

@@ -8,11 +8,13 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use nexo_access::Permission;
 use nexo_broker::{CreateError, DeathReason, Delivery, HeaderValue, QueueError, Redrive};
 use nexo_types::{Offset, Priority};
 use serde_json::{Map, Value, json};
 
 use super::Api;
+use super::access::Caller;
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::names::{Vhost, of_queue};
@@ -113,10 +115,12 @@ fn header_text(value: &HeaderValue) -> String {
 /// Shows messages that wait, in the order of delivery. `next` is where to go on, if that was not all.
 pub(super) async fn messages(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
+    caller.may_queue(Permission::Read, &name)?;
     let max = match query.get("max") {
         None => SHOWN_DEFAULT,
         Some(max) => max.parse::<usize>().map_err(|_| ApiError::bad_request("max must be a whole number"))?,
@@ -227,6 +231,7 @@ const fn reason_word(reason: DeathReason) -> &'static str {
 /// Sends dead letters back to where they came from, or to `target`.
 pub(super) async fn redrive(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -234,6 +239,8 @@ pub(super) async fn redrive(
     let name = found(&api, &vhost, &name)?;
     let target = body.object.text_or_nothing("target")?;
     let target = target.map(|target| found(&api, &vhost, target)).transpose()?;
+    caller.may_queue(Permission::Read, &name)?;
+    caller.may_queue(Permission::Write, target.as_ref().unwrap_or(&name))?;
     let max = match body.object.whole("max")? {
         None => None,
         Some(max) => Some(u64::try_from(max).map_err(|_| ApiError::bad_request("max must not be negative"))?),
@@ -246,10 +253,12 @@ pub(super) async fn redrive(
 /// Stops handing messages out, or goes on with it.
 pub(super) async fn pause(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
+    caller.may_queue(Permission::Configure, &name)?;
     let paused = body.object.truth("paused", true)?;
     api.broker.pause_queue(&name, paused).await.map_err(|error| match error {
         CreateError::Queue(error) => refused(error),
