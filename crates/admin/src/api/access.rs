@@ -27,6 +27,8 @@ use super::names::Vhost;
 /// What an address needs of whoever asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
+    /// Nothing: it is where one logs in.
+    Nobody,
     /// Any of the tags. What is shown is what he may see.
     Management,
     /// The virtual host in the address is one that he may see.
@@ -59,7 +61,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
 /// Lets a request through if whoever asks may ask for that.
 pub(super) async fn check(
     State((api, needs)): State<(Api, Needs)>,
-    caller: Caller,
+    caller: Result<Caller, ApiError>,
     params: Result<RawPathParams, axum::extract::rejection::RawPathParamsRejection>,
     request: Request,
     next: Next,
@@ -68,7 +70,11 @@ pub(super) async fn check(
         let mut named = params.iter().filter(|(name, _)| *name == "vhost");
         named.next().map(|(_, value)| value.to_owned())
     });
-    match caller.check(&api, needs, vhost.as_deref()) {
+    let checked = match (needs, caller) {
+        (Needs::Nobody, _) => Ok(()),
+        (needs, caller) => caller.and_then(|caller| caller.check(&api, needs, vhost.as_deref())),
+    };
+    match checked {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }
@@ -91,7 +97,7 @@ impl Caller {
         // Of a virtual host that is not there the handler says so.
         let vhost = vhost.filter(|name| Vhost::named(api, name).is_ok());
         let (is_fine, reason) = match needs {
-            Needs::Management => (true, ""),
+            Needs::Nobody | Needs::Management => (true, ""),
             Needs::VisibleVhost => {
                 let sees = vhost.is_none_or(|vhost| self.visible().has(vhost));
                 (sees, "User not authorised to access virtual host")

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
@@ -50,7 +51,7 @@ pub(super) async fn get(
     caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let object = &body.object;
     let name = Vhost::named(&api, &vhost)?.queue(&name)?;
     all_given(object, &["ackmode", "count", "encoding"])?;
@@ -69,9 +70,16 @@ pub(super) async fn get(
     let count = object.whole("count")?.unwrap_or(0);
     let truncate = object.whole("truncate")?.and_then(|bytes| usize::try_from(bytes).ok());
     let count = usize::try_from(count.clamp(0, GET_MAX)).unwrap_or(0);
+    let stopping = || ApiError::unavailable("the broker is stopping");
+    let _turn = api.gets.acquire().await.map_err(|_| stopping())?;
     let got = management::get(caller.by(&api), &name, count, GET_BYTES_MAX, ack_mode).await;
     let got = got.map_err(|refused| ApiError::of_get(&refused))?;
-    Ok(Json(got.into_iter().map(|one| message_json(one, encoding, truncate)).collect()))
+    // All of it is written down: not on a thread of the runtime.
+    api.look(move |_| {
+        let shown: Vec<Value> = got.into_iter().map(|one| message_json(one, encoding, truncate)).collect();
+        Json(shown).into_response()
+    })
+    .await
 }
 
 /// Refuses an object that lacks fields, and names all of them.

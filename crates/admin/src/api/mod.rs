@@ -1,6 +1,7 @@
 //! RabbitMQ's management API, under `/api`: for `rabbitmqadmin`, for what monitors brokers, and for scripts.
 //!
-//! - `guard`, `login`: what every request must pass. `access`: who may ask what. `routes`: the addresses. `body`: the JSON that it brings. `error`: what is answered instead.
+//! - `guard`, `login`, `sessions`: what every request must pass. `access`: who may ask what. `routes`: the addresses, which
+//!   `openapi` describes. `body`: the JSON that it brings. `error`: what is answered instead.
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `permissions`, `connections` (with channels and
 //!   consumers), `exchanges`, `queues`, `bindings`, `messages`, `definitions`, `health_checks`. `nexo`: what RabbitMQ has
@@ -23,18 +24,21 @@ mod login;
 mod messages;
 mod names;
 mod nexo;
+mod openapi;
 mod overview;
 mod permissions;
 mod queues;
 mod rates;
 mod routes;
+mod sessions;
 mod users;
 mod vhosts;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::middleware;
 use nexo_access::Logins;
 use nexo_broker::Broker;
@@ -46,9 +50,13 @@ use access::Needs;
 use error::ApiError;
 use rates::Rates;
 use routes::Routes;
+use sessions::Sessions;
 
 /// Lists that are made at the same time: each may look at everything there is, and holds all of its answer.
 const LISTS_MAX: usize = 2;
+
+/// Answers with messages that are made at the same time: each may hold 16 MiB of them, and again as text.
+const GETS_MAX: usize = 4;
 
 /// A port of the broker, for those who ask which there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,6 +78,10 @@ pub(crate) struct Api {
     rates: Arc<Rates>,
     large_bodies: Arc<Semaphore>,
     lists: Arc<Semaphore>,
+    gets: Arc<Semaphore>,
+    sessions: Arc<Sessions>,
+    /// The description of the API, as it is served.
+    openapi: Arc<OnceLock<Bytes>>,
 }
 
 impl Api {
@@ -82,6 +94,9 @@ impl Api {
             rates: Arc::default(),
             large_bodies: Arc::new(Semaphore::new(body::LARGE_BODIES_MAX)),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
+            gets: Arc::new(Semaphore::new(GETS_MAX)),
+            sessions: Arc::default(),
+            openapi: Arc::default(),
         }
     }
 
@@ -117,7 +132,8 @@ fn host_name() -> String {
 
 /// All addresses under `/api`.
 pub(crate) fn router(api: Api) -> Router {
-    let (router, _) = routes(&api).finish();
+    let (router, known) = routes(&api).finish();
+    api.openapi.get_or_init(|| openapi::document(&known).to_string().into());
     let router = router
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed());
@@ -126,7 +142,7 @@ pub(crate) fn router(api: Api) -> Router {
 
 /// Each address with what it needs of whoever asks.
 fn routes(api: &Api) -> Routes {
-    use Needs::{Administrator, Management, Monitoring, Policymaker, Vhost, VisibleVhost};
+    use Needs::{Administrator, Management, Monitoring, Nobody, Policymaker, Vhost, VisibleVhost};
     Routes::new(api)
         .get("/overview", Management, overview::overview)
         .get("/cluster-name", Management, overview::cluster_name)
@@ -227,4 +243,8 @@ fn routes(api: &Api) -> Routes {
         .get("/nexo/queues/{vhost}/{name}/messages", Vhost, nexo::messages)
         .post("/nexo/queues/{vhost}/{name}/redrive", Vhost, nexo::redrive)
         .put("/nexo/queues/{vhost}/{name}/pause", Vhost, nexo::pause)
+        .post("/nexo/session", Nobody, sessions::begin)
+        .get("/nexo/session", Management, sessions::show)
+        .delete("/nexo/session", Management, sessions::end)
+        .get("/nexo/openapi.json", Management, openapi::serve)
 }
