@@ -2,6 +2,7 @@
 //! permissions change meanwhile. RabbitMQ remembers them too.
 
 use nexo_broker::access::{Permission, Resource};
+use nexo_types::same_bytes;
 
 use crate::identity::{Identity, Refused};
 
@@ -20,7 +21,9 @@ impl PublishRights {
     #[inline]
     #[must_use]
     pub fn knows(&self, identity: &Identity, exchange: &[u8]) -> bool {
-        self.generation == identity.broker.access_generation() && !self.by_topic && self.exchange == exchange
+        self.generation == identity.broker.access_generation()
+            && !self.by_topic
+            && same_bytes(&self.exchange, exchange)
     }
 
     /// Looks up whether somebody may publish to an exchange, and remembers that.
@@ -30,7 +33,7 @@ impl PublishRights {
     pub fn check(&mut self, identity: &Identity, vhost: &str, exchange: &str) -> Result<(), Refused> {
         // Asked for before: a change in between makes what is remembered too old, never too new.
         let generation = identity.broker.access_generation();
-        if self.generation == generation && self.exchange == exchange.as_bytes() {
+        if self.generation == generation && same_bytes(&self.exchange, exchange.as_bytes()) {
             return Ok(());
         }
         self.generation = 0;

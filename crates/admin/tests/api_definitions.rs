@@ -64,6 +64,10 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     }
     assert_eq!(exported["topic_permissions"], file()["topic_permissions"]);
     assert_eq!(exported["parameters"], file()["parameters"]);
+    let policy = json!([{"name": "p", "vhost": "/", "pattern": ".*", "definition": {"max-length": 5}, "priority": 0,
+        "apply-to": "all"}]);
+    assert_eq!(exported["policies"], policy);
+    assert_eq!(two.get("/api/queues/%2F/plain").await["policy"], "p");
     assert_eq!(two.call_as("alice:test12", "GET", "/api/whoami", None).await.status, 200);
     assert_eq!(two.get("/api/permissions/shop/alice").await, file()["permissions"][0]);
 }
@@ -99,6 +103,8 @@ async fn a_broken_file_changes_nothing() {
         ("topic_permissions", json!({"user": "bob", "vhost": "/", "write": "", "read": ""})),
         ("vhosts", json!({"name": "x", "default_queue_type": "stream"})),
         ("parameters", json!({"name": "x", "vhost": "/"})),
+        ("policies", json!({"name": "x", "vhost": "/", "pattern": "(", "definition": {"max-length": 5}})),
+        ("policies", json!({"name": "x", "vhost": "/", "pattern": "", "definition": {"max-length": "many"}})),
     ];
     for (kind, item) in broken {
         let mut file = file();
@@ -117,8 +123,8 @@ async fn what_was_done_before_something_failed_is_told() {
     let reply = managed.expect(400, "POST", "/api/definitions", Some(file)).await;
     let reason = reply.json()["reason"].as_str().unwrap().to_owned();
     assert!(reason.starts_with("queue \"limited\": "), "{reason}");
-    let done = "done before that: 2 vhosts, 1 limits of vhosts, 2 users, 1 permissions, 1 topic permissions, 1 queues, \
-                1 policies left out";
+    let done = "done before that: 2 vhosts, 1 limits of vhosts, 2 users, 1 permissions, 1 topic permissions, \
+                1 policies and parameters, 1 queues";
     assert!(reason.ends_with(done), "{reason}");
     assert_eq!(column(&managed.get("/api/queues").await, "name"), ["plain"]);
     assert_eq!(column(&managed.get("/api/users").await, "name"), ["alice", "bob", "guest"]);

@@ -70,13 +70,18 @@ fn asked(path: &str, connection: &str, node: &str) -> String {
         _ if path.contains("/channels/{name}") => format!("{connection}%20(1)"),
         _ if path.contains("/nodes/{name}") || path.contains("healthchecks") => node.to_owned(),
         _ if path.contains("/users/{name}") => "guest".to_owned(),
+        _ if path.contains("policies") || path.contains("parameters") => "p".to_owned(),
         _ if path.contains("limits") => "max-channels".to_owned(),
         _ if path.contains("/exchanges/") => "amq.topic".to_owned(),
         _ => "q".to_owned(),
     };
     let filled = path.replace("{name}", &name).replace("{vhost}", "%2F").replace("{user}", "guest");
     let filled = filled.replace("{source}", "amq.topic").replace("{kind}", "q").replace("{destination}", "q");
-    filled.replace("{key}", "k").replace("{port}", "1").replace("{protocol}", "amqp")
+    filled
+        .replace("{component}", "c")
+        .replace("{key}", "k")
+        .replace("{port}", "1")
+        .replace("{protocol}", "amqp")
 }
 
 #[tokio::test]
@@ -93,6 +98,11 @@ async fn every_address_answers_as_it_is_described() {
     let message =
         json!({ "properties": {}, "routing_key": "k", "payload": "x", "payload_encoding": "string" });
     managed.expect(200, "POST", "/api/exchanges/%2F/amq.topic/publish", Some(message)).await;
+    let policy = json!({ "pattern": "^none$", "definition": { "max-length": 5 } });
+    managed.expect(201, "PUT", "/api/policies/%2F/p", Some(policy.clone())).await;
+    managed.expect(201, "PUT", "/api/operator-policies/%2F/p", Some(policy)).await;
+    managed.expect(201, "PUT", "/api/parameters/c/%2F/p", Some(json!({ "value": 1 }))).await;
+    managed.expect(201, "PUT", "/api/global-parameters/p", Some(json!({ "value": { "a": 1 } }))).await;
     let mut client = managed.client().await;
     client.open_channel(1).await.unwrap();
     client.call(1, &consume(), "basic.consume-ok").await.unwrap();

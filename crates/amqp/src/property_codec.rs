@@ -112,6 +112,10 @@ impl QueueCodec for AmqpPropertyCodec {
         Headers(table.iter().map(|(name, value)| (name.to_string(), native(value))).collect())
     }
 
+    fn names_overflow(&self, queue: &QueueConfig) -> bool {
+        Table::parse(&queue.arguments).is_ok_and(|arguments| arguments.get("x-overflow").is_some())
+    }
+
     fn read_arguments(&self, queue: &mut QueueConfig) {
         read_arguments(queue);
     }

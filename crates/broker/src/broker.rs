@@ -27,6 +27,7 @@ use crate::journal::{Journal, LocalJournal, ProposeError};
 use crate::maintenance::Maintenance;
 use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
+use crate::policies::PolicyCell;
 use crate::queue_cell::QueueCell;
 use crate::recovery;
 use crate::request::ListRequest;
@@ -127,6 +128,7 @@ impl Broker {
             clock: Arc::new(Clock::not_before(restored.time.max(time))),
             catalog: Catalog::new(exchanges, restored.next_queue),
             access: AccessCell::new(restored.machines.access),
+            policies: PolicyCell::new(restored.machines.policies),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
@@ -152,6 +154,7 @@ impl Broker {
         }
         // What a crash cut off, before anybody sees it.
         shared.finish_deleted_vhosts();
+        shared.apply_all_policies();
         // Messages die in this, and are moved at once: all queues they may go to must be known by then.
         for cell in &cells {
             shared.end_sessions(cell);
@@ -225,7 +228,8 @@ impl Broker {
         &self.shared.dispatch.outgoing
     }
 
-    /// Changes settings of a queue: `change` makes the new ones from those it has, and is called once.
+    /// Changes settings of a queue: `change` makes the new ones from those it was told before, and is called once. What
+    /// policies say of the queue comes on top of it.
     ///
     /// # Errors
     /// If there is no such queue, a setting cannot be, or the log takes no more; then nothing has changed.
@@ -237,8 +241,9 @@ impl Broker {
         self.shared.refuse_if_stopping()?;
         let cell = self.found(name).await?;
         let written = self.shared.with(&cell, |state, now| {
-            let config = change(state.queue.config());
-            config.check(name)?;
+            let base = change(state.queue.config().base());
+            base.check(name)?;
+            let config = self.shared.with_policies(name, &base);
             let record = Record::Configure { config, at: now };
             let committed =
                 self.shared.commit(state, &[record], Urgency::Synced, Claim::Reserved, Patience::Wait);

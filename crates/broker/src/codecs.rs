@@ -101,6 +101,11 @@ impl Codecs {
         all.find(|arguments| !arguments.0.is_empty()).unwrap_or_default()
     }
 
+    /// Whether a queue was told what it does when it is full.
+    pub(crate) fn names_overflow(&self, queue: &QueueConfig) -> bool {
+        self.queues.iter().any(|codec| codec.names_overflow(queue))
+    }
+
     /// Completes the settings of queues that an earlier release wrote.
     pub(crate) fn read_arguments(&self, cells: &[Arc<QueueCell>]) {
         if self.queues.is_empty() {

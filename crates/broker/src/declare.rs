@@ -38,7 +38,7 @@ impl Broker {
         let asked = Declaration { config: config.clone(), durability: Durability::Durable, owner: None };
         let declared = self.begin_declare(name, asked).await?;
         if !declared.is_new
-            && let Some((existing, asked)) = first_difference(&declared.queue.config(), &config)
+            && let Some((existing, asked)) = first_difference(declared.queue.config().base(), &config)
         {
             self.shared.wait_for(declared.written).await?;
             return Err(CreateError::Differs { name: name.clone(), existing, asked });
@@ -114,7 +114,7 @@ impl Broker {
         let cell = self.shared.add_queue(
             changing,
             name,
-            declaration.config.clone(),
+            &declaration.config,
             durability,
             declaration.owner,
         )?;

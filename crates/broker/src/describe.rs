@@ -1,6 +1,7 @@
 //! What a queue is, for people to look at: who made it, what it was declared with, and what leads to it.
 
 use nexo_core::message::Durability;
+use nexo_core::policy::PolicyPair;
 use nexo_core::topology::{Destination, HeaderValue as Argument};
 use nexo_types::{QueueKind, QueueName, limits};
 
@@ -27,6 +28,8 @@ pub struct QueueDetails {
     pub bindings: Vec<BindingShown>,
     /// How many bindings there are; more than are listed if it has very many.
     pub bindings_total: u64,
+    /// The policies that apply to it.
+    pub policies: PolicyPair,
 }
 
 /// One binding that leads to a queue.
@@ -57,8 +60,10 @@ impl Broker {
         };
         let codecs = &self.shared.options.codecs;
         let (bindings, bindings_total) = self.bindings_to(name);
+        let kind = codecs.kind(name, stats.config.base());
         Ok(QueueDetails {
-            kind: codecs.kind(name, &stats.config),
+            policies: self.policies_of_queue(name, kind),
+            kind,
             durability: cell.durability,
             exclusive: cell.owner.is_some(),
             arguments: codecs.arguments(&stats.config),

@@ -7,8 +7,8 @@ pub(crate) fn first_difference(one: &QueueConfig, other: &QueueConfig) -> Option
     macro_rules! compare {
         ($($field:ident),+ $(,)?) => {
             // Taken apart, so that a new setting cannot be forgotten here. What a way in keeps for itself is no setting,
-            // and neither is how settings were written.
-            let QueueConfig { $($field: _),+, annotations: _, has_unread_arguments: _ } = one;
+            // and neither is how settings were written, nor what they rest on.
+            let QueueConfig { $($field: _),+, annotations: _, has_unread_arguments: _, base: _ } = one;
             $(if one.$field != other.$field {
                 let say = |config: &QueueConfig| format!(concat!(stringify!($field), "={}"), value(&config.$field));
                 return Some((say(one), say(other)));

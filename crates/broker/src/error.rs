@@ -124,6 +124,17 @@ pub enum AccessChangeError {
     Queue(#[from] QueueError),
 }
 
+/// A change of policies or parameters that was not made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PolicyChangeError {
+    /// The rules forbid it.
+    #[error(transparent)]
+    Refused(nexo_core::policy::PolicyError),
+    /// See there.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
 /// A queue that was not deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DeleteError {

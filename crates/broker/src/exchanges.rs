@@ -153,7 +153,9 @@ impl Broker {
         name: &ExchangeName,
         spec: ExchangeSpec,
     ) -> Result<Written, ExchangeError<DeclareError>> {
-        self.change(|topology| topology.decide_declare(name, spec))
+        let written = self.change(|topology| topology.decide_declare(name, spec))?;
+        self.shared.apply_policies_to_exchange(name);
+        Ok(written)
     }
 
     /// Whether there is such an exchange. Gives back what to wait for before anybody is told so.

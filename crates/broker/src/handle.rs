@@ -194,10 +194,16 @@ impl QueueHandle {
         &self.shared.options.codecs
     }
 
-    /// What it is told to be.
+    /// What it is: what it was told to be, and what policies make of that.
     #[must_use]
     pub fn config(&self) -> QueueConfig {
         self.cell.state.lock().queue.config().clone()
+    }
+
+    /// What it was told to be itself, whatever policies say.
+    #[must_use]
+    pub fn base_config(&self) -> QueueConfig {
+        self.cell.state.lock().queue.config().base().clone()
     }
 
     /// What the way in of this name keeps with the queue.

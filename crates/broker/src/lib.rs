@@ -17,7 +17,8 @@
 //! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
 //!   `buffers.rs`: memory of connections' buffers.
-//! - `machine_cell.rs`, `machines.rs`: state machines that are not queues. `access_cell.rs`: users and permissions.
+//! - `machine_cell.rs`, `machines.rs`: state machines that are not queues. `access_cell.rs`: users and permissions. `policies.rs`: policies,
+//!   parameters, and how they take effect.
 //! - `connections.rs`: how many clients may be connected. `open_connections.rs`: who they are. `listing.rs`: queues, exchanges and
 //!   bindings for those who look after them.
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
@@ -67,6 +68,7 @@ mod page_out_pace;
 mod paging;
 mod peek;
 mod placement;
+mod policies;
 mod property_codec;
 mod push;
 mod push_order;
@@ -106,8 +108,8 @@ pub use declare::Declared;
 pub use delivery::Delivery;
 pub use describe::{BindingShown, QueueDetails};
 pub use error::{
-    AccessChangeError, CreateError, DeleteError, ExchangeError, OpenError, PopError, PushError, QueueError,
-    SettleError, SubscribeError,
+    AccessChangeError, CreateError, DeleteError, ExchangeError, OpenError, PolicyChangeError, PopError,
+    PushError, QueueError, SettleError, SubscribeError,
 };
 pub use flow::{Evenness, Pacing};
 pub use handle::{QueueHandle, Settling};
@@ -125,6 +127,7 @@ pub use nexo_core::message::{
     DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, PriorityCap, Properties,
     PropertyFormat, StoredMessage,
 };
+pub use nexo_core::policy;
 pub use nexo_core::queue::QueueSnapshot;
 pub use nexo_core::queue::{
     Access, GroupTake, Handed, InFlightLimit, LeaseTerms, LimitReached, Outgoing, SettleMode, SharedCredit,

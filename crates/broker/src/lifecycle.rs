@@ -21,7 +21,7 @@ use crate::shared::Shared;
 use crate::workers::Work;
 
 impl Shared {
-    /// Writes down that a queue exists, and makes it so. It is not safe yet when this returns.
+    /// Writes down that a queue exists, with what policies say of it, and makes it so. It is not safe yet when this returns.
     ///
     /// # Errors
     /// If the log does not take it. It does not wait for room: it is [`QueueError::Busy`].
@@ -29,7 +29,7 @@ impl Shared {
         self: &Arc<Self>,
         changing: CatalogGuard<'_>,
         name: &QueueName,
-        config: QueueConfig,
+        base: &QueueConfig,
         durability: Durability,
         owner: Option<SessionId>,
     ) -> Result<Arc<QueueCell>, QueueError> {
@@ -40,6 +40,7 @@ impl Shared {
         }
         // A dead-letter queue comes although the virtual host is full, but not to one that goes.
         self.check_vhost_of(name)?;
+        let config = self.with_policies(name, base);
         let id = self.catalog.new_queue_id();
         let now = self.clock.now();
         let mut written = Written::NOTHING;

@@ -86,7 +86,7 @@ impl Broker {
             let queue = &state.queue;
             (QueueStats::new(queue, now), queue.consumers().1, queue.figures(now).memory_bytes)
         };
-        let kind = self.shared.options.codecs.kind(name, &stats.config);
+        let kind = self.shared.options.codecs.kind(name, stats.config.base());
         let (durability, owner) = (cell.durability, cell.owner);
         Some(QueueRow { stats, kind, durability, owner, active_consumer, memory_bytes })
     }

@@ -1,6 +1,6 @@
 //! A state machine that is not a queue, of which there is one: behind a lock, with its records in the journal and its
 //! snapshot in checkpoints. What is here holds for any machine that is in memory as a whole: exchanges and bindings
-//! (`exchanges.rs`), and users (`access_cell.rs`). `machines.rs` has the list of them.
+//! (`exchanges.rs`), users (`access_cell.rs`), and policies (`policies.rs`). `machines.rs` has the list of them.
 
 use std::convert::Infallible;
 

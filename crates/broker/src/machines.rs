@@ -1,8 +1,9 @@
-//! The state machines that are not queues: exchanges with their bindings, and users. Each is written under an id that no queue
+//! The state machines that are not queues: exchanges with their bindings, users, and policies. Each is written under an id that no queue
 //! has; here a start, a rebuild and a checkpoint find all of them.
 
 use bytes::Bytes;
 use nexo_core::access::Access;
+use nexo_core::policy::Policies;
 use nexo_core::topology::Topology;
 use nexo_types::{Position, QueueId};
 
@@ -11,11 +12,12 @@ use crate::exchanges::TOPOLOGY;
 use crate::journal::ProposeError;
 use crate::machine_cell::Replayed;
 use crate::manifest::{Demand, Manifest, Snapshot};
+use crate::policies::POLICIES;
 use crate::shared::Shared;
 
 /// Whether this is the id of a machine that is not a queue.
 pub(crate) const fn is_machine(id: QueueId) -> bool {
-    id.0 == TOPOLOGY.0 || id.0 == ACCESS.0
+    id.0 == TOPOLOGY.0 || id.0 == ACCESS.0 || id.0 == POLICIES.0
 }
 
 /// What an id stands for, for whoever reads of it.
@@ -23,6 +25,7 @@ pub(crate) fn shown(id: QueueId) -> String {
     match id {
         TOPOLOGY => "the exchanges".to_owned(),
         ACCESS => "the users".to_owned(),
+        POLICIES => "the policies".to_owned(),
         id => format!("queue {id}"),
     }
 }
@@ -32,12 +35,17 @@ pub(crate) fn shown(id: QueueId) -> String {
 pub(crate) struct ReplayedMachines {
     pub(crate) topology: Replayed<Topology>,
     pub(crate) access: Replayed<Access>,
+    pub(crate) policies: Replayed<Policies>,
 }
 
 impl ReplayedMachines {
     /// Nothing has happened to them.
     pub(crate) fn new() -> Self {
-        Self { topology: Replayed::new(Topology::new()), access: Replayed::new(Access::new()) }
+        Self {
+            topology: Replayed::new(Topology::new()),
+            access: Replayed::new(Access::new()),
+            policies: Replayed::new(Policies::new()),
+        }
     }
 
     /// Takes the state of a snapshot of the machine with this id.
@@ -48,6 +56,7 @@ impl ReplayedMachines {
         match id {
             TOPOLOGY => self.topology.load(head, snapshot),
             ACCESS => self.access.load(head, snapshot),
+            POLICIES => self.policies.load(head, snapshot),
             id => Err(format!("there is no machine {id}")),
         }
     }
@@ -60,6 +69,7 @@ impl ReplayedMachines {
         match id {
             TOPOLOGY => self.topology.replay(at, payload),
             ACCESS => self.access.replay(at, payload),
+            POLICIES => self.policies.replay(at, payload),
             id => Err(format!("there is no machine {id}")),
         }
     }
@@ -74,6 +84,7 @@ impl Shared {
     ) -> Result<(), ProposeError> {
         manifest.queues.push((TOPOLOGY, self.snapshot_machine(self.catalog.exchanges.cell(), demand)?));
         manifest.queues.push((ACCESS, self.snapshot_machine(self.access.cell(), demand)?));
+        manifest.queues.push((POLICIES, self.snapshot_machine(self.policies.cell(), demand)?));
         Ok(())
     }
 
@@ -81,5 +92,6 @@ impl Shared {
     pub(crate) fn replace_machines(&self, machines: ReplayedMachines) {
         self.catalog.exchanges.replace(machines.topology);
         self.access.replace(machines.access);
+        self.policies.replace(machines.policies);
     }
 }

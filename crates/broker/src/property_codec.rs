@@ -56,6 +56,11 @@ pub trait QueueCodec: Send + Sync + Debug {
         Headers::default()
     }
 
+    /// Whether the protocol was told what the queue does when it is full.
+    fn names_overflow(&self, _queue: &QueueConfig) -> bool {
+        false
+    }
+
     /// Sets what was told only by arguments when the settings were written, and has fields by now.
     fn read_arguments(&self, _queue: &mut QueueConfig) {}
 }

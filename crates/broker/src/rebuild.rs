@@ -55,7 +55,10 @@ impl Shared {
             "changes that were not safe yet are lost; the queues are rebuilt"
         );
         let shared = Arc::clone(self);
-        self.workers.spawn(Work::Chore, move || shared.finish_deleted_vhosts());
+        self.workers.spawn(Work::Chore, move || {
+            shared.finish_deleted_vhosts();
+            shared.apply_all_policies();
+        });
         // As at a start: only now can dead letters find their way.
         for cell in &cells {
             self.end_sessions(cell);

@@ -22,6 +22,7 @@ use crate::journal::Journal;
 use crate::maintenance::Maintenance;
 use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
+use crate::policies::PolicyCell;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::threads::Threads;
 use crate::timer::Timer;
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<Clock>,
     pub(crate) catalog: Catalog,
     pub(crate) access: AccessCell,
+    pub(crate) policies: PolicyCell,
     pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,

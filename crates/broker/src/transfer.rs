@@ -277,7 +277,7 @@ impl Shared {
         if let Some(cell) = self.catalog.get(name) {
             return Ok(cell);
         }
-        self.add_queue(changing, name, QueueConfig::for_dead_letters(), Durability::Durable, None)
+        self.add_queue(changing, name, &QueueConfig::for_dead_letters(), Durability::Durable, None)
     }
 
     /// Takes the next messages of a dead-letter queue and sends them where they belong. `None` when there are

@@ -314,6 +314,7 @@ impl Shared {
         }
         // Before it is gone for good: whoever makes one of that name again finds nobody in it.
         written = written.and(self.when_room_blocking(|| self.forget_permissions_in(name))?);
+        written = written.and(self.when_room_blocking(|| self.forget_policies_in(name))?);
         let gone = self.when_room_blocking(|| {
             let decide = |topology: &Topology| Ok::<_, Infallible>(topology.decide_vhost_gone(name));
             let changed = self.change_topology(&[], decide, Urgency::Synced);
@@ -325,7 +326,10 @@ impl Shared {
     }
 
     /// Tries again when the log has room, without any lock.
-    fn when_room_blocking<R>(&self, attempt: impl Fn() -> Result<R, QueueError>) -> Result<R, QueueError> {
+    pub(crate) fn when_room_blocking<R>(
+        &self,
+        attempt: impl Fn() -> Result<R, QueueError>,
+    ) -> Result<R, QueueError> {
         loop {
             match attempt() {
                 Err(QueueError::Busy { .. }) if !self.stopping.load(Ordering::Relaxed) => {

@@ -1,6 +1,7 @@
 //! What a queue is told to be. Part of the queue's durable state; changing it is a record like any other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use nexo_types::{ExchangeName, Millis, Priority, QueueName, limits};
@@ -9,10 +10,12 @@ use thiserror::Error;
 use crate::wire::{Reader, WireError, Writer};
 
 /// The version in which settings are written.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 /// The first version with a highest priority and a fate of refused messages. Before that only a protocol's arguments told of
 /// them.
 const WITH_LIMITS: u64 = 2;
+/// The first version that may say what the queue was told itself, beside what policies have made of it.
+const WITH_BASE: u64 = 3;
 
 /// Everything that can be set on a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,8 @@ pub struct QueueConfig {
     /// The settings were written before all of these fields were there. What the missing ones would be, only the protocol
     /// can tell whose arguments they are.
     pub has_unread_arguments: bool,
+    /// What the queue was told to be itself, if policies have made something else of it. Has none in turn.
+    pub base: Option<Arc<QueueConfig>>,
 }
 
 /// What the group of a message means.
@@ -190,6 +195,7 @@ impl Default for QueueConfig {
             groups: GroupMode::Ordered,
             max_priority: None,
             has_unread_arguments: false,
+            base: None,
         }
     }
 }
@@ -238,6 +244,12 @@ impl QueueConfig {
     #[must_use]
     pub fn for_dead_letters() -> Self {
         Self { max_attempts: None, ..Self::default() }
+    }
+
+    /// What the queue was told to be itself, whatever policies say.
+    #[must_use]
+    pub fn base(&self) -> &Self {
+        self.base.as_deref().unwrap_or(self)
     }
 
     /// The queue that dead letters of the queue `own` go to, unless they go elsewhere.
@@ -387,9 +399,27 @@ impl QueueConfig {
         out.optional(self.max_priority.map(|max| max.0.into()));
         out.u8(u8::from(self.on_refusal == Fate::DeadLetter));
         out.u8(u8::from(self.has_unread_arguments));
+        out.u8(u8::from(self.base.is_some()));
+        if let Some(base) = &self.base {
+            debug_assert!(base.base.is_none(), "what a queue was told itself rests on nothing");
+            base.encode(out);
+        }
     }
 
     pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (mut config, has_base) = Self::decode_own(input)?;
+        if has_base {
+            let (base, has_base) = Self::decode_own(input)?;
+            if has_base {
+                return Err(WireError::Unknown { what: "base of settings", value: 1 });
+            }
+            config.base = Some(Arc::new(base));
+        }
+        Ok(config)
+    }
+
+    /// One set of settings, and whether what they rest on follows.
+    fn decode_own(input: &mut Reader<'_>) -> Result<(Self, bool), WireError> {
         let version = input.version("a queue's settings", VERSION)?;
         let fate = |byte| match byte {
             0 => Ok(Fate::Drop),
@@ -470,16 +500,18 @@ impl QueueConfig {
             max_priority: None,
             on_refusal: Fate::Drop,
             has_unread_arguments: false,
+            base: None,
         };
         if version < WITH_LIMITS {
             config.has_unread_arguments = !config.arguments.is_empty();
-            return Ok(config);
+            return Ok((config, false));
         }
         let max_priority = input.optional()?.map(u8::try_from).transpose();
         config.max_priority = max_priority.map_err(|_| WireError::Range)?.map(Priority);
         config.on_refusal = fate(input.u8()?)?;
         config.has_unread_arguments = input.flag()?;
-        Ok(config)
+        let has_base = version >= WITH_BASE && input.flag()?;
+        Ok((config, has_base))
     }
 }
 

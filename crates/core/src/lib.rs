@@ -14,6 +14,7 @@ pub mod draft;
 pub mod machine;
 pub mod message;
 pub mod offsets;
+pub mod policy;
 pub mod queue;
 pub mod rare;
 pub mod record;

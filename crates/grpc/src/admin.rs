@@ -1,4 +1,4 @@
-//! The service of an operator: virtual hosts.
+//! The service of an operator: virtual hosts, and policies, of which `policies.rs` knows more.
 
 use nexo_access::{Identity, Logins, Tag};
 use nexo_broker::topology::{DefaultQueueType, VhostError, VhostSpec};
@@ -8,6 +8,7 @@ use tonic::{Request, Response, Status};
 
 use crate::access::{administrator, caller};
 use crate::fields;
+use crate::policies;
 use crate::proto::{self, admin_service_server::AdminService};
 use crate::status::Failure;
 
@@ -74,6 +75,43 @@ impl AdminService for Admin {
         let deleted = self.broker.delete_vhost(&name).await.map_err(Failure::from)?;
         let (queues, messages) = (deleted.queues, deleted.messages);
         Ok(Response::new(proto::DeleteVhostResponse { queues, messages }))
+    }
+
+    async fn list_policies(
+        &self,
+        request: Request<proto::ListPoliciesRequest>,
+    ) -> Result<Response<proto::ListPoliciesResponse>, Status> {
+        let identity = caller(&request)?;
+        let policies = policies::list(&self.broker, &identity, request.get_ref())?;
+        Ok(Response::new(proto::ListPoliciesResponse { policies }))
+    }
+
+    async fn get_policy(
+        &self,
+        request: Request<proto::GetPolicyRequest>,
+    ) -> Result<Response<proto::GetPolicyResponse>, Status> {
+        let identity = caller(&request)?;
+        let policy = Some(policies::get(&self.broker, &identity, request.get_ref())?);
+        Ok(Response::new(proto::GetPolicyResponse { policy }))
+    }
+
+    async fn put_policy(
+        &self,
+        request: Request<proto::PutPolicyRequest>,
+    ) -> Result<Response<proto::PutPolicyResponse>, Status> {
+        let identity = caller(&request)?;
+        let policy = request.into_inner().policy.unwrap_or_default();
+        let created = policies::put(&self.broker, &identity, &policy).await?;
+        Ok(Response::new(proto::PutPolicyResponse { created }))
+    }
+
+    async fn delete_policy(
+        &self,
+        request: Request<proto::DeletePolicyRequest>,
+    ) -> Result<Response<proto::DeletePolicyResponse>, Status> {
+        let identity = caller(&request)?;
+        policies::delete(&self.broker, &identity, request.get_ref()).await?;
+        Ok(Response::new(proto::DeletePolicyResponse {}))
     }
 }
 

@@ -3,6 +3,7 @@
 //! On the wire everything is optional: in a create what is left out is a default, in an update it stays as it
 //! is. Both are [`patch`], once over the defaults and once over the settings there are.
 
+use nexo_broker::policy::Policy;
 use nexo_broker::{
     Backoff, DeadLetters, Durability, Fate, Overflow, QueueConfig, QueueDetails, QueueKind, QueueStats,
     RateLimit, SyncMode,
@@ -173,8 +174,14 @@ pub(crate) fn details_to_proto(details: QueueDetails) -> proto::Queue {
             })
             .collect(),
         bindings_total: details.bindings_total,
+        policy: name_of(details.policies.regular.as_deref()),
+        operator_policy: name_of(details.policies.operator.as_deref()),
     };
     proto::Queue { details: Some(shown), ..queue_to_proto(&details.stats) }
+}
+
+fn name_of(policy: Option<&Policy>) -> String {
+    policy.map(|policy| policy.name.to_string()).unwrap_or_default()
 }
 
 fn dead_letters_to_proto(queue: &QueueName, config: &QueueConfig) -> proto::DeadLetterTarget {

@@ -25,6 +25,7 @@ mod limits;
 mod listener;
 mod message;
 mod messages;
+mod policies;
 pub mod proto;
 mod push;
 mod queues;

@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 use nexo_grpc::client::{Client, ClientTls, Credentials};
 
 use crate::command::{
-    bench, completions, consume, health, peek, permission, pop, produce, push, queue, settle, stats, user,
-    vhost,
+    bench, completions, consume, health, peek, permission, policy, pop, produce, push, queue, settle, stats,
+    user, vhost,
 };
 use crate::connect::Server;
 use crate::output::Format;
@@ -139,6 +139,8 @@ enum Command {
     User(user::UserArgs),
     /// Say what users may do in a virtual host
     Permission(permission::PermissionArgs),
+    /// Settings for all queues and exchanges whose names match
+    Policy(policy::PolicyArgs),
     /// Figures of the broker, or of one queue
     Stats(stats::StatsArgs),
     /// Whether the broker can take and confirm messages; exit code 0 or 1
@@ -171,6 +173,7 @@ impl Cli {
             Command::Received(args) => args.run(shared).await,
             Command::User(args) => args.run(shared).await,
             Command::Permission(args) => args.run(shared).await,
+            Command::Policy(args) => args.run(shared).await,
             Command::Stats(args) => args.run(shared).await,
             Command::Health => health::run(shared).await,
             Command::Bench(args) => args.run(shared).await,

@@ -3,6 +3,7 @@
 //! Nothing here does anything; each type exists so that it cannot be mistaken for another. A string from a
 //! client becomes a [`QueueName`] at the edge or an error that says why not, and is trusted from then on.
 
+mod bytes;
 mod id;
 pub mod limits;
 mod name;
@@ -12,6 +13,7 @@ mod time;
 pub mod varint;
 mod vhost;
 
+pub use bytes::same_bytes;
 pub use id::{ConsumerId, Offset, Priority, QueueId};
 pub use name::{
     DedupId, ExchangeName, GroupId, InFull, NameError, QueueName, Tag, UserName, check as check_name,

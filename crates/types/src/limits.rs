@@ -103,3 +103,22 @@ pub const PATTERN_BYTES_MAX: usize = 1_024;
 pub const PATTERN_COMPILED_BYTES_MAX: usize = 256 * 1024;
 /// Brackets within brackets of a pattern.
 pub const PATTERN_NESTING_MAX: u32 = 32;
+
+/// RabbitMQ's limit for a short string.
+pub const POLICY_NAME_BYTES_MAX: usize = 255;
+/// Policies of one kind in one virtual host: each is looked at for every queue that is declared.
+pub const VHOST_POLICIES_MAX: usize = 1_000;
+/// Policies of both kinds on one node: each has a compiled pattern in memory.
+pub const POLICIES_MAX: usize = 10_000;
+/// A policy's definition, which is written by hand.
+pub const POLICY_DEFINITION_BYTES_MAX: usize = 16 * 1024;
+/// RabbitMQ's limit for a short string.
+pub const ROUTING_KEY_BYTES_MAX: usize = 255;
+/// As for policies.
+pub const PARAMETER_NAME_BYTES_MAX: usize = 255;
+/// Parameters in one virtual host, and global ones: a handful for each tool that keeps some.
+pub const VHOST_PARAMETERS_MAX: usize = 1_000;
+/// Parameters of all virtual hosts on one node: they are kept in memory.
+pub const PARAMETERS_MAX: usize = 10_000;
+/// The value of one parameter, which is written by hand.
+pub const PARAMETER_BYTES_MAX: usize = 16 * 1024;

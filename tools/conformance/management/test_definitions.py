@@ -35,12 +35,11 @@ def imported(api):
 
 def test_all_of_it_is_there(api):
     shown = api.get("/api/definitions")
-    for kind in ["users", "permissions", "topic_permissions", "queues", "exchanges", "bindings"]:
+    for kind in ["users", "permissions", "topic_permissions", "policies", "parameters", "queues", "exchanges", "bindings"]:
         for item in FILE[kind]:
             assert any(item.items() <= found.items() for found in shown[kind]), (kind, item)
     assert {"shop", "warehouse"} <= {vhost["name"] for vhost in shown["vhosts"]}
-    limits = [item for item in FILE["parameters"] if item["component"] == "vhost-limits"]
-    assert len(limits) == 1 and limits[0] in shown["parameters"]
+    assert api.get("/api/queues/shop/orders-00")["policy"] == "limits"
 
 
 @pytest.mark.parametrize("user", NAMES)

@@ -159,6 +159,17 @@ impl Caller {
         self.is_monitor() || self.name() == user
     }
 
+    /// Whether he makes policies there.
+    pub(super) fn makes_policies_in(&self, vhost: &str) -> bool {
+        self.is_administrator() || (self.identity.is(Tag::POLICYMAKER) && self.may_enter(vhost))
+    }
+
+    /// Whether he manages the broker.
+    pub(super) fn check_administrator(&self) -> Result<(), ApiError> {
+        let refused = || ApiError::not_authorised("User not authorised to access object");
+        self.is_administrator().then_some(()).ok_or_else(refused)
+    }
+
     /// The same as an answer.
     pub(super) fn check_user(&self, user: &str) -> Result<(), ApiError> {
         let refused = || ApiError::not_authorised("User not authorised to access object");

@@ -5,6 +5,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use nexo_amqp::management::{By, ExchangeAsked, declare_exchange, delete_exchange, raw_table_json};
+use nexo_broker::policy::PolicyPair;
 use nexo_broker::topology::{DeleteIf, Destination, ExchangeSpec};
 use nexo_broker::{BindingsOf, Durability};
 use nexo_types::ExchangeName;
@@ -18,6 +19,7 @@ use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::listing::ListQuery;
 use super::names::{Vhost, of_exchange};
+use super::policies::applied_json;
 
 pub(super) async fn list(
     State(api): State<Api>,
@@ -43,7 +45,7 @@ async fn answer(api: &Api, query: ListQuery, vhosts: Vec<Vhost>) -> Result<Respo
         for vhost in &vhosts {
             shown.push(default_json(vhost));
             let own = all.iter().filter(|(name, _)| of_exchange(name) == vhost.as_str());
-            shown.extend(own.map(|(name, spec)| exchange_json(name, spec)));
+            shown.extend(own.map(|(name, spec)| with_policy(api, name, exchange_json(name, spec))));
         }
         query.answer(shown)
     })
@@ -60,7 +62,18 @@ pub(super) async fn show(
         return Ok(Json(with_traffic(default_json(&vhost))));
     }
     let spec = api.broker.exchange(&name).ok_or_else(ApiError::not_found)?;
-    Ok(Json(with_traffic(exchange_json(&name, &spec))))
+    Ok(Json(with_traffic(with_policy(&api, &name, exchange_json(&name, &spec)))))
+}
+
+/// As RabbitMQ shows it: the name of a policy only where one applies.
+fn with_policy(api: &Api, name: &ExchangeName, mut shown: Value) -> Value {
+    let pair = api.broker.policies_of_exchange(name);
+    if let Some(object) = shown.as_object_mut()
+        && pair != PolicyPair::default()
+    {
+        object.extend(applied_json(&pair).into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    shown
 }
 
 /// RabbitMQ counts by exchange and queue; nobody does so here.

@@ -3,8 +3,9 @@
 //! - `guard`, `login`, `sessions`: what every request must pass. `access`: who may ask what. `routes`: the addresses, which
 //!   `openapi` describes. `body`: the JSON that it brings. `error`: what is answered instead.
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
-//! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `permissions`, `connections` (with channels and
-//!   consumers), `exchanges`, `queues`, `bindings`, `messages`, `definitions`, `health_checks`. `nexo`: what RabbitMQ has
+//! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `permissions`, `connections`
+//!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
+//!   `health_checks`. `nexo`: what RabbitMQ has
 //!   no words for.
 //!
 //! What a queue or an exchange may be, and in which words it is refused, is AMQP's matter: `nexo_amqp::management`. Where an
@@ -26,7 +27,9 @@ mod names;
 mod nexo;
 mod openapi;
 mod overview;
+mod parameters;
 mod permissions;
+mod policies;
 mod queues;
 mod rates;
 mod routes;
@@ -42,6 +45,7 @@ use axum::body::Bytes;
 use axum::middleware;
 use nexo_access::Logins;
 use nexo_broker::Broker;
+use nexo_broker::policy::PolicyKind;
 use tokio::sync::Semaphore;
 
 pub use definitions::import_definitions;
@@ -174,10 +178,18 @@ fn routes(api: &Api) -> Routes {
         .put("/topic-permissions/{vhost}/{user}", Administrator, permissions::put_topics)
         .delete("/topic-permissions/{vhost}/{user}", Administrator, permissions::delete_topics)
         .get("/feature-flags", Administrator, overview::nothing)
-        .get("/policies", Management, overview::nothing)
-        .get("/operator-policies", Management, overview::nothing)
-        .get("/parameters", Policymaker, overview::nothing)
-        .get("/global-parameters", Policymaker, overview::nothing)
+        .get("/parameters", Policymaker, parameters::list)
+        .get("/parameters/{component}", Policymaker, parameters::list_of_component)
+        .get("/parameters/{component}/{vhost}", Policymaker, parameters::list_of_vhost)
+        .get("/parameters/{component}/{vhost}/{name}", Policymaker, parameters::show)
+        .put("/parameters/{component}/{vhost}/{name}", Policymaker, parameters::put)
+        .delete("/parameters/{component}/{vhost}/{name}", Policymaker, parameters::delete)
+        .get("/global-parameters", Policymaker, parameters::list_global)
+        .get("/global-parameters/{name}", Policymaker, parameters::show_global)
+        .put("/global-parameters/{name}", Administrator, parameters::put_global)
+        .delete("/global-parameters/{name}", Administrator, parameters::delete_global)
+        .with(|routes| policies::routes(routes, PolicyKind::Regular))
+        .with(|routes| policies::routes(routes, PolicyKind::Operator))
         .get("/vhost-limits", Management, vhosts::limits)
         .get("/vhost-limits/{vhost}", VisibleVhost, vhosts::limits_of)
         .put("/vhost-limits/{vhost}/{name}", Administrator, vhosts::set_limit)

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::access::Caller;
 use super::error::ApiError;
 use super::names::of_exchange;
+use super::parameters;
 use super::rates::Wanted;
 use super::vhosts::Sums;
 use super::{Api, Listener};
@@ -51,7 +52,7 @@ fn part(api: &Api, caller: &Caller) -> Value {
     let connections = api.broker.open_connections().all();
     let own: Vec<_> = connections.iter().filter(|one| caller.sees_user(&one.facts().user)).collect();
     let channels: Vec<_> = own.iter().flat_map(|connection| connection.channels()).collect();
-    let mut shown = about();
+    let mut shown = about(api);
     shown["message_stats"] = sums.stats();
     shown["queue_totals"] = sums.lengths().into();
     shown["object_totals"] = json!({
@@ -66,7 +67,7 @@ fn part(api: &Api, caller: &Caller) -> Value {
 }
 
 /// What the broker is.
-fn about() -> Value {
+fn about(api: &Api) -> Value {
     json!({
         "management_version": RABBITMQ_VERSION,
         "rates_mode": "basic",
@@ -75,7 +76,7 @@ fn about() -> Value {
         "product_version": VERSION,
         "product_name": PRODUCT,
         "rabbitmq_version": RABBITMQ_VERSION,
-        "cluster_name": CLUSTER_NAME,
+        "cluster_name": parameters::cluster_name(api),
         "erlang_version": NO_ERLANG,
         "erlang_full_version": NO_ERLANG,
         "release_series_support_status": "supported",
@@ -103,7 +104,7 @@ fn whole(api: &Api, wanted: Wanted) -> Value {
         .map(|protocol| broker.traffic().of(protocol).stats().connections_opened)
         .sum();
     churn.insert("connection_created", opened);
-    let mut shown = about();
+    let mut shown = about(api);
     shown["message_stats"] = figures.rates.into();
     shown["churn_rates"] = json!(churn);
     shown["queue_totals"] = figures.lengths.into();
@@ -153,8 +154,8 @@ fn contexts(api: &Api) -> Value {
     shown.collect()
 }
 
-pub(super) async fn cluster_name() -> Json<Value> {
-    Json(json!({ "name": CLUSTER_NAME }))
+pub(super) async fn cluster_name(State(api): State<Api>) -> Json<Value> {
+    Json(json!({ "name": parameters::cluster_name(&api) }))
 }
 
 pub(super) async fn nodes(State(api): State<Api>) -> Result<Json<Value>, ApiError> {

@@ -23,6 +23,7 @@ use super::connections::{consumers_of_queue, owner_json};
 use super::error::ApiError;
 use super::listing::ListQuery;
 use super::names::{Vhost, of_queue};
+use super::policies::applied_json;
 use super::rates::Wanted;
 
 pub(super) async fn list(
@@ -189,7 +190,7 @@ fn plain(api: &Api, row: &QueueRow) -> Map<String, Value> {
     let shown = json!({
         "name": row.stats.name.as_str(),
         "vhost": of_queue(&row.stats.name),
-        "type": queue_type(config),
+        "type": queue_type(config.base()),
         "durable": row.durability == Durability::Durable,
         "auto_delete": config.auto_delete,
         "exclusive": row.owner.is_some(),
@@ -219,10 +220,8 @@ fn whole_json(api: &Api, row: &QueueRow) -> Value {
     let rate = |per_second: f64| json!({ "rate": per_second });
     let mut shown = plain(api, row);
     shown.extend(totals(row));
+    shown.extend(applied_json(&api.broker.policies_of_queue(&stats.name, row.kind)));
     let more = json!({
-        "policy": null,
-        "operator_policy": null,
-        "effective_policy_definition": {},
         "consumers": stats.consumers,
         "consumer_capacity": if stats.consumers > 0 { 1.0 } else { 0.0 },
         "consumer_utilisation": if stats.consumers > 0 { 1.0 } else { 0.0 },

@@ -51,6 +51,11 @@ impl Routes {
         delete, "DELETE", MethodFilter::DELETE;
     }
 
+    /// With the addresses that another file has.
+    pub(super) fn with(self, more: impl FnOnce(Self) -> Self) -> Self {
+        more(self)
+    }
+
     fn add<H, T>(mut self, filter: MethodFilter, route: Route, handler: H) -> Self
     where
         H: Handler<T, Api>,

@@ -226,7 +226,7 @@ pub(super) async fn delete(State(api): State<Api>, Path(name): Path<String>) -> 
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) fn refused(error: ExchangeError<VhostError>) -> ApiError {
+fn refused(error: ExchangeError<VhostError>) -> ApiError {
     match error {
         ExchangeError::Refused(VhostError::NotFound { .. }) => ApiError::not_found(),
         ExchangeError::Refused(refused) => ApiError::bad_request(refused.to_string()),
@@ -248,18 +248,43 @@ pub(super) async fn limits_of(
     Ok(Json(Some(&vhost).filter(|vhost| has_limits(vhost)).into_iter().map(limits_json).collect()))
 }
 
-pub(super) const fn has_limits(vhost: &VhostInfo) -> bool {
+const fn has_limits(vhost: &VhostInfo) -> bool {
     vhost.spec.max_connections.is_some() || vhost.spec.max_queues.is_some()
 }
 
 fn limits_json(vhost: &VhostInfo) -> Value {
-    json!({ "vhost": vhost.name.as_str(), "value": limits_value(vhost) })
+    json!({ "vhost": vhost.name.as_str(), "value": limits_of_vhost(vhost) })
 }
 
-/// The limits that a virtual host has, by their names.
-pub(super) fn limits_value(vhost: &VhostInfo) -> Map<String, Value> {
+/// The limits that a virtual host has, by name.
+pub(super) fn limits_of_vhost(vhost: &VhostInfo) -> Map<String, Value> {
     let limits = [("max-connections", vhost.spec.max_connections), ("max-queues", vhost.spec.max_queues)];
     limits.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), limit?.into()))).collect()
+}
+
+/// Has a virtual host have these limits and no others. `true` if it had none.
+pub(super) async fn set_limits(
+    broker: &Broker,
+    name: &VhostName,
+    limits: &Map<String, Value>,
+) -> Result<bool, ApiError> {
+    let (max_connections, max_queues) = read_limits(limits)?;
+    let had_limits = broker.vhost(name).is_some_and(|vhost| has_limits(&vhost));
+    let changed = broker.change_vhost(name, |spec| {
+        Ok(VhostSpec { max_connections, max_queues, ..spec.cloned().unwrap_or_default() })
+    });
+    changed.await.map_err(refused)?;
+    Ok(!had_limits)
+}
+
+/// The limits of an object of JSON: of connections, and of queues.
+pub(super) fn read_limits(limits: &Map<String, Value>) -> Result<(Option<u64>, Option<u64>), ApiError> {
+    if let Some(unknown) = limits.keys().find(|key| !matches!(&***key, "max-connections" | "max-queues")) {
+        return Err(ApiError::bad_request(format!("there is no limit {unknown:?}")));
+    }
+    // Below 0 is no limit, as in RabbitMQ.
+    let limit = |key: &str| Ok::<_, ApiError>(limits.whole(key)?.and_then(|max| u64::try_from(max).ok()));
+    Ok((limit("max-connections")?, limit("max-queues")?))
 }
 
 pub(super) async fn set_limit(

@@ -29,7 +29,7 @@ const COMPARED: [&str; 14] = [
 /// Compares them as RabbitMQ does.
 pub(super) fn check(queue: &QueueHandle, declare: &Declare<'_>) -> Result<(), Refusal> {
     let name = queue.name();
-    let config = queue.config();
+    let config = queue.base_config();
     let durable = queue.durability() == Durability::Durable;
     // A queue that belongs to a connection never survives a restart, whatever its declaration said.
     if queue.owner().is_none() && durable != declare.durable {

@@ -1,7 +1,7 @@
 //! What the properties of a publish ask of the broker. Most messages ask for nothing beyond their delivery mode.
 
 use nexo_broker::Durability;
-use nexo_types::{DedupId, Millis};
+use nexo_types::{DedupId, Millis, same_bytes};
 
 use super::arguments::EXPIRY_MAX_MS;
 use super::error::Refusal;
@@ -43,7 +43,7 @@ impl LastAsks {
     /// What a message with these properties asks for, if they are those of the last one.
     #[inline]
     pub(super) fn recall(&self, properties: &[u8]) -> Option<Asks> {
-        self.asks.filter(|_| self.properties == properties)
+        self.asks.filter(|_| same_bytes(&self.properties, properties))
     }
 
     /// Notes what a message asked for, if it was nothing special.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use nexo_broker::topology::{HeaderSource, RouteError};
 use nexo_broker::{Broker, QueueHandle};
-use nexo_types::{QueueId, VhostName};
+use nexo_types::{QueueId, VhostName, same_bytes};
 
 use super::arguments::Traits;
 use super::error::{Refusal, route_refusal};
@@ -81,9 +81,7 @@ impl RouteCache {
         copies: &[&[u8]],
         headers: &dyn HeaderSource,
     ) -> Result<Route<'a>, Refusal> {
-        let same_place =
-            self.exchange == exchange && self.routing_key == routing_key && !self.address.is_empty();
-        if !same_place {
+        if !self.is_from(exchange, routing_key) {
             self.exchange.clear();
             self.exchange.extend_from_slice(exchange);
             self.routing_key.clear();
@@ -115,11 +113,16 @@ impl RouteCache {
     /// The way of the last message, if this one goes the same.
     #[inline]
     pub(super) fn recall(&self, generation: u64, exchange: &[u8], routing_key: &[u8]) -> Option<Route<'_>> {
-        let is_same = self.generation == Some(generation)
-            && self.exchange == exchange
-            && self.routing_key == routing_key
-            && !self.address.is_empty();
+        let is_same = self.generation == Some(generation) && self.is_from(exchange, routing_key);
         is_same.then(|| self.route())
+    }
+
+    /// Whether it is the route of messages with this exchange and this routing key.
+    #[inline]
+    fn is_from(&self, exchange: &[u8], routing_key: &[u8]) -> bool {
+        same_bytes(&self.exchange, exchange)
+            && same_bytes(&self.routing_key, routing_key)
+            && !self.address.is_empty()
     }
 
     fn route(&self) -> Route<'_> {

@@ -10,6 +10,7 @@ mod common;
 mod format_2;
 mod format_3;
 mod format_6;
+mod policies;
 mod refused;
 mod story;
 mod users;
@@ -101,7 +102,15 @@ async fn format_5_opens_with_everything_in_it() {
 async fn format_6_opens_with_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let receipts = unpack(&fixture("format-6"), dir.path());
-    check_format_6(dir.path(), &receipts).await;
+    check_format_6(dir.path(), &receipts, Policies::NotYet).await;
+}
+
+/// The same story, with policies and parameters.
+#[tokio::test(flavor = "multi_thread")]
+async fn format_7_opens_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let receipts = unpack(&fixture("format-7"), dir.path());
+    check_format_6(dir.path(), &receipts, Policies::Told).await;
 }
 
 /// What this build writes, as a crash leaves it.
@@ -114,17 +123,35 @@ async fn the_latest_format_opens_with_everything_in_it() {
     broker.shutdown().await;
     let data = crashed.path().join("data");
     let receipts = unpack(&copy, &data);
-    check_format_6(&data, &receipts).await;
+    check_format_6(&data, &receipts, Policies::Told).await;
 }
 
-async fn check_format_6(data: &Path, receipts: &[String]) {
+/// Whether a story tells of policies.
+#[derive(Clone, Copy)]
+enum Policies {
+    NotYet,
+    Told,
+}
+
+impl Policies {
+    async fn check(self, broker: &Broker) {
+        match self {
+            Self::NotYet => assert!(broker.policies().is_without_policies()),
+            Self::Told => policies::check(broker).await,
+        }
+    }
+}
+
+async fn check_format_6(data: &Path, receipts: &[String], policies: Policies) {
     let broker = Broker::open(BrokerOptions::new(data)).unwrap();
     users::check(&broker);
+    policies.check(&broker).await;
     format_6::check(&broker, receipts).await;
     broker.shutdown().await;
     drop(broker);
     let broker = Broker::open(BrokerOptions::new(data)).unwrap();
     users::check(&broker);
+    policies.check(&broker).await;
     format_6::check_again(&broker).await;
     broker.shutdown().await;
 }

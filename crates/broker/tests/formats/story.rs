@@ -32,7 +32,7 @@ pub(crate) fn exchange(text: &str) -> ExchangeName {
     ExchangeName::new(text).unwrap()
 }
 
-fn in_round(round: &str, text: &str) -> QueueName {
+pub(crate) fn in_round(round: &str, text: &str) -> QueueName {
     name(&format!("{round} {text}"))
 }
 
@@ -85,6 +85,7 @@ async fn round(broker: &Broker, round: &str) -> Vec<String> {
     vhosts(broker, round).await;
     receipts.extend(shared(broker, round).await);
     crate::users::tell(broker, round).await;
+    crate::policies::tell(broker, round).await;
     receipts
 }
 
@@ -186,6 +187,7 @@ pub(crate) fn all_settings() -> Vec<(&'static str, QueueConfig)> {
         on_refusal: Fate::Drop,
         // Earlier releases had no fields for these two, and nobody here reads the arguments.
         has_unread_arguments: true,
+        base: None,
     };
     let exchange = DeadLetters::Exchange {
         exchange: exchange("graves"),

@@ -65,7 +65,7 @@ impl Pattern {
     }
 
     /// One that matches nothing, for a text that was a pattern once and is none for this build.
-    pub(super) fn nothing(text: &str) -> Self {
+    pub(crate) fn nothing(text: &str) -> Self {
         Self { text: text.into(), rule: Rule::OnlyEmpty }
     }
 

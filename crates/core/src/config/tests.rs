@@ -71,7 +71,8 @@ fn settings_survive_being_written_down() {
         has_unread_arguments: true,
         ..QueueConfig::default()
     };
-    for config in [config, other, QueueConfig::default()] {
+    let by_policy = QueueConfig { ttl: Some(Millis(9)), base: Some(other.clone().into()), ..other.clone() };
+    for config in [config, other, by_policy, QueueConfig::default()] {
         let mut out = Writer::default();
         config.encode(&mut out);
         let bytes = out.into_bytes();
@@ -112,4 +113,11 @@ fn settings_of_a_later_version_are_refused_by_name() {
         matches!(refused, Err(WireError::LaterVersion { what: "a queue's settings", .. })),
         "{refused:?}"
     );
+}
+
+#[test]
+fn what_a_queue_was_told_itself_is_kept_beside_what_policies_made_of_it() {
+    let base = QueueConfig { ttl: Some(Millis(100)), ..QueueConfig::default() };
+    let config = QueueConfig { ttl: Some(Millis(5)), base: Some(base.clone().into()), ..base.clone() };
+    assert_eq!((config.base(), base.base()), (&base, &base));
 }

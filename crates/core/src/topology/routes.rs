@@ -231,6 +231,10 @@ impl Hop {
             table: Table::new(spec.kind.matching()),
         }
     }
+
+    pub(super) fn set_alternate(&mut self, alternate: Option<ExchangeName>) {
+        self.alternate = alternate;
+    }
 }
 
 /// A message on its way through several exchanges, each of which it passes once. First those that it reaches

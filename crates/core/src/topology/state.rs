@@ -35,6 +35,8 @@ pub struct Topology {
 #[derive(Debug)]
 pub(super) struct Exchange {
     pub(super) spec: ExchangeSpec,
+    /// Where messages go that match none of its bindings, as policies say. What was declared goes before it.
+    by_policy: Option<ExchangeName>,
     pub(super) bindings: BTreeMap<u64, Bound>,
     pub(super) orders: BTreeMap<Arc<Binding>, u64>,
 }
@@ -85,6 +87,23 @@ impl Topology {
         }
         self.queue_names.insert(id, name.clone());
         self.routes_mut().add_queue(name, id);
+    }
+
+    /// Takes note of where messages go that match no binding of an exchange, as policies say. It is no part of what is written
+    /// down: policies are.
+    pub fn set_alternate_by_policy(&mut self, name: &ExchangeName, alternate: Option<ExchangeName>) {
+        let Some(exchange) = self.exchanges.get_mut(name) else { return };
+        exchange.by_policy = alternate;
+        let effective = exchange.spec.alternate.clone().or_else(|| exchange.by_policy.clone());
+        if let Some(hop) = self.routes_mut().hop_mut(name) {
+            hop.set_alternate(effective);
+        }
+    }
+
+    /// What was last noted of that.
+    #[must_use]
+    pub fn alternate_by_policy(&self, name: &ExchangeName) -> Option<&ExchangeName> {
+        self.exchanges.get(name)?.by_policy.as_ref()
     }
 
     /// What publishing reads, as of now. Costs nothing; to be taken after every change.
@@ -169,7 +188,12 @@ impl Topology {
     }
 
     pub(super) fn add_exchange(&mut self, name: &ExchangeName, spec: &ExchangeSpec) {
-        let exchange = Exchange { spec: spec.clone(), bindings: BTreeMap::new(), orders: BTreeMap::new() };
+        let exchange = Exchange {
+            spec: spec.clone(),
+            by_policy: None,
+            bindings: BTreeMap::new(),
+            orders: BTreeMap::new(),
+        };
         self.exchanges.insert(name.clone(), exchange);
         self.routes_mut().add_exchange(name, Hop::new(spec));
     }

@@ -7,6 +7,9 @@ use super::model::Headers;
 use super::*;
 use crate::message::Durability;
 
+/// No queue at all.
+const NOWHERE: [u64; 0] = [];
+
 /// A topology with queues `q0` to `q4`, of which the last is transient.
 struct World {
     topology: Topology,
@@ -91,12 +94,12 @@ fn to_exchange(source: &str, key: &'static str, name: &str) -> Binding {
 fn the_default_exchange_leads_to_every_queue_by_its_name() {
     let mut world = World::new();
     assert_eq!(world.publish("", "q3"), [3]);
-    assert_eq!(world.publish("", "nobody"), []);
+    assert_eq!(world.publish("", "nobody"), NOWHERE);
     let (routed, queues) = world.publish_with("", &["q3", "q1", "q3"], &NoHeaders);
     assert_eq!((routed.matched, queues), (true, vec![1, 3]));
     let plan = world.topology.decide_queue_removed(&queue("q3"));
     world.carry_out(&plan);
-    assert_eq!(world.publish("", "q3"), []);
+    assert_eq!(world.publish("", "q3"), NOWHERE);
 }
 
 #[test]
@@ -306,12 +309,29 @@ fn unmatched_messages_go_to_the_alternate_exchange() {
     world.bind(to_queue("a", "k", "q0"));
     assert_eq!(world.publish("a", "k"), [0]);
     assert_eq!(world.publish("b", "k"), [0], "what b does not match goes to a");
-    assert_eq!(world.publish("a", "other"), [], "a and b are each other's alternate");
-    assert_eq!(world.publish("lost", "k"), []);
+    assert_eq!(world.publish("a", "other"), NOWHERE, "a and b are each other's alternate");
+    assert_eq!(world.publish("lost", "k"), NOWHERE);
     assert_eq!(world.publish("by-name", "q3"), [3]);
     // A match that leads to another exchange is a match, even if nothing comes of it.
     world.bind(to_exchange("b", "k", "amq.fanout"));
-    assert_eq!(world.publish("b", "k"), []);
+    assert_eq!(world.publish("b", "k"), NOWHERE);
+}
+
+#[test]
+fn a_policy_names_an_alternate_where_the_declaration_does_not() {
+    let mut world = World::new();
+    let own = ExchangeSpec { alternate: Some(exchange("amq.fanout")), ..plain(Matching::Direct) };
+    world.declare("plain", plain(Matching::Direct));
+    world.declare("own", own);
+    world.bind(to_queue("amq.fanout", "", "q0"));
+    let before = world.topology.outline();
+    for name in ["plain", "own"] {
+        world.topology.set_alternate_by_policy(&exchange(name), Some(exchange("")));
+    }
+    assert_eq!((world.publish("plain", "q3"), world.publish("own", "q3")), (vec![3], vec![0]));
+    assert_eq!(world.topology.outline(), before, "it is no part of what is written down");
+    world.topology.set_alternate_by_policy(&exchange("plain"), None);
+    assert_eq!(world.publish("plain", "q3"), NOWHERE);
 }
 
 #[test]

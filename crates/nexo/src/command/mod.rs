@@ -9,6 +9,7 @@ pub(crate) mod health;
 mod lines;
 pub(crate) mod peek;
 pub(crate) mod permission;
+pub(crate) mod policy;
 pub(crate) mod pop;
 pub(crate) mod produce;
 pub(crate) mod push;

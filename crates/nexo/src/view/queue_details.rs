@@ -81,6 +81,10 @@ pub(super) struct DetailsView {
     arguments: Vec<HeaderView>,
     bindings: Vec<BindingView>,
     bindings_total: u64,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    policy: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    operator_policy: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -118,6 +122,8 @@ impl From<proto::QueueDetails> for DetailsView {
                 })
                 .collect(),
             bindings_total: details.bindings_total,
+            policy: details.policy,
+            operator_policy: details.operator_policy,
         }
     }
 }
@@ -138,6 +144,11 @@ impl DetailsView {
         figures.add("kind", kind);
         if let Some(ms) = self.expires_ms {
             figures.add("goes when unused for", Span(Millis(ms)));
+        }
+        for (what, policy) in [("policy", &self.policy), ("operator policy", &self.operator_policy)] {
+            if !policy.is_empty() {
+                figures.add(what, policy);
+            }
         }
         for argument in &self.arguments {
             figures.add("argument", header_text(argument));

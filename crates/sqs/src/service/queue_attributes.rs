@@ -71,7 +71,7 @@ impl Service {
             }
             kept.check()
         };
-        let mut kept = Kept::of(queue.handle.config());
+        let mut kept = Kept::of(queue.handle.base_config());
         change(&mut kept)?;
         if attributes.iter().any(|(attribute, _)| *attribute == QueueAttribute::RedrivePolicy) {
             may_dead_letter(context, queue.name(), &kept)?;

@@ -10,7 +10,7 @@ use crate::api::access::Visible;
 use crate::api::bindings::binding_json;
 use crate::api::exchanges::exchange_json;
 use crate::api::names::{of_exchange, of_queue};
-use crate::api::overview::{CLUSTER_NAME, PRODUCT, RABBITMQ_VERSION, VERSION};
+use crate::api::overview::{PRODUCT, RABBITMQ_VERSION, VERSION};
 use crate::api::permissions::{permissions_json, topics_json};
 use crate::api::users::user_json;
 use crate::api::vhosts::vhost_definition;
@@ -29,9 +29,9 @@ pub(super) fn whole(api: &Api) -> Value {
         "vhosts": vhosts.iter().map(vhost_definition).collect::<Value>(),
         "permissions": access.users().flat_map(|user| permissions_json(user)).collect::<Value>(),
         "topic_permissions": access.users().flat_map(|user| topics_json(user)).collect::<Value>(),
-        "parameters": policies::parameters(&vhosts),
-        "global_parameters": [{ "name": "cluster_name", "value": CLUSTER_NAME }],
-        "policies": policies::policies(&Visible::All),
+        "parameters": policies::parameters(api, &Visible::All),
+        "global_parameters": policies::globals(api),
+        "policies": policies::policies(api, &Visible::All),
     });
     if let (Value::Object(file), Value::Object(more)) = (&mut file, more) {
         file.extend(more);
@@ -41,11 +41,9 @@ pub(super) fn whole(api: &Api) -> Value {
 
 /// What is in one virtual host. Such a file may go into any other.
 pub(super) fn of_vhost(api: &Api, vhost: &Visible) -> Value {
-    let mut vhosts = api.broker.vhosts();
-    vhosts.retain(|one| vhost.has_name(&one.name));
     let mut file = objects(api, vhost);
-    file["parameters"] = policies::parameters(&vhosts);
-    file["policies"] = policies::policies(vhost);
+    file["parameters"] = policies::parameters(api, vhost);
+    file["policies"] = policies::policies(api, vhost);
     for kind in ["queues", "exchanges", "bindings", "parameters", "policies"] {
         for item in file[kind].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
             item.remove("vhost");
@@ -67,7 +65,7 @@ fn objects(api: &Api, vhosts: &Visible) -> Value {
                 "vhost": of_queue(&row.stats.name),
                 "durable": row.durability == Durability::Durable,
                 "auto_delete": row.stats.config.auto_delete,
-                "type": queue_type(&row.stats.config),
+                "type": queue_type(row.stats.config.base()),
                 "arguments": raw_table_json(&row.stats.config.arguments),
             })
         })

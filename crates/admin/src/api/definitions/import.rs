@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
-use super::plan::{ExchangeDefinition, Left, Plan, QueueDefinition, told};
+use super::plan::{ExchangeDefinition, Plan, QueueDefinition, told};
 use super::policies::LimitsAsked;
 use crate::api::bindings::bind_from;
 use crate::api::error::ApiError;
 use crate::api::names::Vhost;
 use crate::api::users::{AskedPassword, UserAsked, changes_of};
-use crate::api::vhosts::{put_from, refused};
+use crate::api::vhosts::{put_from, set_limits};
 
 /// Things that are made at the same time: they share what waits for the disk.
 const TOGETHER: usize = 64;
@@ -34,7 +34,6 @@ const AT_START: &str = "start";
 pub(super) struct Done {
     counts: Vec<(&'static str, usize)>,
     passed_over: usize,
-    left_out: Vec<Left>,
 }
 
 impl fmt::Display for Done {
@@ -44,7 +43,6 @@ impl fmt::Display for Done {
         if self.passed_over > 0 {
             parts.push(format!("{} bindings that lack an end passed over", self.passed_over));
         }
-        parts.extend(self.left_out.iter().map(|left| format!("{} {} left out", left.count, left.kind)));
         if parts.is_empty() {
             return f.write_str("nothing");
         }
@@ -57,16 +55,27 @@ impl Done {
     fn note(&mut self, what: &'static str, outcomes: Vec<Result<(), ApiError>>) -> Result<(), ApiError> {
         let made = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         let failed = outcomes.len() - made;
-        if made > 0 {
-            self.counts.push((what, made));
+        self.add(what, made);
+        match outcomes.into_iter().find_map(Result::err) {
+            Some(first) => Err(self.after(first, failed - 1)),
+            None => Ok(()),
         }
-        let Some(first) = outcomes.into_iter().find_map(Result::err) else { return Ok(()) };
+    }
+
+    fn add(&mut self, what: &'static str, count: usize) {
+        if count > 0 {
+            self.counts.push((what, count));
+        }
+    }
+
+    /// A refusal, with what was done before it.
+    fn after(&self, first: ApiError, others: usize) -> ApiError {
         let reason = match first.reason() {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let others = if failed > 1 { format!(" (and {} more of these)", failed - 1) } else { String::new() };
-        Err(first.with_reason(format!("{reason}{others}; done before that: {self}")))
+        let others = if others > 0 { format!(" (and {others} more of these)") } else { String::new() };
+        first.with_reason(format!("{reason}{others}; done before that: {self}"))
     }
 }
 
@@ -105,10 +114,7 @@ impl Import {
 
     /// Does all of it, or says how far it came.
     pub(super) async fn run(&self, plan: Plan) -> Result<Done, ApiError> {
-        let mut done = Done { left_out: plan.left_out, ..Done::default() };
-        for Left { kind, count } in &done.left_out {
-            tracing::warn!(kind, left_out = count, "definitions of this kind are not imported");
-        }
+        let mut done = Done::default();
         // Hashed and checked before anything is made.
         let users = self.changes(plan.users).await?;
         let (names, permissions, topics) = (users.count, plan.permissions.len(), plan.topics.len());
@@ -128,12 +134,16 @@ impl Import {
             async move { own.limit(limits).await }
         });
         done.note("limits of vhosts", limited.await)?;
-        self.change_users(changes).await.map_err(|error| {
-            let failed = done.note("users", vec![Err(error.clone())]);
-            failed.err().unwrap_or(error)
-        })?;
-        let noted = [("users", names), ("permissions", permissions), ("topic permissions", topics)];
-        done.counts.extend(noted.into_iter().filter(|(_, count)| *count > 0));
+        self.change_users(changes).await.map_err(|error| done.after(error, 0))?;
+        done.add("users", names);
+        done.add("permissions", permissions);
+        done.add("topic permissions", topics);
+        if !plan.policies.is_empty() {
+            // All of them or none, and before there are queues that they would have to change.
+            let changed = self.broker.change_policies(&plan.policies).await;
+            changed.map_err(|error| done.after(error.into(), 0))?;
+            done.add("policies and parameters", plan.policies.len());
+        }
         let made = together(plan.queues, |queue| {
             let own = self.clone();
             async move { own.queue(queue).await }
@@ -185,14 +195,9 @@ impl Import {
         }
     }
 
-    async fn limit(&self, asked: LimitsAsked) -> Result<(), ApiError> {
-        let changed = self.broker.change_vhost(&asked.vhost, |spec| {
-            let mut spec = spec.cloned().unwrap_or_default();
-            (spec.max_connections, spec.max_queues) = (asked.max_connections, asked.max_queues);
-            Ok(spec)
-        });
-        let changed = changed.await.map(drop).map_err(refused);
-        changed.map_err(|error| told(&error, "limits of vhost", asked.vhost.as_str()))
+    async fn limit(&self, (vhost, limits): LimitsAsked) -> Result<(), ApiError> {
+        let changed = set_limits(&self.broker, &vhost, &limits).await;
+        changed.map(drop).map_err(|error| told(&error, "limits of vhost", vhost.as_str()))
     }
 
     /// What makes the users of a file what they are there.

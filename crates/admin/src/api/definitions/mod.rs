@@ -4,7 +4,7 @@
 //! - `export`: what is there, as such a file.
 //! - `plan`: what a file asks for, read and checked as a whole before anything is done.
 //! - `import`: doing it, as much as can be at the same time.
-//! - `policies`: the place of policies and parameters.
+//! - `policies`: policies and parameters, out and in.
 
 mod export;
 mod import;

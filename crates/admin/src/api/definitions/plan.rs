@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use nexo_amqp::management::{ExchangeAsked, QueueAsked, check_exchange, check_queue};
 use nexo_broker::access::AccessRecord;
+use nexo_broker::policy::PolicyRecord;
 use nexo_broker::{Broker, Durability};
 use nexo_types::{ExchangeName, QueueName, UserName, VhostName};
 use serde_json::{Map, Value, json};
@@ -14,13 +15,6 @@ use crate::api::error::ApiError;
 use crate::api::permissions::{texts, topic_texts};
 use crate::api::users::UserAsked;
 use crate::api::vhosts::VhostAsked;
-
-/// Definitions of a kind that has no place here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Left {
-    pub(super) kind: &'static str,
-    pub(super) count: usize,
-}
 
 /// A queue of a file.
 #[derive(Debug)]
@@ -70,7 +64,7 @@ pub(super) struct Plan {
     pub(super) queues: Vec<QueueDefinition>,
     pub(super) exchanges: Vec<ExchangeDefinition>,
     pub(super) bindings: Vec<(VhostName, Map<String, Value>)>,
-    pub(super) left_out: Vec<Left>,
+    pub(super) policies: Vec<PolicyRecord>,
 }
 
 impl Plan {
@@ -93,7 +87,7 @@ impl Plan {
             queues: Vec::new(),
             exchanges: Vec::new(),
             bindings: Vec::new(),
-            left_out: Vec::new(),
+            policies: Vec::new(),
         };
         if only.is_none() {
             plan.read_vhosts(file)?;
@@ -108,8 +102,9 @@ impl Plan {
                 found.ok_or_else(|| ApiError::bad_request(json!(["no_such_vhost", name])))
             }
         };
-        (plan.limits, plan.left_out) = policies::read(file, vhost_of)?;
+        (plan.policies, plan.limits) = policies::read(file, vhost_of)?;
         if only.is_none() {
+            plan.policies.extend(policies::read_globals(file)?);
             plan.read_users(file, vhost_of, broker)?;
         }
         for item in items(file, "queues")? {

@@ -1,72 +1,71 @@
-//! The place of policies and parameters in a file of definitions. Limits of virtual hosts are parameters there; others have no
-//! place in the broker yet: an export has none, and an import counts those that it leaves out.
+//! Policies, operator policies and parameters in a file of definitions. As in RabbitMQ, operator policies and limits of virtual
+//! hosts are parameters there.
 
-use nexo_broker::VhostInfo;
+use nexo_broker::policy::{PolicyKind, PolicyRecord};
 use nexo_types::VhostName;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
-use super::plan::{Left, items};
+use super::plan::{items, told};
+use crate::api::Api;
 use crate::api::access::Visible;
 use crate::api::body::Fields;
 use crate::api::error::ApiError;
-use crate::api::vhosts::{has_limits, limits_value};
-
-/// The component of RabbitMQ to which limits of virtual hosts belong.
-const VHOST_LIMITS: &str = "vhost-limits";
+use crate::api::parameters::{self, ParameterChange, change_of, value_of};
+use crate::api::policies::{all, policy_of};
 
 /// The limits of a virtual host as a file has them.
-#[derive(Clone, Debug)]
-pub(super) struct LimitsAsked {
-    pub(super) vhost: VhostName,
-    pub(super) max_connections: Option<u64>,
-    pub(super) max_queues: Option<u64>,
+pub(super) type LimitsAsked = (VhostName, Map<String, Value>);
+
+/// What a file asks for: policies and parameters, and limits of virtual hosts.
+type Asked = (Vec<PolicyRecord>, Vec<LimitsAsked>);
+
+fn of(vhosts: &Visible, mut shown: Vec<Value>) -> Value {
+    shown.retain(|item| vhosts.has(item["vhost"].as_str().unwrap_or_default()));
+    shown.into()
 }
 
 /// The policies of an export.
-pub(super) fn policies(_: &Visible) -> Value {
-    json!([])
+pub(super) fn policies(api: &Api, vhosts: &Visible) -> Value {
+    of(vhosts, all(api, PolicyKind::Regular))
 }
 
 /// The parameters of an export.
-pub(super) fn parameters(vhosts: &[VhostInfo]) -> Value {
-    let limited = vhosts.iter().filter(|vhost| has_limits(vhost));
-    let shown = limited.map(|vhost| {
-        json!({
-            "component": VHOST_LIMITS,
-            "name": "limits",
-            "vhost": vhost.name.as_str(),
-            "value": limits_value(vhost),
-        })
-    });
-    shown.collect()
+pub(super) fn parameters(api: &Api, vhosts: &Visible) -> Value {
+    of(vhosts, parameters::all(api))
 }
 
-/// What a file says of policies and parameters: the limits of virtual hosts, and how much else there is.
+/// The parameters of the whole broker in an export.
+pub(super) fn globals(api: &Api) -> Value {
+    parameters::globals(api).into()
+}
+
+/// What a file says of policies and parameters of virtual hosts.
 pub(super) fn read(
     file: &Map<String, Value>,
     vhost_of: impl Fn(&Map<String, Value>) -> Result<VhostName, ApiError>,
-) -> Result<(Vec<LimitsAsked>, Vec<Left>), ApiError> {
-    let (mut limits, mut others) = (Vec::new(), 0);
+) -> Result<Asked, ApiError> {
+    let (mut changes, mut limits) = (Vec::new(), Vec::new());
     for item in items(file, "parameters")? {
-        if item.text("component")? != VHOST_LIMITS {
-            others += 1;
-            continue;
+        let (vhost, name) = (vhost_of(item)?, item.text("name")?);
+        let change = change_of(vhost.clone(), item.text("component")?, name, value_of(item)?);
+        match change.map_err(|error| told(&error, "parameter", name))? {
+            ParameterChange::Policies(change) => changes.push(change),
+            ParameterChange::Limits(asked) => limits.push((vhost, asked)),
         }
-        let value = item.table("value")?;
-        let limit = |name| value.whole(name).map(|value| value.and_then(|value| u64::try_from(value).ok()));
-        let (max_connections, max_queues) = (limit("max-connections")?, limit("max-queues")?);
-        limits.push(LimitsAsked { vhost: vhost_of(item)?, max_connections, max_queues });
     }
-    let global = items(file, "global_parameters")?;
-    // Every file of RabbitMQ names its cluster; there is nothing to be done about that.
-    let is_own = |item: &&Map<String, Value>| {
-        let name = item.get("name").and_then(Value::as_str).unwrap_or_default();
-        !matches!(name, "cluster_name" | "internal_cluster_id")
-    };
-    let left = [
-        Left { kind: "policies", count: items(file, "policies")?.count() },
-        Left { kind: "parameters", count: others },
-        Left { kind: "global_parameters", count: global.filter(is_own).count() },
-    ];
-    Ok((limits, left.into_iter().filter(|left| left.count > 0).collect()))
+    for item in items(file, "policies")? {
+        let (vhost, name, kind) = (vhost_of(item)?, item.text("name")?, PolicyKind::Regular);
+        let policy = policy_of(kind, name, item).map_err(|error| told(&error, "policy", name))?.into();
+        changes.push(PolicyRecord::Put { kind, vhost, policy });
+    }
+    Ok((changes, limits))
+}
+
+/// What a file says of parameters of the whole broker.
+pub(super) fn read_globals(file: &Map<String, Value>) -> Result<Vec<PolicyRecord>, ApiError> {
+    let read = items(file, "global_parameters")?.map(|item| {
+        let (name, value) = (item.text("name")?.into(), value_of(item)?.to_string().into());
+        Ok(PolicyRecord::PutGlobal { name, value })
+    });
+    read.collect()
 }
