@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use nexo_broker::Protocol;
+use nexo_broker::{Actor, LoginFacts, Protocol, acting};
 use nexo_net::Ends;
 
 use super::Api;
@@ -17,7 +17,7 @@ use super::login::log_in;
 /// Lets a request through to its handler, which finds its [`Caller`](super::login::Caller) among the extensions.
 pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let mut answer = match admit(&api, &mut request).await {
-        Ok(()) => next.run(request).await,
+        Ok(actor) => acting(actor, next.run(request)).await,
         Err(error) => {
             api.broker.traffic().of(Protocol::Http).login_refused();
             error.into_response()
@@ -30,7 +30,8 @@ pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Ne
     answer
 }
 
-async fn admit(api: &Api, request: &mut Request) -> Result<(), ApiError> {
+/// Gives back who asks, for those who are told what he does.
+async fn admit(api: &Api, request: &mut Request) -> Result<Actor, ApiError> {
     if !is_own_origin(request.headers()) {
         tracing::debug!("a request of a page of another origin is refused");
         return Err(ApiError::forbidden("pages of other origins are not served"));
@@ -42,10 +43,14 @@ async fn admit(api: &Api, request: &mut Request) -> Result<(), ApiError> {
     let caller = log_in(&api.logins, &headers, ends.peer.ip()).await.inspect_err(|_| {
         if headers.contains_key(header::AUTHORIZATION) {
             tracing::warn!(protocol = "http", peer = %ends.peer, "login refused");
+            let login =
+                LoginFacts { user: "", protocol: "http", mechanism: "", peer: ends.peer, is_tls: false };
+            api.broker.events().login_refused(&login, "invalid credentials");
         }
     })?;
+    let actor = Actor { user: caller.name().to_owned(), from: Some(ends.peer) };
     request.extensions_mut().insert(caller);
-    Ok(())
+    Ok(actor)
 }
 
 /// Whether no page asks, or one that came from here. Tools send neither header.

@@ -22,8 +22,7 @@ impl Caller {
     }
 
     pub(crate) fn tags(&self) -> Vec<String> {
-        let user = self.identity.user();
-        user.iter().flat_map(|user| &user.tags).map(|tag| tag.as_str().to_owned()).collect()
+        self.identity.tags()
     }
 }
 

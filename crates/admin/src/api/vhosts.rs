@@ -38,7 +38,7 @@ fn found(api: &Api, name: &str) -> Result<VhostInfo, ApiError> {
 fn vhost_json(api: &Api, vhost: &VhostInfo) -> Value {
     let Sums { messages, ready, unacked, stats } = sums(api, &vhost.name);
     let mut shown = vhost_definition(vhost);
-    shown["tracing"] = false.into();
+    shown["tracing"] = api.broker.is_traced(&vhost.name).into();
     shown["cluster_state"] = json!({ (&*api.node): "running" });
     shown["messages"] = messages.into();
     shown["messages_ready"] = ready.into();
@@ -130,6 +130,11 @@ pub(super) async fn put_from(api: &Api, name: &str, object: &Map<String, Value>)
             Some(DefaultQueueType::parse(kind).ok_or_else(wrong)?)
         }
     };
+    // The firehose, which is not kept over a restart.
+    let tracing = match object.get("tracing") {
+        None | Some(Value::Null) => None,
+        Some(_) => Some(object.truth("tracing", false)?),
+    };
     let changed = api.broker.change_vhost(&name, |spec| {
         let mut spec = spec.cloned().unwrap_or_default();
         spec.description = description.clone().unwrap_or(spec.description);
@@ -137,7 +142,11 @@ pub(super) async fn put_from(api: &Api, name: &str, object: &Map<String, Value>)
         spec.default_queue_type = kind.or(spec.default_queue_type);
         Ok(spec)
     });
-    changed.await.map_err(refused)
+    let is_new = changed.await.map_err(refused)?;
+    if let Some(tracing) = tracing {
+        api.broker.set_tracing(&name, tracing);
+    }
+    Ok(is_new)
 }
 
 /// A list of texts, or one text with commas.
