@@ -2,6 +2,7 @@
 //! gone for connections that are open, and somebody who was deleted may do nothing. Who came with a signed token may do what
 //! that grants, until it expires.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -252,6 +253,16 @@ impl Identity {
             Rights::User => self.broker.access().user(self.name.as_str()).cloned(),
             Rights::Everything | Rights::Token(_) => None,
         }
+    }
+
+    /// The virtual hosts that he may come into.
+    #[must_use]
+    pub fn vhosts(&self) -> BTreeSet<Arc<str>> {
+        if let Some(user) = self.user() {
+            return user.permissions.keys().cloned().collect();
+        }
+        let all = self.broker.vhosts().into_iter().map(|vhost| vhost.name);
+        all.filter(|name| self.may_enter(name.as_str()).is_ok()).map(|name| name.as_str().into()).collect()
     }
 
     fn ask(&self, ask: impl FnOnce(&Holder<'_>) -> bool) -> bool {

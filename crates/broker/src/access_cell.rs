@@ -84,10 +84,27 @@ impl Shared {
         }
     }
 
+    /// Whether all virtual hosts are there that these changes speak of.
+    fn check_vhosts_of(&self, changes: &[AccessRecord]) -> Result<(), AccessError> {
+        let mut needed: Vec<&str> = changes.iter().filter_map(AccessRecord::needed_vhost).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        self.catalog.exchanges.look(|topology| {
+            let is_there =
+                |text: &str| VhostName::new(text).is_ok_and(|name| topology.open_vhost(&name).is_ok());
+            match needed.into_iter().find(|text| !is_there(text)) {
+                Some(missing) => Err(AccessError::NoSuchVhost { name: missing.to_owned() }),
+                None => Ok(()),
+            }
+        })
+    }
+
     fn change_access(&self, changes: &[AccessRecord]) -> Result<Result<Written, AccessError>, ProposeError> {
         let access = &self.access;
         let decide = |users: &Access| -> Result<Vec<Step<AccessRecord>>, AccessError> {
             let records = users.decide_changes(changes)?;
+            // Asked under the lock: who deletes a virtual host takes the permissions in it away afterwards.
+            self.check_vhosts_of(changes)?;
             let durable = |record| Step { record, durability: Durability::Durable };
             Ok(records.into_iter().map(durable).collect())
         };

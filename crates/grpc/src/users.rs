@@ -28,7 +28,9 @@ impl From<UserChangeError> for Failure {
             UserChangeError::Change(AccessChangeError::Queue(error)) => return error.clone().into(),
             UserChangeError::Change(AccessChangeError::Refused(refused)) => match refused {
                 AccessError::Exists { .. } | AccessError::IdTaken { .. } => Code::AlreadyExists,
-                AccessError::NoSuchUser { .. } | AccessError::NoSuchId { .. } => Code::NotFound,
+                AccessError::NoSuchUser { .. }
+                | AccessError::NoSuchVhost { .. }
+                | AccessError::NoSuchId { .. } => Code::NotFound,
                 AccessError::TooMany { .. } => Code::ResourceExhausted,
                 AccessError::Pattern(_) | AccessError::Name(_) => Code::InvalidArgument,
             },

@@ -1,11 +1,11 @@
-//! One table of who may do what, tried on every way in: AMQP, the native API and SQS.
+//! One table of who may do what, tried on every way in: AMQP, the native API, SQS and the management API.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
 
 mod world;
 
 use std::collections::BTreeSet;
 
-use nexo_access::{NewPassword, PermissionTexts, UserName};
+use nexo_access::{NewPassword, PermissionTexts, Tag, UserName};
 use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{basic, confirm, queue};
 use nexo_amqp_client::{Error, Login, methods};
@@ -16,7 +16,7 @@ use nexo_grpc::client::Credentials;
 use nexo_grpc::proto;
 use nexo_types::{ExchangeName, QueueName};
 use serde_json::json;
-use world::{PATIENCE, World, ask_sqs, within};
+use world::{PATIENCE, World, ask_http, ask_sqs, within};
 
 /// What is done to a queue, and to the exchange of the same name that leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +179,42 @@ async fn over_sqs(world: &World, (id, secret): (&str, &str), resource: &str, act
     }
 }
 
+/// Whether the management API lets the user, who has the tag that lets him in at all.
+async fn over_http(world: &World, user: &str, resource: &str, action: Action) -> bool {
+    let queue = format!("/api/queues/%2F/{resource}");
+    let (method, path, body) = match action {
+        Action::Create => ("PUT", queue, json!({ "durable": true })),
+        Action::Send => {
+            let message =
+                json!({ "properties": {}, "routing_key": "", "payload": "x", "payload_encoding": "string" });
+            ("POST", format!("/api/exchanges/%2F/{resource}/publish"), message)
+        }
+        Action::Take => {
+            let get = json!({ "count": 1, "ackmode": "ack_requeue_false", "encoding": "auto" });
+            ("POST", format!("{queue}/get"), get)
+        }
+        Action::Purge => ("DELETE", format!("{queue}/contents"), json!({})),
+        Action::Delete => ("DELETE", queue, json!({})),
+    };
+    let (status, answer) = ask_http(world.http, user, method, &path, &body).await;
+    match status {
+        200 | 201 | 204 => {
+            assert_eq!(
+                answer.as_array().map_or(0, Vec::len),
+                usize::from(action == Action::Take),
+                "{answer}"
+            );
+            assert!(action != Action::Send || answer == json!({ "routed": true }), "{answer}");
+            true
+        }
+        401 => {
+            assert_eq!(answer["error"], "not_authorised", "{answer}");
+            false
+        }
+        other => panic!("{other}: {answer}"),
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_way_in_lets_a_user_do_what_the_table_says() {
     let world = World::start().await;
@@ -186,7 +222,9 @@ async fn every_way_in_lets_a_user_do_what_the_table_says() {
     for (name, patterns, expected) in TABLE {
         let user = UserName::new(name).unwrap();
         let password = NewPassword::Plain(name.as_bytes().to_vec());
-        world.logins.add_user(&user, password, BTreeSet::new()).await.unwrap();
+        // It lets him use the management API, and gives him no right besides.
+        let tags = [Tag::new(Tag::MANAGEMENT).unwrap()].into();
+        world.logins.add_user(&user, password, tags).await.unwrap();
         if let Some([configure, write, read]) = patterns.map(|patterns| patterns.map(str::to_owned)) {
             let permissions = PermissionTexts { configure, write, read };
             let change = AccessRecord::SetPermissions { user: user.clone(), vhost: "/".into(), permissions };
@@ -204,11 +242,13 @@ async fn every_way_in_lets_a_user_do_what_the_table_says() {
                 prepare(&world, resource, action).await;
                 let key = (&*key.id, &*key.secret);
                 assert_eq!(over_sqs(&world, key, resource, action).await, expected, "SQS: {what}");
-                cells += 3;
+                prepare(&world, resource, action).await;
+                assert_eq!(over_http(&world, name, resource, action).await, expected, "HTTP: {what}");
+                cells += 4;
             }
         }
     }
-    assert_eq!(cells, 8 * 2 * 5 * 3);
+    assert_eq!(cells, 8 * 2 * 5 * 4);
     world.broker.shutdown().await;
 }
 
@@ -336,6 +376,36 @@ async fn permissions_hold_in_their_virtual_host() {
     let error = nexo_amqp_client::Client::connect(world.amqp, &login("shop"), PATIENCE).await.unwrap_err();
     let Error::LogIn { source, .. } = error else { panic!("{error:?}") };
     assert!(source.to_string().contains("access to vhost 'shop' refused for user 'ann'"), "{source}");
+    world.broker.shutdown().await;
+}
+
+/// Whichever way permissions are set, their virtual host must be there.
+#[tokio::test(flavor = "multi_thread")]
+async fn permissions_need_a_virtual_host() {
+    let world = World::start().await;
+    let ann = UserName::new("ann").unwrap();
+    world.logins.add_user(&ann, NewPassword::Plain(b"ann".to_vec()), BTreeSet::new()).await.unwrap();
+    let all = |vhost: &str| proto::Permissions {
+        vhost: vhost.into(),
+        configure: ".*".into(),
+        write: ".*".into(),
+        read: ".*".into(),
+    };
+    let set =
+        |vhost: &str| proto::SetPermissionsRequest { user: "ann".into(), permissions: Some(all(vhost)) };
+    let refused = world.grpc.users().set_permissions(set("none")).await.unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (tonic::Code::NotFound, "there is no virtual host 'none'")
+    );
+    let home = proto::SetUserDefaultVhostRequest { user: "ann".into(), vhost: "none".into() };
+    let refused = world.grpc.users().set_user_default_vhost(home).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::NotFound);
+    let body = json!({ "configure": "", "write": "", "read": "" });
+    let (status, answer) = ask_http(world.http, "guest", "PUT", "/api/permissions/none/ann", &body).await;
+    assert_eq!((status, &answer["reason"]), (400, &json!("vhost_or_user_not_found")));
+    world.grpc.users().set_permissions(set("/")).await.unwrap();
+    assert_eq!(world.broker.access().user("ann").unwrap().permissions.len(), 1);
     world.broker.shutdown().await;
 }
 

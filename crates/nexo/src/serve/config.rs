@@ -68,6 +68,10 @@ pub(crate) struct Layer {
     /// The virtual host in which the first user may do everything [default: /]
     #[arg(long, value_name = "NAME", env = "NEXO_DEFAULT_VHOST")]
     pub(crate) default_vhost: Option<String>,
+    /// A file of definitions (JSON), as RabbitMQ or Nexo export them, that is imported at every start. What is there already
+    /// stays, but for users: they get what the file says. A new broker whose file has users makes no other
+    #[arg(long, alias = "definitions", value_name = "FILE", env = "NEXO_LOAD_DEFINITIONS")]
+    pub(crate) load_definitions: Option<PathBuf>,
     /// Addresses of health and metrics, or off [default: 127.0.0.1:15672,[::1]:15672]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_HTTP")]
     pub(crate) http: Option<Listen>,
@@ -192,6 +196,7 @@ pub(crate) struct Config {
     pub(crate) amqp_options: nexo_amqp::Options,
     pub(crate) first_user: FirstUser,
     pub(crate) oauth: Option<OAuthOptions>,
+    pub(crate) load_definitions: Option<PathBuf>,
     pub(crate) broker: BrokerOptions,
 }
 
@@ -250,6 +255,7 @@ impl Layer {
             default_user: self.default_user.or(below.default_user),
             default_password: self.default_password.or(below.default_password),
             default_vhost: self.default_vhost.or(below.default_vhost),
+            load_definitions: self.load_definitions.or(below.load_definitions),
             http: self.http.or(below.http),
             https: self.https.or(below.https),
             http_hosts: self.http_hosts.or(below.http_hosts),
@@ -374,6 +380,7 @@ impl Layer {
             amqp_options,
             first_user,
             oauth,
+            load_definitions: self.load_definitions,
             broker,
         })
     }

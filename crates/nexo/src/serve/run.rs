@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,6 +104,15 @@ fn is_open(address: SocketAddr) -> bool {
     !address.ip().to_canonical().is_loopback()
 }
 
+/// Imports a file of definitions before anybody can come in. A new broker has its first users from there.
+async fn load_definitions(broker: &Broker, path: &Path) -> anyhow::Result<()> {
+    let name = path.display();
+    let text =
+        tokio::fs::read(path).await.with_context(|| format!("cannot read the definitions '{name}'"))?;
+    let imported = nexo_admin::import_definitions(broker, &Logins::new(broker), text).await;
+    imported.map_err(|reason| anyhow::anyhow!("the definitions '{name}' cannot be imported: {reason}"))
+}
+
 /// The ports of one way in.
 struct Ports {
     listeners: Listeners,
@@ -173,6 +182,9 @@ impl Serving {
         let broker = tokio::task::spawn_blocking(move || Broker::open(options))
             .await
             .context("the broker failed while it opened its data")??;
+        if let Some(path) = &config.load_definitions {
+            load_definitions(&broker, path).await?;
+        }
         let logins = Logins::open(&broker, &config.first_user).await?;
         logins.set_oauth(oauth);
         let only_guest = logins.has_only_guest().then_some(ONLY_GUEST);

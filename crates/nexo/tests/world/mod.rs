@@ -7,6 +7,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
 use nexo_access::{FirstUser, Logins, NewPassword, PermissionTexts, UserName};
 use nexo_broker::access::AccessRecord;
@@ -27,6 +29,7 @@ pub(crate) struct World {
     pub(crate) amqp: SocketAddr,
     pub(crate) grpc: Client,
     pub(crate) sqs: SocketAddr,
+    pub(crate) http: SocketAddr,
 }
 
 impl World {
@@ -36,9 +39,9 @@ impl World {
         let disk = Arc::new(nexo_log::disk::MemoryDisk::new());
         let broker = Broker::open_on(disk, options).unwrap();
         let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
-        let ports = [listener().await, listener().await, listener().await];
-        let [amqp, grpc, sqs] = ports.each_ref().map(|port| port.local_addr().unwrap());
-        let [amqp_port, grpc_port, sqs_port] = ports;
+        let ports = [listener().await, listener().await, listener().await, listener().await];
+        let [amqp, grpc, sqs, http] = ports.each_ref().map(|port| port.local_addr().unwrap());
+        let [amqp_port, grpc_port, sqs_port, http_port] = ports;
         let never = std::future::pending::<()>;
         let amqp_options = nexo_amqp::Options::default();
         tokio::spawn(nexo_amqp::serve(broker.clone(), logins.clone(), amqp_port, amqp_options, never()));
@@ -50,8 +53,10 @@ impl World {
             SqsOptions::default(),
             never(),
         ));
+        let admin = nexo_admin::AdminOptions::default();
+        tokio::spawn(nexo_admin::serve(broker.clone(), logins.clone(), http_port, admin, never()));
         let grpc = Client::connect(&format!("http://{grpc}")).await.unwrap();
-        Self { broker, logins, amqp, grpc, sqs }
+        Self { broker, logins, amqp, grpc, sqs, http }
     }
 
     /// Somebody whose password is its name, with these patterns to configure, write and read in "/".
@@ -114,6 +119,22 @@ pub(crate) async fn ask_sqs(
         "POST / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/x-amz-json-1.0\r\n\
          X-Amz-Date: {date}\r\nX-Amz-Target: {target}\r\nContent-Length: {}\r\n\
          Authorization: AWS4-HMAC-SHA256 Credential={id}/{scope}, SignedHeaders={names}, Signature={signature}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    within(stream.read_to_string(&mut answer)).await.unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or(Value::Null))
+}
+
+/// The answer of the management API to a user whose password is his name.
+pub(crate) async fn ask_http(address: SocketAddr, user: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let (body, login) = (body.to_string(), BASE64_STANDARD.encode(format!("{user}:{user}")));
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Basic {login}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
         body.len()
     );
     let mut stream = TcpStream::connect(address).await.unwrap();
