@@ -139,8 +139,13 @@ async fn let_in(
             let address = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
             tracing::warn!(protocol = "grpc", peer = address, reason = %error, "call refused");
             if let Some(peer) = peer {
-                let login =
-                    LoginFacts { user: "", protocol: "grpc", mechanism: "", peer: peer.address, is_tls: false };
+                let login = LoginFacts {
+                    user: "",
+                    protocol: "grpc",
+                    mechanism: "",
+                    peer: peer.address,
+                    is_tls: false,
+                };
                 broker.events().login_refused(&login, &error.to_string());
             }
             Err(refusal(error))

@@ -236,7 +236,7 @@ fn routes(api: &Api) -> Routes {
         .get("/healthchecks/node", Management, health_checks::node)
         .get("/healthchecks/node/{name}", Management, health_checks::node)
         .get("/health/checks/alarms", Management, health_checks::alarms)
-        .get("/health/checks/local-alarms", Management, health_checks::alarms)
+        .get("/health/checks/local-alarms", Management, health_checks::local_alarms)
         .get("/health/checks/virtual-hosts", Management, health_checks::vhosts)
         .get("/health/checks/ready-to-serve-clients", Management, health_checks::ready)
         .get("/health/checks/node-is-mirror-sync-critical", Management, health_checks::not_critical)

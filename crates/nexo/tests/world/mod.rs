@@ -130,7 +130,13 @@ pub(crate) async fn ask_sqs(
 }
 
 /// The answer of the management API to a user whose password is his name.
-pub(crate) async fn ask_http(address: SocketAddr, user: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
+pub(crate) async fn ask_http(
+    address: SocketAddr,
+    user: &str,
+    method: &str,
+    path: &str,
+    body: &Value,
+) -> (u16, Value) {
     let (body, login) = (body.to_string(), BASE64_STANDARD.encode(format!("{user}:{user}")));
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Basic {login}\r\n\
