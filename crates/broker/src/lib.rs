@@ -15,7 +15,8 @@
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`, `fetch.rs`: reading messages back. `transfer.rs`: dead letters. `snapshots.rs`: what
 //!   a checkpoint writes. `threads.rs`: which threads are well.
 //! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
-//!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
+//!   `alarms.rs`: when publishers must wait, with `memory_high.rs` and `memory_total.rs`: how much memory the process may
+//!   take; `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
 //!   `buffers.rs`: memory of connections' buffers.
 //! - `machine_cell.rs`, `machines.rs`: state machines that are not queues. `access_cell.rs`: users and permissions. `policies.rs`: policies,
 //!   parameters, and how they take effect.
@@ -24,6 +25,7 @@
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
 
 mod access_cell;
+mod alarms;
 mod broker;
 mod buffers;
 #[cfg(test)]
@@ -62,6 +64,8 @@ mod machines;
 mod mailbox;
 mod maintenance;
 mod manifest;
+mod memory_high;
+mod memory_total;
 mod messages;
 mod missing;
 mod open_connections;
@@ -103,6 +107,7 @@ mod unsettled;
 mod vhosts;
 mod workers;
 
+pub use alarms::{Alarm, Resource};
 pub use broker::Broker;
 pub use buffers::ConnectionBuffers;
 pub use codecs::Codecs;
@@ -123,6 +128,7 @@ pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
 pub use journal::Written;
 pub use listing::{BindingsOf, MessageTotals, ObjectCounts, QueueRow};
+pub use memory_high::{MemoryHigh, MemoryHighError, MemoryState};
 pub use nexo_core::access;
 pub use nexo_core::body_buffer::BodyBuffer;
 pub use nexo_core::config::{

@@ -4,7 +4,7 @@
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `connections` (with channels and
 //!   consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`, `health_checks`. `nexo`: what RabbitMQ has
-//!   no words for.
+//!   no words for. `memory`: the memory watermark.
 //!
 //! What a queue or an exchange may be, and in which words it is refused, is AMQP's matter: `nexo_amqp::management`. Where an
 //! answer differs from RabbitMQ's, docs/management.md says why.
@@ -19,6 +19,7 @@ mod guard;
 mod health_checks;
 mod listing;
 mod login;
+mod memory;
 mod messages;
 mod names;
 mod nexo;
@@ -188,13 +189,14 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/healthchecks/node", get(health_checks::node))
         .route("/healthchecks/node/{name}", get(health_checks::node))
         .route("/health/checks/alarms", get(health_checks::alarms))
-        .route("/health/checks/local-alarms", get(health_checks::alarms))
+        .route("/health/checks/local-alarms", get(health_checks::local_alarms))
         .route("/health/checks/virtual-hosts", get(health_checks::vhosts))
         .route("/health/checks/ready-to-serve-clients", get(health_checks::ready))
         .route("/health/checks/node-is-mirror-sync-critical", get(health_checks::not_critical))
         .route("/health/checks/node-is-quorum-critical", get(health_checks::not_critical))
         .route("/health/checks/port-listener/{port}", get(health_checks::port))
         .route("/health/checks/protocol-listener/{protocol}", get(health_checks::protocol))
+        .route("/nexo/memory", get(memory::show).put(memory::set))
         .route("/nexo/queues/{vhost}/{name}", get(nexo::queue))
         .route("/nexo/queues/{vhost}/{name}/messages", get(nexo::messages))
         .route("/nexo/queues/{vhost}/{name}/redrive", post(nexo::redrive))

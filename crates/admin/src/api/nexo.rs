@@ -264,7 +264,7 @@ pub(super) async fn pause(
 fn refused(error: QueueError) -> ApiError {
     match error {
         QueueError::NotFound { .. } => ApiError::not_found(),
-        error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. } | QueueError::Unavailable { .. }) => {
+        error @ (QueueError::Alarm(_) | QueueError::Busy { .. } | QueueError::Unavailable { .. }) => {
             ApiError::unavailable(error.to_string())
         }
     }

@@ -29,8 +29,14 @@ use super::timing::{IDLE_TICK, Life};
 /// As RabbitMQ has it: a client that does not get further holds a socket for nothing.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// Serves one connection to its end.
-pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin, stop: CancellationToken) {
+/// Serves one connection to its end. If it is one too many, `limit_reached` says how many there may be.
+pub(super) async fn run(
+    shared: Arc<ServerState>,
+    socket: Stream,
+    origin: Origin,
+    limit_reached: Option<usize>,
+    stop: CancellationToken,
+) {
     let (peer, is_tls) = (origin.address, origin.tls.is_some());
     // Frames are collected before they are written, so waiting for more to send would only cost time.
     let _ = socket.set_nodelay();
@@ -48,6 +54,7 @@ pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin
         input: &mut input,
         origin,
         shared: &shared,
+        limit_reached,
         vhost_deleted: ends.clone(),
     };
     let opened = tokio::select! {

@@ -19,7 +19,7 @@ use super::firehose::Tracer;
 use super::intake::Hold;
 use super::message_facts::Facts;
 use super::operations::Wait;
-use super::outbox::{Flushed, Outbox, Publisher, disk_is_full};
+use super::outbox::{Flushed, Outbox, Publisher};
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::routing::Target;
 use super::session::{ChannelState, Session};
@@ -241,14 +241,14 @@ impl Session {
     }
 
     /// Pushes what was published; gives back what to wait for, unless something is left. That stays, and the connection is
-    /// not read from meanwhile: until there is room if the disk is full, otherwise until others have had their turn and
+    /// not read from meanwhile: until there is room if there is an alarm, otherwise until others have had their turn and
     /// the disk has caught up ([`Session::held_up`]).
     pub(super) fn flush_publishes(&mut self) -> Option<Written> {
         if std::mem::take(&mut self.published_nowhere)
-            && let Some(reason) = disk_is_full(&self.shared.broker)
+            && let Some(alarm) = self.shared.broker.alarms().first()
         {
             // RabbitMQ blocks whoever publishes, wherever it goes.
-            self.block(&reason);
+            self.block(alarm);
         }
         if self.held_up.is_some() {
             return None;
@@ -268,8 +268,8 @@ impl Session {
                 self.hold_up(if self.outbox.is_busy() { Wait::BusyQueue } else { Wait::CatchUp });
                 return None;
             }
-            Err(reason) => {
-                self.block(&reason);
+            Err(alarm) => {
+                self.block(&alarm);
                 return None;
             }
         };

@@ -31,7 +31,7 @@ When the broker is ready it prints one line:
   ready amqp=127.0.0.1:5672,[::1]:5672 grpc=127.0.0.1:7654,[::1]:7654 ... data=./nexo-data
 
 SIGTERM and SIGINT let it finish what is in flight, sync and exit with 0; a second one ends it.
-SIGHUP has it read disk_free_min again from the file, and the files of TLS; everything else needs a restart.
+SIGHUP has it read disk_free_min and memory_high again from the file, and the files of TLS; everything else needs a restart.
 
 Examples:
   nexo serve
@@ -82,9 +82,10 @@ impl ServeArgs {
     fn read_again(&self, serving: &Serving) {
         match self.settings() {
             Ok(config) => {
-                let disk_free_min = config.broker.disk_free_min;
-                tracing::info!(disk_free_min, "the settings were read again");
+                let (disk_free_min, memory_high) = (config.broker.disk_free_min, config.broker.memory_high);
+                tracing::info!(disk_free_min, ?memory_high, "the settings were read again");
                 serving.broker.set_disk_free_min(disk_free_min);
+                serving.broker.set_memory_high(memory_high);
                 serving.read_certificates(config.tls.as_ref());
             }
             Err(error) => tracing::error!("the settings stay as they are: {error:#}"),

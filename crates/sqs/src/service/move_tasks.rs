@@ -232,9 +232,9 @@ async fn run(broker: Broker, task: Arc<Task>) {
         Ok(_) | Err(QueueError::NotFound { .. }) => {
             State::Failed(FaultCode::QueueDoesNotExist.query().into())
         }
-        Err(
-            error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. } | QueueError::Unavailable { .. }),
-        ) => State::Failed(error.to_string()),
+        Err(error @ (QueueError::Alarm(_) | QueueError::Busy { .. } | QueueError::Unavailable { .. })) => {
+            State::Failed(error.to_string())
+        }
     });
 }
 
