@@ -52,14 +52,14 @@ impl Events {
     }
 
     /// Publishers are stopped for want of this: `memory` or `disk`.
-    pub fn alarm_set(&self, resource: &str, reason: &str) {
-        tracing::warn!(resource, reason, "alarm on: publishers are stopped");
+    pub(crate) fn alarm_set(&self, resource: &str, reason: &str) {
+        tracing::warn!(resource, reason, "alarm set: publishers wait");
         self.emit(|| Event::bare("alarm.set").with("resource", resource).with("reason", reason));
     }
 
     /// There is enough of it again.
-    pub fn alarm_cleared(&self, resource: &str) {
-        tracing::warn!(resource, "alarm off: publishers go on");
+    pub(crate) fn alarm_cleared(&self, resource: &str) {
+        tracing::warn!(resource, "alarm cleared: publishers go on");
         self.emit(|| Event::bare("alarm.cleared").with("resource", resource));
     }
 
