@@ -15,5 +15,5 @@ mod metrics;
 mod server;
 mod text_format;
 
-pub use api::Listener;
+pub use api::{Listener, import_definitions};
 pub use server::{AdminOptions, serve};

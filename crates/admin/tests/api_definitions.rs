@@ -10,8 +10,20 @@ use serde_json::{Value, json};
 fn file() -> Value {
     json!({
         "rabbit_version": "3.13.7",
-        "users": [{"name": "alice", "password_hash": "x", "tags": []}],
-        "vhosts": [{"name": "/"}],
+        "users": [
+            // As RabbitMQ's documentation has it: password `test12`.
+            {"name": "alice", "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",
+             "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": ["monitoring"],
+             "limits": {"max-connections": 5}},
+            {"name": "bob", "password_hash": "", "hashing_algorithm": "", "tags": [], "limits": {}},
+        ],
+        "vhosts": [{"name": "/"}, {"name": "shop", "description": "a shop", "tags": ["x"]}],
+        "permissions": [{"user": "alice", "vhost": "shop", "configure": "", "write": "^a", "read": ".*"}],
+        "topic_permissions":
+            [{"user": "alice", "vhost": "shop", "exchange": "amq.topic", "write": "^{username}", "read": ""}],
+        "parameters":
+            [{"component": "vhost-limits", "name": "limits", "vhost": "shop", "value": {"max-queues": 7}}],
+        "policies": [{"name": "p", "vhost": "/", "pattern": ".*", "definition": {"max-length": 5}}],
         "queues": [
             {"name": "plain", "vhost": "/", "durable": true, "auto_delete": false, "arguments": {}},
             {"name": "limited", "vhost": "/", "durable": true, "auto_delete": false,
@@ -42,11 +54,89 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     let two = Managed::start().await;
     two.expect(204, "POST", "/api/definitions", Some(exported.clone())).await;
     assert_eq!(two.get("/api/definitions").await, exported);
+    for (kind, name) in [("users", "alice"), ("users", "bob"), ("vhosts", "shop")] {
+        let given =
+            file()[kind].as_array().unwrap().iter().find(|item| item["name"] == name).cloned().unwrap();
+        let shown = exported[kind].as_array().unwrap().iter().find(|item| item["name"] == name).unwrap();
+        for (field, value) in given.as_object().unwrap() {
+            assert_eq!(&shown[field], value, "{kind} {name} {field}");
+        }
+    }
+    assert_eq!(exported["topic_permissions"], file()["topic_permissions"]);
+    assert_eq!(exported["parameters"], file()["parameters"]);
+    let policy = json!([{"name": "p", "vhost": "/", "pattern": ".*", "definition": {"max-length": 5}, "priority": 0,
+        "apply-to": "all"}]);
+    assert_eq!(exported["policies"], policy);
+    assert_eq!(two.get("/api/queues/%2F/plain").await["policy"], "p");
+    assert_eq!(two.call_as("alice:test12", "GET", "/api/whoami", None).await.status, 200);
+    assert_eq!(two.get("/api/permissions/shop/alice").await, file()["permissions"][0]);
+}
+
+#[tokio::test]
+async fn a_virtual_host_goes_into_another() {
+    let one = Managed::start().await;
+    one.expect(204, "POST", "/api/definitions", Some(file())).await;
     let of_vhost = one.get("/api/definitions/%2F").await;
     assert!(of_vhost["queues"][0].get("vhost").is_none(), "{of_vhost}");
-    let three = Managed::start().await;
-    three.expect(204, "POST", "/api/definitions/%2F", Some(of_vhost)).await;
-    assert_eq!(three.get("/api/definitions").await, exported);
+    assert!(of_vhost.get("users").is_none() && of_vhost.get("permissions").is_none());
+    one.expect(201, "PUT", "/api/vhosts/copy", None).await;
+    one.expect(204, "POST", "/api/definitions/copy", Some(of_vhost.clone())).await;
+    assert_eq!(one.get("/api/definitions/copy").await, of_vhost);
+    let limits = one.get("/api/definitions/shop").await["parameters"].clone();
+    assert_eq!(limits, json!([{"component": "vhost-limits", "name": "limits", "value": {"max-queues": 7}}]));
+}
+
+/// Everything is read before anything is done.
+#[tokio::test]
+async fn a_broken_file_changes_nothing() {
+    let managed = Managed::start().await;
+    let before = managed.get("/api/definitions").await;
+    let broken = [
+        ("queues", json!({"name": "x", "vhost": "/", "arguments": {"x-max-length": "many"}})),
+        ("exchanges", json!({"name": "x", "vhost": "/", "type": "none"})),
+        ("bindings", json!({"source": "a", "vhost": "/", "destination": "b", "destination_type": "x"})),
+        ("users", json!({"name": "eve", "password_hash": "AAAA", "tags": ""})),
+        ("users", json!({"name": "eve", "password_hash": ""})),
+        ("permissions", json!({"user": "none", "vhost": "/", "configure": "", "write": "", "read": ""})),
+        ("permissions", json!({"user": "bob", "vhost": "none", "configure": "", "write": "", "read": ""})),
+        ("permissions", json!({"user": "bob", "vhost": "/", "configure": "(", "write": "", "read": ""})),
+        ("topic_permissions", json!({"user": "bob", "vhost": "/", "write": "", "read": ""})),
+        ("vhosts", json!({"name": "x", "default_queue_type": "stream"})),
+        ("parameters", json!({"name": "x", "vhost": "/"})),
+        ("policies", json!({"name": "x", "vhost": "/", "pattern": "(", "definition": {"max-length": 5}})),
+        ("policies", json!({"name": "x", "vhost": "/", "pattern": "", "definition": {"max-length": "many"}})),
+    ];
+    for (kind, item) in broken {
+        let mut file = file();
+        file[kind].as_array_mut().unwrap().push(item.clone());
+        let reply = managed.expect(400, "POST", "/api/definitions", Some(file)).await;
+        assert_eq!(managed.get("/api/definitions").await, before, "{kind} {item}: {reply:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_done_before_something_failed_is_told() {
+    let managed = Managed::start().await;
+    let mut file = file();
+    file["parameters"][0]["vhost"] = "/".into();
+    file["parameters"][0]["value"] = json!({"max-queues": 1});
+    let reply = managed.expect(400, "POST", "/api/definitions", Some(file)).await;
+    let reason = reply.json()["reason"].as_str().unwrap().to_owned();
+    assert!(reason.starts_with("queue \"limited\": "), "{reason}");
+    let done = "done before that: 2 vhosts, 1 limits of vhosts, 2 users, 1 permissions, 1 topic permissions, \
+                1 policies and parameters, 1 queues";
+    assert!(reason.ends_with(done), "{reason}");
+    assert_eq!(column(&managed.get("/api/queues").await, "name"), ["plain"]);
+    assert_eq!(column(&managed.get("/api/users").await, "name"), ["alice", "bob", "guest"]);
+}
+
+#[tokio::test]
+async fn a_large_file_is_taken_in() {
+    let managed = Managed::start().await;
+    let queues: Vec<Value> =
+        (0..1_000).map(|n| json!({"name": format!("q{n}"), "vhost": "/", "durable": true})).collect();
+    managed.expect(204, "POST", "/api/definitions", Some(json!({ "queues": queues }))).await;
+    assert_eq!(managed.get("/api/overview").await["object_totals"]["queues"], json!(1_000));
 }
 
 #[tokio::test]

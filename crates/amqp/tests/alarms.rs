@@ -105,7 +105,7 @@ async fn one_connection_too_many_is_told_so() {
     let login = nexo_amqp_client::Login::default();
     let patience = std::time::Duration::from_secs(60);
     let third = nexo_amqp_client::Client::connect(served.address, &login, patience).await;
-    let error = format!("{:?}", third.err().expect("there are two already"));
+    let error = format!("{:?}", third.expect_err("there are two already"));
     let words = "code: 530, text: \"NOT_ALLOWED - connection refused: node connection limit (2) is reached\"";
     assert!(error.contains(words), "{error}");
     drop(first);

@@ -10,6 +10,7 @@ use nexo_core::machine::Step;
 use nexo_core::message::Durability;
 use nexo_log::Urgency;
 use nexo_types::{QueueId, VhostName};
+use tokio::sync::watch;
 
 use crate::broker::Broker;
 use crate::error::{AccessChangeError, QueueError};
@@ -27,13 +28,16 @@ pub(crate) struct AccessCell {
     latest: ArcSwap<Access>,
     /// Rises with every change, for whoever only asks whether there was one.
     generation: AtomicU64,
+    /// Wakes whoever waits for a change.
+    changed: watch::Sender<()>,
 }
 
 impl AccessCell {
     /// What was in the log, with its latest snapshot.
     pub(crate) fn new(restored: Replayed<Access>) -> Self {
         let latest = ArcSwap::from_pointee(restored.machine.clone());
-        Self { cell: MachineCell::new(ACCESS, restored), latest, generation: AtomicU64::new(1) }
+        let (changed, _) = watch::channel(());
+        Self { cell: MachineCell::new(ACCESS, restored), latest, generation: AtomicU64::new(1), changed }
     }
 
     /// Their state, for checkpoints.
@@ -50,6 +54,21 @@ impl AccessCell {
     fn publish(&self, access: &Access) {
         self.latest.store(Arc::new(access.clone()));
         self.generation.fetch_add(1, Ordering::Release);
+        self.changed.send_replace(());
+    }
+}
+
+/// Tells when users or permissions have changed.
+#[derive(Clone, Debug)]
+pub struct AccessChanges(watch::Receiver<()>);
+
+impl AccessChanges {
+    /// Waits for the next change, or for one since the last call.
+    pub async fn next(&mut self) {
+        if self.0.changed().await.is_err() {
+            // The broker is gone, and with it everybody who could change something.
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -65,10 +84,27 @@ impl Shared {
         }
     }
 
+    /// Whether all virtual hosts are there that these changes speak of.
+    fn check_vhosts_of(&self, changes: &[AccessRecord]) -> Result<(), AccessError> {
+        let mut needed: Vec<&str> = changes.iter().filter_map(AccessRecord::needed_vhost).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        self.catalog.exchanges.look(|topology| {
+            let is_there =
+                |text: &str| VhostName::new(text).is_ok_and(|name| topology.open_vhost(&name).is_ok());
+            match needed.into_iter().find(|text| !is_there(text)) {
+                Some(missing) => Err(AccessError::NoSuchVhost { name: missing.to_owned() }),
+                None => Ok(()),
+            }
+        })
+    }
+
     fn change_access(&self, changes: &[AccessRecord]) -> Result<Result<Written, AccessError>, ProposeError> {
         let access = &self.access;
         let decide = |users: &Access| -> Result<Vec<Step<AccessRecord>>, AccessError> {
             let records = users.decide_changes(changes)?;
+            // Asked under the lock: who deletes a virtual host takes the permissions in it away afterwards.
+            self.check_vhosts_of(changes)?;
             let durable = |record| Step { record, durability: Durability::Durable };
             Ok(records.into_iter().map(durable).collect())
         };
@@ -90,6 +126,19 @@ impl Broker {
     #[must_use]
     pub fn access_generation(&self) -> u64 {
         self.shared.access.generation.load(Ordering::Acquire)
+    }
+
+    /// Changes of [`Self::access`] from now on. Whoever waits while he may do something asks again after each.
+    #[must_use]
+    pub fn access_changes(&self) -> AccessChanges {
+        AccessChanges(self.shared.access.changed.subscribe())
+    }
+
+    /// Whether changes of users may be lost, because a part of what was written down cannot be read and the start went on
+    /// without it. Then nobody can say that this broker never had a user, or that one was not deleted.
+    #[must_use]
+    pub fn has_lost_users(&self) -> bool {
+        self.shared.users_lost
     }
 
     /// Makes changes of users and permissions, all of them or none, and returns when they are safe.
@@ -118,7 +167,11 @@ impl Broker {
     fn try_change_access(&self, changes: &[AccessRecord]) -> Result<Written, AccessChangeError> {
         self.shared.refuse_if_stopping()?;
         match self.shared.change_access(changes) {
-            Ok(decided) => decided.map_err(AccessChangeError::Refused),
+            Ok(decided) => {
+                let written = decided.map_err(AccessChangeError::Refused)?;
+                self.shared.events.users_changed(changes);
+                Ok(written)
+            }
             Err(error) => Err(self.shared.refused(&error).into()),
         }
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::QueueError;
+use crate::events::Events;
 use crate::shared::Shared;
 
 const NAME: &str = "nexo-alarms";
@@ -143,18 +144,18 @@ impl AlarmWatch {
         }
     }
 
-    /// Tells the log what has changed since it was told last.
-    fn tell(&self, alarms: &[Alarm]) {
+    /// Tells what has changed since it was told last.
+    fn tell(&self, alarms: &[Alarm], events: &Events) {
         let mut told = self.told.lock();
         for resource in Resource::ALL {
             let alarm = alarms.iter().find(|alarm| alarm.resource == resource);
             match (alarm, told.contains(&resource)) {
                 (Some(Alarm { reason, .. }), false) => {
-                    tracing::warn!(resource = resource.name(), reason, "alarm set: publishers wait");
+                    events.alarm_set(resource.name(), reason);
                     told.push(resource);
                 }
                 (None, true) => {
-                    tracing::warn!(resource = resource.name(), "alarm cleared: publishers go on");
+                    events.alarm_cleared(resource.name());
                     told.retain(|other| *other != resource);
                 }
                 (Some(_), true) | (None, false) => {}
@@ -207,7 +208,7 @@ impl Shared {
     /// Looks, and tells the log. Gives back when to look again.
     fn look_at_alarms(&self) -> Duration {
         let alarms = self.alarms();
-        self.alarm_watch.tell(&alarms);
+        self.alarm_watch.tell(&alarms, &self.events);
         if alarms.is_empty() && !self.memory.is_near() { LOOK_SELDOM } else { LOOK_OFTEN }
     }
 }

@@ -22,6 +22,7 @@ use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::dispatch::Dispatch;
 use crate::error::{CreateError, OpenError, QueueError};
+use crate::events::Events;
 use crate::exchanges::Exchanges;
 use crate::intake::Intake;
 use crate::journal::{Journal, LocalJournal, ProposeError};
@@ -114,7 +115,8 @@ impl Broker {
         let intake = Intake::new(memory_bytes_max / INTAKE_SHARE);
         let connections = Arc::new(Connections::new(options.connections_max, options.clients_max));
         let outgoing = Outgoing::new(memory_bytes_max / OUTGOING_SHARE);
-        let exchanges = Exchanges::new(restored.machines.topology);
+        let events = Arc::new(Events::default());
+        let exchanges = Exchanges::new(restored.machines.topology, Arc::clone(&events));
         let uncounted = UncountedMemory::new(
             options.owns_process.then_some(system::resident_bytes as fn() -> Option<u64>),
         );
@@ -125,7 +127,9 @@ impl Broker {
             alarm_watch: AlarmWatch::default(),
             intake,
             connections,
-            open_connections: Arc::default(),
+            open_connections: Arc::new(OpenConnections::telling(Arc::clone(&events))),
+            events,
+            firehose: Arc::default(),
             buffers: Arc::default(),
             uncounted,
             dispatch: Dispatch::new(outgoing),
@@ -143,6 +147,7 @@ impl Broker {
             shared_memory: Arc::default(),
             damaged_messages: AtomicU64::new(restored.damaged_messages),
             damaged_uncounted: restored.damaged_uncounted,
+            users_lost: restored.users_lost,
             unreadable: crate::unreadable::Unreadable::default(),
             stopping: AtomicBool::new(false),
             traffic: Arc::default(),
@@ -337,6 +342,17 @@ impl Broker {
     /// Figures of many queues, sorted by virtual host and name.
     #[must_use]
     pub fn list_queues(&self, request: &ListRequest) -> Vec<QueueStats> {
+        self.list_queues_that(request, |_| true)
+    }
+
+    /// The same, of queues with names that this is true of. The limit counts those alone: whoever may not know of a queue does
+    /// not learn from pages that there is one.
+    #[must_use]
+    pub fn list_queues_that(
+        &self,
+        request: &ListRequest,
+        mut may: impl FnMut(&QueueName) -> bool,
+    ) -> Vec<QueueStats> {
         fn place(name: &QueueName) -> (&str, &str) {
             (name.vhost_str(), name.as_str())
         }
@@ -348,7 +364,7 @@ impl Broker {
         let mut cells: Vec<Arc<QueueCell>> = self.shared.catalog.all().into_iter().filter(wanted).collect();
         cells.sort_unstable_by(|a, b| place(&a.name).cmp(&place(&b.name)));
         let now = self.shared.clock.now();
-        let figures = cells.iter().filter_map(|cell| {
+        let figures = cells.iter().filter(|cell| may(&cell.name)).filter_map(|cell| {
             let state = cell.state.lock();
             (!state.deleted).then(|| QueueStats::new(&state.queue, now))
         });
@@ -370,6 +386,8 @@ impl Broker {
             disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir).unwrap_or(0),
             log: self.shared.log.stats(),
             intake_bytes: self.shared.intake.held_bytes(),
+            events_dropped: self.shared.events.dropped(),
+            traces_dropped: self.shared.firehose.dropped(),
             process: ProcessStats::read(),
         }
     }

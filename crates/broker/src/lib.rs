@@ -44,8 +44,11 @@ mod difference;
 mod disk_room;
 mod dispatch;
 mod error;
+mod event_kinds;
+mod events;
 mod exchanges;
 mod fetch;
+mod firehose;
 mod flow;
 mod follow_up;
 mod frame_batches;
@@ -104,6 +107,7 @@ mod unsettled;
 mod vhosts;
 mod workers;
 
+pub use access_cell::AccessChanges;
 pub use alarms::{Alarm, Resource};
 pub use broker::Broker;
 pub use buffers::ConnectionBuffers;
@@ -116,6 +120,9 @@ pub use error::{
     AccessChangeError, CreateError, DeleteError, ExchangeError, OpenError, PolicyChangeError, PopError,
     PushError, QueueError, SettleError, SubscribeError,
 };
+pub use event_kinds::LoginFacts;
+pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, acting};
+pub use firehose::{Firehose, TRACE_EXCHANGE, TracedMessage};
 pub use flow::{Evenness, Pacing};
 pub use handle::{QueueHandle, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
@@ -155,13 +162,13 @@ pub use push_order::{PushOrder, PushTurn};
 pub use push_packed::{PackedPushed, Refused};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
-    Declaration, DeleteIf, ListRequest, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId, Settle,
-    SubscribeRequest,
+    Declaration, DeleteIf, ListRequest, MoveGate, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId,
+    Settle, SubscribeRequest,
 };
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;
-pub use system::ProcessStats;
+pub use system::{ProcessStats, node_name};
 pub use traffic::{AllTraffic, Counted, Traffic, TrafficStats};
 pub use transplant::{InstallError, QueueExport, QueueInstall, StoredBody};
 pub use vhosts::{EnterError, VhostDeleted, VhostInfo, VhostStay};

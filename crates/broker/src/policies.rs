@@ -147,7 +147,7 @@ impl Broker {
             // If the broker stops before, the next start does it.
             let _ = applied.await;
         }
-        changes.iter().for_each(note);
+        self.shared.events.policies_changed(changes);
         Ok(())
     }
 
@@ -169,26 +169,6 @@ impl Broker {
             Ok(decided) => decided.map_err(PolicyChangeError::Refused),
             Err(error) => Err(self.shared.refused(&error).into()),
         }
-    }
-}
-
-/// Tells of a change that operators want to know of.
-fn note(change: &PolicyRecord) {
-    match change {
-        PolicyRecord::Put { kind, vhost, policy } => {
-            let (name, pattern) = (&*policy.name, policy.pattern.as_str());
-            tracing::info!(%vhost, name, ?pattern, priority = policy.priority, "{kind} set");
-        }
-        PolicyRecord::Delete { kind, vhost, name } => tracing::info!(%vhost, %name, "{kind} deleted"),
-        PolicyRecord::PutParameter { vhost, component, name, .. } => {
-            tracing::info!(%vhost, %component, %name, "parameter set");
-        }
-        PolicyRecord::DeleteParameter { vhost, component, name } => {
-            tracing::info!(%vhost, %component, %name, "parameter deleted");
-        }
-        PolicyRecord::PutGlobal { name, .. } => tracing::info!(%name, "global parameter set"),
-        PolicyRecord::DeleteGlobal { name } => tracing::info!(%name, "global parameter deleted"),
-        PolicyRecord::ForgetVhost { .. } => {}
     }
 }
 

@@ -18,6 +18,8 @@ use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::dispatch::Dispatch;
 use crate::error::QueueError;
+use crate::events::Events;
+use crate::firehose::Firehose;
 use crate::intake::Intake;
 use crate::journal::Journal;
 use crate::maintenance::Maintenance;
@@ -50,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) intake: Intake,
     pub(crate) connections: Arc<Connections>,
     pub(crate) open_connections: Arc<OpenConnections>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) firehose: Arc<Firehose>,
     pub(crate) buffers: Arc<ConnectionBuffers>,
     pub(crate) uncounted: UncountedMemory,
     pub(crate) dispatch: Dispatch,
@@ -73,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) damaged_messages: AtomicU64,
     /// There may be more of them, which nobody can count.
     pub(crate) damaged_uncounted: bool,
+    /// Whether the start found that changes of users may be lost.
+    pub(crate) users_lost: bool,
     /// Places of the log that cannot be read now.
     pub(crate) unreadable: Unreadable,
     pub(crate) stopping: AtomicBool,

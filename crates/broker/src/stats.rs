@@ -170,6 +170,10 @@ pub struct BrokerStats {
     pub disk_free_bytes: u64,
     /// Memory that messages on their way in take.
     pub intake_bytes: u64,
+    /// Events that were dropped because too many waited to be published.
+    pub events_dropped: u64,
+    /// The same of the firehose's copies.
+    pub traces_dropped: u64,
     /// What the operating system says about the process.
     pub process: ProcessStats,
     /// The log's own figures.

@@ -30,7 +30,7 @@ fn queues() -> Vec<QueueName> {
 }
 
 fn put(vhost: VhostName, kind: PolicyKind, name: &str, pattern: &str, definition: Value) -> Step {
-    let terms = definition.as_object().unwrap().clone();
+    let Value::Object(terms) = definition else { panic!("{definition} is no object") };
     let policy = Arc::new(Policy::new(kind, name, pattern, 0, ApplyTo::Queues, terms).unwrap());
     Step::Change(vec![PolicyRecord::Put { kind, vhost, policy }])
 }

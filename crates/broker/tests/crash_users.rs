@@ -12,9 +12,10 @@ use nexo_broker::access::{
     Access, AccessKey, AccessRecord, ApiToken, HashAlgorithm, PasswordHash, PermissionTexts, Tag, User,
     UserLimits, UserName,
 };
+use nexo_broker::topology::VhostSpec;
 use nexo_broker::{Broker, BrokerOptions, NewMessage, QueueConfig};
 use nexo_log::disk::{CutMode, FaultyDisk};
-use nexo_types::Timestamp;
+use nexo_types::{Timestamp, VhostName};
 
 fn options() -> BrokerOptions {
     BrokerOptions { segment_bytes: 16 * 1024, ..BrokerOptions::new("faulty") }
@@ -108,6 +109,8 @@ async fn script(broker: &Broker, told: &mut Told) -> Result<(), ()> {
     all.extend(changes("bob"));
     all.push(add("guest"));
     broker.create_queue(&name("q"), QueueConfig::default()).await.map_err(|_| ())?;
+    let shop = VhostName::new("shop").unwrap();
+    broker.put_vhost(&shop, VhostSpec::default()).await.map_err(|_| ())?;
     for (number, change) in all.iter().enumerate() {
         mirror = after(&mirror, change);
         told.asked = users(&mirror);

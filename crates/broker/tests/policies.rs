@@ -27,7 +27,8 @@ fn put_at(
     PolicyRecord::Put { kind, vhost: vhost.clone(), policy: Arc::new(policy) }
 }
 
-async fn put(broker: &Broker, name: &str, pattern: &str, definition: Value) {
+async fn put(broker: &Broker, name: &str, pattern: &str, definition: impl Into<Value>) {
+    let definition = definition.into();
     let change = put_at(&VhostName::DEFAULT, PolicyKind::Regular, name, pattern, &definition);
     broker.change_policies(&[change]).await.unwrap();
 }

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use nexo_access::{LoginError, Logins};
-use nexo_broker::{Broker, Protocol};
+use nexo_access::{Identity, LoginError, Logins};
+use nexo_broker::{Actor, Broker, LoginFacts, Protocol, acting};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::header::{AUTHORIZATION, CONTENT_TYPE, ORIGIN};
@@ -74,7 +74,10 @@ where
             let response = match let_in(&broker, &logins, peer, request).await {
                 Ok(request) => {
                     let mut inner = inner;
-                    inner.call(request).await
+                    match actor(&request, peer) {
+                        Some(actor) => acting(actor, inner.call(request)).await,
+                        None => inner.call(request).await,
+                    }
                 }
                 Err(refused) => Ok(refused.into_http()),
             };
@@ -91,6 +94,12 @@ fn is_from_page(headers: &HeaderMap) -> bool {
         headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
     let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
     !is_grpc || headers.contains_key(ORIGIN) || site.is_some_and(|site| site != b"none")
+}
+
+/// Who calls, for those who are told what he does.
+fn actor(request: &Request<Body>, peer: Option<Peer>) -> Option<Actor> {
+    let identity = request.extensions().get::<Identity>()?;
+    Some(Actor { user: identity.name().as_str().to_owned(), from: peer.map(|peer| peer.address) })
 }
 
 /// Notes who calls, or says why he may not.
@@ -129,6 +138,16 @@ async fn let_in(
             broker.traffic().of(Protocol::Grpc).login_refused();
             let address = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
             tracing::warn!(protocol = "grpc", peer = address, reason = %error, "call refused");
+            if let Some(peer) = peer {
+                let login = LoginFacts {
+                    user: "",
+                    protocol: "grpc",
+                    mechanism: "",
+                    peer: peer.address,
+                    is_tls: false,
+                };
+                broker.events().login_refused(&login, &error.to_string());
+            }
             Err(refusal(error))
         }
     }

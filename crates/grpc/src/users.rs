@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nexo_access::{Logins, NewPassword, PermissionTexts, Tag, User, UserChangeError, UserLimits, UserName};
 use nexo_broker::AccessChangeError;
 use nexo_broker::access::{AccessError, AccessRecord};
+use nexo_broker::topology::VhostError;
 use tonic::{Code, Request, Response, Status};
 
 use crate::access::administrator;
@@ -27,7 +28,9 @@ impl From<UserChangeError> for Failure {
             UserChangeError::Change(AccessChangeError::Queue(error)) => return error.clone().into(),
             UserChangeError::Change(AccessChangeError::Refused(refused)) => match refused {
                 AccessError::Exists { .. } | AccessError::IdTaken { .. } => Code::AlreadyExists,
-                AccessError::NoSuchUser { .. } | AccessError::NoSuchId { .. } => Code::NotFound,
+                AccessError::NoSuchUser { .. }
+                | AccessError::NoSuchVhost { .. }
+                | AccessError::NoSuchId { .. } => Code::NotFound,
                 AccessError::TooMany { .. } => Code::ResourceExhausted,
                 AccessError::Pattern(_) | AccessError::Name(_) => Code::InvalidArgument,
             },
@@ -132,6 +135,10 @@ impl UserService for Users {
         administrator(&request)?;
         let request = request.into_inner();
         let vhost = (!request.vhost.is_empty()).then(|| request.vhost.as_str().into());
+        let name = fields::vhost(&request.vhost)?;
+        if self.logins.broker().vhost(&name).is_none() {
+            return Err(Failure::from(VhostError::NotFound { name }).into());
+        }
         self.change(AccessRecord::SetDefaultVhost { user: user(&request.user)?, vhost }).await?;
         Ok(Response::new(proto::SetUserDefaultVhostResponse {}))
     }

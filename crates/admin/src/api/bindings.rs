@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use md5::{Digest, Md5};
-use nexo_amqp::management::{argument_json, bind as make, binding, unbind as take_away};
+use nexo_amqp::management::{By, argument_json, bind as make, binding, unbind as take_away};
 use nexo_broker::BindingsOf;
 use nexo_broker::topology::{Binding, Destination};
 use nexo_types::QueueName;
@@ -16,6 +16,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
 use super::Api;
+use super::access::Caller;
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::listing::ListQuery;
@@ -32,9 +33,10 @@ type Ends = (String, String, String, String);
 
 pub(super) async fn list(
     State(api): State<Api>,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    answer(&api, query, Vhost::all(&api)).await
+    answer(&api, query, caller.vhosts(&api)).await
 }
 
 pub(super) async fn list_of_vhost(
@@ -85,13 +87,14 @@ pub(super) async fn show(
 
 pub(super) async fn unbind(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, source, kind, destination, key)): Path<(String, String, String, String, String)>,
 ) -> Result<StatusCode, ApiError> {
     let found = all_between(&api, &(vhost, source, kind, destination)).await?;
     let wanted = found.into_iter().find(|(_, shown)| shown["properties_key"] == *key);
     match wanted {
         Some((Some(binding), _)) => {
-            take_away(&api.broker, &binding).await?;
+            take_away(caller.by(&api), &binding).await?;
             Ok(StatusCode::NO_CONTENT)
         }
         Some((None, _)) => Err(ApiError::access_refused()),
@@ -102,6 +105,7 @@ pub(super) async fn unbind(
 /// Makes a binding, and tells where it is found.
 pub(super) async fn bind(
     State(api): State<Api>,
+    caller: Caller,
     Path(ends): Path<Ends>,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
@@ -112,7 +116,7 @@ pub(super) async fn bind(
     let key = body.object.text_or_nothing("routing_key")?.unwrap_or_default();
     let wanted = binding(named.exchange(source)?, to, key, &arguments)?;
     let properties_key = properties_key(&wanted);
-    make(&api.broker, wanted, &arguments).await?;
+    make(caller.by(&api), wanted, &arguments).await?;
     let part = |text: &str| utf8_percent_encode(text, KEPT).to_string();
     // Relative to the address that was asked, as RabbitMQ has it.
     let location = format!("{}/{}", part(destination), part(&properties_key));
@@ -120,13 +124,17 @@ pub(super) async fn bind(
 }
 
 /// Makes a binding as an object of JSON describes it.
-pub(super) async fn bind_from(api: &Api, vhost: &Vhost, object: &Map<String, Value>) -> Result<(), ApiError> {
+pub(super) async fn bind_from(
+    by: By<'_>,
+    vhost: &Vhost,
+    object: &Map<String, Value>,
+) -> Result<(), ApiError> {
     let arguments = object.table("arguments")?;
     let kind = if object.text("destination_type")? == "exchange" { "e" } else { "q" };
     let destination = destination_of(vhost, kind, object.text("destination")?)?;
     let source = vhost.exchange(object.text("source")?)?;
     let wanted = binding(source, destination, object.text("routing_key")?, &arguments)?;
-    Ok(make(&api.broker, wanted, &arguments).await?)
+    Ok(make(by, wanted, &arguments).await?)
 }
 
 fn destination_of(vhost: &Vhost, kind: &str, name: &str) -> Result<Destination, ApiError> {

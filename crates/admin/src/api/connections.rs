@@ -12,6 +12,7 @@ use nexo_types::QueueName;
 use serde_json::{Value, json};
 
 use super::Api;
+use super::access::Caller;
 use super::error::ApiError;
 use super::listing::ListQuery;
 use super::names::{Vhost, of_queue};
@@ -23,62 +24,71 @@ const REASON_BYTES_MAX: usize = 200;
 
 pub(super) async fn list(
     State(api): State<Api>,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    answer(&api, query, |_| true, connection_json).await
+    answer(&api, caller, query, |_| true, connection_json).await
 }
 
 pub(super) async fn of_vhost(
     State(api): State<Api>,
+    caller: Caller,
     Path(vhost): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
     let vhost = Vhost::named(&api, &vhost)?;
-    answer(&api, query, move |connection| connection.facts().vhost == vhost.as_str(), connection_json).await
+    answer(&api, caller, query, move |connection| connection.facts().vhost == vhost.as_str(), connection_json)
+        .await
 }
 
 pub(super) async fn of_user(
     State(api): State<Api>,
+    caller: Caller,
     Path(user): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    answer(&api, query, move |connection| connection.facts().user == user, connection_json).await
+    caller.check_user(&user)?;
+    answer(&api, caller, query, move |connection| connection.facts().user == user, connection_json).await
 }
 
 pub(super) async fn channels(
     State(api): State<Api>,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    answer_channels(&api, query, |_| true).await
+    answer_channels(&api, caller, query, |_| true).await
 }
 
 pub(super) async fn channels_of_vhost(
     State(api): State<Api>,
+    caller: Caller,
     Path(vhost): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
     let vhost = Vhost::named(&api, &vhost)?;
-    answer_channels(&api, query, move |connection| connection.facts().vhost == vhost.as_str()).await
+    answer_channels(&api, caller, query, move |connection| connection.facts().vhost == vhost.as_str()).await
 }
 
 pub(super) async fn channels_of(
     State(api): State<Api>,
+    caller: Caller,
     Path(name): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    api.broker.open_connections().named(&name).ok_or_else(ApiError::not_found)?;
-    answer_channels(&api, query, move |connection| connection.name() == name).await
+    found(&api, &caller, &name)?;
+    answer_channels(&api, caller, query, move |connection| connection.name() == name).await
 }
 
 async fn answer(
     api: &Api,
+    caller: Caller,
     query: ListQuery,
     wanted: impl Fn(&OpenConnection) -> bool + Send + 'static,
     shown: fn(&Api, &OpenConnection) -> Value,
 ) -> Result<Response, ApiError> {
     api.look(move |api| {
         let all = api.broker.open_connections().all();
-        let wanted = all.iter().filter(|connection| wanted(connection));
+        let wanted = all.iter().filter(|one| wanted(one) && caller.sees_user(&one.facts().user));
         query.answer(wanted.map(|connection| shown(api, connection)).collect())
     })
     .await?
@@ -86,12 +96,13 @@ async fn answer(
 
 async fn answer_channels(
     api: &Api,
+    caller: Caller,
     query: ListQuery,
     wanted: impl Fn(&OpenConnection) -> bool + Send + 'static,
 ) -> Result<Response, ApiError> {
     api.look(move |api| {
         let all = api.broker.open_connections().all();
-        let wanted = all.iter().filter(|connection| wanted(connection));
+        let wanted = all.iter().filter(|one| wanted(one) && caller.sees_user(&one.facts().user));
         let channels = wanted.flat_map(|connection| {
             let channels = connection.channels();
             channels.into_iter().map(|channel| channel_json(api, connection, &channel))
@@ -101,33 +112,47 @@ async fn answer_channels(
     .await?
 }
 
-pub(super) async fn show(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
-    let connection = api.broker.open_connections().named(&name).ok_or_else(ApiError::not_found)?;
+pub(super) async fn show(
+    State(api): State<Api>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let connection = found(&api, &caller, &name)?;
     Ok(Json(connection_json(&api, &connection)))
 }
 
 /// Ends a connection. Its client is told the reason in the header `X-Reason`.
 pub(super) async fn close(
     State(api): State<Api>,
+    caller: Caller,
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Result<StatusCode, ApiError> {
-    let connection = api.broker.open_connections().named(&name).ok_or_else(ApiError::not_found)?;
+    let connection = found(&api, &caller, &name)?;
     end(&connection, &headers);
     Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn close_of_user(
     State(api): State<Api>,
+    caller: Caller,
     Path(user): Path<String>,
     headers: HeaderMap,
-) -> StatusCode {
+) -> Result<StatusCode, ApiError> {
+    caller.check_user(&user)?;
     for connection in api.broker.open_connections().all() {
         if connection.facts().user == user {
             end(&connection, &headers);
         }
     }
-    StatusCode::NO_CONTENT
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A connection that is there, and that he may see.
+fn found(api: &Api, caller: &Caller, name: &str) -> Result<Arc<OpenConnection>, ApiError> {
+    let connection = api.broker.open_connections().named(name).ok_or_else(ApiError::not_found)?;
+    caller.check_user(&connection.facts().user)?;
+    Ok(connection)
 }
 
 fn end(connection: &OpenConnection, headers: &HeaderMap) {
@@ -143,6 +168,7 @@ fn end(connection: &OpenConnection, headers: &HeaderMap) {
 /// The details of one channel, whose name is that of its connection with its number in brackets.
 pub(super) async fn channel(
     State(api): State<Api>,
+    caller: Caller,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let (of, number) = name
@@ -150,7 +176,7 @@ pub(super) async fn channel(
         .and_then(|name| name.rsplit_once(" ("))
         .and_then(|(of, number)| Some((of, number.parse::<u16>().ok()?)))
         .ok_or_else(ApiError::not_found)?;
-    let connection = api.broker.open_connections().named(of).ok_or_else(ApiError::not_found)?;
+    let connection = found(&api, &caller, of)?;
     let channels = connection.channels();
     let channel = channels.iter().find(|channel| channel.number == number).ok_or_else(ApiError::not_found)?;
     let mut shown = channel_json(&api, &connection, channel);
@@ -165,30 +191,34 @@ pub(super) async fn channel(
 
 pub(super) async fn consumers(
     State(api): State<Api>,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    api.look(move |api| query.answer(all_consumers(api, |_| true))).await?
+    api.look(move |api| query.answer(all_consumers(api, |user, _| caller.sees_user(user)))).await?
 }
 
 pub(super) async fn consumers_of_vhost(
     State(api): State<Api>,
+    caller: Caller,
     Path(vhost): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
     let vhost = Vhost::named(&api, &vhost)?;
-    api.look(move |api| query.answer(all_consumers(api, |queue| vhost.has_queue(queue)))).await?
+    let wanted = move |user: &str, queue: &QueueName| caller.sees_user(user) && vhost.has_queue(queue);
+    api.look(move |api| query.answer(all_consumers(api, wanted))).await?
 }
 
 /// The consumers of a queue.
 pub(super) fn consumers_of_queue(api: &Api, queue: &QueueName) -> Vec<Value> {
-    all_consumers(api, |name| name == queue)
+    all_consumers(api, |_, name| name == queue)
 }
 
-fn all_consumers(api: &Api, wanted: impl Fn(&QueueName) -> bool) -> Vec<Value> {
+fn all_consumers(api: &Api, wanted: impl Fn(&str, &QueueName) -> bool) -> Vec<Value> {
     let mut shown = Vec::new();
     for connection in api.broker.open_connections().all() {
         for channel in connection.channels() {
-            for consumer in channel.consumers().iter().filter(|consumer| wanted(&consumer.queue)) {
+            let user = &connection.facts().user;
+            for consumer in channel.consumers().iter().filter(|consumer| wanted(user, &consumer.queue)) {
                 shown.push(consumer_json(api, &connection, &channel, consumer));
             }
         }

@@ -39,6 +39,11 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, "not_authorized", reason)
     }
 
+    /// Whoever asks is known, and may not.
+    pub(crate) fn not_authorised(reason: &'static str) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "not_authorised", reason)
+    }
+
     /// AMQP would refuse access. RabbitMQ tells no more.
     pub(crate) fn access_refused() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "not_authorised", "Access refused.")
@@ -82,10 +87,19 @@ impl ApiError {
         &self.reason
     }
 
+    /// The same in other words.
+    pub(crate) fn with_reason(self, reason: impl Into<Value>) -> Self {
+        Self { reason: reason.into(), ..self }
+    }
+
     /// A refusal of something that RabbitMQ's API publishes over a channel: the words are the channel's, with the code.
     pub(crate) fn of_publish(refused: &Refused) -> Self {
         if refused.is_of_broker() {
             return Self::unavailable(refused.text.clone());
+        }
+        // RabbitMQ answers 400 here, and 401 to everything else that somebody may not do.
+        if refused.is_of_permissions() {
+            return Self::access_refused();
         }
         Self::bad_request(refused.to_string())
     }

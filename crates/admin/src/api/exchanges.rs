@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use nexo_amqp::management::{ExchangeAsked, declare_exchange, delete_exchange, raw_table_json};
+use nexo_amqp::management::{By, ExchangeAsked, declare_exchange, delete_exchange, raw_table_json};
 use nexo_broker::policy::PolicyPair;
 use nexo_broker::topology::{DeleteIf, Destination, ExchangeSpec};
 use nexo_broker::{BindingsOf, Durability};
@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Api;
+use super::access::Caller;
 use super::bindings::{LISTED_MAX, binding_json};
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
@@ -22,9 +23,10 @@ use super::policies::applied_json;
 
 pub(super) async fn list(
     State(api): State<Api>,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    answer(&api, query, Vhost::all(&api)).await
+    answer(&api, query, caller.vhosts(&api)).await
 }
 
 pub(super) async fn list_of_vhost(
@@ -83,17 +85,18 @@ fn with_traffic(mut shown: Value) -> Value {
 
 pub(super) async fn declare(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let vhost = Vhost::to_change(&api, &vhost)?;
-    let is_new = declare_from(&api, &vhost.exchange(&name)?, &body.object).await?;
+    let is_new = declare_from(caller.by(&api), &vhost.exchange(&name)?, &body.object).await?;
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 
 /// Declares an exchange as an object of JSON describes it.
 pub(super) async fn declare_from(
-    api: &Api,
+    by: By<'_>,
     name: &ExchangeName,
     object: &serde_json::Map<String, Value>,
 ) -> Result<bool, ApiError> {
@@ -105,7 +108,7 @@ pub(super) async fn declare_from(
         internal: object.truth("internal", false)?,
         arguments: &arguments,
     };
-    Ok(declare_exchange(&api.broker, name, asked).await?)
+    Ok(declare_exchange(by, name, asked).await?)
 }
 
 /// On which conditions something is deleted.
@@ -117,6 +120,7 @@ pub(super) struct DeleteQuery {
 
 pub(super) async fn delete(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     Query(query): Query<DeleteQuery>,
 ) -> Result<StatusCode, ApiError> {
@@ -127,7 +131,7 @@ pub(super) async fn delete(
     }
     let only_if =
         if query.if_unused.as_deref() == Some("true") { DeleteIf::Unused } else { DeleteIf::Always };
-    delete_exchange(&api.broker, &name, only_if).await?;
+    delete_exchange(caller.by(&api), &name, only_if).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -3,34 +3,16 @@
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, header};
-use nexo_access::{Identity, LoginError, Logins};
+use nexo_access::{LoginError, Logins};
 
+use super::access::Caller;
 use super::error::ApiError;
-
-/// For now the whole of the API is for those who may do everything.
-const ADMINISTRATOR: &str = "administrator";
-
-/// Whoever asks, known by name.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    pub(crate) identity: Identity,
-}
-
-impl Caller {
-    pub(crate) fn name(&self) -> &str {
-        self.identity.name().as_str()
-    }
-
-    pub(crate) fn tags(&self) -> Vec<String> {
-        let user = self.identity.user();
-        user.iter().flat_map(|user| &user.tags).map(|tag| tag.as_str().to_owned()).collect()
-    }
-}
 
 /// Checks what a request says of who asks: a name and a password (`Authorization: Basic`), or a token (`Bearer`).
 ///
 /// # Errors
-/// If it says nothing, or what it says does not hold; the answer does not tell what was wrong. Or if it is no administrator.
+/// If it says nothing, or what it says does not hold; the answer does not tell what was wrong. Or if the
+/// API is not for him.
 pub(crate) async fn log_in(logins: &Logins, headers: &HeaderMap, from: IpAddr) -> Result<Caller, ApiError> {
     let failed = || ApiError::not_logged_in("Login failed");
     // Which of two counts is not for us to guess.
@@ -42,11 +24,7 @@ pub(crate) async fn log_in(logins: &Logins, headers: &HeaderMap, from: IpAddr) -
         Err(LoginError::TooMany) => return Err(ApiError::unavailable("too many logins at once")),
         Err(LoginError::Invalid | LoginError::LoopbackOnly | LoginError::Missing) => return Err(failed()),
     };
-    if identity.is(ADMINISTRATOR) {
-        Ok(Caller { identity })
-    } else {
-        Err(ApiError::not_logged_in("Not administrator user"))
-    }
+    Caller::admitted(identity)
 }
 
 #[cfg(test)]

@@ -1,45 +1,32 @@
 //! The memory watermark under `/api/nexo/memory`: what it is, how near it is, and another one. RabbitMQ has this in
 //! `rabbitmqctl set_vm_memory_high_watermark` only.
 
+use axum::Json;
 use axum::extract::State;
-use axum::{Extension, Json};
 use nexo_broker::{MemoryHigh, MemoryState};
 use serde_json::{Map, Value, json};
 
 use super::Api;
+use super::access::Caller;
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
-use super::login::Caller;
 
-pub(super) async fn show(
-    State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Json<Value>, ApiError> {
-    administrators_only(&caller)?;
-    Ok(Json(state_json(&api.broker.memory_state())))
+pub(super) async fn show(State(api): State<Api>) -> Json<Value> {
+    Json(state_json(&api.broker.memory_state()))
 }
 
 /// Takes `{"high": 0.4}`, a part of what there is, or `{"absolute_bytes": n}`. It counts at once, and until the broker is
 /// started again: its settings say where it begins.
 pub(super) async fn set(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    caller: Caller,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
-    administrators_only(&caller)?;
     let high = watermark(&body.object)?;
     api.broker.set_memory_high(high);
     let state = api.broker.memory_state();
     tracing::warn!(user = caller.name(), limit_bytes = state.limit_bytes, "the memory watermark was changed");
     Ok(Json(state_json(&state)))
-}
-
-fn administrators_only(caller: &Caller) -> Result<(), ApiError> {
-    if caller.identity.is("administrator") {
-        Ok(())
-    } else {
-        Err(ApiError::forbidden("only administrators may look at the memory watermark and change it"))
-    }
 }
 
 fn watermark(object: &Map<String, Value>) -> Result<MemoryHigh, ApiError> {

@@ -1,7 +1,8 @@
 //! Publishing one message, and getting some: for trying things out, not for work.
 
+use axum::Json;
 use axum::extract::{Path, State};
-use axum::{Extension, Json};
+use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
@@ -9,9 +10,9 @@ use nexo_amqp::management::{self, AckMode, Got, Publish};
 use serde_json::{Map, Value, json};
 
 use super::Api;
+use super::access::Caller;
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
-use super::login::Caller;
 use super::names::Vhost;
 
 /// Messages in one answer: they are out of their queue meanwhile.
@@ -21,7 +22,7 @@ const GET_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 pub(super) async fn publish(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -40,16 +41,17 @@ pub(super) async fn publish(
         other => return Err(ApiError::bad_request(json!(["unsupported_encoding", other]))),
     };
     let asked = Publish { exchange: &exchange, routing_key, properties: &properties, body };
-    let routed = management::publish(&api.broker, caller.name(), asked).await;
+    let routed = management::publish(caller.by(&api), asked).await;
     let routed = routed.map_err(|refused| ApiError::of_publish(&refused))?;
     Ok(Json(json!({ "routed": routed })))
 }
 
 pub(super) async fn get(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let object = &body.object;
     let name = Vhost::named(&api, &vhost)?.queue(&name)?;
     all_given(object, &["ackmode", "count", "encoding"])?;
@@ -68,13 +70,20 @@ pub(super) async fn get(
     let count = object.whole("count")?.unwrap_or(0);
     let truncate = object.whole("truncate")?.and_then(|bytes| usize::try_from(bytes).ok());
     let count = usize::try_from(count.clamp(0, GET_MAX)).unwrap_or(0);
-    let got = management::get(&api.broker, &name, count, GET_BYTES_MAX, ack_mode).await;
+    let stopping = || ApiError::unavailable("the broker is stopping");
+    let _turn = api.gets.acquire().await.map_err(|_| stopping())?;
+    let got = management::get(caller.by(&api), &name, count, GET_BYTES_MAX, ack_mode).await;
     let got = got.map_err(|refused| ApiError::of_get(&refused))?;
-    Ok(Json(got.into_iter().map(|one| message_json(one, encoding, truncate)).collect()))
+    // All of it is written down: not on a thread of the runtime.
+    api.look(move |_| {
+        let shown: Vec<Value> = got.into_iter().map(|one| message_json(one, encoding, truncate)).collect();
+        Json(shown).into_response()
+    })
+    .await
 }
 
 /// Refuses an object that lacks fields, and names all of them.
-fn all_given(object: &Map<String, Value>, names: &[&str]) -> Result<(), ApiError> {
+pub(super) fn all_given(object: &Map<String, Value>, names: &[&str]) -> Result<(), ApiError> {
     let missing: Vec<String> = names
         .iter()
         .filter(|name| !object.contains_key(**name))

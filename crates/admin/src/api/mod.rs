@@ -1,14 +1,16 @@
 //! RabbitMQ's management API, under `/api`: for `rabbitmqadmin`, for what monitors brokers, and for scripts.
 //!
-//! - `guard`, `login`: what every request must pass. `body`: the JSON that it brings. `error`: what is answered instead.
+//! - `guard`, `login`, `sessions`: what every request must pass. `access`: who may ask what. `routes`: the addresses, which
+//!   `openapi` describes. `body`: the JSON that it brings. `error`: what is answered instead.
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
-//! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `connections` (with channels and
-//!   consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`, `health_checks`. `nexo`: what RabbitMQ has
-//!   no words for. `memory`: the memory watermark.
+//! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `permissions`, `connections`
+//!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
+//!   `health_checks`. `nexo`: what RabbitMQ has no words for. `memory`: the memory watermark.
 //!
 //! What a queue or an exchange may be, and in which words it is refused, is AMQP's matter: `nexo_amqp::management`. Where an
 //! answer differs from RabbitMQ's, docs/management.md says why.
 
+mod access;
 mod bindings;
 mod body;
 mod connections;
@@ -23,30 +25,42 @@ mod memory;
 mod messages;
 mod names;
 mod nexo;
+mod openapi;
 mod overview;
 mod parameters;
+mod permissions;
 mod policies;
 mod queues;
 mod rates;
+mod routes;
+mod sessions;
 mod users;
 mod vhosts;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::middleware;
-use axum::routing::{delete, get, post};
 use nexo_access::Logins;
 use nexo_broker::Broker;
 use nexo_broker::policy::PolicyKind;
 use tokio::sync::Semaphore;
 
+pub use definitions::import_definitions;
+
+use access::Needs;
 use error::ApiError;
 use rates::Rates;
+use routes::Routes;
+use sessions::Sessions;
 
 /// Lists that are made at the same time: each may look at everything there is, and holds all of its answer.
 const LISTS_MAX: usize = 2;
+
+/// Answers with messages that are made at the same time: each may hold 16 MiB of them, and again as text.
+const GETS_MAX: usize = 4;
 
 /// A port of the broker, for those who ask which there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +82,10 @@ pub(crate) struct Api {
     rates: Arc<Rates>,
     large_bodies: Arc<Semaphore>,
     lists: Arc<Semaphore>,
+    gets: Arc<Semaphore>,
+    sessions: Arc<Sessions>,
+    /// The description of the API, as it is served.
+    openapi: Arc<OnceLock<Bytes>>,
 }
 
 impl Api {
@@ -75,11 +93,14 @@ impl Api {
         Self {
             broker,
             logins,
-            node: format!("nexo@{}", host_name()).into(),
+            node: nexo_broker::node_name().into(),
             listeners: listeners.into(),
             rates: Arc::default(),
             large_bodies: Arc::new(Semaphore::new(body::LARGE_BODIES_MAX)),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
+            gets: Arc::new(Semaphore::new(GETS_MAX)),
+            sessions: Arc::default(),
+            openapi: Arc::default(),
         }
     }
 
@@ -105,111 +126,131 @@ impl Api {
     }
 }
 
-/// What the machine is called.
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name: String =
-        name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || "-._".contains(*c)).collect();
-    if name.is_empty() { "localhost".to_owned() } else { name }
-}
-
 /// All addresses under `/api`.
 pub(crate) fn router(api: Api) -> Router {
-    let router = Router::new()
-        .route("/overview", get(overview::overview))
-        .route("/cluster-name", get(overview::cluster_name))
-        .route("/nodes", get(overview::nodes))
-        .route("/nodes/{name}", get(overview::node))
-        .route("/nodes/{name}/memory", get(overview::memory))
-        .route("/extensions", get(overview::extensions))
-        .route("/whoami", get(overview::whoami))
-        .route("/auth", get(overview::auth))
-        .route("/users", get(users::list))
-        .route("/users/{name}", get(users::show))
-        .route("/users/{name}/permissions", get(users::permissions_of))
-        .route("/users/{name}/topic-permissions", get(users::topic_permissions_of))
-        .route("/permissions", get(users::permissions))
-        .route("/topic-permissions", get(users::topic_permissions))
-        .route("/user-limits", get(users::limits))
-        .route("/feature-flags", get(overview::nothing))
-        .merge(policies::routes("/policies", PolicyKind::Regular))
-        .merge(policies::routes("/operator-policies", PolicyKind::Operator))
-        .route("/parameters", get(parameters::list))
-        .route("/parameters/{component}", get(parameters::list_of_component))
-        .route("/parameters/{component}/{vhost}", get(parameters::list_of_vhost))
-        .route(
-            "/parameters/{component}/{vhost}/{name}",
-            get(parameters::show).put(parameters::put).delete(parameters::delete),
-        )
-        .route("/global-parameters", get(parameters::list_global))
-        .route(
-            "/global-parameters/{name}",
-            get(parameters::show_global).put(parameters::put_global).delete(parameters::delete_global),
-        )
-        .route("/vhost-limits", get(vhosts::limits))
-        .route("/vhost-limits/{vhost}", get(vhosts::limits_of))
-        .route(
-            "/vhost-limits/{vhost}/{name}",
-            axum::routing::put(vhosts::set_limit).delete(vhosts::clear_limit),
-        )
-        .route("/vhosts", get(vhosts::list))
-        .route("/vhosts/{vhost}", get(vhosts::show).put(vhosts::put).delete(vhosts::delete))
-        .route("/vhosts/{vhost}/connections", get(connections::of_vhost))
-        .route("/vhosts/{vhost}/channels", get(connections::channels_of_vhost))
-        .route("/connections", get(connections::list))
-        .route("/connections/{name}", get(connections::show).delete(connections::close))
-        .route("/connections/{name}/channels", get(connections::channels_of))
-        .route("/connections/username/{user}", get(connections::of_user).delete(connections::close_of_user))
-        .route("/channels", get(connections::channels))
-        .route("/channels/{name}", get(connections::channel))
-        .route("/consumers", get(connections::consumers))
-        .route("/consumers/{vhost}", get(connections::consumers_of_vhost))
-        .route("/exchanges", get(exchanges::list))
-        .route("/exchanges/{vhost}", get(exchanges::list_of_vhost))
-        .route("/exchanges/{vhost}/", get(exchanges::list_of_vhost))
-        .route(
-            "/exchanges/{vhost}/{name}",
-            get(exchanges::show).put(exchanges::declare).delete(exchanges::delete),
-        )
-        .route("/exchanges/{vhost}/{name}/bindings/source", get(exchanges::bindings_from))
-        .route("/exchanges/{vhost}/{name}/bindings/destination", get(exchanges::bindings_to))
-        .route("/exchanges/{vhost}/{name}/publish", post(messages::publish))
-        .route("/queues", get(queues::list))
-        .route("/queues/{vhost}", get(queues::list_of_vhost))
-        .route("/queues/{vhost}/{name}", get(queues::show).put(queues::declare).delete(queues::delete))
-        .route("/queues/{vhost}/{name}/bindings", get(queues::bindings))
-        .route("/queues/{vhost}/{name}/contents", delete(queues::purge))
-        .route("/queues/{vhost}/{name}/get", post(messages::get))
-        .route("/queues/{vhost}/{name}/actions", post(queues::act))
-        .route("/bindings", get(bindings::list))
-        .route("/bindings/{vhost}", get(bindings::list_of_vhost))
-        .route(
-            "/bindings/{vhost}/e/{source}/{kind}/{destination}",
-            get(bindings::between).post(bindings::bind),
-        )
-        .route(
-            "/bindings/{vhost}/e/{source}/{kind}/{destination}/{key}",
-            get(bindings::show).delete(bindings::unbind),
-        )
-        .route("/definitions", get(definitions::export).post(definitions::import))
-        .route("/definitions/{vhost}", get(definitions::export_vhost).post(definitions::import_vhost))
-        .route("/aliveness-test/{vhost}", get(health_checks::aliveness))
-        .route("/healthchecks/node", get(health_checks::node))
-        .route("/healthchecks/node/{name}", get(health_checks::node))
-        .route("/health/checks/alarms", get(health_checks::alarms))
-        .route("/health/checks/local-alarms", get(health_checks::local_alarms))
-        .route("/health/checks/virtual-hosts", get(health_checks::vhosts))
-        .route("/health/checks/ready-to-serve-clients", get(health_checks::ready))
-        .route("/health/checks/node-is-mirror-sync-critical", get(health_checks::not_critical))
-        .route("/health/checks/node-is-quorum-critical", get(health_checks::not_critical))
-        .route("/health/checks/port-listener/{port}", get(health_checks::port))
-        .route("/health/checks/protocol-listener/{protocol}", get(health_checks::protocol))
-        .route("/nexo/memory", get(memory::show).put(memory::set))
-        .route("/nexo/queues/{vhost}/{name}", get(nexo::queue))
-        .route("/nexo/queues/{vhost}/{name}/messages", get(nexo::messages))
-        .route("/nexo/queues/{vhost}/{name}/redrive", post(nexo::redrive))
-        .route("/nexo/queues/{vhost}/{name}/pause", axum::routing::put(nexo::pause))
+    let (router, known) = routes(&api).finish();
+    api.openapi.get_or_init(|| openapi::document(&known).to_string().into());
+    let router = router
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed());
     router.layer(middleware::from_fn_with_state(api.clone(), guard::guard)).with_state(api)
+}
+
+/// Each address with what it needs of whoever asks.
+fn routes(api: &Api) -> Routes {
+    use Needs::{Administrator, Management, Monitoring, Nobody, Policymaker, Vhost, VisibleVhost};
+    Routes::new(api)
+        .get("/overview", Management, overview::overview)
+        .get("/cluster-name", Management, overview::cluster_name)
+        .get("/nodes", Monitoring, overview::nodes)
+        .get("/nodes/{name}", Monitoring, overview::node)
+        .get("/nodes/{name}/memory", Monitoring, overview::memory)
+        .get("/extensions", Management, overview::extensions)
+        .get("/whoami", Management, overview::whoami)
+        .get("/auth", Management, overview::auth)
+        .get("/users", Administrator, users::list)
+        .get("/users/", Administrator, users::list)
+        .get("/users/without-permissions", Administrator, users::list_without_permissions)
+        .post("/users/bulk-delete", Administrator, users::delete_many)
+        .get("/users/{name}", Administrator, users::show)
+        .put("/users/{name}", Administrator, users::put)
+        .delete("/users/{name}", Administrator, users::delete)
+        .get("/users/{name}/permissions", Administrator, permissions::of_user)
+        .get("/users/{name}/topic-permissions", Administrator, permissions::topics_of_user)
+        .get("/user-limits", Administrator, users::limits)
+        .get("/user-limits/{user}", Administrator, users::limits_of)
+        .put("/user-limits/{user}/{name}", Administrator, users::set_limit)
+        .delete("/user-limits/{user}/{name}", Administrator, users::clear_limit)
+        .get("/permissions", Administrator, permissions::list)
+        .get("/permissions/{vhost}/{user}", Administrator, permissions::show)
+        .put("/permissions/{vhost}/{user}", Administrator, permissions::put)
+        .delete("/permissions/{vhost}/{user}", Administrator, permissions::delete)
+        .get("/topic-permissions", Administrator, permissions::list_topics)
+        .get("/topic-permissions/{vhost}/{user}", Administrator, permissions::show_topics)
+        .put("/topic-permissions/{vhost}/{user}", Administrator, permissions::put_topics)
+        .delete("/topic-permissions/{vhost}/{user}", Administrator, permissions::delete_topics)
+        .get("/feature-flags", Administrator, overview::nothing)
+        .get("/parameters", Policymaker, parameters::list)
+        .get("/parameters/{component}", Policymaker, parameters::list_of_component)
+        .get("/parameters/{component}/{vhost}", Policymaker, parameters::list_of_vhost)
+        .get("/parameters/{component}/{vhost}/{name}", Policymaker, parameters::show)
+        .put("/parameters/{component}/{vhost}/{name}", Policymaker, parameters::put)
+        .delete("/parameters/{component}/{vhost}/{name}", Policymaker, parameters::delete)
+        .get("/global-parameters", Policymaker, parameters::list_global)
+        .get("/global-parameters/{name}", Policymaker, parameters::show_global)
+        .put("/global-parameters/{name}", Administrator, parameters::put_global)
+        .delete("/global-parameters/{name}", Administrator, parameters::delete_global)
+        .with(|routes| policies::routes(routes, PolicyKind::Regular))
+        .with(|routes| policies::routes(routes, PolicyKind::Operator))
+        .get("/vhost-limits", Management, vhosts::limits)
+        .get("/vhost-limits/{vhost}", VisibleVhost, vhosts::limits_of)
+        .put("/vhost-limits/{vhost}/{name}", Administrator, vhosts::set_limit)
+        .delete("/vhost-limits/{vhost}/{name}", Administrator, vhosts::clear_limit)
+        .get("/vhosts", Management, vhosts::list)
+        .get("/vhosts/{vhost}", VisibleVhost, vhosts::show)
+        .put("/vhosts/{vhost}", Administrator, vhosts::put)
+        .delete("/vhosts/{vhost}", Administrator, vhosts::delete)
+        .get("/vhosts/{vhost}/permissions", Administrator, permissions::of_vhost)
+        .get("/vhosts/{vhost}/topic-permissions", Administrator, permissions::topics_of_vhost)
+        .get("/vhosts/{vhost}/connections", VisibleVhost, connections::of_vhost)
+        .get("/vhosts/{vhost}/channels", VisibleVhost, connections::channels_of_vhost)
+        .get("/connections", Management, connections::list)
+        .get("/connections/{name}", Management, connections::show)
+        .delete("/connections/{name}", Management, connections::close)
+        .get("/connections/{name}/channels", Management, connections::channels_of)
+        .get("/connections/username/{user}", Management, connections::of_user)
+        .delete("/connections/username/{user}", Management, connections::close_of_user)
+        .get("/channels", Management, connections::channels)
+        .get("/channels/{name}", Management, connections::channel)
+        .get("/consumers", Management, connections::consumers)
+        .get("/consumers/{vhost}", VisibleVhost, connections::consumers_of_vhost)
+        .get("/exchanges", Management, exchanges::list)
+        .get("/exchanges/{vhost}", VisibleVhost, exchanges::list_of_vhost)
+        .get("/exchanges/{vhost}/", VisibleVhost, exchanges::list_of_vhost)
+        .get("/exchanges/{vhost}/{name}", VisibleVhost, exchanges::show)
+        .put("/exchanges/{vhost}/{name}", Vhost, exchanges::declare)
+        .delete("/exchanges/{vhost}/{name}", Vhost, exchanges::delete)
+        .get("/exchanges/{vhost}/{name}/bindings/source", VisibleVhost, exchanges::bindings_from)
+        .get("/exchanges/{vhost}/{name}/bindings/destination", VisibleVhost, exchanges::bindings_to)
+        .post("/exchanges/{vhost}/{name}/publish", Vhost, messages::publish)
+        .get("/queues", Management, queues::list)
+        .get("/queues/{vhost}", VisibleVhost, queues::list_of_vhost)
+        .get("/queues/{vhost}/{name}", VisibleVhost, queues::show)
+        .put("/queues/{vhost}/{name}", Vhost, queues::declare)
+        .delete("/queues/{vhost}/{name}", Vhost, queues::delete)
+        .get("/queues/{vhost}/{name}/bindings", VisibleVhost, queues::bindings)
+        .delete("/queues/{vhost}/{name}/contents", Vhost, queues::purge)
+        .post("/queues/{vhost}/{name}/get", Vhost, messages::get)
+        .post("/queues/{vhost}/{name}/actions", Administrator, queues::act)
+        .get("/bindings", Management, bindings::list)
+        .get("/bindings/{vhost}", VisibleVhost, bindings::list_of_vhost)
+        .get("/bindings/{vhost}/e/{source}/{kind}/{destination}", VisibleVhost, bindings::between)
+        .post("/bindings/{vhost}/e/{source}/{kind}/{destination}", Vhost, bindings::bind)
+        .get("/bindings/{vhost}/e/{source}/{kind}/{destination}/{key}", VisibleVhost, bindings::show)
+        .delete("/bindings/{vhost}/e/{source}/{kind}/{destination}/{key}", Vhost, bindings::unbind)
+        .get("/definitions", Administrator, definitions::export)
+        .post("/definitions", Administrator, definitions::import)
+        .get("/definitions/{vhost}", Administrator, definitions::export_vhost)
+        .post("/definitions/{vhost}", Administrator, definitions::import_vhost)
+        .get("/aliveness-test/{vhost}", VisibleVhost, health_checks::aliveness)
+        .get("/healthchecks/node", Management, health_checks::node)
+        .get("/healthchecks/node/{name}", Management, health_checks::node)
+        .get("/health/checks/alarms", Management, health_checks::alarms)
+        .get("/health/checks/local-alarms", Management, health_checks::local_alarms)
+        .get("/health/checks/virtual-hosts", Management, health_checks::vhosts)
+        .get("/health/checks/ready-to-serve-clients", Management, health_checks::ready)
+        .get("/health/checks/node-is-mirror-sync-critical", Management, health_checks::not_critical)
+        .get("/health/checks/node-is-quorum-critical", Management, health_checks::not_critical)
+        .get("/health/checks/port-listener/{port}", Management, health_checks::port)
+        .get("/health/checks/protocol-listener/{protocol}", Management, health_checks::protocol)
+        .get("/nexo/memory", Monitoring, memory::show)
+        .put("/nexo/memory", Administrator, memory::set)
+        .get("/nexo/queues/{vhost}/{name}", VisibleVhost, nexo::queue)
+        .get("/nexo/queues/{vhost}/{name}/messages", Vhost, nexo::messages)
+        .post("/nexo/queues/{vhost}/{name}/redrive", Vhost, nexo::redrive)
+        .put("/nexo/queues/{vhost}/{name}/pause", Vhost, nexo::pause)
+        .post("/nexo/session", Nobody, sessions::begin)
+        .get("/nexo/session", Management, sessions::show)
+        .delete("/nexo/session", Management, sessions::end)
+        .get("/nexo/openapi.json", Management, openapi::serve)
 }

@@ -19,6 +19,15 @@ impl Vhost {
         name.map(Self).ok_or_else(ApiError::not_found)
     }
 
+    /// One that is known to be there.
+    pub(super) const fn of(name: VhostName) -> Self {
+        Self(name)
+    }
+
+    pub(super) const fn name(&self) -> &VhostName {
+        &self.0
+    }
+
     /// The vhost in which something is to be made.
     pub(super) fn to_change(api: &Api, name: &str) -> Result<Self, ApiError> {
         Self::named(api, name).map_err(|_| ApiError::no_vhost())

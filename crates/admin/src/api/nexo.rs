@@ -8,11 +8,13 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use nexo_access::Permission;
 use nexo_broker::{CreateError, DeathReason, Delivery, HeaderValue, QueueError, Redrive};
 use nexo_types::{Offset, Priority};
 use serde_json::{Map, Value, json};
 
 use super::Api;
+use super::access::Caller;
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::names::{Vhost, of_queue};
@@ -23,6 +25,8 @@ const SHOWN_DEFAULT: usize = 50;
 const SHOWN_MAX: usize = 1_000;
 /// Messages that are looked at for one answer: with a filter that fits none, it says where to go on.
 const LOOKED_AT_MAX: usize = 10_000;
+/// The same in bytes: a filter reads all of every message.
+const LOOKED_AT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// As much of a body is shown.
 const BODY_SHOWN_BYTES_MAX: usize = 64 * 1024;
 /// As many are looked at in one step.
@@ -113,46 +117,71 @@ fn header_text(value: &HeaderValue) -> String {
 /// Shows messages that wait, in the order of delivery. `next` is where to go on, if that was not all.
 pub(super) async fn messages(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
+    caller.may_queue(Permission::Read, &name)?;
     let max = match query.get("max") {
         None => SHOWN_DEFAULT,
         Some(max) => max.parse::<usize>().map_err(|_| ApiError::bad_request("max must be a whole number"))?,
     };
     let max = max.clamp(1, SHOWN_MAX);
     let mut after = query.get("after").map(|place| parse_place(place)).transpose()?;
-    let filter = Filter::of(&query);
-    let (mut shown, mut looked_at, mut bytes) = (Vec::new(), 0, 0);
+    let mut found =
+        Found { filter: Filter::of(&query), max, shown: Vec::new(), looked_at: 0, bytes: 0, read: 0 };
     let next = loop {
-        let step = if filter_is_none(&filter) { max - shown.len() } else { STEP };
+        let step = if filter_is_none(&found.filter) { max - found.shown.len() } else { STEP };
         let (seen, place) = api.broker.peek_after(&name, after, step).await.map_err(refused)?;
-        looked_at += seen.len();
-        let mut last = after;
-        let mut is_full = false;
-        for delivery in &seen {
-            last = Some((delivery.message.priority, delivery.offset));
-            if filter.admits(delivery) {
-                let one = message_json(delivery);
-                bytes += delivery.message.body.len().min(BODY_SHOWN_BYTES_MAX);
-                shown.push(one);
-            }
-            if shown.len() == max || bytes >= nexo_types::limits::PEEK_BYTES_MAX {
-                is_full = true;
-                break;
-            }
+        // Bodies are searched and written down: not on a thread of the runtime, and a step at a time.
+        let stopped;
+        (found, stopped) = api
+            .look(move |_| {
+                let stopped = found.take(&seen);
+                (found, stopped)
+            })
+            .await?;
+        if stopped.is_some() {
+            break stopped;
         }
-        let Some(place) = place else { break is_full.then_some(last).flatten() };
-        if is_full {
-            break last;
-        }
+        let Some(place) = place else { break None };
         after = Some(place);
-        if looked_at >= LOOKED_AT_MAX {
+        if found.looked_at >= LOOKED_AT_MAX || found.read >= LOOKED_AT_BYTES_MAX {
             break after;
         }
     };
-    Ok(Json(json!({ "messages": shown, "looked_at": looked_at, "next": next.map(place_text) })))
+    Ok(Json(json!({ "messages": found.shown, "looked_at": found.looked_at, "next": next.map(place_text) })))
+}
+
+/// What was found so far.
+struct Found {
+    filter: Filter,
+    max: usize,
+    shown: Vec<Value>,
+    looked_at: usize,
+    /// Of bodies that are shown.
+    bytes: usize,
+    /// Of bodies that were read.
+    read: usize,
+}
+
+impl Found {
+    /// Takes what is wanted of these. If that is enough, gives the place of the last one that was looked at.
+    fn take(&mut self, seen: &[Delivery]) -> Option<(Priority, Offset)> {
+        self.looked_at += seen.len();
+        for delivery in seen {
+            self.read += delivery.message.body.len();
+            if self.filter.admits(delivery) {
+                self.bytes += delivery.message.body.len().min(BODY_SHOWN_BYTES_MAX);
+                self.shown.push(message_json(delivery));
+            }
+            if self.shown.len() == self.max || self.bytes >= nexo_types::limits::PEEK_BYTES_MAX {
+                return Some((delivery.message.priority, delivery.offset));
+            }
+        }
+        None
+    }
 }
 
 fn filter_is_none(filter: &Filter) -> bool {
@@ -227,6 +256,7 @@ const fn reason_word(reason: DeathReason) -> &'static str {
 /// Sends dead letters back to where they came from, or to `target`.
 pub(super) async fn redrive(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
@@ -234,11 +264,13 @@ pub(super) async fn redrive(
     let name = found(&api, &vhost, &name)?;
     let target = body.object.text_or_nothing("target")?;
     let target = target.map(|target| found(&api, &vhost, target)).transpose()?;
+    caller.may_queue(Permission::Read, &name)?;
+    caller.may_queue(Permission::Write, target.as_ref().unwrap_or(&name))?;
     let max = match body.object.whole("max")? {
         None => None,
         Some(max) => Some(u64::try_from(max).map_err(|_| ApiError::bad_request("max must not be negative"))?),
     };
-    let request = Redrive { target, offsets: Vec::new(), max };
+    let request = Redrive { target, max, ..Redrive::default() };
     let done = api.broker.redrive(&name, request, &|_| {}).await.map_err(refused)?;
     Ok(Json(json!({ "moved": done.moved, "skipped": done.skipped })))
 }
@@ -246,10 +278,12 @@ pub(super) async fn redrive(
 /// Stops handing messages out, or goes on with it.
 pub(super) async fn pause(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
+    caller.may_queue(Permission::Configure, &name)?;
     let paused = body.object.truth("paused", true)?;
     api.broker.pause_queue(&name, paused).await.map_err(|error| match error {
         CreateError::Queue(error) => refused(error),

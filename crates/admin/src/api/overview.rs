@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use axum::Json;
 use axum::extract::{Path, Query, State};
-use axum::{Extension, Json};
 use nexo_broker::Protocol;
 use serde_json::{Value, json};
 
+use super::access::Caller;
 use super::error::ApiError;
-use super::login::Caller;
+use super::names::of_exchange;
 use super::parameters;
 use super::rates::Wanted;
+use super::vhosts::Sums;
 use super::{Api, Listener};
 
 /// The release of RabbitMQ that this API is like. Tools look at it to know what they can ask for.
@@ -33,10 +35,57 @@ const EXCHANGE_TYPES: [(&str, &str); 6] = [
 
 pub(super) async fn overview(
     State(api): State<Api>,
+    caller: Caller,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
     let wanted = Wanted::of(&query)?;
-    api.look(move |api| Json(whole(api, wanted))).await
+    api.look(move |api| Json(if caller.is_monitor() { whole(api, wanted) } else { part(api, &caller) })).await
+}
+
+/// What somebody sees who may not see everything: the figures of his virtual hosts and of his own connections, as they are
+/// now, and nothing of the node.
+fn part(api: &Api, caller: &Caller) -> Value {
+    let visible = caller.visible();
+    let sums = Sums::of(api, &visible);
+    let exchanges = api.broker.exchanges();
+    let exchanges = exchanges.iter().filter(|(name, _)| visible.has(of_exchange(name))).count();
+    let connections = api.broker.open_connections().all();
+    let own: Vec<_> = connections.iter().filter(|one| caller.sees_user(&one.facts().user)).collect();
+    let channels: Vec<_> = own.iter().flat_map(|connection| connection.channels()).collect();
+    let mut shown = about(api);
+    shown["message_stats"] = sums.stats();
+    shown["queue_totals"] = sums.lengths().into();
+    shown["object_totals"] = json!({
+        "channels": channels.len(),
+        "connections": own.len(),
+        "consumers": channels.iter().map(|channel| channel.consumer_count()).sum::<usize>(),
+        // Each virtual host has a default exchange besides.
+        "exchanges": exchanges + caller.vhosts(api).len(),
+        "queues": sums.queues,
+    });
+    shown
+}
+
+/// What the broker is.
+fn about(api: &Api) -> Value {
+    json!({
+        "management_version": RABBITMQ_VERSION,
+        "rates_mode": "basic",
+        "sample_retention_policies": { "global": [600, 3600], "basic": [600, 3600], "detailed": [600] },
+        "exchange_types": exchange_types(),
+        "product_version": VERSION,
+        "product_name": PRODUCT,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "cluster_name": parameters::cluster_name(api),
+        "erlang_version": NO_ERLANG,
+        "erlang_full_version": NO_ERLANG,
+        "release_series_support_status": "supported",
+        "disable_stats": false,
+        "default_queue_type": "classic",
+        "is_op_policy_updating_enabled": true,
+        "enable_queue_totals": false,
+        "statistics_db_event_queue": 0,
+    })
 }
 
 fn whole(api: &Api, wanted: Wanted) -> Value {
@@ -55,37 +104,21 @@ fn whole(api: &Api, wanted: Wanted) -> Value {
         .map(|protocol| broker.traffic().of(protocol).stats().connections_opened)
         .sum();
     churn.insert("connection_created", opened);
-    json!({
-        "management_version": RABBITMQ_VERSION,
-        "rates_mode": "basic",
-        "sample_retention_policies": { "global": [600, 3600], "basic": [600, 3600], "detailed": [600] },
-        "exchange_types": exchange_types(),
-        "product_version": VERSION,
-        "product_name": PRODUCT,
-        "rabbitmq_version": RABBITMQ_VERSION,
-        "cluster_name": parameters::cluster_name(api),
-        "erlang_version": NO_ERLANG,
-        "erlang_full_version": NO_ERLANG,
-        "release_series_support_status": "supported",
-        "disable_stats": false,
-        "default_queue_type": "classic",
-        "is_op_policy_updating_enabled": true,
-        "enable_queue_totals": false,
-        "message_stats": figures.rates,
-        "churn_rates": churn,
-        "queue_totals": figures.lengths,
-        "object_totals": {
-            "channels": channels,
-            "connections": connections.len(),
-            "consumers": consumers,
-            "exchanges": counts.exchanges,
-            "queues": counts.queues,
-        },
-        "statistics_db_event_queue": 0,
-        "node": &*api.node,
-        "listeners": api.listeners.iter().map(|listener| listener_json(api, listener)).collect::<Value>(),
-        "contexts": contexts(api),
-    })
+    let mut shown = about(api);
+    shown["message_stats"] = figures.rates.into();
+    shown["churn_rates"] = json!(churn);
+    shown["queue_totals"] = figures.lengths.into();
+    shown["object_totals"] = json!({
+        "channels": channels,
+        "connections": connections.len(),
+        "consumers": consumers,
+        "exchanges": counts.exchanges,
+        "queues": counts.queues,
+    });
+    shown["node"] = (&*api.node).into();
+    shown["listeners"] = api.listeners.iter().map(|listener| listener_json(api, listener)).collect();
+    shown["contexts"] = contexts(api);
+    shown
 }
 
 fn exchange_types() -> Value {
@@ -219,7 +252,7 @@ pub(super) async fn nothing() -> Json<Value> {
     Json(json!([]))
 }
 
-pub(super) async fn whoami(Extension(caller): Extension<Caller>) -> Json<Value> {
+pub(super) async fn whoami(caller: Caller) -> Json<Value> {
     Json(json!({ "name": caller.name(), "tags": caller.tags(), "is_internal_user": true }))
 }
 

@@ -1,23 +1,23 @@
 //! Runtime parameters of virtual hosts and of the whole broker: list, look at, set, delete. They are kept for whoever asks for
 //! them; nothing here acts on them. As in RabbitMQ, operator policies and limits of virtual hosts are among them.
 //!
-//! [`all`], [`set`], [`globals`] and [`set_global`] are for definitions as well.
+//! [`all`], [`change_of`] and [`globals`] are for definitions as well.
 
+use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::{Extension, Json};
-use nexo_access::Tag;
 use nexo_broker::policy::{PolicyKind, PolicyRecord};
+use nexo_types::VhostName;
 use serde_json::{Map, Value, json};
 
 use super::Api;
+use super::access::Caller;
 use super::body::JsonBody;
 use super::error::ApiError;
 use super::listing::ListQuery;
-use super::login::Caller;
 use super::overview::CLUSTER_NAME;
-use super::policies::{self, may_look, not_allowed, vhost_named};
+use super::policies::{self, vhost_named};
 use super::vhosts;
 
 /// Parameters that are kept as something else.
@@ -31,7 +31,7 @@ const CLUSTER_NAME_PARAMETER: &str = "cluster_name";
 
 pub(super) async fn list(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
     query.answer(seen(&api, &caller, None, None))
@@ -39,7 +39,7 @@ pub(super) async fn list(
 
 pub(super) async fn list_of_component(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    caller: Caller,
     Path(component): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
@@ -48,7 +48,7 @@ pub(super) async fn list_of_component(
 
 pub(super) async fn list_of_vhost(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    caller: Caller,
     Path((component, vhost)): Path<(String, String)>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
@@ -58,7 +58,7 @@ pub(super) async fn list_of_vhost(
 
 pub(super) async fn show(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    caller: Caller,
     Path((component, vhost, name)): Path<(String, String, String)>,
 ) -> Result<Json<Value>, ApiError> {
     let mut own = seen(&api, &caller, Some(&component), Some(&vhost)).into_iter();
@@ -72,7 +72,7 @@ fn seen(api: &Api, caller: &Caller, component: Option<&str>, vhost: Option<&str>
         let is = |field: &str, wanted: Option<&str>| wanted.is_none_or(|wanted| parameter[field] == *wanted);
         is("component", component)
             && is("vhost", vhost)
-            && may_look(caller, parameter["vhost"].as_str().unwrap_or_default())
+            && caller.makes_policies_in(parameter["vhost"].as_str().unwrap_or_default())
     });
     shown
 }
@@ -83,42 +83,41 @@ pub(super) fn all(api: &Api) -> Vec<Value> {
     let kept = policies.parameters().map(|(vhost, component, name, value)| {
         // What is kept was JSON when it came.
         let value: Value = serde_json::from_str(value).unwrap_or_default();
-        parameter_json(vhost.as_str(), component, name, value)
+        parameter_json(vhost.as_str(), component, name, &value)
     });
     let bounds = policies.policies(PolicyKind::Operator).map(|(vhost, policy)| {
         let value = Value::Object(policies::terms_json(policy));
-        parameter_json(vhost.as_str(), OPERATOR_POLICY, &policy.name, value)
+        parameter_json(vhost.as_str(), OPERATOR_POLICY, &policy.name, &value)
     });
     let vhosts = api.broker.vhosts();
     let limits = vhosts.iter().filter_map(|vhost| {
         let value = vhosts::limits_of_vhost(vhost);
-        (!value.is_empty()).then(|| parameter_json(vhost.name.as_str(), VHOST_LIMITS, LIMITS, value.into()))
+        (!value.is_empty()).then(|| parameter_json(vhost.name.as_str(), VHOST_LIMITS, LIMITS, &value.into()))
     });
     kept.chain(bounds).chain(limits).collect()
 }
 
-fn parameter_json(vhost: &str, component: &str, name: &str, value: Value) -> Value {
+fn parameter_json(vhost: &str, component: &str, name: &str, value: &Value) -> Value {
     json!({ "vhost": vhost, "component": component, "name": name, "value": value })
 }
 
 pub(super) async fn put(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    caller: Caller,
     Path((component, vhost, name)): Path<(String, String, String)>,
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
-    may_change(&caller, &component, &vhost)?;
+    may_change(&caller, &component)?;
     let is_new = set(&api, &vhost, &component, &name, value_of(&body.object)?).await?;
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 
 /// What bounds others, only administrators set.
-fn may_change(caller: &Caller, component: &str, vhost: &str) -> Result<(), ApiError> {
-    let may = match component {
-        OPERATOR_POLICY | VHOST_LIMITS => caller.identity.is(Tag::ADMINISTRATOR),
-        _ => may_look(caller, vhost),
-    };
-    if may { Ok(()) } else { Err(not_allowed()) }
+fn may_change(caller: &Caller, component: &str) -> Result<(), ApiError> {
+    match component {
+        OPERATOR_POLICY | VHOST_LIMITS => caller.check_administrator(),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn value_of(object: &Map<String, Value>) -> Result<&Value, ApiError> {
@@ -126,44 +125,72 @@ pub(super) fn value_of(object: &Map<String, Value>) -> Result<&Value, ApiError> 
 }
 
 /// Sets a parameter, or what is one. `true` if there was none of the name.
-pub(super) async fn set(
-    api: &Api,
-    vhost: &str,
+async fn set(api: &Api, vhost: &str, component: &str, name: &str, value: &Value) -> Result<bool, ApiError> {
+    let at = vhost_named(api, vhost).map_err(|_| ApiError::no_vhost())?;
+    let is_there = {
+        let policies = api.broker.policies();
+        match component {
+            OPERATOR_POLICY => policies.policy(PolicyKind::Operator, &at, name).is_some(),
+            _ => policies.parameter(&at, component, name).is_some(),
+        }
+    };
+    match change_of(at.clone(), component, name, value)? {
+        ParameterChange::Policies(change) => {
+            api.broker.change_policies(&[change]).await?;
+            Ok(!is_there)
+        }
+        ParameterChange::Limits(limits) => vhosts::set_limits(&api.broker, &at, &limits).await,
+    }
+}
+
+/// What comes of setting a parameter.
+#[derive(Clone, Debug)]
+pub(super) enum ParameterChange {
+    /// One of the policies and parameters.
+    Policies(PolicyRecord),
+    /// All limits of a virtual host.
+    Limits(Map<String, Value>),
+}
+
+/// What setting a parameter comes to, if it can be set.
+pub(super) fn change_of(
+    vhost: VhostName,
     component: &str,
     name: &str,
     value: &Value,
-) -> Result<bool, ApiError> {
-    let at = vhost_named(api, vhost).map_err(|_| ApiError::no_vhost())?;
+) -> Result<ParameterChange, ApiError> {
     let object = || {
         let wrong = || ApiError::bad_request(format!("the value of {component} must be an object"));
         value.as_object().ok_or_else(wrong)
     };
-    match component {
-        POLICY => Err(ApiError::bad_request("policies may not be set using this method")),
-        OPERATOR_POLICY => policies::put(api, PolicyKind::Operator, vhost, name, object()?).await,
-        VHOST_LIMITS => vhosts::set_limits(api, &at, object()?).await,
-        _ => {
-            let is_new = api.broker.policies().parameter(&at, component, name).is_none();
-            let (component, name) = (component.into(), name.into());
-            let value = value.to_string().into();
-            let change = PolicyRecord::PutParameter { vhost: at, component, name, value };
-            api.broker.change_policies(&[change]).await?;
-            Ok(is_new)
+    Ok(match component {
+        POLICY => return Err(ApiError::bad_request("policies may not be set using this method")),
+        OPERATOR_POLICY => {
+            let policy = policies::policy_of(PolicyKind::Operator, name, object()?)?.into();
+            ParameterChange::Policies(PolicyRecord::Put { kind: PolicyKind::Operator, vhost, policy })
         }
-    }
+        VHOST_LIMITS => {
+            vhosts::read_limits(object()?)?;
+            ParameterChange::Limits(object()?.clone())
+        }
+        _ => {
+            let (component, name, value) = (component.into(), name.into(), value.to_string().into());
+            ParameterChange::Policies(PolicyRecord::PutParameter { vhost, component, name, value })
+        }
+    })
 }
 
 pub(super) async fn delete(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
+    caller: Caller,
     Path((component, vhost, name)): Path<(String, String, String)>,
 ) -> Result<StatusCode, ApiError> {
-    may_change(&caller, &component, &vhost)?;
+    may_change(&caller, &component)?;
     let vhost = vhost_named(&api, &vhost)?;
     let change = match &*component {
         OPERATOR_POLICY => PolicyRecord::Delete { kind: PolicyKind::Operator, vhost, name: (&*name).into() },
         VHOST_LIMITS => {
-            vhosts::set_limits(&api, &vhost, &Map::new()).await?;
+            vhosts::set_limits(&api.broker, &vhost, &Map::new()).await?;
             return Ok(StatusCode::NO_CONTENT);
         }
         _ => PolicyRecord::DeleteParameter { vhost, component: (&*component).into(), name: (&*name).into() },
@@ -174,25 +201,17 @@ pub(super) async fn delete(
 
 pub(super) async fn list_global(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    may_look_global(&caller)?;
     query.answer(globals(&api))
 }
 
 pub(super) async fn show_global(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    may_look_global(&caller)?;
     let mut all = globals(&api).into_iter();
     all.find(|parameter| parameter["name"] == *name).map(Json).ok_or_else(ApiError::not_found)
-}
-
-fn may_look_global(caller: &Caller) -> Result<(), ApiError> {
-    if caller.identity.is(Tag::POLICYMAKER) { Ok(()) } else { Err(not_allowed()) }
 }
 
 /// All parameters of the whole broker, as they are listed and exported.
@@ -221,21 +240,15 @@ pub(super) fn cluster_name(api: &Api) -> String {
 
 pub(super) async fn put_global(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
-    only_administrators(&caller)?;
     let is_new = set_global(&api, &name, value_of(&body.object)?).await?;
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 
-fn only_administrators(caller: &Caller) -> Result<(), ApiError> {
-    if caller.identity.is(Tag::ADMINISTRATOR) { Ok(()) } else { Err(not_allowed()) }
-}
-
 /// Sets a parameter of the whole broker. `true` if there was none of the name.
-pub(super) async fn set_global(api: &Api, name: &str, value: &Value) -> Result<bool, ApiError> {
+async fn set_global(api: &Api, name: &str, value: &Value) -> Result<bool, ApiError> {
     let is_new = !globals(api).iter().any(|parameter| parameter["name"] == *name);
     let change = PolicyRecord::PutGlobal { name: name.into(), value: value.to_string().into() };
     api.broker.change_policies(&[change]).await?;
@@ -244,10 +257,8 @@ pub(super) async fn set_global(api: &Api, name: &str, value: &Value) -> Result<b
 
 pub(super) async fn delete_global(
     State(api): State<Api>,
-    Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    only_administrators(&caller)?;
     api.broker.change_policies(&[PolicyRecord::DeleteGlobal { name: name.into() }]).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -1,78 +1,63 @@
 //! Policies and operator policies: list, look at, set, delete. What they may say is `nexo_core::policy`'s matter, and so are the
 //! words in which they are refused.
 //!
-//! [`all`] and [`put`] are for definitions as well.
+//! [`all`] and [`policy_of`] are for definitions as well.
 
+use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::get;
-use axum::{Extension, Json, Router};
-use nexo_access::Tag;
 use nexo_broker::PolicyChangeError;
 use nexo_broker::policy::{ApplyTo, Policy, PolicyError, PolicyKind, PolicyPair, PolicyRecord};
 use nexo_types::VhostName;
 use serde_json::{Map, Value, json};
 
 use super::Api;
+use super::access::{Caller, Needs};
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::listing::ListQuery;
-use super::login::Caller;
+use super::routes::Routes;
 
-/// The addresses of one kind of policy.
-pub(super) fn routes(prefix: &str, kind: PolicyKind) -> Router<Api> {
-    let list_all =
-        move |State(api): State<Api>,
-              Extension(caller): Extension<Caller>,
-              Query(query): Query<ListQuery>| list(api, caller, kind, None, query);
+/// The addresses of one kind of policy. What bounds others, only administrators set.
+pub(super) fn routes(routes: Routes, kind: PolicyKind) -> Routes {
+    let (all, of_vhost, one, change) = match kind {
+        PolicyKind::Regular => {
+            ("/policies", "/policies/{vhost}", "/policies/{vhost}/{name}", Needs::Policymaker)
+        }
+        PolicyKind::Operator => (
+            "/operator-policies",
+            "/operator-policies/{vhost}",
+            "/operator-policies/{vhost}/{name}",
+            Needs::Administrator,
+        ),
+    };
+    let list_all = move |State(api): State<Api>, caller: Caller, Query(query): Query<ListQuery>| {
+        list(api, caller, kind, None, query)
+    };
     let list_one =
         move |State(api): State<Api>,
-              Extension(caller): Extension<Caller>,
+              caller: Caller,
               Path(vhost): Path<String>,
               Query(query): Query<ListQuery>| list(api, caller, kind, Some(vhost), query);
-    let show_one = move |State(api): State<Api>,
-                         Extension(caller): Extension<Caller>,
-                         Path((vhost, name)): Path<(String, String)>| async move {
-        show(&api, &caller, kind, &vhost, &name)
+    let show_one = move |State(api): State<Api>, Path((vhost, name)): Path<(String, String)>| async move {
+        show(&api, kind, &vhost, &name)
     };
     let put_one = move |State(api): State<Api>,
-                        Extension(caller): Extension<Caller>,
                         Path((vhost, name)): Path<(String, String)>,
                         body: JsonBody| async move {
-        may_change(&caller, kind, &vhost)?;
         let is_new = put(&api, kind, &vhost, &name, &body.object).await?;
         Ok::<_, ApiError>(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
     };
-    let delete_one = move |State(api): State<Api>,
-                           Extension(caller): Extension<Caller>,
-                           Path((vhost, name)): Path<(String, String)>| async move {
-        may_change(&caller, kind, &vhost)?;
+    let delete_one = move |State(api): State<Api>, Path((vhost, name)): Path<(String, String)>| async move {
         delete(&api, kind, &vhost, &name).await
     };
-    Router::new()
-        .route(prefix, get(list_all))
-        .route(&format!("{prefix}/{{vhost}}"), get(list_one))
-        .route(&format!("{prefix}/{{vhost}}/{{name}}"), get(show_one).put(put_one).delete(delete_one))
-}
-
-/// Whoever makes policies may look at them, where he may come in.
-pub(super) fn may_look(caller: &Caller, vhost: &str) -> bool {
-    let identity = &caller.identity;
-    identity.is(Tag::ADMINISTRATOR) || identity.is(Tag::POLICYMAKER) && identity.may_enter(vhost).is_ok()
-}
-
-/// What bounds others, only administrators set.
-fn may_change(caller: &Caller, kind: PolicyKind, vhost: &str) -> Result<(), ApiError> {
-    let may = match kind {
-        PolicyKind::Regular => may_look(caller, vhost),
-        PolicyKind::Operator => caller.identity.is(Tag::ADMINISTRATOR),
-    };
-    if may { Ok(()) } else { Err(not_allowed()) }
-}
-
-pub(super) fn not_allowed() -> ApiError {
-    ApiError::not_logged_in("User not authorised to access object")
+    routes
+        .get(all, Needs::Management, list_all)
+        .get(of_vhost, Needs::VisibleVhost, list_one)
+        .get(one, Needs::Policymaker, show_one)
+        .put(one, change, put_one)
+        .delete(one, change, delete_one)
 }
 
 async fn list(
@@ -86,7 +71,7 @@ async fn list(
     let mut shown = all(&api, kind);
     shown.retain(|policy| {
         let own = policy["vhost"].as_str().unwrap_or_default();
-        may_look(&caller, own) && vhost.as_ref().is_none_or(|vhost| vhost.as_str() == own)
+        caller.makes_policies_in(own) && vhost.as_ref().is_none_or(|vhost| vhost.as_str() == own)
     });
     query.answer(shown)
 }
@@ -96,16 +81,7 @@ pub(super) fn all(api: &Api, kind: PolicyKind) -> Vec<Value> {
     api.broker.policies().policies(kind).map(|(vhost, policy)| policy_json(vhost, policy)).collect()
 }
 
-fn show(
-    api: &Api,
-    caller: &Caller,
-    kind: PolicyKind,
-    vhost: &str,
-    name: &str,
-) -> Result<Json<Value>, ApiError> {
-    if !may_look(caller, vhost) {
-        return Err(not_allowed());
-    }
+fn show(api: &Api, kind: PolicyKind, vhost: &str, name: &str) -> Result<Json<Value>, ApiError> {
     let vhost = vhost_named(api, vhost)?;
     let policies = api.broker.policies();
     let policy = policies.policy(kind, &vhost, name).ok_or_else(ApiError::not_found)?;
@@ -113,7 +89,7 @@ fn show(
 }
 
 /// Sets a policy as an object of JSON describes it. `true` if there was none of the name.
-pub(super) async fn put(
+async fn put(
     api: &Api,
     kind: PolicyKind,
     vhost: &str,
@@ -121,6 +97,19 @@ pub(super) async fn put(
     object: &Map<String, Value>,
 ) -> Result<bool, ApiError> {
     let vhost = vhost_named(api, vhost).map_err(|_| ApiError::no_vhost())?;
+    let policy = policy_of(kind, name, object)?;
+    let is_new = api.broker.policies().policy(kind, &vhost, name).is_none();
+    let change = PolicyRecord::Put { kind, vhost, policy: policy.into() };
+    api.broker.change_policies(&[change]).await?;
+    Ok(is_new)
+}
+
+/// A policy as an object of JSON describes it.
+pub(super) fn policy_of(
+    kind: PolicyKind,
+    name: &str,
+    object: &Map<String, Value>,
+) -> Result<Policy, ApiError> {
     let pattern = object.text("pattern")?;
     let definition = match object.get("definition") {
         Some(Value::Object(terms)) => terms.clone(),
@@ -132,11 +121,7 @@ pub(super) async fn put(
     let priority = object.whole("priority")?.unwrap_or(0);
     let apply_to = object.text_or_nothing("apply-to")?.filter(|word| !word.is_empty());
     let apply_to = apply_to.map_or(Ok(ApplyTo::All), ApplyTo::parse).map_err(refused)?;
-    let policy = Policy::new(kind, name, pattern, priority, apply_to, definition).map_err(refused)?;
-    let is_new = api.broker.policies().policy(kind, &vhost, name).is_none();
-    let change = PolicyRecord::Put { kind, vhost, policy: policy.into() };
-    api.broker.change_policies(&[change]).await?;
-    Ok(is_new)
+    Policy::new(kind, name, pattern, priority, apply_to, definition).map_err(refused)
 }
 
 async fn delete(api: &Api, kind: PolicyKind, vhost: &str, name: &str) -> Result<StatusCode, ApiError> {

@@ -7,7 +7,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use nexo_amqp::management::{
-    QueueAsked, declare_queue, delete_queue, purge_queue, queue_type, raw_table_json,
+    By, QueueAsked, declare_queue, delete_queue, purge_queue, queue_type, raw_table_json,
 };
 use nexo_broker::topology::Destination;
 use nexo_broker::{BindingsOf, DeleteIf, Durability, QueueRow};
@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::Api;
+use super::access::{Caller, Visible};
 use super::bindings::{LISTED_MAX, binding_json, default_json};
 use super::body::{Fields, JsonBody};
 use super::connections::{consumers_of_queue, owner_json};
@@ -27,9 +28,10 @@ use super::rates::Wanted;
 
 pub(super) async fn list(
     State(api): State<Api>,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    answer(&api, query, None).await
+    answer(&api, query, caller.visible()).await
 }
 
 pub(super) async fn list_of_vhost(
@@ -38,15 +40,13 @@ pub(super) async fn list_of_vhost(
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
     let vhost = Vhost::named(&api, &vhost)?;
-    answer(&api, query, Some(vhost)).await
+    answer(&api, query, Visible::only(vhost.as_str())).await
 }
 
-async fn answer(api: &Api, query: ListQuery, vhost: Option<Vhost>) -> Result<Response, ApiError> {
+async fn answer(api: &Api, query: ListQuery, wanted: Visible) -> Result<Response, ApiError> {
     api.look(move |api| {
         let mut names = api.broker.queue_names();
-        if let Some(vhost) = vhost {
-            names.retain(|name| vhost.has_queue(name));
-        }
+        names.retain(|name| wanted.has(of_queue(name)));
         let shown = |name: &QueueName| {
             let row = api.broker.queue_row(name)?;
             Some(match (query.without_stats(), query.with_queue_totals()) {
@@ -93,17 +93,18 @@ pub(super) async fn show(
 
 pub(super) async fn declare(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let vhost = Vhost::to_change(&api, &vhost)?;
-    let is_new = declare_from(&api, &vhost.queue(&name)?, &body.object).await?;
+    let is_new = declare_from(caller.by(&api), &vhost.queue(&name)?, &body.object).await?;
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 
 /// Declares a queue as an object of JSON describes it.
 pub(super) async fn declare_from(
-    api: &Api,
+    by: By<'_>,
     name: &QueueName,
     object: &Map<String, Value>,
 ) -> Result<bool, ApiError> {
@@ -113,7 +114,7 @@ pub(super) async fn declare_from(
         auto_delete: object.truth("auto_delete", false)?,
         arguments: &arguments,
     };
-    Ok(declare_queue(&api.broker, name, asked).await?)
+    Ok(declare_queue(by, name, asked).await?)
 }
 
 /// On which conditions a queue is deleted.
@@ -127,22 +128,24 @@ pub(super) struct DeleteQuery {
 
 pub(super) async fn delete(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     Query(query): Query<DeleteQuery>,
 ) -> Result<StatusCode, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
     let is_true = |text: Option<String>| text.as_deref() == Some("true");
     let only_if = DeleteIf { unused: is_true(query.if_unused), empty: is_true(query.if_empty) };
-    delete_queue(&api.broker, &name, only_if).await?;
+    delete_queue(caller.by(&api), &name, only_if).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 pub(super) async fn purge(
     State(api): State<Api>,
+    caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
 ) -> Result<StatusCode, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
-    purge_queue(&api.broker, &name).await?;
+    purge_queue(caller.by(&api), &name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -1,15 +1,18 @@
 //! Virtual hosts and their limits.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use nexo_broker::topology::{DefaultQueueType, VhostError, VhostSpec};
-use nexo_broker::{ExchangeError, VhostInfo};
+use nexo_broker::{Broker, ExchangeError, QueueStats, VhostInfo};
 use nexo_types::VhostName;
 use serde_json::{Map, Value, json};
 
 use super::Api;
+use super::access::{Caller, Visible};
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 use super::listing::ListQuery;
@@ -17,17 +20,34 @@ use super::names::of_queue;
 
 pub(super) async fn list(
     State(api): State<Api>,
+    caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
+    let visible = caller.visible();
     api.look(move |api| {
-        query.answer(api.broker.vhosts().iter().map(|vhost| vhost_json(api, vhost)).collect())
+        // All queues are looked at once, however many virtual hosts there are.
+        let mut sums: BTreeMap<VhostName, Sums> = BTreeMap::new();
+        for name in api.broker.queue_names().iter().filter(|name| visible.has(of_queue(name))) {
+            if let Some(row) = api.broker.queue_row(name) {
+                sums.entry(name.vhost()).or_default().add(&row.stats);
+            }
+        }
+        let mut shown = api.broker.vhosts();
+        shown.retain(|vhost| visible.has_name(&vhost.name));
+        let none = Sums::default();
+        let of = |vhost: &VhostInfo| vhost_json(api, vhost, sums.get(&vhost.name).unwrap_or(&none));
+        query.answer(shown.iter().map(of).collect())
     })
     .await?
 }
 
 pub(super) async fn show(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
     let vhost = found(&api, &name)?;
-    api.look(move |api| Json(vhost_json(api, &vhost))).await
+    api.look(move |api| {
+        let sums = Sums::of(api, &Visible::only(vhost.name.as_str()));
+        Json(vhost_json(api, &vhost, &sums))
+    })
+    .await
 }
 
 fn found(api: &Api, name: &str) -> Result<VhostInfo, ApiError> {
@@ -35,15 +55,14 @@ fn found(api: &Api, name: &str) -> Result<VhostInfo, ApiError> {
     api.broker.vhost(&name).ok_or_else(ApiError::not_found)
 }
 
-fn vhost_json(api: &Api, vhost: &VhostInfo) -> Value {
-    let Sums { messages, ready, unacked, stats } = sums(api, &vhost.name);
+fn vhost_json(api: &Api, vhost: &VhostInfo, sums: &Sums) -> Value {
     let mut shown = vhost_definition(vhost);
-    shown["tracing"] = false.into();
+    shown["tracing"] = api.broker.is_traced(&vhost.name).into();
     shown["cluster_state"] = json!({ (&*api.node): "running" });
-    shown["messages"] = messages.into();
-    shown["messages_ready"] = ready.into();
-    shown["messages_unacknowledged"] = unacked.into();
-    shown["message_stats"] = stats;
+    if let Some(object) = shown.as_object_mut() {
+        object.extend(sums.lengths());
+    }
+    shown["message_stats"] = sums.stats();
     shown
 }
 
@@ -60,88 +79,145 @@ pub(super) fn vhost_definition(vhost: &VhostInfo) -> Value {
     })
 }
 
-/// The figures of all queues of a virtual host.
-struct Sums {
+/// The figures of several queues together.
+#[derive(Debug, Default)]
+pub(super) struct Sums {
+    pub(super) queues: usize,
     messages: u64,
     ready: u64,
     unacked: u64,
-    stats: Value,
+    published: (u64, f64),
+    delivered: (u64, f64),
+    acked: (u64, f64),
+    redelivered: (u64, f64),
 }
 
-fn sums(api: &Api, vhost: &VhostName) -> Sums {
-    let (mut messages, mut ready, mut unacked) = (0, 0, 0);
-    let (mut published, mut delivered, mut acked, mut redelivered) = ((0, 0.0), (0, 0.0), (0, 0.0), (0, 0.0));
-    let add = |sum: &mut (u64, f64), count: u64, rate: f64| {
-        sum.0 += count;
-        sum.1 += rate;
-    };
-    for name in api.broker.queue_names() {
-        if of_queue(&name) != vhost.as_str() {
-            continue;
+impl Sums {
+    /// Those of all queues in some virtual hosts.
+    pub(super) fn of(api: &Api, vhosts: &Visible) -> Self {
+        let mut sums = Self::default();
+        for name in api.broker.queue_names().iter().filter(|name| vhosts.has(of_queue(name))) {
+            if let Some(row) = api.broker.queue_row(name) {
+                sums.add(&row.stats);
+            }
         }
-        let Some(row) = api.broker.queue_row(&name) else { continue };
-        let stats = row.stats;
-        messages += stats.ready + stats.leased + stats.delayed + stats.grouped;
-        ready += stats.ready;
-        unacked += stats.leased;
-        add(&mut published, stats.pushed, stats.push_rate);
-        add(&mut delivered, stats.delivered, stats.deliver_rate);
-        add(&mut acked, stats.acked, stats.ack_rate);
-        add(&mut redelivered, stats.redelivered, stats.redeliver_rate);
+        sums
     }
-    let rate = |per_second: f64| json!({ "rate": per_second });
-    let stats = json!({
-        "publish": published.0,
-        "publish_details": rate(published.1),
-        "deliver_get": delivered.0,
-        "deliver_get_details": rate(delivered.1),
-        "ack": acked.0,
-        "ack_details": rate(acked.1),
-        "redeliver": redelivered.0,
-        "redeliver_details": rate(redelivered.1),
-    });
-    Sums { messages, ready, unacked, stats }
+
+    fn add(&mut self, stats: &QueueStats) {
+        let add = |sum: &mut (u64, f64), count: u64, rate: f64| {
+            sum.0 += count;
+            sum.1 += rate;
+        };
+        self.queues += 1;
+        self.messages += stats.ready + stats.leased + stats.delayed + stats.grouped;
+        self.ready += stats.ready;
+        self.unacked += stats.leased;
+        add(&mut self.published, stats.pushed, stats.push_rate);
+        add(&mut self.delivered, stats.delivered, stats.deliver_rate);
+        add(&mut self.acked, stats.acked, stats.ack_rate);
+        add(&mut self.redelivered, stats.redelivered, stats.redeliver_rate);
+    }
+
+    /// How many messages there are.
+    pub(super) fn lengths(&self) -> Map<String, Value> {
+        Map::from_iter([
+            ("messages".to_owned(), self.messages.into()),
+            ("messages_ready".to_owned(), self.ready.into()),
+            ("messages_unacknowledged".to_owned(), self.unacked.into()),
+        ])
+    }
+
+    /// What was done.
+    pub(super) fn stats(&self) -> Value {
+        let rate = |per_second: f64| json!({ "rate": per_second });
+        json!({
+            "publish": self.published.0,
+            "publish_details": rate(self.published.1),
+            "deliver_get": self.delivered.0,
+            "deliver_get_details": rate(self.delivered.1),
+            "ack": self.acked.0,
+            "ack_details": rate(self.acked.1),
+            "redeliver": self.redelivered.0,
+            "redeliver_details": rate(self.redelivered.1),
+        })
+    }
 }
 
+/// Makes a virtual host, or changes one. As in RabbitMQ, who makes one may do everything in it.
 pub(super) async fn put(
     State(api): State<Api>,
+    caller: Caller,
     Path(name): Path<String>,
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
-    let is_new = put_from(&api, &name, &body.object).await?;
+    let name = VhostName::new(&name)?;
+    let is_new = put_from(&api.broker, &name, &VhostAsked::of(&body.object)?).await?;
+    if is_new {
+        api.logins.own_vhost(caller.identity(), name.as_str()).await?;
+    }
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 
-/// Makes a virtual host as an object of JSON describes it, or changes what the object names.
-pub(super) async fn put_from(api: &Api, name: &str, object: &Map<String, Value>) -> Result<bool, ApiError> {
-    let name = VhostName::new(name)?;
-    let metadata = object.table("metadata")?;
-    let of = |field: &str| object.get(field).or_else(|| metadata.get(field)).filter(|given| !given.is_null());
-    let description = match of("description") {
-        None => None,
-        Some(Value::String(text)) => Some(text.clone()),
-        Some(_) => return Err(ApiError::bad_request("description must be a text")),
-    };
-    let tags = of("tags").map(tags).transpose()?;
-    let kind = match of("default_queue_type").and_then(Value::as_str) {
-        None | Some("undefined" | "") => None,
-        Some(kind) => {
-            let wrong = || ApiError::bad_request(format!("{kind:?} is neither classic nor quorum"));
-            Some(DefaultQueueType::parse(kind).ok_or_else(wrong)?)
-        }
-    };
-    let changed = api.broker.change_vhost(&name, |spec| {
+/// What an object of JSON says of a virtual host. What it does not name stays as it is.
+#[derive(Clone, Debug)]
+pub(super) struct VhostAsked {
+    description: Option<String>,
+    tags: Option<Vec<String>>,
+    kind: Option<DefaultQueueType>,
+    /// Whether the firehose is on, which is not kept over a restart.
+    tracing: Option<bool>,
+}
+
+impl VhostAsked {
+    pub(super) fn of(object: &Map<String, Value>) -> Result<Self, ApiError> {
+        let metadata = object.table("metadata")?;
+        let of =
+            |field: &str| object.get(field).or_else(|| metadata.get(field)).filter(|given| !given.is_null());
+        let description = match of("description") {
+            None => None,
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(_) => return Err(ApiError::bad_request("description must be a text")),
+        };
+        let tags = of("tags").map(tags).transpose()?;
+        let kind = match of("default_queue_type").and_then(Value::as_str) {
+            None | Some("undefined" | "") => None,
+            Some(kind) => {
+                let wrong = || ApiError::bad_request(format!("{kind:?} is neither classic nor quorum"));
+                Some(DefaultQueueType::parse(kind).ok_or_else(wrong)?)
+            }
+        };
+        let tracing = match object.get("tracing") {
+            None | Some(Value::Null) => None,
+            Some(_) => Some(object.truth("tracing", false)?),
+        };
+        Ok(Self { description, tags, kind, tracing })
+    }
+}
+
+/// Makes a virtual host, or changes what is named. `true` if it is new.
+pub(super) async fn put_from(
+    broker: &Broker,
+    name: &VhostName,
+    asked: &VhostAsked,
+) -> Result<bool, ApiError> {
+    let VhostAsked { description, tags, kind, tracing } = asked;
+    let changed = broker.change_vhost(name, |spec| {
         let mut spec = spec.cloned().unwrap_or_default();
         spec.description = description.clone().unwrap_or(spec.description);
         spec.tags = tags.clone().unwrap_or(spec.tags);
         spec.default_queue_type = kind.or(spec.default_queue_type);
         Ok(spec)
     });
-    changed.await.map_err(refused)
+    let is_new = changed.await.map_err(refused)?;
+    if let Some(tracing) = *tracing {
+        broker.set_tracing(name, tracing);
+    }
+    Ok(is_new)
 }
 
 /// A list of texts, or one text with commas.
-fn tags(given: &Value) -> Result<Vec<String>, ApiError> {
+pub(super) fn tags(given: &Value) -> Result<Vec<String>, ApiError> {
     let wrong = || ApiError::bad_request("tags must be a list of texts");
     match given {
         Value::String(text) => {
@@ -168,9 +244,10 @@ fn refused(error: ExchangeError<VhostError>) -> ApiError {
     }
 }
 
-pub(super) async fn limits(State(api): State<Api>) -> Json<Value> {
-    let vhosts = api.broker.vhosts();
-    Json(vhosts.iter().filter(|vhost| has_limits(vhost)).map(limits_json).collect())
+pub(super) async fn limits(State(api): State<Api>, caller: Caller) -> Json<Value> {
+    let (visible, vhosts) = (caller.visible(), api.broker.vhosts());
+    let seen = vhosts.iter().filter(|vhost| has_limits(vhost) && visible.has_name(&vhost.name));
+    Json(seen.map(limits_json).collect())
 }
 
 pub(super) async fn limits_of(
@@ -191,34 +268,33 @@ fn limits_json(vhost: &VhostInfo) -> Value {
 
 /// The limits that a virtual host has, by name.
 pub(super) fn limits_of_vhost(vhost: &VhostInfo) -> Map<String, Value> {
-    let mut value = Map::new();
     let limits = [("max-connections", vhost.spec.max_connections), ("max-queues", vhost.spec.max_queues)];
-    for (name, limit) in limits {
-        if let Some(limit) = limit {
-            value.insert(name.to_owned(), limit.into());
-        }
-    }
-    value
+    limits.into_iter().filter_map(|(name, limit)| Some((name.to_owned(), limit?.into()))).collect()
 }
 
 /// Has a virtual host have these limits and no others. `true` if it had none.
 pub(super) async fn set_limits(
-    api: &Api,
+    broker: &Broker,
     name: &VhostName,
     limits: &Map<String, Value>,
 ) -> Result<bool, ApiError> {
+    let (max_connections, max_queues) = read_limits(limits)?;
+    let had_limits = broker.vhost(name).is_some_and(|vhost| has_limits(&vhost));
+    let changed = broker.change_vhost(name, |spec| {
+        Ok(VhostSpec { max_connections, max_queues, ..spec.cloned().unwrap_or_default() })
+    });
+    changed.await.map_err(refused)?;
+    Ok(!had_limits)
+}
+
+/// The limits of an object of JSON: of connections, and of queues.
+pub(super) fn read_limits(limits: &Map<String, Value>) -> Result<(Option<u64>, Option<u64>), ApiError> {
     if let Some(unknown) = limits.keys().find(|key| !matches!(&***key, "max-connections" | "max-queues")) {
         return Err(ApiError::bad_request(format!("there is no limit {unknown:?}")));
     }
     // Below 0 is no limit, as in RabbitMQ.
     let limit = |key: &str| Ok::<_, ApiError>(limits.whole(key)?.and_then(|max| u64::try_from(max).ok()));
-    let (max_connections, max_queues) = (limit("max-connections")?, limit("max-queues")?);
-    let had_limits = api.broker.vhost(name).is_some_and(|vhost| has_limits(&vhost));
-    let changed = api.broker.change_vhost(name, |spec| {
-        Ok(VhostSpec { max_connections, max_queues, ..spec.cloned().unwrap_or_default() })
-    });
-    changed.await.map_err(refused)?;
-    Ok(!had_limits)
+    Ok((limit("max-connections")?, limit("max-queues")?))
 }
 
 pub(super) async fn set_limit(

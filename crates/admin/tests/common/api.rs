@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use nexo_access::{FirstUser, Logins};
 use nexo_admin::{AdminOptions, Listener};
 use nexo_amqp_client::{Client, Login};
@@ -89,6 +91,12 @@ impl Managed {
         Reply { status: status.parse().unwrap(), head: head.to_owned(), text: text.to_owned() }
     }
 
+    /// Sends a request as a user, whose password is his name unless another is given after a colon.
+    pub async fn call_as(&self, user: &str, method: &str, path: &str, body: Option<Value>) -> Reply {
+        let body = body.map(|body| body.to_string()).unwrap_or_default();
+        self.send(method, path, &login(user), body.as_bytes()).await
+    }
+
     pub async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Reply {
         let body = body.map(|body| body.to_string()).unwrap_or_default();
         self.send(method, path, LOGIN, body.as_bytes()).await
@@ -123,6 +131,12 @@ impl Managed {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// The header by which a user logs in.
+pub fn login(user: &str) -> String {
+    let pair = if user.contains(':') { user.to_owned() } else { format!("{user}:{user}") };
+    format!("authorization: Basic {}\r\n", BASE64_STANDARD.encode(pair))
 }
 
 async fn listener() -> TcpListener {

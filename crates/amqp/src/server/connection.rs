@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use nexo_access::Ended;
-use nexo_broker::{ConnectionFacts, OpenConnection, Protocol, VhostStay};
+use nexo_broker::{Actor, ConnectionFacts, OpenConnection, Protocol, VhostStay, acting};
 use nexo_net::{ReadHalf, Stream, WriteHalf};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -103,9 +103,13 @@ pub(super) async fn run(
         tick: Box::pin(sleep(IDLE_TICK)),
         worked: Duration::ZERO,
     });
-    // Frames may have come together with the end of the handshake.
-    connection.take_input();
-    connection.serve().await;
+    let actor = Actor { user: connection.session.user.as_str().to_owned(), from: Some(peer) };
+    let served = acting(actor, async {
+        // Frames may have come together with the end of the handshake.
+        connection.take_input();
+        connection.serve().await;
+    });
+    Box::pin(served).await;
     let Connection { session, stop, .. } = &mut *connection;
     if session.is_committing() {
         tokio::select! {

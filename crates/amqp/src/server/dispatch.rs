@@ -71,6 +71,7 @@ impl Session {
     /// what is no frame.
     pub(super) fn take_frames(&mut self, input: &[u8], now: Instant) -> Taken {
         self.now = now;
+        self.look_for_traces();
         if self.timing.is_deaf {
             self.stalled = false;
             return Taken { bytes: input.len(), stop: Stop::NoMore };
@@ -224,7 +225,9 @@ impl Session {
                 self.end_connection();
                 Ok(())
             }
-            Method::Connection(ConnectionMethod::UpdateSecret(_)) => {
+            Method::Connection(ConnectionMethod::UpdateSecret(update)) => {
+                self.update_secret(update.new_secret)
+                    .map_err(|refusal| refusal.of(connection::UpdateSecret::ID))?;
                 self.out.method(0, &connection::UpdateSecretOk {});
                 Ok(())
             }

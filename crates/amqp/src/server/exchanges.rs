@@ -1,7 +1,7 @@
 //! `exchange.*`: declaring, deleting and binding exchanges.
 
 use bytes::Bytes;
-use nexo_access::{Permission, Resource};
+use nexo_access::Permission;
 use nexo_broker::Durability;
 use nexo_broker::topology::{Binding, DeleteIf, Destination, ExchangeKind, ExchangeSpec, HeaderValue};
 use nexo_types::ExchangeName;
@@ -23,7 +23,7 @@ impl Session {
             ExchangeMethod::Delete(delete) => {
                 let name = exchange_name(&self.vhost, &delete.exchange)?;
                 if !name.is_default() && !name.is_reserved() {
-                    self.may_exchange(Permission::Configure, &name)?;
+                    self.rights().may_exchange(Permission::Configure, &name)?;
                 }
                 let only_if = if delete.if_unused { DeleteIf::Unused } else { DeleteIf::Always };
                 let deleted = self.shared.broker.try_delete_exchange(&name, only_if);
@@ -32,7 +32,7 @@ impl Session {
             ExchangeMethod::Bind(bind) => {
                 let ends = (&bind.source[..], &bind.destination[..]);
                 let binding = self.binding(ends, &bind.routing_key, bind.arguments)?;
-                self.may_change_binding(&binding)?;
+                self.rights().may_change_binding(&binding)?;
                 let bound = self.shared.broker.try_bind(binding);
                 let refusal = |error| error::bind_refusal(error, bind.arguments);
                 self.answer_change(bound, refusal, bind.nowait, number, &exchange::BindOk {})
@@ -40,7 +40,7 @@ impl Session {
             ExchangeMethod::Unbind(unbind) => {
                 let ends = (&unbind.source[..], &unbind.destination[..]);
                 let binding = self.binding(ends, &unbind.routing_key, unbind.arguments)?;
-                self.may_change_binding(&binding)?;
+                self.rights().may_change_binding(&binding)?;
                 let unbound = self.shared.broker.try_unbind(&binding);
                 self.answer_change(unbound, Refusal::from, unbind.nowait, number, &exchange::UnbindOk {})
             }
@@ -57,28 +57,10 @@ impl Session {
             Ok(self.shared.broker.check_exchange(&name)?)
         } else {
             let spec = exchange_spec(declare, &name)?;
-            if !name.is_default() {
-                self.may_exchange(Permission::Configure, &name)?;
-            }
-            if let Some(alternate) = &spec.alternate
-                && self.shared.broker.exchange_spec(&name).is_none()
-            {
-                self.may_pass_on(Resource::exchange(name.as_str()), alternate)?;
-            }
+            self.rights().may_declare_exchange(&name, &spec)?;
             self.shared.broker.try_declare_exchange(&name, spec)
         };
         self.answer_change(declared, Refusal::from, declare.nowait, number, &exchange::DeclareOk {})
-    }
-
-    /// Whether the user may make or take away a binding between exchanges.
-    fn may_change_binding(&self, binding: &Binding) -> Result<(), Refusal> {
-        if let Destination::Exchange(destination) = binding.destination() {
-            self.may_exchange(Permission::Write, destination)?;
-            if destination.is_default() || binding.source().is_default() {
-                return Err(error::default_exchange());
-            }
-        }
-        self.may_bind_to(binding.source(), binding.key())
     }
 
     /// A binding between two exchanges.

@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::{Bytes, BytesMut};
 use nexo_access::{Identity, LoginError, Presence};
-use nexo_broker::{EnterError, Protocol, VhostStay};
+use nexo_broker::{EnterError, LoginFacts, Protocol, VhostStay};
 use nexo_net::{ReadHalf, WriteHalf};
 use nexo_types::VhostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -143,7 +143,7 @@ impl Handshake<'_> {
     }
 
     async fn log_in(&mut self) -> Result<(Identity, Abilities, Told), Failure> {
-        let payload = self.method_payload(FrameMax::BEFORE_TUNE).await?;
+        let payload = self.method_payload(FrameMax::LOGIN).await?;
         let Method::Connection(ConnectionMethod::StartOk(start)) = decode(&payload)? else {
             return Err(out_of_place().into());
         };
@@ -164,8 +164,19 @@ impl Handshake<'_> {
                 self.shared.logins.password(user, password, from.ip()).await
             }
         };
+        let claimed = login::claimed_user(&start.mechanism, start.response, &self.origin);
+        let mechanism = start.mechanism.to_string();
+        let facts = LoginFacts {
+            user: &claimed,
+            protocol: "AMQP 0-9-1",
+            mechanism: &mechanism,
+            peer: from,
+            is_tls: self.origin.tls.is_some(),
+        };
+        let events = self.shared.broker.events();
         let refused = match login {
             Ok(identity) => {
+                events.logged_in(&facts);
                 let told = Told {
                     properties: Bytes::copy_from_slice(start.client_properties.as_raw()),
                     mechanism: start.mechanism.to_string(),
@@ -179,8 +190,8 @@ impl Handshake<'_> {
             // They come faster than anybody could read of them.
             tracing::debug!(protocol = "amqp", peer = %from, "login refused unseen: too many at once");
         } else {
-            let user = login::claimed_user(&start.mechanism, start.response, &self.origin);
-            tracing::warn!(protocol = "amqp", peer = %from, user, mechanism = %start.mechanism, reason = %refused, "login refused");
+            tracing::warn!(protocol = "amqp", peer = %from, user = claimed, mechanism, reason = %refused, "login refused");
+            events.login_refused(&facts, &refused.to_string());
         }
         if !login::is_known(&start.mechanism) || !can("authentication_failure_close") {
             tokio::time::sleep(FAILURE_PAUSE).await;

@@ -15,6 +15,7 @@ use super::arguments::QueueKind;
 use super::channel::{Channel, Mode};
 use super::content::{Publish, Whole};
 use super::error::Refusal;
+use super::firehose::Tracer;
 use super::intake::Hold;
 use super::message_facts::Facts;
 use super::operations::Wait;
@@ -50,7 +51,7 @@ pub(super) enum Body<'a> {
 }
 
 impl Body<'_> {
-    fn as_slice(&self) -> &[u8] {
+    pub(super) fn as_slice(&self) -> &[u8] {
         match self {
             Self::Read(body) => body,
             Self::Received(body) => body.as_slice(),
@@ -139,7 +140,8 @@ impl Session {
     }
 
     pub(super) fn publish_now(&mut self, number: u16, incoming: &mut Incoming<'_>) -> Result<(), Refusal> {
-        if self.publish_like_the_last(number, incoming) {
+        // A copy says where the message goes, and takes its time.
+        if !self.traces && self.publish_like_the_last(number, incoming) {
             return Ok(());
         }
         let properties = Properties::parse(incoming.properties)?;
@@ -153,6 +155,13 @@ impl Session {
         let route = channel.route.find(broker, &mut self.targets, exchange, key, copies, &headers)?;
         let facts = facts?;
         let reply_address = reply_address?;
+        if self.traces {
+            Tracer { broker, vhost: &self.vhost, shown: &self.shown }.published(
+                number,
+                incoming,
+                route.targets,
+            );
+        }
 
         let mut stored = Cow::Borrowed(incoming.properties);
         let delay = Some(facts.delay).filter(|delay| route.delayed && *delay > Millis::ZERO);

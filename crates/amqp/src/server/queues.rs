@@ -1,7 +1,7 @@
 //! `queue.*`: declaring, deleting, purging and binding queues.
 
 use bytes::Bytes;
-use nexo_access::{Permission, Resource};
+use nexo_access::Permission;
 use nexo_broker::topology::{Binding, DefaultQueueType, Destination};
 use nexo_broker::{
     Broker, CreateError, Declaration, DeleteError, DeleteIf, Durability, QueueError, QueueHandle, Written,
@@ -16,7 +16,7 @@ use super::operations::Operation;
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::session::Session;
 use crate::codec::method::{QueueMethod, queue};
-use crate::codec::{AmqpMethod, ReplyCode, ShortStr, TableBuf, Value};
+use crate::codec::{AmqpMethod, ReplyCode, ShortStr, TableBuf};
 
 const QUEUE_TYPE: &str = "x-queue-type";
 
@@ -102,8 +102,8 @@ impl Session {
         let broker = self.shared.broker.clone();
         if let Some(found) = broker.queue(&name) {
             self.check_same(&found, declare)?;
-        } else if let Some(Value::LongStr(exchange)) = declare.arguments.get("x-dead-letter-exchange") {
-            self.may_pass_on(Resource::queue(name.as_str()), &exchange_name(&self.vhost, exchange)?)?;
+        } else {
+            self.rights().may_dead_letter(&name, declare.arguments)?;
         }
         let config = queue_config(declare, &name)?;
         let owner = declare.exclusive.then_some(self.id);
@@ -177,7 +177,7 @@ impl Session {
         } else {
             Bytes::copy_from_slice(&bind.routing_key)
         };
-        self.may_bind_to(&source, &key)?;
+        self.rights().may_bind_to(&source, &key)?;
         let queue = self.queue(number, &bind.queue);
         if matches!(&queue, Err(refusal) if refusal.code == ReplyCode::NotFound) {
             // Of two that are missing RabbitMQ names the exchange.
@@ -203,7 +203,7 @@ impl Session {
         } else {
             Bytes::copy_from_slice(&unbind.routing_key)
         };
-        self.may_bind_to(&source, &key)?;
+        self.rights().may_bind_to(&source, &key)?;
         if let Some(queue) = self.shared.broker.queue(&name) {
             self.check_owner(&queue)?;
         }

@@ -5,7 +5,8 @@ use nexo_broker::access::{
     AccessKey, AccessRecord, ApiToken, HashAlgorithm, PasswordHash, Permission, PermissionTexts, Resource,
     Tag, UserLimits, UserName,
 };
-use nexo_types::Timestamp;
+use nexo_broker::topology::VhostSpec;
+use nexo_types::{Timestamp, VhostName};
 
 use crate::story::ROUNDS;
 
@@ -49,7 +50,10 @@ pub(crate) async fn tell(broker: &Broker, round: &str) {
         AccessRecord::Add { user: user(round, "gone"), password: None, tags: [].into() },
         AccessRecord::Delete { user: user(round, "gone") },
     ];
+    let gone = VhostName::new("gone").unwrap();
+    broker.put_vhost(&gone, VhostSpec::default()).await.unwrap();
     broker.change_access(&changes).await.unwrap();
+    broker.delete_vhost(&gone).await.unwrap();
 }
 
 pub(crate) fn check(broker: &Broker) {

@@ -21,6 +21,12 @@ pub enum AccessError {
         /// The name.
         name: UserName,
     },
+    /// There is no such virtual host.
+    #[error("there is no virtual host '{name}'")]
+    NoSuchVhost {
+        /// The name.
+        name: String,
+    },
     /// Another key or token has this id.
     #[error("the {what} '{id}' exists already")]
     IdTaken {

@@ -135,6 +135,27 @@ pub enum AccessRecord {
 const VERSION: u8 = 1;
 
 impl AccessRecord {
+    /// The virtual host that must be there for this change to make sense.
+    #[must_use]
+    pub fn needed_vhost(&self) -> Option<&str> {
+        match self {
+            Self::SetPermissions { vhost, .. } | Self::SetTopics { vhost, .. } => Some(vhost),
+            Self::SetDefaultVhost { vhost, .. } => vhost.as_deref(),
+            Self::Add { .. }
+            | Self::SetPassword { .. }
+            | Self::SetTags { .. }
+            | Self::Delete { .. }
+            | Self::ClearPermissions { .. }
+            | Self::ClearTopics { .. }
+            | Self::SetLimits { .. }
+            | Self::AddKey { .. }
+            | Self::RemoveKey { .. }
+            | Self::AddToken { .. }
+            | Self::RemoveToken { .. }
+            | Self::ForgetVhost { .. } => None,
+        }
+    }
+
     /// The bytes to write down.
     #[must_use]
     pub fn encode(&self) -> Bytes {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use nexo_access::FirstUser;
+use nexo_access::{FirstUser, OAuthOptions};
 use nexo_admin::AdminOptions;
 use nexo_broker::{BrokerOptions, SyncMode};
 use nexo_net::TlsOptions;
@@ -68,6 +68,10 @@ pub(crate) struct Layer {
     /// The virtual host in which the first user may do everything [default: /]
     #[arg(long, value_name = "NAME", env = "NEXO_DEFAULT_VHOST")]
     pub(crate) default_vhost: Option<String>,
+    /// A file of definitions (JSON), as RabbitMQ or Nexo export them, that is imported at every start. What is there already
+    /// stays, but for users: they get what the file says. A new broker whose file has users makes no other
+    #[arg(long, alias = "definitions", value_name = "FILE", env = "NEXO_LOAD_DEFINITIONS")]
+    pub(crate) load_definitions: Option<PathBuf>,
     /// Addresses of health and metrics, or off [default: 127.0.0.1:15672,[::1]:15672]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_HTTP")]
     pub(crate) http: Option<Listen>,
@@ -93,6 +97,16 @@ pub(crate) struct Layer {
     /// What in a client's certificate is the name of its user, for AMQP's EXTERNAL [default: distinguished_name]
     #[arg(long, value_enum, value_name = "WHAT", env = "NEXO_TLS_LOGIN_FROM")]
     pub(crate) tls_login_from: Option<TlsLoginFrom>,
+    /// Public keys (PEM or JWKS) of those whose signed tokens (JWT, OAuth 2) are taken in place of a password. Read again on
+    /// SIGHUP
+    #[arg(long, value_name = "FILE", env = "NEXO_OAUTH_KEYS")]
+    pub(crate) oauth_keys: Option<PathBuf>,
+    /// What such a token must be for (aud), and its scopes begin with: RabbitMQ's resource_server_id
+    #[arg(long, value_name = "NAME", env = "NEXO_OAUTH_AUDIENCE")]
+    pub(crate) oauth_audience: Option<String>,
+    /// Who must have issued such a token (iss) [default: anybody with one of the keys]
+    #[arg(long, value_name = "NAME", env = "NEXO_OAUTH_ISSUER")]
+    pub(crate) oauth_issuer: Option<String>,
     /// What a confirmed push survives: always a power cut, or the end of the process [default: always]
     #[arg(long, value_enum, value_name = "MODE", env = "NEXO_SYNC")]
     pub(crate) sync: Option<Sync>,
@@ -181,6 +195,8 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     pub(crate) amqp_options: nexo_amqp::Options,
     pub(crate) first_user: FirstUser,
+    pub(crate) oauth: Option<OAuthOptions>,
+    pub(crate) load_definitions: Option<PathBuf>,
     pub(crate) broker: BrokerOptions,
 }
 
@@ -239,6 +255,7 @@ impl Layer {
             default_user: self.default_user.or(below.default_user),
             default_password: self.default_password.or(below.default_password),
             default_vhost: self.default_vhost.or(below.default_vhost),
+            load_definitions: self.load_definitions.or(below.load_definitions),
             http: self.http.or(below.http),
             https: self.https.or(below.https),
             http_hosts: self.http_hosts.or(below.http_hosts),
@@ -247,6 +264,9 @@ impl Layer {
             tls_client_ca: self.tls_client_ca.or(below.tls_client_ca),
             tls_verify: self.tls_verify.or(below.tls_verify),
             tls_login_from: self.tls_login_from.or(below.tls_login_from),
+            oauth_keys: self.oauth_keys.or(below.oauth_keys),
+            oauth_audience: self.oauth_audience.or(below.oauth_audience),
+            oauth_issuer: self.oauth_issuer.or(below.oauth_issuer),
             sync: self.sync.or(below.sync),
             sync_interval_ms: self.sync_interval_ms.or(below.sync_interval_ms),
             segment_bytes: self.segment_bytes.or(below.segment_bytes),
@@ -340,6 +360,7 @@ impl Layer {
         let admin_options =
             AdminOptions { hosts: self.http_hosts.unwrap_or_default(), ..AdminOptions::default() };
         let first_user = first_user(self.default_user, self.default_password, self.default_vhost)?;
+        let oauth = oauth(self.oauth_keys, self.oauth_audience, self.oauth_issuer)?;
         let log = self.log.unwrap_or_else(|| "warn".into());
         let log_format = self.log_format.unwrap_or(LogFormat::Text);
         Ok(Config {
@@ -358,6 +379,8 @@ impl Layer {
             log_format,
             amqp_options,
             first_user,
+            oauth,
+            load_definitions: self.load_definitions,
             broker,
         })
     }
@@ -403,6 +426,21 @@ fn first_user(
         password: password.unwrap_or(guest.password),
         vhost: vhost.unwrap_or(guest.vhost),
     })
+}
+
+/// Whose signed tokens are taken. Without an audience one that is meant for somebody else would do.
+fn oauth(
+    keys: Option<PathBuf>,
+    audience: Option<String>,
+    issuer: Option<String>,
+) -> anyhow::Result<Option<OAuthOptions>> {
+    match (keys, audience.filter(|audience| !audience.is_empty())) {
+        (Some(keys), Some(audience)) => Ok(Some(OAuthOptions { keys, audience, issuer })),
+        (Some(_), None) => bail!("oauth_keys needs oauth_audience: what tokens must be for"),
+        (None, Some(_)) => bail!("oauth_audience needs oauth_keys: the keys that sign tokens"),
+        (None, None) if issuer.is_some() => bail!("oauth_issuer needs oauth_keys and oauth_audience"),
+        (None, None) => Ok(None),
+    }
 }
 
 /// The keys of these texts. An error names the place of the wrong one, but not its text, which may be a secret.
@@ -564,6 +602,27 @@ mod tests {
         ] {
             let error = refused(text);
             assert!(!error.contains("hidden") && error.contains("default_password"), "{error}");
+        }
+    }
+
+    #[test]
+    fn signed_tokens_need_keys_and_an_audience() {
+        let decided = |text: &str| Layer::from_toml(text).unwrap().decide().map(|config| config.oauth);
+        let all = "oauth_keys = 'k.pem'\noauth_audience = 'nexo'\noauth_issuer = 'https://id.example'";
+        let expected = OAuthOptions {
+            keys: "k.pem".into(),
+            audience: "nexo".into(),
+            issuer: Some("https://id.example".into()),
+        };
+        assert_eq!(decided(all).unwrap(), Some(expected));
+        assert_eq!(decided("").unwrap(), None);
+        for (text, needs) in [
+            ("oauth_keys = 'k'", "oauth_audience"),
+            ("oauth_keys = 'k'\noauth_audience = ''", "oauth_audience"),
+            ("oauth_audience = 'a'", "oauth_keys"),
+            ("oauth_issuer = 'i'", "oauth_keys"),
+        ] {
+            assert!(decided(text).unwrap_err().to_string().contains(needs), "{text}");
         }
     }
 

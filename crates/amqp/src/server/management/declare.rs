@@ -1,7 +1,8 @@
 //! Queues, exchanges and bindings for the management API.
 
 use bytes::Bytes;
-use nexo_broker::topology::{self, Binding, Destination};
+use nexo_access::Permission;
+use nexo_broker::topology::{self, Binding, Destination, ExchangeSpec};
 use nexo_broker::{Broker, Declaration, DeleteIf, Durability, QueueConfig, QueueError, QueueHandle};
 use nexo_types::{ExchangeName, QueueName};
 use serde_json::{Map, Value as Json};
@@ -12,7 +13,7 @@ use super::super::error::{self, Refusal, bind_refusal};
 use super::super::exchanges::{binding_arguments, exchange_spec};
 use super::super::queues::{locked, with_default_type};
 use super::json::{JsonError, table};
-use super::{Refused, settled};
+use super::{By, Refused, settled};
 use crate::codec::method::{exchange, queue};
 use crate::codec::{ShortStr, TableBuf};
 
@@ -46,33 +47,22 @@ pub struct ExchangeAsked<'a> {
 ///
 /// # Errors
 /// As `queue.declare` refuses it.
-pub async fn declare_queue(
-    broker: &Broker,
-    name: &QueueName,
-    asked: QueueAsked<'_>,
-) -> Result<bool, Refused> {
+pub async fn declare_queue(by: By<'_>, name: &QueueName, asked: QueueAsked<'_>) -> Result<bool, Refused> {
     let arguments = table(asked.arguments)?;
-    let declared = declare(broker, name, asked, &arguments).await;
-    settled(broker, declared).await
+    let declared = declare(by, name, asked, &arguments).await;
+    settled(by.broker, declared).await
 }
 
 async fn declare(
-    broker: &Broker,
+    by: By<'_>,
     name: &QueueName,
     asked: QueueAsked<'_>,
     arguments: &TableBuf,
 ) -> Result<bool, Refusal> {
-    let declare = queue::Declare {
-        ticket: 0,
-        queue: ShortStr::clipped(name.as_str().as_bytes()),
-        passive: false,
-        durable: asked.durability == Durability::Durable,
-        exclusive: false,
-        auto_delete: asked.auto_delete,
-        nowait: false,
-        arguments: arguments.as_table(),
-    };
+    let declare = queue_declare(name, asked, arguments);
+    let broker = by.broker;
     error::refuse_reserved_queue(name)?;
+    by.rights().may_queue(Permission::Configure, name)?;
     let typed = with_default_type(broker, &name.vhost(), &declare);
     let declare = match &typed {
         Some(arguments) => queue::Declare { arguments: arguments.as_table(), ..declare },
@@ -84,6 +74,8 @@ async fn declare(
     };
     if let Some(found) = broker.queue(name) {
         check(&found)?;
+    } else {
+        by.rights().may_dead_letter(name, declare.arguments)?;
     }
     let config = queue_config(&declare, name)?;
     let declaration = Declaration { config, durability: asked.durability, owner: None };
@@ -94,6 +86,35 @@ async fn declare(
     }
     broker.wait_for(declared.written).await?;
     Ok(declared.is_new)
+}
+
+/// The method by which a client would ask for it.
+fn queue_declare<'a>(
+    name: &'a QueueName,
+    asked: QueueAsked<'_>,
+    arguments: &'a TableBuf,
+) -> queue::Declare<'a> {
+    queue::Declare {
+        ticket: 0,
+        queue: ShortStr::clipped(name.as_str().as_bytes()),
+        passive: false,
+        durable: asked.durability == Durability::Durable,
+        exclusive: false,
+        auto_delete: asked.auto_delete,
+        nowait: false,
+        arguments: arguments.as_table(),
+    }
+}
+
+/// Whether a queue could be declared so, as far as that can be said without a broker.
+///
+/// # Errors
+/// As [`declare_queue`].
+pub fn check_queue(name: &QueueName, asked: QueueAsked<'_>) -> Result<(), Refused> {
+    let arguments = table(asked.arguments)?;
+    error::refuse_reserved_queue(name)?;
+    queue_config(&queue_declare(name, asked, &arguments), name)?;
+    Ok(())
 }
 
 /// A queue that belongs to a connection is nobody else's.
@@ -112,22 +133,26 @@ pub(super) fn shared_queue(broker: &Broker, name: &QueueName) -> Result<QueueHan
 ///
 /// # Errors
 /// As `queue.delete` refuses it, and if there is no such queue.
-pub async fn delete_queue(broker: &Broker, name: &QueueName, only_if: DeleteIf) -> Result<(), Refused> {
+pub async fn delete_queue(by: By<'_>, name: &QueueName, only_if: DeleteIf) -> Result<(), Refused> {
     let deleted = async {
-        shared_queue(broker, name)?;
-        broker.delete_queue_if(name, only_if).await?;
+        by.rights().may_queue(Permission::Configure, name)?;
+        shared_queue(by.broker, name)?;
+        by.broker.delete_queue_if(name, only_if).await?;
         Ok::<(), Refusal>(())
     };
-    settled(broker, deleted.await).await
+    settled(by.broker, deleted.await).await
 }
 
 /// Takes everything that waits out of a queue.
 ///
 /// # Errors
 /// As `queue.purge` refuses it.
-pub async fn purge_queue(broker: &Broker, name: &QueueName) -> Result<u64, Refused> {
-    let purged = async { Ok(shared_queue(broker, name)?.purge().await?) };
-    settled(broker, purged.await).await
+pub async fn purge_queue(by: By<'_>, name: &QueueName) -> Result<u64, Refused> {
+    let purged = async {
+        by.rights().may_queue(Permission::Read, name)?;
+        Ok(shared_queue(by.broker, name)?.purge().await?)
+    };
+    settled(by.broker, purged.await).await
 }
 
 /// What RabbitMQ calls the type of a queue.
@@ -144,10 +169,25 @@ pub fn queue_type(config: &QueueConfig) -> &'static str {
 /// # Errors
 /// As `exchange.declare` refuses it.
 pub async fn declare_exchange(
-    broker: &Broker,
+    by: By<'_>,
     name: &ExchangeName,
     asked: ExchangeAsked<'_>,
 ) -> Result<bool, Refused> {
+    let spec = check_exchange(name, asked)?;
+    let declared = async {
+        by.rights().may_declare_exchange(name, &spec)?;
+        let is_new = by.broker.exchange(name).is_none();
+        by.broker.declare_exchange(name, spec).await?;
+        Ok(is_new)
+    };
+    settled(by.broker, declared.await).await
+}
+
+/// What a declaration of an exchange asks for, if it could be declared so, as far as that can be said without a broker.
+///
+/// # Errors
+/// As [`declare_exchange`].
+pub fn check_exchange(name: &ExchangeName, asked: ExchangeAsked<'_>) -> Result<ExchangeSpec, Refused> {
     let arguments = table(asked.arguments)?;
     let declare = exchange::Declare {
         ticket: 0,
@@ -160,13 +200,7 @@ pub async fn declare_exchange(
         nowait: false,
         arguments: arguments.as_table(),
     };
-    let declared = async {
-        let spec = exchange_spec(&declare, name)?;
-        let is_new = broker.exchange(name).is_none();
-        broker.declare_exchange(name, spec).await?;
-        Ok(is_new)
-    };
-    settled(broker, declared.await).await
+    Ok(exchange_spec(&declare, name)?)
 }
 
 /// Deletes an exchange.
@@ -174,18 +208,21 @@ pub async fn declare_exchange(
 /// # Errors
 /// As `exchange.delete` refuses it, and if there is no such exchange.
 pub async fn delete_exchange(
-    broker: &Broker,
+    by: By<'_>,
     name: &ExchangeName,
     only_if: topology::DeleteIf,
 ) -> Result<(), Refused> {
     let deleted = async {
-        if !name.is_default() {
-            let _ = broker.check_exchange(name)?;
+        if !name.is_default() && !name.is_reserved() {
+            by.rights().may_exchange(Permission::Configure, name)?;
         }
-        broker.delete_exchange(name, only_if).await?;
+        if !name.is_default() {
+            let _ = by.broker.check_exchange(name)?;
+        }
+        by.broker.delete_exchange(name, only_if).await?;
         Ok::<(), Refusal>(())
     };
-    settled(broker, deleted.await).await
+    settled(by.broker, deleted.await).await
 }
 
 /// A binding with arguments in JSON.
@@ -207,12 +244,10 @@ pub fn binding(
 ///
 /// # Errors
 /// As `queue.bind` and `exchange.bind` refuse it.
-pub async fn bind(broker: &Broker, binding: Binding, arguments: &Map<String, Json>) -> Result<(), Refused> {
-    let arguments = table(arguments)?;
+pub async fn bind(by: By<'_>, binding: Binding, arguments: &Map<String, Json>) -> Result<(), Refused> {
+    let (broker, arguments) = (by.broker, table(arguments)?);
     let bound = async {
-        if binding.source().is_default() {
-            return Err(error::default_exchange());
-        }
+        by.rights().may_change_binding(&binding)?;
         if let Destination::Queue(name) = binding.destination() {
             // Of two that are missing RabbitMQ names the exchange.
             let _ = broker.check_exchange(binding.source())?;
@@ -227,8 +262,10 @@ pub async fn bind(broker: &Broker, binding: Binding, arguments: &Map<String, Jso
 ///
 /// # Errors
 /// As `queue.unbind` and `exchange.unbind` refuse it.
-pub async fn unbind(broker: &Broker, binding: &Binding) -> Result<(), Refused> {
+pub async fn unbind(by: By<'_>, binding: &Binding) -> Result<(), Refused> {
+    let broker = by.broker;
     let unbound = async {
+        by.rights().may_change_binding(binding)?;
         if let Destination::Queue(name) = binding.destination()
             && let Some(queue) = broker.queue(name)
         {

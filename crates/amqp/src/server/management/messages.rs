@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use nexo_access::Permission;
 use nexo_broker::{
     Broker, LeaseTerms, MessageView, NewMessage, PriorityCap, Properties as StoredProperties, PropertyFormat,
     PushError, QueueHandle, Settle, SettleMode, Terms,
@@ -10,6 +11,7 @@ use nexo_broker::{
 use nexo_types::{ExchangeName, Millis, Offset, Priority, QueueName};
 use serde_json::Value as Json;
 
+use super::super::access::check_publish_once;
 use super::super::arguments::{QueueKind, Traits};
 use super::super::deliver::Head;
 use super::super::error::Refusal;
@@ -18,7 +20,7 @@ use super::super::publish::{for_target, rewritten};
 use super::super::routing::{RouteCache, Targets};
 use super::declare::shared_queue;
 use super::json::properties_json;
-use super::{Refused, settled};
+use super::{By, Refused, settled};
 use crate::codec::{Properties, ReplyCode, SHORT_STR_BYTES_MAX};
 use crate::headers::MessageHeaders;
 
@@ -65,20 +67,23 @@ pub struct Got {
     pub body: Bytes,
 }
 
-/// Publishes one message as `user`. `true` if a queue has it, as safely as that promises.
+/// Publishes one message. `true` if a queue has it, as safely as that promises.
 ///
 /// # Errors
 /// As `basic.publish` refuses it.
-pub async fn publish(broker: &Broker, user: &str, asked: Publish<'_>) -> Result<bool, Refused> {
-    let routed = route_and_push(broker, user, &asked).await;
-    settled(broker, routed).await
+pub async fn publish(by: By<'_>, asked: Publish<'_>) -> Result<bool, Refused> {
+    let routed = route_and_push(by, &asked).await;
+    settled(by.broker, routed).await
 }
 
-async fn route_and_push(broker: &Broker, user: &str, asked: &Publish<'_>) -> Result<bool, Refusal> {
+async fn route_and_push(by: By<'_>, asked: &Publish<'_>) -> Result<bool, Refusal> {
+    let broker = by.broker;
     if asked.routing_key.len() > SHORT_STR_BYTES_MAX {
         let text = format!("a routing key has at most {SHORT_STR_BYTES_MAX} bytes");
         return Err(Refusal::precondition(text));
     }
+    let (key, user) = (asked.routing_key.as_bytes(), by.identity.name().as_str());
+    check_publish_once(by.rights(), asked.exchange, key, asked.properties)?;
     let messages = messages(broker, user, asked)?;
     let mut is_taken = false;
     for (queue, message) in messages {
@@ -157,24 +162,25 @@ impl Drop for Held {
 /// # Errors
 /// As `basic.get` refuses it.
 pub async fn get(
-    broker: &Broker,
+    by: By<'_>,
     name: &QueueName,
     count: usize,
     bytes_max: usize,
     ack_mode: AckMode,
 ) -> Result<Vec<Got>, Refused> {
-    let got = get_some(broker, name, count, bytes_max, ack_mode).await;
-    settled(broker, got).await
+    let got = get_some(by, name, count, bytes_max, ack_mode).await;
+    settled(by.broker, got).await
 }
 
 async fn get_some(
-    broker: &Broker,
+    by: By<'_>,
     name: &QueueName,
     count: usize,
     bytes_max: usize,
     ack_mode: AckMode,
 ) -> Result<Vec<Got>, Refusal> {
-    let queue = shared_queue(broker, name)?;
+    by.rights().may_queue(Permission::Read, name)?;
+    let queue = shared_queue(by.broker, name)?;
     let kind = Traits::of(&queue.config()).kind;
     let terms = Terms { lease: LeaseTerms::Session, settle: SettleMode::Manual, ..Terms::default() };
     let mut out = Held { queue: queue.clone(), held: Vec::new() };

@@ -9,18 +9,35 @@ mod declare;
 mod json;
 mod messages;
 
+use nexo_access::Identity;
 use nexo_broker::Broker;
 use thiserror::Error;
 
 pub use declare::{
-    ExchangeAsked, QueueAsked, bind, binding, declare_exchange, declare_queue, delete_exchange, delete_queue,
-    purge_queue, queue_type, unbind,
+    ExchangeAsked, QueueAsked, bind, binding, check_exchange, check_queue, declare_exchange, declare_queue,
+    delete_exchange, delete_queue, purge_queue, queue_type, unbind,
 };
 pub use json::{JsonError, argument_json, properties, raw_table_json};
 pub use messages::{AckMode, Got, Publish, get, publish};
 
+use super::access::Rights;
 use super::error::Refusal;
 use crate::codec::ReplyCode;
+
+/// Who wants something done, and of which broker. Whether he may is asked as of an AMQP client.
+#[derive(Clone, Copy, Debug)]
+pub struct By<'a> {
+    /// The broker.
+    pub broker: &'a Broker,
+    /// Who asks.
+    pub identity: &'a Identity,
+}
+
+impl<'a> By<'a> {
+    const fn rights(self) -> Rights<'a> {
+        Rights { broker: self.broker, identity: self.identity }
+    }
+}
 
 /// Why something was not done, in the words that an AMQP client would be told.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -39,6 +56,12 @@ impl Refused {
     #[must_use]
     pub const fn is_of_broker(&self) -> bool {
         self.code == ReplyCode::InternalError.number()
+    }
+
+    /// Whether whoever asked lacks a permission. An exchange that nobody may publish to has the same code and other words.
+    #[must_use]
+    pub fn is_of_permissions(&self) -> bool {
+        self.code == ReplyCode::AccessRefused.number() && self.text.starts_with("access to ")
     }
 }
 
