@@ -83,21 +83,21 @@ pub(super) fn all(api: &Api) -> Vec<Value> {
     let kept = policies.parameters().map(|(vhost, component, name, value)| {
         // What is kept was JSON when it came.
         let value: Value = serde_json::from_str(value).unwrap_or_default();
-        parameter_json(vhost.as_str(), component, name, value)
+        parameter_json(vhost.as_str(), component, name, &value)
     });
     let bounds = policies.policies(PolicyKind::Operator).map(|(vhost, policy)| {
         let value = Value::Object(policies::terms_json(policy));
-        parameter_json(vhost.as_str(), OPERATOR_POLICY, &policy.name, value)
+        parameter_json(vhost.as_str(), OPERATOR_POLICY, &policy.name, &value)
     });
     let vhosts = api.broker.vhosts();
     let limits = vhosts.iter().filter_map(|vhost| {
         let value = vhosts::limits_of_vhost(vhost);
-        (!value.is_empty()).then(|| parameter_json(vhost.name.as_str(), VHOST_LIMITS, LIMITS, value.into()))
+        (!value.is_empty()).then(|| parameter_json(vhost.name.as_str(), VHOST_LIMITS, LIMITS, &value.into()))
     });
     kept.chain(bounds).chain(limits).collect()
 }
 
-fn parameter_json(vhost: &str, component: &str, name: &str, value: Value) -> Value {
+fn parameter_json(vhost: &str, component: &str, name: &str, value: &Value) -> Value {
     json!({ "vhost": vhost, "component": component, "name": name, "value": value })
 }
 
