@@ -105,6 +105,10 @@ impl Nexo {
             ("HTTP_URL".to_owned(), format!("http://{}", self.http())),
             ("SQS_URL".to_owned(), format!("http://{}", self.sqs)),
             ("NEXO_BIN".to_owned(), self.program.display().to_string()),
+            (
+                "RABBITMQCTL".to_owned(),
+                format!("'{}' --management http://{} rabbitmqctl", self.program.display(), self.http()),
+            ),
         ])
     }
 }

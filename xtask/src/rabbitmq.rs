@@ -28,6 +28,7 @@ case \"$1\" in
 block) exec CTL -q set_vm_memory_high_watermark 0 ;;
 unblock) exec CTL -q set_vm_memory_high_watermark 0.4 ;;
 restart) CTL -q stop_app && exec CTL -q start_app ;;
+ctl) shift; exec CTL \"$@\" ;;
 esac
 ";
 
@@ -96,6 +97,7 @@ impl RabbitMq {
             ("AMQP_BLOCK_COMMAND".to_owned(), control("block")),
             ("AMQP_UNBLOCK_COMMAND".to_owned(), control("unblock")),
             ("AMQP_RESTART_COMMAND".to_owned(), control("restart")),
+            ("RABBITMQCTL".to_owned(), control("ctl")),
         ]
     }
 

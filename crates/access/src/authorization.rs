@@ -8,13 +8,15 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 
 use crate::identity::Identity;
+use crate::limits::BEARER_BYTES_MAX;
 use crate::logins::{LoginError, Logins};
 
-/// Longer than any name and password, or token.
-const HEADER_BYTES_MAX: usize = 4_096;
+/// Longer than any name and password, or token, also where that is written as base64.
+const HEADER_BYTES_MAX: usize = 2 * BEARER_BYTES_MAX;
 
 impl Logins {
-    /// Who sends a request with these headers: by `Basic`, a user's name and password; by `Bearer`, a token.
+    /// Who sends a request with these headers: by `Basic`, a user's name and password; by `Bearer`, a token, ours or one that
+    /// somebody else has signed.
     ///
     /// # Errors
     /// [`LoginError::Missing`] if they say nothing; otherwise why what they say does not hold.

@@ -58,15 +58,50 @@ pub enum FirstUserError {
     Change(#[from] UserChangeError),
 }
 
+impl FirstUser {
+    /// Whether it is the one whose password everybody knows.
+    fn is_guest(&self) -> bool {
+        self.name == GUEST && self.password == GUEST
+    }
+}
+
+/// What is said where users may have been lost.
+const LOST: &str = "users may have been lost with a part of the data, so guest with the password that everybody knows is gone; \
+    if nobody else can log in, start with NEXO_DEFAULT_USER and NEXO_DEFAULT_PASSWORD: they make an administrator as long as \
+    there is no user";
+
 impl Logins {
-    /// The users of a broker. One that never had any gets its first: an administrator who may do everything. A user that was
-    /// deleted does not come back.
+    /// Takes away the user whose password everybody knows, if there is one, and sees to it that no later start makes it:
+    /// somebody may have deleted it, or given it another password, in what was lost.
+    async fn distrust_guest(&self) -> Result<(), FirstUserError> {
+        let user = UserName::new(GUEST)?;
+        let delete = AccessRecord::Delete { user: user.clone() };
+        let is_guest_as_ever = self.anonymous(std::net::Ipv4Addr::LOCALHOST.into()).await.is_ok();
+        if is_guest_as_ever {
+            self.change(&[delete]).await?;
+        } else if !self.broker().access().had_users() {
+            let added = AccessRecord::Add { user, password: None, tags: BTreeSet::new() };
+            self.change(&[added, delete]).await?;
+        } else {
+            return Ok(());
+        }
+        tracing::error!("{LOST}");
+        Ok(())
+    }
+
+    /// The users of a broker. One that never had any gets its first: an administrator who may do everything. Who was deleted does
+    /// not come back. But guest is made once, and never where users may have been lost; a user that somebody has configured is
+    /// also made if there is nobody else, because there would be no way in.
     ///
     /// # Errors
     /// If that user cannot be made.
     pub async fn open(broker: &Broker, first: &FirstUser) -> Result<Self, FirstUserError> {
         let logins = Self::new(broker);
-        if broker.access().had_users() {
+        if broker.has_lost_users() {
+            logins.distrust_guest().await?;
+        }
+        let has_users = broker.access().users().len() > 0;
+        if has_users || (broker.access().had_users() && first.is_guest()) {
             return Ok(logins);
         }
         let user = UserName::new(&first.name)?;

@@ -6,7 +6,9 @@
 //!
 //! - `logins.rs`: from a password, a token or a key to an [`Identity`]. `throttle.rs`: wrong ones are slowed down;
 //!   `checked.rs`: right ones are remembered. `password.rs`: hashes. `authorization.rs`: the header of HTTP and gRPC.
-//! - `identity.rs`: what somebody may do; `publishing.rs`: the same for every message, remembered.
+//!   `oauth/`: tokens that somebody else has signed.
+//! - `identity.rs`: what somebody may do; `publishing.rs`: the same for every message, remembered; `moves.rs`: the same while
+//!   messages are moved.
 //! - `sessions.rs`: who is connected: limits of connections and channels, and the end of a user's connections.
 //! - `users.rs`: making, changing and deleting users, keys and tokens. `first.rs`: the first user of a new broker.
 
@@ -16,6 +18,8 @@ mod first;
 mod identity;
 mod limits;
 mod logins;
+mod moves;
+mod oauth;
 mod password;
 mod publishing;
 mod sessions;
@@ -25,7 +29,9 @@ mod users;
 pub use first::{FirstUser, FirstUserError};
 pub use identity::{Identity, Refused};
 pub use logins::{LoginError, Logins};
+pub use moves::MoveRight;
 pub use nexo_broker::access::{Permission, PermissionTexts, Resource, Tag, User, UserLimits, UserName};
+pub use oauth::{OAuth, OAuthError, OAuthOptions};
 pub use password::{HashError, rabbitmq_algorithm, rabbitmq_hash, shown_hash};
 pub use publishing::PublishRights;
 pub use sessions::{ChannelPresence, Ended, LimitReached, Presence};

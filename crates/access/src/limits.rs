@@ -12,5 +12,13 @@ pub(crate) const HASHING_WAITING_MAX: usize = 256;
 pub(crate) const HASH_MEMORY_KIB_MAX: u32 = 64 * 1024;
 /// The same, for its passes.
 pub(crate) const HASH_PASSES_MAX: u32 = 16;
+/// A token that somebody else has signed: larger than any that is in use, and small enough for AMQP's first frame.
+pub(crate) const BEARER_BYTES_MAX: usize = 12 * 1_024;
+/// How far the clocks of those who sign tokens may be off.
+pub(crate) const OAUTH_LEEWAY_S: u64 = 5;
+/// A file of public keys, each of which has some hundred bytes.
+pub(crate) const OAUTH_KEYS_BYTES_MAX: usize = 1 << 20;
+/// Keys in it: a token that names none is tried with all of them.
+pub(crate) const OAUTH_KEYS_MAX: usize = 64;
 /// Checked passwords that are remembered: twice this, at some 100 bytes each.
 pub(crate) const CHECKED_MAX: usize = 8_192;

@@ -4,8 +4,10 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwapOption;
 use nexo_broker::Broker;
 use nexo_broker::access::{PasswordHash, User, UserName};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
@@ -14,6 +16,7 @@ use tokio::sync::Semaphore;
 use crate::checked::CheckedPasswords;
 use crate::identity::Identity;
 use crate::limits::{HASHING_WAITING_MAX, PASSWORD_BYTES_MAX, hashing_max};
+use crate::oauth::{self, OAuth};
 use crate::password;
 use crate::sessions::{Counted, LimitReached, Presence, Sessions};
 use crate::throttle::LoginThrottle;
@@ -53,6 +56,11 @@ pub(crate) struct Inner {
     pub(crate) sessions: Arc<Sessions>,
     /// What the password of nobody is checked against: it takes as long as that of a user.
     nobody: PasswordHash,
+    /// Whose signed tokens are taken.
+    oauth: ArcSwapOption<OAuth>,
+    /// Whether guest has the password that everybody knows, by the hash that was looked at last. Every call without a login
+    /// asks for it.
+    guest: Mutex<Option<(PasswordHash, bool)>>,
 }
 
 impl fmt::Debug for Logins {
@@ -85,18 +93,45 @@ impl Logins {
             waiting: Arc::new(Semaphore::new(HASHING_WAITING_MAX)),
             sessions: Arc::default(),
             nobody,
+            oauth: ArcSwapOption::empty(),
+            guest: Mutex::new(None),
         }))
     }
 
-    /// Lets somebody in who knows a user's password.
+    /// Takes tokens that these keys have signed, from now on; none without. Who is in already stays, until his expires.
+    pub fn set_oauth(&self, oauth: Option<OAuth>) {
+        self.0.oauth.store(oauth.map(Arc::new));
+    }
+
+    /// Lets somebody in who knows a user's password, or gives a signed token in its place.
     ///
     /// # Errors
     /// If he does not, or too many try.
     pub async fn password(&self, name: &[u8], password: &[u8], from: IpAddr) -> Result<Identity, LoginError> {
+        // As in RabbitMQ the name does not count then: the token has one.
+        if self.0.oauth.load().is_some() && oauth::is_token(password) {
+            let token = std::str::from_utf8(password).map_err(|_| LoginError::Invalid)?;
+            return self.token(token, from).await;
+        }
+        // Who has come in with it before does not wait for what others of his address did. Only so often, though, is looked for
+        // one that is wrong: it would tell a right guess from others without any waiting.
+        if self.0.throttle.may_look(from) {
+            if let Some(user) = self.known(name, password) {
+                return self.admit(&user, from);
+            }
+            self.0.throttle.looked(from);
+        }
         self.0.throttle.turn(from).await.map_err(|_| LoginError::TooMany)?;
         let outcome = self.check_password(name, password, from).await;
         self.note(outcome.as_ref().err(), from);
         outcome
+    }
+
+    /// The user, if this password was right before.
+    fn known(&self, name: &[u8], password: &[u8]) -> Option<Arc<User>> {
+        let user = self.user(name)?;
+        let mark = self.0.checked.mark(&user.name, user.password.as_ref()?, password);
+        self.0.checked.knows(&mark).then_some(user)
     }
 
     async fn check_password(
@@ -170,12 +205,16 @@ impl Logins {
         outcome
     }
 
-    /// Lets somebody in who has a token of a user.
+    /// Lets somebody in who has a token of a user, or one that somebody else has signed.
     ///
     /// # Errors
     /// If it is none, or too many try.
     pub async fn token(&self, token: &str, from: IpAddr) -> Result<Identity, LoginError> {
-        let outcome = self.check_token(token, from);
+        let outcome = if token.starts_with(TOKEN_PREFIX) {
+            self.check_token(token, from)
+        } else {
+            self.check_signed_token(token)
+        };
         // Nobody guesses a token, so who has one does not wait for what others of his address did.
         if outcome.is_err() {
             self.0.throttle.turn(from).await.map_err(|_| LoginError::TooMany)?;
@@ -191,6 +230,32 @@ impl Logins {
         let known = id.and_then(|id| user.tokens.get(id)).ok_or(LoginError::Invalid)?;
         let found: [u8; 32] = Sha256::digest(token.as_bytes()).into();
         if bool::from(found.ct_eq(&known.hash)) { self.admit(user, from) } else { Err(LoginError::Invalid) }
+    }
+
+    fn check_signed_token(&self, token: &str) -> Result<Identity, LoginError> {
+        let oauth = self.0.oauth.load();
+        let oauth = oauth.as_ref().ok_or(LoginError::Invalid)?;
+        match oauth.verify(token, oauth::unix_s()) {
+            Ok(verified) => Ok(Identity::of_token(self.0.broker.clone(), verified)),
+            Err(reason) => {
+                tracing::info!(%reason, "a signed token was refused");
+                Err(LoginError::Invalid)
+            }
+        }
+    }
+
+    /// What somebody may do who shows a new secret on a connection that is open. Only a token says anything new: a password
+    /// was for coming in, and RabbitMQ does not look at another either.
+    ///
+    /// # Errors
+    /// If it is no token that holds, or is somebody else's.
+    pub fn renewed(&self, identity: &Identity, secret: &[u8]) -> Result<Identity, LoginError> {
+        if identity.time_left().is_none() {
+            return Ok(identity.clone());
+        }
+        let token = std::str::from_utf8(secret).map_err(|_| LoginError::Invalid)?;
+        let renewed = self.check_signed_token(token)?;
+        if renewed.name() == identity.name() { Ok(renewed) } else { Err(LoginError::Invalid) }
     }
 
     /// Whose an access key is, and its secret, with which the caller checks the signature.
@@ -223,11 +288,16 @@ impl Logins {
         }
         let guest = self.user(GUEST.as_bytes()).ok_or(LoginError::Missing)?;
         let hash = guest.password.clone().ok_or(LoginError::Missing)?;
-        if self.holds(Some(&guest.name), &hash, GUEST.as_bytes()).await? {
-            self.admit(&guest, from)
-        } else {
-            Err(LoginError::Missing)
-        }
+        let known = self.0.guest.lock().as_ref().filter(|(of, _)| *of == hash).map(|(_, is_known)| *is_known);
+        let is_known = match known {
+            Some(is_known) => is_known,
+            None => {
+                let is_known = self.holds(Some(&guest.name), &hash, GUEST.as_bytes()).await?;
+                *self.0.guest.lock() = Some((hash, is_known));
+                is_known
+            }
+        };
+        if is_known { self.admit(&guest, from) } else { Err(LoginError::Missing) }
     }
 
     /// Waits for the turn of somebody whose login is checked elsewhere.

@@ -1,5 +1,6 @@
 //! Refused logins make the next ones from the same address wait, so that nobody can try passwords at the speed of the
-//! network. Who logs in rightly waits with the others of its address, but not for long, and is never locked out.
+//! network. Who logs in rightly for the first time waits with the others of its address, but not for long, and is never locked
+//! out; who has come in before does not wait, as long as few wrong ones come at the same time.
 //!
 //! What is known of an address is forgotten when it has been quiet for a while; only so many are known at all.
 
@@ -23,6 +24,9 @@ const REFUSED_MAX: u32 = FREE + (WAIT_MAX.as_millis() / STEP.as_millis()) as u32
 const FORGIVEN_AFTER: Duration = Duration::from_secs(10);
 /// Logins of one address that may wait at the same time; more are refused unseen.
 const WAITING_MAX: u32 = 16;
+/// How often in a second it is looked, for an address that owes waiting, whether a password is one of those that were right
+/// before. About as often as its logins would get their turn otherwise.
+const LOOKS_MAX: u32 = 8;
 /// Addresses that are known. A few dozen bytes each.
 const ADDRESSES_MAX: usize = 4_096;
 
@@ -37,6 +41,8 @@ struct Record {
     refused: u32,
     last: Instant,
     waiting: u32,
+    /// Since when its looks are counted, and how many found nothing.
+    looks: (Instant, u32),
 }
 
 impl Record {
@@ -56,6 +62,25 @@ impl Record {
 pub(crate) struct TooMany;
 
 impl LoginThrottle {
+    /// Whether it may be looked, before its turn, whether a login's password was right before.
+    pub(crate) fn may_look(&self, address: IpAddr) -> bool {
+        let now = Instant::now();
+        let addresses = self.addresses.lock();
+        let Some(record) = addresses.get(&address.to_canonical()) else { return true };
+        let (since, looks) = record.looks;
+        looks < LOOKS_MAX || now.duration_since(since) >= Duration::from_secs(1) || record.wait(now).is_zero()
+    }
+
+    /// Notes that it was looked, and it was not.
+    pub(crate) fn looked(&self, address: IpAddr) {
+        let now = Instant::now();
+        if let Some(record) = self.addresses.lock().get_mut(&address.to_canonical()) {
+            let (since, looks) = record.looks;
+            let is_over = now.duration_since(since) >= Duration::from_secs(1);
+            record.looks = if is_over { (now, 1) } else { (since, looks + 1) };
+        }
+    }
+
     /// Waits for a login's turn.
     ///
     /// # Errors
@@ -96,7 +121,8 @@ impl LoginThrottle {
                 }
             }
         }
-        let record = addresses.entry(address).or_insert(Record { refused: 0, last: now, waiting: 0 });
+        let record =
+            addresses.entry(address).or_insert(Record { refused: 0, last: now, waiting: 0, looks: (now, 0) });
         record.refused = (record.debt(now) + 1).min(REFUSED_MAX);
         record.last = now;
     }

@@ -70,6 +70,7 @@ async fn the_first_user_is_the_one_that_is_configured_and_is_made_once() {
     ann.may("shop", Permission::Write, Resource::exchange("")).unwrap();
     assert_eq!(logins.password(b"guest", b"guest", HERE).await.unwrap_err(), LoginError::Invalid);
     assert!(!logins.has_only_guest());
+    add(&logins, "bob", "pw").await;
     logins.delete_user(&user("ann")).await.unwrap();
     broker.shutdown().await;
     let broker = open(&disk);
@@ -79,6 +80,28 @@ async fn the_first_user_is_the_one_that_is_configured_and_is_made_once() {
         LoginError::Invalid,
         "it stays deleted"
     );
+    broker.shutdown().await;
+}
+
+/// Who has deleted everybody would have no way in.
+#[tokio::test]
+async fn a_configured_user_is_made_where_there_is_nobody_and_guest_is_not() {
+    let disk = MemoryDisk::new();
+    let broker = open(&disk);
+    let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
+    logins.delete_user(&user("guest")).await.unwrap();
+    broker.shutdown().await;
+
+    let broker = open(&disk);
+    let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
+    assert_eq!(broker.access().users().len(), 0, "guest stays deleted");
+    assert!(logins.password(b"guest", b"guest", HERE).await.is_err());
+    broker.shutdown().await;
+
+    let broker = open(&disk);
+    let first = FirstUser { name: "ann".into(), password: "pw".into(), vhost: "/".into() };
+    let logins = Logins::open(&broker, &first).await.unwrap();
+    assert!(logins.password(b"ann", b"pw", HERE).await.unwrap().is(Tag::ADMINISTRATOR));
     broker.shutdown().await;
 }
 
@@ -161,6 +184,70 @@ async fn wrong_logins_slow_down_their_address_on_every_way_in() {
     let before = tokio::time::Instant::now();
     logins.password(b"guest", b"guest", HERE).await.unwrap();
     assert!(before.elapsed() < Duration::from_millis(250), "others do not wait");
+}
+
+/// A program with a wrong password must not hold up all others of its machine, at every call.
+#[tokio::test(start_paused = true)]
+async fn who_has_come_in_before_does_not_wait_for_the_wrong_ones_of_its_address() {
+    let logins = logins().await;
+    add(&logins, "ann", "secret").await;
+    for _ in 0..40 {
+        logins.refused(HERE);
+    }
+    let before = tokio::time::Instant::now();
+    for _ in 0..100 {
+        logins.password(b"ann", b"secret", HERE).await.unwrap();
+    }
+    assert_eq!(before.elapsed(), Duration::ZERO);
+    assert!(logins.password(b"ann", b"wrong", HERE).await.is_err());
+    assert!(before.elapsed() >= Duration::from_secs(2), "{:?}", before.elapsed());
+}
+
+/// Otherwise a right guess could be told from a wrong one without waiting.
+#[tokio::test(start_paused = true)]
+async fn guesses_are_not_answered_faster_because_the_right_one_is_known() {
+    let logins = logins().await;
+    add(&logins, "ann", "secret").await;
+    for _ in 0..40 {
+        logins.refused(HERE);
+    }
+    let guesses: Vec<_> = (0..200)
+        .map(|number| {
+            let logins = logins.clone();
+            tokio::spawn(async move { logins.password(b"ann", format!("{number}").as_bytes(), HERE).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let refused = logins.password(b"ann", b"secret", HERE).await.map(drop);
+    assert_eq!(
+        refused,
+        Err(LoginError::TooMany),
+        "it is not looked at: too many guesses came in this second"
+    );
+    for guess in guesses {
+        assert!(guess.await.unwrap().is_err());
+    }
+    let before = tokio::time::Instant::now();
+    logins.password(b"ann", b"secret", HERE).await.unwrap();
+    assert_eq!(before.elapsed(), Duration::ZERO, "and a second later it is");
+}
+
+/// Every call without a login asks for it.
+#[tokio::test]
+async fn that_guest_has_another_password_is_found_out_once() {
+    let logins = logins().await;
+    logins.anonymous(HERE).await.unwrap();
+    logins.set_password(&user("guest"), plain("other")).await.unwrap();
+    let once = std::time::Instant::now();
+    assert_eq!(logins.anonymous(HERE).await.unwrap_err(), LoginError::Missing);
+    let once = once.elapsed();
+    let begin = std::time::Instant::now();
+    for _ in 0..1_000 {
+        assert_eq!(logins.anonymous(HERE).await.unwrap_err(), LoginError::Missing);
+    }
+    assert!(begin.elapsed() < once * 100, "{:?} for a thousand, {once:?} for one hash", begin.elapsed());
+    logins.set_password(&user("guest"), plain("guest")).await.unwrap();
+    logins.anonymous(HERE).await.unwrap();
 }
 
 #[tokio::test]

@@ -13,11 +13,12 @@ struct Body<'a> {
     reason: Option<&'a str>,
 }
 
-/// 200, with a reason if something was found to be damaged; or 503 with the reason.
+/// 200, with a reason if something was found to be damaged or memory is short; or 503 with the reason.
 pub(crate) fn response(health: &Health) -> Response {
     match health {
         Health::Ok => (StatusCode::OK, Json(Body { status: "ok", reason: None })).into_response(),
-        Health::Degraded { reason } => {
+        // A probe that took it out of service would take those away who make room.
+        Health::Degraded { reason } | Health::MemoryHigh { reason } => {
             (StatusCode::OK, Json(Body { status: "degraded", reason: Some(reason) })).into_response()
         }
         Health::DiskFull { reason } | Health::Unhealthy { reason } => {
@@ -44,6 +45,9 @@ mod tests {
         let degraded = response(&Health::Degraded { reason: "segment 3 is damaged".into() });
         assert_eq!(degraded.status(), StatusCode::OK);
         assert_eq!(text(degraded).await, r#"{"status":"degraded","reason":"segment 3 is damaged"}"#);
+        let pressed = response(&Health::MemoryHigh { reason: "memory is short".into() });
+        assert_eq!(pressed.status(), StatusCode::OK);
+        assert_eq!(text(pressed).await, r#"{"status":"degraded","reason":"memory is short"}"#);
         let ill = response(&Health::Unhealthy { reason: "the disk is \"full\"".into() });
         assert_eq!(ill.status(), StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(text(ill).await, r#"{"status":"unhealthy","reason":"the disk is \"full\""}"#);

@@ -60,6 +60,10 @@ const BROKER_GAUGES: &[Of<BrokerStats, u64>] = &[
     ("nexo_message_memory_bytes", "Bytes of messages held in memory", |b| b.message_memory_bytes),
     ("nexo_disk_free_bytes", "Free bytes on the disk that holds the data", |b| b.disk_free_bytes),
     ("nexo_intake_bytes", "Bytes of messages on their way in", |b| b.intake_bytes),
+    ("nexo_memory_high_bytes", "Resident memory above which publishers wait", |b| b.memory.limit_bytes),
+    ("nexo_memory_alarm", "1 while publishers wait for memory", |b| b.memory.is_alarm.into()),
+    ("nexo_disk_free_min_bytes", "Free bytes of the disk below which publishers wait", |b| b.disk_free_min),
+    ("nexo_disk_alarm", "1 while publishers wait for room on the disk", |b| b.disk_alarm.into()),
     ("process_resident_memory_bytes", "Resident memory of the process", |b| b.process.resident_bytes),
     ("process_open_fds", "Descriptors that are open", |b| b.process.open_fds),
     ("process_max_fds", "Descriptors that may be open", |b| b.process.max_fds),
@@ -104,6 +108,8 @@ const BROKER_COUNTERS: &[Of<BrokerStats, u64>] = &[
     ("nexo_log_syncs", "Syncs of what was written", |b| b.log.syncs),
     ("nexo_damaged_messages", "Messages found to be lost to damage since the start", |b| b.damaged_messages),
     ("nexo_log_retired_segments", "Segments in which nothing was alive any more", |b| b.log.retired),
+    ("nexo_dropped_events", "Events dropped because too many waited", |b| b.events_dropped),
+    ("nexo_dropped_traces", "Traced messages dropped because too many waited", |b| b.traces_dropped),
     ("nexo_log_damage", "Damaged places found, set aside and not read", |b| b.log.damage),
 ];
 
@@ -342,7 +348,18 @@ mod tests {
             damaged_uncounted: false,
             message_memory_bytes: 2,
             disk_free_bytes: 3,
+            disk_free_min: 4,
+            disk_alarm: true,
+            memory: nexo_broker::MemoryState {
+                high: nexo_broker::MemoryHigh::Bytes(70),
+                limit_bytes: 70,
+                used_bytes: 71,
+                total_bytes: 100,
+                is_alarm: true,
+            },
             intake_bytes: 0,
+            events_dropped: 0,
+            traces_dropped: 0,
             process: nexo_broker::ProcessStats {
                 cpu_s: 1.25,
                 started_at_s: 1_700_000_000.5,
@@ -376,6 +393,10 @@ mod tests {
             r#"nexo_connections{protocol="amqp"} 0"#,
             r#"nexo_published_messages_total{protocol="sqs"} 5"#,
             "process_cpu_seconds_total 1.25",
+            "nexo_memory_high_bytes 70",
+            "nexo_memory_alarm 1",
+            "nexo_disk_free_min_bytes 4",
+            "nexo_disk_alarm 1",
             "process_start_time_seconds 1700000000.5",
         ] {
             assert!(text.lines().any(|l| l == line), "no line {line:?} in:\n{text}");

@@ -15,4 +15,4 @@ mod property_codec;
 mod server;
 
 pub use property_codec::register;
-pub use server::{Options, management, serve};
+pub use server::{Options, management, publish_events, serve};

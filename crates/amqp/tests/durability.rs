@@ -80,7 +80,7 @@ async fn use_up_room(served: &Served) {
     while bytes > 0 {
         match served.broker.push(&name("other"), vec![NewMessage::new(vec![0; bytes])]).await {
             Ok(_) => {}
-            Err(QueueError::DiskFull { .. }) => bytes /= 2,
+            Err(QueueError::Alarm(_)) => bytes /= 2,
             Err(error) => panic!("{error}"),
         }
     }
@@ -95,7 +95,7 @@ async fn use_up_reserve(served: &Served) {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         match served.broker.purge(&name("other")).await {
             Ok(_) => {}
-            Err(QueueError::DiskFull { .. }) => return,
+            Err(QueueError::Alarm(_)) => return,
             Err(error) => panic!("{error}"),
         }
     }

@@ -10,6 +10,7 @@ use nexo_core::machine::Step;
 use nexo_core::message::Durability;
 use nexo_log::Urgency;
 use nexo_types::{QueueId, VhostName};
+use tokio::sync::watch;
 
 use crate::broker::Broker;
 use crate::error::{AccessChangeError, QueueError};
@@ -27,13 +28,16 @@ pub(crate) struct AccessCell {
     latest: ArcSwap<Access>,
     /// Rises with every change, for whoever only asks whether there was one.
     generation: AtomicU64,
+    /// Wakes whoever waits for a change.
+    changed: watch::Sender<()>,
 }
 
 impl AccessCell {
     /// What was in the log, with its latest snapshot.
     pub(crate) fn new(restored: Replayed<Access>) -> Self {
         let latest = ArcSwap::from_pointee(restored.machine.clone());
-        Self { cell: MachineCell::new(ACCESS, restored), latest, generation: AtomicU64::new(1) }
+        let (changed, _) = watch::channel(());
+        Self { cell: MachineCell::new(ACCESS, restored), latest, generation: AtomicU64::new(1), changed }
     }
 
     /// Their state, for checkpoints.
@@ -50,6 +54,21 @@ impl AccessCell {
     fn publish(&self, access: &Access) {
         self.latest.store(Arc::new(access.clone()));
         self.generation.fetch_add(1, Ordering::Release);
+        self.changed.send_replace(());
+    }
+}
+
+/// Tells when users or permissions have changed.
+#[derive(Clone, Debug)]
+pub struct AccessChanges(watch::Receiver<()>);
+
+impl AccessChanges {
+    /// Waits for the next change, or for one since the last call.
+    pub async fn next(&mut self) {
+        if self.0.changed().await.is_err() {
+            // The broker is gone, and with it everybody who could change something.
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -109,6 +128,19 @@ impl Broker {
         self.shared.access.generation.load(Ordering::Acquire)
     }
 
+    /// Changes of [`Self::access`] from now on. Whoever waits while he may do something asks again after each.
+    #[must_use]
+    pub fn access_changes(&self) -> AccessChanges {
+        AccessChanges(self.shared.access.changed.subscribe())
+    }
+
+    /// Whether changes of users may be lost, because a part of what was written down cannot be read and the start went on
+    /// without it. Then nobody can say that this broker never had a user, or that one was not deleted.
+    #[must_use]
+    pub fn has_lost_users(&self) -> bool {
+        self.shared.users_lost
+    }
+
     /// Makes changes of users and permissions, all of them or none, and returns when they are safe.
     ///
     /// # Errors
@@ -135,7 +167,11 @@ impl Broker {
     fn try_change_access(&self, changes: &[AccessRecord]) -> Result<Written, AccessChangeError> {
         self.shared.refuse_if_stopping()?;
         match self.shared.change_access(changes) {
-            Ok(decided) => decided.map_err(AccessChangeError::Refused),
+            Ok(decided) => {
+                let written = decided.map_err(AccessChangeError::Refused)?;
+                self.shared.events.users_changed(changes);
+                Ok(written)
+            }
             Err(error) => Err(self.shared.refused(&error).into()),
         }
     }

@@ -14,6 +14,7 @@ use nexo_log::{Claim, Log, LogOptions, Patience, Urgency};
 use nexo_types::{Offset, Protocol, QueueName, Timestamp};
 
 use crate::access_cell::AccessCell;
+use crate::alarms::{Alarm, AlarmWatch, Resource};
 use crate::buffers::ConnectionBuffers;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -21,10 +22,12 @@ use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::dispatch::Dispatch;
 use crate::error::{CreateError, OpenError, QueueError};
+use crate::events::Events;
 use crate::exchanges::Exchanges;
 use crate::intake::Intake;
 use crate::journal::{Journal, LocalJournal, ProposeError};
 use crate::maintenance::Maintenance;
+use crate::memory_high::{MemoryHigh, MemoryState, MemoryWatermark};
 use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
 use crate::policies::PolicyCell;
@@ -107,19 +110,26 @@ impl Broker {
         // Not before: the release that wrote a directory can go on with it if this one refuses it.
         log.raise_format().map_err(|source| OpenError::Log { source })?;
         let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);
-        let intake = Intake::new(options.memory_bytes_max / INTAKE_SHARE);
-        let connections = Arc::new(Connections::new(options.connections_max));
-        let outgoing = Outgoing::new(options.memory_bytes_max / OUTGOING_SHARE);
-        let exchanges = Exchanges::new(restored.machines.topology);
+        let memory = MemoryWatermark::new(options.memory_high, options.owns_process);
+        let memory_bytes_max = options.memory_bytes_max.min(memory.paging_bytes());
+        let intake = Intake::new(memory_bytes_max / INTAKE_SHARE);
+        let connections = Arc::new(Connections::new(options.connections_max, options.clients_max));
+        let outgoing = Outgoing::new(memory_bytes_max / OUTGOING_SHARE);
+        let events = Arc::new(Events::default());
+        let exchanges = Exchanges::new(restored.machines.topology, Arc::clone(&events));
         let uncounted = UncountedMemory::new(
             options.owns_process.then_some(system::resident_bytes as fn() -> Option<u64>),
         );
         let shared = Arc::new(Shared {
             options,
             room,
+            memory,
+            alarm_watch: AlarmWatch::default(),
             intake,
             connections,
-            open_connections: Arc::default(),
+            open_connections: Arc::new(OpenConnections::telling(Arc::clone(&events))),
+            events,
+            firehose: Arc::default(),
             buffers: Arc::default(),
             uncounted,
             dispatch: Dispatch::new(outgoing),
@@ -137,6 +147,7 @@ impl Broker {
             shared_memory: Arc::default(),
             damaged_messages: AtomicU64::new(restored.damaged_messages),
             damaged_uncounted: restored.damaged_uncounted,
+            users_lost: restored.users_lost,
             unreadable: crate::unreadable::Unreadable::default(),
             stopping: AtomicBool::new(false),
             traffic: Arc::default(),
@@ -145,6 +156,7 @@ impl Broker {
         let started = shared.workers.start(&shared.threads).and_then(|()| shared.timer.start(&shared));
         started
             .and_then(|()| shared.maintenance.start(&shared))
+            .and_then(|()| shared.alarm_watch.start(&shared))
             .map_err(|source| OpenError::Directory { path, source })?;
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
         shared.options.codecs.read_arguments(&cells);
@@ -330,6 +342,17 @@ impl Broker {
     /// Figures of many queues, sorted by virtual host and name.
     #[must_use]
     pub fn list_queues(&self, request: &ListRequest) -> Vec<QueueStats> {
+        self.list_queues_that(request, |_| true)
+    }
+
+    /// The same, of queues with names that this is true of. The limit counts those alone: whoever may not know of a queue does
+    /// not learn from pages that there is one.
+    #[must_use]
+    pub fn list_queues_that(
+        &self,
+        request: &ListRequest,
+        mut may: impl FnMut(&QueueName) -> bool,
+    ) -> Vec<QueueStats> {
         fn place(name: &QueueName) -> (&str, &str) {
             (name.vhost_str(), name.as_str())
         }
@@ -341,7 +364,7 @@ impl Broker {
         let mut cells: Vec<Arc<QueueCell>> = self.shared.catalog.all().into_iter().filter(wanted).collect();
         cells.sort_unstable_by(|a, b| place(&a.name).cmp(&place(&b.name)));
         let now = self.shared.clock.now();
-        let figures = cells.iter().filter_map(|cell| {
+        let figures = cells.iter().filter(|cell| may(&cell.name)).filter_map(|cell| {
             let state = cell.state.lock();
             (!state.deleted).then(|| QueueStats::new(&state.queue, now))
         });
@@ -357,9 +380,14 @@ impl Broker {
             damaged_messages: self.shared.damaged_messages.load(Ordering::Relaxed),
             damaged_uncounted: self.shared.damaged_uncounted,
             message_memory_bytes: self.shared.message_memory_bytes(),
+            memory: self.memory_state(),
+            disk_free_min: self.disk_free_min(),
+            disk_alarm: self.shared.want_of_space().is_some(),
             disk_free_bytes: system::disk_free_bytes(&self.shared.options.data_dir).unwrap_or(0),
             log: self.shared.log.stats(),
             intake_bytes: self.shared.intake.held_bytes(),
+            events_dropped: self.shared.events.dropped(),
+            traces_dropped: self.shared.firehose.dropped(),
             process: ProcessStats::read(),
         }
     }
@@ -378,10 +406,46 @@ impl Broker {
         if let nexo_log::LogHealth::Failed { reason } = self.shared.journal.health() {
             return Health::Unhealthy { reason: format!("the log has failed: {reason}") };
         }
-        match self.shared.want_of_space() {
-            Some(reason) => Health::DiskFull { reason },
+        let mut alarms = self.shared.alarms();
+        // The disk last: it keeps more from being done.
+        match alarms.pop() {
+            Some(Alarm { resource: Resource::Disk, reason }) => Health::DiskFull { reason },
+            Some(Alarm { resource: Resource::Memory, reason }) => Health::MemoryHigh { reason },
             None => self.shared.damage_reason().map_or(Health::Ok, |reason| Health::Degraded { reason }),
         }
+    }
+
+    /// What runs short now. While anything does, nothing is pushed.
+    #[must_use]
+    pub fn alarms(&self) -> Vec<Alarm> {
+        self.shared.alarms()
+    }
+
+    /// Whether memory runs short, as it was seen last: what may be asked for each message.
+    #[must_use]
+    pub fn has_memory_alarm(&self) -> bool {
+        self.shared.memory.is_alarm()
+    }
+
+    /// Says what a push would be answered, if messages are not taken now.
+    ///
+    /// # Errors
+    /// If they are not.
+    pub fn refuse_if_short(&self) -> Result<(), QueueError> {
+        self.shared.refuse_pushes()
+    }
+
+    /// The memory watermark, and how near it is.
+    #[must_use]
+    pub fn memory_state(&self) -> MemoryState {
+        self.shared.note_if_pressed();
+        self.shared.memory.state()
+    }
+
+    /// Sets another memory watermark. It counts at once, and until the process ends.
+    pub fn set_memory_high(&self, high: MemoryHigh) {
+        self.shared.memory.set(high);
+        self.shared.limits_changed();
     }
 
     /// How many bytes of the disk must stay free.
@@ -399,6 +463,7 @@ impl Broker {
     /// Changes how many bytes of the disk must stay free; see [`BrokerOptions::disk_free_min`].
     pub fn set_disk_free_min(&self, bytes: u64) {
         self.shared.room.set_free_min(bytes);
+        self.shared.limits_changed();
     }
 
     /// Stops: hands nothing out any more, ends subscriptions, writes a checkpoint, syncs and closes the log.
@@ -414,6 +479,7 @@ impl Broker {
         }
         let shared = Arc::clone(&self.shared);
         let stop = tokio::task::spawn_blocking(move || {
+            shared.alarm_watch.stop();
             shared.maintenance.stop();
             shared.timer.stop();
             shared.workers.stop();

@@ -7,6 +7,7 @@ use nexo_core::record::Record;
 use nexo_log::{Claim, EntryRef, Patience, Urgency};
 use nexo_types::{Position, QueueName};
 
+use crate::alarms::{Alarm, Resource};
 use crate::error::QueueError;
 use crate::journal::{Encoded, ProposeError, Proposed, Written};
 use crate::queue_cell::CellState;
@@ -195,7 +196,7 @@ impl Shared {
     pub(crate) fn unavailable(error: &ProposeError) -> QueueError {
         let reason = error.to_string();
         match error {
-            ProposeError::Full { .. } => QueueError::DiskFull { reason },
+            ProposeError::Full { .. } => QueueError::Alarm(Alarm { resource: Resource::Disk, reason }),
             ProposeError::Busy => QueueError::Busy { reason },
             ProposeError::Unavailable { .. } | ProposeError::Lost => QueueError::Unavailable { reason },
         }

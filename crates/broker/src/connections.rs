@@ -1,5 +1,6 @@
 //! How many clients may be connected. A process has a number of descriptors, and the log must always get those that it
-//! needs; so every port asks here before it serves a connection, and one too many is closed at once.
+//! needs; so every port asks here before it serves a connection. One too many is told so: at once where the protocol has
+//! words for that, and otherwise in a connection that is let in for nothing else.
 //!
 //! The management port has a share of its own: clients cannot keep a health check out, and whoever fills the management
 //! port keeps no client out. Where a connection may wait for its next request, as in HTTP, one that waits makes room for a
@@ -22,6 +23,8 @@ const MANAGEMENT_SHARE: usize = 8;
 const MANAGEMENT_MAX: usize = 256;
 /// Connections that were asked to go and have not yet, at most: until then there are so many more than there may be.
 const LEAVING_MAX: usize = 16;
+/// Connections too many that are let in to be told so, at once; any further is closed without a word.
+const TURNED_AWAY_MAX: usize = 16;
 /// Refused and failed connections are logged at most this often.
 const WARN_EVERY: Duration = Duration::from_secs(10);
 
@@ -39,6 +42,8 @@ pub struct Connections {
     next_number: AtomicU64,
     /// Those that were asked to go and are still there.
     leaving: AtomicUsize,
+    /// Those that are only told that there are too many.
+    turned_away: AtomicUsize,
 }
 
 /// What a connection does, and whether it is to go.
@@ -98,9 +103,16 @@ pub struct ConnectionPermit {
     protocol: Protocol,
     number: u64,
     presence: Arc<Presence>,
+    is_one_too_many: bool,
 }
 
 impl ConnectionPermit {
+    /// The limit that was reached, if this is a connection too many: it is told so, and does nothing else.
+    #[must_use]
+    pub fn limit_reached(&self) -> Option<usize> {
+        self.is_one_too_many.then(|| self.connections.max(self.protocol))
+    }
+
     /// What its connection does.
     #[must_use]
     pub const fn presence(&self) -> &Arc<Presence> {
@@ -109,13 +121,13 @@ impl ConnectionPermit {
 }
 
 impl Connections {
-    /// At most `max` at once, of all ports together.
+    /// At most `max` at once, of all ports together, and at most `clients_max` of those that are not for management.
     #[must_use]
-    pub fn new(max: usize) -> Self {
+    pub fn new(max: usize, clients_max: usize) -> Self {
         let management_max = (max / MANAGEMENT_SHARE).clamp(1, MANAGEMENT_MAX);
         Self {
             management_max,
-            others_max: max.saturating_sub(management_max).max(1),
+            others_max: max.saturating_sub(management_max).min(clients_max).max(1),
             open: Mutex::default(),
             accepted: Default::default(),
             refused: Default::default(),
@@ -123,6 +135,7 @@ impl Connections {
             request_wise: Mutex::default(),
             next_number: AtomicU64::new(0),
             leaving: AtomicUsize::new(0),
+            turned_away: AtomicUsize::new(0),
         }
     }
 
@@ -132,12 +145,13 @@ impl Connections {
         if protocol.is_management() { self.management_max } else { self.others_max }
     }
 
-    /// Lets a connection in, unless there are too many and none of them can go.
+    /// Lets a connection in, unless there are too many and none of them can go. Then it may be let in to be told so
+    /// ([`ConnectionPermit::limit_reached`]).
     pub fn admit(self: &Arc<Self>, protocol: Protocol) -> Option<ConnectionPermit> {
         // One that was asked to go is gone a moment later, and until then there is one more.
         if !self.take_room(protocol) && !self.make_room(protocol) {
             self.refused[protocol.index()].fetch_add(1, Ordering::Relaxed);
-            return None;
+            return self.turn_away(protocol);
         }
         self.accepted[protocol.index()].fetch_add(1, Ordering::Relaxed);
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
@@ -145,7 +159,20 @@ impl Connections {
         if protocol.is_request_wise() {
             self.request_wise.lock().insert(number, (protocol, Arc::clone(&presence)));
         }
-        Some(ConnectionPermit { connections: Arc::clone(self), protocol, number, presence })
+        let connections = Arc::clone(self);
+        Some(ConnectionPermit { connections, protocol, number, presence, is_one_too_many: false })
+    }
+
+    /// Lets a connection too many in, if that is how its protocol can be told, and not too many of them are being told.
+    fn turn_away(self: &Arc<Self>, protocol: Protocol) -> Option<ConnectionPermit> {
+        if protocol.too_many_connections().is_some() {
+            return None;
+        }
+        let one_more = |now: usize| (now < TURNED_AWAY_MAX).then_some(now + 1);
+        self.turned_away.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        let (connections, number) = (Arc::clone(self), self.next_number.fetch_add(1, Ordering::Relaxed));
+        let presence = Arc::new(Presence::default());
+        Some(ConnectionPermit { connections, protocol, number, presence, is_one_too_many: true })
     }
 
     fn take_room(&self, protocol: Protocol) -> bool {
@@ -210,6 +237,10 @@ impl Connections {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
+        if self.is_one_too_many {
+            self.connections.turned_away.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
         if self.protocol.is_request_wise() {
             self.connections.request_wise.lock().remove(&self.number);
             let was_asked = self.presence.is_asked_to_go.load(Ordering::Relaxed);
@@ -225,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_management_port_and_the_others_do_not_take_each_others_room() {
-        let connections = Arc::new(Connections::new(16));
+        let connections = Arc::new(Connections::new(16, usize::MAX));
         let busy = |permit: ConnectionPermit| {
             permit.presence().set_in_request(true);
             permit
@@ -244,8 +275,23 @@ mod tests {
     }
 
     #[test]
+    fn one_too_many_is_let_in_to_be_told_so_unless_many_are_being_told() {
+        let connections = Arc::new(Connections::new(100, 2));
+        assert_eq!((connections.max(Protocol::Amqp), connections.max(Protocol::Http)), (2, 12));
+        let admit = || connections.admit(Protocol::Amqp);
+        let served = [admit().unwrap(), admit().unwrap()];
+        assert!(served.iter().all(|permit| permit.limit_reached().is_none()));
+        let told: Vec<ConnectionPermit> = std::iter::from_fn(admit).take(100).collect();
+        assert_eq!(told.len(), TURNED_AWAY_MAX);
+        assert!(told.iter().all(|permit| permit.limit_reached() == Some(2)));
+        assert_eq!(connections.counts(Protocol::Amqp).open, 2);
+        drop((told, served));
+        assert_eq!(admit().unwrap().limit_reached(), None);
+    }
+
+    #[test]
     fn who_waits_for_a_request_makes_room_and_first_who_never_had_one() {
-        let connections = Arc::new(Connections::new(24));
+        let connections = Arc::new(Connections::new(24, usize::MAX));
         let permits: Vec<ConnectionPermit> =
             (0..3).map(|_| connections.admit(Protocol::Http).unwrap()).collect();
         permits[0].presence().set_in_request(true);
@@ -266,19 +312,20 @@ mod tests {
 
     #[test]
     fn silent_connections_of_one_port_make_room_for_another_and_not_too_many_at_once() {
-        let connections = Arc::new(Connections::new(64));
+        let connections = Arc::new(Connections::new(64, usize::MAX));
         let silent: Vec<ConnectionPermit> =
             (0..56).map(|_| connections.admit(Protocol::Sqs).unwrap()).collect();
         let clients: Vec<ConnectionPermit> =
             std::iter::from_fn(|| connections.admit(Protocol::Amqp)).take(100).collect();
-        assert_eq!(clients.len(), LEAVING_MAX, "until some have gone");
+        let served = clients.iter().filter(|client| client.limit_reached().is_none()).count();
+        assert_eq!(served, LEAVING_MAX, "until some have gone");
         drop(silent);
         assert!(connections.admit(Protocol::Amqp).is_some());
     }
 
     #[test]
     fn there_is_room_for_one_however_few_there_may_be() {
-        let connections = Arc::new(Connections::new(0));
+        let connections = Arc::new(Connections::new(0, usize::MAX));
         let _http = connections.admit(Protocol::Http).unwrap();
         assert!(connections.admit(Protocol::Amqp).is_some());
     }

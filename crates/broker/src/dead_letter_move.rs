@@ -8,6 +8,7 @@ use nexo_log::Urgency;
 use nexo_types::Offset;
 use tokio::sync::oneshot;
 
+use crate::alarms::{Alarm, Resource};
 use crate::error::QueueError;
 use crate::journal::Written;
 use crate::queue_cell::QueueCell;
@@ -86,11 +87,14 @@ impl DeadLetterMove {
         let reason = format!("{left} dead letters of queue '{}' cannot be moved now", self.cell.name);
         // Somebody else may have tried to move them, and found no room.
         let full = match outcome {
-            Err(QueueError::DiskFull { reason }) => Some(reason),
+            Err(QueueError::Alarm(Alarm { reason, .. })) => Some(reason),
             Ok(()) | Err(_) => shared.want_of_space(),
         };
         match full {
-            Some(why) => QueueError::DiskFull { reason: format!("{reason}: {why}") },
+            Some(why) => {
+                let reason = format!("{reason}: {why}");
+                QueueError::Alarm(Alarm { resource: Resource::Disk, reason })
+            }
             None => QueueError::Unavailable { reason },
         }
     }

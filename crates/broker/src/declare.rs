@@ -8,7 +8,7 @@
 
 use nexo_core::config::QueueConfig;
 use nexo_core::message::Durability;
-use nexo_types::{QueueName, limits};
+use nexo_types::QueueName;
 
 use crate::broker::Broker;
 use crate::difference::first_difference;
@@ -102,7 +102,7 @@ impl Broker {
                 break changing;
             }
         };
-        let max = limits::QUEUES_MAX;
+        let max = self.shared.options.queues_max;
         if self.shared.catalog.len() >= max {
             return Err(CreateError::TooMany { max });
         }
@@ -111,13 +111,8 @@ impl Broker {
         // What belongs to a connection does not outlive it, nor the process.
         let durability =
             if declaration.owner.is_some() { Durability::Transient } else { declaration.durability };
-        let cell = self.shared.add_queue(
-            changing,
-            name,
-            &declaration.config,
-            durability,
-            declaration.owner,
-        )?;
+        let cell =
+            self.shared.add_queue(changing, name, &declaration.config, durability, declaration.owner)?;
         let written = cell.created;
         Ok(Declared { queue: self.handle(cell), is_new: true, written })
     }

@@ -8,6 +8,8 @@ use nexo_core::topology::VhostError;
 use nexo_types::{Offset, QueueName, Timestamp};
 use thiserror::Error;
 
+use crate::alarms::Alarm;
+
 /// A broker that could not start.
 #[derive(Debug, Error)]
 pub enum OpenError {
@@ -44,12 +46,9 @@ pub enum QueueError {
         /// The name that was asked for.
         name: QueueName,
     },
-    /// There is no room on the disk now. Nothing was changed; it may be tried again.
-    #[error("{reason}")]
-    DiskFull {
-        /// In words for whoever has to make room.
-        reason: String,
-    },
+    /// There is no room on the disk, or in memory, now. Nothing was changed; it may be tried again.
+    #[error("{0}")]
+    Alarm(Alarm),
     /// The disk is behind, or others hold the queue. Nothing was changed; it may be tried again soon.
     #[error("{reason}")]
     Busy {

@@ -14,6 +14,8 @@ use nexo_types::{ExchangeName, QueueId};
 
 use crate::broker::Broker;
 use crate::error::{ExchangeError, QueueError};
+use crate::event_kinds::of_topology;
+use crate::events::Events;
 use crate::journal::{Encoded, ProposeError, Written};
 use crate::machine_cell::{Changed, MachineCell, Replayed};
 use crate::shared::Shared;
@@ -28,14 +30,17 @@ pub(crate) struct Exchanges {
     routes: ArcSwap<Routes>,
     /// Of the routes, for whoever only asks whether they have changed.
     generation: AtomicU64,
+    /// Who is told whether anybody wants events.
+    events: Arc<Events>,
 }
 
 impl Exchanges {
     /// What was in the log, with its latest snapshot.
-    pub(crate) fn new(restored: Replayed<Topology>) -> Self {
+    pub(crate) fn new(restored: Replayed<Topology>, events: Arc<Events>) -> Self {
+        events.look_at(&restored.machine);
         let routes = ArcSwap::new(restored.machine.routes());
         let generation = AtomicU64::new(restored.machine.generation());
-        Self { cell: MachineCell::new(TOPOLOGY, restored), routes, generation }
+        Self { cell: MachineCell::new(TOPOLOGY, restored), routes, generation, events }
     }
 
     /// Their state, for checkpoints.
@@ -76,6 +81,7 @@ impl Exchanges {
     }
 
     fn publish(&self, topology: &Topology) {
+        self.events.look_at(topology);
         self.routes.store(topology.routes());
         self.generation.store(topology.generation(), Ordering::Release);
     }
@@ -94,8 +100,21 @@ impl Shared {
         urgency: Urgency,
     ) -> Result<Result<Changed, E>, ProposeError> {
         let exchanges = &self.catalog.exchanges;
-        let decide = |topology: &Topology| decide(topology).map(|plan| plan.steps);
-        self.change_machine(&exchanges.cell, beside, decide, urgency, |topology| exchanges.publish(topology))
+        let mut told = Vec::new();
+        let decide = |topology: &Topology| {
+            decide(topology).map(|plan| {
+                if self.events.is_wanted() {
+                    told = of_topology(topology, &plan.steps);
+                }
+                plan.steps
+            })
+        };
+        let applied = |topology: &Topology| exchanges.publish(topology);
+        let changed = self.change_machine(&exchanges.cell, beside, decide, urgency, applied)?;
+        if changed.is_ok() {
+            self.events.emit_all(told);
+        }
+        Ok(changed)
     }
 }
 

@@ -355,7 +355,7 @@ impl QueueHandle {
             let (slice, rest) = left.split_at(left.len().min(SETTLE_SLICE));
             match self.settle(slice, what) {
                 Ok(()) => left = rest,
-                Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. })) => {
+                Err(error @ (QueueError::Alarm(_) | QueueError::Busy { .. })) => {
                     if !error.is_busy() {
                         tracing::warn!(queue = %self.cell.name.in_full(), messages = left.len(), %error, "settled when there is room");
                     }

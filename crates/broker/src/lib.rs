@@ -15,7 +15,8 @@
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`, `fetch.rs`: reading messages back. `transfer.rs`: dead letters. `snapshots.rs`: what
 //!   a checkpoint writes. `threads.rs`: which threads are well.
 //! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
-//!   `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
+//!   `alarms.rs`: when publishers must wait, with `memory_high.rs` and `memory_total.rs`: how much memory the process may
+//!   take; `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
 //!   `buffers.rs`: memory of connections' buffers.
 //! - `machine_cell.rs`, `machines.rs`: state machines that are not queues. `access_cell.rs`: users and permissions. `policies.rs`: policies,
 //!   parameters, and how they take effect.
@@ -24,6 +25,7 @@
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
 
 mod access_cell;
+mod alarms;
 mod broker;
 mod buffers;
 #[cfg(test)]
@@ -42,8 +44,11 @@ mod difference;
 mod disk_room;
 mod dispatch;
 mod error;
+mod event_kinds;
+mod events;
 mod exchanges;
 mod fetch;
+mod firehose;
 mod flow;
 mod follow_up;
 mod frame_batches;
@@ -59,6 +64,8 @@ mod machines;
 mod mailbox;
 mod maintenance;
 mod manifest;
+mod memory_high;
+mod memory_total;
 mod messages;
 mod missing;
 mod open_connections;
@@ -100,6 +107,8 @@ mod unsettled;
 mod vhosts;
 mod workers;
 
+pub use access_cell::AccessChanges;
+pub use alarms::{Alarm, Resource};
 pub use broker::Broker;
 pub use buffers::ConnectionBuffers;
 pub use codecs::Codecs;
@@ -111,12 +120,16 @@ pub use error::{
     AccessChangeError, CreateError, DeleteError, ExchangeError, OpenError, PolicyChangeError, PopError,
     PushError, QueueError, SettleError, SubscribeError,
 };
+pub use event_kinds::LoginFacts;
+pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, acting};
+pub use firehose::{Firehose, TRACE_EXCHANGE, TracedMessage};
 pub use flow::{Evenness, Pacing};
 pub use handle::{QueueHandle, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
 pub use journal::Written;
 pub use listing::{BindingsOf, MessageTotals, ObjectCounts, QueueRow};
+pub use memory_high::{MemoryHigh, MemoryHighError, MemoryState};
 pub use nexo_core::access;
 pub use nexo_core::body_buffer::BodyBuffer;
 pub use nexo_core::config::{
@@ -149,13 +162,13 @@ pub use push_order::{PushOrder, PushTurn};
 pub use push_packed::{PackedPushed, Refused};
 pub use receipt::{Receipt, ReceiptError};
 pub use request::{
-    Declaration, DeleteIf, ListRequest, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId, Settle,
-    SubscribeRequest,
+    Declaration, DeleteIf, ListRequest, MoveGate, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId,
+    Settle, SubscribeRequest,
 };
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;
-pub use system::ProcessStats;
+pub use system::{ProcessStats, node_name};
 pub use traffic::{AllTraffic, Counted, Traffic, TrafficStats};
 pub use transplant::{InstallError, QueueExport, QueueInstall, StoredBody};
 pub use vhosts::{EnterError, VhostDeleted, VhostInfo, VhostStay};

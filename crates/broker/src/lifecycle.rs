@@ -14,6 +14,7 @@ use nexo_types::{Position, QueueName, Timestamp};
 
 use crate::catalog::CatalogGuard;
 use crate::error::QueueError;
+use crate::events::By;
 use crate::journal::{Encoded, ProposeError, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::request::SessionId;
@@ -62,9 +63,13 @@ impl Shared {
         let _ = self.with(&cell, |_, _| ());
         // Those of a connection come and go with every client.
         match owner {
-            None => tracing::info!(queue = %name.in_full(), durable = cell.is_durable(), "queue created"),
+            None => {
+                let (queue, by) = (name.in_full(), By::now());
+                tracing::info!(%queue, durable = cell.is_durable(), %by, "queue created");
+            }
             Some(_) => tracing::debug!(queue = %name.in_full(), "queue of a connection created"),
         }
+        self.events.queue_created(&cell);
         Ok(cell)
     }
 
@@ -98,11 +103,15 @@ impl Shared {
         };
         let messages = self.free_removed(removed);
         match cell.owner {
-            None => tracing::info!(queue = %cell.name.in_full(), messages, "queue deleted"),
+            None => {
+                let (queue, by) = (cell.name.in_full(), By::now());
+                tracing::info!(%queue, messages, %by, "queue deleted");
+            }
             Some(_) => {
                 tracing::debug!(queue = %cell.name.in_full(), messages, "queue of a connection deleted")
             }
         }
+        self.events.queue_deleted(&cell.name);
         Ok(Ok((written, messages)))
     }
 

@@ -326,7 +326,8 @@ impl Broker {
             }
             let Some(part) = part? else { break };
             done.moved += part.moved;
-            done.skipped = part.passed.len() as u64;
+            done.refused += part.refused;
+            done.skipped = part.passed.len() as u64 - done.refused;
             passed = part.passed;
             left -= part.moved.min(left);
             progress(done.moved);

@@ -15,6 +15,7 @@ use bytes::Bytes;
 use nexo_types::{ConsumerId, Protocol, QueueName, Timestamp};
 use parking_lot::Mutex;
 
+use crate::events::Events;
 use crate::request::SessionId;
 
 /// A number that one task writes and anybody may read.
@@ -87,6 +88,8 @@ pub struct OpenConnection {
     channels: Mutex<BTreeMap<u16, Arc<OpenChannel>>>,
     close: Box<dyn Fn() + Send + Sync>,
     close_reason: OnceLock<String>,
+    /// Who is told of its channels and consumers, once it is listed.
+    events: OnceLock<Arc<Events>>,
 }
 
 impl fmt::Debug for OpenConnection {
@@ -110,6 +113,7 @@ impl OpenConnection {
             channels: Mutex::default(),
             close: Box::new(close),
             close_reason: OnceLock::new(),
+            events: OnceLock::new(),
         }
     }
 
@@ -152,7 +156,14 @@ impl OpenConnection {
     pub fn open_channel(self: &Arc<Self>, number: u16) -> ListedChannel {
         let channel = Arc::new(OpenChannel { number, ..OpenChannel::default() });
         self.channels.lock().insert(number, Arc::clone(&channel));
+        self.tell(|events| events.channel_created(&self.name, &self.facts, number));
         ListedChannel { connection: Arc::clone(self), channel }
+    }
+
+    fn tell(&self, tell: impl FnOnce(&Events)) {
+        if let Some(events) = self.events.get() {
+            tell(events);
+        }
     }
 
     /// Asks it to end. Its client is told the reason. Of several that ask, the first is heard.
@@ -232,11 +243,6 @@ impl OpenChannel {
         self.to_confirm.get().saturating_sub(self.confirmed.get())
     }
 
-    /// Notes a consumer.
-    pub fn add_consumer(&self, consumer: OpenConsumer) {
-        self.consumers.lock().insert(consumer.tag.clone(), Arc::new(consumer));
-    }
-
     /// Notes that a consumer is another to its queue now.
     pub fn renew_consumer(&self, tag: &Bytes, id: ConsumerId) {
         let mut consumers = self.consumers.lock();
@@ -244,11 +250,6 @@ impl OpenChannel {
             let renewed = OpenConsumer { id: Some(id), ..OpenConsumer::clone(old) };
             consumers.insert(tag.clone(), Arc::new(renewed));
         }
-    }
-
-    /// Notes that a consumer has gone.
-    pub fn remove_consumer(&self, tag: &Bytes) {
-        self.consumers.lock().remove(tag);
     }
 
     /// Its consumers, by tag.
@@ -287,12 +288,21 @@ pub struct OpenConsumer {
 #[derive(Debug, Default)]
 pub struct OpenConnections {
     all: Mutex<BTreeMap<SessionId, Arc<OpenConnection>>>,
+    events: Arc<Events>,
 }
 
 impl OpenConnections {
+    /// None yet; these are told of all that come and go.
+    pub(crate) fn telling(events: Arc<Events>) -> Self {
+        Self { all: Mutex::default(), events }
+    }
+
     /// Lists a connection until the answer is dropped.
     pub fn list(self: &Arc<Self>, connection: Arc<OpenConnection>) -> ListedConnection {
         let id = connection.facts.id;
+        // A connection is listed once.
+        let _ = connection.events.set(Arc::clone(&self.events));
+        self.events.connection_created(&connection.name, &connection.facts);
         self.all.lock().insert(id, connection);
         ListedConnection { all: Arc::clone(self), id }
     }
@@ -338,7 +348,10 @@ pub struct ListedConnection {
 
 impl Drop for ListedConnection {
     fn drop(&mut self) {
-        self.all.all.lock().remove(&self.id);
+        let gone = self.all.all.lock().remove(&self.id);
+        if let Some(gone) = gone {
+            self.all.events.connection_closed(&gone.name, &gone.facts);
+        }
     }
 }
 
@@ -348,6 +361,33 @@ impl Drop for ListedConnection {
 pub struct ListedChannel {
     connection: Arc<OpenConnection>,
     channel: Arc<OpenChannel>,
+}
+
+impl ListedChannel {
+    /// Notes a consumer.
+    pub fn add_consumer(&self, consumer: OpenConsumer) {
+        let consumer = Arc::new(consumer);
+        self.channel.consumers.lock().insert(consumer.tag.clone(), Arc::clone(&consumer));
+        let (connection, number) = (&self.connection, self.channel.number);
+        connection.tell(|events| {
+            events.consumer_created(&connection.name, &connection.facts.user, number, &consumer);
+        });
+    }
+
+    /// Notes that a consumer has gone.
+    pub fn remove_consumer(&self, tag: &Bytes) {
+        let gone = self.channel.consumers.lock().remove(tag);
+        if let Some(consumer) = gone {
+            self.tell_gone(&consumer);
+        }
+    }
+
+    fn tell_gone(&self, consumer: &OpenConsumer) {
+        let (connection, number) = (&self.connection, self.channel.number);
+        connection.tell(|events| {
+            events.consumer_deleted(&connection.name, &connection.facts.user, number, consumer);
+        });
+    }
 }
 
 impl std::ops::Deref for ListedChannel {
@@ -360,6 +400,11 @@ impl std::ops::Deref for ListedChannel {
 
 impl Drop for ListedChannel {
     fn drop(&mut self) {
+        for consumer in self.channel.consumers() {
+            self.tell_gone(&consumer);
+        }
+        let (connection, number) = (&self.connection, self.channel.number);
+        connection.tell(|events| events.channel_closed(&connection.name, number));
         let mut channels = self.connection.channels.lock();
         // Its number may have gone to another by now.
         if channels.get(&self.channel.number).is_some_and(|listed| Arc::ptr_eq(listed, &self.channel)) {

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nexo_core::config::SyncMode;
+use nexo_types::limits;
 
 use crate::codecs::Codecs;
+use crate::memory_high::MemoryHigh;
 
 /// Settings of one broker. Everything has a default but the place of the data.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub struct BrokerOptions {
     pub segment_bytes: u32,
     /// Memory for messages; past it, bodies are left on disk and transient messages are written there.
     pub memory_bytes_max: u64,
+    /// What the process may take before publishers must wait. Only where it is this broker's alone.
+    pub memory_high: MemoryHigh,
     /// Whether the process is this broker's alone. Then all of its memory counts, not only what messages are known to take.
     pub owns_process: bool,
     /// Who knows messages and queues of each protocol.
@@ -28,6 +32,12 @@ pub struct BrokerOptions {
     pub disk_free_min: u64,
     /// Connections of all ports together; one more is closed at once. The log's descriptors are not among them.
     pub connections_max: usize,
+    /// Of them, connections of clients; the rest is for those who look after the broker.
+    pub clients_max: usize,
+    /// Queues of all virtual hosts together.
+    pub queues_max: usize,
+    /// The largest body of a message.
+    pub body_bytes_max: usize,
     /// Whether to start although files of the log are missing, without what was in them.
     pub accept_loss: bool,
 }
@@ -42,10 +52,14 @@ impl BrokerOptions {
             sync_interval: Duration::from_millis(200),
             segment_bytes: 64 * 1024 * 1024,
             memory_bytes_max: 256 * 1024 * 1024,
+            memory_high: MemoryHigh::DEFAULT,
             owns_process: false,
             codecs: Codecs::default(),
             disk_free_min: 0,
             connections_max: usize::MAX,
+            clients_max: usize::MAX,
+            queues_max: limits::QUEUES_MAX,
+            body_bytes_max: limits::BODY_BYTES_MAX,
             accept_loss: false,
         }
     }

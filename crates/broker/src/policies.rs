@@ -15,9 +15,7 @@ use arc_swap::ArcSwap;
 use nexo_core::config::QueueConfig;
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
-use nexo_core::policy::{
-    Policies, PolicyError, PolicyPair, PolicyRecord, QueueFacts, Subject, effective,
-};
+use nexo_core::policy::{Policies, PolicyError, PolicyPair, PolicyRecord, QueueFacts, Subject, effective};
 use nexo_core::record::Record;
 use nexo_core::topology::Topology;
 use nexo_log::{Claim, Patience, Urgency};
@@ -149,7 +147,7 @@ impl Broker {
             // If the broker stops before, the next start does it.
             let _ = applied.await;
         }
-        changes.iter().for_each(note);
+        self.shared.events.policies_changed(changes);
         Ok(())
     }
 
@@ -174,28 +172,11 @@ impl Broker {
     }
 }
 
-/// Tells of a change that operators want to know of.
-fn note(change: &PolicyRecord) {
-    match change {
-        PolicyRecord::Put { kind, vhost, policy } => {
-            let (name, pattern) = (&*policy.name, policy.pattern.as_str());
-            tracing::info!(%vhost, name, ?pattern, priority = policy.priority, "{kind} set");
-        }
-        PolicyRecord::Delete { kind, vhost, name } => tracing::info!(%vhost, %name, "{kind} deleted"),
-        PolicyRecord::PutParameter { vhost, component, name, .. } => {
-            tracing::info!(%vhost, %component, %name, "parameter set");
-        }
-        PolicyRecord::DeleteParameter { vhost, component, name } => {
-            tracing::info!(%vhost, %component, %name, "parameter deleted");
-        }
-        PolicyRecord::PutGlobal { name, .. } => tracing::info!(%name, "global parameter set"),
-        PolicyRecord::DeleteGlobal { name } => tracing::info!(%name, "global parameter deleted"),
-        PolicyRecord::ForgetVhost { .. } => {}
-    }
-}
-
 impl Shared {
-    fn change_policies(&self, changes: &[PolicyRecord]) -> Result<Result<Written, PolicyError>, ProposeError> {
+    fn change_policies(
+        &self,
+        changes: &[PolicyRecord],
+    ) -> Result<Result<Written, PolicyError>, ProposeError> {
         let policies = &self.policies;
         let decide = |known: &Policies| -> Result<Vec<Step<PolicyRecord>>, PolicyError> {
             let records = known.decide_changes(changes)?;
@@ -308,7 +289,9 @@ impl Shared {
     pub(crate) fn apply_policies_to_exchange(&self, name: &ExchangeName) {
         if !self.policies.latest.load().is_without_policies() {
             let exchanges = &self.catalog.exchanges;
-            if exchanges.look(|topology| topology.alternate_by_policy(name) != self.alternate_of(name).as_ref()) {
+            if exchanges
+                .look(|topology| topology.alternate_by_policy(name) != self.alternate_of(name).as_ref())
+            {
                 exchanges.change(|topology| topology.set_alternate_by_policy(name, self.alternate_of(name)));
             }
         }

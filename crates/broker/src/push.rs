@@ -165,7 +165,7 @@ impl Broker {
     pub fn body_bytes_max(&self) -> usize {
         // It is written with its properties, perhaps as a dead letter with its origin, in one frame of the log.
         const { assert!(limits::BODY_BYTES_MAX + 2 * limits::PROPERTIES_BYTES_MAX <= nexo_log::FRAME_BYTES_MAX) };
-        limits::BODY_BYTES_MAX
+        self.shared.options.body_bytes_max.min(limits::BODY_BYTES_MAX)
     }
 
     fn check(&self, message: &NewMessage) -> Result<(), PushError> {

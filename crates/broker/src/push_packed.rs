@@ -88,7 +88,7 @@ impl QueueHandle {
         let refused = match &pushed {
             Ok(pushed) => pushed.refused.len(),
             // It is tried again.
-            Err(QueueError::DiskFull { .. } | QueueError::Busy { .. }) => return pushed,
+            Err(QueueError::Alarm(_) | QueueError::Busy { .. }) => return pushed,
             Err(QueueError::NotFound { .. } | QueueError::Unavailable { .. }) => count,
         };
         self.shared.count(self.protocol, |traffic| traffic.pushed(count - refused, refused));

@@ -12,6 +12,7 @@ use nexo_core::record::Record;
 use nexo_log::{Damage, Entry, EntryKind, Frame, Log, Recovered};
 use nexo_types::{Position, QueueId, SegmentId, Timestamp};
 
+use crate::access_cell::ACCESS;
 use crate::error::OpenError;
 use crate::frame_batches::batch_of;
 use crate::machines::{self, ReplayedMachines, is_machine};
@@ -34,6 +35,8 @@ pub(crate) struct Restored {
     pub(crate) damaged_messages: u64,
     /// There may be more: a part of the log that nothing else tells about cannot be read.
     pub(crate) damaged_uncounted: bool,
+    /// The latest changes of users are lost, or something is, and no user is known.
+    pub(crate) users_lost: bool,
 }
 
 /// A queue that is being rebuilt.
@@ -93,7 +96,11 @@ pub(crate) fn restore(
     let after = |damage: &&Damage| damage.at >= replay_from || damage.at.segment >= replay_from.segment;
     let uncounted = recovered.damage.iter().chain(&damage).filter(after).any(|damage| damage.lost.is_none());
     let uncounted = uncounted || rebuild.uncounted;
-    Ok(Restored { damaged_uncounted: uncounted, ..rebuild.finish(unknown) })
+    let is_incomplete = uncounted || !damage.is_empty() || recovered.is_incomplete();
+    let restored = rebuild.finish(unknown);
+    let had_users = restored.machines.access.machine.had_users();
+    let users_lost = restored.users_lost || (is_incomplete && !had_users);
+    Ok(Restored { damaged_uncounted: uncounted, users_lost, ..restored })
 }
 
 /// Loads the latest checkpoint, and says from where on the log must be read. A queue whose snapshot cannot be read comes from
@@ -118,6 +125,7 @@ fn load_checkpoint<'a>(
             return Err(reason);
         }
         rebuild.note_gap(latest.replay_from, reason);
+        rebuild.users_lost = true;
     }
     let Some((at, _)) = &recovered.last_manifest else { return Ok((rebuild, Position::default())) };
     let mut failed = Vec::new();
@@ -150,6 +158,7 @@ fn load_checkpoint<'a>(
                 "{reason}, and {since}; start with accept-loss to go on with what is left of {what}"
             ));
         }
+        rebuild.users_lost |= id == ACCESS;
         rebuild.note_gap(snapshot.at, format!("the snapshot of {} is lost: {reason}", machines::shown(id)));
         if rebuild.load_earlier(id, &earlier) {
             replay_from = replay_from.min(earlier.replay_from);
@@ -187,6 +196,8 @@ struct Rebuild<'a> {
     expected: BTreeSet<QueueId>,
     /// Parts of snapshots or of the log are lost, and nothing tells how many messages were in them.
     uncounted: bool,
+    /// The latest changes of users are lost.
+    users_lost: bool,
     unread: Unread,
     error: Option<String>,
 }
@@ -205,6 +216,7 @@ impl<'a> Rebuild<'a> {
             orphans: BTreeMap::new(),
             expected: BTreeSet::new(),
             uncounted: false,
+            users_lost: false,
             unread: Unread::default(),
             error: None,
         }
@@ -540,6 +552,7 @@ impl<'a> Rebuild<'a> {
             time: self.time,
             damaged_messages,
             damaged_uncounted: false,
+            users_lost: self.users_lost,
         }
     }
 }

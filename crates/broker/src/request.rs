@@ -1,5 +1,8 @@
 //! What callers ask for, and what they get. Plain values.
 
+use std::fmt;
+use std::sync::Arc;
+
 use nexo_core::config::QueueConfig;
 use nexo_core::message::Durability;
 use nexo_core::queue::{GroupTake, InFlightLimit};
@@ -54,6 +57,8 @@ pub struct SubscribeRequest {
 /// Which dead letters go back, and where to.
 #[derive(Clone, Debug, Default)]
 pub struct Redrive {
+    /// Which queues they may go to; any, unless somebody says otherwise.
+    pub gate: MoveGate,
     /// Where to; `None` to where each came from.
     pub target: Option<QueueName>,
     /// Only these; all if empty.
@@ -69,6 +74,31 @@ pub struct Redriven {
     pub moved: u64,
     /// Messages left where they are, because their source is gone or they have none.
     pub skipped: u64,
+    /// Messages left where they are, because the [`MoveGate`] does not let them go to their source.
+    pub refused: u64,
+}
+
+type MayMoveTo = dyn Fn(&QueueName) -> bool + Send + Sync;
+
+/// Says which queues messages may be moved to. It is asked again for every batch.
+#[derive(Clone, Default)]
+pub struct MoveGate(Option<Arc<MayMoveTo>>);
+
+impl MoveGate {
+    /// Those of which this is true.
+    pub fn new(may: impl Fn(&QueueName) -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(may)))
+    }
+
+    pub(crate) fn lets(&self, target: &QueueName) -> bool {
+        self.0.as_ref().is_none_or(|may| may(target))
+    }
+}
+
+impl fmt::Debug for MoveGate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "MoveGate(asked)" } else { "MoveGate(open)" })
+    }
 }
 
 /// One connection of a client, for as long as the process runs.

@@ -106,7 +106,7 @@ impl Broker {
                 self.count(|traffic| traffic.pushed(taken * count, gone * count));
             }
             // It is tried again.
-            Err(QueueError::DiskFull { .. } | QueueError::Busy { .. }) => {}
+            Err(QueueError::Alarm(_) | QueueError::Busy { .. }) => {}
             Err(QueueError::NotFound { .. } | QueueError::Unavailable { .. }) => {
                 self.count(|traffic| traffic.pushed(0, queues.len() * count));
             }

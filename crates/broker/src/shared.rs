@@ -10,6 +10,7 @@ use nexo_log::{Log, Urgency};
 use nexo_types::{Protocol, QueueName, Timestamp};
 
 use crate::access_cell::AccessCell;
+use crate::alarms::AlarmWatch;
 use crate::buffers::ConnectionBuffers;
 use crate::catalog::Catalog;
 use crate::clock::Clock;
@@ -17,9 +18,12 @@ use crate::connections::Connections;
 use crate::disk_room::DiskRoom;
 use crate::dispatch::Dispatch;
 use crate::error::QueueError;
+use crate::events::Events;
+use crate::firehose::Firehose;
 use crate::intake::Intake;
 use crate::journal::Journal;
 use crate::maintenance::Maintenance;
+use crate::memory_high::MemoryWatermark;
 use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
 use crate::policies::PolicyCell;
@@ -43,9 +47,13 @@ const ROOM_RECHECK: Duration = Duration::from_millis(1);
 pub(crate) struct Shared {
     pub(crate) options: BrokerOptions,
     pub(crate) room: DiskRoom,
+    pub(crate) memory: MemoryWatermark,
+    pub(crate) alarm_watch: AlarmWatch,
     pub(crate) intake: Intake,
     pub(crate) connections: Arc<Connections>,
     pub(crate) open_connections: Arc<OpenConnections>,
+    pub(crate) events: Arc<Events>,
+    pub(crate) firehose: Arc<Firehose>,
     pub(crate) buffers: Arc<ConnectionBuffers>,
     pub(crate) uncounted: UncountedMemory,
     pub(crate) dispatch: Dispatch,
@@ -69,6 +77,8 @@ pub(crate) struct Shared {
     pub(crate) damaged_messages: AtomicU64,
     /// There may be more of them, which nobody can count.
     pub(crate) damaged_uncounted: bool,
+    /// Whether the start found that changes of users may be lost.
+    pub(crate) users_lost: bool,
     /// Places of the log that cannot be read now.
     pub(crate) unreadable: Unreadable,
     pub(crate) stopping: AtomicBool,
@@ -158,24 +168,6 @@ impl Shared {
         Ok(())
     }
 
-    /// Why nothing new is written for want of space, if so.
-    pub(crate) fn want_of_space(&self) -> Option<String> {
-        match self.journal.health() {
-            nexo_log::LogHealth::Full { reason } => Some(format!("the disk is full: {reason}")),
-            nexo_log::LogHealth::Ok => self.room.shortage(&self.clock),
-            nexo_log::LogHealth::Failed { .. } => None,
-        }
-    }
-
-    /// Whether messages are taken at all.
-    pub(crate) fn refuse_pushes(&self) -> Result<(), QueueError> {
-        self.refuse_if_stopping()?;
-        match self.room.shortage(&self.clock) {
-            Some(reason) => Err(QueueError::DiskFull { reason }),
-            None => Ok(()),
-        }
-    }
-
     pub(crate) fn note_memory(&self, state: &mut CellState) {
         let memory = state.queue.memory_bytes();
         let change = memory as i64 - state.memory_bytes as i64;
@@ -188,7 +180,10 @@ impl Shared {
 
     /// Messages take more memory than before, or may take less.
     pub(crate) fn note_if_pressed(&self) {
-        self.uncounted.look(|| self.counted_bytes());
+        let every = self.memory.look_every();
+        if let Some(resident_bytes) = self.uncounted.look(every, || self.counted_bytes()) {
+            self.memory.note(resident_bytes);
+        }
         if self.under_pressure() {
             self.maintenance.note_pressure();
         }
@@ -206,9 +201,10 @@ impl Shared {
     }
 
     /// What messages may take: three quarters of the bound, less what the queues themselves and buffers of connections take;
-    /// and no more than is left by what is not counted. However much that is, a quarter is for messages.
+    /// and no more than is left by what is not counted. However much that is, a quarter is for messages. The bound is what an
+    /// operator says, or less where the memory watermark is low: messages leave memory before publishers are stopped.
     pub(crate) fn message_bytes_max(&self) -> u64 {
-        let max = self.options.memory_bytes_max;
+        let max = self.options.memory_bytes_max.min(self.memory.paging_bytes());
         let queues = self.catalog.len() as u64 * QUEUE_BYTES;
         let beside = (max / 4 * 3).saturating_sub(queues + self.buffers.bytes());
         beside.min(max.saturating_sub(self.uncounted.bytes())).max(max / 4)
@@ -218,6 +214,7 @@ impl Shared {
 impl Drop for Shared {
     /// A broker that is dropped without being shut down is as one that crashed, but its threads end.
     fn drop(&mut self) {
+        self.alarm_watch.stop();
         self.maintenance.stop();
         self.timer.stop();
         self.workers.stop();

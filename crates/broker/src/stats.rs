@@ -4,6 +4,7 @@ use nexo_core::config::QueueConfig;
 use nexo_core::queue::Queue;
 use nexo_types::{Millis, QueueId, QueueName, Timestamp};
 
+use crate::memory_high::MemoryState;
 use crate::system::ProcessStats;
 
 /// Figures of one queue.
@@ -105,6 +106,11 @@ pub enum Health {
         /// In words for whoever has to look into it.
         reason: String,
     },
+    /// It confirms what it has, and takes no more until there is memory. That goes by itself when messages are taken out.
+    MemoryHigh {
+        /// In words for whoever has to look into it.
+        reason: String,
+    },
     /// Not until there is room on the disk. Messages can be taken out, and that may make room.
     DiskFull {
         /// In words for whoever has to make room.
@@ -118,11 +124,12 @@ pub enum Health {
 }
 
 impl Health {
-    /// Whether it can take and confirm messages.
+    /// Whether clients can be served. A broker that is short of memory can: publishers wait until consumers have made room, and
+    /// to send those elsewhere would leave it as it is.
     #[must_use]
     pub const fn can_serve(&self) -> bool {
         match self {
-            Self::Ok | Self::Degraded { .. } => true,
+            Self::Ok | Self::Degraded { .. } | Self::MemoryHigh { .. } => true,
             Self::DiskFull { .. } | Self::Unhealthy { .. } => false,
         }
     }
@@ -132,9 +139,10 @@ impl Health {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Ok => None,
-            Self::Degraded { reason } | Self::DiskFull { reason } | Self::Unhealthy { reason } => {
-                Some(reason)
-            }
+            Self::Degraded { reason }
+            | Self::MemoryHigh { reason }
+            | Self::DiskFull { reason }
+            | Self::Unhealthy { reason } => Some(reason),
         }
     }
 }
@@ -152,10 +160,20 @@ pub struct BrokerStats {
     pub damaged_uncounted: bool,
     /// Bytes of messages held in memory.
     pub message_memory_bytes: u64,
+    /// The memory watermark, and whether it is passed.
+    pub memory: MemoryState,
+    /// Bytes of the disk that must stay free.
+    pub disk_free_min: u64,
+    /// Whether the disk has no room, or less than must stay free.
+    pub disk_alarm: bool,
     /// Free bytes on the disk that holds the data, or 0 where the system does not say.
     pub disk_free_bytes: u64,
     /// Memory that messages on their way in take.
     pub intake_bytes: u64,
+    /// Events that were dropped because too many waited to be published.
+    pub events_dropped: u64,
+    /// The same of the firehose's copies.
+    pub traces_dropped: u64,
     /// What the operating system says about the process.
     pub process: ProcessStats,
     /// The log's own figures.

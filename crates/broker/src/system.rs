@@ -2,8 +2,21 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use rustix::process::{Resource, getrlimit};
+
+/// What this node is called, as tools of RabbitMQ's show it: the machine's name after `nexo@`.
+#[must_use]
+pub fn node_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let is_part = |character: &char| character.is_ascii_alphanumeric() || "-._".contains(*character);
+        let name: String = name.trim().chars().filter(is_part).collect();
+        format!("nexo@{}", if name.is_empty() { "localhost" } else { &name })
+    })
+}
 
 /// What the operating system says about this process. A figure is 0 where the system does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

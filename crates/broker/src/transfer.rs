@@ -42,6 +42,8 @@ pub(crate) struct RedrivePart {
     pub(crate) moved: u64,
     /// Messages that cannot go anywhere, of this step and those before.
     pub(crate) passed: Vec<Offset>,
+    /// How many of this step may not go where they came from.
+    pub(crate) refused: u64,
 }
 
 /// Which messages a redrive is about.
@@ -313,9 +315,14 @@ impl Shared {
                 _ => passed.push(one.offset),
             }
         }
-        let mut moved = 0;
+        let (mut moved, mut refused) = (0, 0);
         let mut failed = None;
         for (name, messages) in by_target {
+            if !redrive.gate.lets(&name) {
+                refused += messages.len() as u64;
+                passed.extend(messages.iter().map(|(one, _)| one.offset));
+                continue;
+            }
             for part in by_bytes(&messages) {
                 match self.redrive_to(cell, &name, part) {
                     Ok(()) => moved += part.len() as u64,
@@ -333,9 +340,9 @@ impl Shared {
         is_back?;
         match failed {
             // Some were moved before the disk fell behind; the rest comes with the next part.
-            Some(QueueError::Busy { .. }) if moved > 0 => Ok(Some(RedrivePart { moved, passed })),
+            Some(QueueError::Busy { .. }) if moved > 0 => Ok(Some(RedrivePart { moved, passed, refused })),
             Some(error) => Err(error),
-            None => Ok(Some(RedrivePart { moved, passed })),
+            None => Ok(Some(RedrivePart { moved, passed, refused })),
         }
     }
 

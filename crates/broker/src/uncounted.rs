@@ -4,8 +4,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often the system is asked, while memory is used; it costs some microseconds.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What is less than before counts by one part in this many at a time: a peak may come again.
 const DECAY: u64 = 32;
 
@@ -16,7 +14,7 @@ pub(crate) struct UncountedMemory {
     resident_bytes: Option<fn() -> Option<u64>>,
     bytes: AtomicU64,
     began: Instant,
-    /// When to ask again, in microseconds since it began.
+    /// When to ask again at the earliest, in microseconds since it began.
     next_look: AtomicU64,
 }
 
@@ -31,18 +29,18 @@ impl UncountedMemory {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Looks, if it is time. `counted` is what is counted now.
-    pub(crate) fn look(&self, counted: impl FnOnce() -> u64) {
-        let Some(resident_bytes) = self.resident_bytes else { return };
+    /// Looks, if the last look was so long ago. `counted` is what is counted now. Gives back what the process takes, if the system was asked.
+    pub(crate) fn look(&self, every: Duration, counted: impl FnOnce() -> u64) -> Option<u64> {
+        let resident_bytes = self.resident_bytes?;
         let now = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         let due = self.next_look.load(Ordering::Relaxed);
-        let next = now.saturating_add(LOOK_EVERY.as_micros() as u64);
+        let next = now.saturating_add(every.as_micros() as u64);
         let is_mine = now >= due
             && self.next_look.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         // Where the system does not say, for want of a descriptor for example, what it said before holds.
-        if is_mine && let Some(resident_bytes) = resident_bytes() {
-            self.note(resident_bytes.saturating_sub(counted()));
-        }
+        let resident_bytes = is_mine.then(resident_bytes)??;
+        self.note(resident_bytes.saturating_sub(counted()));
+        Some(resident_bytes)
     }
 
     fn note(&self, found: u64) {
@@ -56,12 +54,14 @@ impl UncountedMemory {
 mod tests {
     use super::*;
 
+    const EVERY: Duration = Duration::from_millis(5);
+
     #[test]
     fn what_is_not_counted_grows_at_once_and_shrinks_slowly() {
         let uncounted = UncountedMemory::new(Some(|| Some(1_000)));
-        uncounted.look(|| 900);
+        assert_eq!(uncounted.look(EVERY, || 900), Some(1_000));
         assert_eq!(uncounted.bytes(), 100);
-        uncounted.look(|| panic!("the system is not asked so soon again"));
+        assert_eq!(uncounted.look(EVERY, || panic!("the system is not asked so soon again")), None);
         uncounted.note(180);
         assert_eq!(uncounted.bytes(), 180);
         uncounted.note(100);
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_process_that_is_not_the_brokers_alone_is_not_looked_at() {
         let uncounted = UncountedMemory::new(None);
-        uncounted.look(|| panic!("nobody asked"));
+        assert_eq!(uncounted.look(EVERY, || panic!("nobody asked")), None);
         assert_eq!(uncounted.bytes(), 0);
     }
 }

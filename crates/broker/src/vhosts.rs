@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use crate::broker::Broker;
 use crate::error::{ExchangeError, QueueError};
+use crate::events::By;
 use crate::journal::{ProposeError, Written};
 use crate::shared::Shared;
 use crate::workers::Work;
@@ -155,18 +156,32 @@ impl Broker {
         decide: impl Fn(Option<&VhostSpec>) -> Result<VhostSpec, VhostError>,
     ) -> Result<bool, ExchangeError<VhostError>> {
         let is_new = AtomicBool::new(false);
+        // What it was and what it is, for those who are told of it.
+        let (before, after) = (Mutex::new(None), Mutex::new(None));
         let attempt = || {
             self.change(|topology| {
                 let found = topology.open_vhost(name).ok();
                 is_new.store(found.is_none(), Ordering::Relaxed);
                 let spec = decide(found.map(|vhost| &vhost.spec))?;
+                (*before.lock(), *after.lock()) = (found.map(|vhost| vhost.spec.clone()), Some(spec.clone()));
                 topology.decide_put_vhost(name, spec)
             })
         };
         let begun = self.when_room(attempt).await;
         self.finish(begun).await?;
         let is_new = is_new.load(Ordering::Relaxed);
-        tracing::info!(vhost = %name, "{}", if is_new { "vhost created" } else { "vhost changed" });
+        let by = By::now();
+        tracing::info!(vhost = %name, %by, "{}", if is_new { "vhost created" } else { "vhost changed" });
+        if let Some(after) = after.into_inner() {
+            let limits = |spec: &VhostSpec| (spec.max_connections, spec.max_queues);
+            let limits_before = before.into_inner().as_ref().map(limits).unwrap_or_default();
+            if is_new {
+                self.shared.events.vhost_created(name, &after);
+            }
+            if limits_before != limits(&after) {
+                self.shared.events.vhost_limits_set(name, &after);
+            }
+        }
         Ok(is_new)
     }
 
@@ -197,6 +212,8 @@ impl Broker {
         let begun = self.change(|topology| topology.decide_delete_vhost(name))?;
         drop(changing);
         self.shared.vhost_connections.close(name);
+        self.shared.events.vhost_deleted(name);
+        self.set_tracing(name, false);
         Ok(begun)
     }
 

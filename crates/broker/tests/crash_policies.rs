@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use common::*;
-use nexo_broker::policy::{ApplyTo, Policies, Policy, PolicyKind, PolicyRecord, QueueFacts, Subject, effective};
+use nexo_broker::policy::{
+    ApplyTo, Policies, Policy, PolicyKind, PolicyRecord, QueueFacts, Subject, effective,
+};
 use nexo_broker::topology::VhostSpec;
 use nexo_broker::{Broker, BrokerOptions, Health, NewMessage, QueueConfig, QueueKind};
 use nexo_log::disk::FaultyDisk;
@@ -28,7 +30,7 @@ fn queues() -> Vec<QueueName> {
 }
 
 fn put(vhost: VhostName, kind: PolicyKind, name: &str, pattern: &str, definition: Value) -> Step {
-    let terms = definition.as_object().unwrap().clone();
+    let Value::Object(terms) = definition else { panic!("{definition} is no object") };
     let policy = Arc::new(Policy::new(kind, name, pattern, 0, ApplyTo::Queues, terms).unwrap());
     Step::Change(vec![PolicyRecord::Put { kind, vhost, policy }])
 }
@@ -148,8 +150,7 @@ fn check_queues(broker: &Broker, what: &str) {
     for queue in queues() {
         let Ok(stats) = broker.queue_stats(&queue) else { continue };
         let pair = policies.of(&queue.vhost(), Subject::Queue { name: queue.as_str(), kind: facts.kind });
-        let expected =
-            effective(&QueueConfig::default(), &queue, facts, pair.settings().as_deref());
+        let expected = effective(&QueueConfig::default(), &queue, facts, pair.settings().as_deref());
         assert_eq!(stats.config, expected, "{what}: {}", queue.in_full());
     }
 }

@@ -35,7 +35,7 @@ async fn full(config: QueueConfig) -> (FaultyDisk, Broker, QueueName, Vec<String
         let body = format!("{:06}{}", pushed.len(), "x".repeat(BODY_BYTES));
         match broker.push(&queue, vec![NewMessage::new(body.clone())]).await {
             Ok(_) => pushed.push(body),
-            Err(QueueError::DiskFull { .. }) => break,
+            Err(QueueError::Alarm(_)) => break,
             Err(other) => panic!("{other}"),
         }
     }
@@ -174,7 +174,7 @@ async fn messages_that_die_leave_room_for_acknowledgements() {
         match handle.settle(std::slice::from_ref(one), Settle::Reject) {
             // Before what is kept began.
             Ok(()) => {}
-            Err(QueueError::DiskFull { .. }) => {
+            Err(QueueError::Alarm(_)) => {
                 refused += 1;
                 handle.settle_eventually(std::slice::from_ref(one), Settle::Reject).unwrap();
             }

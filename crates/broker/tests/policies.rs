@@ -7,21 +7,28 @@ use std::sync::Arc;
 
 use common::*;
 use nexo_broker::policy::{ApplyTo, Policy, PolicyError, PolicyKind, PolicyRecord};
-use nexo_broker::topology::{Binding, Destination, ExchangeKind, ExchangeSpec, Matching, NoHeaders, VhostSpec};
-use nexo_broker::{
-    Broker, CreateError, Declaration, Durability, Overflow, PolicyChangeError, QueueConfig,
+use nexo_broker::topology::{
+    Binding, Destination, ExchangeKind, ExchangeSpec, Matching, NoHeaders, VhostSpec,
 };
+use nexo_broker::{Broker, CreateError, Declaration, Durability, Overflow, PolicyChangeError, QueueConfig};
 use nexo_log::disk::MemoryDisk;
 use nexo_types::{ExchangeName, Millis, QueueName, VhostName};
 use serde_json::{Value, json};
 
-fn put_at(vhost: &VhostName, kind: PolicyKind, name: &str, pattern: &str, definition: &Value) -> PolicyRecord {
+fn put_at(
+    vhost: &VhostName,
+    kind: PolicyKind,
+    name: &str,
+    pattern: &str,
+    definition: &Value,
+) -> PolicyRecord {
     let terms = definition.as_object().unwrap().clone();
     let policy = Policy::new(kind, name, pattern, 0, ApplyTo::All, terms).unwrap();
     PolicyRecord::Put { kind, vhost: vhost.clone(), policy: Arc::new(policy) }
 }
 
-async fn put(broker: &Broker, name: &str, pattern: &str, definition: Value) {
+async fn put(broker: &Broker, name: &str, pattern: &str, definition: impl Into<Value>) {
+    let definition = definition.into();
     let change = put_at(&VhostName::DEFAULT, PolicyKind::Regular, name, pattern, &definition);
     broker.change_policies(&[change]).await.unwrap();
 }
@@ -38,7 +45,8 @@ fn config(broker: &Broker, queue: &QueueName) -> QueueConfig {
 
 #[tokio::test]
 async fn a_policy_applies_at_once_and_its_end_brings_the_base_back() {
-    let base = QueueConfig { overflow: Overflow::DropOldest, ttl: Some(Millis(90_000)), ..QueueConfig::default() };
+    let base =
+        QueueConfig { overflow: Overflow::DropOldest, ttl: Some(Millis(90_000)), ..QueueConfig::default() };
     let (broker, queue) = with_queue(base.clone()).await;
     for number in 0..5 {
         push(&broker, &queue, &number.to_string()).await;
@@ -90,7 +98,10 @@ async fn a_transient_queue_has_its_policies_as_well() {
 async fn whoever_changes_settings_changes_the_base_and_policies_stay_on_top() {
     let (broker, queue) = with_queue(QueueConfig::default()).await;
     put(&broker, "short", "", json!({"max-length": 5})).await;
-    broker.update_queue(&queue, |config| QueueConfig { max_messages: Some(9), ..config.clone() }).await.unwrap();
+    broker
+        .update_queue(&queue, |config| QueueConfig { max_messages: Some(9), ..config.clone() })
+        .await
+        .unwrap();
     broker.pause_queue(&queue, true).await.unwrap();
     let seen = config(&broker, &queue);
     assert_eq!((seen.max_messages, seen.base().max_messages, seen.paused), (Some(5), Some(9), true));
@@ -142,7 +153,8 @@ async fn a_queue_that_a_policy_has_expire_has_its_whole_time_from_then_on() {
 async fn messages_without_a_binding_go_where_the_policy_of_their_exchange_says() {
     let disk = MemoryDisk::new();
     let broker = open(&disk);
-    let (queue, before, after) = (name("lost"), ExchangeName::new("ex-1").unwrap(), ExchangeName::new("ex-2").unwrap());
+    let (queue, before, after) =
+        (name("lost"), ExchangeName::new("ex-1").unwrap(), ExchangeName::new("ex-2").unwrap());
     broker.create_queue(&queue, QueueConfig::default()).await.unwrap();
     let fanout = ExchangeName::new("amq.fanout").unwrap();
     broker.bind(Binding::new(fanout, Destination::Queue(queue), "".into(), vec![])).await.unwrap();
@@ -152,7 +164,10 @@ async fn messages_without_a_binding_go_where_the_policy_of_their_exchange_says()
     broker.declare_exchange(&after, spec()).await.unwrap();
     let reached = |broker: &Broker, exchange: &ExchangeName| {
         let mut found = Vec::new();
-        broker.routes().publish(&VhostName::DEFAULT, exchange.as_str(), &[b"k"], &NoHeaders, &mut found).unwrap();
+        broker
+            .routes()
+            .publish(&VhostName::DEFAULT, exchange.as_str(), &[b"k"], &NoHeaders, &mut found)
+            .unwrap();
         found.len()
     };
     assert_eq!((reached(&broker, &before), reached(&broker, &after)), (1, 1));

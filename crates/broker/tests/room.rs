@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use nexo_broker::{BrokerOptions, Durability, Health, NewMessage, QueueConfig, QueueError};
+use nexo_broker::{BrokerOptions, Durability, Health, NewMessage, QueueConfig, QueueError, Resource};
 use nexo_log::disk::MemoryDisk;
 
 #[tokio::test]
@@ -19,12 +19,12 @@ async fn below_the_limit_nothing_is_pushed_and_consumers_go_on() {
     assert!(matches!(broker.health(), Health::DiskFull { .. }), "{:?}", broker.health());
     let error = broker.push(&q, vec![NewMessage::new("more")]).await.unwrap_err();
     assert!(
-        matches!(&error, QueueError::DiskFull { reason } if reason.contains("must stay free")),
+        matches!(&error, QueueError::Alarm(alarm) if alarm.resource == Resource::Disk && alarm.reason.contains("must stay free")),
         "{error}"
     );
     let transient = NewMessage { durability: Durability::Transient, ..NewMessage::new("more") };
     let handle = broker.queue(&q).unwrap();
-    assert!(matches!(handle.push(&transient), Err(QueueError::DiskFull { .. })));
+    assert!(matches!(handle.push(&transient), Err(QueueError::Alarm(_))));
     let taken = pop(&broker, &q, 10).await;
     assert_eq!(bodies(&taken), ["before"]);
     ack(&broker, &taken).await;

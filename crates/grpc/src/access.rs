@@ -36,6 +36,13 @@ pub(crate) fn may(identity: &Identity, permission: Permission, queue: &QueueName
     allowed.map_err(|refused| refusal(identity, queue, refused))
 }
 
+/// Resolves when he may no longer do this with a queue.
+pub(crate) async fn until_refused(identity: &Identity, permission: Permission, queue: &QueueName) -> Failure {
+    let check =
+        |identity: &Identity| identity.may(queue.vhost_str(), permission, Resource::queue(queue.as_str()));
+    refusal(identity, queue, identity.until_refused(check).await)
+}
+
 /// Whether he may know of a queue.
 pub(crate) fn may_see(identity: &Identity, queue: &QueueName) -> Result<(), Failure> {
     let allowed = identity.may_see(queue.vhost_str(), Resource::queue(queue.as_str()));
@@ -43,7 +50,7 @@ pub(crate) fn may_see(identity: &Identity, queue: &QueueName) -> Result<(), Fail
 }
 
 /// What is said of a queue that somebody may not use. Where there is no such virtual host, he is told that, as AMQP does.
-fn refusal(identity: &Identity, queue: &QueueName, refused: Refused) -> Failure {
+pub(crate) fn refusal(identity: &Identity, queue: &QueueName, refused: Refused) -> Failure {
     let name = queue.vhost();
     if identity.is_vhost(&name) { refused.into() } else { VhostError::NotFound { name }.into() }
 }
@@ -56,11 +63,25 @@ pub(crate) fn may_configure(
     config: &QueueConfig,
 ) -> Result<(), Failure> {
     may(identity, Permission::Configure, queue)?;
+    may_dead_letter(identity, queue, config)
+}
+
+/// Whether he may have dead letters go where these settings say. The queue that the broker makes for them counts like any other.
+pub(crate) fn may_dead_letter(
+    identity: &Identity,
+    queue: &QueueName,
+    config: &QueueConfig,
+) -> Result<(), Failure> {
+    if !config.has_dead_letters() {
+        return Ok(());
+    }
     match &config.dead_letters {
-        DeadLetters::OwnQueue | DeadLetters::Nowhere => Ok(()),
-        DeadLetters::Queue(target) => {
+        DeadLetters::Nowhere => Ok(()),
+        DeadLetters::OwnQueue | DeadLetters::Queue(_) => {
+            let target =
+                config.dead_letter_queue_of(queue).map_err(|error| Failure::invalid(error.to_string()))?;
             may(identity, Permission::Read, queue)?;
-            may(identity, Permission::Write, target)
+            target.map_or(Ok(()), |target| may(identity, Permission::Write, &target))
         }
         DeadLetters::Exchange { exchange, .. } => {
             may(identity, Permission::Read, queue)?;

@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use nexo_access::{LoginError, Logins};
-use nexo_broker::{Broker, Protocol};
+use nexo_access::{Identity, LoginError, Logins};
+use nexo_broker::{Actor, Broker, LoginFacts, Protocol, acting};
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::header::{AUTHORIZATION, CONTENT_TYPE, ORIGIN};
@@ -15,6 +15,7 @@ use tower_service::Service;
 
 use crate::incoming::{Held, Incoming, Requests};
 use crate::listener::Peer;
+use crate::status::Failure;
 
 /// Puts a [`Guard`] before a service.
 #[derive(Clone, Debug)]
@@ -60,7 +61,7 @@ where
         let mut kept = None;
         if requests == Requests::AnyTime {
             request.extensions_mut().insert(held.clone());
-        } else if request.uri().path().ends_with("/Push") {
+        } else if is_push(request.uri().path()) {
             kept = Some(held.clone());
         }
         let intake = self.broker.intake().clone();
@@ -73,7 +74,10 @@ where
             let response = match let_in(&broker, &logins, peer, request).await {
                 Ok(request) => {
                     let mut inner = inner;
-                    inner.call(request).await
+                    match actor(&request, peer) {
+                        Some(actor) => acting(actor, inner.call(request)).await,
+                        None => inner.call(request).await,
+                    }
                 }
                 Err(refused) => Ok(refused.into_http()),
             };
@@ -92,6 +96,12 @@ fn is_from_page(headers: &HeaderMap) -> bool {
     !is_grpc || headers.contains_key(ORIGIN) || site.is_some_and(|site| site != b"none")
 }
 
+/// Who calls, for those who are told what he does.
+fn actor(request: &Request<Body>, peer: Option<Peer>) -> Option<Actor> {
+    let identity = request.extensions().get::<Identity>()?;
+    Some(Actor { user: identity.name().as_str().to_owned(), from: peer.map(|peer| peer.address) })
+}
+
 /// Notes who calls, or says why he may not.
 async fn let_in(
     broker: &Broker,
@@ -103,23 +113,41 @@ async fn let_in(
         broker.traffic().of(Protocol::Grpc).login_refused();
         return Err(Status::permission_denied("calls of web pages are not served"));
     }
+    if let Some(max) = peer.and_then(|peer| peer.limit_reached) {
+        let text = format!("there are {max} connections, and no more are allowed; try again later");
+        return Err(Status::resource_exhausted(text));
+    }
     if is_for_everybody(request.uri().path()) {
         return Ok(request);
     }
     let login = request.headers().get(AUTHORIZATION).cloned();
     let identity = match peer {
-        Some(peer) => logins.authorize_or_guest(login.as_ref(), peer.0.ip()).await,
+        Some(peer) => logins.authorize_or_guest(login.as_ref(), peer.address.ip()).await,
         None => Err(LoginError::Missing),
     };
     match identity {
         Ok(identity) => {
+            if broker.has_memory_alarm() && is_push(request.uri().path()) {
+                // It would be refused when it has come whole, and take its memory until then.
+                broker.refuse_if_short().map_err(|error| Status::from(Failure::from(error)))?;
+            }
             request.extensions_mut().insert(identity);
             Ok(request)
         }
         Err(error) => {
             broker.traffic().of(Protocol::Grpc).login_refused();
-            let address = peer.map(|peer| peer.0.to_string()).unwrap_or_default();
+            let address = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
             tracing::warn!(protocol = "grpc", peer = address, reason = %error, "call refused");
+            if let Some(peer) = peer {
+                let login = LoginFacts {
+                    user: "",
+                    protocol: "grpc",
+                    mechanism: "",
+                    peer: peer.address,
+                    is_tls: false,
+                };
+                broker.events().login_refused(&login, &error.to_string());
+            }
             Err(refusal(error))
         }
     }
@@ -128,6 +156,11 @@ async fn let_in(
 /// What is asked before anybody has logged in: whether the broker is well, and what it offers.
 fn is_for_everybody(path: &str) -> bool {
     path.starts_with("/grpc.health.") || path.starts_with("/grpc.reflection.")
+}
+
+/// Whether a call brings one request with messages. In a stream of them, each is refused by itself.
+fn is_push(path: &str) -> bool {
+    path.ends_with("/Push")
 }
 
 fn refusal(error: LoginError) -> Status {
@@ -197,7 +230,7 @@ mod tests {
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         *request.uri_mut() = path.parse().unwrap();
         if let Some(from) = from {
-            request.extensions_mut().insert(Peer(from.parse().unwrap()));
+            request.extensions_mut().insert(Peer { address: from.parse().unwrap(), limit_reached: None });
         }
         if let Some(login) = login {
             request.headers_mut().insert("authorization", login.parse().unwrap());

@@ -34,7 +34,9 @@ impl HealthChecks {
 fn status(broker: &Broker, stop: &CancellationToken) -> ServingStatus {
     match broker.health() {
         _ if stop.is_cancelled() => ServingStatus::NotServing,
-        BrokerHealth::Ok | BrokerHealth::Degraded { .. } => ServingStatus::Serving,
+        BrokerHealth::Ok | BrokerHealth::Degraded { .. } | BrokerHealth::MemoryHigh { .. } => {
+            ServingStatus::Serving
+        }
         BrokerHealth::DiskFull { .. } | BrokerHealth::Unhealthy { .. } => ServingStatus::NotServing,
     }
 }

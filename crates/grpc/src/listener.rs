@@ -4,11 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use nexo_broker::{Broker, Protocol};
 use nexo_net::{Accepted, Connection, Listeners, ReadLimit, TimeLimits, serve_connections};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
@@ -19,12 +21,31 @@ const TIME_LIMITS: TimeLimits = TimeLimits {
     write_stall: WRITE_STALL_MAX,
 };
 
+/// How long a connection too many may take to be told so.
+const TURNED_AWAY_WITHIN: Duration = Duration::from_secs(5);
+
 /// Who calls.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// How many connections there may be, if this is one too many.
+    pub(crate) limit_reached: Option<usize>,
+}
 
 /// A connection whose calls know their [`Peer`].
-pub(crate) struct Caller(Connection);
+pub(crate) struct Caller {
+    connection: Connection,
+    limit_reached: Option<usize>,
+    /// When it ends, if it is one too many.
+    ends: Option<Pin<Box<Sleep>>>,
+}
+
+impl Caller {
+    fn new(connection: Connection, limit_reached: Option<usize>) -> Self {
+        let ends = limit_reached.map(|_| Box::pin(sleep(TURNED_AWAY_WITHIN)));
+        Self { connection, limit_reached, ends }
+    }
+}
 
 /// Takes connections in until `stop` is cancelled, and hands them on.
 pub(crate) async fn accept_callers(
@@ -37,10 +58,11 @@ pub(crate) async fn accept_callers(
     let serve = move |Accepted { stream, permit, .. }| {
         let (broker, callers) = (counting.clone(), callers.clone());
         async move {
+            let limit_reached = permit.limit_reached();
             match Connection::new(stream, permit, &broker, Protocol::Grpc, TIME_LIMITS) {
                 Ok(connection) => {
                     // A server that ends takes no more.
-                    let _ = callers.send(Ok(Caller(connection))).await;
+                    let _ = callers.send(Ok(Caller::new(connection, limit_reached))).await;
                 }
                 // The peer is gone already.
                 Err(error) => tracing::debug!(%error, "a connection of the native API ended at once"),
@@ -54,7 +76,7 @@ impl Connected for Caller {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer(self.0.peer())
+        Peer { address: self.connection.peer(), limit_reached: self.limit_reached }
     }
 }
 
@@ -64,13 +86,19 @@ impl AsyncRead for Caller {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
+        if let Some(ends) = &mut self.ends
+            && ends.as_mut().poll(cx).is_ready()
+        {
+            // It was told, and others may be waiting to be.
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        Pin::new(&mut self.connection).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Caller {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
+        Pin::new(&mut self.connection).poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
@@ -78,18 +106,18 @@ impl AsyncWrite for Caller {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
+        Pin::new(&mut self.connection).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.connection.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(&mut self.connection).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(&mut self.connection).poll_shutdown(cx)
     }
 }

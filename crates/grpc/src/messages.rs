@@ -37,17 +37,17 @@ impl Messages {
     }
 }
 
-/// Does the work of a stream, and has it end when its user is deleted.
+/// Does the work of a stream, and has it end when its user is deleted, or his token expires.
 async fn until_user_is_gone(work: impl Future<Output = ()>, presence: Presence, stop: CancellationToken) {
     let ended = presence.ended();
     let mut work = std::pin::pin!(work);
     tokio::select! {
-        () = &mut work => {}
-        () = ended.wait() => {
-            stop.cancel();
-            work.await;
-        }
+        () = &mut work => return,
+        () = ended.wait() => {}
+        () = presence.identity().expired() => {}
     }
+    stop.cancel();
+    work.await;
 }
 
 #[tonic::async_trait]
@@ -88,6 +88,11 @@ impl MessageService for Messages {
             bytes_max: Some(POP_BYTES_MAX),
         };
         let deliveries = tokio::select! {
+            biased;
+            // What he might take when he began to wait he may not when it comes.
+            refused = access::until_refused(&identity, Permission::Read, &queue), if pop.wait > Millis::ZERO => {
+                return Err(refused.into());
+            }
             deliveries = self.broker.pop(&queue, pop) => deliveries.map_err(Failure::from)?,
             // A call that only waits must not hold up the end; a client that tries again finds another broker.
             () = self.stop.cancelled() => return Err(Failure::stopping().into()),

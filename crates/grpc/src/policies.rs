@@ -101,7 +101,7 @@ fn may_change(identity: &Identity, kind: PolicyKind, vhost: &VhostName) -> Resul
         PolicyKind::Regular => (Tag::POLICYMAKER, "no policymaker"),
         PolicyKind::Operator => (Tag::ADMINISTRATOR, "no administrator"),
     };
-    if !identity.is(tag) {
+    if !identity.is(tag) && !identity.is(Tag::ADMINISTRATOR) {
         let message = format!("user '{}' is {what}, and only those may do this", identity.name());
         return Err(Failure { code: Code::PermissionDenied, message });
     }

@@ -1,7 +1,7 @@
 //! The service that manages queues.
 
-use nexo_access::{Identity, Permission};
-use nexo_broker::{Broker, ListRequest, QueueConfig, QueueStats, Redrive};
+use nexo_access::{Identity, MoveRight, Permission};
+use nexo_broker::{Broker, DeadLetters, ListRequest, QueueConfig, QueueStats, Redrive};
 use nexo_types::{Offset, QueueName, limits};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -69,12 +69,21 @@ impl QueueService for Queues {
         let queue = fields::queue(&request.vhost, &request.queue)?;
         let patch = request.config.unwrap_or_default();
         // What is wrong with the patch itself is found before anything is touched.
-        let alone = config::patch(&queue, nexo_broker::QueueConfig::default(), &patch)?;
-        access::may_configure(&identity, &queue, &alone)?;
-        let apply = |current: &nexo_broker::QueueConfig| {
-            config::patch(&queue, current.clone(), &patch).unwrap_or_else(|_| current.clone())
+        config::patch(&queue, QueueConfig::default(), &patch)?;
+        access::may(&identity, Permission::Configure, &queue)?;
+        let mut refused = None;
+        let apply = |current: &QueueConfig| {
+            let changed = config::patch(&queue, current.clone(), &patch).unwrap_or_else(|_| current.clone());
+            // Where dead letters go already is not the caller's doing.
+            if !sends_dead_letters_alike(&queue, current, &changed) {
+                refused = access::may_dead_letter(&identity, &queue, &changed).err();
+            }
+            if refused.is_some() { current.clone() } else { changed }
         };
         self.broker.update_queue(&queue, apply).await.map_err(Failure::from)?;
+        if let Some(refused) = refused {
+            return Err(refused.into());
+        }
         let queue = self.details(&queue)?;
         Ok(Response::new(proto::UpdateQueueResponse { queue: Some(queue) }))
     }
@@ -121,15 +130,15 @@ impl QueueService for Queues {
                 Some(QueueName::from_stored(token).map_err(|error| fields::named("page_token", &error))?)
             }
         };
-        // One more than asked for tells whether there is another page.
+        // One more than asked for tells whether there is another page. Pages are of what concerns the caller: the token names
+        // the last of them.
+        let list = ListRequest { vhost, prefix: request.prefix, after, limit: limit + 1 };
         let mut queues =
-            self.broker.list_queues(&ListRequest { vhost, prefix: request.prefix, after, limit: limit + 1 });
+            self.broker.list_queues_that(&list, |queue| access::may_see(&identity, queue).is_ok());
         let more = queues.len() > limit;
         queues.truncate(limit);
         let last = queues.last().filter(|_| more);
         let next_page_token = last.map_or_else(String::new, |queue| queue.name.stored().to_owned());
-        // A page may be shorter for those whom others' queues do not concern.
-        queues.retain(|queue| access::may_see(&identity, &queue.name).is_ok());
         Ok(Response::new(proto::ListQueuesResponse {
             next_page_token,
             queues: queues.iter().map(config::queue_to_proto).collect(),
@@ -174,18 +183,27 @@ impl QueueService for Queues {
     ) -> Result<Response<Self::RedriveStream>, Status> {
         let identity = caller(&request)?;
         let (queue, redrive) = redrive_request(request.into_inner())?;
-        access::may(&identity, Permission::Read, &queue)?;
-        // Without a target each message goes back to where it came from.
-        access::may(&identity, Permission::Write, redrive.target.as_ref().unwrap_or(&queue))?;
+        let right = MoveRight::new(&identity, &queue, redrive.target.as_ref());
+        let right = right.map_err(|refused| access::refusal(&identity, &queue, refused))?;
         // Asked here so that a queue that does not exist fails the call itself.
         self.stats(&queue)?;
         if let Some(target) = &redrive.target {
             self.stats(target)?;
         }
         let (out, replies) = mpsc::channel(PROGRESS_BUFFER);
-        tokio::spawn(redrive::run(self.broker.clone(), queue, redrive, out, self.stop.clone()));
+        tokio::spawn(redrive::run(self.broker.clone(), queue, redrive, right, out, self.stop.clone()));
         Ok(Response::new(ReceiverStream::new(replies)))
     }
+}
+
+/// Whether dead letters go to the same place, if there are any.
+fn sends_dead_letters_alike(queue: &QueueName, before: &QueueConfig, after: &QueueConfig) -> bool {
+    let place = |config: &QueueConfig| {
+        let is_exchange = matches!(config.dead_letters, DeadLetters::Exchange { .. });
+        let target = config.dead_letter_queue_of(queue).ok().flatten();
+        config.has_dead_letters().then_some((target, is_exchange.then(|| config.dead_letters.clone())))
+    };
+    place(before) == place(after)
 }
 
 fn page_size(asked: u32) -> Result<usize, Failure> {
@@ -210,7 +228,8 @@ fn redrive_request(request: proto::RedriveRequest) -> Result<(QueueName, Redrive
         fields::count("ids", request.ids.len(), limits::SETTLE_BATCH_MAX)?;
     }
     let offsets = request.ids.into_iter().map(Offset).collect();
-    Ok((queue, Redrive { target, offsets, max: (request.max > 0).then_some(request.max) }))
+    let max = (request.max > 0).then_some(request.max);
+    Ok((queue, Redrive { target, offsets, max, ..Redrive::default() }))
 }
 
 #[cfg(test)]

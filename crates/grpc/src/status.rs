@@ -49,7 +49,8 @@ impl Coded for QueueError {
     fn code(&self) -> Code {
         match self {
             Self::NotFound { .. } => Code::NotFound,
-            Self::DiskFull { .. } | Self::Busy { .. } | Self::Unavailable { .. } => Code::Unavailable,
+            // Of the codes, clients try again on this one by themselves.
+            Self::Alarm(_) | Self::Busy { .. } | Self::Unavailable { .. } => Code::Unavailable,
         }
     }
 }

@@ -117,6 +117,8 @@ impl Subscriber {
 
     async fn serve(&mut self) -> Result<(), Status> {
         let out = self.out.clone();
+        let (identity, queue) = (self.identity.clone(), self.queue.clone());
+        let mut refused = std::pin::pin!(access::until_refused(&identity, Permission::Read, &queue));
         loop {
             let may_read = self.settling.len() < IN_FLIGHT_MAX && self.waiting.len() < WAITING_MAX;
             tokio::select! {
@@ -141,6 +143,7 @@ impl Subscriber {
                 Some(replies) = self.settling.next(), if !self.settling.is_empty() => self.reply(replies),
                 () = out.closed() => return Ok(()),
                 () = self.stop.cancelled() => return Ok(()),
+                refused = &mut refused => return Err(refused.into()),
             }
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nexo_access::{Logins, NewPassword, PermissionTexts, Tag, User, UserChangeError, UserLimits, UserName};
 use nexo_broker::AccessChangeError;
 use nexo_broker::access::{AccessError, AccessRecord};
+use nexo_broker::topology::VhostError;
 use tonic::{Code, Request, Response, Status};
 
 use crate::access::administrator;
@@ -134,6 +135,10 @@ impl UserService for Users {
         administrator(&request)?;
         let request = request.into_inner();
         let vhost = (!request.vhost.is_empty()).then(|| request.vhost.as_str().into());
+        let name = fields::vhost(&request.vhost)?;
+        if self.logins.broker().vhost(&name).is_none() {
+            return Err(Failure::from(VhostError::NotFound { name }).into());
+        }
         self.change(AccessRecord::SetDefaultVhost { user: user(&request.user)?, vhost }).await?;
         Ok(Response::new(proto::SetUserDefaultVhostResponse {}))
     }

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{Served, message, within};
+use nexo_broker::{Broker, BrokerOptions, MemoryHigh};
 use nexo_grpc::proto;
 use tonic::Code;
 
@@ -405,4 +406,59 @@ async fn requests_name_the_virtual_host_of_their_queue() {
         admin.get_vhost(proto::GetVhostRequest { vhost: "acme".into() }).await.unwrap_err().code(),
         Code::NotFound
     );
+}
+
+#[tokio::test]
+async fn while_memory_is_short_pushes_may_be_tried_again_and_pops_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let plenty = MemoryHigh::Bytes(1 << 40);
+    let options = BrokerOptions { owns_process: true, memory_high: plenty, ..BrokerOptions::new(dir.path()) };
+    let served = Served::serve(Broker::open(options).unwrap(), Some(dir)).await;
+    served.create("q", proto::QueueConfig::default()).await;
+    served.push("q", "before").await;
+    served.broker.set_memory_high(MemoryHigh::Bytes(0));
+    let push =
+        || proto::PushRequest { queue: "q".into(), messages: vec![message("more")], ..Default::default() };
+    let status = served.client.messages().push(push()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains("(memory_high)"), "{status}");
+    let streamed = proto::PushStreamRequest {
+        sequence: 7,
+        queue: "q".into(),
+        messages: vec![message("more")],
+        ..Default::default()
+    };
+    let replies = served.client.messages().push_stream(tokio_stream::once(streamed)).await.unwrap();
+    let confirms = within(replies.into_inner().message()).await.unwrap().unwrap().confirms;
+    let error = confirms[0].error.as_ref().expect("it is refused as a whole");
+    assert_eq!((confirms[0].sequence, error.code), (7, Code::Unavailable as i32));
+    assert!(served.client.is_serving().await.unwrap(), "who takes messages is served");
+    let popped = served.pop("q", 10).await;
+    assert_eq!(popped.len(), 1);
+    served.broker.set_memory_high(plenty);
+    served.push("q", "after").await;
+}
+
+#[tokio::test]
+async fn limits_that_an_operator_sets_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits =
+        BrokerOptions { queues_max: 1, body_bytes_max: 10, clients_max: 1, ..BrokerOptions::new(dir.path()) };
+    let served = Served::serve(Broker::open(limits).unwrap(), Some(dir)).await;
+    served.create("q", proto::QueueConfig::default()).await;
+    let request = proto::CreateQueueRequest { queue: "r".into(), ..Default::default() };
+    let status = served.client.queues().create_queue(request).await.unwrap_err();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::ResourceExhausted, "there are 1 queues, and no more are allowed")
+    );
+    let messages = vec![message("eleven byte")];
+    let request = proto::PushRequest { queue: "q".into(), messages, ..Default::default() };
+    let status = served.client.messages().push(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert_eq!(status.message(), "messages[0].body has at most 10 bytes; it has 11");
+    let second = nexo_grpc::client::Client::connect(&served.url).await.unwrap();
+    let status = second.queues().list_queues(proto::ListQueuesRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.message(), "there are 1 connections, and no more are allowed; try again later");
 }

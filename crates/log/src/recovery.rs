@@ -56,6 +56,18 @@ pub struct Recovered {
     pub repairs: Vec<String>,
 }
 
+impl Recovered {
+    /// Whether something cannot be read that was durable once.
+    #[must_use]
+    pub fn is_incomplete(&self) -> bool {
+        !self.damage.is_empty()
+            || !self.lost_segments.is_empty()
+            || !self.lost_before.is_empty()
+            || !self.lost_manifests.is_empty()
+            || self.manifest_lost
+    }
+}
+
 /// What the log starts with.
 pub(crate) struct Opened {
     pub(crate) segments: BTreeMap<SegmentId, Arc<Segment>>,

@@ -1,5 +1,5 @@
 //! Takes connections in until it is told to stop, and then waits for them to end. A connection that there is no room for
-//! is closed at once.
+//! is told so and closed.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nexo_broker::{Broker, ConnectionPermit, Connections, Protocol};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,11 @@ use crate::tls::{TlsPeer, TlsServer};
 
 /// How long to wait after an accept failed for want of descriptors or memory: the next one would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A peer whose machine lost power, or its network, is noticed after this time and nine questions more, whatever its protocol
+/// has agreed on: an AMQP client may ask for no heartbeat, and an HTTP client may read nothing for long.
+const SILENT_FOR: Duration = Duration::from_secs(60);
+const ASKED_EVERY: Duration = Duration::from_secs(10);
 
 /// A connection that came, that there is room for, and that can be read from.
 #[derive(Debug)]
@@ -85,8 +91,13 @@ async fn accept(
 ) -> (Arrival, ConnectionPermit) {
     loop {
         match listeners.accept().await {
-            Ok(arrival) => match allowed.admit(protocol) {
-                Some(permit) => return (arrival, permit),
+            Ok(arrival) => match allowed.admit(protocol).inspect(|_| keep_alive(&arrival.socket)) {
+                Some(permit) => {
+                    if permit.limit_reached().is_some() {
+                        allowed.note_refused(protocol, arrival.peer);
+                    }
+                    return (arrival, permit);
+                }
                 None => {
                     allowed.note_refused(protocol, arrival.peer);
                     refuse(protocol, arrival);
@@ -97,6 +108,14 @@ async fn accept(
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+    }
+}
+
+/// Has the system ask now and then whether the peer is still there.
+fn keep_alive(socket: &TcpStream) {
+    let asked = TcpKeepalive::new().with_time(SILENT_FOR).with_interval(ASKED_EVERY);
+    if let Err(error) = SockRef::from(socket).set_tcp_keepalive(&asked) {
+        tracing::debug!(%error, "cannot set TCP keepalive");
     }
 }
 
@@ -150,12 +169,13 @@ mod tests {
 
     #[tokio::test]
     async fn one_too_many_is_told_and_closed_and_the_next_one_served() {
-        let connections = Arc::new(Connections::new(8));
+        let connections = Arc::new(Connections::new(8, usize::MAX));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut listeners = Listeners::from(listener);
         let _first = TcpStream::connect(address).await.unwrap();
         let (arrival, permit) = accept(&mut listeners, &connections, Protocol::Http).await;
+        assert!(SockRef::from(&arrival.socket).keepalive().unwrap(), "the system looks whether it is there");
         permit.presence().set_in_request(true);
         let mut second = TcpStream::connect(address).await.unwrap();
         let next = tokio::spawn({

@@ -7,11 +7,13 @@ use clap::{Parser, Subcommand};
 use nexo_grpc::client::{Client, ClientTls, Credentials};
 
 use crate::command::{
-    bench, completions, consume, health, peek, permission, policy, pop, produce, push, queue, settle, stats,
-    user, vhost,
+    bench, binding, channel, completions, connection, consume, consumer_list, exchange, health, peek,
+    permission, policy, pop, produce, push, queue, settle, stats, user, vhost,
 };
 use crate::connect::Server;
+use crate::management::{Authorization, Management, ManagementUrl};
 use crate::output::Format;
+use crate::rabbitmqctl::{self, Access};
 use crate::serve::ServeArgs;
 
 const EXAMPLES: &str = "\
@@ -43,6 +45,9 @@ pub(crate) struct ServerArgs {
     /// The broker to talk to
     #[arg(long, global = true, value_name = "URL", env = "NEXO_SERVER", default_value = Server::DEFAULT, help_heading = HEADING)]
     pub(crate) server: Server,
+    /// The management API, which some commands talk to
+    #[arg(long, global = true, value_name = "URL", env = "NEXO_MANAGEMENT", help_heading = HEADING)]
+    management: Option<ManagementUrl>,
     /// The virtual host that queues are in
     #[arg(long, global = true, value_name = "NAME", env = "NEXO_VHOST", default_value = "/", help_heading = HEADING)]
     pub(crate) vhost: String,
@@ -85,6 +90,15 @@ impl Login {
             (None, None) => Credentials::default(),
         }
     }
+
+    /// The same for HTTP, where nobody comes in without saying who it is.
+    fn authorization(&self) -> Authorization {
+        match (&self.token, &self.user) {
+            (Some(token), _) => Authorization::token(token),
+            (None, Some(user)) => Authorization::password(user, self.password.as_deref().unwrap_or_default()),
+            (None, None) => Authorization::password("guest", "guest"),
+        }
+    }
 }
 
 impl ServerArgs {
@@ -93,11 +107,19 @@ impl ServerArgs {
         Ok(self.server.connect().await?.in_vhost(&self.vhost).with(self.login.credentials()))
     }
 
+    /// The broker's management API.
+    pub(crate) fn management(&self) -> Management {
+        let url = self.management.clone().unwrap_or_else(ManagementUrl::usual);
+        Management::new(url, self.tls(), self.login.authorization())
+    }
+
     /// The same, with a server that trusts whom the options name.
     fn trusting(self) -> Self {
-        let identity = self.cert.clone().zip(self.key.clone());
-        let tls = ClientTls { ca: self.ca.clone(), identity };
-        Self { server: self.server.trusting(tls), ..self }
+        Self { server: self.server.clone().trusting(self.tls()), ..self }
+    }
+
+    fn tls(&self) -> ClientTls {
+        ClientTls { ca: self.ca.clone(), identity: self.cert.clone().zip(self.key.clone()) }
     }
 }
 
@@ -117,6 +139,16 @@ enum Command {
     Queue(queue::QueueArgs),
     /// Create, change, look at and delete virtual hosts
     Vhost(vhost::VhostArgs),
+    /// Declare, look at and delete exchanges
+    Exchange(exchange::ExchangeArgs),
+    /// Bind queues and exchanges to exchanges
+    Binding(binding::BindingArgs),
+    /// Look at connections, and close them
+    Connection(connection::ConnectionArgs),
+    /// Look at the channels of connections
+    Channel(channel::ChannelArgs),
+    /// Look at who consumes from queues
+    Consumer(consumer_list::ConsumerArgs),
     /// Put messages into a queue
     Push(push::PushArgs),
     /// Take messages out of a queue
@@ -145,6 +177,13 @@ enum Command {
     Stats(stats::StatsArgs),
     /// Whether the broker can take and confirm messages; exit code 0 or 1
     Health,
+    /// What RabbitMQ's tool of this name does, in its words; 'nexo rabbitmqctl help' lists it
+    #[command(disable_help_flag = true, disable_version_flag = true)]
+    Rabbitmqctl {
+        /// As RabbitMQ's takes them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "WORD")]
+        words: Vec<String>,
+    },
     /// Put a broker under load and measure it
     Bench(bench::BenchArgs),
     /// Print the completions for a shell
@@ -162,6 +201,11 @@ impl Cli {
             Command::Serve(args) => args.run().await,
             Command::Queue(args) => args.run(shared).await,
             Command::Vhost(args) => args.run(shared).await,
+            Command::Exchange(args) => args.run(shared).await,
+            Command::Binding(args) => args.run(shared).await,
+            Command::Connection(args) => args.run(shared).await,
+            Command::Channel(args) => args.run(shared).await,
+            Command::Consumer(args) => args.run(shared).await,
             Command::Push(args) => args.run(shared).await,
             Command::Pop(args) => args.run(shared).await,
             Command::Consume(args) => args.run(shared).await,
@@ -176,6 +220,15 @@ impl Cli {
             Command::Policy(args) => args.run(shared).await,
             Command::Stats(args) => args.run(shared).await,
             Command::Health => health::run(shared).await,
+            Command::Rabbitmqctl { words } => {
+                let access = Access {
+                    url: shared.management.clone(),
+                    tls: shared.tls(),
+                    authorization: shared.login.authorization(),
+                    vhost: shared.vhost.clone(),
+                };
+                Ok(rabbitmqctl::run(words, access).await?)
+            }
             Command::Bench(args) => args.run(shared).await,
             Command::Completions(args) => args.run(),
             Command::CompleteQueues(args) => args.run(shared).await,
@@ -192,6 +245,33 @@ mod tests {
     #[test]
     fn the_description_of_the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn rabbitmqctl_is_given_all_words_as_they_are() {
+        for line in
+            ["-q list_queues --vhost acme name", "list_users --help --output x", "--help", "-p a -- b"]
+        {
+            let all = ["nexo", "rabbitmqctl"].into_iter().chain(line.split(' '));
+            let Command::Rabbitmqctl { words } = Cli::try_parse_from(all).unwrap().command else {
+                panic!("{line}")
+            };
+            assert_eq!(words.join(" "), line);
+        }
+    }
+
+    /// An option of a command that has the name of a shared one is found only when it is read.
+    #[test]
+    fn commands_do_not_take_the_names_of_shared_options() {
+        for line in [
+            "binding add e q --routing-key k --argument a=1",
+            "exchange declare e --type topic --transient",
+            "connection close --of-user ann --reason x --yes",
+            "channel list --of x",
+            "consumer list --of q --all-vhosts",
+        ] {
+            assert!(Cli::try_parse_from(["nexo"].into_iter().chain(line.split(' '))).is_ok(), "{line}");
+        }
     }
 
     #[test]

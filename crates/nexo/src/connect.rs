@@ -26,8 +26,22 @@ impl Server {
         Self { tls, ..self }
     }
 
+    /// Whoever names certificates wants TLS, and must not find that his password went over the network as it is.
+    fn refuse_unused_certificates(&self) -> anyhow::Result<()> {
+        let is_plain = !self.url.starts_with("https://");
+        if is_plain && self.tls != ClientTls::default() {
+            let secure = self.url.replacen("http://", "https://", 1);
+            anyhow::bail!(
+                "--ca, --cert and --key are for TLS, and {} is without; --server {secure} is with it",
+                self.url
+            );
+        }
+        Ok(())
+    }
+
     /// Connects to it.
     pub(crate) async fn connect(&self) -> anyhow::Result<Client> {
+        self.refuse_unused_certificates()?;
         Client::connect_trusting(&self.url, &self.tls).await.map_err(|error| match error {
             ConnectError::Unreachable { .. } => anyhow!(
                 "{}; is the broker running? 'nexo serve' starts one, --server names another",
@@ -126,6 +140,17 @@ mod tests {
         {
             assert!(text.parse::<Server>().is_err(), "{text}");
         }
+    }
+
+    #[tokio::test]
+    async fn certificates_without_tls_are_refused_before_anything_is_sent() {
+        let tls = ClientTls { ca: Some("ca.pem".into()), identity: None };
+        let server = "127.0.0.1:1".parse::<Server>().unwrap().trusting(tls);
+        let error = server.connect().await.unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "--ca, --cert and --key are for TLS, and http://127.0.0.1:1 is without; --server https://127.0.0.1:1 is with it"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The commands in README.md and docs/ run as they are written, in order, against a real broker in a directory of their
 //! own. What differs from a reader's terminal is said here:
 //!
-//! - The broker has free ports. Client commands find it by `NEXO_SERVER`; `nexo bench` is given its addresses in place of
+//! - The broker has free ports. Client commands find it by `NEXO_SERVER` and `NEXO_MANAGEMENT`; `nexo bench` is given its addresses in place of
 //!   the usual ones.
 //! - `nexo serve` gets free ports and data of its own by the environment, or in place of those that it is given, and is
 //!   ended after three seconds.
@@ -141,6 +141,7 @@ fn run_page(name: &str, page: &str) -> Vec<(String, String)> {
             .env("PATH", &path)
             .env("NEXO", env!("CARGO_BIN_EXE_nexo"))
             .env("NEXO_SERVER", server.url())
+            .env("NEXO_MANAGEMENT", format!("http://{}", server.http))
             .env("AMQP", address("amqp"))
             .env("SQS", address("sqs"))
             .stdin(Stdio::null());

@@ -1,31 +1,22 @@
 //! One table of who may do what, tried on every way in: AMQP, the native API, SQS and the management API.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+mod world;
 
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
-use hmac::{Hmac, KeyInit, Mac};
-use nexo_access::{FirstUser, Logins, NewPassword, PermissionTexts, Tag, UserName};
+use std::collections::BTreeSet;
+
+use nexo_access::{NewPassword, PermissionTexts, Tag, UserName};
 use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{basic, confirm, queue};
 use nexo_amqp_client::{Error, Login, methods};
 use nexo_broker::access::AccessRecord;
 use nexo_broker::topology::{Binding, Destination, ExchangeKind, ExchangeSpec, Matching};
-use nexo_broker::{Broker, BrokerOptions, Codecs, NewMessage, QueueConfig};
-use nexo_grpc::client::{Client, Credentials};
+use nexo_broker::{NewMessage, QueueConfig};
+use nexo_grpc::client::Credentials;
 use nexo_grpc::proto;
-use nexo_sqs::SqsOptions;
 use nexo_types::{ExchangeName, QueueName};
-use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use serde_json::json;
+use world::{PATIENCE, World, ask_http, ask_sqs, within};
 
 /// What is done to a queue, and to the exchange of the same name that leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,65 +47,19 @@ const TABLE: [Row; 8] = [
     ("mixed", Some(["other", "own", "(own|other)-q"]), ["-yyy-", "y-yyy"]),
 ];
 
-/// A broker with all its ways in.
-struct World {
-    broker: Broker,
-    logins: Logins,
-    amqp: SocketAddr,
-    grpc: Client,
-    sqs: SocketAddr,
-    http: SocketAddr,
-}
-
-impl World {
-    async fn start() -> Self {
-        let codecs = nexo_amqp::register(nexo_sqs::register(Codecs::default()));
-        let options = BrokerOptions { segment_bytes: 1 << 20, codecs, ..BrokerOptions::new("memory") };
-        let disk = Arc::new(nexo_log::disk::MemoryDisk::new());
-        let broker = Broker::open_on(disk, options).unwrap();
-        let logins = Logins::open(&broker, &FirstUser::default()).await.unwrap();
-        let ports = [listener().await, listener().await, listener().await, listener().await];
-        let [amqp, grpc, sqs, http] = ports.each_ref().map(|port| port.local_addr().unwrap());
-        let [amqp_port, grpc_port, sqs_port, http_port] = ports;
-        let never = std::future::pending::<()>;
-        let amqp_options = nexo_amqp::Options::default();
-        tokio::spawn(nexo_amqp::serve(broker.clone(), logins.clone(), amqp_port, amqp_options, never()));
-        tokio::spawn(nexo_grpc::serve(broker.clone(), logins.clone(), grpc_port, never()));
-        tokio::spawn(nexo_sqs::serve(
-            broker.clone(),
-            logins.clone(),
-            sqs_port,
-            SqsOptions::default(),
-            never(),
-        ));
-        let admin = nexo_admin::AdminOptions::default();
-        tokio::spawn(nexo_admin::serve(broker.clone(), logins.clone(), http_port, admin, never()));
-        let grpc = Client::connect(&format!("http://{grpc}")).await.unwrap();
-        Self { broker, logins, amqp, grpc, sqs, http }
+/// The resource is there with a message in it; or not, if it is to be made.
+async fn prepare(world: &World, resource: &str, action: Action) {
+    let (name, exchange) = (QueueName::new(resource).unwrap(), ExchangeName::new(resource).unwrap());
+    let _ = world.broker.delete_queue(&name).await;
+    if action == Action::Create {
+        return;
     }
-
-    /// The resource is there with a message in it; or not, if it is to be made.
-    async fn prepare(&self, resource: &str, action: Action) {
-        let (name, exchange) = (QueueName::new(resource).unwrap(), ExchangeName::new(resource).unwrap());
-        let _ = self.broker.delete_queue(&name).await;
-        if action == Action::Create {
-            return;
-        }
-        self.broker.create_queue(&name, QueueConfig::default()).await.unwrap();
-        let spec = ExchangeSpec::durable(ExchangeKind::Plain(Matching::Fanout));
-        self.broker.declare_exchange(&exchange, spec).await.unwrap();
-        let binding = Binding::new(exchange, Destination::Queue(name.clone()), "".into(), Vec::new());
-        self.broker.bind(binding).await.unwrap();
-        self.broker.push(&name, vec![NewMessage::new("x")]).await.unwrap();
-    }
-}
-
-async fn listener() -> TcpListener {
-    TcpListener::bind("127.0.0.1:0").await.unwrap()
-}
-
-async fn within<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
+    world.broker.create_queue(&name, QueueConfig::default()).await.unwrap();
+    let spec = ExchangeSpec::durable(ExchangeKind::Plain(Matching::Fanout));
+    world.broker.declare_exchange(&exchange, spec).await.unwrap();
+    let binding = Binding::new(exchange, Destination::Queue(name.clone()), "".into(), Vec::new());
+    world.broker.bind(binding).await.unwrap();
+    world.broker.push(&name, vec![NewMessage::new("x")]).await.unwrap();
 }
 
 /// Whether AMQP lets the user. What it refuses is 403 for an action and 530 for the virtual host.
@@ -171,7 +116,9 @@ async fn over_grpc(world: &World, user: &str, resource: &str, action: Action) ->
     let outcome = within(async {
         match action {
             Action::Create => {
-                let request = proto::CreateQueueRequest { queue, ..Default::default() };
+                // Without dead letters, for which others have to be allowed more.
+                let config = Some(proto::QueueConfig { max_attempts: Some(0), ..Default::default() });
+                let request = proto::CreateQueueRequest { queue, config, ..Default::default() };
                 client.queues().create_queue(request).await.map(drop)
             }
             Action::Send => {
@@ -207,43 +154,6 @@ async fn over_grpc(world: &World, user: &str, resource: &str, action: Action) ->
     }
 }
 
-fn mac(key: &[u8], text: &str) -> Vec<u8> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
-    mac.update(text.as_bytes());
-    mac.finalize().into_bytes().to_vec()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The answer of SQS to a request that is signed with a key.
-async fn ask_sqs(address: SocketAddr, id: &str, secret: &str, action: &str, body: &Value) -> (u16, Value) {
-    let (body, target) = (body.to_string(), format!("AmazonSQS.{action}"));
-    let date = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ").to_string();
-    let day = &date[..8];
-    let names = "host;x-amz-date;x-amz-target";
-    let headers = format!("host:{address}\nx-amz-date:{date}\nx-amz-target:{target}\n");
-    let canonical = format!("POST\n/\n\n{headers}\n{names}\n{}", hex(&Sha256::digest(body.as_bytes())));
-    let scope = format!("{day}/us-east-1/sqs/aws4_request");
-    let text = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex(&Sha256::digest(canonical.as_bytes())));
-    let start = format!("AWS4{secret}").into_bytes();
-    let key = [day, "us-east-1", "sqs", "aws4_request"].iter().fold(start, |key, part| mac(&key, part));
-    let signature = hex(&mac(&key, &text));
-    let request = format!(
-        "POST / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/x-amz-json-1.0\r\n\
-         X-Amz-Date: {date}\r\nX-Amz-Target: {target}\r\nContent-Length: {}\r\n\
-         Authorization: AWS4-HMAC-SHA256 Credential={id}/{scope}, SignedHeaders={names}, Signature={signature}\r\n\r\n{body}",
-        body.len()
-    );
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    within(stream.read_to_string(&mut answer)).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or(Value::Null))
-}
-
 /// Whether SQS lets the user, with one of its keys.
 async fn over_sqs(world: &World, (id, secret): (&str, &str), resource: &str, action: Action) -> bool {
     let url = json!({ "QueueUrl": resource });
@@ -267,22 +177,6 @@ async fn over_sqs(world: &World, (id, secret): (&str, &str), resource: &str, act
         }
         other => panic!("{other}: {answer}"),
     }
-}
-
-/// The answer of the management API to a user whose password is his name.
-async fn ask_http(address: SocketAddr, user: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
-    let (body, login) = (body.to_string(), BASE64_STANDARD.encode(format!("{user}:{user}")));
-    let request = format!(
-        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Basic {login}\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    within(stream.read_to_string(&mut answer)).await.unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head[9..12].parse().unwrap(), serde_json::from_str(body).unwrap_or(Value::Null))
 }
 
 /// Whether the management API lets the user, who has the tag that lets him in at all.
@@ -341,14 +235,14 @@ async fn every_way_in_lets_a_user_do_what_the_table_says() {
             for (action, expected) in ACTIONS.into_iter().zip(expected.chars()) {
                 let what = format!("{name} {action:?} {resource}");
                 let expected = expected == 'y';
-                world.prepare(resource, action).await;
+                prepare(&world, resource, action).await;
                 assert_eq!(over_amqp(&world, name, resource, action).await, expected, "AMQP: {what}");
-                world.prepare(resource, action).await;
+                prepare(&world, resource, action).await;
                 assert_eq!(over_grpc(&world, name, resource, action).await, expected, "native: {what}");
-                world.prepare(resource, action).await;
+                prepare(&world, resource, action).await;
                 let key = (&*key.id, &*key.secret);
                 assert_eq!(over_sqs(&world, key, resource, action).await, expected, "SQS: {what}");
-                world.prepare(resource, action).await;
+                prepare(&world, resource, action).await;
                 assert_eq!(over_http(&world, name, resource, action).await, expected, "HTTP: {what}");
                 cells += 4;
             }
@@ -388,7 +282,7 @@ async fn nobody_comes_in_with_what_is_not_his() {
 async fn lists_show_what_concerns_the_user() {
     let world = World::start().await;
     for resource in RESOURCES {
-        world.prepare(resource, Action::Take).await;
+        prepare(&world, resource, Action::Take).await;
     }
     let own = UserName::new("own").unwrap();
     world.logins.add_user(&own, NewPassword::Plain(b"own".to_vec()), BTreeSet::new()).await.unwrap();
@@ -411,7 +305,7 @@ async fn lists_show_what_concerns_the_user() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receipt_is_no_permission() {
     let world = World::start().await;
-    world.prepare("own-q", Action::Take).await;
+    prepare(&world, "own-q", Action::Take).await;
     let other = UserName::new("other").unwrap();
     world.logins.add_user(&other, NewPassword::Plain(b"other".to_vec()), BTreeSet::new()).await.unwrap();
     let permissions = PermissionTexts { read: "^other-".into(), ..PermissionTexts::all() };
@@ -434,7 +328,7 @@ async fn permissions_hold_in_their_virtual_host() {
     let world = World::start().await;
     let put = |only_new| proto::PutVhostRequest { vhost: "shop".into(), only_new, ..Default::default() };
     world.grpc.admin().put_vhost(put(true)).await.unwrap();
-    world.prepare("own-q", Action::Take).await;
+    prepare(&world, "own-q", Action::Take).await;
     let ann = UserName::new("ann").unwrap();
     world.logins.add_user(&ann, NewPassword::Plain(b"ann".to_vec()), BTreeSet::new()).await.unwrap();
     let allow = |vhost: &str| AccessRecord::SetPermissions {

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use nexo_broker::QueueError;
+use nexo_broker::{Alarm, QueueError};
 
 /// An answer that says what went wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,8 +186,10 @@ impl From<QueueError> for Fault {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::NotFound { .. } => Self::no_such_queue(),
-            QueueError::Busy { reason }
-            | QueueError::DiskFull { reason }
+            // 503 and not a throttling error: every retry mode of the SDKs tries it again, and none of them takes it for a rate
+            // that this client alone has passed.
+            QueueError::Alarm(Alarm { reason, .. })
+            | QueueError::Busy { reason }
             | QueueError::Unavailable { reason } => Self::new(FaultCode::ServiceUnavailable, reason),
         }
     }

@@ -111,6 +111,15 @@ impl LimitMode {
 }
 
 impl Limits {
+    /// The same, for a broker that takes bodies of so many bytes.
+    pub(crate) fn within(self, body_bytes_max: u64) -> Self {
+        Self {
+            message_bytes: self.message_bytes.min(body_bytes_max),
+            message_bytes_min: self.message_bytes_min.min(body_bytes_max),
+            ..self
+        }
+    }
+
     pub(crate) const fn is_strict(&self) -> bool {
         matches!(self.mode, LimitMode::Strict)
     }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use common::*;
+use nexo_broker::MemoryHigh;
 use nexo_log::disk::MemoryDisk;
 use nexo_net::HttpLimits;
 use nexo_sqs::SqsOptions;
@@ -241,5 +242,45 @@ async fn whoever_is_refused_again_and_again_waits_and_others_do_not() {
         }
     }
     assert!(was_first, "others wait as well");
+    server.end().await;
+}
+
+#[tokio::test]
+async fn while_memory_is_short_sends_may_be_tried_again_and_receives_go_on() {
+    let server = Server::start_with(&MemoryDisk::new(), SqsOptions::default(), |options| {
+        options.owns_process = true;
+        options.memory_high = MemoryHigh::Bytes(1 << 40);
+    })
+    .await;
+    server.create("q").await;
+    let send = json!({ "QueueUrl": "q", "MessageBody": "x" });
+    server.json("SendMessage", &send).await;
+    server.broker.set_memory_high(MemoryHigh::Bytes(0));
+    let (status, text) = server.ask(&json_head("SendMessage"), &send.to_string()).await;
+    assert_eq!(status, 503, "{text}");
+    assert!(text.contains("ServiceUnavailableException") && text.contains("(memory_high)"), "{text}");
+    let batch = json!({ "QueueUrl": "q", "Entries": [{ "Id": "a", "MessageBody": "x" }] });
+    assert_eq!(server.ask(&json_head("SendMessageBatch"), &batch.to_string()).await.0, 503);
+    let got = server.json("ReceiveMessage", &json!({ "QueueUrl": "q" })).await;
+    let receipt = &got["Messages"][0]["ReceiptHandle"];
+    server.json("DeleteMessage", &json!({ "QueueUrl": "q", "ReceiptHandle": receipt })).await;
+    server.broker.set_memory_high(MemoryHigh::Bytes(1 << 40));
+    server.json("SendMessage", &send).await;
+    server.end().await;
+}
+
+#[tokio::test]
+async fn limits_that_an_operator_sets_are_told_in_the_words_of_sqs() {
+    let server = Server::start_with(&MemoryDisk::new(), SqsOptions::default(), |options| {
+        options.queues_max = 1;
+        options.body_bytes_max = 1000;
+    })
+    .await;
+    server.create("q").await;
+    let (status, text) = server.ask(&json_head("CreateQueue"), r#"{"QueueName": "r"}"#).await;
+    assert!(status == 403 && text.contains("OverLimit") && text.contains("there are 1 queues"), "{text}");
+    let send = json!({ "QueueUrl": "q", "MessageBody": "x".repeat(1001) });
+    let (status, text) = server.ask(&json_head("SendMessage"), &send.to_string()).await;
+    assert!(status == 400 && text.contains("Message must be shorter than 1000 bytes"), "{text}");
     server.end().await;
 }

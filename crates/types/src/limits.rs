@@ -83,6 +83,11 @@ pub const RATE_DELIVERIES_MAX: u32 = 1_000_000_000;
 /// Periods over which a rate limit counts: up to a day.
 pub const RATE_PERIOD_MAX: Millis = Millis::from_secs(24 * 3600);
 
+/// Events that wait to be published: some seconds of a busy broker, some megabytes.
+pub const EVENTS_WAITING_MAX: usize = 10_000;
+/// Traced messages that wait to be published: as much as a slow reader of traces may cost the broker.
+pub const TRACE_WAITING_BYTES_MAX: usize = 16 << 20;
+
 /// RabbitMQ's limit for a short string.
 pub const USER_NAME_BYTES_MAX: usize = 255;
 /// Tags are words.

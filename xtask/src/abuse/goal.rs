@@ -56,6 +56,16 @@ pub(super) const REFUSED: Goal = at_least("what is too large refused", "/numbers
 /// Otherwise nobody was there who did not read.
 pub(super) const ON_ITS_WAY: Goal = at_least("some on their way", "/numbers/on_its_way", 1.0);
 pub(super) const KEPT: Goal = at_least("none lost", "/numbers/kept_part", 1.0);
+/// What the system has seen at any moment, buffers of publishers that are blocked included.
+pub(super) const NEAR_WATERMARK: Goal =
+    at_most("memory at most 15 % above the watermark", "/numbers/peak_part", 1.15);
+pub(super) const BLOCKED: Goal = at_least("publishers blocked: low on memory", "/numbers/blocked", 1.0);
+pub(super) const UNBLOCKED: Goal = at_least("all of them unblocked", "/numbers/unblocked_part", 1.0);
+/// From the first packet to the confirm of a persistent message.
+pub(super) const NEWCOMER: Goal =
+    at_most("a new client connects and publishes within 50 ms (p99)", "/numbers/newcomer_p99_us", 50_000.0);
+pub(super) const ENDED: Goal = at_least("all of them ended", "/numbers/ended_part", 1.0);
+pub(super) const HELD_IDLE: Goal = at_least("5,000 held", "/numbers/held", 5_000.0);
 pub(super) const ALIKE: Goal =
     at_least("the slowest run at least half of the fastest", "/numbers/slowest_part", 0.5);
 pub(super) const EVEN: Goal = at_least("consumed at least 80 % of published", "/numbers/consumed_part", 0.8);

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::goal::{
-    ALIKE, AS_ONE, BACK, COME, DESCRIPTORS, DESCRIPTORS_MEANWHILE, EVEN, GIVEN_BACK, Goal, HEALTHY,
-    HEALTHY_MEANWHILE, HELD, IDLE, KEPT, MEMORY, ON_ITS_WAY, PROBE, PUSH, QUIET, REFUSED, TAKEN, UNSLOWED,
+    ALIKE, AS_ONE, BACK, BLOCKED, COME, DESCRIPTORS, DESCRIPTORS_MEANWHILE, ENDED, EVEN, GIVEN_BACK, Goal,
+    HEALTHY, HEALTHY_MEANWHILE, HELD, HELD_IDLE, IDLE, KEPT, MEMORY, NEAR_WATERMARK, NEWCOMER, ON_ITS_WAY,
+    PROBE, PUSH, QUIET, REFUSED, TAKEN, UNBLOCKED, UNSLOWED,
 };
 
 /// One line of the table.
@@ -17,11 +18,22 @@ pub(super) struct Scenario {
     pub(super) goals: &'static [Goal],
     /// How long it may take on a machine that is not idle.
     pub(super) limit: Duration,
+    /// What the broker is started with, besides its ports.
+    pub(super) settings: &'static [&'static str],
 }
 
 const fn scenario(name: &'static str, work: &'static str, goals: &'static [Goal], seconds: u64) -> Scenario {
-    Scenario { name, work, goals, limit: Duration::from_secs(seconds) }
+    Scenario { name, work, goals, limit: Duration::from_secs(seconds), settings: &[] }
 }
+
+impl Scenario {
+    const fn with(self, settings: &'static [&'static str]) -> Self {
+        Self { settings, ..self }
+    }
+}
+
+/// What a port must bear of strangers: newcomers come in, the strangers go.
+const STRANGERS: &[Goal] = &[NEWCOMER, ENDED, HEALTHY, PROBE, MEMORY];
 
 impl Scenario {
     /// Whether this is the scenario of that name, or one of several whose names begin with it, as `flow` is.
@@ -102,6 +114,27 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     ),
     scenario("headers", "messages with 17,000 headers for 3,000 bindings", &[HEALTHY, PROBE, MEMORY], 240),
     scenario("flood", "four publishers of transient messages of 10 KB, 8 GB", &[HEALTHY, PROBE, MEMORY], 300),
+    scenario(
+        "memory-alarm",
+        "four publishers without confirms, 4 GiB, no consumer until they are blocked; `--memory-high 48MiB`",
+        &[NEAR_WATERMARK, BLOCKED, UNBLOCKED, COME, HEALTHY, MEMORY],
+        600,
+    )
+    .with(&["--memory-high", "48MiB"]),
+    scenario(
+        "idle-connections",
+        "5,000 idle AMQP connections, and new clients",
+        &[NEWCOMER, HELD_IDLE, HEALTHY, PROBE, MEMORY],
+        180,
+    ),
+    scenario("loris-amqp", "1,000 peers that send a byte a second: AMQP", STRANGERS, 120),
+    scenario("loris-grpc", "the same: native API", STRANGERS, 120),
+    scenario("loris-sqs", "the same: SQS API", STRANGERS, 180),
+    scenario("loris-http", "the same: management port", STRANGERS, 180),
+    scenario("garbage-amqp", "garbage from one connection after the other: AMQP", STRANGERS, 120),
+    scenario("garbage-grpc", "the same: native API", STRANGERS, 120),
+    scenario("garbage-sqs", "the same: SQS API", STRANGERS, 120),
+    scenario("garbage-http", "the same: management port", STRANGERS, 120),
     scenario("half", "transient messages of 16 bytes at half of Nexo's own maximum", &[MEMORY], 120),
     scenario(
         "priorities",
@@ -152,7 +185,8 @@ mod tests {
 
     #[test]
     fn every_line_with_a_probe_is_judged_by_it_and_by_the_health_after() {
-        let is_without = |name: &str| matches!(name, "half" | "priorities") || name.starts_with("flow-");
+        let is_without =
+            |name: &str| matches!(name, "half" | "priorities" | "memory-alarm") || name.starts_with("flow-");
         for scenario in SCENARIOS.iter().filter(|scenario| !is_without(scenario.name)) {
             assert!(scenario.goals.contains(&PROBE), "{}", scenario.name);
             assert!(scenario.goals.contains(&HEALTHY), "{}", scenario.name);

@@ -126,8 +126,7 @@ impl Caller {
     }
 
     pub(super) fn tags(&self) -> Vec<String> {
-        let user = self.identity.user();
-        user.iter().flat_map(|user| &user.tags).map(|tag| tag.as_str().to_owned()).collect()
+        self.identity.tags()
     }
 
     /// Whether he sees everything there is.
@@ -181,8 +180,7 @@ impl Caller {
         if self.is_monitor() {
             return Visible::All;
         }
-        let user = self.identity.user();
-        Visible::Some(user.map(|user| user.permissions.keys().cloned().collect()).unwrap_or_default())
+        Visible::Some(self.identity.vhosts())
     }
 
     /// The same as a list of those that are there.

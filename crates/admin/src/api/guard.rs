@@ -7,10 +7,11 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use nexo_broker::Protocol;
+use nexo_broker::{Actor, LoginFacts, Protocol, acting};
 use nexo_net::Ends;
 
 use super::Api;
+use super::access::Caller;
 use super::error::ApiError;
 use super::login::log_in;
 use super::sessions;
@@ -18,7 +19,8 @@ use super::sessions;
 /// Lets a request through to its handler, which finds its [`Caller`](super::access::Caller) among the extensions.
 pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Next) -> Response {
     let mut answer = match admit(&api, &mut request).await {
-        Ok(()) => next.run(request).await,
+        Ok(Some(actor)) => acting(actor, next.run(request)).await,
+        Ok(None) => next.run(request).await,
         Err(error) => {
             api.broker.traffic().of(Protocol::Http).login_refused();
             error.into_response()
@@ -31,7 +33,8 @@ pub(super) async fn guard(State(api): State<Api>, mut request: Request, next: Ne
     answer
 }
 
-async fn admit(api: &Api, request: &mut Request) -> Result<(), ApiError> {
+/// Gives back who asks, for those who are told what he does; `None` for somebody who is about to log in.
+async fn admit(api: &Api, request: &mut Request) -> Result<Option<Actor>, ApiError> {
     if !is_own_origin(request.headers()) {
         tracing::debug!("a request of a page of another origin is refused");
         return Err(ApiError::forbidden("pages of other origins are not served"));
@@ -42,22 +45,30 @@ async fn admit(api: &Api, request: &mut Request) -> Result<(), ApiError> {
     let headers = request.headers().clone();
     let is_unnamed = !headers.contains_key(header::AUTHORIZATION);
     if is_unnamed && is_login(request) {
-        return Ok(());
+        return Ok(None);
     }
     if is_unnamed && let Some(caller) = sessions::caller(api, &headers, ends) {
         if !request.method().is_safe() && !tells_origin(&headers) {
             return Err(ApiError::forbidden("a page that changes something says where it comes from"));
         }
-        request.extensions_mut().insert(caller?);
-        return Ok(());
+        return Ok(Some(known(request, caller?, ends)));
     }
     let caller = log_in(&api.logins, &headers, ends.peer.ip()).await.inspect_err(|_| {
         if headers.contains_key(header::AUTHORIZATION) {
             tracing::warn!(protocol = "http", peer = %ends.peer, "login refused");
+            let login =
+                LoginFacts { user: "", protocol: "http", mechanism: "", peer: ends.peer, is_tls: false };
+            api.broker.events().login_refused(&login, "invalid credentials");
         }
     })?;
+    Ok(Some(known(request, caller, ends)))
+}
+
+/// Has the handler find who asks.
+fn known(request: &mut Request, caller: Caller, ends: Ends) -> Actor {
+    let actor = Actor { user: caller.name().to_owned(), from: Some(ends.peer) };
     request.extensions_mut().insert(caller);
-    Ok(())
+    actor
 }
 
 /// Whether it is the one request that needs no login, because it is one. Every other address refuses whom nobody knows.

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use nexo_broker::Health;
+use nexo_broker::{Alarm, Health};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
@@ -21,15 +21,23 @@ fn failed(mut more: Value, reason: &str) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, Json(more)).into_response()
 }
 
-/// The one alarm there is: the disk has no room.
+/// What runs short on any node.
 pub(super) async fn alarms(State(api): State<Api>) -> Response {
-    match api.broker.health() {
-        Health::DiskFull { .. } => {
-            let alarms = json!({ "alarms": [{ "node": &*api.node, "resource": "disk" }] });
-            failed(alarms, "There are alarms in effect in the cluster")
-        }
-        Health::Ok | Health::Degraded { .. } | Health::Unhealthy { .. } => ok(),
+    in_effect(&api, "There are alarms in effect in the cluster")
+}
+
+/// What runs short on this node.
+pub(super) async fn local_alarms(State(api): State<Api>) -> Response {
+    in_effect(&api, "There are alarms in effect on the node")
+}
+
+fn in_effect(api: &Api, reason: &str) -> Response {
+    let alarms = api.broker.alarms();
+    if alarms.is_empty() {
+        return ok();
     }
+    let shown = |alarm: &Alarm| json!({ "node": &*api.node, "resource": alarm.resource.name() });
+    failed(json!({ "alarms": alarms.iter().map(shown).collect::<Value>() }), reason)
 }
 
 pub(super) async fn vhosts(State(api): State<Api>) -> Response {
@@ -38,7 +46,7 @@ pub(super) async fn vhosts(State(api): State<Api>) -> Response {
             let down: Value = Vhost::all(&api).iter().map(|vhost| Value::from(vhost.as_str())).collect();
             failed(json!({ "virtual-hosts": down }), &reason)
         }
-        Health::Ok | Health::Degraded { .. } | Health::DiskFull { .. } => ok(),
+        Health::Ok | Health::Degraded { .. } | Health::MemoryHigh { .. } | Health::DiskFull { .. } => ok(),
     }
 }
 

@@ -5,8 +5,7 @@
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `permissions`, `connections`
 //!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
-//!   `health_checks`. `nexo`: what RabbitMQ has
-//!   no words for.
+//!   `health_checks`. `nexo`: what RabbitMQ has no words for. `memory`: the memory watermark.
 //!
 //! What a queue or an exchange may be, and in which words it is refused, is AMQP's matter: `nexo_amqp::management`. Where an
 //! answer differs from RabbitMQ's, docs/management.md says why.
@@ -22,6 +21,7 @@ mod guard;
 mod health_checks;
 mod listing;
 mod login;
+mod memory;
 mod messages;
 mod names;
 mod nexo;
@@ -93,7 +93,7 @@ impl Api {
         Self {
             broker,
             logins,
-            node: format!("nexo@{}", host_name()).into(),
+            node: nexo_broker::node_name().into(),
             listeners: listeners.into(),
             rates: Arc::default(),
             large_bodies: Arc::new(Semaphore::new(body::LARGE_BODIES_MAX)),
@@ -124,14 +124,6 @@ impl Api {
         });
         looked.await.map_err(|_| stopping())
     }
-}
-
-/// What the machine is called.
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name: String =
-        name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || "-._".contains(*c)).collect();
-    if name.is_empty() { "localhost".to_owned() } else { name }
 }
 
 /// All addresses under `/api`.
@@ -244,13 +236,15 @@ fn routes(api: &Api) -> Routes {
         .get("/healthchecks/node", Management, health_checks::node)
         .get("/healthchecks/node/{name}", Management, health_checks::node)
         .get("/health/checks/alarms", Management, health_checks::alarms)
-        .get("/health/checks/local-alarms", Management, health_checks::alarms)
+        .get("/health/checks/local-alarms", Management, health_checks::local_alarms)
         .get("/health/checks/virtual-hosts", Management, health_checks::vhosts)
         .get("/health/checks/ready-to-serve-clients", Management, health_checks::ready)
         .get("/health/checks/node-is-mirror-sync-critical", Management, health_checks::not_critical)
         .get("/health/checks/node-is-quorum-critical", Management, health_checks::not_critical)
         .get("/health/checks/port-listener/{port}", Management, health_checks::port)
         .get("/health/checks/protocol-listener/{protocol}", Management, health_checks::protocol)
+        .get("/nexo/memory", Monitoring, memory::show)
+        .put("/nexo/memory", Administrator, memory::set)
         .get("/nexo/queues/{vhost}/{name}", VisibleVhost, nexo::queue)
         .get("/nexo/queues/{vhost}/{name}/messages", Vhost, nexo::messages)
         .post("/nexo/queues/{vhost}/{name}/redrive", Vhost, nexo::redrive)

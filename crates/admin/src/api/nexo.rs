@@ -270,7 +270,7 @@ pub(super) async fn redrive(
         None => None,
         Some(max) => Some(u64::try_from(max).map_err(|_| ApiError::bad_request("max must not be negative"))?),
     };
-    let request = Redrive { target, offsets: Vec::new(), max };
+    let request = Redrive { target, max, ..Redrive::default() };
     let done = api.broker.redrive(&name, request, &|_| {}).await.map_err(refused)?;
     Ok(Json(json!({ "moved": done.moved, "skipped": done.skipped })))
 }
@@ -298,7 +298,7 @@ pub(super) async fn pause(
 fn refused(error: QueueError) -> ApiError {
     match error {
         QueueError::NotFound { .. } => ApiError::not_found(),
-        error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. } | QueueError::Unavailable { .. }) => {
+        error @ (QueueError::Alarm(_) | QueueError::Busy { .. } | QueueError::Unavailable { .. }) => {
             ApiError::unavailable(error.to_string())
         }
     }

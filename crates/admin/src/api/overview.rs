@@ -195,8 +195,6 @@ pub(super) async fn memory(
 fn node_json(api: &Api) -> Value {
     let stats = api.broker.stats();
     let process = stats.process;
-    let health = &stats.health;
-    let is_full = matches!(health, nexo_broker::Health::DiskFull { .. });
     let sockets: usize = Protocol::ALL.into_iter().map(|of| api.broker.connections().counts(of).open).sum();
     let sockets_max =
         api.broker.connections().max(Protocol::Amqp) + api.broker.connections().max(Protocol::Http);
@@ -215,12 +213,12 @@ fn node_json(api: &Api) -> Value {
         "rates_mode": "basic",
         "net_ticktime": 60,
         "mem_used": process.resident_bytes,
-        "mem_limit": machine_memory_bytes(),
-        "mem_alarm": false,
+        "mem_limit": stats.memory.limit_bytes,
+        "mem_alarm": stats.memory.is_alarm,
         "mem_calculation_strategy": "rss",
         "disk_free": stats.disk_free_bytes,
         "disk_free_limit": api.broker.disk_free_min(),
-        "disk_free_alarm": is_full,
+        "disk_free_alarm": stats.disk_alarm,
         "fd_used": process.open_fds,
         "fd_total": process.max_fds,
         "sockets_used": sockets,
@@ -242,14 +240,6 @@ fn node_json(api: &Api) -> Value {
         "exchange_types": exchange_types(),
         "contexts": contexts(api),
     })
-}
-
-/// What the machine has, or 0 where the system does not say.
-fn machine_memory_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kibibytes.unwrap_or(0) * 1024
 }
 
 /// The page of RabbitMQ loads these; there is none here.

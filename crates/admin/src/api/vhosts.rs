@@ -57,7 +57,7 @@ fn found(api: &Api, name: &str) -> Result<VhostInfo, ApiError> {
 
 fn vhost_json(api: &Api, vhost: &VhostInfo, sums: &Sums) -> Value {
     let mut shown = vhost_definition(vhost);
-    shown["tracing"] = false.into();
+    shown["tracing"] = api.broker.is_traced(&vhost.name).into();
     shown["cluster_state"] = json!({ (&*api.node): "running" });
     if let Some(object) = shown.as_object_mut() {
         object.extend(sums.lengths());
@@ -165,6 +165,8 @@ pub(super) struct VhostAsked {
     description: Option<String>,
     tags: Option<Vec<String>>,
     kind: Option<DefaultQueueType>,
+    /// Whether the firehose is on, which is not kept over a restart.
+    tracing: Option<bool>,
 }
 
 impl VhostAsked {
@@ -185,7 +187,11 @@ impl VhostAsked {
                 Some(DefaultQueueType::parse(kind).ok_or_else(wrong)?)
             }
         };
-        Ok(Self { description, tags, kind })
+        let tracing = match object.get("tracing") {
+            None | Some(Value::Null) => None,
+            Some(_) => Some(object.truth("tracing", false)?),
+        };
+        Ok(Self { description, tags, kind, tracing })
     }
 }
 
@@ -195,7 +201,7 @@ pub(super) async fn put_from(
     name: &VhostName,
     asked: &VhostAsked,
 ) -> Result<bool, ApiError> {
-    let VhostAsked { description, tags, kind } = asked;
+    let VhostAsked { description, tags, kind, tracing } = asked;
     let changed = broker.change_vhost(name, |spec| {
         let mut spec = spec.cloned().unwrap_or_default();
         spec.description = description.clone().unwrap_or(spec.description);
@@ -203,7 +209,11 @@ pub(super) async fn put_from(
         spec.default_queue_type = kind.or(spec.default_queue_type);
         Ok(spec)
     });
-    changed.await.map_err(refused)
+    let is_new = changed.await.map_err(refused)?;
+    if let Some(tracing) = *tracing {
+        broker.set_tracing(name, tracing);
+    }
+    Ok(is_new)
 }
 
 /// A list of texts, or one text with commas.

@@ -46,8 +46,12 @@ impl Managed {
     }
 
     pub async fn start_on(disk: &FaultyDisk) -> Self {
+        Self::start_with(disk, BrokerOptions::new("faulty")).await
+    }
+
+    pub async fn start_with(disk: &FaultyDisk, options: BrokerOptions) -> Self {
         let codecs = nexo_amqp::register(Codecs::default());
-        let options = BrokerOptions { segment_bytes: 1 << 20, codecs, ..BrokerOptions::new("faulty") };
+        let options = BrokerOptions { segment_bytes: 1 << 20, codecs, ..options };
         let broker = Broker::open_on(Arc::new(disk.clone()), options).unwrap();
         let (http, amqp) = (listener().await, listener().await);
         let (http_at, amqp_at) = (http.local_addr().unwrap(), amqp.local_addr().unwrap());

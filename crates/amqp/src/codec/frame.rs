@@ -14,6 +14,8 @@ pub struct FrameMax(u32);
 impl FrameMax {
     /// What holds until the peers have agreed on more.
     pub const BEFORE_TUNE: Self = Self(FRAME_MIN_BYTES);
+    /// What a client may log in with: its password may be a token, which has some kilobytes.
+    pub const LOGIN: Self = Self(16 * 1024);
 
     /// Takes `bytes` as the maximum; `None` below the smallest that any version of the protocol allows, which
     /// includes the `0` with which a client says that it sets no limit of its own.

@@ -1,6 +1,8 @@
 //! What the connection's user may do, as RabbitMQ asks for it: which permission each method needs, and of what. The management
 //! API asks the same.
 
+use std::time::Instant;
+
 use nexo_access::{Identity, Permission, PublishRights, Refused, Resource};
 use nexo_broker::Broker;
 use nexo_broker::topology::{Binding, Destination, ExchangeKind, ExchangeSpec, Matching};
@@ -9,7 +11,7 @@ use nexo_types::{ExchangeName, QueueName, VhostName};
 use super::error::{self, Refusal, exchange_name};
 use super::message_facts::Facts;
 use super::publish::Incoming;
-use super::session::Session;
+use super::session::{ChannelState, Peer, Session};
 use crate::codec::{Properties, ReplyCode, Table, Value};
 
 impl From<Refused> for Refusal {
@@ -104,10 +106,34 @@ impl Session {
         Rights { broker: &self.shared.broker, identity: &self.identity }
     }
 
+    /// Takes another secret in place of the one that the user came in with: a token that holds longer.
+    pub(super) fn update_secret(&mut self, secret: &[u8]) -> Result<(), Refusal> {
+        let refused = |reason: &dyn std::fmt::Display| {
+            let (peer, user) = (Peer(self.peer), self.user.as_str());
+            tracing::warn!(protocol = "amqp", %peer, user, %reason, "a new secret was refused");
+            Refusal::new(ReplyCode::NotAllowed, "New secret was refused by one of the backends")
+        };
+        let renewed = self.shared.logins.renewed(&self.identity, secret).map_err(|error| refused(&error))?;
+        renewed.may_enter(self.vhost.as_str()).map_err(|error| refused(&error))?;
+        self.expires = expiry(&renewed, self.now);
+        self.identity = renewed;
+        for state in self.channels.values_mut() {
+            if let ChannelState::Open(channel) = state {
+                channel.rights = PublishRights::default();
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the user may do this with a queue.
     pub(super) fn may_queue(&self, permission: Permission, name: &QueueName) -> Result<(), Refusal> {
         self.rights().may_queue(permission, name)
     }
+}
+
+/// When somebody who has come with a token is to go.
+pub(super) fn expiry(identity: &Identity, now: Instant) -> Option<Instant> {
+    identity.time_left().and_then(|left| now.checked_add(left))
 }
 
 /// Whether a message may be published, by its exchange and its routing key. What is said of the exchange is remembered.

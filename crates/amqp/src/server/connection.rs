@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use nexo_access::Ended;
-use nexo_broker::{ConnectionFacts, OpenConnection, Protocol, VhostStay};
+use nexo_broker::{Actor, ConnectionFacts, OpenConnection, Protocol, VhostStay, acting};
 use nexo_net::{ReadHalf, Stream, WriteHalf};
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, Sleep, sleep, timeout};
@@ -29,8 +29,14 @@ use super::timing::{IDLE_TICK, Life};
 /// As RabbitMQ has it: a client that does not get further holds a socket for nothing.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// Serves one connection to its end.
-pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin, stop: CancellationToken) {
+/// Serves one connection to its end. If it is one too many, `limit_reached` says how many there may be.
+pub(super) async fn run(
+    shared: Arc<ServerState>,
+    socket: Stream,
+    origin: Origin,
+    limit_reached: Option<usize>,
+    stop: CancellationToken,
+) {
     let (peer, is_tls) = (origin.address, origin.tls.is_some());
     // Frames are collected before they are written, so waiting for more to send would only cost time.
     let _ = socket.set_nodelay();
@@ -48,6 +54,7 @@ pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin
         input: &mut input,
         origin,
         shared: &shared,
+        limit_reached,
         vhost_deleted: ends.clone(),
     };
     let opened = tokio::select! {
@@ -96,9 +103,13 @@ pub(super) async fn run(shared: Arc<ServerState>, socket: Stream, origin: Origin
         tick: Box::pin(sleep(IDLE_TICK)),
         worked: Duration::ZERO,
     });
-    // Frames may have come together with the end of the handshake.
-    connection.take_input();
-    connection.serve().await;
+    let actor = Actor { user: connection.session.user.as_str().to_owned(), from: Some(peer) };
+    let served = acting(actor, async {
+        // Frames may have come together with the end of the handshake.
+        connection.take_input();
+        connection.serve().await;
+    });
+    Box::pin(served).await;
     let Connection { session, stop, .. } = &mut *connection;
     if session.is_committing() {
         tokio::select! {

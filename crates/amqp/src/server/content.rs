@@ -2,7 +2,6 @@
 
 use bytes::Bytes;
 use nexo_broker::BodyBuffer;
-use nexo_types::limits;
 
 use super::error::Refusal;
 use super::intake::Hold;
@@ -93,8 +92,12 @@ impl Content {
         }
     }
 
-    /// Takes a content header; gives back the publish if it has no body.
-    pub(super) fn take_header(&mut self, payload: &[u8]) -> Result<Option<Whole>, Refusal> {
+    /// Takes a content header; gives back the publish if it has no body. One that announces too large a body is refused.
+    pub(super) fn take_header(
+        &mut self,
+        payload: &[u8],
+        body_bytes_max: usize,
+    ) -> Result<Option<Whole>, Refusal> {
         let publish = match std::mem::take(self) {
             Self::Header(publish) => publish,
             Self::Nothing => return Err(no_method()),
@@ -107,12 +110,11 @@ impl Content {
         if header.weight != 0 {
             return Err(no_header("got non content header frame instead"));
         }
-        let max = limits::BODY_BYTES_MAX;
         let body_bytes = usize::try_from(header.body_bytes).unwrap_or(usize::MAX);
-        if body_bytes > max {
+        if body_bytes > body_bytes_max {
             let size = header.body_bytes;
             return Err(Refusal::precondition(format!(
-                "message size {size} is larger than configured max size {max}"
+                "message size {size} is larger than configured max size {body_bytes_max}"
             )));
         }
         let properties = Bytes::copy_from_slice(header.properties);

@@ -15,6 +15,7 @@ use nexo_broker::{
 use super::arguments::{QueueKind, Traits};
 use super::channel::{Acks, Channel, Consumer};
 use super::error::Refusal;
+use super::firehose::Tracer;
 use super::operations::Operation;
 use super::output::Output;
 use super::queues::clamp;
@@ -99,7 +100,13 @@ impl Session {
         if self.waiting.is_empty() || !self.out.has_room() {
             return;
         }
+        self.look_for_traces();
         let mut spare = self.spare_unacked();
+        let tracer = self.traces.then_some(Tracer {
+            broker: &self.shared.broker,
+            vhost: &self.vhost,
+            shown: &self.shown,
+        });
         while self.out.has_room()
             && let Some(mut batch) = self.waiting.pop_front()
         {
@@ -108,7 +115,7 @@ impl Session {
             };
             let before = channel.unacked.len();
             let terms = WriteTerms { frame_max: self.limits.frame_max, room: self.out.deliveries_max(), now };
-            write_some(channel, &mut batch, &mut self.out, terms);
+            write_some(channel, &mut batch, &mut self.out, terms, tracer.as_ref());
             spare = spare.saturating_sub(channel.unacked.len() - before);
             if let Some(consumer) = channel.consumers.get_mut(&batch.source.id) {
                 self.withholds |= withhold(consumer, &mut spare);
@@ -146,13 +153,14 @@ impl Session {
 
     /// Writes all that a consumer without acknowledgements was given: it is settled and would be lost.
     pub(super) fn write_all_of(&mut self, id: u64) {
-        let Self { waiting, channels, out, limits, now, .. } = self;
+        let Self { waiting, channels, out, limits, now, shared, vhost, shown, traces, .. } = self;
+        let tracer = traces.then_some(Tracer { broker: &shared.broker, vhost, shown });
         let terms = WriteTerms { frame_max: limits.frame_max, room: usize::MAX, now: *now };
         for batch in waiting.iter_mut().filter(|batch| batch.source.id == id) {
             let Some(ChannelState::Open(channel)) = channels.get_mut(&batch.source.channel) else { return };
             while !batch.rest.as_slice().is_empty() {
                 let before = batch.rest.len();
-                write_some(channel, batch, out, terms);
+                write_some(channel, batch, out, terms, tracer.as_ref());
                 if batch.rest.len() == before {
                     break;
                 }
@@ -205,6 +213,10 @@ impl Session {
             message_count: clamp(left),
         };
         self.out.stored_message(number, &method, &head.properties, (view.body, stored), frame_max);
+        if self.shared.broker.firehose().is_on(&self.vhost) {
+            let tracer = Tracer { broker: &self.shared.broker, vhost: &self.vhost, shown: &self.shown };
+            tracer.delivered(number, source.queue.name().as_str(), handed.attempts > 1, &head, view.body);
+        }
         if terms.settle == SettleMode::Manual {
             channel.unacked.push(held(tag, &source, &handed, now));
         }
@@ -241,7 +253,13 @@ struct WriteTerms {
 }
 
 /// Writes a batch, as long as there is room.
-fn write_some(channel: &mut Channel, batch: &mut UnwrittenBatch, out: &mut Output, terms: WriteTerms) {
+fn write_some(
+    channel: &mut Channel,
+    batch: &mut UnwrittenBatch,
+    out: &mut Output,
+    terms: WriteTerms,
+    tracer: Option<&Tracer<'_>>,
+) {
     let WriteTerms { frame_max, room, now } = terms;
     let number = batch.source.channel;
     // A cancelled consumer is not there any more: the rest goes back.
@@ -265,6 +283,10 @@ fn write_some(channel: &mut Channel, batch: &mut UnwrittenBatch, out: &mut Outpu
             routing_key: ShortStr::clipped(head.routing_key),
         };
         out.stored_message(number, &method, &head.properties, (view.body, stored), frame_max);
+        if let Some(tracer) = tracer {
+            let queue = batch.source.queue.name().as_str();
+            tracer.delivered(number, queue, attempts_before > 0, &head, view.body);
+        }
         count += 1;
         if consumer.acks == Acks::Wanted {
             channel.unacked.push(held(tag, &batch.source, &handed, now));

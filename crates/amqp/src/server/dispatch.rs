@@ -71,6 +71,7 @@ impl Session {
     /// what is no frame.
     pub(super) fn take_frames(&mut self, input: &[u8], now: Instant) -> Taken {
         self.now = now;
+        self.look_for_traces();
         if self.timing.is_deaf {
             self.stalled = false;
             return Taken { bytes: input.len(), stop: Stop::NoMore };
@@ -174,7 +175,7 @@ impl Session {
 
     fn takes_publish(&self, number: u16, body_bytes: usize) -> bool {
         self.phase == ConnectionPhase::Running
-            && body_bytes <= nexo_types::limits::BODY_BYTES_MAX
+            && body_bytes <= self.shared.body_bytes_max
             && matches!(self.channels.get(&number), Some(ChannelState::Open(channel)) if channel.content.is_nothing())
     }
 
@@ -184,6 +185,7 @@ impl Session {
             self.take_closing_frame(frame);
             return;
         }
+        let body_bytes_max = self.shared.body_bytes_max;
         let taken = match (number, frame.kind) {
             (0, FrameKind::Heartbeat) => Ok(()),
             (0, FrameKind::Method) => self.take_connection_method(frame.payload),
@@ -194,7 +196,7 @@ impl Session {
             }
             (_, FrameKind::Method) => self.take_channel_method(number, frame.payload),
             (_, FrameKind::Header) => self
-                .take_content(number, |content| content.take_header(frame.payload))
+                .take_content(number, |content| content.take_header(frame.payload, body_bytes_max))
                 .and_then(|()| self.hold_for_body(number).map_err(|refusal| refusal.of(basic::Publish::ID))),
             (_, FrameKind::Body) => self.take_content(number, |content| content.take_body(frame.payload)),
         };
@@ -223,7 +225,9 @@ impl Session {
                 self.end_connection();
                 Ok(())
             }
-            Method::Connection(ConnectionMethod::UpdateSecret(_)) => {
+            Method::Connection(ConnectionMethod::UpdateSecret(update)) => {
+                self.update_secret(update.new_secret)
+                    .map_err(|refusal| refusal.of(connection::UpdateSecret::ID))?;
                 self.out.method(0, &connection::UpdateSecretOk {});
                 Ok(())
             }

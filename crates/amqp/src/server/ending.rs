@@ -111,6 +111,15 @@ impl Session {
         self.end_within(2 * self.shared.options.close_max);
     }
 
+    /// Ends the connection because its user's token has expired.
+    pub(super) fn credential_expired(&mut self) {
+        let (peer, user) = (Peer(self.peer), self.user.as_str());
+        tracing::warn!(protocol = "amqp", %peer, user, "connection is closed: its credential has expired");
+        self.expires = None;
+        self.close(&Refusal::new(ReplyCode::ConnectionForced, "credential expired"));
+        self.end_within(2 * self.shared.options.close_max);
+    }
+
     /// Says that the connection ends, and why.
     pub(super) fn close(&mut self, refusal: &Refusal) {
         self.begin_close(refusal);

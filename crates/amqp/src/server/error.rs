@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use nexo_broker::topology::{
     BindError, DeclareError, DeleteError, KindError, PassiveError, RouteError, UnbindError, VhostError,
 };
-use nexo_broker::{CreateError, ExchangeError, PopError, QueueError, SubscribeError};
+use nexo_broker::{Alarm, CreateError, ExchangeError, PopError, QueueError, SubscribeError};
 use nexo_types::{ExchangeName, NameError, QueueName, VhostName};
 
 use super::erlang;
@@ -143,9 +143,11 @@ pub(super) fn create_refusal(name: &QueueName, error: CreateError) -> Refusal {
         )),
         // It is being deleted, and so is whoever is in it.
         CreateError::Vhost(error) => Refusal::new(ReplyCode::NotAllowed, error.to_string()),
-        error @ (CreateError::Differs { .. } | CreateError::TooMany { .. }) => {
-            Refusal::precondition(error.to_string())
-        }
+        // RabbitMQ has this limit since 4.1, for the cluster.
+        CreateError::TooMany { max } => Refusal::precondition(format!(
+            "cannot declare queue '{name}': queue limit in cluster ({max}) is reached"
+        )),
+        error @ CreateError::Differs { .. } => Refusal::precondition(error.to_string()),
         CreateError::Queue(error) => error.into(),
     }
 }
@@ -174,8 +176,8 @@ impl From<QueueError> for Refusal {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::NotFound { name } => Self::no_queue(&name),
-            QueueError::Busy { reason }
-            | QueueError::DiskFull { reason }
+            QueueError::Alarm(Alarm { reason, .. })
+            | QueueError::Busy { reason }
             | QueueError::Unavailable { reason } => Self::new(ReplyCode::InternalError, reason),
         }
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::{Bytes, BytesMut};
 use nexo_access::{Identity, LoginError, Presence};
-use nexo_broker::{EnterError, Protocol, VhostStay};
+use nexo_broker::{EnterError, LoginFacts, Protocol, VhostStay};
 use nexo_net::{ReadHalf, WriteHalf};
 use nexo_types::VhostName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,7 +21,6 @@ use crate::codec::{
     Table, TableBuf,
 };
 
-const CHANNEL_MAX: u16 = 2047;
 const FRAME_MAX_BYTES: u32 = 131_072;
 const HEARTBEAT_SECS: u16 = 60;
 /// How long a client waits that logged in wrongly and cannot be told: it makes guessing slow.
@@ -83,6 +82,8 @@ pub(super) struct Handshake<'a> {
     pub(super) input: &'a mut BytesMut,
     pub(super) origin: Origin,
     pub(super) shared: &'a ServerState,
+    /// How many connections there are, if this is one too many.
+    pub(super) limit_reached: Option<usize>,
     /// Cancelled when the virtual host that it opens is deleted.
     pub(super) vhost_deleted: CancellationToken,
 }
@@ -114,7 +115,7 @@ impl Handshake<'_> {
         .await?;
         let (identity, abilities, told) = self.log_in().await?;
         let offer = connection::Tune {
-            channel_max: CHANNEL_MAX,
+            channel_max: self.shared.options.channel_max.get(),
             frame_max: FRAME_MAX_BYTES,
             heartbeat: HEARTBEAT_SECS,
         };
@@ -142,7 +143,7 @@ impl Handshake<'_> {
     }
 
     async fn log_in(&mut self) -> Result<(Identity, Abilities, Told), Failure> {
-        let payload = self.method_payload(FrameMax::BEFORE_TUNE).await?;
+        let payload = self.method_payload(FrameMax::LOGIN).await?;
         let Method::Connection(ConnectionMethod::StartOk(start)) = decode(&payload)? else {
             return Err(out_of_place().into());
         };
@@ -163,8 +164,19 @@ impl Handshake<'_> {
                 self.shared.logins.password(user, password, from.ip()).await
             }
         };
+        let claimed = login::claimed_user(&start.mechanism, start.response, &self.origin);
+        let mechanism = start.mechanism.to_string();
+        let facts = LoginFacts {
+            user: &claimed,
+            protocol: "AMQP 0-9-1",
+            mechanism: &mechanism,
+            peer: from,
+            is_tls: self.origin.tls.is_some(),
+        };
+        let events = self.shared.broker.events();
         let refused = match login {
             Ok(identity) => {
+                events.logged_in(&facts);
                 let told = Told {
                     properties: Bytes::copy_from_slice(start.client_properties.as_raw()),
                     mechanism: start.mechanism.to_string(),
@@ -178,8 +190,8 @@ impl Handshake<'_> {
             // They come faster than anybody could read of them.
             tracing::debug!(protocol = "amqp", peer = %from, "login refused unseen: too many at once");
         } else {
-            let user = login::claimed_user(&start.mechanism, start.response, &self.origin);
-            tracing::warn!(protocol = "amqp", peer = %from, user, mechanism = %start.mechanism, reason = %refused, "login refused");
+            tracing::warn!(protocol = "amqp", peer = %from, user = claimed, mechanism, reason = %refused, "login refused");
+            events.login_refused(&facts, &refused.to_string());
         }
         if !login::is_known(&start.mechanism) || !can("authentication_failure_close") {
             tokio::time::sleep(FAILURE_PAUSE).await;
@@ -207,8 +219,9 @@ impl Handshake<'_> {
         };
         let frame_max = FrameMax::new(asked.frame_max).filter(|max| max.bytes() <= FRAME_MAX_BYTES);
         let frame_max = frame_max.ok_or_else(|| refuse("frame_max", asked.frame_max, FRAME_MAX_BYTES))?;
-        if asked.channel_max == 0 || asked.channel_max > CHANNEL_MAX {
-            return Err(refuse("channel_max", asked.channel_max.into(), CHANNEL_MAX.into()).into());
+        let channel_max = self.shared.options.channel_max.get();
+        if asked.channel_max == 0 || asked.channel_max > channel_max {
+            return Err(refuse("channel_max", asked.channel_max.into(), channel_max.into()).into());
         }
         Ok(Limits { frame_max, channel_max: asked.channel_max, heartbeat: asked.heartbeat })
     }
@@ -237,6 +250,9 @@ impl Handshake<'_> {
         open: &connection::Open<'_>,
         identity: &Identity,
     ) -> Result<(Presence, VhostStay), String> {
+        if let Some(max) = self.limit_reached {
+            return Err(format!("connection refused: node connection limit ({max}) is reached"));
+        }
         let not_found = || format!("vhost {} not found", open.virtual_host);
         let name = std::str::from_utf8(&open.virtual_host).ok().and_then(|text| VhostName::new(text).ok());
         let name = name.ok_or_else(not_found)?;

@@ -1,13 +1,12 @@
-//! A connection that waits for the disk with what it publishes. Meanwhile it takes no frames, so nothing overtakes what
+//! A connection that waits with what it publishes, for the disk or until an alarm is over. Meanwhile it takes no frames, so nothing overtakes what
 //! waits; everything else goes on: it delivers, sends heartbeats, and notices that its peer is gone.
 
 use std::time::{Duration, Instant};
 
-use nexo_broker::{QueueError, Settling};
+use nexo_broker::{Alarm, QueueError, Settling};
 use nexo_types::QueueName;
 
 use super::operations::{self, Wait};
-use super::outbox;
 use super::session::{Peer, Session};
 use crate::codec::method::{connection, tx};
 use crate::codec::{AmqpMethod, ShortStr};
@@ -35,22 +34,28 @@ pub(super) struct Behind {
 }
 
 impl Session {
-    /// Takes no more from the client until the disk has room.
-    pub(super) fn block(&mut self, reason: &str) {
+    /// Takes no more from the client until there is room.
+    pub(super) fn block(&mut self, alarm: &Alarm) {
         if self.blocked {
             return;
         }
-        tracing::warn!(protocol = "amqp", peer = %Peer(self.peer), user = self.user.as_str(), reason, "a publisher waits");
+        // That there is an alarm the log is told once, and there may be thousands of publishers.
+        tracing::info!(protocol = "amqp", peer = %Peer(self.peer), user = self.user.as_str(), reason = alarm.reason, "a publisher waits");
         self.blocked = true;
         self.shown.set_blocked(true);
         if self.abilities.blocked {
+            let mut all = self.shared.broker.alarms();
+            if !all.iter().any(|other| other.resource == alarm.resource) {
+                all.push(alarm.clone());
+            }
+            let reason = low_on(&all);
             self.out.method(0, &connection::Blocked { reason: ShortStr::clipped(reason.as_bytes()) });
         }
     }
 
     /// Goes on if there is room again.
     pub(super) fn unblock(&mut self) {
-        if self.blocked && outbox::disk_is_full(&self.shared.broker).is_none() {
+        if self.blocked && self.shared.broker.alarms().is_empty() {
             self.go_on();
         }
     }
@@ -69,7 +74,7 @@ impl Session {
             return;
         }
         self.flush_acks();
-        if self.blocked && outbox::disk_is_full(&self.shared.broker).is_none() {
+        if self.blocked && self.shared.broker.alarms().is_empty() {
             self.blocked = false;
             self.shown.set_blocked(false);
             if self.abilities.blocked {
@@ -125,5 +130,25 @@ impl Session {
         let Some(behind) = self.behind.take().filter(|behind| behind.is_told) else { return };
         let seconds = self.now.saturating_duration_since(behind.since).as_secs();
         tracing::info!(protocol = "amqp", peer = %Peer(self.peer), seconds, "a publisher goes on: the disk has caught up");
+    }
+}
+
+/// What a client is told: RabbitMQ's words, which some look at.
+fn low_on(alarms: &[Alarm]) -> String {
+    let resources: Vec<&str> = alarms.iter().map(|alarm| alarm.resource.name()).collect();
+    format!("low on {}", resources.join(" & "))
+}
+
+#[cfg(test)]
+mod tests {
+    use nexo_broker::Resource;
+
+    use super::*;
+
+    #[test]
+    fn a_client_is_told_what_runs_short() {
+        let alarm = |resource| Alarm { resource, reason: "in many words".to_owned() };
+        assert_eq!(low_on(&[alarm(Resource::Memory)]), "low on memory");
+        assert_eq!(low_on(&[alarm(Resource::Memory), alarm(Resource::Disk)]), "low on memory & disk");
     }
 }

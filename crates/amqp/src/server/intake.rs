@@ -126,6 +126,12 @@ impl Session {
                 return Err(refusal);
             }
         }
+        if self.shared.broker.has_memory_alarm()
+            && let Some(alarm) = self.shared.broker.alarms().first()
+        {
+            // It would be refused when it has come whole, and take its memory until then.
+            self.block(alarm);
+        }
         Ok(())
     }
 

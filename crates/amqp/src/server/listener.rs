@@ -31,8 +31,9 @@ pub async fn serve(
     let stop = CancellationToken::new();
     let to_stop = stop.clone();
     let serve = move |Accepted { stream, peer, tls, permit }| {
+        let origin = Origin { address: peer, tls };
         let run =
-            connection::run(Arc::clone(&shared), stream, Origin { address: peer, tls }, to_stop.clone());
+            connection::run(Arc::clone(&shared), stream, origin, permit.limit_reached(), to_stop.clone());
         async move {
             run.await;
             drop(permit);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use nexo_broker::{
-    Broker, Draft, Evenness, Health, NewMessage, Pacing, PackedBatch, PushError, QueueError, Refused,
+    Alarm, Broker, Draft, Evenness, NewMessage, Pacing, PackedBatch, PushError, QueueError, Refused,
     Settling, SharedPush, Written, share_queues_max,
 };
 use nexo_types::{QueueId, QueueName, limits};
@@ -260,8 +260,8 @@ impl Outbox {
     }
 
     /// Pushes as much as should be done at once, and says what came of everything when nothing is left. Answers why not,
-    /// if the disk is full; what was not pushed then stays for the next attempt.
-    pub(super) fn flush_slice(&mut self, broker: &Broker, pacing: Pacing) -> Result<Option<Flushed>, String> {
+    /// if there is an alarm; what was not pushed then stays for the next attempt.
+    pub(super) fn flush_slice(&mut self, broker: &Broker, pacing: Pacing) -> Result<Option<Flushed>, Alarm> {
         let (mut queues, mut bytes) = (0, 0);
         self.is_busy = false;
         self.refusing = None;
@@ -286,7 +286,7 @@ impl Outbox {
         queues: &mut usize,
         bytes: &mut usize,
         pacing: Pacing,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Alarm> {
         while !fanout.sharing.is_empty() {
             if *queues >= SLICE_QUEUES || *bytes >= SLICE_BYTES {
                 return Ok(false);
@@ -317,7 +317,7 @@ impl Outbox {
                     self.refusing = Some(None);
                     return Ok(false);
                 }
-                Err(QueueError::DiskFull { reason }) => return Err(reason),
+                Err(QueueError::Alarm(alarm)) => return Err(alarm),
                 Err(error @ (QueueError::NotFound { .. } | QueueError::Unavailable { .. })) => {
                     tracing::warn!(%error, queues = count, "publishes are refused");
                     self.refused.extend_from_slice(&fanout.publishers);
@@ -339,12 +339,7 @@ impl Outbox {
     }
 
     /// Pushes what is packed. `false` if others should have their turn before the rest.
-    fn push_batches(
-        &mut self,
-        queues: &mut usize,
-        bytes: &mut usize,
-        pacing: Pacing,
-    ) -> Result<bool, String> {
+    fn push_batches(&mut self, queues: &mut usize, bytes: &mut usize, pacing: Pacing) -> Result<bool, Alarm> {
         for batch in self.batches.iter_mut().filter(|batch| !batch.packed.is_empty()) {
             if *queues >= SLICE_QUEUES || *bytes >= SLICE_BYTES {
                 return Ok(false);
@@ -372,12 +367,12 @@ impl Outbox {
                     }
                     // The queue went while the message was on its way, as if it had gone before.
                     Err(QueueError::NotFound { .. }) => {}
-                    Err(error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. })) => {
+                    Err(error @ (QueueError::Alarm(_) | QueueError::Busy { .. })) => {
                         batch.packed.extend(packed);
                         batch.packed.rotate_right(1);
                         batch.publishers.drain(..done);
-                        if !error.is_busy() {
-                            return Err(error.to_string());
+                        if let QueueError::Alarm(alarm) = error {
+                            return Err(alarm);
                         }
                         self.refusing = Some(Some(batch.target.queue.name().clone()));
                         return Ok(false);
@@ -430,12 +425,4 @@ impl Pushed {
 /// What a copy of a message takes, near enough.
 pub(super) const fn copy_bytes(message: &Draft<'_>) -> usize {
     message.body.len() + message.properties.len() + message.address.len() + 64
-}
-
-/// Why publishers must wait, if they must.
-pub(super) fn disk_is_full(broker: &Broker) -> Option<String> {
-    match broker.health() {
-        Health::DiskFull { reason } => Some(reason),
-        Health::Ok | Health::Degraded { .. } | Health::Unhealthy { .. } => None,
-    }
 }

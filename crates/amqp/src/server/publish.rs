@@ -15,10 +15,11 @@ use super::arguments::QueueKind;
 use super::channel::{Channel, Mode};
 use super::content::{Publish, Whole};
 use super::error::Refusal;
+use super::firehose::Tracer;
 use super::intake::Hold;
 use super::message_facts::Facts;
 use super::operations::Wait;
-use super::outbox::{Flushed, Outbox, Publisher, disk_is_full};
+use super::outbox::{Flushed, Outbox, Publisher};
 use super::reply_to::{REPLY_TO, REPLY_TO_PREFIX};
 use super::routing::Target;
 use super::session::{ChannelState, Session};
@@ -50,7 +51,7 @@ pub(super) enum Body<'a> {
 }
 
 impl Body<'_> {
-    fn as_slice(&self) -> &[u8] {
+    pub(super) fn as_slice(&self) -> &[u8] {
         match self {
             Self::Read(body) => body,
             Self::Received(body) => body.as_slice(),
@@ -139,7 +140,8 @@ impl Session {
     }
 
     pub(super) fn publish_now(&mut self, number: u16, incoming: &mut Incoming<'_>) -> Result<(), Refusal> {
-        if self.publish_like_the_last(number, incoming) {
+        // A copy says where the message goes, and takes its time.
+        if !self.traces && self.publish_like_the_last(number, incoming) {
             return Ok(());
         }
         let properties = Properties::parse(incoming.properties)?;
@@ -153,6 +155,13 @@ impl Session {
         let route = channel.route.find(broker, &mut self.targets, exchange, key, copies, &headers)?;
         let facts = facts?;
         let reply_address = reply_address?;
+        if self.traces {
+            Tracer { broker, vhost: &self.vhost, shown: &self.shown }.published(
+                number,
+                incoming,
+                route.targets,
+            );
+        }
 
         let mut stored = Cow::Borrowed(incoming.properties);
         let delay = Some(facts.delay).filter(|delay| route.delayed && *delay > Millis::ZERO);
@@ -232,14 +241,14 @@ impl Session {
     }
 
     /// Pushes what was published; gives back what to wait for, unless something is left. That stays, and the connection is
-    /// not read from meanwhile: until there is room if the disk is full, otherwise until others have had their turn and
+    /// not read from meanwhile: until there is room if there is an alarm, otherwise until others have had their turn and
     /// the disk has caught up ([`Session::held_up`]).
     pub(super) fn flush_publishes(&mut self) -> Option<Written> {
         if std::mem::take(&mut self.published_nowhere)
-            && let Some(reason) = disk_is_full(&self.shared.broker)
+            && let Some(alarm) = self.shared.broker.alarms().first()
         {
             // RabbitMQ blocks whoever publishes, wherever it goes.
-            self.block(&reason);
+            self.block(alarm);
         }
         if self.held_up.is_some() {
             return None;
@@ -259,8 +268,8 @@ impl Session {
                 self.hold_up(if self.outbox.is_busy() { Wait::BusyQueue } else { Wait::CatchUp });
                 return None;
             }
-            Err(reason) => {
-                self.block(&reason);
+            Err(alarm) => {
+                self.block(&alarm);
                 return None;
             }
         };

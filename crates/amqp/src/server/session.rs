@@ -20,6 +20,7 @@ use nexo_types::{Timestamp, VhostName};
 use tokio::sync::mpsc;
 use tracing::field::DisplayValue;
 
+use super::access::expiry;
 use super::channel::Channel;
 use super::confirms::Confirms;
 use super::error::Refusal;
@@ -64,6 +65,8 @@ pub(super) struct Session {
     pub(super) user: UserName,
     /// What he may do.
     pub(super) identity: Identity,
+    /// When his token expires, if he came with one.
+    pub(super) expires: Option<Instant>,
     /// That he is connected; tests have sessions without a connection.
     pub(super) presence: Option<Arc<Presence>>,
     /// In which everything that it names is.
@@ -120,6 +123,8 @@ pub(super) struct Session {
     pub(super) hands_over: bool,
     /// Whether it was decided that the connection ends.
     pub(super) is_ending: bool,
+    /// Whether messages are copied for the firehose, as of the last look.
+    pub(super) traces: bool,
     /// The time of the event that is worked on.
     pub(super) now: Instant,
     pub(super) timing: Timing,
@@ -204,6 +209,7 @@ impl Session {
             id,
             shared,
             user: identity.name().clone(),
+            expires: expiry(&identity, now),
             identity,
             presence: None,
             vhost: VhostName::DEFAULT,
@@ -239,6 +245,7 @@ impl Session {
             flushed: None,
             hands_over: false,
             is_ending: false,
+            traces: false,
             now,
             timing: Timing::new(now),
             behind: None,

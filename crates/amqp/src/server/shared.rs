@@ -20,6 +20,8 @@ use super::write_size::BusyWriters;
 pub(super) struct ServerState {
     pub(super) broker: Broker,
     pub(super) options: Options,
+    /// The largest body that the broker takes: asked for with every publish.
+    pub(super) body_bytes_max: usize,
     pub(super) replies: ReplyDesk,
     pub(super) logins: Logins,
     pub(super) busy_readers: Arc<BusyReaders>,
@@ -34,6 +36,7 @@ impl ServerState {
         Self {
             broker: broker.over(Protocol::Amqp),
             options,
+            body_bytes_max: broker.body_bytes_max(),
             replies: ReplyDesk::default(),
             logins,
             busy_readers: Arc::new(BusyReaders::new(Arc::clone(broker.buffers()))),

@@ -57,9 +57,7 @@ impl Source {
             // The queue is gone and its messages with it.
             Ok(()) | Err(QueueError::NotFound { .. }) => Ok(self.make_room(held)),
             Err(
-                error @ (QueueError::DiskFull { .. }
-                | QueueError::Busy { .. }
-                | QueueError::Unavailable { .. }),
+                error @ (QueueError::Alarm(_) | QueueError::Busy { .. } | QueueError::Unavailable { .. }),
             ) => Err(error),
         }
     }
@@ -77,9 +75,7 @@ impl Source {
             Ok(settling) => Ok((Some(settling), self.make_room(held))),
             Err(QueueError::NotFound { .. }) => Ok((None, self.make_room(held))),
             Err(
-                error @ (QueueError::DiskFull { .. }
-                | QueueError::Busy { .. }
-                | QueueError::Unavailable { .. }),
+                error @ (QueueError::Alarm(_) | QueueError::Busy { .. } | QueueError::Unavailable { .. }),
             ) => Err(error),
         }
     }

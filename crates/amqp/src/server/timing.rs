@@ -86,6 +86,9 @@ impl Session {
         if is_busy || self.settles_left {
             wait = wait.min(BUSY_TICK);
         }
+        if let Some(expires) = self.expires {
+            wait = wait.min(expires.saturating_duration_since(self.now).max(BLOCKED_TICK));
+        }
         if self.behind.is_some() {
             wait = wait.min(TIMEOUT_TICK_MIN);
         }
@@ -101,6 +104,9 @@ impl Session {
         self.now = now;
         if self.timing.closing_until.is_some_and(|until| now >= until) {
             return Life::Over;
+        }
+        if self.expires.is_some_and(|expires| now >= expires) && self.phase == ConnectionPhase::Running {
+            self.credential_expired();
         }
         let is_held_back = self.is_held_back();
         let was_held_back = std::mem::replace(&mut self.timing.was_held_back, is_held_back) || is_held_back;

@@ -210,8 +210,8 @@ impl Session {
                 commit.was_busy = true;
                 self.hold_up_commit(Wait::CatchUp, commit);
             }
-            Err(QueueError::DiskFull { reason }) => {
-                self.block(&reason);
+            Err(QueueError::Alarm(alarm)) => {
+                self.block(&alarm);
                 self.unfinished = Some(commit);
             }
             Err(error) => return Err(error.into()),

@@ -362,7 +362,7 @@ async fn a_proposal_that_is_refused_changes_nothing() {
     let queue = name("q");
     let push = || broker.push(&queue, vec![NewMessage::new("m")]);
     fake.refuse_next(ProposeError::Full { reason: "a test says so".into() });
-    assert!(matches!(push().await, Err(QueueError::DiskFull { .. })));
+    assert!(matches!(push().await, Err(QueueError::Alarm(_))));
     fake.refuse_next(ProposeError::Unavailable { reason: "another leads".into() });
     assert!(matches!(push().await, Err(QueueError::Unavailable { .. })));
     fake.refuse_next(ProposeError::Busy);

@@ -5,7 +5,7 @@
 //! costs nothing, because copies share what has not changed: that is what readers have.
 //!
 //! Whether somebody is who he says he is, is not decided here: hashes and keys are bytes. What he may do is
-//! ([`User::may`], [`User::may_topic`]). A virtual host is a text here; whether there is one of that name others know.
+//! ([`User::may`], [`User::may_topic`]; for those who come with a signed token, [`Scopes`]). A virtual host is a text here; whether there is one of that name others know.
 
 mod change;
 mod error;
@@ -14,6 +14,7 @@ mod name;
 mod pattern;
 mod record;
 mod rules;
+mod scopes;
 mod snapshot;
 mod state;
 mod user;
@@ -23,6 +24,7 @@ pub use name::{Tag, UserName, check_vhost};
 pub use pattern::{Pattern, PatternError};
 pub use record::AccessRecord;
 pub use rules::{Permission, Resource, ResourceKind};
+pub use scopes::Scopes;
 pub use state::Access;
 pub use user::{
     AccessKey, ApiToken, HashAlgorithm, PasswordHash, PermissionTexts, Permissions, TokenHash,

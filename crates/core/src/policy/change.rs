@@ -34,7 +34,8 @@ impl Policies {
                 }
                 let own = self.count_in(vhost, |own| own.of(*kind).by_name.len());
                 at_most("policies in a virtual host", limits::VHOST_POLICIES_MAX, own + 1)?;
-                let all = self.policies(PolicyKind::Regular).count() + self.policies(PolicyKind::Operator).count();
+                let all =
+                    self.policies(PolicyKind::Regular).count() + self.policies(PolicyKind::Operator).count();
                 at_most("policies", limits::POLICIES_MAX, all + 1)
             }
             PolicyRecord::Delete { kind, vhost, name } => {

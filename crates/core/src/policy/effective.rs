@@ -37,8 +37,7 @@ pub fn effective(
     let by_limit = policy.delivery_limit.map(|limit| limit + 1);
     // What a queue has without having been asked is no word of its own.
     let own_attempts = base.max_attempts.filter(|_| base.max_attempts != default.max_attempts);
-    config.max_attempts =
-        smaller(own_attempts, smaller(policy.max_attempts, by_limit)).or(base.max_attempts);
+    config.max_attempts = smaller(own_attempts, smaller(policy.max_attempts, by_limit)).or(base.max_attempts);
     if let Some(word) = policy.overflow.filter(|_| !facts.names_overflow) {
         overflow(&mut config, word, facts.kind);
     }

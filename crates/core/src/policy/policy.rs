@@ -99,9 +99,7 @@ impl Policy {
     #[must_use]
     pub fn is_for(&self, subject: Subject<'_>) -> bool {
         let (name, is_for) = match subject {
-            Subject::Exchange { name } => {
-                (name, matches!(self.apply_to, ApplyTo::All | ApplyTo::Exchanges))
-            }
+            Subject::Exchange { name } => (name, matches!(self.apply_to, ApplyTo::All | ApplyTo::Exchanges)),
             Subject::Queue { name, kind } => {
                 let is_for = match self.apply_to {
                     ApplyTo::All | ApplyTo::Queues => true,
@@ -174,14 +172,8 @@ impl Definition {
 
 impl ApplyTo {
     /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Queues,
-        Self::ClassicQueues,
-        Self::QuorumQueues,
-        Self::Streams,
-        Self::Exchanges,
-        Self::All,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Queues, Self::ClassicQueues, Self::QuorumQueues, Self::Streams, Self::Exchanges, Self::All];
 
     /// What RabbitMQ calls it.
     #[must_use]

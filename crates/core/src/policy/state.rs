@@ -89,9 +89,9 @@ impl Policies {
 
     /// All policies of a kind, by virtual host and name.
     pub fn policies(&self, kind: PolicyKind) -> impl Iterator<Item = (&VhostName, &Arc<Policy>)> {
-        self.vhosts.iter().flat_map(move |(vhost, own)| {
-            own.of(kind).by_name.values().map(move |policy| (vhost, policy))
-        })
+        self.vhosts
+            .iter()
+            .flat_map(move |(vhost, own)| own.of(kind).by_name.values().map(move |policy| (vhost, policy)))
     }
 
     /// The value of a parameter of a virtual host, as JSON.

@@ -1,9 +1,14 @@
 //! The commands that talk to a broker, each in a file of its own.
 
 pub(crate) mod bench;
+pub(crate) mod binding;
+pub(crate) mod channel;
 pub(crate) mod completions;
+pub(crate) mod connection;
 pub(crate) mod consume;
 mod consumer;
+pub(crate) mod consumer_list;
+pub(crate) mod exchange;
 mod execute;
 pub(crate) mod health;
 mod lines;

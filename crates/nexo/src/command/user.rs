@@ -23,6 +23,7 @@ Examples:
   nexo user add ann --tag administrator
   nexo user limits ann --max-connections 10
   nexo user keys add ann                     make an access key for SQS
+  nexo user default-vhost ann shop           its SQS queues are in the virtual host shop
   nexo user tokens add ann --description ci  make a token for the native API";
 
 /// Make, change and delete users, their access keys and tokens
@@ -79,6 +80,13 @@ enum UserCommand {
         /// Channels of all its connections
         #[arg(long, value_name = "COUNT")]
         max_channels: Option<u32>,
+    },
+    /// Say in which virtual host the SQS queues of a user are
+    DefaultVhost {
+        /// The user
+        name: String,
+        /// The virtual host; without one it is /
+        default_vhost: Option<String>,
     },
     /// Access keys for SQS
     Keys {
@@ -154,6 +162,8 @@ struct UserView {
     has_password: bool,
     tags: Vec<String>,
     vhosts: Vec<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    default_vhost: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_connections: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -170,6 +180,7 @@ impl From<proto::User> for UserView {
             has_password: user.has_password,
             tags: user.tags,
             vhosts: user.permissions.into_iter().map(|permissions| permissions.vhost).collect(),
+            default_vhost: user.default_vhost,
             max_connections: limits.max_connections,
             max_channels: limits.max_channels,
             access_keys: user.access_keys.len(),
@@ -219,6 +230,15 @@ impl UserArgs {
                 let value =
                     json!({ "user": name, "max_connections": max_connections, "max_channels": max_channels });
                 out.show(&value, format_args!("changed the limits of user '{name}'"))?;
+            }
+            UserCommand::DefaultVhost { name, default_vhost } => {
+                let vhost = default_vhost.unwrap_or_default();
+                let request = proto::SetUserDefaultVhostRequest { user: name.clone(), vhost: vhost.clone() };
+                let what = format!("set the default virtual host of user '{name}'");
+                client.users().set_user_default_vhost(request).await.asked(what)?;
+                let vhost = if vhost.is_empty() { "/".to_owned() } else { vhost };
+                let text = format!("SQS queues of user '{name}' are in '{vhost}'");
+                out.show(&json!({ "user": name, "default_vhost": vhost }), text)?;
             }
             UserCommand::Keys { command } => keys(&client, &mut out, command).await?,
             UserCommand::Tokens { command } => tokens(&client, &mut out, command).await?,

@@ -1,20 +1,25 @@
 //! The settings of a broker and where each comes from: a flag, else the environment, else the file, else its
 //! default. The same names everywhere: `--data-dir`, `NEXO_DATA_DIR`, `data_dir`.
 
+use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use nexo_access::FirstUser;
+use nexo_access::{FirstUser, OAuthOptions};
 use nexo_admin::AdminOptions;
 use nexo_broker::{BrokerOptions, SyncMode};
 use nexo_net::TlsOptions;
 use nexo_sqs::{AccessKey, LimitMode, SqsOptions};
+use nexo_types::limits;
 use serde::Deserialize;
 
 use super::listen::Listen;
 use super::tls::{TlsLoginFrom, TlsSettings, TlsVerify};
-use crate::units::Size;
+use crate::units::{Size, Watermark};
+
+/// As clap wants it.
+const QUEUES_MAX: u64 = limits::QUEUES_MAX as u64;
 
 /// What one source says. On the command line the environment is asked for what no flag gives.
 #[derive(Clone, Debug, Default, clap::Args, Deserialize)]
@@ -92,6 +97,16 @@ pub(crate) struct Layer {
     /// What in a client's certificate is the name of its user, for AMQP's EXTERNAL [default: distinguished_name]
     #[arg(long, value_enum, value_name = "WHAT", env = "NEXO_TLS_LOGIN_FROM")]
     pub(crate) tls_login_from: Option<TlsLoginFrom>,
+    /// Public keys (PEM or JWKS) of those whose signed tokens (JWT, OAuth 2) are taken in place of a password. Read again on
+    /// SIGHUP
+    #[arg(long, value_name = "FILE", env = "NEXO_OAUTH_KEYS")]
+    pub(crate) oauth_keys: Option<PathBuf>,
+    /// What such a token must be for (aud), and its scopes begin with: RabbitMQ's resource_server_id
+    #[arg(long, value_name = "NAME", env = "NEXO_OAUTH_AUDIENCE")]
+    pub(crate) oauth_audience: Option<String>,
+    /// Who must have issued such a token (iss) [default: anybody with one of the keys]
+    #[arg(long, value_name = "NAME", env = "NEXO_OAUTH_ISSUER")]
+    pub(crate) oauth_issuer: Option<String>,
     /// What a confirmed push survives: always a power cut, or the end of the process [default: always]
     #[arg(long, value_enum, value_name = "MODE", env = "NEXO_SYNC")]
     pub(crate) sync: Option<Sync>,
@@ -104,6 +119,22 @@ pub(crate) struct Layer {
     /// Memory for messages; beyond it they are left on disk [default: 256MiB]
     #[arg(long, value_name = "BYTES", env = "NEXO_MEMORY_BYTES_MAX")]
     pub(crate) memory_bytes_max: Option<Size>,
+    /// Memory of the whole process above which publishers wait: a part of what the machine or its cgroup has, or a size.
+    /// Read again on SIGHUP [default: 0.6]
+    #[arg(long, value_name = "PART|BYTES", env = "NEXO_MEMORY_HIGH")]
+    pub(crate) memory_high: Option<Watermark>,
+    /// Connections of clients over AMQP, the native API and SQS together [default: what the limit of open files allows]
+    #[arg(long, value_name = "N", env = "NEXO_CONNECTIONS_MAX", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) connections_max: Option<u64>,
+    /// Channels of one AMQP connection [default: 2047]
+    #[arg(long, value_name = "N", env = "NEXO_CHANNEL_MAX", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) channel_max: Option<u16>,
+    /// The largest body of a message, up to 128MiB [default: 128MiB]
+    #[arg(long, value_name = "BYTES", env = "NEXO_MESSAGE_BYTES_MAX")]
+    pub(crate) message_bytes_max: Option<Size>,
+    /// Queues of all virtual hosts together, up to a million [default: 1000000]
+    #[arg(long, value_name = "N", env = "NEXO_QUEUES_MAX", value_parser = clap::value_parser!(u64).range(1..=QUEUES_MAX))]
+    pub(crate) queues_max: Option<u64>,
     /// How long an AMQP client may hold a message, in milliseconds; 0 for any time [default: 1800000]
     #[arg(long, value_name = "MS", env = "NEXO_AMQP_CONSUMER_TIMEOUT_MS")]
     pub(crate) amqp_consumer_timeout_ms: Option<u64>,
@@ -164,6 +195,7 @@ pub(crate) struct Config {
     pub(crate) log_format: LogFormat,
     pub(crate) amqp_options: nexo_amqp::Options,
     pub(crate) first_user: FirstUser,
+    pub(crate) oauth: Option<OAuthOptions>,
     pub(crate) load_definitions: Option<PathBuf>,
     pub(crate) broker: BrokerOptions,
 }
@@ -232,10 +264,18 @@ impl Layer {
             tls_client_ca: self.tls_client_ca.or(below.tls_client_ca),
             tls_verify: self.tls_verify.or(below.tls_verify),
             tls_login_from: self.tls_login_from.or(below.tls_login_from),
+            oauth_keys: self.oauth_keys.or(below.oauth_keys),
+            oauth_audience: self.oauth_audience.or(below.oauth_audience),
+            oauth_issuer: self.oauth_issuer.or(below.oauth_issuer),
             sync: self.sync.or(below.sync),
             sync_interval_ms: self.sync_interval_ms.or(below.sync_interval_ms),
             segment_bytes: self.segment_bytes.or(below.segment_bytes),
             memory_bytes_max: self.memory_bytes_max.or(below.memory_bytes_max),
+            memory_high: self.memory_high.or(below.memory_high),
+            connections_max: self.connections_max.or(below.connections_max),
+            channel_max: self.channel_max.or(below.channel_max),
+            message_bytes_max: self.message_bytes_max.or(below.message_bytes_max),
+            queues_max: self.queues_max.or(below.queues_max),
             amqp_consumer_timeout_ms: self.amqp_consumer_timeout_ms.or(below.amqp_consumer_timeout_ms),
             disk_free_min: self.disk_free_min.or(below.disk_free_min),
             accept_loss: self.accept_loss.or(below.accept_loss),
@@ -263,11 +303,26 @@ impl Layer {
         if let Some(Size(bytes)) = self.disk_free_min {
             broker.disk_free_min = bytes;
         }
+        if let Some(Watermark(high)) = self.memory_high {
+            broker.memory_high = high;
+        }
+        if let Some(clients) = self.connections_max {
+            broker.clients_max = within("connections_max", clients, u64::MAX)?;
+        }
+        if let Some(Size(bytes)) = self.message_bytes_max {
+            broker.body_bytes_max = within("message_bytes_max", bytes, limits::BODY_BYTES_MAX as u64)?;
+        }
+        if let Some(queues) = self.queues_max {
+            broker.queues_max = within("queues_max", queues, QUEUES_MAX)?;
+        }
         broker.owns_process = true;
         broker.accept_loss = self.accept_loss.unwrap_or(false);
         let mut amqp_options = nexo_amqp::Options::default();
         if let Some(timeout) = self.amqp_consumer_timeout_ms {
             amqp_options.consumer_timeout = Duration::from_millis(timeout);
+        }
+        if let Some(max) = self.channel_max {
+            amqp_options.channel_max = NonZeroU16::new(max).context("channel_max must be at least 1")?;
         }
         let amqp = self.amqp.unwrap_or(Listen::Loopback(5672));
         let grpc = self.grpc.unwrap_or(Listen::Loopback(7654));
@@ -305,6 +360,7 @@ impl Layer {
         let admin_options =
             AdminOptions { hosts: self.http_hosts.unwrap_or_default(), ..AdminOptions::default() };
         let first_user = first_user(self.default_user, self.default_password, self.default_vhost)?;
+        let oauth = oauth(self.oauth_keys, self.oauth_audience, self.oauth_issuer)?;
         let log = self.log.unwrap_or_else(|| "warn".into());
         let log_format = self.log_format.unwrap_or(LogFormat::Text);
         Ok(Config {
@@ -323,10 +379,17 @@ impl Layer {
             log_format,
             amqp_options,
             first_user,
+            oauth,
             load_definitions: self.load_definitions,
             broker,
         })
     }
+}
+
+/// A limit that the file may have said as well, where nobody looked at it.
+fn within(name: &str, value: u64, max: u64) -> anyhow::Result<usize> {
+    let fits = usize::try_from(value).ok().filter(|_| (1..=max).contains(&value));
+    fits.with_context(|| format!("{name} must be between 1 and {max}; it is {value}"))
 }
 
 /// Whether a line belongs to a setting that has secrets in it, and must not be shown, nor what was found there.
@@ -365,6 +428,21 @@ fn first_user(
     })
 }
 
+/// Whose signed tokens are taken. Without an audience one that is meant for somebody else would do.
+fn oauth(
+    keys: Option<PathBuf>,
+    audience: Option<String>,
+    issuer: Option<String>,
+) -> anyhow::Result<Option<OAuthOptions>> {
+    match (keys, audience.filter(|audience| !audience.is_empty())) {
+        (Some(keys), Some(audience)) => Ok(Some(OAuthOptions { keys, audience, issuer })),
+        (Some(_), None) => bail!("oauth_keys needs oauth_audience: what tokens must be for"),
+        (None, Some(_)) => bail!("oauth_audience needs oauth_keys: the keys that sign tokens"),
+        (None, None) if issuer.is_some() => bail!("oauth_issuer needs oauth_keys and oauth_audience"),
+        (None, None) => Ok(None),
+    }
+}
+
 /// The keys of these texts. An error names the place of the wrong one, but not its text, which may be a secret.
 fn access_keys(texts: &[String]) -> anyhow::Result<Vec<AccessKey>> {
     let parse = |(index, text): (usize, &String)| {
@@ -385,6 +463,8 @@ impl From<Sync> for SyncMode {
 
 #[cfg(test)]
 mod tests {
+    use nexo_broker::MemoryHigh;
+
     use super::*;
 
     fn refused(text: &str) -> String {
@@ -402,6 +482,27 @@ mod tests {
         assert_eq!(config.http, Listen::Loopback(15672));
         assert_eq!(config.broker.data_dir, PathBuf::from("./nexo-data"));
         assert_eq!(config.log, "warn");
+    }
+
+    #[test]
+    fn limits_are_set_like_everything_else() {
+        let text = "memory_high = 0.4\nconnections_max = 7\nchannel_max = 3\nmessage_bytes_max = '1MiB'\nqueues_max = 5";
+        let config = Layer::from_toml(text).unwrap().decide().unwrap();
+        assert_eq!(config.broker.memory_high, MemoryHigh::Fraction(0.4));
+        assert_eq!((config.broker.clients_max, config.broker.queues_max), (7, 5));
+        assert_eq!((config.broker.body_bytes_max, config.amqp_options.channel_max.get()), (1 << 20, 3));
+        let absolute = Layer::from_toml("memory_high = '2GiB'").unwrap().decide().unwrap();
+        assert_eq!(absolute.broker.memory_high, MemoryHigh::Bytes(2 << 30));
+        for (text, words) in [
+            ("memory_high = '60%'", "neither a part of the memory"),
+            ("queues_max = 0", "queues_max must be between 1 and 1000000; it is 0"),
+            ("channel_max = 0", "channel_max must be at least 1"),
+            ("connections_max = 0", "connections_max must be between 1"),
+            ("message_bytes_max = '1GiB'", "message_bytes_max must be between 1 and 134217728"),
+        ] {
+            let refused = Layer::from_toml(text).and_then(Layer::decide).unwrap_err();
+            assert!(format!("{refused:#}").contains(words), "{refused:#}");
+        }
     }
 
     #[test]
@@ -501,6 +602,27 @@ mod tests {
         ] {
             let error = refused(text);
             assert!(!error.contains("hidden") && error.contains("default_password"), "{error}");
+        }
+    }
+
+    #[test]
+    fn signed_tokens_need_keys_and_an_audience() {
+        let decided = |text: &str| Layer::from_toml(text).unwrap().decide().map(|config| config.oauth);
+        let all = "oauth_keys = 'k.pem'\noauth_audience = 'nexo'\noauth_issuer = 'https://id.example'";
+        let expected = OAuthOptions {
+            keys: "k.pem".into(),
+            audience: "nexo".into(),
+            issuer: Some("https://id.example".into()),
+        };
+        assert_eq!(decided(all).unwrap(), Some(expected));
+        assert_eq!(decided("").unwrap(), None);
+        for (text, needs) in [
+            ("oauth_keys = 'k'", "oauth_audience"),
+            ("oauth_keys = 'k'\noauth_audience = ''", "oauth_audience"),
+            ("oauth_audience = 'a'", "oauth_keys"),
+            ("oauth_issuer = 'i'", "oauth_keys"),
+        ] {
+            assert!(decided(text).unwrap_err().to_string().contains(needs), "{text}");
         }
     }
 

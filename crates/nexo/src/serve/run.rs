@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nexo_access::Logins;
+use nexo_access::{Logins, OAuth, OAuthOptions};
 use nexo_admin::{AdminOptions, Listener};
 use nexo_broker::{Broker, BrokerOptions, Codecs};
 use nexo_net::{Listeners, TlsOptions, TlsServer};
@@ -31,7 +31,8 @@ When the broker is ready it prints one line:
   ready amqp=127.0.0.1:5672,[::1]:5672 grpc=127.0.0.1:7654,[::1]:7654 ... data=./nexo-data
 
 SIGTERM and SIGINT let it finish what is in flight, sync and exit with 0; a second one ends it.
-SIGHUP has it read disk_free_min again from the file, and the files of TLS; everything else needs a restart.
+SIGHUP has it read disk_free_min and memory_high again from the file, the files of TLS and the keys of signed tokens;
+everything else needs a restart.
 
 Examples:
   nexo serve
@@ -82,10 +83,12 @@ impl ServeArgs {
     fn read_again(&self, serving: &Serving) {
         match self.settings() {
             Ok(config) => {
-                let disk_free_min = config.broker.disk_free_min;
-                tracing::info!(disk_free_min, "the settings were read again");
+                let (disk_free_min, memory_high) = (config.broker.disk_free_min, config.broker.memory_high);
+                tracing::info!(disk_free_min, ?memory_high, "the settings were read again");
                 serving.broker.set_disk_free_min(disk_free_min);
+                serving.broker.set_memory_high(memory_high);
                 serving.read_certificates(config.tls.as_ref());
+                serving.read_oauth_keys(config.oauth.as_ref());
             }
             Err(error) => tracing::error!("the settings stay as they are: {error:#}"),
         }
@@ -151,6 +154,7 @@ struct Serving {
     stop: CancellationToken,
     addresses: Vec<(&'static str, Vec<SocketAddr>)>,
     tls: Option<Arc<TlsServer>>,
+    logins: Logins,
 }
 
 impl Serving {
@@ -164,6 +168,7 @@ impl Serving {
         );
         let connections_max = descriptors::connections_max();
         let tls = config.tls.as_ref().map(TlsServer::load).transpose()?.map(Arc::new);
+        let oauth = config.oauth.as_ref().map(OAuth::load).transpose()?;
         let by = tls.as_ref();
         let amqp = Ports::open("AMQP", ("amqp", &config.amqp), ("amqps", &config.amqps), by).await?;
         let grpc =
@@ -181,9 +186,18 @@ impl Serving {
             load_definitions(&broker, path).await?;
         }
         let logins = Logins::open(&broker, &config.first_user).await?;
+        logins.set_oauth(oauth);
         let only_guest = logins.has_only_guest().then_some(ONLY_GUEST);
         let (servers, stop, addresses) = (JoinSet::new(), CancellationToken::new(), Vec::new());
-        let mut serving = Self { broker, servers, stop, addresses, tls };
+        let mut serving = Self { broker, servers, stop, addresses, tls, logins: logins.clone() };
+        if let Err(error) = serving.broker.ensure_event_exchange().await {
+            tracing::warn!(%error, "the exchange of events could not be made");
+        }
+        let (teller, stopped) = (nexo_amqp::publish_events(serving.broker.clone()), serving.stop.clone());
+        serving.servers.spawn(async move {
+            stopped.run_until_cancelled(teller).await;
+            Ok(())
+        });
         if let Some(listeners) = serving.note(amqp, only_guest) {
             let (broker, stop) = (serving.broker.clone(), serving.stop.clone().cancelled_owned());
             let server = nexo_amqp::serve(broker, logins.clone(), listeners, config.amqp_options, stop);
@@ -248,6 +262,14 @@ impl Serving {
             (None, Some(_)) => tracing::warn!("TLS was off at the start; it needs a restart"),
             (Some(_), None) => tracing::warn!("TLS was on at the start; the certificates stay as they are"),
             (None, None) => {}
+        }
+    }
+
+    /// Reads the keys of signed tokens again. Those that cannot be used change nothing.
+    fn read_oauth_keys(&self, options: Option<&OAuthOptions>) {
+        match options.map(OAuth::load).transpose() {
+            Ok(oauth) => self.logins.set_oauth(oauth),
+            Err(error) => tracing::error!("the keys of signed tokens stay as they are: {error}"),
         }
     }
 

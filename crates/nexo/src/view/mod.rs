@@ -2,6 +2,7 @@
 //! people.
 
 mod header;
+mod json;
 mod message;
 mod queue;
 mod queue_details;
@@ -9,6 +10,7 @@ mod queue_list;
 mod table;
 mod vhost;
 
+pub(crate) use json::{json_figures, json_text};
 pub(crate) use message::MessageView;
 pub(crate) use queue::QueueView;
 pub(crate) use queue_list::{SortBy, Total, queue_table};

@@ -19,11 +19,11 @@ pub(crate) fn columns(header: &[&str]) -> Table {
 
 /// Names and their values, one a line.
 #[derive(Debug, Default)]
-pub(crate) struct Figures(Vec<(&'static str, String)>);
+pub(crate) struct Figures(Vec<(String, String)>);
 
 impl Figures {
-    pub(crate) fn add(&mut self, name: &'static str, value: impl Display) -> &mut Self {
-        self.0.push((name, value.to_string()));
+    pub(crate) fn add(&mut self, name: impl Into<String>, value: impl Display) -> &mut Self {
+        self.0.push((name.into(), value.to_string()));
         self
     }
 }

@@ -146,7 +146,10 @@ impl Server {
     /// A command against this broker, not yet started.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = nexo();
-        command.args(args).env("NEXO_SERVER", self.url());
+        command
+            .args(args)
+            .env("NEXO_SERVER", self.url())
+            .env("NEXO_MANAGEMENT", format!("http://{}", self.http));
         command
     }
 

@@ -1,6 +1,6 @@
 //! What whoever asks may do with a queue: which permission each action needs. The checks themselves are `nexo_access`'s.
 
-use nexo_access::{Permission, Refused, Resource};
+use nexo_access::{Identity, Permission, Refused, Resource};
 use nexo_types::QueueName;
 
 use super::Context;
@@ -22,21 +22,27 @@ pub(super) enum Need {
 impl Context {
     /// Whether whoever asks may.
     pub(super) fn may(&self, need: Need, queue: &QueueName) -> Result<(), Fault> {
-        let (vhost, resource) = (queue.vhost_str(), Resource::queue(queue.as_str()));
-        let allowed = match need {
-            Need::Configure => self.identity.may(vhost, Permission::Configure, resource),
-            Need::Write => self.identity.may(vhost, Permission::Write, resource),
-            Need::Read => self.identity.may(vhost, Permission::Read, resource),
-            Need::See => self.identity.may_see(vhost, resource),
-        };
-        allowed.map_err(|_: Refused| {
-            let name: String = queue.as_str().chars().take(256).collect();
-            Fault::new(FaultCode::NotPermitted, format!("Access to the resource {name} is denied."))
-        })
+        allows(&self.identity, need, queue).map_err(|_: Refused| denied(queue))
     }
 
-    /// Whether whoever asks may know of a queue of this name.
-    pub(super) fn may_see_named(&self, name: &str) -> bool {
-        QueueName::at(&self.vhost, name).is_ok_and(|name| self.may(Need::See, &name).is_ok())
+    /// Resolves when whoever asks may no longer.
+    pub(super) async fn until_refused(&self, need: Need, queue: &QueueName) -> Fault {
+        self.identity.until_refused(|identity| allows(identity, need, queue)).await;
+        denied(queue)
     }
+}
+
+fn allows(identity: &Identity, need: Need, queue: &QueueName) -> Result<(), Refused> {
+    let (vhost, resource) = (queue.vhost_str(), Resource::queue(queue.as_str()));
+    match need {
+        Need::Configure => identity.may(vhost, Permission::Configure, resource),
+        Need::Write => identity.may(vhost, Permission::Write, resource),
+        Need::Read => identity.may(vhost, Permission::Read, resource),
+        Need::See => identity.may_see(vhost, resource),
+    }
+}
+
+pub(super) fn denied(queue: &QueueName) -> Fault {
+    let name: String = queue.as_str().chars().take(256).collect();
+    Fault::new(FaultCode::NotPermitted, format!("Access to the resource {name} is denied."))
 }

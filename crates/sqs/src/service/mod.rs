@@ -98,6 +98,7 @@ pub(crate) struct Service {
     pub(crate) broker: Broker,
     pub(crate) logins: Logins,
     pub(crate) options: SqsOptions,
+    limits: Limits,
     stop: CancellationToken,
     settings: SettingsCache,
     recent: Recent,
@@ -139,10 +140,12 @@ impl Service {
     pub(crate) fn new(broker: Broker, logins: Logins, options: SqsOptions, stop: CancellationToken) -> Self {
         // As much may be on its way out as in. A client that does not read keeps its answer in memory.
         let answers = Intake::new(broker.intake().bytes_max());
+        let limits = options.limits.limits().within(broker.body_bytes_max() as u64);
         Self {
             broker,
             logins,
             options,
+            limits,
             stop,
             settings: SettingsCache::default(),
             recent: Recent::default(),
@@ -158,8 +161,8 @@ impl Service {
         self.broker.intake()
     }
 
-    pub(crate) fn limits(&self) -> &'static Limits {
-        self.options.limits.limits()
+    pub(crate) const fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Does what a request asks for.

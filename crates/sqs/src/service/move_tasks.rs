@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use nexo_access::MoveRight;
 use nexo_broker::{Broker, QueueError, Redrive, Redriven};
 use nexo_types::QueueName;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::access::Need;
+use super::access::{self, Need};
 use super::{Context, Service};
 use crate::clock::now;
 use crate::fault::{Fault, FaultCode};
@@ -62,11 +63,8 @@ impl Service {
         let source = self.queue_of_arn(context, source_arn, Need::Read)?;
         let source = source.ok_or_else(|| no_resource("SourceArn"))?;
         let destination = match &request.destination_arn {
-            None => {
-                // Each message goes back to where it came from.
-                context.may(Need::Write, source.name())?;
-                None
-            }
+            // Each message goes back to where it came from, if whoever asks may write there.
+            None => None,
             Some(arn) => {
                 let queue = self.queue_of_arn(context, arn, Need::Write)?;
                 let queue = queue.ok_or_else(|| no_resource("DestinationArn"))?;
@@ -93,7 +91,7 @@ impl Service {
                 })?)
             }
         };
-        if self.dead_letter_sources(source.name()).is_empty() {
+        if self.dead_letter_sources(source.name(), |_| true).is_empty() {
             return Err(Fault::invalid("Source queue must be configured as a Dead Letter Queue."));
         }
         let stats = self.broker.queue_stats(source.name())?;
@@ -113,9 +111,12 @@ impl Service {
             state: Mutex::new(State::Running),
             cancel: self.stop.child_token(),
         });
+        let target = task.destination.as_ref().map(|(name, _)| name);
+        let right = MoveRight::new(&context.identity, &task.source, target);
+        let right = right.map_err(|_| access::denied(&task.source))?;
         self.tasks.add(Arc::clone(&task))?;
         let task_handle = task.handle.clone();
-        tokio::spawn(run(self.broker.clone(), task));
+        tokio::spawn(run(self.broker.clone(), task, right));
         Ok(Response::MoveTaskStarted(MoveTaskStarted { task_handle }))
     }
 
@@ -221,28 +222,31 @@ impl Task {
 }
 
 /// Moves until nothing is left, or somebody says so.
-async fn run(broker: Broker, task: Arc<Task>) {
+async fn run(broker: Broker, task: Arc<Task>, right: MoveRight) {
+    let denied = || State::Failed(FaultCode::AccessDenied.query().into());
     let moved = tokio::select! {
-        moved = move_all(&broker, &task) => moved,
+        moved = move_all(&broker, &task, &right) => moved,
         () = task.cancel.cancelled() => return task.end(State::Cancelled),
+        _ = right.until_lost() => return task.end(denied()),
     };
     task.end(match moved {
+        Ok(Redriven { refused: 1.., .. }) => denied(),
         Ok(Redriven { skipped: 0, .. }) => State::Completed,
         // They have no queue to go back to, or the one that they should go to has been deleted.
         Ok(_) | Err(QueueError::NotFound { .. }) => {
             State::Failed(FaultCode::QueueDoesNotExist.query().into())
         }
-        Err(
-            error @ (QueueError::DiskFull { .. } | QueueError::Busy { .. } | QueueError::Unavailable { .. }),
-        ) => State::Failed(error.to_string()),
+        Err(error @ (QueueError::Alarm(_) | QueueError::Busy { .. } | QueueError::Unavailable { .. })) => {
+            State::Failed(error.to_string())
+        }
     });
 }
 
-async fn move_all(broker: &Broker, task: &Task) -> Result<Redriven, QueueError> {
+async fn move_all(broker: &Broker, task: &Task, right: &MoveRight) -> Result<Redriven, QueueError> {
     let target = task.destination.as_ref().map(|(name, _)| name.clone());
     let Some(rate) = task.rate else {
         let progress = |moved| task.moved.store(moved, Ordering::Relaxed);
-        let request = Redrive { target, ..Redrive::default() };
+        let request = Redrive { target, gate: right.gate(), ..Redrive::default() };
         return broker.redrive(&task.source, request, &progress).await;
     };
     let mut tick = tokio::time::interval(Duration::from_secs(1));
@@ -250,7 +254,8 @@ async fn move_all(broker: &Broker, task: &Task) -> Result<Redriven, QueueError> 
         tick.tick().await;
         let before = task.moved.load(Ordering::Relaxed);
         let progress = |moved| task.moved.store(before + moved, Ordering::Relaxed);
-        let request = Redrive { target: target.clone(), max: Some(rate), ..Redrive::default() };
+        let (target, gate) = (target.clone(), right.gate());
+        let request = Redrive { target, gate, max: Some(rate), ..Redrive::default() };
         let done = broker.redrive(&task.source, request, &progress).await?;
         task.moved.store(before + done.moved, Ordering::Relaxed);
         if done.moved < rate {

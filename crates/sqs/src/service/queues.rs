@@ -109,16 +109,15 @@ impl Service {
 
     pub(super) fn list_queues(&self, context: &Context, request: &ListQueues<'_>) -> Result<Response, Fault> {
         let page = Page::new(request.max_results, request.next_token.as_deref())?;
-        let found = self.broker.list_queues(&ListRequest {
+        let list = ListRequest {
             vhost: Some(context.vhost.clone()),
             prefix: request.queue_name_prefix.as_deref().unwrap_or_default().to_owned(),
             after: page.after.as_deref().and_then(|after| QueueName::at(&context.vhost, after).ok()),
             limit: page.max + 1,
-        });
-        let (mut names, next_token) =
-            page.cut(found.into_iter().map(|queue| queue.name.to_string()).collect());
-        // A page may be shorter for those whom others' queues do not concern.
-        names.retain(|name| context.may_see_named(name));
+        };
+        // Pages are of what concerns whoever asks: the token names the last of them.
+        let found = self.broker.list_queues_that(&list, |name| context.may(Need::See, name).is_ok());
+        let (names, next_token) = page.cut(found.into_iter().map(|queue| queue.name.to_string()).collect());
         Ok(Response::Queues(Queues { queue_urls: self.urls_of(context, &names), next_token }))
     }
 
@@ -129,20 +128,23 @@ impl Service {
     ) -> Result<Response, Fault> {
         let page = Page::new(request.max_results, request.next_token.as_deref())?;
         let queue = self.queue(context, request.queue_url.as_ref(), Need::See)?;
-        let mut sources = self.dead_letter_sources(queue.name());
+        let may_see = |name: &QueueName| context.may(Need::See, name).is_ok();
+        let mut sources = self.dead_letter_sources(queue.name(), may_see);
         sources.retain(|name| page.after.as_ref().is_none_or(|after| name > after));
         sources.truncate(page.max + 1);
-        let (mut names, next_token) = page.cut(sources);
-        names.retain(|name| context.may_see_named(name));
+        let (names, next_token) = page.cut(sources);
         let queue_urls = self.urls_of(context, &names);
         Ok(Response::DeadLetterSources(DeadLetterSources { queue_urls, next_token }))
     }
 
-    /// Queues whose dead letters go to this one, in order.
-    pub(super) fn dead_letter_sources(&self, target: &QueueName) -> Vec<String> {
-        let vhost = Some(target.vhost());
-        let all =
-            self.broker.list_queues(&ListRequest { vhost, limit: usize::MAX, ..ListRequest::default() });
+    /// Queues of those that this is true of whose dead letters go to this one, in order.
+    pub(super) fn dead_letter_sources(
+        &self,
+        target: &QueueName,
+        may_see: impl FnMut(&QueueName) -> bool,
+    ) -> Vec<String> {
+        let list = ListRequest { vhost: Some(target.vhost()), limit: usize::MAX, ..ListRequest::default() };
+        let all = self.broker.list_queues_that(&list, may_see);
         let goes_there = |queue: &nexo_broker::QueueStats| {
             queue.config.max_attempts.is_some()
                 && queue

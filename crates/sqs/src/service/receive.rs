@@ -70,7 +70,7 @@ impl Service {
         pop: PopRequest,
         wanted: &Wanted,
     ) -> Result<Messages, Fault> {
-        let (deliveries, hold) = self.take_with_room(queue, pop).await?;
+        let (deliveries, hold) = self.take_with_room(context, queue, pop).await?;
         let source = queue.source();
         let place = (&*context.region, &*self.options.account);
         let find = |name: &QueueName| self.queue_named(name).ok().map(|queue| queue.source());
@@ -83,6 +83,7 @@ impl Service {
     /// some: whoever waits for it must not keep what it waits for.
     async fn take_with_room(
         &self,
+        context: &Context,
         queue: &Queue,
         pop: PopRequest,
     ) -> Result<(Vec<Delivery>, Option<IntakeHold>), Fault> {
@@ -90,7 +91,7 @@ impl Service {
         // AWS refuses a receive that does not wait if too many messages are in flight; one that waits, or is for a FIFO queue,
         // gets what it may have.
         let when_reached = if refuses { LimitReached::Refuse } else { LimitReached::Wait };
-        let deliveries = self.take(queue, pop, when_reached).await?;
+        let deliveries = self.take(context, queue, pop, when_reached).await?;
         let bytes = answer_bytes(&deliveries);
         if bytes <= ANSWER_UNCOUNTED_BYTES {
             return Ok((deliveries, None));
@@ -107,23 +108,25 @@ impl Service {
             Fault::new(FaultCode::ServiceUnavailable, message)
         })?;
         let again = PopRequest { wait: Millis::ZERO, bytes_max: Some(hold.bytes() / ANSWER_COPIES), ..pop };
-        Ok((self.take(queue, again, LimitReached::Wait).await?, Some(hold)))
+        Ok((self.take(context, queue, again, LimitReached::Wait).await?, Some(hold)))
     }
 
     async fn take(
         &self,
+        context: &Context,
         queue: &Queue,
         pop: PopRequest,
         when_reached: LimitReached,
     ) -> Result<Vec<Delivery>, Fault> {
         match pop.visibility.unwrap_or_else(|| queue.handle.visibility()) {
-            Millis::ZERO | NO_VISIBILITY => self.look(queue, pop, when_reached).await,
-            _ => self.pop(queue, pop, when_reached).await,
+            Millis::ZERO | NO_VISIBILITY => self.look(context, queue, pop, when_reached).await,
+            _ => self.pop(context, queue, pop, when_reached).await,
         }
     }
 
     async fn pop(
         &self,
+        context: &Context,
         queue: &Queue,
         pop: PopRequest,
         when_reached: LimitReached,
@@ -136,6 +139,11 @@ impl Service {
             in_flight: (max != usize::MAX).then_some(InFlightLimit { max, when_reached }),
         };
         let popped = tokio::select! {
+            biased;
+            // What he might take when he began to wait he may not when it comes.
+            refused = context.until_refused(Need::Read, queue.name()), if pop.wait > Millis::ZERO => {
+                return Err(refused);
+            }
             popped = self.broker.pop_on(queue.name(), pop, terms) => popped,
             // Whoever waits when the broker stops is told that nothing came, and asks again, here or elsewhere.
             () = self.stop.cancelled() => Ok(Vec::new()),
@@ -155,12 +163,13 @@ impl Service {
     /// short could end before the messages are on their way.
     async fn look(
         &self,
+        context: &Context,
         queue: &Queue,
         pop: PopRequest,
         when_reached: LimitReached,
     ) -> Result<Vec<Delivery>, Fault> {
         let pop = PopRequest { visibility: Some(LOOK_MAX), ..pop };
-        let deliveries = self.pop(queue, pop, when_reached).await?;
+        let deliveries = self.pop(context, queue, pop, when_reached).await?;
         let receipts: Vec<Receipt> = deliveries.iter().map(Delivery::receipt).collect();
         // What does not go back now does so when its lease ends.
         self.broker.nack(&receipts, Some(Millis::ZERO)).await;

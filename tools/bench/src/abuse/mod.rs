@@ -8,8 +8,11 @@ mod checkpoints;
 mod descriptors;
 mod flow;
 mod intake;
+mod memory_alarm;
+mod newcomer;
 mod pace;
 mod stalls;
+mod strangers;
 mod target;
 
 use std::collections::BTreeMap;
@@ -22,6 +25,7 @@ use crate::process;
 use crate::report::{Figures, Report, mib};
 use crate::work::Ack;
 use flow::Shape;
+use newcomer::Port;
 use target::Target;
 
 /// How long a broker is left alone before it is seen what memory it gave back.
@@ -61,6 +65,26 @@ pub enum Scenario {
     Headers,
     /// Transient messages of 10 KB, as fast as they go
     Flood,
+    /// 4 GiB without confirms and without a consumer, past the memory watermark that the broker was started with
+    MemoryAlarm,
+    /// 5,000 idle AMQP connections, and new clients
+    IdleConnections,
+    /// 1,000 peers that send a byte a second to the AMQP port, and new clients
+    LorisAmqp,
+    /// The same to the native API
+    LorisGrpc,
+    /// The same to the SQS API
+    LorisSqs,
+    /// The same to the management port
+    LorisHttp,
+    /// Peers that send garbage to the AMQP port, and new clients
+    GarbageAmqp,
+    /// The same to the native API
+    GarbageGrpc,
+    /// The same to the SQS API
+    GarbageSqs,
+    /// The same to the management port
+    GarbageHttp,
     /// Latency at half of the broker's own maximum
     Half,
     /// A queue with 256 priorities, filled and drained ten times
@@ -194,6 +218,16 @@ pub fn run(options: &AbuseOptions) -> anyhow::Result<Abuse> {
         Scenario::Requeue => stalls::requeue(&target),
         Scenario::Headers => stalls::headers(&target),
         Scenario::Flood => stalls::flood(&target),
+        Scenario::MemoryAlarm => memory_alarm::memory_alarm(&target),
+        Scenario::IdleConnections => strangers::idle_connections(&target),
+        Scenario::LorisAmqp => strangers::slow_loris(&target, Port::Amqp),
+        Scenario::LorisGrpc => strangers::slow_loris(&target, Port::Grpc),
+        Scenario::LorisSqs => strangers::slow_loris(&target, Port::Sqs),
+        Scenario::LorisHttp => strangers::slow_loris(&target, Port::Http),
+        Scenario::GarbageAmqp => strangers::garbage(&target, Port::Amqp),
+        Scenario::GarbageGrpc => strangers::garbage(&target, Port::Grpc),
+        Scenario::GarbageSqs => strangers::garbage(&target, Port::Sqs),
+        Scenario::GarbageHttp => strangers::garbage(&target, Port::Http),
         Scenario::Half => pace::half(&target),
         Scenario::Priorities => pace::priorities(&target),
         Scenario::Flow4 => even(4, 4, 1, Ack::Auto),

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use nexo_access::{Identity, Logins, UserName};
 use nexo_broker::{
-    Broker, BrokerOptions, NewMessage, PopRequest, Protocol, QueueConfig, QueueHandle, Settle,
+    Alarm, Broker, BrokerOptions, NewMessage, PopRequest, Protocol, QueueConfig, QueueHandle, Resource,
+    Settle,
 };
 use nexo_log::disk::FaultyDisk;
 use nexo_types::{Millis, QueueName};
@@ -196,7 +197,7 @@ async fn a_commit_that_finds_no_room_again_blocks_only_once() {
     let mut session = session(&broker);
     let mut transaction = Box::<Transaction>::default();
     transaction.settle(LaterSettle { held: vec![held], what: Settle::Ack });
-    session.block("no room");
+    session.block(&Alarm { resource: Resource::Disk, reason: "no room".to_owned() });
     session.unfinished = Some(Unfinished::new(1, transaction));
     assert_eq!(told(&mut session), ["connection.blocked"]);
     for _ in 0..2 {

@@ -187,7 +187,8 @@ fn what_changes_nothing_is_not_written_and_what_is_not_there_cannot_go() {
 
 #[test]
 fn everything_has_a_bound() {
-    let number = |number: usize| PolicyRecord::PutGlobal { name: number.to_string().into(), value: "1".into() };
+    let number =
+        |number: usize| PolicyRecord::PutGlobal { name: number.to_string().into(), value: "1".into() };
     let policies = after((0..limits::VHOST_PARAMETERS_MAX).map(number));
     let refused = policies.decide_changes(&[number(limits::VHOST_PARAMETERS_MAX)]).unwrap_err();
     assert_eq!(refused.to_string(), "there are at most 1000 global parameters");

@@ -1,0 +1,208 @@
+//! A memory watermark that is passed on purpose: publishers without confirms and nobody who consumes. They must be blocked,
+//! with a reason; memory must stay near the watermark; and when consumers come back everything must come, and publishing go on.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use nexo_amqp::codec::ShortStr;
+use nexo_amqp::codec::method::{ConnectionMethod, basic};
+use nexo_amqp::codec::{Frame, FrameKind, Method, PropertiesBuilder};
+use nexo_amqp_client::{Filled, methods, refuse_close};
+use nexo_harness::http;
+use parking_lot::Mutex;
+
+use super::Found;
+use super::target::{DURABLE, Target, message};
+use crate::amqp::{CHANNEL, Connection, Deliveries, InputSize, declare_queue, short};
+use crate::process;
+use crate::report::{mib, thousands};
+use crate::threads::joined;
+
+const QUEUE: &str = "abuse-memory-alarm";
+const PUBLISHERS: usize = 4;
+/// All of them together: many times the watermark.
+const PUBLISHED_BYTES: u64 = 4 << 30;
+/// So large that the disk is the limit and not the count of messages: what waits to be written passes the watermark.
+const BODY_BYTES: usize = 100_000;
+/// Fewer would fit into memory, or be written before anybody had to wait.
+const MESSAGES_MIN: u64 = 5_000;
+/// How long the alarm may take to come, and a consumer to get its next message.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long publishers go on against the alarm before consumers come back.
+const UNDER_ALARM: Duration = Duration::from_secs(5);
+/// How often memory is looked at. The system knows the highest there ever was; this is for how high it was mostly.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Deliveries that are acknowledged together.
+const ACK_EVERY: u64 = 100;
+
+/// What publishers were told.
+#[derive(Debug, Default)]
+struct Told {
+    blocked: AtomicU64,
+    unblocked: AtomicU64,
+    reason: Mutex<Option<String>>,
+}
+
+pub(super) fn memory_alarm(target: &Target) -> anyhow::Result<Found> {
+    let limit_bytes = watermark(target)?;
+    let mut found = Found::default();
+    declare_queue(&mut target.connect(InputSize::Small)?, QUEUE, &DURABLE)?;
+    let count = target.count(PUBLISHED_BYTES / BODY_BYTES as u64).max(MESSAGES_MIN);
+    let each = count / PUBLISHERS as u64;
+    let told = Arc::<Told>::default();
+    let publishers: Vec<JoinHandle<anyhow::Result<()>>> = (0..PUBLISHERS)
+        .map(|_| {
+            let (connection, told) = (target.connect(InputSize::Small)?, Arc::clone(&told));
+            Ok(std::thread::spawn(move || publish(connection, each, &told)))
+        })
+        .collect::<anyhow::Result<_>>()?;
+    let began = Instant::now();
+    while told.blocked.load(Ordering::Relaxed) == 0 {
+        ensure!(began.elapsed() < PATIENCE, "no publisher was blocked within {PATIENCE:?}");
+        ensure!(
+            !publishers.iter().all(JoinHandle::is_finished),
+            "everything was published and no publisher was blocked"
+        );
+        std::thread::sleep(LOOK_EVERY);
+    }
+    found.add("first blocked after", format!("{:.1} s", began.elapsed().as_secs_f64()));
+    let mut looks: Vec<u64> = Vec::new();
+    let since = Instant::now();
+    while since.elapsed() < target.time(UNDER_ALARM) {
+        looks.push(process::resident_bytes(target.pid)?);
+        std::thread::sleep(LOOK_EVERY);
+    }
+    looks.sort_unstable();
+    let published = each * PUBLISHERS as u64;
+    let back = Instant::now();
+    let come = drain(target, published)?;
+    for publisher in publishers {
+        joined(publisher, "a publisher")?;
+    }
+    let peak = process::peak_resident_bytes(target.pid)?;
+    let (blocked, unblocked) = (told.blocked.load(Ordering::Relaxed), told.unblocked.load(Ordering::Relaxed));
+    let reason = told.reason.lock().clone().context("who is blocked is told why")?;
+    let is_over = http::get(&target.http, "/health", PATIENCE)?.body.contains("\"ok\"");
+    found
+        .add("watermark", mib(limit_bytes))
+        .add("memory under the alarm, median", mib(looks.get(looks.len() / 2).copied().unwrap_or(0)))
+        .add("told", format!("{reason:?}; blocked {blocked} times, unblocked {unblocked} times"))
+        .add("published", thousands(published as f64))
+        .add("drained", format!("{} in {:.1} s", thousands(come as f64), back.elapsed().as_secs_f64()))
+        .number("peak_part", peak as f64 / limit_bytes as f64)
+        .number("blocked", if reason == "low on memory" { blocked as f64 } else { 0.0 })
+        .number("unblocked_part", unblocked as f64 / blocked as f64)
+        .number("come_part", come as f64 / published as f64)
+        .number("healthy_after", if is_over { 1.0 } else { 0.0 });
+    Ok(found)
+}
+
+/// What the broker says that its watermark is.
+fn watermark(target: &Target) -> anyhow::Result<u64> {
+    let head = "Host: localhost\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n";
+    let answer = http::exchange(&target.http, &http::request("GET", "/api/nexo/memory", head, ""), PATIENCE)?;
+    ensure!(answer.status == 200, "the watermark is not told: {} {}", answer.status, answer.body);
+    let shown: serde_json::Value = serde_json::from_str(&answer.body).context("the watermark is JSON")?;
+    shown["limit_bytes"].as_u64().context("the watermark has a number of bytes")
+}
+
+/// Publishes without confirms, and notes what the broker says meanwhile. When it is done the broker has seen all of it.
+fn publish(mut connection: Connection, count: u64, told: &Arc<Told>) -> anyhow::Result<()> {
+    let properties = PropertiesBuilder::new().delivery_mode(2).to_vec();
+    let frames = message("", QUEUE, &properties, &[b'x'; BODY_BYTES], connection.frame_max)?;
+    let socket = connection.socket.try_clone().context("cannot share a socket")?;
+    // A publisher that is blocked waits for as long as it takes.
+    socket.set_write_timeout(None)?;
+    let done = Arc::<AtomicBool>::default();
+    let is_done = Arc::clone(&done);
+    let writer = std::thread::spawn(move || {
+        let written = write_all(&socket, &frames, count);
+        is_done.store(true, Ordering::Relaxed);
+        written
+    });
+    connection.socket.set_read_timeout(Some(LOOK_EVERY))?;
+    while !done.load(Ordering::Relaxed) {
+        listen(&mut connection, told)?;
+    }
+    joined(writer, "a writer")?;
+    // What is in the system's buffers is answered for when the broker has read it.
+    let until = Instant::now() + 10 * PATIENCE;
+    connection.send(
+        CHANNEL,
+        &nexo_amqp::codec::method::channel::Close {
+            reply_code: 200,
+            reply_text: ShortStr::EMPTY,
+            class_id: 0,
+            method_id: 0,
+        },
+    )?;
+    while !listen(&mut connection, told)? {
+        ensure!(Instant::now() < until, "the broker does not come to the end of what was published");
+    }
+    Ok(())
+}
+
+fn write_all(mut socket: &TcpStream, frames: &[u8], count: u64) -> anyhow::Result<()> {
+    for _ in 0..count {
+        socket.write_all(frames).context("cannot publish")?;
+    }
+    Ok(())
+}
+
+/// Reads what has come, and says whether the channel is closed as was asked.
+fn listen(connection: &mut Connection, told: &Told) -> anyhow::Result<bool> {
+    if connection.input.fill(&connection.socket).context("cannot read")? == Filled::Nothing {
+        return Ok(false);
+    }
+    let mut is_closed = false;
+    while let Some(frame) = Frame::parse(connection.input.bytes(), connection.frame_max)? {
+        let bytes = frame.bytes();
+        if frame.kind == FrameKind::Method {
+            let method = Method::decode(frame.payload)?;
+            refuse_close(&method)?;
+            match &method {
+                Method::Connection(ConnectionMethod::Blocked(blocked)) => {
+                    *told.reason.lock() = Some(blocked.reason.to_string());
+                    told.blocked.fetch_add(1, Ordering::Relaxed);
+                }
+                Method::Connection(ConnectionMethod::Unblocked(_)) => {
+                    told.unblocked.fetch_add(1, Ordering::Relaxed);
+                }
+                other => is_closed |= other.name() == "channel.close-ok",
+            }
+        }
+        connection.input.consume(bytes);
+    }
+    Ok(is_closed)
+}
+
+/// Consumes until all has come, or nothing comes any more.
+fn drain(target: &Target, count: u64) -> anyhow::Result<u64> {
+    let mut connection = target.connect(InputSize::Large)?;
+    connection.socket.set_read_timeout(Some(PATIENCE))?;
+    let qos = basic::Qos { prefetch_size: 0, prefetch_count: 2 * ACK_EVERY as u16, global: false };
+    connection.call(CHANNEL, &qos, "basic.qos-ok")?;
+    let consume = methods::consume(short(QUEUE)?, ShortStr::from_static("c"));
+    connection.send(CHANNEL, &basic::Consume { nowait: true, ..consume })?;
+    let mut deliveries = Deliveries::new(connection.frame_max);
+    let mut acked = 0;
+    while deliveries.count < count {
+        if connection.input.fill(&connection.socket).context("cannot read deliveries")? == Filled::Nothing {
+            bail!("of {count} messages {} came, and then none for {PATIENCE:?}", deliveries.count);
+        }
+        let done = deliveries.scan(connection.input.bytes(), |_| ())?;
+        connection.input.consume(done);
+        if deliveries.count >= acked + ACK_EVERY || deliveries.count == count {
+            acked = deliveries.count;
+            let delivery_tag = deliveries.last_tag;
+            connection.send(CHANNEL, &basic::Ack { delivery_tag, multiple: true })?;
+        }
+    }
+    connection.close_channel(CHANNEL)?;
+    Ok(deliveries.count)
+}
