@@ -15,6 +15,8 @@ use super::Api;
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
 
+const DEFAULT_ALGORITHM: &str = "rabbit_password_hashing_sha256";
+
 pub(super) async fn list(State(api): State<Api>) -> Json<Value> {
     Json(api.broker.access().users().map(|user| user_json(user)).collect())
 }
@@ -227,7 +229,9 @@ pub(super) fn found(api: &Api, name: &str) -> Result<Arc<User>, ApiError> {
 /// With the hash, as RabbitMQ shows it to administrators: definitions are made of it.
 pub(super) fn user_json(user: &User) -> Value {
     let tags: Vec<&str> = user.tags.iter().map(|tag| tag.as_str()).collect();
-    let (algorithm, hash) = user.password.as_ref().map(shown_hash).unwrap_or_default();
+    // Of who has no password RabbitMQ shows an empty hash, and the algorithm that it would use.
+    let none = || (DEFAULT_ALGORITHM, String::new());
+    let (algorithm, hash) = user.password.as_ref().map_or_else(none, shown_hash);
     json!({
         "name": user.name.as_str(),
         "password_hash": hash,
