@@ -27,7 +27,7 @@ use crate::broker::Broker;
 use crate::error::{ExchangeError, QueueError};
 
 /// The topic exchange in "/" that events are published to.
-pub const EVENT_EXCHANGE: &str = "amq.rabbitmq.event";
+pub const EVENT_EXCHANGE: &str = ExchangeName::EVENTS;
 
 /// Who does something to the broker, for those who look after it.
 #[derive(Clone, Debug, PartialEq, Eq)]

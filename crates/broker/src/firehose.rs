@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use crate::broker::Broker;
 
 /// The exchange of each virtual host that copies go to.
-pub const TRACE_EXCHANGE: &str = "amq.rabbitmq.trace";
+pub const TRACE_EXCHANGE: &str = ExchangeName::TRACE;
 
 /// A copy on its way to the exchange.
 #[derive(Clone, Debug)]

@@ -303,7 +303,7 @@ fn the_log_tells_an_operator_what_happens() {
         &["connection closed", "protocol=\"grpc\"", "seconds="],
         &["queue created", "queue=mail", "durable=true"],
         &["queue deleted", "queue=mail", "messages=1"],
-        &["WARN", "login refused", "user=\"mallory\"", "peer=127.0.0.1:", "mechanism=PLAIN"],
+        &["WARN", "login refused", "user=\"mallory\"", "peer=127.0.0.1:", "mechanism=\"PLAIN\""],
         &["ending", "SIGTERM"],
         &["stopped"],
     ] {

@@ -222,6 +222,11 @@ resource_name! {
 }
 
 impl ExchangeName {
+    /// What the exchange of each virtual host is called to which traced messages are copied. Tools look for this name.
+    pub const TRACE: &str = "amq.rabbitmq.trace";
+    /// What the exchange in "/" is called to which events are published.
+    pub const EVENTS: &str = "amq.rabbitmq.event";
+
     /// The name of the default exchange of "/".
     #[must_use]
     pub fn default_exchange() -> Self {

@@ -8,7 +8,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use nexo_access::Permission;
+use nexo_access::{MoveRight, Permission};
 use nexo_broker::{CreateError, DeathReason, Delivery, HeaderValue, QueueError, Redrive};
 use nexo_types::{Offset, Priority};
 use serde_json::{Map, Value, json};
@@ -264,14 +264,21 @@ pub(super) async fn redrive(
     let name = found(&api, &vhost, &name)?;
     let target = body.object.text_or_nothing("target")?;
     let target = target.map(|target| found(&api, &vhost, target)).transpose()?;
-    caller.may_queue(Permission::Read, &name)?;
-    caller.may_queue(Permission::Write, target.as_ref().unwrap_or(&name))?;
+    let right = MoveRight::new(caller.identity(), &name, target.as_ref());
+    let right = right.map_err(|_| ApiError::access_refused())?;
     let max = match body.object.whole("max")? {
         None => None,
         Some(max) => Some(u64::try_from(max).map_err(|_| ApiError::bad_request("max must not be negative"))?),
     };
-    let request = Redrive { target, max, ..Redrive::default() };
-    let done = api.broker.redrive(&name, request, &|_| {}).await.map_err(refused)?;
+    let request = Redrive { target, max, gate: right.gate(), ..Redrive::default() };
+    let done = tokio::select! {
+        _ = right.until_lost() => return Err(ApiError::access_refused()),
+        done = api.broker.redrive(&name, request, &|_| {}) => done.map_err(refused)?,
+    };
+    if done.refused > 0 {
+        // What he may put back is back; the rest stays where it is.
+        return Err(ApiError::access_refused());
+    }
     Ok(Json(json!({ "moved": done.moved, "skipped": done.skipped })))
 }
 

@@ -24,7 +24,7 @@ const PREDECLARED: [(&str, Matching); 6] = [
 ];
 
 /// The one that only the broker may publish to.
-const TRACE: &str = "amq.rabbitmq.trace";
+const TRACE: &str = ExchangeName::TRACE;
 
 /// What is said about a virtual host, and how much may be in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
