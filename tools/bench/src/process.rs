@@ -33,6 +33,11 @@ pub(crate) fn peak_resident_bytes(pid: u32) -> anyhow::Result<u64> {
     kibibytes(&read(pid, "status")?, "VmHWM:")
 }
 
+/// Has the system forget the most memory that a process has held: it begins with what it holds now.
+pub(crate) fn forget_peak(pid: u32) -> anyhow::Result<()> {
+    std::fs::write(format!("/proc/{pid}/clear_refs"), "5").context("the peak of memory cannot be reset")
+}
+
 /// Bytes that a process has had written to disks so far.
 pub(crate) fn written_bytes(pid: u32) -> anyhow::Result<u64> {
     let io = read(pid, "io")?;

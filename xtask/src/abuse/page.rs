@@ -18,7 +18,7 @@ pub(super) fn text(machine: &[String], version: &str, part: &str, outcomes: &[Ou
     put_machine(&mut out, machine);
     let _ = writeln!(
         out,
-        "- {version}, a fresh broker for each line{part}; load and broker on the same machine; default settings unless a line says otherwise"
+        "- {version}, a fresh broker for each line{part}; load and broker on the same machine; default settings"
     );
     out.push_str(
         "\n| what | measured | resident memory: before, at most, after | probe: p50, p99, max | p99 from when due | goal |\n\

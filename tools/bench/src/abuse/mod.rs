@@ -65,10 +65,10 @@ pub enum Scenario {
     Headers,
     /// Transient messages of 10 KB, as fast as they go
     Flood,
-    /// 4 GiB without confirms and without a consumer, past the memory watermark that the broker was started with
+    /// 4 GiB without confirms and without a consumer, past a memory watermark that is set on purpose
     MemoryAlarm,
     /// 5,000 idle AMQP connections, and new clients
-    IdleConnections,
+    Connections,
     /// 1,000 peers that send a byte a second to the AMQP port, and new clients
     LorisAmqp,
     /// The same to the native API
@@ -219,7 +219,7 @@ pub fn run(options: &AbuseOptions) -> anyhow::Result<Abuse> {
         Scenario::Headers => stalls::headers(&target),
         Scenario::Flood => stalls::flood(&target),
         Scenario::MemoryAlarm => memory_alarm::memory_alarm(&target),
-        Scenario::IdleConnections => strangers::idle_connections(&target),
+        Scenario::Connections => strangers::idle_connections(&target),
         Scenario::LorisAmqp => strangers::slow_loris(&target, Port::Amqp),
         Scenario::LorisGrpc => strangers::slow_loris(&target, Port::Grpc),
         Scenario::LorisSqs => strangers::slow_loris(&target, Port::Sqs),
