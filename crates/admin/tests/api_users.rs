@@ -96,7 +96,9 @@ async fn many_users_go_at_once() {
     managed.expect(201, "PUT", "/api/permissions/%2F/c", patterns("", "", "")).await;
     let without = managed.get("/api/users/without-permissions").await;
     assert_eq!(column(&without, "name"), ["a", "b"]);
-    let body = json!({ "users": ["a", "none", "c", "a"] });
+    let refused = reason(&managed, "POST", "/api/users/bulk-delete", json!({ "users": ["a", "none"] })).await;
+    assert_eq!(refused, json!(["no_such_user", "none"]));
+    let body = json!({ "users": ["a", "c", "a"] });
     managed.expect(204, "POST", "/api/users/bulk-delete", Some(body)).await;
     assert_eq!(column(&managed.get("/api/users").await, "name"), ["b", "guest"]);
     reason(&managed, "POST", "/api/users/bulk-delete", json!({ "users": [1] })).await;

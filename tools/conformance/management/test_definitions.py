@@ -7,6 +7,7 @@ import pathlib
 import pika
 import pytest
 from conftest import AMQP
+from test_api import until
 
 FILE = json.loads((pathlib.Path(__file__).parent / "fixtures" / "rabbitmq-3.10-definitions.json").read_text())
 NAMES = [user["name"] for user in FILE["users"] if user["password_hash"]]
@@ -39,7 +40,7 @@ def test_all_of_it_is_there(api):
         for item in FILE[kind]:
             assert any(item.items() <= found.items() for found in shown[kind]), (kind, item)
     assert {"shop", "warehouse"} <= {vhost["name"] for vhost in shown["vhosts"]}
-    assert api.get("/api/queues/shop/orders-00")["policy"] == "limits"
+    until(lambda: api.get("/api/queues/shop/orders-00").get("policy") == "limits")
 
 
 @pytest.mark.parametrize("user", NAMES)

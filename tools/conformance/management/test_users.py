@@ -45,7 +45,8 @@ def test_many_go_at_once(api, name):
         assert api.put("/api/users/" + one, {"password": one, "tags": ""}).status == 201
     without = {item["name"] for item in api.get("/api/users/without-permissions")}
     assert set(names[:2]) <= without
-    assert api.post("/api/users/bulk-delete", {"users": names}).status == 204
+    refused(api.post("/api/users/bulk-delete", {"users": names[2:]}), ["no_such_user", names[2]])
+    assert api.post("/api/users/bulk-delete", {"users": names[:2]}).status == 204
     assert not {item["name"] for item in api.get("/api/users")} & set(names)
 
 
@@ -86,7 +87,7 @@ def test_limits(api, user):
     assert not [item for item in api.get("/api/user-limits") if item["user"] == user and item["value"]]
 
 
-def test_tags_open_what_they_should(api, user, name):
+def test_tags_open_what_they_should(api, user, name, is_rabbitmq):
     def status(path, method="GET"):
         return api.call(method, path, login=f"{user}:{user}").status
 
@@ -98,7 +99,9 @@ def test_tags_open_what_they_should(api, user, name):
         assert (status("/api/users"), status("/api/nodes"), status(f"/api/queues/{vhost}")) == (401, 401, 401)
         assert api.call("GET", "/api/vhosts", login=f"{user}:{user}").json == []
         api.put("/api/users/" + user, {"password": user, "tags": "monitoring"})
-        assert (status("/api/users"), status("/api/nodes"), status(f"/api/queues/{vhost}")) == (401, 200, 200)
+        assert (status("/api/users"), status("/api/nodes")) == (401, 200)
+        # Debian's RabbitMQ shows who monitors the lists of all virtual hosts together alone.
+        assert is_rabbitmq or status(f"/api/queues/{vhost}") == 200
         assert status(f"/api/queues/{vhost}/{q}", "DELETE") == 401
         api.put("/api/users/" + user, {"password": user, "tags": ""})
         reply = api.call("GET", "/api/overview", login=f"{user}:{user}")

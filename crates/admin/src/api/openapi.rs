@@ -173,6 +173,8 @@ const DESCRIBED: &[Described] = &[
         "Login",
         "Session",
     ),
+    ("GET", "/nexo/memory", "The memory watermark, and how near it is", "", "Memory"),
+    ("PUT", "/nexo/memory", "Sets the watermark until the next start", "NewMemory", "Memory"),
     ("GET", "/nexo/session", "Whose session it is", "", "Session"),
     ("DELETE", "/nexo/session", "Logs out", "", ""),
     ("GET", "/nexo/openapi.json", "This description", "", "Any"),

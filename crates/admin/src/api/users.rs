@@ -167,15 +167,17 @@ pub(super) async fn delete(State(api): State<Api>, Path(name): Path<String>) -> 
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Deletes several users. Those that are not there are passed over.
+/// Deletes several users, all of them or none. As in RabbitMQ, one that is not there is a mistake.
 pub(super) async fn delete_many(State(api): State<Api>, body: JsonBody) -> Result<StatusCode, ApiError> {
     let wrong = || ApiError::bad_request("users must be a list of texts");
     let names = body.object.get("users").and_then(Value::as_array).ok_or_else(wrong)?;
     let names: Vec<&str> =
         names.iter().map(|name| name.as_str().ok_or_else(wrong)).collect::<Result<_, _>>()?;
+    let missing = |name: &str| ApiError::bad_request(json!(["no_such_user", name]));
     let users: BTreeSet<UserName> = {
         let access = api.broker.access();
-        names.iter().filter_map(|name| access.user(name)).map(|user| user.name.clone()).collect()
+        let found = names.iter().map(|name| access.user(name).ok_or_else(|| missing(name)));
+        found.map(|user| Ok(user?.name.clone())).collect::<Result<_, ApiError>>()?
     };
     let changes: Vec<AccessRecord> = users.into_iter().map(|user| AccessRecord::Delete { user }).collect();
     api.logins.change(&changes).await?;
