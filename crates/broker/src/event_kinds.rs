@@ -117,7 +117,7 @@ impl Events {
             Event::bare("connection.created")
                 .with("name", name)
                 .with("type", "network")
-                .with("protocol", "AMQP 0-9-1")
+                .with("protocol", facts.protocol.full_name())
                 .with("host", facts.local.ip().to_string())
                 .with("port", facts.local.port())
                 .with("peer_host", facts.peer.ip().to_string())

@@ -47,6 +47,15 @@ impl Protocol {
         }
     }
 
+    /// What RabbitMQ's tools call it, with its version where it has one.
+    #[must_use]
+    pub const fn full_name(self) -> &'static str {
+        match self {
+            Self::Amqp => "AMQP 0-9-1",
+            Self::Grpc | Self::Sqs | Self::Http => self.name(),
+        }
+    }
+
     /// Its place among all of them.
     #[must_use]
     pub const fn index(self) -> usize {
