@@ -109,10 +109,9 @@ impl AlarmWatch {
     pub(crate) fn start(&self, shared: &Arc<Shared>) -> std::io::Result<()> {
         let (weak, signal) = (Arc::downgrade(shared), Arc::clone(&self.signal));
         let run = move || {
+            // Not at once: whoever opens a broker and drops it should find nobody who still has it.
+            let mut wait = LOOK_SELDOM;
             loop {
-                let Some(shared) = weak.upgrade() else { return };
-                let wait = shared.look_at_alarms();
-                drop(shared);
                 let mut asked = signal.state.lock();
                 if !asked.to_look && !asked.to_stop {
                     signal.wake.wait_for(&mut asked, wait);
@@ -121,6 +120,9 @@ impl AlarmWatch {
                     return;
                 }
                 asked.to_look = false;
+                drop(asked);
+                let Some(shared) = weak.upgrade() else { return };
+                wait = shared.look_at_alarms();
             }
         };
         *self.thread.lock() = Some(shared.threads.spawn(NAME, run)?);

@@ -161,6 +161,7 @@ impl Broker {
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
         shared.options.codecs.read_arguments(&cells);
         let messages: u64 = cells.iter().map(|cell| cell.state.lock().queue.len()).sum();
+        shared.begin_unused_times(&cells);
         for cell in &cells {
             shared.catalog.insert(cell);
         }
@@ -256,6 +257,10 @@ impl Broker {
             let base = change(state.queue.config().base());
             base.check(name)?;
             let config = self.shared.with_policies(name, &base);
+            if config.expires != state.queue.config().expires {
+                // The time that it may be unused begins now, as in RabbitMQ.
+                state.last_used = now;
+            }
             let record = Record::Configure { config, at: now };
             let committed =
                 self.shared.commit(state, &[record], Urgency::Synced, Claim::Reserved, Patience::Wait);

@@ -94,6 +94,21 @@ pub enum EventValue {
     Json(String),
 }
 
+impl EventValue {
+    /// What it takes besides itself, about.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) | Self::Json(text) => text.len(),
+            Self::Raw(bytes) => bytes.len(),
+            Self::List(values) => values.iter().map(|value| size_of::<Self>() + value.bytes()).sum(),
+            Self::Table(fields) => {
+                fields.iter().map(|(name, value)| size_of::<Self>() + name.len() + value.bytes()).sum()
+            }
+            Self::Whole(_) | Self::Fraction(_) | Self::Truth(_) => 0,
+        }
+    }
+}
+
 impl From<&str> for EventValue {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
@@ -154,6 +169,14 @@ impl Event {
         Self { name, at: Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)), fields: Vec::new() }
     }
 
+    /// What it takes in memory, about.
+    fn bytes(&self) -> usize {
+        let field = |(name, value): &(String, EventValue)| {
+            size_of::<(String, EventValue)>() + name.len() + value.bytes()
+        };
+        size_of::<Self>() + self.fields.iter().map(field).sum::<usize>()
+    }
+
     #[must_use]
     pub(crate) fn with(mut self, field: &str, value: impl Into<EventValue>) -> Self {
         self.fields.push((field.to_owned(), value.into()));
@@ -161,12 +184,18 @@ impl Event {
     }
 }
 
+#[derive(Debug, Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    bytes: usize,
+}
+
 /// Events that wait to be published.
 #[derive(Debug, Default)]
 pub struct Events {
     /// Whether something is bound to the exchange.
     wanted: AtomicBool,
-    waiting: Mutex<VecDeque<Event>>,
+    waiting: Mutex<Waiting>,
     arrived: Notify,
     dropped: AtomicU64,
 }
@@ -196,12 +225,21 @@ impl Events {
         if events.is_empty() {
             return;
         }
+        let mut dropped = 0;
         let mut waiting = self.waiting.lock();
-        let room = limits::EVENTS_WAITING_MAX.saturating_sub(waiting.len());
-        let dropped = events.len().saturating_sub(room);
-        waiting.extend(events.into_iter().take(room));
+        for event in events {
+            let bytes = event.bytes();
+            let is_room = waiting.events.len() < limits::EVENTS_WAITING_MAX
+                && waiting.bytes + bytes <= limits::EVENTS_WAITING_BYTES_MAX;
+            if is_room {
+                waiting.bytes += bytes;
+                waiting.events.push_back(event);
+            } else {
+                dropped += 1;
+            }
+        }
         drop(waiting);
-        if dropped > 0 && self.dropped.fetch_add(dropped as u64, Ordering::Relaxed) == 0 {
+        if dropped > 0 && self.dropped.fetch_add(dropped, Ordering::Relaxed) == 0 {
             tracing::warn!("events come faster than they can be published; some are dropped");
         }
         self.arrived.notify_one();
@@ -211,8 +249,8 @@ impl Events {
     pub async fn next(&self) -> VecDeque<Event> {
         loop {
             let waiting = std::mem::take(&mut *self.waiting.lock());
-            if !waiting.is_empty() {
-                return waiting;
+            if !waiting.events.is_empty() {
+                return waiting.events;
             }
             self.arrived.notified().await;
         }
@@ -296,7 +334,7 @@ mod tests {
     fn nothing_is_made_if_nobody_wants_to_know() {
         let events = Events::default();
         events.emit(|| panic!("nobody wants it"));
-        assert!(events.waiting.lock().is_empty());
+        assert!(events.waiting.lock().events.is_empty());
     }
 
     #[test]
@@ -305,7 +343,7 @@ mod tests {
         for _ in 0..limits::EVENTS_WAITING_MAX + 3 {
             events.emit(|| Event::bare("alarm.set"));
         }
-        assert_eq!((events.waiting.lock().len(), events.dropped()), (limits::EVENTS_WAITING_MAX, 3));
+        assert_eq!((events.waiting.lock().events.len(), events.dropped()), (limits::EVENTS_WAITING_MAX, 3));
     }
 
     #[tokio::test]

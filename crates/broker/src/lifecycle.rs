@@ -22,6 +22,15 @@ use crate::shared::Shared;
 use crate::workers::Work;
 
 impl Shared {
+    /// Has the time begin now that these queues may be unused. It is not written down; nobody could use them while the broker
+    /// was away, and RabbitMQ begins it anew as well.
+    pub(crate) fn begin_unused_times(&self, cells: &[Arc<QueueCell>]) {
+        let now = self.clock.now();
+        for cell in cells {
+            cell.state.lock().last_used = now;
+        }
+    }
+
     /// Writes down that a queue exists, with what policies say of it, and makes it so. It is not safe yet when this returns.
     ///
     /// # Errors

@@ -47,6 +47,7 @@ impl Shared {
         };
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
         self.options.codecs.read_arguments(&cells);
+        self.begin_unused_times(&cells);
         self.replace_machines(restored.machines);
         self.catalog.replace(&cells, restored.next_queue);
         self.journal.resume();

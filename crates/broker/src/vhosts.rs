@@ -212,6 +212,8 @@ impl Broker {
         let begun = self.change(|topology| topology.decide_delete_vhost(name))?;
         drop(changing);
         self.shared.vhost_connections.close(name);
+        // Whoever makes one of that name again has not asked for it.
+        self.set_tracing(name, false);
         self.shared.events.vhost_deleted(name);
         self.set_tracing(name, false);
         Ok(begun)

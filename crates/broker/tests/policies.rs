@@ -10,7 +10,9 @@ use nexo_broker::policy::{ApplyTo, Policy, PolicyError, PolicyKind, PolicyRecord
 use nexo_broker::topology::{
     Binding, Destination, ExchangeKind, ExchangeSpec, Matching, NoHeaders, VhostSpec,
 };
-use nexo_broker::{Broker, CreateError, Declaration, Durability, Overflow, PolicyChangeError, QueueConfig};
+use nexo_broker::{
+    Broker, CreateError, Declaration, Durability, NewMessage, Overflow, PolicyChangeError, QueueConfig,
+};
 use nexo_log::disk::MemoryDisk;
 use nexo_types::{ExchangeName, Millis, QueueName, VhostName};
 use serde_json::{Value, json};
@@ -199,5 +201,30 @@ async fn policies_go_with_their_virtual_host() {
     broker.put_vhost(&shop, VhostSpec::default()).await.unwrap();
     broker.create_queue(&there, QueueConfig::default()).await.unwrap();
     assert_eq!(config(&broker, &there).max_messages, None, "the next of that name begins anew");
+    broker.shutdown().await;
+}
+
+/// RabbitMQ begins that time anew as well: nobody could use the queue while the broker was away.
+#[tokio::test]
+async fn the_time_that_a_queue_may_be_unused_begins_anew_with_a_start() {
+    let disk = MemoryDisk::new();
+    let broker = open(&disk);
+    let (told, by_policy) = (name("told"), name("by-policy"));
+    let week = Millis::from_secs(7 * 24 * 3600);
+    let config = QueueConfig { expires: Some(week), ..QueueConfig::default() };
+    broker.create_queue(&told, config).await.unwrap();
+    broker.create_queue(&by_policy, QueueConfig::default()).await.unwrap();
+    put(&broker, "expiry", "^by-policy$", json!({"expires": week.0})).await;
+    for queue in [&told, &by_policy] {
+        broker.push(queue, vec![NewMessage::new("x")]).await.unwrap();
+    }
+    broker.shutdown().await;
+    drop(broker);
+    let broker = open(&disk);
+    // One thread deletes what has expired, in order: it has looked at both by then.
+    put(&broker, "last", "^nothing$", json!({"expires": 1})).await;
+    for queue in [&told, &by_policy] {
+        assert_eq!(broker.queue_stats(queue).map(|stats| stats.ready), Ok(1), "{queue}");
+    }
     broker.shutdown().await;
 }

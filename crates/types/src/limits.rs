@@ -83,8 +83,10 @@ pub const RATE_DELIVERIES_MAX: u32 = 1_000_000_000;
 /// Periods over which a rate limit counts: up to a day.
 pub const RATE_PERIOD_MAX: Millis = Millis::from_secs(24 * 3600);
 
-/// Events that wait to be published: some seconds of a busy broker, some megabytes.
+/// Events that wait to be published: some seconds of a busy broker.
 pub const EVENTS_WAITING_MAX: usize = 10_000;
+/// What they may take: a client may give a queue arguments of 128 KiB, which an event tells.
+pub const EVENTS_WAITING_BYTES_MAX: usize = 16 << 20;
 /// Traced messages that wait to be published: as much as a slow reader of traces may cost the broker.
 pub const TRACE_WAITING_BYTES_MAX: usize = 16 << 20;
 

@@ -58,12 +58,30 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
+/// What was asked for and allowed. A body may take its time to come, and is asked about once more when it is there.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    caller: Caller,
+    needs: Needs,
+    vhost: Option<String>,
+}
+
+impl Asked {
+    /// Whether it is still allowed.
+    ///
+    /// # Errors
+    /// If not.
+    pub(super) fn check(&self, api: &Api) -> Result<(), ApiError> {
+        self.caller.check(api, self.needs, self.vhost.as_deref())
+    }
+}
+
 /// Lets a request through if whoever asks may ask for that.
 pub(super) async fn check(
     State((api, needs)): State<(Api, Needs)>,
     caller: Result<Caller, ApiError>,
     params: Result<RawPathParams, axum::extract::rejection::RawPathParamsRejection>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let vhost = params.as_ref().ok().and_then(|params| {
@@ -72,7 +90,10 @@ pub(super) async fn check(
     });
     let checked = match (needs, caller) {
         (Needs::Nobody, _) => Ok(()),
-        (needs, caller) => caller.and_then(|caller| caller.check(&api, needs, vhost.as_deref())),
+        (needs, caller) => caller.and_then(|caller| {
+            let asked = Asked { caller, needs, vhost };
+            asked.check(&api).map(|()| drop(request.extensions_mut().insert(asked)))
+        }),
     };
     match checked {
         Ok(()) => next.run(request).await,
@@ -173,6 +194,12 @@ impl Caller {
     pub(super) fn check_user(&self, user: &str) -> Result<(), ApiError> {
         let refused = || ApiError::not_authorised("User not authorised to access object");
         self.sees_user(user).then_some(()).ok_or_else(refused)
+    }
+
+    /// Whether he may end what belongs to a user. Whoever only watches may end his own.
+    pub(super) fn may_end(&self, user: &str) -> Result<(), ApiError> {
+        let refused = || ApiError::not_authorised("User not authorised to access object");
+        (self.is_administrator() || self.name() == user).then_some(()).ok_or_else(refused)
     }
 
     /// The virtual hosts that he may see.

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Api;
+use super::access::Asked;
 use super::error::ApiError;
 
 /// The largest request: a message of 16 MiB in base64, or the definitions of a hundred thousand queues.
@@ -21,6 +22,11 @@ const SMALL_BYTES_MAX: usize = 64 * 1024;
 pub(super) const LARGE_BODIES_MAX: usize = 2;
 /// How long a request may take to come whole: a slow line needs a while for 24 MiB.
 const WITHIN: Duration = Duration::from_secs(60);
+
+/// The largest body with a name and a password. A signed token in place of the password is the longest.
+const LOGIN_BYTES_MAX: usize = 32 * 1024;
+/// How long it may take to come.
+const LOGIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// A JSON object that a request brought. Nothing at all is an empty one.
 #[derive(Debug)]
@@ -34,8 +40,31 @@ impl FromRequest<Api> for JsonBody {
 
     async fn from_request(request: Request, api: &Api) -> Result<Self, ApiError> {
         let (bytes, turn) = read(request, api).await?;
-        let object = if bytes.is_empty() { Map::new() } else { parse(&bytes)? };
+        let object = if bytes.is_empty() {
+            Map::new()
+        } else if bytes.len() <= SMALL_BYTES_MAX {
+            parse(&bytes)?
+        } else {
+            // Megabytes take a while, which is not the runtime's.
+            let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
+            parsed.map_err(|_| ApiError::bad_request("not_json"))??
+        };
         Ok(Self { object, _turn: turn })
+    }
+}
+
+/// What somebody says who logs in, before anybody knows him: little, and soon.
+#[derive(Debug)]
+pub(super) struct LoginBody(pub(super) Map<String, Value>);
+
+impl<S: Sync> FromRequest<S> for LoginBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        let read = axum::body::to_bytes(request.into_body(), LOGIN_BYTES_MAX);
+        let bytes = tokio::time::timeout(LOGIN_WITHIN, read).await.map_err(|_| ApiError::too_slow())?;
+        let bytes = bytes.map_err(|_| ApiError::too_large(LOGIN_BYTES_MAX))?;
+        Ok(Self(if bytes.is_empty() { Map::new() } else { parse(&bytes)? }))
     }
 }
 
@@ -54,6 +83,7 @@ pub(super) async fn read(
     if !has_body {
         return Ok((Bytes::new(), None));
     }
+    let asked = request.extensions().get::<Asked>().cloned();
     let is_small = length.is_some_and(|length| length <= SMALL_BYTES_MAX);
     let read = async {
         let turn = match is_small {
@@ -61,6 +91,8 @@ pub(super) async fn read(
             false => api.large_bodies.clone().acquire_owned().await.ok(),
         };
         let bytes = collect(request.into_body()).await?;
+        // Who was deleted meanwhile, or lost a tag, has asked in vain.
+        asked.map_or(Ok(()), |asked| asked.check(api))?;
         Ok((bytes, turn))
     };
     tokio::time::timeout(WITHIN, read).await.unwrap_or_else(|_| Err(ApiError::too_slow()))

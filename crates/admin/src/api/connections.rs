@@ -129,6 +129,7 @@ pub(super) async fn close(
     headers: HeaderMap,
 ) -> Result<StatusCode, ApiError> {
     let connection = found(&api, &caller, &name)?;
+    caller.may_end(&connection.facts().user)?;
     end(&connection, &headers);
     Ok(StatusCode::NO_CONTENT)
 }
@@ -139,7 +140,7 @@ pub(super) async fn close_of_user(
     Path(user): Path<String>,
     headers: HeaderMap,
 ) -> Result<StatusCode, ApiError> {
-    caller.check_user(&user)?;
+    caller.may_end(&user)?;
     for connection in api.broker.open_connections().all() {
         if connection.facts().user == user {
             end(&connection, &headers);

@@ -56,8 +56,13 @@ async fn admit(api: &Api, request: &mut Request) -> Result<Option<Actor>, ApiErr
     let caller = log_in(&api.logins, &headers, ends.peer.ip()).await.inspect_err(|_| {
         if headers.contains_key(header::AUTHORIZATION) {
             tracing::warn!(protocol = "http", peer = %ends.peer, "login refused");
-            let login =
-                LoginFacts { user: "", protocol: "http", mechanism: "", peer: ends.peer, is_tls: false };
+            let login = LoginFacts {
+                user: "",
+                protocol: "http",
+                mechanism: "",
+                peer: ends.peer,
+                is_tls: ends.is_tls,
+            };
             api.broker.events().login_refused(&login, "invalid credentials");
         }
     })?;

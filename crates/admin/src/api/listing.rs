@@ -16,6 +16,8 @@ const PAGE_SIZE_MAX: usize = 500;
 /// A pattern is compiled for each request: bounds the memory for that.
 const PATTERN_BYTES_MAX: usize = 1024;
 const COMPILED_BYTES_MAX: usize = 1 << 20;
+/// The most columns that are looked for; no object has so many.
+const COLUMNS_MAX: usize = 128;
 
 /// The question behind the address of a list. Values are texts until they are looked at, so that the answer can name the
 /// one that is wrong.
@@ -124,7 +126,7 @@ impl ListQuery {
             return item;
         };
         let mut shown = Value::Object(Map::new());
-        for column in columns.split(',') {
+        for column in columns.split(',').take(COLUMNS_MAX) {
             let path: Vec<&str> = column.split('.').collect();
             if let Some(found) = at(&item, &path) {
                 put(&mut shown, &path, found.clone());

@@ -104,7 +104,7 @@ impl Filter {
 }
 
 fn contains(body: &[u8], part: &[u8]) -> bool {
-    body.windows(part.len()).any(|window| window == part)
+    memchr::memmem::find(body, part).is_some()
 }
 
 fn header_text(value: &HeaderValue) -> String {

@@ -23,7 +23,7 @@ use sha2::{Digest, Sha256};
 
 use super::Api;
 use super::access::Caller;
-use super::body::{Fields, JsonBody};
+use super::body::{Fields, LoginBody};
 use super::error::ApiError;
 
 /// A working day; then one logs in again.
@@ -150,7 +150,7 @@ pub(super) async fn begin(
     Extension(ends): Extension<Ends>,
     caller: Result<Caller, ApiError>,
     headers: HeaderMap,
-    body: JsonBody,
+    body: LoginBody,
 ) -> Result<Response, ApiError> {
     let caller = match caller {
         Ok(caller) => {
@@ -162,14 +162,18 @@ pub(super) async fn begin(
         }
         Err(_) => with_password(&api, ends, &body).await?,
     };
+    // A signed token holds for a time of its own, and not for a user of the same name.
+    if caller.identity().user().is_none() {
+        return Err(ApiError::bad_request("a session begins with the password of a user"));
+    }
     let token = api.sessions.begin(caller.identity(), Instant::now());
     tracing::info!(user = caller.name(), peer = %ends.peer, "a session begins");
     let cookie = set_cookie(ends, &token, LIFETIME)?;
     Ok(([(header::SET_COOKIE, cookie)], Json(session_json(&caller))).into_response())
 }
 
-async fn with_password(api: &Api, ends: Ends, body: &JsonBody) -> Result<Caller, ApiError> {
-    let (name, password) = (body.object.text("username")?, body.object.text("password")?);
+async fn with_password(api: &Api, ends: Ends, body: &LoginBody) -> Result<Caller, ApiError> {
+    let (name, password) = (body.0.text("username")?, body.0.text("password")?);
     let checked = api.logins.password(name.as_bytes(), password.as_bytes(), ends.peer.ip()).await;
     let admitted = match checked {
         Ok(identity) => Caller::admitted(identity),

@@ -176,7 +176,8 @@ impl Handshake<'_> {
         let events = self.shared.broker.events();
         let refused = match login {
             Ok(identity) => {
-                events.logged_in(&facts);
+                // A token says who it is by itself.
+                events.logged_in(&LoginFacts { user: identity.name().as_str(), ..facts });
                 let told = Told {
                     properties: Bytes::copy_from_slice(start.client_properties.as_raw()),
                     mechanism: start.mechanism.to_string(),

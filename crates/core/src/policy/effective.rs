@@ -36,7 +36,8 @@ pub fn effective(
     config.max_bytes = smaller(base.max_bytes, policy.max_length_bytes);
     let by_limit = policy.delivery_limit.map(|limit| limit + 1);
     // What a queue has without having been asked is no word of its own.
-    let own_attempts = base.max_attempts.filter(|_| base.max_attempts != default.max_attempts);
+    let is_unasked = facts.kind == QueueKind::Native && base.max_attempts == default.max_attempts;
+    let own_attempts = base.max_attempts.filter(|_| !is_unasked);
     config.max_attempts = smaller(own_attempts, smaller(policy.max_attempts, by_limit)).or(base.max_attempts);
     if let Some(word) = policy.overflow.filter(|_| !facts.names_overflow) {
         overflow(&mut config, word, facts.kind);
@@ -49,6 +50,11 @@ pub fn effective(
         config.retry = policy.retry.unwrap_or(base.retry);
     }
     config.rate_limit = base.rate_limit.or(policy.rate);
+    if config.check(own).is_err() {
+        // What cannot be in this queue has no effect; what bounds it holds all the same.
+        let QueueConfig { ttl, expires, max_messages, max_bytes, .. } = config;
+        config = QueueConfig { ttl, expires, max_messages, max_bytes, ..base.clone() };
+    }
     if config == *base || config.check(own).is_err() {
         return base.clone();
     }

@@ -3,8 +3,8 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What the log may have open at once, and what else a process has: its standard streams, its ports, the runtime's own,
-/// and what it opens for a moment.
-const RESERVED: usize = nexo_broker::LOG_FILES_MAX + 32;
+/// what it opens for a moment, and connections that are leaving or are told that there are too many.
+const RESERVED: usize = nexo_broker::LOG_FILES_MAX + 64;
 /// Where there are so few that the reserve would take nearly all, connections still get one in four.
 const SHARE_MIN: usize = 4;
 
