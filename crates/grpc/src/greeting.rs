@@ -177,6 +177,20 @@ impl Listened {
             self.heard = None;
         }
     }
+
+    /// A server that wants a certificate may be gone before its reason was read: then nothing can be sent to it.
+    fn note_unsent<T>(&mut self, sent: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &sent
+            && matches!(self.stream, Stream::Tls(_))
+            && let Some(heard) = self.heard.take()
+        {
+            heard.send_modify(|heard| {
+                heard.closed = true;
+                heard.refused = Some(format!("the server ended the connection ({error})"));
+            });
+        }
+        sent
+    }
 }
 
 impl AsyncRead for Listened {
@@ -199,17 +213,19 @@ impl AsyncRead for Listened {
 
 impl AsyncWrite for Listened {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.stream {
+        let sent = match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-        }
+        };
+        self.note_unsent(sent)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.stream {
+        let sent = match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
-        }
+        };
+        self.note_unsent(sent)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -224,10 +240,11 @@ impl AsyncWrite for Listened {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.stream {
+        let sent = match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-        }
+        };
+        self.note_unsent(sent)
     }
 
     fn is_write_vectored(&self) -> bool {
