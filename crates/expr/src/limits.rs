@@ -1,0 +1,27 @@
+//! What an expression may be and use, with the reason for each bound.
+
+/// Longest text of an expression. Nobody reads a longer one.
+pub const SOURCE_BYTES_MAX: usize = 4_096;
+
+/// Deepest nesting: of parentheses, calls, lists, signs, members and branches of `?:`. The parser and the evaluation
+/// recurse this deep and no deeper. Operators of one rank side by side, as in `a + b + c`, are one level.
+pub const DEPTH_MAX: usize = 32;
+
+/// Most nodes: literals, variables, operators, calls. Each costs some nanoseconds in every evaluation.
+pub const NODES_MAX: usize = 512;
+
+/// Most entries of one list that is written out.
+pub const LIST_ENTRIES_MAX: usize = 100;
+
+/// Most patterns of `matches` in one expression; each keeps a compiled pattern in memory.
+pub const PATTERNS_MAX: usize = 8;
+
+/// Largest compiled form of a pattern. A word of any script, `\w+`, takes about 20 KiB.
+pub const PATTERN_COMPILED_BYTES_MAX: usize = 128 * 1024;
+
+/// Deepest nesting inside a pattern.
+pub const PATTERN_DEPTH_MAX: u32 = 32;
+
+/// Most bytes of text that one evaluation may build, all results of `+`, `string`, `lowerAscii` and `upperAscii`
+/// together. Text that is only looked at does not count.
+pub const TEXT_BYTES_MAX: usize = 1024 * 1024;
