@@ -4,7 +4,8 @@
 //!
 //! The management port has a share of its own: clients cannot keep a health check out, and whoever fills the management
 //! port keeps no client out. Where a connection may wait for its next request, as in HTTP, one that waits makes room for a
-//! new one: silent connections keep nobody out.
+//! new one: silent connections keep nobody out. While as many as may be are on their way out, a port takes nobody in for a
+//! moment rather than turn him away: a crowd of strangers waits in the system's line, and so does whoever comes behind them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,6 +24,8 @@ const MANAGEMENT_SHARE: usize = 8;
 const MANAGEMENT_MAX: usize = 256;
 /// Connections that were asked to go and have not yet, at most: until then there are so many more than there may be.
 const LEAVING_MAX: usize = 16;
+/// How long a port waits for them to go.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
 /// Connections too many that are let in to be told so, at once; any further is closed without a word.
 const TURNED_AWAY_MAX: usize = 16;
 /// Refused and failed connections are logged at most this often.
@@ -42,6 +45,8 @@ pub struct Connections {
     next_number: AtomicU64,
     /// Those that were asked to go and are still there.
     leaving: AtomicUsize,
+    /// One of them has gone.
+    left: Notify,
     /// Those that are only told that there are too many.
     turned_away: AtomicUsize,
 }
@@ -135,6 +140,7 @@ impl Connections {
             request_wise: Mutex::default(),
             next_number: AtomicU64::new(0),
             leaving: AtomicUsize::new(0),
+            left: Notify::new(),
             turned_away: AtomicUsize::new(0),
         }
     }
@@ -163,6 +169,25 @@ impl Connections {
         Some(ConnectionPermit { connections, protocol, number, presence, is_one_too_many: false })
     }
 
+    /// Returns when the next connection would not be turned away only because others that make room for it are not gone yet,
+    /// or when they take too long.
+    pub async fn until_others_left(&self, protocol: Protocol) {
+        let gone = async {
+            loop {
+                let mut left = std::pin::pin!(self.left.notified());
+                left.as_mut().enable();
+                if self.leaving.load(Ordering::Relaxed) < LEAVING_MAX
+                    || self.has_room(&self.open.lock(), protocol)
+                {
+                    return;
+                }
+                left.await;
+            }
+        };
+        // Then whoever comes next is told that there is no room.
+        let _ = tokio::time::timeout(LEAVE_PATIENCE, gone).await;
+    }
+
     /// Lets a connection too many in, if that is how its protocol can be told, and not too many of them are being told.
     fn turn_away(self: &Arc<Self>, protocol: Protocol) -> Option<ConnectionPermit> {
         if protocol.too_many_connections().is_some() {
@@ -177,13 +202,17 @@ impl Connections {
 
     fn take_room(&self, protocol: Protocol) -> bool {
         let mut open = self.open.lock();
-        // All but the management port share their room.
+        let has_room = self.has_room(&open, protocol);
+        open[protocol.index()] += usize::from(has_room);
+        has_room
+    }
+
+    /// Whether one more fits. All but the management port share their room.
+    fn has_room(&self, open: &[usize; Protocol::ALL.len()], protocol: Protocol) -> bool {
         let sharing =
             Protocol::ALL.into_iter().filter(|other| other.is_management() == protocol.is_management());
         let among: usize = sharing.map(|other| open[other.index()]).sum();
-        let has_room = among < self.max(protocol);
-        open[protocol.index()] += usize::from(has_room);
-        has_room
+        among < self.max(protocol)
     }
 
     /// Asks a connection to go that waits for a request: one that never had any rather than one that may want to go on.
@@ -247,6 +276,7 @@ impl Drop for ConnectionPermit {
             self.connections.leaving.fetch_sub(usize::from(was_asked), Ordering::Relaxed);
         }
         self.connections.open.lock()[self.protocol.index()] -= 1;
+        self.connections.left.notify_waiters();
     }
 }
 
@@ -321,6 +351,24 @@ mod tests {
         assert_eq!(served, LEAVING_MAX, "until some have gone");
         drop(silent);
         assert!(connections.admit(Protocol::Amqp).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_port_waits_for_those_that_make_room_and_turns_nobody_away_meanwhile() {
+        let connections = Arc::new(Connections::new(8 * 32, usize::MAX));
+        let admit = || connections.admit(Protocol::Http);
+        let mut silent: Vec<ConnectionPermit> = (0..32).map(|_| admit().unwrap()).collect();
+        let crowd: Vec<ConnectionPermit> = (0..LEAVING_MAX).map(|_| admit().unwrap()).collect();
+        let waiting = Arc::clone(&connections);
+        let mut waiting = tokio::spawn(async move { waiting.until_others_left(Protocol::Http).await });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "all that may go at once are on their way");
+        connections.until_others_left(Protocol::Amqp).await;
+        // The first that was asked goes, and another can be asked.
+        drop(silent.remove(0));
+        (&mut waiting).await.unwrap();
+        assert!(admit().is_some());
+        drop(crowd);
     }
 
     #[test]

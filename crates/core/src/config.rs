@@ -293,16 +293,7 @@ impl QueueConfig {
         if let Some(max) = self.max_attempts {
             in_range("max_attempts", max.into(), 1, limits::MAX_ATTEMPTS_MAX.into())?;
         }
-        match self.retry {
-            Backoff::None => {}
-            Backoff::Fixed { delay } => in_range("retry.delay_ms", delay.0, 0, limits::DELAY_MAX.0)?,
-            Backoff::Exponential { base, factor_permille, cap } => {
-                in_range("retry.base_ms", base.0, 0, limits::DELAY_MAX.0)?;
-                in_range("retry.cap_ms", cap.0, 0, limits::DELAY_MAX.0)?;
-                let max = limits::BACKOFF_FACTOR_PERMILLE_MAX.into();
-                in_range("retry.factor (in thousandths)", factor_permille.into(), 1000, max)?;
-            }
-        }
+        self.retry.check()?;
         if let Some(ttl) = self.ttl {
             in_range("ttl_ms", ttl.0, 0, limits::DELAY_MAX.0)?;
         }
@@ -352,19 +343,7 @@ impl QueueConfig {
         }
         out.u8(u8::from(self.on_expiry == Fate::DeadLetter));
         out.u8(u8::from(self.on_overflow == Fate::DeadLetter));
-        match self.retry {
-            Backoff::None => out.u8(0),
-            Backoff::Fixed { delay } => {
-                out.u8(1);
-                out.u64(delay.0);
-            }
-            Backoff::Exponential { base, factor_permille, cap } => {
-                out.u8(2);
-                out.u64(base.0);
-                out.u64(factor_permille.into());
-                out.u64(cap.0);
-            }
-        }
+        self.retry.encode(out);
         out.optional(self.ttl.map(|t| t.0));
         out.u64(self.dedup_window.0);
         out.optional(self.max_messages);
@@ -447,16 +426,7 @@ impl QueueConfig {
             },
             on_expiry: fate(input.u8()?)?,
             on_overflow: fate(input.u8()?)?,
-            retry: match input.u8()? {
-                0 => Backoff::None,
-                1 => Backoff::Fixed { delay: Millis(input.u64()?) },
-                2 => Backoff::Exponential {
-                    base: Millis(input.u64()?),
-                    factor_permille: input.u32()?,
-                    cap: Millis(input.u64()?),
-                },
-                other => return Err(WireError::Unknown { what: "back-off", value: other }),
-            },
+            retry: Backoff::decode(input)?,
             ttl: input.optional()?.map(Millis),
             dedup_window: Millis(input.u64()?),
             max_messages: input.optional()?,
@@ -538,6 +508,48 @@ impl Backoff {
                 Millis(u64::try_from(wait).unwrap_or(u64::MAX).min(cap.0))
             }
         }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        match *self {
+            Self::None => Ok(()),
+            Self::Fixed { delay } => in_range("retry.delay_ms", delay.0, 0, limits::DELAY_MAX.0),
+            Self::Exponential { base, factor_permille, cap } => {
+                in_range("retry.base_ms", base.0, 0, limits::DELAY_MAX.0)?;
+                in_range("retry.cap_ms", cap.0, 0, limits::DELAY_MAX.0)?;
+                let max = limits::BACKOFF_FACTOR_PERMILLE_MAX.into();
+                in_range("retry.factor (in thousandths)", factor_permille.into(), 1000, max)
+            }
+        }
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        match *self {
+            Self::None => out.u8(0),
+            Self::Fixed { delay } => {
+                out.u8(1);
+                out.u64(delay.0);
+            }
+            Self::Exponential { base, factor_permille, cap } => {
+                out.u8(2);
+                out.u64(base.0);
+                out.u64(factor_permille.into());
+                out.u64(cap.0);
+            }
+        }
+    }
+
+    pub(crate) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match input.u8()? {
+            0 => Self::None,
+            1 => Self::Fixed { delay: Millis(input.u64()?) },
+            2 => Self::Exponential {
+                base: Millis(input.u64()?),
+                factor_permille: input.u32()?,
+                cap: Millis(input.u64()?),
+            },
+            other => return Err(WireError::Unknown { what: "back-off", value: other }),
+        })
     }
 }
 

@@ -11,6 +11,7 @@ pub mod batch;
 pub mod body_buffer;
 pub mod config;
 pub mod draft;
+pub mod jobs;
 pub mod machine;
 pub mod message;
 pub mod offsets;

@@ -191,6 +191,13 @@ impl<'a> Reader<'a> {
         varint::take(&mut self.rest).ok_or(WireError::Short)
     }
 
+    /// A number of eight bytes, the highest first.
+    pub(crate) fn u64_fixed(&mut self) -> Result<u64, WireError> {
+        let (head, rest) = self.rest.split_first_chunk().ok_or(WireError::Short)?;
+        self.rest = rest;
+        Ok(u64::from_be_bytes(*head))
+    }
+
     pub(crate) fn u32(&mut self) -> Result<u32, WireError> {
         u32::try_from(self.u64()?).map_err(|_| WireError::Range)
     }

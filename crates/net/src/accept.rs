@@ -90,6 +90,8 @@ async fn accept(
     protocol: Protocol,
 ) -> (Arrival, ConnectionPermit) {
     loop {
+        // Before it is accepted: one that is waited for may be dropped here.
+        allowed.until_others_left(protocol).await;
         match listeners.accept().await {
             Ok(arrival) => match allowed.admit(protocol).inspect(|_| keep_alive(&arrival.socket)) {
                 Some(permit) => {

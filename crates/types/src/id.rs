@@ -38,6 +38,47 @@ id! {
     Priority(u8)
 }
 
+id! {
+    /// A job queue for as long as it exists. One that is deleted and created again gets another id.
+    JobQueueId(u32)
+}
+
+id! {
+    /// A budget for as long as it exists.
+    BudgetId(u32)
+}
+
+id! {
+    /// A job, on the whole node: the id of its queue, and how many jobs that queue had before.
+    JobId(u64)
+}
+
+impl JobId {
+    /// How many bits count the jobs of one queue: a thousand billions.
+    const SEQUENCE_BITS: u32 = 40;
+    /// The first number that is too large for the id of a job queue.
+    pub const QUEUES_END: u32 = 1 << (u64::BITS - Self::SEQUENCE_BITS);
+
+    /// The job that a queue made as its `sequence`th.
+    #[must_use]
+    pub const fn new(queue: JobQueueId, sequence: u64) -> Self {
+        debug_assert!(queue.0 < Self::QUEUES_END && sequence >> Self::SEQUENCE_BITS == 0);
+        Self((queue.0 as u64) << Self::SEQUENCE_BITS | sequence)
+    }
+
+    /// The queue it is in.
+    #[must_use]
+    pub const fn queue(self) -> JobQueueId {
+        JobQueueId((self.0 >> Self::SEQUENCE_BITS) as u32)
+    }
+
+    /// How many jobs its queue had before it.
+    #[must_use]
+    pub const fn sequence(self) -> u64 {
+        self.0 & ((1 << Self::SEQUENCE_BITS) - 1)
+    }
+}
+
 impl Offset {
     /// The offset after this one.
     #[must_use]

@@ -14,9 +14,10 @@ pub mod varint;
 mod vhost;
 
 pub use bytes::same_bytes;
-pub use id::{ConsumerId, Offset, Priority, QueueId};
+pub use id::{BudgetId, ConsumerId, JobId, JobQueueId, Offset, Priority, QueueId};
 pub use name::{
-    DedupId, ExchangeName, GroupId, InFull, NameError, QueueName, Tag, UserName, check as check_name,
+    BudgetName, DedupId, ExchangeName, GroupId, InFull, JobQueueName, NameError, QueueName, Tag, UserName,
+    check as check_name,
 };
 pub use place::{Position, SegmentId};
 pub use protocol::{Protocol, QueueKind};

@@ -129,3 +129,42 @@ pub const VHOST_PARAMETERS_MAX: usize = 1_000;
 pub const PARAMETERS_MAX: usize = 10_000;
 /// The value of one parameter, which is written by hand.
 pub const PARAMETER_BYTES_MAX: usize = 16 * 1024;
+
+/// As for queues.
+pub const JOB_QUEUE_NAME_BYTES_MAX: usize = 255;
+/// As for queues.
+pub const BUDGET_NAME_BYTES_MAX: usize = 255;
+/// Job queues on one node: each has settings, figures and an order of its own.
+pub const JOB_QUEUES_MAX: usize = 10_000;
+/// Budgets on one node: as above.
+pub const BUDGETS_MAX: usize = 10_000;
+/// The type of a job, the class and the user of a waiter: words.
+pub const JOB_WORD_BYTES_MAX: usize = 128;
+/// What a job is about: a word, a URL, or a hash of something longer.
+pub const JOB_KEY_BYTES_MAX: usize = 1_024;
+/// As long as a message's deduplication id.
+pub const WAITER_ID_BYTES_MAX: usize = 512;
+/// What a job says to its worker is in memory for as long as it waits. A larger one belongs into a store, with its key here.
+pub const JOB_PAYLOAD_BYTES_MAX: usize = 256 * 1024;
+/// A result is in memory for as long as it is cached.
+pub const JOB_RESULT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// What a worker tells of a job on its way.
+pub const JOB_PROGRESS_BYTES_MAX: usize = 4 * 1024;
+/// Why a job failed, in the words of its worker.
+pub const JOB_ERROR_BYTES_MAX: usize = 4 * 1024;
+/// Waiters of one job: each gets an answer of its own.
+pub const JOB_WAITERS_MAX: usize = 100_000;
+/// Jobs in one hand-out: bounds the time the lock is held for it.
+pub const JOB_TAKE_MAX: usize = 1_000;
+/// How long a worker may keep a job without a word: a job that takes longer is extended.
+pub const JOB_LEASE_MAX: Millis = Millis::from_secs(12 * 3600);
+/// Tokens: so that sums stay far from what a number holds.
+pub const TOKENS_MAX: u64 = 1 << 48;
+/// Tokens that are to come to one budget at set times.
+pub const BUDGET_GRANTS_MAX: usize = 1_000;
+/// Classes, types with a cost and bands of scores of one job queue: written by hand.
+pub const JOB_QUEUE_ENTRIES_MAX: usize = 100;
+/// Types, and keys, of which figures are kept for each job queue; those that were seen least recently give way.
+pub const JOB_FIGURES_MAX: usize = 1_000;
+/// The latest uses of tokens that are kept on one node, to be asked for.
+pub const TOKEN_LOG_MAX: usize = 100_000;

@@ -246,6 +246,16 @@ impl ExchangeName {
     }
 }
 
+resource_name! {
+    /// The name of a job queue. Job queues and queues have names of their own: one of each may be called the same.
+    JobQueueName, |text| check(text, "job queue name", limits::JOB_QUEUE_NAME_BYTES_MAX)
+}
+
+resource_name! {
+    /// The name of a budget of tokens.
+    BudgetName, |text| check(text, "budget name", limits::BUDGET_NAME_BYTES_MAX)
+}
+
 name! {
     /// The name of a user.
     UserName, "user name", limits::USER_NAME_BYTES_MAX

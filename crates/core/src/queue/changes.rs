@@ -144,21 +144,21 @@ impl Queue {
 
 /// Chunks as ranges: those that change together mostly lie side by side.
 #[derive(Debug, Default)]
-struct ChunkSet {
+pub(crate) struct ChunkSet {
     /// First and one behind the last of each range. Ranges do not touch.
     ranges: BTreeMap<u64, u64>,
 }
 
 impl ChunkSet {
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    fn contains(&self, chunk: ChunkId) -> bool {
+    pub(crate) fn contains(&self, chunk: ChunkId) -> bool {
         self.ranges.range(..=chunk.0).next_back().is_some_and(|(_, end)| chunk.0 < *end)
     }
 
-    fn insert(&mut self, chunk: ChunkId) {
+    pub(crate) fn insert(&mut self, chunk: ChunkId) {
         let (mut start, mut end) = (chunk.0, chunk.0.saturating_add(1));
         if let Some((before, before_end)) = self.ranges.range(..=chunk.0).next_back() {
             if chunk.0 < *before_end {
@@ -174,7 +174,7 @@ impl ChunkSet {
         self.ranges.insert(start, end);
     }
 
-    fn pop_first(&mut self) -> Option<ChunkId> {
+    pub(crate) fn pop_first(&mut self) -> Option<ChunkId> {
         let (start, end) = self.ranges.pop_first()?;
         if start + 1 < end {
             self.ranges.insert(start + 1, end);
@@ -182,7 +182,7 @@ impl ChunkSet {
         Some(ChunkId(start))
     }
 
-    fn iter(&self) -> impl Iterator<Item = ChunkId> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = ChunkId> + '_ {
         self.ranges.iter().flat_map(|(start, end)| *start..*end).map(ChunkId)
     }
 }

@@ -62,6 +62,7 @@ use nexo_types::{GroupId, Millis, Offset, Priority, QueueId, QueueName, Timestam
 pub use allowance::{Allowance, Outgoing};
 pub use apply::{Applied, Handed, NeedsPage, Removed};
 pub use changes::ChunkId;
+pub(crate) use changes::ChunkSet;
 pub use consumers::SharedCredit;
 pub use dispatch::{Dispatch, Turn};
 pub use due::DuePlan;

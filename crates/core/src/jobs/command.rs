@@ -1,0 +1,268 @@
+//! What can be asked of job queues, and what whoever asked is told.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nexo_types::{BudgetName, JobId, JobQueueName, Millis, Timestamp, VhostName};
+
+use super::budget::{BudgetConfig, TokenReport};
+use super::config::JobQueueConfig;
+use super::job::JobBody;
+use super::waiter::Waiter;
+
+/// What somebody, or time, wants.
+#[derive(Clone, Debug, PartialEq)]
+pub enum JobCommand {
+    /// A queue with these settings, new or instead of those it has.
+    PutQueue {
+        /// Its name.
+        name: JobQueueName,
+        /// Its settings.
+        config: Arc<JobQueueConfig>,
+    },
+    /// A queue goes, with its jobs.
+    DeleteQueue {
+        /// Its name.
+        name: JobQueueName,
+    },
+    /// A budget with these settings, new or instead of those it has.
+    PutBudget {
+        /// Its name.
+        name: BudgetName,
+        /// Its settings.
+        config: BudgetConfig,
+    },
+    /// A budget goes.
+    DeleteBudget {
+        /// Its name.
+        name: BudgetName,
+    },
+    /// A virtual host goes.
+    ForgetVhost {
+        /// Its name.
+        vhost: VhostName,
+    },
+    /// Work is to be done.
+    Ask {
+        /// By workers of this queue.
+        queue: JobQueueName,
+        /// What.
+        job: NewJob,
+        /// Who waits for it; `None` to have it done in the background.
+        waiter: Option<Arc<Waiter>>,
+    },
+    /// A worker wants jobs.
+    Take {
+        /// Of this queue.
+        queue: JobQueueName,
+        /// What it is called.
+        worker: Arc<str>,
+        /// For how long; `None` for as long as the queue says.
+        lease: Option<Millis>,
+        /// At most so many.
+        max: usize,
+    },
+    /// A worker needs longer, or tells how far it is.
+    Extend {
+        /// What it holds.
+        receipt: Receipt,
+        /// For how long from now; `None` for as long as the queue says.
+        lease: Option<Millis>,
+        /// How far it is, as JSON.
+        progress: Option<Bytes>,
+    },
+    /// A worker is done.
+    Complete {
+        /// What it held.
+        receipt: Receipt,
+        /// The result, as JSON.
+        result: Bytes,
+        /// What it used; `None` for the cost.
+        used: Option<u64>,
+        /// What the API said.
+        report: TokenReport,
+    },
+    /// A worker could not do it.
+    Fail {
+        /// What it held.
+        receipt: Receipt,
+        /// Why.
+        error: Arc<str>,
+        /// What it used; `None` for the cost.
+        used: Option<u64>,
+        /// What the API said.
+        report: TokenReport,
+        /// Whether to try again, if attempts are left.
+        retry: bool,
+    },
+    /// A worker gives a job back untouched. It keeps its place.
+    GiveBack {
+        /// What it held.
+        receipt: Receipt,
+    },
+    /// Nobody wants a job any more.
+    Cancel {
+        /// The job.
+        job: JobId,
+    },
+    /// A waiter does not wait any more. A job that nobody waits for then is cancelled if it is pending.
+    Leave {
+        /// The queue.
+        queue: JobQueueName,
+        /// The waiter's id.
+        waiter: Arc<str>,
+    },
+    /// Waiters of a finished job have been answered: all before this place.
+    Answered {
+        /// The job.
+        job: JobId,
+        /// The place.
+        before: u32,
+    },
+    /// An API has said how many tokens it has.
+    Report {
+        /// The budget.
+        budget: BudgetName,
+        /// What it said.
+        report: TokenReport,
+    },
+    /// Tokens come once.
+    Grant {
+        /// To this budget.
+        budget: BudgetName,
+        /// How many.
+        tokens: u64,
+        /// When.
+        when: Timestamp,
+    },
+    /// Time has passed: leases end, deadlines pass, results are forgotten.
+    Due {
+        /// At most so many jobs.
+        max: usize,
+    },
+    /// Memory is short: finished jobs that were answered are forgotten, the oldest first.
+    Shrink {
+        /// At most so many jobs of each queue.
+        max: usize,
+    },
+}
+
+/// A job that somebody asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewJob {
+    /// What is to be done.
+    pub body: Arc<JobBody>,
+    /// What it costs.
+    pub cost: u64,
+    /// When it is too late for whoever asks.
+    pub deadline: Option<Timestamp>,
+}
+
+/// A worker's hold of a job: the job, and which attempt it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Receipt {
+    /// The job.
+    pub job: JobId,
+    /// The attempt, counted from 1.
+    pub attempt: u32,
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.job, self.attempt)
+    }
+}
+
+impl FromStr for Receipt {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (job, attempt) = text.split_once('-').ok_or(())?;
+        let job = JobId(job.parse().map_err(drop)?);
+        Ok(Self { job, attempt: attempt.parse().map_err(drop)? })
+    }
+}
+
+/// What whoever asked is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum JobAnswer {
+    /// It is done.
+    Done,
+    /// What became of a request for work.
+    Asked(Asked),
+    /// Jobs for a worker.
+    Taken(TakeOutcome),
+    /// What became of a worker's job.
+    Settled(Settled),
+    /// How many jobs were looked at.
+    Looked(usize),
+}
+
+/// What became of a request for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The job that the answer will come from.
+    pub job: JobId,
+    /// How it was found.
+    pub state: AskedState,
+}
+
+/// How a job was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedState {
+    /// It is new.
+    Created,
+    /// It was there, and waits to be worked on.
+    Joined,
+    /// It was being worked on.
+    JoinedRunning,
+    /// It was done already.
+    Cached,
+    /// This waiter had asked before.
+    Known,
+}
+
+/// Jobs for a worker.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TakeOutcome {
+    /// The jobs.
+    pub jobs: Vec<Handed>,
+    /// When to try again, if there are jobs that cannot be handed out now and it is known.
+    pub again_at: Option<Timestamp>,
+}
+
+/// A job in a worker's hands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Handed {
+    /// To be named when it is completed.
+    pub receipt: Receipt,
+    /// What is to be done.
+    pub body: JobBody,
+    /// What is reserved for it.
+    pub cost: u64,
+    /// Until when.
+    pub until: Timestamp,
+    /// How many wait for it.
+    pub waiters: u32,
+    /// When the first of them needs it.
+    pub due: Option<Timestamp>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// Its score when it was handed out.
+    pub score: f64,
+}
+
+/// What became of a worker's job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Settled {
+    /// It is finished.
+    Finished,
+    /// It will be tried again, not before this moment.
+    Retried(Timestamp),
+    /// It is held until then.
+    Held(Timestamp),
+    /// It is pending again.
+    Returned,
+}

@@ -1,0 +1,130 @@
+//! Why something that was asked of job queues or budgets cannot be.
+
+use std::sync::Arc;
+
+use nexo_types::{BudgetName, JobId, JobQueueName, NameError, limits};
+use thiserror::Error;
+
+use crate::config::ConfigError;
+
+/// Why not.
+#[derive(Clone, Debug, PartialEq, Error)]
+pub enum JobError {
+    /// There is no such queue.
+    #[error("there is no job queue '{name}'")]
+    NoSuchQueue {
+        /// Its name.
+        name: JobQueueName,
+    },
+    /// There is no such budget.
+    #[error("there is no budget '{name}'")]
+    NoSuchBudget {
+        /// Its name.
+        name: BudgetName,
+    },
+    /// The budget is needed.
+    #[error("budget '{name}' pays for job queue '{queue}'; give that another budget first")]
+    BudgetInUse {
+        /// The budget.
+        name: BudgetName,
+        /// A queue that has it.
+        queue: JobQueueName,
+    },
+    /// There is no such job, or not any more.
+    #[error("there is no job {job}; it was forgotten, or never was")]
+    NoSuchJob {
+        /// The job.
+        job: JobId,
+    },
+    /// There is no such waiter, or not any more.
+    #[error("nobody waits as '{waiter}' in job queue '{queue}', or the answer is no longer remembered")]
+    NoSuchWaiter {
+        /// The queue.
+        queue: JobQueueName,
+        /// The waiter's id.
+        waiter: Arc<str>,
+    },
+    /// The worker no longer has the job.
+    #[error("job {job} is not held by attempt {attempt} any more: {state}")]
+    NotHeld {
+        /// The job.
+        job: JobId,
+        /// The attempt that was named.
+        attempt: u32,
+        /// What became of it.
+        state: &'static str,
+    },
+    /// The job has come to its end.
+    #[error("job {job} is finished: {state}")]
+    Finished {
+        /// The job.
+        job: JobId,
+        /// How it ended.
+        state: &'static str,
+    },
+    /// A waiter's class is none of the queue's.
+    #[error("job queue '{queue}' has no class '{class}'; it has {}", known.join(", "))]
+    UnknownClass {
+        /// The queue.
+        queue: JobQueueName,
+        /// What was given.
+        class: Arc<str>,
+        /// What there is.
+        known: Vec<Arc<str>>,
+    },
+    /// The budget can never pay.
+    #[error("the job costs {cost} tokens, and budget '{budget}' never holds more than {capacity}")]
+    NeverPaid {
+        /// What it costs.
+        cost: u64,
+        /// The budget.
+        budget: BudgetName,
+        /// What it holds at most.
+        capacity: u64,
+    },
+    /// A cost that is none.
+    #[error("a cost is a whole number of tokens from 0 to {}; it is {cost}", limits::TOKENS_MAX)]
+    BadCost {
+        /// What was given, or what the expression gave.
+        cost: String,
+    },
+    /// A setting that cannot be.
+    #[error("{reason}")]
+    BadSetting {
+        /// Which, and what it should be.
+        reason: String,
+    },
+    /// A field of a request that cannot be.
+    #[error("{0}")]
+    BadName(#[from] NameError),
+    /// An expression that is none.
+    #[error("the expression for {what} cannot be used: {reason}")]
+    BadExpression {
+        /// What it is for.
+        what: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Too much of something.
+    #[error("{what} is at most {max}; this would be more")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How much there may be.
+        max: u64,
+    },
+    /// Job queues take as much memory as they may.
+    #[error("jobs take {used} bytes of memory and may take {max}; complete or cancel some, or allow more")]
+    OutOfMemory {
+        /// What they take.
+        used: u64,
+        /// What they may take.
+        max: u64,
+    },
+}
+
+impl From<ConfigError> for JobError {
+    fn from(error: ConfigError) -> Self {
+        Self::BadSetting { reason: error.to_string() }
+    }
+}

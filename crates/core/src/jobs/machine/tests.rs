@@ -1,0 +1,571 @@
+//! Job queues as stories: who joins what, what is served first, who pays, and what is remembered.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nexo_types::{BudgetName, JobId, JobQueueName, Millis, QueueName, Timestamp};
+
+use super::*;
+use crate::jobs::{
+    Asked, AskedState, BudgetConfig, Handed, JobBody, JobState, NewJob, Outcome, Overtake, Receipt, Refill,
+    Reply, Settled, TokenReport, Waiter, WhileRunning,
+};
+
+pub(super) const MINUTE: u64 = 60_000;
+pub(super) const START: Timestamp = crate::machine::check::START;
+
+pub(super) fn name() -> JobQueueName {
+    JobQueueName::new("deals").unwrap()
+}
+
+pub(super) fn api() -> BudgetName {
+    BudgetName::new("api").unwrap()
+}
+
+/// Jobs, and what time it is.
+pub(super) struct Shop {
+    pub(super) jobs: Jobs,
+    pub(super) now: Timestamp,
+}
+
+impl Shop {
+    fn new() -> Self {
+        Self::with(JobQueueConfig::default())
+    }
+
+    fn with(config: JobQueueConfig) -> Self {
+        let mut shop = Self { jobs: Jobs::new(), now: START };
+        shop.put_budget(BudgetConfig::default());
+        shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(config) }).unwrap();
+        shop
+    }
+
+    /// The same, where a budget pays.
+    fn paid_by(budget: BudgetConfig, config: JobQueueConfig) -> Self {
+        let mut shop = Self::with(JobQueueConfig { budget: Some(api()), ..config });
+        shop.put_budget(budget);
+        shop
+    }
+
+    fn put_budget(&mut self, config: BudgetConfig) {
+        // A new one, so that it has what it has at first.
+        let _ = self.give(JobCommand::PutBudget { name: api(), config });
+        if let Some(id) = self.jobs.budget_id(&api()) {
+            let now = self.now;
+            self.jobs.budgets.insert(id, crate::jobs::Budget::new(api(), config, now));
+        }
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "commands are made where they are given")]
+    pub(super) fn give(&mut self, command: JobCommand) -> Result<JobAnswer, JobError> {
+        while self.jobs.refresh(self.now, 7) {}
+        let (records, answer) = self.jobs.decide_command(self.now, &command)?;
+        for record in records {
+            let record = JobRecord::decode(&record.encode()).unwrap();
+            self.jobs.apply_record(&record);
+        }
+        while self.jobs.refresh(self.now, 7) {}
+        Ok(answer)
+    }
+
+    fn pass(&mut self, time: Millis) {
+        self.now = self.now.plus(time);
+        self.give(JobCommand::Due { max: 100 }).unwrap();
+    }
+
+    fn ask(&mut self, key: &str, waiter: Option<Waiter>) -> Asked {
+        self.ask_at(key, 0, waiter).unwrap()
+    }
+
+    fn ask_at(&mut self, key: &str, cost: u64, waiter: Option<Waiter>) -> Result<Asked, JobError> {
+        let body = JobBody { kind: "search".into(), key: key.into(), payload: Bytes::from_static(b"{}") };
+        let job = NewJob { body: Arc::new(body), cost, deadline: None };
+        match self.give(JobCommand::Ask { queue: name(), job, waiter: waiter.map(Arc::new) })? {
+            JobAnswer::Asked(asked) => Ok(asked),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn waiter(&self, id: &str, class: &str, due_in: Option<u64>) -> Waiter {
+        let config = self.jobs.queue(&name()).unwrap().config();
+        Waiter {
+            id: id.into(),
+            user: "anna".into(),
+            class: class.into(),
+            class_value: config.class_value(&name(), class).unwrap(),
+            due: due_in.map(|minutes| self.now.plus(Millis(minutes * MINUTE))),
+            filter: "".into(),
+            reply: Reply::Call,
+            at: self.now,
+        }
+    }
+
+    fn take(&mut self) -> Option<Handed> {
+        self.take_many(1).pop()
+    }
+
+    fn take_many(&mut self, max: usize) -> Vec<Handed> {
+        let take = JobCommand::Take { queue: name(), worker: "w".into(), lease: None, max };
+        match self.give(take).unwrap() {
+            JobAnswer::Taken(outcome) => outcome.jobs,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn complete(&mut self, receipt: Receipt) -> Result<JobAnswer, JobError> {
+        self.complete_with(receipt, None, TokenReport::default())
+    }
+
+    fn complete_with(
+        &mut self,
+        receipt: Receipt,
+        used: Option<u64>,
+        report: TokenReport,
+    ) -> Result<JobAnswer, JobError> {
+        let result = Bytes::from_static(b"[]");
+        self.give(JobCommand::Complete { receipt, result, used, report })
+    }
+
+    fn score(&self, job: JobId) -> f64 {
+        self.jobs.job(job).unwrap().1.score().unwrap()
+    }
+
+    fn level(&self) -> i64 {
+        self.jobs.budget(&api()).unwrap().level(self.now)
+    }
+
+    fn state(&self, job: JobId) -> &JobState {
+        self.jobs.job(job).unwrap().1.state()
+    }
+}
+
+#[test]
+fn the_default_score_is_urgency_and_value_and_class() {
+    let mut shop = Shop::new();
+    let ask = |shop: &mut Shop, key: &str, class: &str, due: u64, waiters: usize| {
+        let ids = (0..waiters).map(|number| format!("{key}-{number}"));
+        let asked: Vec<Asked> = ids
+            .map(|id| {
+                let waiter = shop.waiter(&id, class, Some(due));
+                shop.ask(key, Some(waiter))
+            })
+            .collect();
+        shop.score(asked[0].job)
+    };
+    assert_eq!(ask(&mut shop, "a", "business", 0, 5), 10.0);
+    assert_eq!(ask(&mut shop, "b", "pro", 5, 3), 22.0);
+    assert_eq!(ask(&mut shop, "c", "free", 20, 1), 48.0);
+    assert_eq!(ask(&mut shop, "d", "business", 0, 10), 0.0);
+    assert_eq!(ask(&mut shop, "e", "business", 0, 14), 0.0, "more than ten are worth no more");
+    assert_eq!(ask(&mut shop, "f", "starter", 31, 1), 30.0 + 18.0 + 6.0, "half an hour ahead is far");
+    let prefetch = shop.ask("g", None).job;
+    assert_eq!(shop.score(prefetch), 100.0);
+}
+
+#[test]
+fn a_job_that_is_overdue_is_as_urgent_as_one_that_is_due_now() {
+    let mut shop = Shop::new();
+    let waiter = shop.waiter("w", "pro", Some(2));
+    let job = shop.ask("k", Some(waiter)).job;
+    assert_eq!(shop.score(job), 2.0 + 18.0 + 3.0);
+    shop.pass(Millis(10 * MINUTE));
+    assert_eq!(shop.score(job), 0.0 + 18.0 + 3.0);
+}
+
+#[test]
+fn the_best_class_of_all_waiters_and_their_earliest_due_time_count() {
+    let mut shop = Shop::new();
+    let (free, business) = (shop.waiter("1", "free", Some(3)), shop.waiter("2", "business", Some(25)));
+    let job = shop.ask("k", Some(free)).job;
+    assert_eq!(shop.ask("k", Some(business)), Asked { job, state: AskedState::Joined });
+    assert_eq!(shop.score(job), 3.0 + 16.0 + 0.0);
+}
+
+#[test]
+fn a_user_that_joins_a_prefetch_job_makes_it_a_normal_one() {
+    let mut shop = Shop::new();
+    let prefetch = shop.ask("k", None).job;
+    let waiter = shop.waiter("1", "pro", Some(0));
+    assert_eq!(shop.ask("k", Some(waiter)).job, prefetch);
+    assert_eq!(shop.score(prefetch), 0.0 + 18.0 + 3.0);
+    assert!(!shop.jobs.job(prefetch).unwrap().1.is_background());
+}
+
+#[test]
+fn a_score_follows_the_clock_minute_by_minute() {
+    let mut shop = Shop::new();
+    let waiter = shop.waiter("w", "business", Some(32));
+    let job = shop.ask("k", Some(waiter)).job;
+    let mut seen = Vec::new();
+    for _ in 0..34 {
+        seen.push(shop.score(job) - 18.0);
+        shop.pass(Millis(MINUTE));
+    }
+    let expected: Vec<f64> = (0..34).map(|minute| f64::from((32 - minute).clamp(0, 30))).collect();
+    assert_eq!(seen, expected);
+    assert_eq!(shop.jobs.next_refresh(), None, "it cannot be more urgent");
+}
+
+#[test]
+fn a_score_changes_in_the_millisecond_in_which_a_minute_is_not_whole_any_more() {
+    let mut shop = Shop::new();
+    let waiter = shop.waiter("w", "business", Some(32));
+    let job = shop.ask("k", Some(waiter)).job;
+    shop.pass(Millis(2 * MINUTE));
+    assert_eq!(shop.score(job), 30.0 + 18.0);
+    shop.pass(Millis(1));
+    assert_eq!(shop.score(job), 29.0 + 18.0);
+    shop.pass(Millis(MINUTE - 1));
+    assert_eq!(shop.score(job), 29.0 + 18.0);
+    shop.pass(Millis(1));
+    assert_eq!(shop.score(job), 28.0 + 18.0);
+}
+
+#[test]
+fn equal_scores_are_served_in_the_order_of_creation() {
+    let mut shop = Shop::new();
+    for key in ["a", "b", "c"] {
+        shop.ask(key, None);
+    }
+    let waiter = shop.waiter("w", "free", Some(30));
+    shop.ask("d", Some(waiter));
+    let keys: Vec<String> = (0..4).map(|_| shop.take().unwrap().body.key.to_string()).collect();
+    assert_eq!(keys, ["d", "a", "b", "c"]);
+}
+
+#[test]
+fn the_same_waiter_again_changes_nothing() {
+    let mut shop = Shop::new();
+    let waiter = shop.waiter("w", "pro", Some(1));
+    let job = shop.ask("k", Some(waiter.clone())).job;
+    assert_eq!(shop.ask("k", Some(waiter.clone())), Asked { job, state: AskedState::Known });
+    assert_eq!(shop.ask("other", Some(waiter.clone())), Asked { job, state: AskedState::Known });
+    let receipt = shop.take().unwrap().receipt;
+    shop.complete(receipt).unwrap();
+    assert_eq!(
+        shop.ask("k", Some(waiter)),
+        Asked { job, state: AskedState::Known },
+        "also when it is answered"
+    );
+}
+
+#[test]
+fn after_the_window_a_new_job_is_made_and_no_key_is_worked_on_twice_at_once() {
+    let mut shop = Shop::new();
+    let first = shop.ask("k", None).job;
+    shop.pass(Millis(299_999));
+    assert_eq!(shop.ask("k", None).job, first);
+    shop.pass(Millis(1));
+    let second = shop.ask("k", None);
+    assert_eq!(second.state, AskedState::Created);
+    let running = shop.take().unwrap();
+    assert_eq!(running.receipt.job, first);
+    assert_eq!(shop.take(), None, "the other one has the same key");
+    shop.give(JobCommand::Fail {
+        receipt: running.receipt,
+        error: "no".into(),
+        used: None,
+        report: TokenReport::default(),
+        retry: false,
+    })
+    .unwrap();
+    assert_eq!(shop.take().unwrap().receipt.job, second.job);
+}
+
+#[test]
+fn while_a_job_runs_others_share_its_answer_or_wait_for_the_next() {
+    let mut shop = Shop::new();
+    let job = shop.ask("k", None).job;
+    shop.take().unwrap();
+    let waiter = shop.waiter("w", "pro", None);
+    assert_eq!(shop.ask("k", Some(waiter)), Asked { job, state: AskedState::JoinedRunning });
+
+    let config = JobQueueConfig { while_running: WhileRunning::Next, ..JobQueueConfig::default() };
+    let mut shop = Shop::with(config);
+    let first = shop.ask("k", None).job;
+    let receipt = shop.take().unwrap().receipt;
+    let waiter = shop.waiter("w", "pro", None);
+    let second = shop.ask("k", Some(waiter));
+    assert_eq!(second.state, AskedState::Created);
+    assert_ne!(second.job, first);
+    assert_eq!(shop.take(), None);
+    shop.complete(receipt).unwrap();
+    assert_eq!(shop.take().unwrap().receipt.job, second.job);
+}
+
+#[test]
+fn a_fresh_result_answers_without_a_job_until_it_is_too_old() {
+    let mut shop = Shop::new();
+    let job = shop.ask("k", None).job;
+    let receipt = shop.take().unwrap().receipt;
+    shop.complete(receipt).unwrap();
+    shop.pass(Millis(3_599_999));
+    let waiter = shop.waiter("w", "pro", None);
+    assert_eq!(shop.ask("k", Some(waiter)), Asked { job, state: AskedState::Cached });
+    assert_eq!(shop.jobs.to_answer(10).collect::<Vec<_>>(), [job]);
+    shop.pass(Millis(1));
+    let waiter = shop.waiter("w2", "pro", None);
+    assert_eq!(shop.ask("k", Some(waiter)).state, AskedState::Created);
+    assert_eq!(shop.jobs.queue(&name()).unwrap().figures().cache_hits, 1);
+}
+
+#[test]
+fn where_the_cache_does_not_answer_every_request_is_a_job() {
+    let config = JobQueueConfig { answer_from_cache: false, ..JobQueueConfig::default() };
+    let mut shop = Shop::with(config);
+    shop.ask("k", None);
+    let receipt = shop.take().unwrap().receipt;
+    shop.complete(receipt).unwrap();
+    assert_eq!(shop.ask("k", None).state, AskedState::Created);
+}
+
+#[test]
+fn a_job_is_handed_out_when_its_budget_can_pay_and_nothing_overtakes_it() {
+    let config =
+        BudgetConfig { initial: 6, capacity: None, refill: Some(Refill { tokens: 1, every: Millis(1000) }) };
+    let mut shop = Shop::paid_by(config, JobQueueConfig::default());
+    let urgent = shop.waiter("w", "business", Some(0));
+    shop.ask_at("cheap first", 2, Some(Waiter { due: Some(shop.now), ..urgent.clone() })).unwrap();
+    shop.ask_at("dear", 5, Some(Waiter { id: "v".into(), class_value: 3, ..urgent })).unwrap();
+    shop.ask_at("cheap", 1, None).unwrap();
+    assert_eq!(&*shop.take().unwrap().body.key, "cheap first");
+    let take = JobCommand::Take { queue: name(), worker: "w".into(), lease: None, max: 1 };
+    let JobAnswer::Taken(outcome) = shop.give(take).unwrap() else { panic!() };
+    assert_eq!((outcome.jobs.len(), outcome.again_at), (0, Some(START.plus(Millis(1000)))));
+    shop.pass(Millis(1000));
+    assert_eq!(&*shop.take().unwrap().body.key, "dear");
+    assert_eq!(shop.level(), 0);
+}
+
+#[test]
+fn where_the_queue_says_so_what_can_be_paid_goes_first() {
+    let config = JobQueueConfig { overtake: Overtake::Affordable, ..JobQueueConfig::default() };
+    let mut shop = Shop::paid_by(BudgetConfig { initial: 3, ..BudgetConfig::default() }, config);
+    let urgent = shop.waiter("w", "business", Some(0));
+    shop.ask_at("dear", 5, Some(urgent)).unwrap();
+    shop.ask_at("a", 2, None).unwrap();
+    shop.ask_at("b", 2, None).unwrap();
+    assert_eq!(&*shop.take().unwrap().body.key, "a");
+    assert_eq!(shop.take(), None, "one token is left");
+}
+
+#[test]
+fn a_reservation_is_settled_by_what_was_used_and_by_what_the_api_said() {
+    let mut shop = Shop::paid_by(BudgetConfig::default(), JobQueueConfig::default());
+    shop.ask_at("a", 5, None).unwrap();
+    shop.ask_at("b", 5, None).unwrap();
+    let (a, b) = (shop.take().unwrap().receipt, shop.take().unwrap().receipt);
+    assert_eq!(shop.level(), 10);
+    shop.complete_with(a, Some(3), TokenReport::default()).unwrap();
+    assert_eq!(shop.level(), 12);
+    let report = TokenReport { tokens_left: Some(100), ..TokenReport::default() };
+    shop.complete_with(b, None, report).unwrap();
+    assert_eq!(shop.level(), 100);
+    let budget = shop.jobs.budget(&api()).unwrap();
+    assert_eq!((budget.reserved(), budget.used_total()), (0, 8));
+    let uses: Vec<(u64, bool)> =
+        shop.jobs.token_log(START, Timestamp::MAX).map(|used| (used.tokens, used.success)).collect();
+    assert_eq!(uses, [(5, true), (3, true)]);
+}
+
+#[test]
+fn a_job_whose_worker_dies_comes_back_with_its_reservation_released() {
+    let mut shop = Shop::paid_by(BudgetConfig::default(), JobQueueConfig::default());
+    shop.ask_at("k", 20, None).unwrap();
+    let first = shop.take().unwrap().receipt;
+    assert_eq!(shop.level(), 0);
+    shop.pass(Millis::from_secs(60));
+    assert_eq!(shop.level(), 20);
+    let second = shop.take().unwrap().receipt;
+    assert_eq!((second.job, second.attempt), (first.job, 2));
+    let refused = shop.complete(first).unwrap_err();
+    assert!(refused.to_string().contains("another worker has it"), "{refused}");
+    shop.complete(second).unwrap();
+    shop.complete(second).unwrap();
+    assert_eq!(shop.level(), 0, "the same once more is paid once");
+}
+
+#[test]
+fn work_that_was_finished_late_counts_if_nobody_else_has_begun() {
+    let mut shop = Shop::paid_by(BudgetConfig::default(), JobQueueConfig::default());
+    shop.ask_at("k", 5, None).unwrap();
+    let receipt = shop.take().unwrap().receipt;
+    shop.pass(Millis::from_secs(61));
+    shop.complete(receipt).unwrap();
+    assert_eq!(shop.level(), 15);
+    assert!(matches!(shop.state(receipt.job), JobState::Finished(_)));
+}
+
+#[test]
+fn a_job_that_is_given_back_keeps_its_place_and_its_attempts() {
+    let mut shop = Shop::new();
+    shop.ask("a", None);
+    shop.ask("b", None);
+    let receipt = shop.take().unwrap().receipt;
+    assert_eq!(shop.give(JobCommand::GiveBack { receipt }).unwrap(), JobAnswer::Settled(Settled::Returned));
+    assert_eq!(shop.take().unwrap().receipt, receipt);
+}
+
+#[test]
+fn a_job_that_fails_waits_longer_each_time_and_finally_tells_its_waiters() {
+    let mut shop = Shop::with(JobQueueConfig { max_attempts: 3, ..JobQueueConfig::default() });
+    let waiter = shop.waiter("w", "pro", None);
+    let job = shop.ask("k", Some(waiter)).job;
+    let fail = |shop: &mut Shop, receipt| {
+        let (error, report) = ("the API is down".into(), TokenReport::default());
+        shop.give(JobCommand::Fail { receipt, error, used: Some(0), report, retry: true }).unwrap()
+    };
+    for wait in [1000, 2000] {
+        let receipt = shop.take().unwrap().receipt;
+        let ready_at = shop.now.plus(Millis(wait));
+        assert_eq!(fail(&mut shop, receipt), JobAnswer::Settled(Settled::Retried(ready_at)));
+        shop.pass(Millis(wait - 1));
+        assert_eq!(shop.take(), None);
+        shop.pass(Millis(1));
+    }
+    let receipt = shop.take().unwrap().receipt;
+    assert_eq!(fail(&mut shop, receipt), JobAnswer::Settled(Settled::Finished));
+    let JobState::Finished(finish) = shop.state(job) else { panic!() };
+    assert_eq!(finish.outcome, Outcome::Failed("the API is down".into()));
+    assert_eq!(shop.jobs.to_answer(10).collect::<Vec<_>>(), [job]);
+    assert_eq!(shop.ask("k", None).state, AskedState::Created, "a failure is not cached");
+}
+
+#[test]
+fn a_job_that_is_not_done_by_its_deadline_expires() {
+    let mut shop = Shop::new();
+    let body = Arc::new(JobBody { kind: "t".into(), key: "k".into(), payload: Bytes::new() });
+    let deadline = Some(START.plus(Millis(500)));
+    let job = NewJob { body, cost: 0, deadline };
+    let waiter = Some(Arc::new(shop.waiter("w", "pro", None)));
+    shop.give(JobCommand::Ask { queue: name(), job, waiter }).unwrap();
+    shop.pass(Millis(499));
+    let other = shop.waiter("v", "pro", None);
+    let asked = shop.ask("k", Some(other));
+    assert_eq!(asked.state, AskedState::Joined, "who joins has no deadline");
+    shop.pass(Millis(1000));
+    assert!(matches!(shop.state(asked.job), JobState::Pending { .. }));
+}
+
+#[test]
+fn a_job_can_be_cancelled_and_a_waiter_can_leave() {
+    let mut shop = Shop::new();
+    let (one, two) = (shop.waiter("1", "pro", Some(1)), shop.waiter("2", "free", Some(9)));
+    let job = shop.ask("k", Some(one)).job;
+    shop.ask("k", Some(two));
+    let leave = |waiter: &str| JobCommand::Leave { queue: name(), waiter: waiter.into() };
+    shop.give(leave("1")).unwrap();
+    assert_eq!(shop.score(job), 9.0 + 18.0 + 10.0, "only the other one counts");
+    assert!(shop.give(leave("1")).unwrap_err().to_string().contains("nobody waits as '1'"));
+    shop.give(leave("2")).unwrap();
+    let JobState::Finished(finish) = shop.state(job) else { panic!() };
+    assert_eq!(finish.outcome, Outcome::Cancelled);
+
+    let job = shop.ask("other", None).job;
+    let receipt = shop.take().unwrap().receipt;
+    shop.give(JobCommand::Cancel { job }).unwrap();
+    let refused = shop.complete(receipt).unwrap_err();
+    assert!(refused.to_string().contains("is finished: cancelled"), "{refused}");
+}
+
+#[test]
+fn answers_are_given_in_order_and_then_the_job_is_forgotten() {
+    let mut shop = Shop::new();
+    let queue = QueueName::new("answers").unwrap();
+    for id in ["1", "2", "3"] {
+        let waiter = Waiter { reply: Reply::Queue(queue.clone()), ..shop.waiter(id, "pro", None) };
+        shop.ask("k", Some(waiter));
+    }
+    let receipt = shop.take().unwrap().receipt;
+    shop.complete(receipt).unwrap();
+    let job = receipt.job;
+    shop.pass(Millis::from_secs(100_000));
+    assert_eq!(shop.jobs.to_answer(10).collect::<Vec<_>>(), [job], "nobody is forgotten");
+    shop.give(JobCommand::Answered { job, before: 2 }).unwrap();
+    let left: Vec<u32> = {
+        let (_, found) = shop.jobs.job(job).unwrap();
+        let JobState::Finished(finish) = found.state() else { panic!() };
+        found.waiters_from(finish.answered).map(|(place, _)| place).collect()
+    };
+    assert_eq!(left, [2]);
+    shop.give(JobCommand::Answered { job, before: 3 }).unwrap();
+    assert_eq!(shop.jobs.to_answer(10).count(), 0);
+    shop.pass(Millis(0));
+    assert!(shop.jobs.job(job).is_none());
+    assert_eq!(shop.jobs.queue(&name()).unwrap().memory_bytes(), 0);
+}
+
+#[test]
+fn a_dear_job_is_not_starved_by_another_queue_of_the_same_budget() {
+    let config = BudgetConfig { initial: 2, ..BudgetConfig::default() };
+    let mut shop = Shop::paid_by(config, JobQueueConfig::default());
+    let urgent = shop.waiter("w", "business", Some(0));
+    shop.ask_at("dear", 5, Some(urgent)).unwrap();
+    let other = JobQueueName::new("other").unwrap();
+    let config = Arc::new(JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() });
+    shop.give(JobCommand::PutQueue { name: other.clone(), config }).unwrap();
+    let body = Arc::new(JobBody { kind: "t".into(), key: "cheap".into(), payload: Bytes::new() });
+    let job = NewJob { body, cost: 1, deadline: None };
+    shop.give(JobCommand::Ask { queue: other.clone(), job, waiter: None }).unwrap();
+    let take = JobCommand::Take { queue: other.clone(), worker: "w".into(), lease: None, max: 1 };
+    let deals = shop.jobs.queue(&name()).unwrap().id();
+    shop.jobs.set_wanted(deals, true);
+    let JobAnswer::Taken(outcome) = shop.give(take.clone()).unwrap() else { panic!() };
+    assert!(outcome.jobs.is_empty(), "a more urgent one waits for these tokens");
+    shop.jobs.set_wanted(deals, false);
+    let JobAnswer::Taken(outcome) = shop.give(take).unwrap() else { panic!() };
+    assert_eq!(outcome.jobs.len(), 1, "nobody would work on that one");
+}
+
+#[test]
+fn what_can_never_be_paid_is_refused_or_fails_and_holds_up_nobody() {
+    let config = BudgetConfig { initial: 20, capacity: Some(20), refill: None };
+    let mut shop = Shop::paid_by(config, JobQueueConfig::default());
+    let refused = shop.ask_at("k", 21, None).unwrap_err();
+    assert!(refused.to_string().contains("never holds more than 20"), "{refused}");
+    let dear = shop.ask_at("dear", 20, None).unwrap().job;
+    shop.ask_at("cheap", 1, None).unwrap();
+    shop.give(JobCommand::PutBudget { name: api(), config: BudgetConfig { capacity: Some(10), ..config } })
+        .unwrap();
+    assert_eq!(&*shop.take().unwrap().body.key, "cheap");
+    let JobState::Finished(finish) = shop.state(dear) else { panic!() };
+    assert!(matches!(&finish.outcome, Outcome::Failed(error) if error.contains("costs 20 tokens")));
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused_by_name() {
+    let mut shop = Shop::new();
+    let mut put = |config: JobQueueConfig| {
+        let name = JobQueueName::new("other").unwrap();
+        shop.give(JobCommand::PutQueue { name, config: Arc::new(config) }).unwrap_err().to_string()
+    };
+    let defaults = JobQueueConfig::default;
+    assert!(put(JobQueueConfig { lease: Millis(0), ..defaults() }).contains("lease_ms"));
+    assert!(put(JobQueueConfig { max_attempts: 0, ..defaults() }).contains("max_attempts"));
+    assert!(put(JobQueueConfig { bands: Vec::new(), ..defaults() }).contains("bands"));
+    assert!(put(JobQueueConfig { score: Some("waiters +".into()), ..defaults() }).contains("the score"));
+    assert!(put(JobQueueConfig { score: Some("nobody".into()), ..defaults() }).contains("nobody"));
+    assert!(put(JobQueueConfig { score: Some("'text'".into()), ..defaults() }).contains("the score"));
+    let costs = [("search".into(), "size(payload".into())].into();
+    assert!(put(JobQueueConfig { costs, ..defaults() }).contains("a cost"));
+    let budget = Some(BudgetName::new("none").unwrap());
+    assert!(put(JobQueueConfig { budget, ..defaults() }).contains("no budget 'none'"));
+    let refused = shop.jobs.queue(&name()).unwrap().config().class_value(&name(), "gold").unwrap_err();
+    assert!(refused.to_string().contains("business, free, pro, starter"), "{refused}");
+}
+
+#[test]
+fn a_queues_own_policy_decides_and_follows_the_clock_too() {
+    let score = "prefetch ? 1000 : due_minutes - age_minutes - waiters";
+    let mut shop = Shop::with(JobQueueConfig { score: Some(score.into()), ..JobQueueConfig::default() });
+    let waiter = shop.waiter("w", "pro", Some(5));
+    let job = shop.ask("k", Some(waiter)).job;
+    assert_eq!(shop.score(job), 4.0);
+    shop.pass(Millis(3 * MINUTE));
+    assert_eq!(shop.score(job), 2.0 - 3.0 - 1.0);
+    shop.pass(Millis(30 * MINUTE));
+    assert_eq!(shop.score(job), -28.0 - 33.0 - 1.0);
+    let failing = JobQueueConfig { score: Some("1 / (waiters - 1)".into()), ..JobQueueConfig::default() };
+    shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(failing) }).unwrap();
+    assert_eq!(shop.score(job), f64::MAX, "who cannot be scored goes last");
+}

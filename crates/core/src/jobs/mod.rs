@@ -1,0 +1,48 @@
+//! Job queues: work that many ask for and that is done once, most urgent first, when a budget of tokens can pay for it.
+//!
+//! [`Jobs`] is one state machine for all job queues and budgets that stand beside each other: handing a job out takes it from
+//! its queue and its cost from a budget that other queues share, in one record. Whoever *asks* for work is a *waiter*. A waiter
+//! joins the job of its key that is pending, or running, or has just been done; otherwise its job is new. Workers *take* jobs
+//! and *complete* or *fail* them, and then every waiter has an answer of its own.
+//!
+//! What is durable and follows from records alone: jobs, waiters, results, leases, budgets, figures (`state.rs`, `apply.rs`).
+//! What is not, and is made anew by whoever hands out: the order in which jobs are served (`order.rs`). Scores follow the clock,
+//! and only they evaluate expressions. So a replay evaluates none: which job was handed out is in the record.
+//!
+//! Filters and answers are the broker's business: here a finished job knows which of its waiters have been answered.
+//! Read `job.rs`, then `decide.rs` and `apply.rs`.
+
+mod apply;
+mod budget;
+mod changes;
+mod command;
+mod config;
+mod decide;
+mod error;
+mod figures;
+mod job;
+mod keys;
+mod machine;
+mod order;
+mod queue;
+mod record;
+mod score;
+mod snapshot;
+mod state;
+mod table;
+mod token_log;
+mod waiter;
+
+pub use budget::{Budget, BudgetConfig, Refill, TokenReport};
+pub use command::{Asked, AskedState, Handed, JobAnswer, JobCommand, NewJob, Receipt, Settled, TakeOutcome};
+pub use config::{Band, EmptyAnswers, JobQueueConfig, Overtake, WhileRunning};
+pub use error::JobError;
+pub use figures::{Figures, KindFigures, Times};
+pub use job::{Job, JobBody, JobState, Outcome, Run};
+pub use machine::JobsOutline;
+pub use queue::{BandCount, JobQueue, Pending};
+pub use record::JobRecord;
+pub use score::{Score, ScorePolicy, Standing};
+pub use state::Jobs;
+pub use token_log::TokenUse;
+pub use waiter::{Reply, Waiter};

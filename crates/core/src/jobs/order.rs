@@ -1,0 +1,144 @@
+//! The order in which the pending jobs of one queue are served: by score, and of the same score by age. It is not durable. Who
+//! hands out makes it from the jobs, and keeps it current: a change of a job only notes that its score is to be found again.
+//!
+//! Jobs are apart by what they cost, so that the first that can be paid is found without looking at those that cannot.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
+use nexo_types::Timestamp;
+
+use super::score::{Score, Standing};
+
+/// The order.
+#[derive(Debug, Default)]
+pub(super) struct Order {
+    by_cost: BTreeMap<u64, BTreeSet<(Score, u64)>>,
+    len: usize,
+    /// When scores may change. An entry that does not fit its job's standing any more is passed over.
+    changes: BinaryHeap<Reverse<(Timestamp, u64)>>,
+    /// Jobs whose score is to be found.
+    unscored: Vec<u64>,
+    /// Jobs that may be handed out from a moment on.
+    delayed: BTreeSet<(Timestamp, u64)>,
+}
+
+impl Order {
+    /// How many jobs could be handed out.
+    pub(super) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Notes that a job's score is to be found.
+    pub(super) fn rescore(&mut self, number: u64) {
+        self.unscored.push(number);
+    }
+
+    pub(super) fn delay(&mut self, until: Timestamp, number: u64) {
+        self.delayed.insert((until, number));
+    }
+
+    pub(super) fn undelay(&mut self, until: Timestamp, number: u64) {
+        self.delayed.remove(&(until, number));
+    }
+
+    /// A job that is to be looked at now: its score is not known, or may have changed, or its delay is over. It is handed out
+    /// here once for each reason.
+    pub(super) fn next_to_score(&mut self, now: Timestamp) -> Option<ToScore> {
+        if let Some(number) = self.unscored.pop() {
+            if self.unscored.is_empty() && self.unscored.capacity() > 1024 {
+                self.unscored = Vec::new();
+            }
+            return Some(ToScore::Unscored(number));
+        }
+        if let Some((_, number)) = self.delayed.first().copied().filter(|(until, _)| *until <= now) {
+            self.delayed.pop_first();
+            return Some(ToScore::Unscored(number));
+        }
+        let Reverse((until, number)) = self.changes.peek().copied().filter(|Reverse((at, _))| *at <= now)?;
+        self.changes.pop();
+        Some(ToScore::Changed { number, until })
+    }
+
+    /// When a job is next to be looked at, if ever.
+    pub(super) fn next_change(&self) -> Option<Timestamp> {
+        if !self.unscored.is_empty() {
+            return Some(Timestamp(0));
+        }
+        let delayed = self.delayed.first().map(|(until, _)| *until);
+        let changes = self.changes.peek().map(|Reverse((at, _))| *at);
+        delayed.into_iter().chain(changes).min()
+    }
+
+    /// When the next delay ends. Who waits for a job need not know of scores that change.
+    pub(super) fn next_delayed(&self) -> Option<Timestamp> {
+        self.delayed.first().map(|(until, _)| *until)
+    }
+
+    pub(super) fn insert(&mut self, number: u64, cost: u64, standing: Standing) {
+        if self.by_cost.entry(cost).or_default().insert((standing.score, number)) {
+            self.len += 1;
+        }
+        if standing.until != Timestamp::MAX {
+            self.changes.push(Reverse((standing.until, number)));
+        }
+    }
+
+    pub(super) fn remove(&mut self, number: u64, cost: u64, standing: Standing) {
+        if let Some(jobs) = self.by_cost.get_mut(&cost) {
+            if jobs.remove(&(standing.score, number)) {
+                self.len -= 1;
+            }
+            if jobs.is_empty() {
+                self.by_cost.remove(&cost);
+            }
+        }
+        if self.len == 0 {
+            // Whatever is there fits no job any more.
+            self.changes = BinaryHeap::new();
+        }
+    }
+
+    /// The first of all.
+    pub(super) fn first(&self) -> Option<(Score, u64)> {
+        self.by_cost.values().filter_map(|jobs| jobs.first().copied()).min()
+    }
+
+    /// The first of those that cost at most so much.
+    pub(super) fn first_within(&self, cost: u64) -> Option<(Score, u64)> {
+        self.by_cost.range(..=cost).filter_map(|(_, jobs)| jobs.first().copied()).min()
+    }
+
+    /// The least that a job costs.
+    pub(super) fn least_cost(&self) -> Option<u64> {
+        self.by_cost.keys().next().copied()
+    }
+
+    /// The first jobs, in their order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Score, u64)> + '_ {
+        let mut heads: BinaryHeap<Reverse<((Score, u64), usize)>> = BinaryHeap::new();
+        let mut rows: Vec<_> = self.by_cost.values().map(|jobs| jobs.iter().copied()).collect();
+        for (row, jobs) in rows.iter_mut().enumerate() {
+            heads.extend(jobs.next().map(|job| Reverse((job, row))));
+        }
+        std::iter::from_fn(move || {
+            let Reverse((job, row)) = heads.pop()?;
+            heads.extend(rows[row].next().map(|next| Reverse((next, row))));
+            Some(job)
+        })
+    }
+}
+
+/// A job to be looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ToScore {
+    /// Whatever was known of it.
+    Unscored(u64),
+    /// Only if its standing holds until that moment: otherwise this is about an earlier one.
+    Changed {
+        /// The job.
+        number: u64,
+        /// When its standing was to end.
+        until: Timestamp,
+    },
+}

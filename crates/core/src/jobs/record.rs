@@ -1,0 +1,391 @@
+//! What happened to job queues, jobs and budgets, as it is written down.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use nexo_types::{BudgetId, BudgetName, JobId, JobQueueId, JobQueueName, Timestamp, VhostName};
+
+use super::budget::{BudgetConfig, TokenReport};
+use super::config::JobQueueConfig;
+use super::job::{JobBody, Outcome};
+use super::waiter::Waiter;
+use crate::wire::{Reader, WireError, Writer};
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum JobRecord {
+    /// A queue has these settings; it is new if its id is.
+    PutQueue {
+        /// Its id.
+        queue: JobQueueId,
+        /// Its name.
+        name: JobQueueName,
+        /// Its settings.
+        config: Arc<JobQueueConfig>,
+        /// When.
+        at: Timestamp,
+    },
+    /// A queue is gone, with all its jobs.
+    DeleteQueue {
+        /// Its id.
+        queue: JobQueueId,
+        /// When.
+        at: Timestamp,
+    },
+    /// A budget has these settings; it is new if its id is.
+    PutBudget {
+        /// Its id.
+        budget: BudgetId,
+        /// Its name.
+        name: BudgetName,
+        /// Its settings.
+        config: BudgetConfig,
+        /// When.
+        at: Timestamp,
+    },
+    /// A budget is gone.
+    DeleteBudget {
+        /// Its id.
+        budget: BudgetId,
+    },
+    /// A virtual host is gone, with its job queues and budgets.
+    ForgetVhost {
+        /// Its name.
+        vhost: VhostName,
+        /// When.
+        at: Timestamp,
+    },
+    /// A job is new.
+    Create {
+        /// The job.
+        job: JobId,
+        /// What is to be done.
+        body: Arc<JobBody>,
+        /// What it costs.
+        cost: u64,
+        /// Whether nobody waits for it.
+        background: bool,
+        /// When it is too late; `MAX` for never.
+        deadline: Timestamp,
+        /// Who waits for it.
+        waiter: Option<Arc<Waiter>>,
+        /// When.
+        at: Timestamp,
+    },
+    /// Somebody waits for a job that is there.
+    Join {
+        /// The job.
+        job: JobId,
+        /// Who.
+        waiter: Arc<Waiter>,
+        /// When it is too late now; `MAX` for never.
+        deadline: Timestamp,
+    },
+    /// A waiter does not wait any more.
+    Leave {
+        /// The job.
+        job: JobId,
+        /// Its place.
+        place: u32,
+    },
+    /// A job is handed to a worker, and its cost is reserved.
+    HandOut {
+        /// The job.
+        job: JobId,
+        /// The worker.
+        worker: Arc<str>,
+        /// Until when.
+        until: Timestamp,
+        /// When.
+        at: Timestamp,
+    },
+    /// A worker needs longer, or tells how far it is.
+    Extend {
+        /// The job.
+        job: JobId,
+        /// Until when.
+        until: Timestamp,
+        /// What it told, if it did.
+        progress: Option<Bytes>,
+    },
+    /// A job comes back from its worker and is pending again. What was reserved is settled.
+    Return {
+        /// The job.
+        job: JobId,
+        /// When it may be handed out again.
+        ready_at: Timestamp,
+        /// Whether the attempt counts.
+        counts: bool,
+        /// What the attempt used.
+        used: u64,
+        /// What the API said.
+        report: TokenReport,
+        /// When.
+        at: Timestamp,
+    },
+    /// A job has come to its end. What was reserved is settled.
+    Finish {
+        /// The job.
+        job: JobId,
+        /// What came of it.
+        outcome: Outcome,
+        /// What the last attempt used.
+        used: u64,
+        /// What the API said.
+        report: TokenReport,
+        /// When.
+        at: Timestamp,
+    },
+    /// Waiters of a finished job have been answered: all before this place.
+    Answered {
+        /// The job.
+        job: JobId,
+        /// The place.
+        before: u32,
+    },
+    /// A finished job is forgotten, with its result and its waiters' ids.
+    Forget {
+        /// The job.
+        job: JobId,
+    },
+    /// An API has said how many tokens it has.
+    Report {
+        /// The budget.
+        budget: BudgetId,
+        /// What it said.
+        report: TokenReport,
+        /// When.
+        at: Timestamp,
+    },
+    /// Tokens come once.
+    Grant {
+        /// The budget.
+        budget: BudgetId,
+        /// How many.
+        tokens: u64,
+        /// When they come.
+        when: Timestamp,
+        /// When that was said.
+        at: Timestamp,
+    },
+}
+
+/// The version in which records are written.
+const VERSION: u8 = 1;
+
+impl JobRecord {
+    /// The bytes to write down.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut out = Writer::with_capacity(96);
+        match self {
+            Self::PutQueue { queue, name, config, at } => {
+                out.tag(VERSION, 0);
+                out.u64(queue.0.into());
+                out.text(name.stored());
+                config.encode(&mut out);
+                out.u64(at.0);
+            }
+            Self::DeleteQueue { queue, at } => {
+                out.tag(VERSION, 1);
+                out.u64(queue.0.into());
+                out.u64(at.0);
+            }
+            Self::PutBudget { budget, name, config, at } => {
+                out.tag(VERSION, 2);
+                out.u64(budget.0.into());
+                out.text(name.stored());
+                config.encode(&mut out);
+                out.u64(at.0);
+            }
+            Self::DeleteBudget { budget } => {
+                out.tag(VERSION, 3);
+                out.u64(budget.0.into());
+            }
+            Self::ForgetVhost { vhost, at } => {
+                out.tag(VERSION, 4);
+                out.text(vhost.as_str());
+                out.u64(at.0);
+            }
+            Self::Create { job, body, cost, background, deadline, waiter, at } => {
+                out.tag(VERSION, 5);
+                out.u64(job.0);
+                body.encode(&mut out);
+                out.u64(*cost);
+                out.u8(u8::from(*background));
+                out.u64(deadline.0);
+                match waiter {
+                    None => out.u8(0),
+                    Some(waiter) => {
+                        out.u8(1);
+                        waiter.encode(&mut out);
+                    }
+                }
+                out.u64(at.0);
+            }
+            Self::Join { job, waiter, deadline } => {
+                out.tag(VERSION, 6);
+                out.u64(job.0);
+                waiter.encode(&mut out);
+                out.u64(deadline.0);
+            }
+            Self::Leave { job, place } => {
+                out.tag(VERSION, 7);
+                out.u64(job.0);
+                out.u64((*place).into());
+            }
+            Self::HandOut { job, worker, until, at } => {
+                out.tag(VERSION, 8);
+                out.u64(job.0);
+                out.text(worker);
+                out.u64(until.0);
+                out.u64(at.0);
+            }
+            Self::Extend { job, until, progress } => {
+                out.tag(VERSION, 9);
+                out.u64(job.0);
+                out.u64(until.0);
+                match progress {
+                    None => out.u8(0),
+                    Some(progress) => {
+                        out.u8(1);
+                        out.bytes(progress);
+                    }
+                }
+            }
+            Self::Return { job, ready_at, counts, used, report, at } => {
+                out.tag(VERSION, 10);
+                out.u64(job.0);
+                out.u64(ready_at.0);
+                out.u8(u8::from(*counts));
+                out.u64(*used);
+                report.encode(&mut out);
+                out.u64(at.0);
+            }
+            Self::Finish { job, outcome, used, report, at } => {
+                out.tag(VERSION, 11);
+                out.u64(job.0);
+                outcome.encode(&mut out);
+                out.u64(*used);
+                report.encode(&mut out);
+                out.u64(at.0);
+            }
+            Self::Answered { job, before } => {
+                out.tag(VERSION, 12);
+                out.u64(job.0);
+                out.u64((*before).into());
+            }
+            Self::Forget { job } => {
+                out.tag(VERSION, 13);
+                out.u64(job.0);
+            }
+            Self::Report { budget, report, at } => {
+                out.tag(VERSION, 14);
+                out.u64(budget.0.into());
+                report.encode(&mut out);
+                out.u64(at.0);
+            }
+            Self::Grant { budget, tokens, when, at } => {
+                out.tag(VERSION, 15);
+                out.u64(budget.0.into());
+                out.u64(*tokens);
+                out.u64(when.0);
+                out.u64(at.0);
+            }
+        }
+        out.into_bytes()
+    }
+
+    /// Reads a record back.
+    ///
+    /// # Errors
+    /// If the bytes are not a record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut input = Reader::new(bytes);
+        let (_, kind) = input.tag("a record of job queues", VERSION)?;
+        let from = &mut input;
+        let record = match kind {
+            0 => Self::PutQueue {
+                queue: JobQueueId(from.u32()?),
+                name: JobQueueName::from_stored(from.text()?).map_err(|_| WireError::BadName)?,
+                config: Arc::new(JobQueueConfig::decode(from)?),
+                at: Timestamp(from.u64()?),
+            },
+            1 => Self::DeleteQueue { queue: JobQueueId(from.u32()?), at: Timestamp(from.u64()?) },
+            2 => Self::PutBudget {
+                budget: BudgetId(from.u32()?),
+                name: BudgetName::from_stored(from.text()?).map_err(|_| WireError::BadName)?,
+                config: BudgetConfig::decode(from)?,
+                at: Timestamp(from.u64()?),
+            },
+            3 => Self::DeleteBudget { budget: BudgetId(from.u32()?) },
+            4 => Self::ForgetVhost {
+                vhost: VhostName::new(from.text()?).map_err(|_| WireError::BadName)?,
+                at: Timestamp(from.u64()?),
+            },
+            5 => Self::Create {
+                job: JobId(from.u64()?),
+                body: Arc::new(JobBody::decode(from)?),
+                cost: from.u64()?,
+                background: from.flag()?,
+                deadline: Timestamp(from.u64()?),
+                waiter: match from.flag()? {
+                    false => None,
+                    true => Some(Arc::new(Waiter::decode(from)?)),
+                },
+                at: Timestamp(from.u64()?),
+            },
+            6 => Self::Join {
+                job: JobId(from.u64()?),
+                waiter: Arc::new(Waiter::decode(from)?),
+                deadline: Timestamp(from.u64()?),
+            },
+            7 => Self::Leave { job: JobId(from.u64()?), place: from.u32()? },
+            8 => Self::HandOut {
+                job: JobId(from.u64()?),
+                worker: from.text()?.into(),
+                until: Timestamp(from.u64()?),
+                at: Timestamp(from.u64()?),
+            },
+            9 => Self::Extend {
+                job: JobId(from.u64()?),
+                until: Timestamp(from.u64()?),
+                progress: match from.flag()? {
+                    false => None,
+                    true => Some(Bytes::copy_from_slice(from.bytes()?)),
+                },
+            },
+            10 => Self::Return {
+                job: JobId(from.u64()?),
+                ready_at: Timestamp(from.u64()?),
+                counts: from.flag()?,
+                used: from.u64()?,
+                report: TokenReport::decode(from)?,
+                at: Timestamp(from.u64()?),
+            },
+            11 => Self::Finish {
+                job: JobId(from.u64()?),
+                outcome: Outcome::decode(from)?,
+                used: from.u64()?,
+                report: TokenReport::decode(from)?,
+                at: Timestamp(from.u64()?),
+            },
+            12 => Self::Answered { job: JobId(from.u64()?), before: from.u32()? },
+            13 => Self::Forget { job: JobId(from.u64()?) },
+            14 => Self::Report {
+                budget: BudgetId(from.u32()?),
+                report: TokenReport::decode(from)?,
+                at: Timestamp(from.u64()?),
+            },
+            15 => Self::Grant {
+                budget: BudgetId(from.u32()?),
+                tokens: from.u64()?,
+                when: Timestamp(from.u64()?),
+                at: Timestamp(from.u64()?),
+            },
+            value => return Err(WireError::Unknown { what: "kind of record of job queues", value }),
+        };
+        input.finish()?;
+        Ok(record)
+    }
+}
