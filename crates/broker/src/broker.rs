@@ -25,6 +25,7 @@ use crate::error::{CreateError, OpenError, QueueError};
 use crate::events::Events;
 use crate::exchanges::Exchanges;
 use crate::intake::Intake;
+use crate::jobs::JobsCell;
 use crate::journal::{Journal, LocalJournal, ProposeError};
 use crate::maintenance::Maintenance;
 use crate::memory_high::{MemoryHigh, MemoryState, MemoryWatermark};
@@ -139,6 +140,7 @@ impl Broker {
             catalog: Catalog::new(exchanges, restored.next_queue),
             access: AccessCell::new(restored.machines.access),
             policies: PolicyCell::new(restored.machines.policies),
+            jobs: JobsCell::new(restored.machines.jobs),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
@@ -172,6 +174,8 @@ impl Broker {
         for cell in &cells {
             shared.end_sessions(cell);
         }
+        let path = shared.options.data_dir.clone();
+        shared.start_jobs().map_err(|source| OpenError::Directory { path, source })?;
         let log = shared.log.stats();
         let took_ms = began.elapsed().as_millis();
         if is_new {
@@ -484,6 +488,7 @@ impl Broker {
         }
         let shared = Arc::clone(&self.shared);
         let stop = tokio::task::spawn_blocking(move || {
+            shared.jobs.stop();
             shared.alarm_watch.stop();
             shared.maintenance.stop();
             shared.timer.stop();

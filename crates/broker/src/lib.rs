@@ -55,6 +55,7 @@ mod frame_batches;
 mod handle;
 mod headers;
 mod intake;
+mod jobs;
 mod journal;
 mod late;
 mod lifecycle;
@@ -127,6 +128,7 @@ pub use flow::{Evenness, Pacing};
 pub use handle::{QueueHandle, Settling};
 pub use headers::{HeaderValue, Headers, HeadersError};
 pub use intake::{Intake, IntakeHold};
+pub use jobs::{JobCallError, JobRequest, WaiterAnswer, WaiterRequest};
 pub use journal::Written;
 pub use listing::{BindingsOf, MessageTotals, ObjectCounts, QueueRow};
 pub use memory_high::{MemoryHigh, MemoryHighError, MemoryState};
@@ -136,6 +138,7 @@ pub use nexo_core::config::{
     Backoff, ConfigError, DeadLetters, Fate, GroupMode, Overflow, QueueConfig, RateLimit, SyncMode,
 };
 pub use nexo_core::draft::{Draft, PackedBatch};
+pub use nexo_core::jobs as job_rules;
 pub use nexo_core::message::{
     DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, PriorityCap, Properties,
     PropertyFormat, StoredMessage,

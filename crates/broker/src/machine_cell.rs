@@ -1,18 +1,21 @@
 //! A state machine that is not a queue, of which there is one: behind a lock, with its records in the journal and its
 //! snapshot in checkpoints. What is here holds for any machine that is in memory as a whole: exchanges and bindings
-//! (`exchanges.rs`), users (`access_cell.rs`), and policies (`policies.rs`). `machines.rs` has the list of them.
+//! (`exchanges.rs`), users (`access_cell.rs`), policies (`policies.rs`) and job queues (`jobs/`). `machines.rs` has the list of them.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 
 use nexo_core::machine::{Machine, Step};
 use nexo_core::message::Durability;
+use nexo_core::queue::ChunkId;
 use nexo_log::{Claim, EntryKind, EntryRef, Patience, Urgency};
-use nexo_types::{Position, QueueId};
+use nexo_types::{Position, QueueId, Timestamp};
 use parking_lot::Mutex;
 
 use crate::journal::{Encoded, ProposeError, Proposed, Written};
 use crate::manifest::{Demand, Snapshot};
 use crate::shared::Shared;
+use crate::snapshots::{SLICE_CHUNKS, SLICE_MESSAGES, note_chunks};
 
 /// A machine, its lock, and what is known of its records and snapshots.
 #[derive(Debug)]
@@ -97,23 +100,40 @@ impl Shared {
         urgency: Urgency,
         applied: impl FnOnce(&M),
     ) -> Result<Result<Changed, E>, ProposeError> {
+        let decide = |machine: &mut M| decide(machine);
+        self.change_machine_claiming(cell, beside, decide, urgency, Claim::Reserved, |machine, _| {
+            applied(machine)
+        })
+    }
+
+    /// The same, with room of this kind on a disk that runs full. Before it decides, `decide` may have time pass for the machine.
+    pub(crate) fn change_machine_claiming<M: Machine<Missing = Infallible>, E>(
+        &self,
+        cell: &MachineCell<M>,
+        beside: &[Encoded],
+        decide: impl FnOnce(&mut M) -> Result<Vec<Step<M::Record>>, E>,
+        urgency: Urgency,
+        claim: Claim,
+        applied: impl FnOnce(&mut M, Proposed),
+    ) -> Result<Result<Changed, E>, ProposeError> {
         let mut state = cell.state.lock();
-        let steps = match decide(&state.machine) {
+        let steps = match decide(&mut state.machine) {
             Ok(steps) => steps,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let durable = steps.iter().filter(|step| step.durability == Durability::Durable);
         let payloads: Vec<bytes::Bytes> = durable.map(|step| M::encode(&step.record)).collect();
-        let mut changed = Changed { at: Position::default(), written: state.last_change };
+        let nothing = Proposed { at: Position::default(), written: state.last_change };
+        let mut changed = Changed { at: nothing.at, written: nothing.written };
+        let mut proposed = nothing;
         if !payloads.is_empty() || !beside.is_empty() {
             let entry = |payload| EntryRef { queue: cell.id, kind: EntryKind::Record, spans: &[], payload };
             let own = payloads.iter().map(|payload| entry(payload));
             let entries: Vec<EntryRef<'_>> = beside.iter().map(Encoded::as_entry).chain(own).collect();
-            let Proposed { at, written } =
-                self.journal.propose(&entries, urgency, Claim::Reserved, Patience::RefuseLast)?;
-            changed = Changed { at, written };
+            proposed = self.journal.propose(&entries, urgency, claim, Patience::RefuseLast)?;
+            changed = Changed { at: proposed.at, written: proposed.written };
             if !payloads.is_empty() {
-                state.last_change = written.with(Urgency::Synced);
+                state.last_change = proposed.written.with(Urgency::Synced);
                 state.dirty = true;
             }
         }
@@ -121,42 +141,56 @@ impl Shared {
             for step in &steps {
                 let Ok(_) = state.machine.apply(&step.record, step.durability);
             }
-            applied(&state.machine);
+            applied(&mut state.machine, proposed);
         }
         Ok(Ok(changed))
     }
 
-    /// The latest snapshot of a machine, which is written if it has changed, or if the one before does not meet the demand.
+    /// The latest snapshot of a machine, of which is written what has changed, and what does not meet the demand.
     pub(crate) fn snapshot_machine<M: Machine<Missing = Infallible>>(
         &self,
         cell: &MachineCell<M>,
         demand: Demand<'_>,
     ) -> Result<Snapshot, ProposeError> {
-        let (at, bytes, was_dirty) = {
+        loop {
+            let (at, head, was_dirty, again) = {
+                let mut state = cell.state.lock();
+                let State { machine, snapshot, dirty, .. } = &mut *state;
+                let again: BTreeSet<ChunkId> = snapshot
+                    .chunks
+                    .iter()
+                    .filter(|(id, chunk)| !chunk.will_do(demand) && !machine.has_chunk_changed(**id))
+                    .map(|(id, _)| *id)
+                    .collect();
+                if !*dirty && snapshot.head_will_do(demand) && again.is_empty() {
+                    return Ok(snapshot.clone());
+                }
+                let was_dirty = std::mem::replace(dirty, false);
+                let stale: Vec<ChunkId> = again.iter().copied().collect();
+                let head = machine.begin_snapshot(snapshot.chunks.keys().copied(), &stale);
+                (self.log.next_position(), head, was_dirty, again)
+            };
+            let mut taken = Vec::new();
+            let next = || cell.state.lock().machine.next_chunks(SLICE_CHUNKS, SLICE_MESSAGES);
+            let written = self.write_chunks(cell.id, next, &mut taken);
+            let written = written.and_then(|chunks| Ok((chunks, self.write_parts(cell.id, &head)?)));
             let mut state = cell.state.lock();
-            if !state.dirty && state.snapshot.head_will_do(demand) {
-                return Ok(state.snapshot.clone());
-            }
-            let was_dirty = std::mem::replace(&mut state.dirty, false);
-            let head = state.machine.begin_snapshot(std::iter::empty(), &[]);
-            // Only heads are written here: such a machine is small beside what queues hold.
-            let rest = state.machine.next_chunks(usize::MAX, usize::MAX);
-            debug_assert!(rest.is_some_and(|rest| rest.chunks.is_empty()), "all of it is in the head");
-            (self.log.next_position(), head, was_dirty)
-        };
-        let written = self.write_parts(cell.id, &bytes);
-        let mut state = cell.state.lock();
-        match written {
-            Ok(head) => {
-                let head_copy = if was_dirty { Vec::new() } else { state.snapshot.kept_head(demand) };
-                state.snapshot = Snapshot { at, head, head_copy, ..Snapshot::default() };
-            }
-            Err(error) => {
-                state.dirty = true;
-                return Err(error);
+            match written {
+                Ok((Some(chunks), head)) => {
+                    let snapshot = &mut state.snapshot;
+                    snapshot.at = at;
+                    snapshot.head_copy = if was_dirty { Vec::new() } else { snapshot.kept_head(demand) };
+                    snapshot.head = head;
+                    note_chunks(snapshot, chunks, &again, demand);
+                    return Ok(snapshot.clone());
+                }
+                outcome => {
+                    state.machine.abandon_snapshot(&taken);
+                    state.dirty = true;
+                    outcome?;
+                }
             }
         }
-        Ok(state.snapshot.clone())
     }
 }
 
@@ -176,24 +210,32 @@ impl<M: Machine<Missing = Infallible>> Replayed<M> {
     /// Takes the state of a snapshot.
     ///
     /// # Errors
-    /// If the head is not one.
-    pub(crate) fn load(&mut self, head: &[u8], snapshot: Snapshot) -> Result<(), String> {
-        self.machine = restored(head, &[])?;
+    /// If head and chunks are none.
+    pub(crate) fn load(
+        &mut self,
+        head: &[u8],
+        chunks: &[bytes::Bytes],
+        snapshot: Snapshot,
+    ) -> Result<(), String> {
+        self.machine = restored(head, chunks)?;
         self.snapshot = snapshot;
         Ok(())
     }
 
-    /// Applies a record that lies at `at`, unless it is in the snapshot.
+    /// Applies a record that lies at `at`, unless it is in the snapshot. Gives back the time that it carries.
     ///
     /// # Errors
     /// If the bytes are not a record.
-    pub(crate) fn replay(&mut self, at: Position, payload: &bytes::Bytes) -> Result<(), String> {
-        if at < self.snapshot.at {
-            return Ok(());
-        }
+    pub(crate) fn replay(
+        &mut self,
+        at: Position,
+        payload: &bytes::Bytes,
+    ) -> Result<Option<Timestamp>, String> {
         let record = M::decode(payload).map_err(|error| error.to_string())?;
-        let Ok(_) = self.machine.apply(&record, Durability::Durable);
-        Ok(())
+        if at >= self.snapshot.at {
+            let Ok(_) = self.machine.apply(&record, Durability::Durable);
+        }
+        Ok(M::time_of(&record))
     }
 }
 

@@ -1,14 +1,16 @@
-//! The state machines that are not queues: exchanges with their bindings, users, and policies. Each is written under an id that no queue
+//! The state machines that are not queues: exchanges with their bindings, users, policies, and job queues. Each is written under an id that no queue
 //! has; here a start, a rebuild and a checkpoint find all of them.
 
 use bytes::Bytes;
 use nexo_core::access::Access;
+use nexo_core::jobs::Jobs;
 use nexo_core::policy::Policies;
 use nexo_core::topology::Topology;
-use nexo_types::{Position, QueueId};
+use nexo_types::{Position, QueueId, Timestamp};
 
 use crate::access_cell::ACCESS;
 use crate::exchanges::TOPOLOGY;
+use crate::jobs::JOBS;
 use crate::journal::ProposeError;
 use crate::machine_cell::Replayed;
 use crate::manifest::{Demand, Manifest, Snapshot};
@@ -17,7 +19,7 @@ use crate::shared::Shared;
 
 /// Whether this is the id of a machine that is not a queue.
 pub(crate) const fn is_machine(id: QueueId) -> bool {
-    id.0 == TOPOLOGY.0 || id.0 == ACCESS.0 || id.0 == POLICIES.0
+    id.0 == TOPOLOGY.0 || id.0 == ACCESS.0 || id.0 == POLICIES.0 || id.0 == JOBS.0
 }
 
 /// What an id stands for, for whoever reads of it.
@@ -26,6 +28,7 @@ pub(crate) fn shown(id: QueueId) -> String {
         TOPOLOGY => "the exchanges".to_owned(),
         ACCESS => "the users".to_owned(),
         POLICIES => "the policies".to_owned(),
+        JOBS => "the job queues".to_owned(),
         id => format!("queue {id}"),
     }
 }
@@ -36,6 +39,7 @@ pub(crate) struct ReplayedMachines {
     pub(crate) topology: Replayed<Topology>,
     pub(crate) access: Replayed<Access>,
     pub(crate) policies: Replayed<Policies>,
+    pub(crate) jobs: Replayed<Jobs>,
 }
 
 impl ReplayedMachines {
@@ -45,6 +49,7 @@ impl ReplayedMachines {
             topology: Replayed::new(Topology::new()),
             access: Replayed::new(Access::new()),
             policies: Replayed::new(Policies::new()),
+            jobs: Replayed::new(Jobs::new()),
         }
     }
 
@@ -52,24 +57,37 @@ impl ReplayedMachines {
     ///
     /// # Errors
     /// If the head is not one.
-    pub(crate) fn load(&mut self, id: QueueId, head: &[u8], snapshot: Snapshot) -> Result<(), String> {
+    pub(crate) fn load(
+        &mut self,
+        id: QueueId,
+        head: &[u8],
+        chunks: &[Bytes],
+        snapshot: Snapshot,
+    ) -> Result<(), String> {
         match id {
-            TOPOLOGY => self.topology.load(head, snapshot),
-            ACCESS => self.access.load(head, snapshot),
-            POLICIES => self.policies.load(head, snapshot),
+            TOPOLOGY => self.topology.load(head, chunks, snapshot),
+            ACCESS => self.access.load(head, chunks, snapshot),
+            POLICIES => self.policies.load(head, chunks, snapshot),
+            JOBS => self.jobs.load(head, chunks, snapshot),
             id => Err(format!("there is no machine {id}")),
         }
     }
 
-    /// Applies a record of the machine with this id.
+    /// Applies a record of the machine with this id. Gives back the time that it carries.
     ///
     /// # Errors
     /// If the bytes are not a record.
-    pub(crate) fn replay(&mut self, id: QueueId, at: Position, payload: &Bytes) -> Result<(), String> {
+    pub(crate) fn replay(
+        &mut self,
+        id: QueueId,
+        at: Position,
+        payload: &Bytes,
+    ) -> Result<Option<Timestamp>, String> {
         match id {
             TOPOLOGY => self.topology.replay(at, payload),
             ACCESS => self.access.replay(at, payload),
             POLICIES => self.policies.replay(at, payload),
+            JOBS => self.jobs.replay(at, payload),
             id => Err(format!("there is no machine {id}")),
         }
     }
@@ -85,6 +103,7 @@ impl Shared {
         manifest.queues.push((TOPOLOGY, self.snapshot_machine(self.catalog.exchanges.cell(), demand)?));
         manifest.queues.push((ACCESS, self.snapshot_machine(self.access.cell(), demand)?));
         manifest.queues.push((POLICIES, self.snapshot_machine(self.policies.cell(), demand)?));
+        manifest.queues.push((JOBS, self.snapshot_machine(self.jobs.cell(), demand)?));
         Ok(())
     }
 
@@ -93,5 +112,6 @@ impl Shared {
         self.catalog.exchanges.replace(machines.topology);
         self.access.replace(machines.access);
         self.policies.replace(machines.policies);
+        self.jobs.replace(machines.jobs);
     }
 }

@@ -38,6 +38,8 @@ pub struct BrokerOptions {
     pub queues_max: usize,
     /// The largest body of a message.
     pub body_bytes_max: usize,
+    /// Memory that jobs and their results may take; past it, finished jobs are forgotten early and new ones refused.
+    pub jobs_bytes_max: u64,
     /// Whether to start although files of the log are missing, without what was in them.
     pub accept_loss: bool,
 }
@@ -60,6 +62,7 @@ impl BrokerOptions {
             clients_max: usize::MAX,
             queues_max: limits::QUEUES_MAX,
             body_bytes_max: limits::BODY_BYTES_MAX,
+            jobs_bytes_max: 1024 * 1024 * 1024,
             accept_loss: false,
         }
     }

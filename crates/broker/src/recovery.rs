@@ -237,9 +237,6 @@ impl<'a> Rebuild<'a> {
             }
             Err(reason) => return Err(reason),
         };
-        if is_machine(id) {
-            return self.machines.load(id, &head, readable);
-        }
         let mut chunks: Vec<Bytes> = Vec::with_capacity(snapshot.chunks.len());
         let mut lost = 0;
         for (chunk, place) in &snapshot.chunks {
@@ -249,12 +246,20 @@ impl<'a> Rebuild<'a> {
                     chunks.push(bytes);
                 }
                 Err(reason) if wanted == Chunks::All => return Err(reason),
+                Err(reason) if is_machine(id) => {
+                    tracing::error!(%reason, "part of a snapshot of {} is lost", machines::shown(id));
+                    lost += 1;
+                }
                 Err(reason) => {
                     let (first, end) = chunk.offsets();
                     tracing::error!(queue = %id, %first, %end, %reason, "part of a snapshot is lost, and with it what was known of these messages except of those that were never delivered");
                     lost += 1;
                 }
             }
+        }
+        if is_machine(id) {
+            self.uncounted |= lost > 0;
+            return self.machines.load(id, &head, &chunks, readable);
         }
         let mut old = OldPlaces::default();
         let chunks = chunks.iter().map(|chunk| &chunk[..]);
@@ -376,7 +381,11 @@ impl<'a> Rebuild<'a> {
         let at = frame.at;
         if is_machine(entry.queue) {
             return match entry.kind {
-                EntryKind::Record => self.machines.replay(entry.queue, at, &entry.payload),
+                EntryKind::Record => {
+                    let time = self.machines.replay(entry.queue, at, &entry.payload)?;
+                    self.time = self.time.max(time.unwrap_or_default());
+                    Ok(())
+                }
                 EntryKind::Messages | EntryKind::Snapshot | EntryKind::Manifest => Ok(()),
             };
         }

@@ -21,6 +21,7 @@ use crate::error::QueueError;
 use crate::events::Events;
 use crate::firehose::Firehose;
 use crate::intake::Intake;
+use crate::jobs::JobsCell;
 use crate::journal::Journal;
 use crate::maintenance::Maintenance;
 use crate::memory_high::MemoryWatermark;
@@ -65,6 +66,7 @@ pub(crate) struct Shared {
     pub(crate) catalog: Catalog,
     pub(crate) access: AccessCell,
     pub(crate) policies: PolicyCell,
+    pub(crate) jobs: JobsCell,
     pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,
@@ -214,6 +216,7 @@ impl Shared {
 impl Drop for Shared {
     /// A broker that is dropped without being shut down is as one that crashed, but its threads end.
     fn drop(&mut self) {
+        self.jobs.stop();
         self.alarm_watch.stop();
         self.maintenance.stop();
         self.timer.stop();

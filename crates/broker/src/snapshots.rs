@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_core::queue::ChunkId;
+use nexo_core::queue::{ChunkId, ChunkSlice};
 use nexo_log::{Claim, EntryKind, EntryRef, Patience, SegmentUsage, Urgency};
 use nexo_types::{Position, QueueId, SegmentId};
 
@@ -21,8 +21,8 @@ use crate::shared::Shared;
 /// The head of a snapshot is written in parts of at most this, so that it fits into any segment.
 const PART_BYTES: usize = 1024 * 1024;
 /// Chunks looked at, and messages encoded, under one hold of a queue's lock: some hundred microseconds.
-const SLICE_CHUNKS: usize = 64;
-const SLICE_MESSAGES: usize = 2048;
+pub(crate) const SLICE_CHUNKS: usize = 64;
+pub(crate) const SLICE_MESSAGES: usize = 2048;
 /// A segment with less than one part in this many alive is worth copying.
 const SPARSE: u64 = 4;
 
@@ -42,6 +42,25 @@ enum Outcome {
     Written(Snapshot),
     /// The queue was purged meanwhile: there is little left to write now.
     Cancelled,
+}
+
+/// Where the chunks of a snapshot were written; `None` for one that is not there any more.
+pub(crate) type WrittenChunks = Vec<(ChunkId, Option<SnapshotFrame>)>;
+
+/// Has a snapshot name the chunks that were written for it. `again` are those that had not changed.
+pub(crate) fn note_chunks(
+    snapshot: &mut Snapshot,
+    written: WrittenChunks,
+    again: &BTreeSet<ChunkId>,
+    demand: Demand<'_>,
+) {
+    for (id, frame) in written {
+        let before = snapshot.chunks.remove(&id).filter(|_| again.contains(&id));
+        if let Some(frame) = frame {
+            let copy = before.and_then(|chunk| chunk.kept(demand));
+            snapshot.chunks.insert(id, Chunk { frame, copy });
+        }
+    }
 }
 
 impl Shared {
@@ -100,19 +119,8 @@ impl Shared {
         demand: Demand<'_>,
         taken: &mut Vec<ChunkId>,
     ) -> Result<Outcome, ProposeError> {
-        let mut written: Vec<(ChunkId, Option<SnapshotFrame>)> = Vec::new();
-        loop {
-            let slice = cell.state.lock().queue.next_chunks(SLICE_CHUNKS, SLICE_MESSAGES);
-            let Some(slice) = slice else { return Ok(Outcome::Cancelled) };
-            taken.extend(slice.chunks.iter().map(|(chunk, _)| *chunk));
-            for (chunk, bytes) in slice.chunks {
-                let frame = if bytes.is_empty() { None } else { Some(self.write_frame(cell.id, &bytes)?) };
-                written.push((chunk, frame));
-            }
-            if !slice.more {
-                break;
-            }
-        }
+        let next = || cell.state.lock().queue.next_chunks(SLICE_CHUNKS, SLICE_MESSAGES);
+        let Some(written) = self.write_chunks(cell.id, next, taken)? else { return Ok(Outcome::Cancelled) };
         let head = self.write_parts(cell.id, &begun.head)?;
         let frames = self.write_parts(cell.id, &begun.placement)?;
         let mut state = cell.state.lock();
@@ -122,14 +130,30 @@ impl Shared {
         snapshot.head = head;
         let copy = if begun.same { snapshot.kept_placement(demand) } else { Vec::new() };
         snapshot.placement = (!frames.is_empty()).then(|| Box::new(PlacementFrames { frames, copy }));
-        for (id, frame) in written {
-            let before = snapshot.chunks.remove(&id).filter(|_| begun.again.contains(&id));
-            if let Some(frame) = frame {
-                let copy = before.and_then(|chunk| chunk.kept(demand));
-                snapshot.chunks.insert(id, Chunk { frame, copy });
+        note_chunks(snapshot, written, &begun.again, demand);
+        Ok(Outcome::Written(snapshot.clone()))
+    }
+
+    /// Writes the chunks of a snapshot, which come a slice at a time, and says where each is; `taken` gets their numbers. `None`
+    /// if the snapshot was cancelled meanwhile.
+    pub(crate) fn write_chunks(
+        &self,
+        id: QueueId,
+        next: impl Fn() -> Option<ChunkSlice>,
+        taken: &mut Vec<ChunkId>,
+    ) -> Result<Option<WrittenChunks>, ProposeError> {
+        let mut written = Vec::new();
+        loop {
+            let Some(slice) = next() else { return Ok(None) };
+            taken.extend(slice.chunks.iter().map(|(chunk, _)| *chunk));
+            for (chunk, bytes) in slice.chunks {
+                let frame = if bytes.is_empty() { None } else { Some(self.write_frame(id, &bytes)?) };
+                written.push((chunk, frame));
+            }
+            if !slice.more {
+                return Ok(Some(written));
             }
         }
-        Ok(Outcome::Written(snapshot.clone()))
     }
 
     /// Writes bytes of a snapshot in parts, and says where they are.

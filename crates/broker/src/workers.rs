@@ -23,15 +23,17 @@ pub(crate) enum Work {
     Look,
     /// Deleting queues and letting go of messages: little reading, if any.
     Chore,
+    /// Making answers to those who wait for jobs, which evaluates what clients wrote.
+    Answer,
 }
 
 impl Work {
-    const ALL: [Self; 4] = [Self::Deliver, Self::Move, Self::Look, Self::Chore];
+    const ALL: [Self; 5] = [Self::Deliver, Self::Move, Self::Look, Self::Chore, Self::Answer];
 
     /// Two where one slow read would hold up other queues that wait for the same; the machine has few cores.
     const fn threads(self) -> usize {
         match self {
-            Self::Deliver | Self::Move => 2,
+            Self::Deliver | Self::Move | Self::Answer => 2,
             Self::Look | Self::Chore => 1,
         }
     }
@@ -42,6 +44,7 @@ impl Work {
             Self::Move => "move",
             Self::Look => "look",
             Self::Chore => "chore",
+            Self::Answer => "answer",
         }
     }
 }

@@ -64,10 +64,6 @@ impl Part {
 }
 
 impl Changes {
-    pub(super) fn any(&self) -> bool {
-        !self.changed.is_empty()
-    }
-
     pub(super) fn has(&self, chunk: ChunkId) -> bool {
         let pending = |ongoing: &Ongoing| ongoing.pending.contains(chunk);
         self.changed.contains(chunk) || self.snapshot.as_ref().is_some_and(pending)

@@ -173,7 +173,7 @@ impl JobQueueConfig {
         }
         ScorePolicy::new(self.score.as_deref())?;
         for source in self.costs.values() {
-            super::score::cost_program(source)?;
+            super::expressions::CostRule::new(source)?;
         }
         Ok(())
     }

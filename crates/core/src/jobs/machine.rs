@@ -65,6 +65,18 @@ impl Machine for Jobs {
         self.encode_chunks(chunks_max, items_max)
     }
 
+    fn has_chunk_changed(&self, chunk: ChunkId) -> bool {
+        self.changes.has(chunk)
+    }
+
+    fn abandon_snapshot(&mut self, taken: &[ChunkId]) {
+        self.changes.abandon(taken);
+    }
+
+    fn time_of(record: &JobRecord) -> Option<Timestamp> {
+        record.time()
+    }
+
     fn restore<'a>(head: &[u8], chunks: impl Iterator<Item = &'a [u8]>) -> Result<Self, WireError> {
         Self::from_snapshot(head, chunks)
     }

@@ -1,11 +1,12 @@
 //! One job queue: its jobs, the ways to find them, and the order in which they are served.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nexo_types::{BudgetId, JobId, JobQueueId, JobQueueName, Millis, Timestamp};
 
 use super::config::JobQueueConfig;
+use super::expressions::CostRule;
 use super::figures::Figures;
 use super::job::{Job, JobState};
 use super::keys::{KeyIndex, WaiterIndex};
@@ -38,6 +39,7 @@ pub struct JobQueue {
     // And this by whoever hands out.
     pub(super) order: Order,
     policy: ScorePolicy,
+    costs: BTreeMap<Arc<str>, CostRule>,
     bands: Vec<u64>,
     /// No pending job has a lower number.
     pub(super) oldest: u64,
@@ -91,6 +93,7 @@ impl JobQueue {
             memory_bytes: 0,
             order: Order::default(),
             policy: ScorePolicy::Default,
+            costs: BTreeMap::new(),
             bands: Vec::new(),
             oldest: 0,
             is_wanted: false,
@@ -205,6 +208,19 @@ impl JobQueue {
         Some((JobId::new(self.id, number), place))
     }
 
+    /// What says how much jobs of a type cost.
+    #[must_use]
+    pub fn cost_rule(&self, kind: &str) -> Option<&CostRule> {
+        self.costs.get(kind).or_else(|| self.costs.get(""))
+    }
+
+    /// When it next needs attention: a deadline, a score that may change, a delay that ends.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<Timestamp> {
+        let due = self.deadlines.first().map(|(at, _)| *at);
+        due.into_iter().chain(self.order.next_change()).min()
+    }
+
     /// The first job by the order now.
     pub(super) fn first(&self) -> Option<(Score, u64)> {
         self.order.first()
@@ -218,6 +234,9 @@ impl JobQueue {
     pub(super) fn configure(&mut self, config: Arc<JobQueueConfig>, budget: Option<BudgetId>) {
         // What cannot be compiled was checked when it was set, so a later build knows less. The default is better than nothing.
         self.policy = ScorePolicy::new(config.score.as_deref()).unwrap_or(ScorePolicy::Default);
+        let rule =
+            |(kind, source): (&Arc<str>, &Arc<str>)| Some((Arc::clone(kind), CostRule::new(source).ok()?));
+        self.costs = config.costs.iter().filter_map(rule).collect();
         self.bands = vec![0; config.bands.len()];
         self.config = config;
         self.budget = budget;

@@ -174,6 +174,29 @@ pub enum JobRecord {
 const VERSION: u8 = 1;
 
 impl JobRecord {
+    /// When it happened, where that matters.
+    #[must_use]
+    pub fn time(&self) -> Option<Timestamp> {
+        match self {
+            Self::PutQueue { at, .. }
+            | Self::DeleteQueue { at, .. }
+            | Self::PutBudget { at, .. }
+            | Self::ForgetVhost { at, .. }
+            | Self::Create { at, .. }
+            | Self::HandOut { at, .. }
+            | Self::Return { at, .. }
+            | Self::Finish { at, .. }
+            | Self::Report { at, .. }
+            | Self::Grant { at, .. } => Some(*at),
+            Self::Join { waiter, .. } => Some(waiter.at),
+            Self::DeleteBudget { .. }
+            | Self::Leave { .. }
+            | Self::Extend { .. }
+            | Self::Answered { .. }
+            | Self::Forget { .. } => None,
+        }
+    }
+
     /// The bytes to write down.
     #[must_use]
     pub fn encode(&self) -> Bytes {

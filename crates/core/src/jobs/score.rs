@@ -34,10 +34,6 @@ pub(super) const SCORE_SCHEMA: Schema = Schema::new(&[
     ("key", Type::String),
 ]);
 
-/// What the expression of a cost can see.
-pub(super) const COST_SCHEMA: Schema =
-    Schema::new(&[("payload", Type::Json), ("type", Type::String), ("key", Type::String)]);
-
 /// A score. All are in one order; the lowest goes first.
 #[derive(Clone, Copy, Debug)]
 pub struct Score(pub f64);
@@ -167,10 +163,4 @@ fn due_minutes(due: Timestamp, now: Timestamp) -> (i64, Timestamp) {
     let until = i128::from(due.0) - minutes * i128::from(MINUTE_MS) + 1;
     let bound = i128::from(NEVER_DUE);
     (minutes.clamp(-bound, bound) as i64, Timestamp(u64::try_from(until).unwrap_or(u64::MAX)))
-}
-
-/// An expression for what a job costs.
-pub(super) fn cost_program(source: &str) -> Result<Program, JobError> {
-    Program::compile(source, &COST_SCHEMA, Type::Number)
-        .map_err(|error| JobError::BadExpression { what: "a cost", reason: error.to_string() })
 }

@@ -23,23 +23,6 @@ const JOBS: u8 = 0;
 const TOKEN_LOG: u8 = 1;
 
 impl Jobs {
-    /// Whether chunks have changed since the last snapshot was begun.
-    #[must_use]
-    pub fn has_changed_chunks(&self) -> bool {
-        self.changes.any()
-    }
-
-    /// Whether this one has.
-    #[must_use]
-    pub fn has_chunk_changed(&self, chunk: ChunkId) -> bool {
-        self.changes.has(chunk)
-    }
-
-    /// The snapshot comes to nothing. `taken` are the chunks that were given for it.
-    pub fn abandon_snapshot(&mut self, taken: &[ChunkId]) {
-        self.changes.abandon(taken);
-    }
-
     pub(super) fn encode_head(&self) -> Bytes {
         let mut out = Writer::with_capacity(1024);
         out.version(HEAD_VERSION);

@@ -90,11 +90,10 @@ impl TokenLog {
     /// Blocks come in their order.
     pub(super) fn decode_block(&mut self, input: &mut Reader<'_>) -> Result<(), WireError> {
         let start = input.u64()?;
-        if self.uses.is_empty() {
-            self.first = start;
-        }
         if start != self.next() {
-            return Err(WireError::Range);
+            // It is the first, or one before it is lost to damage: what follows is kept.
+            self.uses.clear();
+            self.first = start;
         }
         for _ in 0..input.u64()? {
             self.uses.push_back(TokenUse {

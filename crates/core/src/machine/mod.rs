@@ -5,7 +5,7 @@
 //! same state, after a crash, on a follower and in a test. A *snapshot* stands for all records before it. Recovery,
 //! checkpoints, timers and the tests of this file's neighbour `check` work with this trait, whatever the machine.
 //!
-//! [`Queue`](crate::queue::Queue) and [`Topology`](crate::topology::Topology) are machines. Where every message counts, the
+//! [`Queue`](crate::queue::Queue), [`Topology`](crate::topology::Topology) and [`Jobs`](crate::jobs::Jobs) are some of them. Where every message counts, the
 //! broker calls the methods of a queue that a command stands for directly, and does without the command.
 
 #[cfg(test)]
@@ -78,6 +78,23 @@ pub trait Machine: Sized {
     /// The next chunks of the snapshot, as many as one hold of a lock should encode. `None` if the snapshot has been
     /// cancelled, or none was begun.
     fn next_chunks(&mut self, chunks_max: usize, items_max: usize) -> Option<ChunkSlice>;
+
+    /// Whether this chunk has changed since the last snapshot was begun.
+    fn has_chunk_changed(&self, chunk: ChunkId) -> bool {
+        let _ = chunk;
+        false
+    }
+
+    /// The snapshot that was begun comes to nothing. `taken` are the chunks that [`Self::next_chunks`] gave for it.
+    fn abandon_snapshot(&mut self, taken: &[ChunkId]) {
+        let _ = taken;
+    }
+
+    /// The time that a record carries, if it carries one. No later record may carry an earlier one.
+    fn time_of(record: &Self::Record) -> Option<Timestamp> {
+        let _ = record;
+        None
+    }
 
     /// The machine in the state of a snapshot, whose chunks come in the order of their numbers.
     ///

@@ -1,0 +1,303 @@
+//! Job queues and budgets of this node: the rules are `nexo_core::jobs`'s; `machine_cell.rs` gives them a lock, the journal and a
+//! place in checkpoints. Here they get what rules have not: workers that wait for jobs (`takers.rs`), a thread that knows the time
+//! (`ticker.rs`), and answers, which are made from results and filters and pushed to queues (`answers.rs`).
+//!
+//! Whoever is told something is told when it is synced: a job that was handed out has spent tokens, so also that.
+
+mod answers;
+mod calls;
+mod error;
+mod requests;
+mod takers;
+mod ticker;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nexo_core::jobs::{JobAnswer, JobCommand, JobError, JobQueue, JobRecord, JobState, Jobs};
+use nexo_core::machine::Step;
+use nexo_core::message::Durability;
+use nexo_log::{Claim, Urgency};
+use nexo_types::{BudgetId, JobId, JobQueueId, QueueId, Timestamp, VhostName};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::error::QueueError;
+use crate::journal::{ProposeError, Written};
+use crate::machine_cell::{MachineCell, Replayed};
+use crate::shared::Shared;
+use crate::workers::Work;
+
+pub use answers::WaiterAnswer;
+pub use error::JobCallError;
+pub use requests::{JobRequest, WaiterRequest};
+use takers::Takers;
+use ticker::Ticker;
+
+/// Records of job queues are written under this id, which no queue has: ids of queues count up from one.
+pub(crate) const JOBS: QueueId = QueueId(u64::MAX - 4);
+/// Jobs whose scores are looked at under one hold of the lock.
+const REFRESH_MAX: usize = 1_000;
+
+/// All job queues and budgets.
+#[derive(Debug)]
+pub(crate) struct JobsCell {
+    cell: MachineCell<Jobs>,
+    takers: Mutex<Takers>,
+    ticker: Ticker,
+    /// Calls that wait for a job to be finished.
+    callers: Mutex<HashMap<JobId, Vec<oneshot::Sender<()>>>>,
+    /// What jobs took in memory when it was last looked at.
+    memory_bytes: AtomicU64,
+    /// One thread at a time gives answers, so that nobody gets two.
+    answering: Mutex<()>,
+    /// Somebody is about to look for answers that are to be given.
+    is_answering: AtomicBool,
+    /// Some could not be given, and are tried again.
+    is_unanswered: AtomicBool,
+}
+
+/// What a change may have made possible for workers that wait.
+#[derive(Clone, Copy, Debug, Default)]
+struct Touched {
+    queue: Option<JobQueueId>,
+    budget: Option<BudgetId>,
+    /// Anything.
+    all: bool,
+}
+
+impl JobsCell {
+    /// What was in the log, with its latest snapshot.
+    pub(crate) fn new(restored: Replayed<Jobs>) -> Self {
+        let memory_bytes = restored.machine.memory_bytes();
+        Self {
+            cell: MachineCell::new(JOBS, restored),
+            takers: Mutex::default(),
+            ticker: Ticker::default(),
+            callers: Mutex::default(),
+            memory_bytes: AtomicU64::new(memory_bytes),
+            answering: Mutex::new(()),
+            is_answering: AtomicBool::new(false),
+            is_unanswered: AtomicBool::new(false),
+        }
+    }
+
+    /// Their state, for checkpoints.
+    pub(crate) const fn cell(&self) -> &MachineCell<Jobs> {
+        &self.cell
+    }
+
+    /// Has these job queues instead of those there were. Whoever waits looks again.
+    pub(crate) fn replace(&self, restored: Replayed<Jobs>) {
+        self.cell.replace(restored, |_, _| ());
+        self.callers.lock().clear();
+        self.ticker.wake_by(Timestamp(0));
+    }
+
+    /// Looks at all of them. For a short while: nothing else goes on meanwhile.
+    pub(crate) fn look<R>(&self, look: impl FnOnce(&Jobs) -> R) -> R {
+        self.cell.look(|jobs, _| look(jobs))
+    }
+
+    pub(crate) fn stop(&self) {
+        self.ticker.stop();
+    }
+}
+
+impl Shared {
+    /// Has a command decided, written down and applied, and has follow what follows from it. Gives back what to wait for
+    /// before anybody is told.
+    ///
+    /// # Errors
+    /// If the rules refuse it, or the log does; then nothing has changed.
+    pub(crate) fn change_jobs(
+        self: &Arc<Self>,
+        command: &JobCommand,
+    ) -> Result<(JobAnswer, Written), JobCallError> {
+        let (answer, written, touched) = self.try_change_jobs(command)?;
+        self.serve_takers(touched);
+        Ok((answer, written))
+    }
+
+    /// The same, without serving workers that wait.
+    fn try_change_jobs(
+        self: &Arc<Self>,
+        command: &JobCommand,
+    ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
+        let now = self.clock.now();
+        let mut answer = JobAnswer::Done;
+        let (mut follow, about, mut wake_by) = (Follow::default(), Cell::new(None), None);
+        let changed = self.change_machine_claiming(
+            &self.jobs.cell,
+            &[],
+            |jobs| {
+                if let JobCommand::Take { queue, .. } = command {
+                    refresh_before_take(jobs, queue, now);
+                }
+                let (records, decided) = jobs.decide_command(now, command)?;
+                answer = decided;
+                follow = Follow::of(jobs, &records);
+                about.set(follow.job);
+                let step = |record| Step { record, durability: Durability::Durable };
+                Ok(records.into_iter().map(step).collect())
+            },
+            Urgency::Synced,
+            claim_of(command),
+            |jobs, _| {
+                let queue = about.get().and_then(|job: JobId| jobs.queue_by_id(job.queue()));
+                wake_by = queue.and_then(JobQueue::next_wake);
+            },
+        );
+        let changed = changed.map_err(|error: ProposeError| JobCallError::Queue(self.refused(&error)))?;
+        let changed = changed.map_err(|refusal: JobError| JobCallError::Refused(refusal))?;
+        self.follow_jobs(&follow, wake_by);
+        Ok((answer, changed.written, follow.touched))
+    }
+
+    /// What follows from records that were applied: calls that waited, answers that are due, a moment to look again.
+    fn follow_jobs(self: &Arc<Self>, follow: &Follow, wake_by: Option<Timestamp>) {
+        for job in &follow.finished {
+            // Whoever waited looks for the answer.
+            drop(self.jobs.callers.lock().remove(job));
+        }
+        if follow.has_answers {
+            self.answer_jobs_soon();
+        }
+        if let Some(at) = wake_by {
+            self.jobs.ticker.wake_by(at);
+        }
+    }
+
+    /// Drops the job queues and budgets of a virtual host that is on its way out.
+    pub(crate) fn forget_jobs_in(self: &Arc<Self>, vhost: &VhostName) -> Result<Written, QueueError> {
+        match self.change_jobs(&JobCommand::ForgetVhost { vhost: vhost.clone() }) {
+            Ok((_, written)) => Ok(written),
+            Err(JobCallError::Queue(error)) => Err(error),
+            // Nothing can be wrong with that.
+            Err(JobCallError::Refused(refusal)) => {
+                Err(QueueError::Unavailable { reason: refusal.to_string() })
+            }
+        }
+    }
+
+    /// Begins what a start has to do: answers that a crash cut off, and time.
+    pub(crate) fn start_jobs(self: &Arc<Self>) -> std::io::Result<()> {
+        self.jobs.ticker.start(self)?;
+        if self.jobs.look(|jobs| jobs.to_answer(1).next().is_some()) {
+            self.answer_jobs_soon();
+        }
+        Ok(())
+    }
+
+    /// What job queues may take in memory together: half of what the process may take.
+    pub(crate) fn jobs_bytes_max(&self) -> u64 {
+        self.options.jobs_bytes_max.min(self.memory.state().limit_bytes / 2)
+    }
+
+    pub(crate) fn note_jobs_memory(&self) {
+        let bytes = self.jobs.look(Jobs::memory_bytes);
+        self.jobs.memory_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Has somebody on a worker's thread see to answers.
+    pub(crate) fn answer_jobs_soon(self: &Arc<Self>) {
+        if !self.jobs.is_answering.swap(true, Ordering::SeqCst) {
+            let shared = Arc::clone(self);
+            self.workers.spawn(Work::Answer, move || shared.answer_jobs_slice());
+        }
+    }
+}
+
+/// Brings the scores of a queue up to the moment, as far as one hold of the lock allows; the ticker does it besides.
+fn refresh_before_take(jobs: &mut Jobs, queue: &nexo_types::JobQueueName, now: Timestamp) {
+    let Some(id) = jobs.queue(queue).map(JobQueue::id) else { return };
+    jobs.refresh_queue(id, now, REFRESH_MAX);
+}
+
+/// What brings bytes in waits for room on a disk that runs full; what frees some has the last of it.
+const fn claim_of(command: &JobCommand) -> Claim {
+    match command {
+        JobCommand::Ask { .. }
+        | JobCommand::Complete { .. }
+        | JobCommand::PutQueue { .. }
+        | JobCommand::PutBudget { .. }
+        | JobCommand::Grant { .. } => Claim::Normal,
+        JobCommand::DeleteQueue { .. }
+        | JobCommand::DeleteBudget { .. }
+        | JobCommand::ForgetVhost { .. }
+        | JobCommand::Take { .. }
+        | JobCommand::Extend { .. }
+        | JobCommand::Fail { .. }
+        | JobCommand::GiveBack { .. }
+        | JobCommand::Cancel { .. }
+        | JobCommand::Leave { .. }
+        | JobCommand::Answered { .. }
+        | JobCommand::Report { .. }
+        | JobCommand::Due { .. }
+        | JobCommand::Shrink { .. } => Claim::Reserved,
+    }
+}
+
+/// What follows from records.
+#[derive(Debug, Default)]
+struct Follow {
+    touched: Touched,
+    finished: Vec<JobId>,
+    has_answers: bool,
+    /// The last job that a record was about.
+    job: Option<JobId>,
+}
+
+impl Follow {
+    fn of(jobs: &Jobs, records: &[JobRecord]) -> Self {
+        let mut follow = Self::default();
+        for record in records {
+            match record {
+                JobRecord::Create { job, .. }
+                | JobRecord::HandOut { job, .. }
+                | JobRecord::Extend { job, .. } => {
+                    follow.touched.queue = Some(job.queue());
+                    follow.job = Some(*job);
+                }
+                JobRecord::Join { job, .. } => {
+                    follow.has_answers |= is_finished(jobs, *job);
+                    follow.job = Some(*job);
+                }
+                JobRecord::Return { job, .. } => {
+                    follow.note_settled(jobs, *job);
+                }
+                JobRecord::Finish { job, .. } => {
+                    follow.note_settled(jobs, *job);
+                    follow.has_answers = true;
+                    follow.finished.push(*job);
+                }
+                JobRecord::Report { budget, .. } | JobRecord::Grant { budget, .. } => {
+                    follow.touched.budget = Some(*budget);
+                }
+                JobRecord::PutQueue { .. }
+                | JobRecord::PutBudget { .. }
+                | JobRecord::DeleteQueue { .. }
+                | JobRecord::ForgetVhost { .. } => follow.touched.all = true,
+                JobRecord::Answered { job, .. } => follow.job = Some(*job),
+                JobRecord::Leave { .. } | JobRecord::Forget { .. } | JobRecord::DeleteBudget { .. } => {}
+            }
+        }
+        follow
+    }
+
+    /// A worker's hold of a job ends: its queue's others may go on, and so may all whose budget has more now.
+    fn note_settled(&mut self, jobs: &Jobs, job: JobId) {
+        let queue = job.queue();
+        // Several queues in one command: time has passed.
+        self.touched.all |= self.touched.queue.is_some_and(|other| other != queue);
+        self.touched.queue = Some(queue);
+        self.touched.budget = jobs.queue_by_id(queue).and_then(JobQueue::budget);
+        self.job = Some(job);
+    }
+}
+
+fn is_finished(jobs: &Jobs, job: JobId) -> bool {
+    jobs.job(job).is_some_and(|(_, job)| matches!(job.state(), JobState::Finished(_)))
+}

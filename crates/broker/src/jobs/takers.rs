@@ -1,0 +1,197 @@
+//! Workers that wait for jobs. Those of one queue are served in the order in which they came; nobody polls. The lock of this list
+//! is taken before that of the jobs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use nexo_core::jobs::{Handed, JobAnswer, JobCommand, TakeOutcome};
+use nexo_types::{JobQueueId, JobQueueName, Millis, Timestamp};
+use tokio::sync::oneshot;
+
+use super::{JobCallError, Touched};
+use crate::journal::Written;
+use crate::shared::Shared;
+
+/// Jobs for a worker, and what to wait for before it is given them.
+pub(super) type Served = Result<(Vec<Handed>, Written), JobCallError>;
+
+/// All workers that wait.
+#[derive(Debug, Default)]
+pub(super) struct Takers {
+    by_queue: BTreeMap<JobQueueId, Line>,
+    next: u64,
+}
+
+/// Those that wait for jobs of one queue.
+#[derive(Debug, Default)]
+struct Line {
+    takers: VecDeque<Taker>,
+    /// When its first job can be handed out, as far as that is known.
+    again_at: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Taker {
+    number: u64,
+    command: JobCommand,
+    serve: oneshot::Sender<Served>,
+}
+
+impl Takers {
+    /// When somebody may next be served by time alone.
+    pub(super) fn next_again(&self) -> Option<Timestamp> {
+        self.by_queue.values().filter_map(|line| line.again_at).min()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_queue.values().map(|line| line.takers.len()).sum()
+    }
+}
+
+/// A place in the line, which is given up when it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    shared: Arc<Shared>,
+    queue: JobQueueId,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut takers = self.shared.jobs.takers.lock();
+        let Some(line) = takers.by_queue.get_mut(&self.queue) else { return };
+        line.takers.retain(|taker| taker.number != self.number);
+        if line.takers.is_empty() {
+            takers.by_queue.remove(&self.queue);
+            self.shared.jobs.cell.change(|jobs| jobs.set_wanted(self.queue, false));
+        }
+    }
+}
+
+impl Shared {
+    /// Has a worker wait for jobs, unless there are some now.
+    pub(super) fn join_takers(
+        self: &Arc<Self>,
+        queue: JobQueueId,
+        name: &JobQueueName,
+        worker: &Arc<str>,
+        lease: Option<Millis>,
+        max: usize,
+    ) -> (Place, oneshot::Receiver<Served>) {
+        let command = JobCommand::Take { queue: name.clone(), worker: Arc::clone(worker), lease, max };
+        let (serve, served) = oneshot::channel();
+        let number = {
+            let mut takers = self.jobs.takers.lock();
+            takers.next += 1;
+            let number = takers.next;
+            takers.by_queue.entry(queue).or_default().takers.push_back(Taker { number, command, serve });
+            self.jobs.cell.change(|jobs| jobs.set_wanted(queue, true));
+            number
+        };
+        let place = Place { shared: Arc::clone(self), queue, number };
+        self.serve_takers(Touched { queue: Some(queue), ..Touched::default() });
+        (place, served)
+    }
+
+    /// Hands jobs to those who wait, as far as there are any.
+    pub(super) fn serve_takers(self: &Arc<Self>, touched: Touched) {
+        let mut takers = self.jobs.takers.lock();
+        if takers.by_queue.is_empty() {
+            return;
+        }
+        let queues: Vec<JobQueueId> = match (touched.all, touched.budget) {
+            (true, _) => takers.by_queue.keys().copied().collect(),
+            (false, Some(budget)) => {
+                let pays = |id: &JobQueueId| {
+                    self.jobs.look(|jobs| {
+                        jobs.queue_by_id(*id).is_some_and(|queue| queue.budget() == Some(budget))
+                    })
+                };
+                let own = touched.queue;
+                takers.by_queue.keys().copied().filter(|id| Some(*id) == own || pays(id)).collect()
+            }
+            (false, None) => {
+                touched.queue.into_iter().filter(|id| takers.by_queue.contains_key(id)).collect()
+            }
+        };
+        for queue in queues {
+            self.serve_line(&mut takers, queue);
+        }
+    }
+
+    /// Serves those whose jobs may be paid by now.
+    pub(super) fn serve_takers_at(self: &Arc<Self>, now: Timestamp) {
+        let mut takers = self.jobs.takers.lock();
+        let is_due = |line: &Line| line.again_at.is_some_and(|at| at <= now);
+        let due = takers.by_queue.iter().filter(|(_, line)| is_due(line)).map(|(id, _)| *id);
+        let due: Vec<JobQueueId> = due.collect();
+        for queue in due {
+            self.serve_line(&mut takers, queue);
+        }
+    }
+
+    fn serve_line(self: &Arc<Self>, takers: &mut Takers, queue: JobQueueId) {
+        let Some(line) = takers.by_queue.get_mut(&queue) else { return };
+        line.again_at = None;
+        while let Some(first) = line.takers.front() {
+            if first.serve.is_closed() {
+                line.takers.pop_front();
+                continue;
+            }
+            match self.try_change_jobs(&first.command) {
+                Ok((JobAnswer::Taken(TakeOutcome { jobs, .. }), written, _)) if !jobs.is_empty() => {
+                    self.serve_first(line, jobs, written);
+                }
+                Ok((JobAnswer::Taken(TakeOutcome { again_at, .. }), _, _)) => {
+                    line.again_at = again_at;
+                    if let Some(at) = again_at {
+                        self.jobs.ticker.wake_by(at);
+                    }
+                    break;
+                }
+                Ok(_) => break,
+                Err(JobCallError::Queue(error)) if error.is_busy() => {
+                    // The disk is behind; the ticker tries again.
+                    let soon = self.clock.now().plus(Millis(1));
+                    line.again_at = Some(soon);
+                    self.jobs.ticker.wake_by(soon);
+                    break;
+                }
+                Err(error) => {
+                    // The queue is gone, or the log is: whoever waits is told.
+                    if let Some(taker) = line.takers.pop_front() {
+                        let _ = taker.serve.send(Err(error));
+                    }
+                }
+            }
+        }
+        if line.takers.is_empty() {
+            takers.by_queue.remove(&queue);
+            self.jobs.cell.change(|jobs| jobs.set_wanted(queue, false));
+        }
+    }
+
+    /// Gives jobs to the first in line. If it has gone in this moment they go back, and keep their places.
+    fn serve_first(self: &Arc<Self>, line: &mut Line, jobs: Vec<Handed>, written: Written) {
+        let Some(taker) = line.takers.pop_front() else { return };
+        if let Err(Ok((jobs, _))) = taker.serve.send(Ok((jobs, written))) {
+            self.give_back(&jobs);
+        }
+    }
+
+    /// Gives jobs back that a worker has not got, and has others get them.
+    pub(super) fn give_back_and_serve(self: &Arc<Self>, jobs: &[Handed]) {
+        self.give_back(jobs);
+        self.serve_takers(Touched { all: true, ..Touched::default() });
+    }
+
+    /// Gives jobs back that a worker has not got.
+    fn give_back(self: &Arc<Self>, jobs: &[Handed]) {
+        for handed in jobs {
+            if let Err(error) = self.try_change_jobs(&JobCommand::GiveBack { receipt: handed.receipt }) {
+                // It comes back when its lease ends.
+                tracing::debug!(job = %handed.receipt.job, %error, "a job that nobody took cannot be given back now");
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The thread that brings time to job queues: leases that end, deadlines, results that are forgotten, scores that follow the
+//! clock, and tokens that arrive for workers that wait.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nexo_core::jobs::{JobAnswer, JobCommand, Jobs};
+use nexo_types::Timestamp;
+use parking_lot::{Condvar, Mutex};
+
+use super::REFRESH_MAX;
+use crate::shared::Shared;
+
+const NAME: &str = "nexo-jobs";
+/// Jobs that are looked at in one command.
+const DUE_MAX: usize = 256;
+/// Scores are brought up to date no more often than this: who hands out looks by itself besides, and finds little to do.
+const REFRESH_EVERY: Duration = Duration::from_millis(10);
+/// How long to wait where the log has no room.
+const BUSY_WAIT: Duration = Duration::from_millis(5);
+/// Longest sleep: what jobs take in memory is looked at meanwhile.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
+
+/// When to look next, and the thread that does.
+#[derive(Debug, Default)]
+pub(super) struct Ticker {
+    signal: Arc<Signal>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Signal {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    at: Timestamp,
+    is_stopping: bool,
+}
+
+impl Default for Signal {
+    fn default() -> Self {
+        Self { state: Mutex::new(State { at: Timestamp::MAX, is_stopping: false }), wake: Condvar::new() }
+    }
+}
+
+impl Ticker {
+    pub(super) fn start(&self, shared: &Arc<Shared>) -> std::io::Result<()> {
+        let (weak, signal, clock) =
+            (Arc::downgrade(shared), Arc::clone(&self.signal), Arc::clone(&shared.clock));
+        self.wake_by(Timestamp(0));
+        let run = move || {
+            while signal.wait(&clock) {
+                // Held only while there is something to do, so that a broker that is dropped can end.
+                let Some(shared) = weak.upgrade() else { return };
+                #[cfg(test)]
+                shared.threads.panic_if_asked(NAME);
+                let next = shared.tick_jobs();
+                signal.wake_by(next);
+            }
+        };
+        *self.thread.lock() = Some(shared.threads.spawn(NAME, run)?);
+        Ok(())
+    }
+
+    /// Has it look at this moment, or before.
+    pub(super) fn wake_by(&self, at: Timestamp) {
+        self.signal.wake_by(at);
+    }
+
+    pub(super) fn stop(&self) {
+        self.signal.state.lock().is_stopping = true;
+        self.signal.wake.notify_one();
+        if let Some(thread) = self.thread.lock().take()
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of job queues panicked");
+        }
+    }
+}
+
+impl Signal {
+    fn wake_by(&self, at: Timestamp) {
+        let mut state = self.state.lock();
+        if at < state.at {
+            state.at = at;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Sleeps until it is time. `false` if it has to stop.
+    fn wait(&self, clock: &crate::clock::Clock) -> bool {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_stopping {
+                return false;
+            }
+            let left = state.at.since(clock.now()).as_duration();
+            if left.is_zero() {
+                state.at = Timestamp::MAX;
+                return true;
+            }
+            if state.at == Timestamp::MAX {
+                self.wake.wait(&mut state);
+            } else {
+                self.wake.wait_until(&mut state, Instant::now() + left.min(SLEEP_MAX));
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Does what time brings, in slices, and says when to look again.
+    fn tick_jobs(self: &Arc<Self>) -> Timestamp {
+        let soon = |wait: Duration| self.clock.now().plus(wait.into());
+        loop {
+            match self.change_jobs(&JobCommand::Due { max: DUE_MAX }) {
+                Ok((JobAnswer::Looked(count), _)) if count >= DUE_MAX => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "what is due in job queues has to wait");
+                    return soon(BUSY_WAIT);
+                }
+            }
+        }
+        let now = self.clock.now();
+        while self.jobs.cell.change(|jobs| jobs.refresh(now, REFRESH_MAX)) {}
+        self.serve_takers_at(now);
+        drop(self.jobs.cell.change(Jobs::take_garbage));
+        self.note_jobs_memory();
+        if self.jobs.is_unanswered.swap(false, Ordering::SeqCst) {
+            self.answer_jobs_soon();
+        }
+        let (due, refresh) = self.jobs.look(|jobs| (jobs.next_due(), jobs.next_refresh()));
+        let refresh = refresh.map(|at| at.max(soon(REFRESH_EVERY)));
+        let again = self.jobs.takers.lock().next_again();
+        due.into_iter().chain(refresh).chain(again).min().unwrap_or(Timestamp::MAX)
+    }
+}

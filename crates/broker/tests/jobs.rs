@@ -1,0 +1,342 @@
+//! Job queues on a running broker: who waits is served when there is something, answers find their way, and a restart changes
+//! nothing.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+
+mod common;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::*;
+use nexo_broker::job_rules::{
+    AskedState, BudgetConfig, EmptyAnswers, Handed, JobQueueConfig, Refill, Reply, Settled, TokenReport,
+};
+use nexo_broker::topology::VhostSpec;
+use nexo_broker::{Broker, JobCallError, JobRequest, QueueConfig, WaiterRequest};
+use nexo_log::disk::MemoryDisk;
+use nexo_types::{BudgetName, JobQueueName, Millis, VhostName};
+use serde_json::{Value, json};
+
+const NOW: Duration = Duration::ZERO;
+const LONG: Duration = Duration::from_secs(20);
+
+fn deals() -> JobQueueName {
+    JobQueueName::new("deals").unwrap()
+}
+
+fn api() -> BudgetName {
+    BudgetName::new("api").unwrap()
+}
+
+fn request(key: &str, waiter: Option<WaiterRequest>) -> JobRequest {
+    JobRequest {
+        kind: "search".into(),
+        key: key.into(),
+        payload: Bytes::from_static(b"{}"),
+        waiter,
+        ..JobRequest::default()
+    }
+}
+
+fn waiter(id: &str, reply: Reply) -> WaiterRequest {
+    WaiterRequest {
+        id: id.into(),
+        user: "anna".into(),
+        class: "pro".into(),
+        due: None,
+        filter: String::new(),
+        reply,
+    }
+}
+
+async fn with_jobs(config: JobQueueConfig) -> (MemoryDisk, Broker) {
+    let disk = MemoryDisk::new();
+    let broker = open(&disk);
+    if config.budget.is_some() {
+        let refill = Some(Refill { tokens: 1, every: Millis(20) });
+        broker.put_budget(&api(), BudgetConfig { initial: 2, capacity: Some(10), refill }).await.unwrap();
+    }
+    broker.put_job_queue(&deals(), |_| Ok(config)).await.unwrap();
+    broker.create_queue(&name("answers"), QueueConfig::default()).await.unwrap();
+    (disk, broker)
+}
+
+async fn take(broker: &Broker, wait: Duration) -> Option<Handed> {
+    broker.take_jobs(&deals(), "worker", None, 1, wait).await.unwrap().pop()
+}
+
+async fn complete(broker: &Broker, handed: &Handed, result: &Value) {
+    let result = Bytes::from(result.to_string());
+    broker.complete_job(handed.receipt, result, None, TokenReport::default()).await.unwrap();
+}
+
+/// The next answers of the queue for them.
+async fn answers(broker: &Broker, count: usize) -> Vec<Value> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        for delivery in pop_wait(broker, &name("answers")).await {
+            found.push(serde_json::from_slice(&delivery.message.body).unwrap());
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_done_once_and_everyone_who_waits_gets_its_own_answer() {
+    let (_, broker) = with_jobs(JobQueueConfig::default()).await;
+    let queue = Reply::Queue(name("answers"));
+    let filter = r#"item.discount >= 30 && !item.title.contains("usato")"#;
+    let all = request("phones", Some(waiter("all", queue.clone())));
+    let some = WaiterRequest { filter: filter.into(), ..waiter("some", queue.clone()) };
+    let none = WaiterRequest { filter: "item.discount > 99".into(), ..waiter("none", queue) };
+    let fails = WaiterRequest { filter: "item.price < 10".into(), ..waiter("fails", Reply::Call) };
+    let created = broker.ask_job(&deals(), &all).await.unwrap();
+    assert_eq!(created.state, AskedState::Created);
+    for waiter in [some, none, fails] {
+        let asked = broker.ask_job(&deals(), &request("phones", Some(waiter))).await.unwrap();
+        assert_eq!((asked.job, asked.state), (created.job, AskedState::Joined));
+    }
+    let handed = take(&broker, NOW).await.unwrap();
+    assert_eq!((handed.waiters, &*handed.body.key), (4, "phones"));
+    assert!(take(&broker, NOW).await.is_none(), "it is one job");
+    let items = json!([
+        { "title": "nuovo", "discount": 40, "price": 5 },
+        { "title": "usato", "discount": 50 },
+        { "title": "caro", "discount": 10, "price": 500 },
+    ]);
+    complete(&broker, &handed, &items).await;
+    let mut found = answers(&broker, 3).await;
+    found.sort_by_key(|answer| answer["waiter"].to_string());
+    assert_eq!(found[0]["waiter"], "all");
+    assert_eq!(found[0]["result"], items);
+    assert_eq!((&found[1]["waiter"], &found[1]["result"]), (&json!("none"), &json!([])));
+    assert_eq!((&found[2]["waiter"], &found[2]["result"]), (&json!("some"), &json!([items[0]])));
+    let told = broker.job_answer(&deals(), "fails", NOW).await.unwrap().unwrap().to_json();
+    assert_eq!(told["result"], json!([items[0]]));
+    let error = told["error"].as_str().unwrap();
+    assert!(error.contains("failed on 1 of 3 items; item 1") && error.contains("price"), "{error}");
+    let cached = broker.cached_result(&deals(), "phones").unwrap().unwrap().0;
+    assert_eq!(serde_json::from_slice::<Value>(&cached).unwrap(), items);
+    let again =
+        broker.ask_job(&deals(), &request("phones", Some(waiter("late", Reply::Call)))).await.unwrap();
+    assert_eq!(again.state, AskedState::Cached);
+    assert_eq!(broker.job_answer(&deals(), "late", LONG).await.unwrap().unwrap().result, items);
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_wait_for_jobs_and_callers_for_answers_and_nobody_polls() {
+    let (_, broker) = with_jobs(JobQueueConfig::default()).await;
+    let worker = {
+        let broker = broker.clone();
+        tokio::spawn(async move {
+            let handed = take(&broker, LONG).await.expect("a job comes");
+            complete(&broker, &handed, &json!({ "found": 1 })).await;
+        })
+    };
+    while broker.waiting_workers() == 0 {
+        tokio::task::yield_now().await;
+    }
+    broker.ask_job(&deals(), &request("k", Some(waiter("w", Reply::Call)))).await.unwrap();
+    let answer = broker.job_answer(&deals(), "w", LONG).await.unwrap().unwrap();
+    assert_eq!(answer.result, json!({ "found": 1 }));
+    worker.await.unwrap();
+    assert_eq!(broker.waiting_workers(), 0);
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_waits_wakes_when_tokens_arrive() {
+    let config = JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() };
+    let (_, broker) = with_jobs(config).await;
+    for key in ["a", "b", "c", "d"] {
+        broker.ask_job(&deals(), &JobRequest { cost: Some(2), ..request(key, None) }).await.unwrap();
+    }
+    for _ in 0..4 {
+        let handed = take(&broker, LONG).await.expect("tokens come, two every 40 ms");
+        complete(&broker, &handed, &json!(null)).await;
+    }
+    let (budget, _) = broker.budget(&api()).unwrap();
+    assert_eq!((budget.used_total(), budget.reserved()), (8, 0));
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_goes_while_it_waits_takes_no_job_with_it() {
+    let (_, broker) = with_jobs(JobQueueConfig::default()).await;
+    for _ in 0..50 {
+        let waiting = broker.clone();
+        let gone = tokio::spawn(async move { take(&waiting, LONG).await });
+        while broker.waiting_workers() == 0 {
+            tokio::task::yield_now().await;
+        }
+        let asking = broker.clone();
+        let asked = tokio::spawn(async move { asking.ask_job(&deals(), &request("k", None)).await });
+        gone.abort();
+        let served = gone.await.ok().flatten();
+        asked.await.unwrap().unwrap();
+        let handed = match served {
+            Some(handed) => handed,
+            None => take(&broker, LONG).await.expect("it is there for another"),
+        };
+        assert_eq!(handed.receipt.attempt, 1, "and was handed to nobody");
+        broker.cancel_job(handed.receipt.job).await.unwrap();
+    }
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_ends_by_time_alone_and_the_job_comes_back() {
+    let config = JobQueueConfig { lease: Millis(30), max_attempts: 2, ..JobQueueConfig::default() };
+    let (_, broker) = with_jobs(config).await;
+    broker.ask_job(&deals(), &request("k", Some(waiter("w", Reply::Call)))).await.unwrap();
+    let first = take(&broker, NOW).await.unwrap();
+    let second = take(&broker, LONG).await.expect("its lease ends");
+    assert_eq!((second.receipt.job, second.receipt.attempt), (first.receipt.job, 2));
+    let answer = broker.job_answer(&deals(), "w", LONG).await.unwrap().unwrap();
+    assert_eq!(answer.status, "failed");
+    assert_eq!(answer.error.unwrap(), "worker 'worker' did not finish in time");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_leases_budgets_and_results_outlive_a_restart() {
+    let config = JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() };
+    let (disk, broker) = with_jobs(config).await;
+    for key in ["done", "held", "waits"] {
+        let asked = request(key, Some(waiter(key, Reply::Queue(name("answers")))));
+        broker.ask_job(&deals(), &JobRequest { cost: Some(1), ..asked }).await.unwrap();
+    }
+    let done = take(&broker, LONG).await.unwrap();
+    complete(&broker, &done, &json!([1])).await;
+    let held = take(&broker, LONG).await.unwrap();
+    let progress = Some(Bytes::from_static(b"{\"percent\":50}"));
+    broker.extend_job(held.receipt, Some(Millis::from_secs(600)), progress).await.unwrap();
+    assert_eq!(answers(&broker, 1).await[0]["waiter"], "done");
+    let before = broker.look_at_jobs(nexo_core::machine::Machine::outline);
+    broker.shutdown().await;
+
+    let broker = open(&disk);
+    let after = broker.look_at_jobs(nexo_core::machine::Machine::outline);
+    assert_eq!(after, before);
+    assert_eq!(take(&broker, LONG).await.unwrap().body.key.as_ref(), "waits");
+    complete(&broker, &held, &json!([2])).await;
+    assert_eq!(answers(&broker, 1).await[0]["waiter"], "held");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_told_and_an_empty_answer_may_stay_away() {
+    let config = JobQueueConfig { empty_answers: EmptyAnswers::Skip, ..JobQueueConfig::default() };
+    let (_, broker) = with_jobs(config).await;
+    let queue = Reply::Queue(name("answers"));
+    let nothing = WaiterRequest { filter: "false".into(), ..waiter("nothing", queue.clone()) };
+    broker.ask_job(&deals(), &request("k", Some(nothing))).await.unwrap();
+    let handed = take(&broker, NOW).await.unwrap();
+    complete(&broker, &handed, &json!([1])).await;
+    broker.ask_job(&deals(), &request("bad", Some(waiter("unlucky", queue)))).await.unwrap();
+    let handed = take(&broker, NOW).await.unwrap();
+    let settled =
+        broker.fail_job(handed.receipt, "no such category", None, TokenReport::default(), false).await;
+    assert_eq!(settled, Ok(Settled::Finished));
+    let told = answers(&broker, 1).await.remove(0);
+    assert_eq!(
+        (&told["waiter"], &told["status"]),
+        (&json!("unlucky"), &json!("failed")),
+        "and no other came"
+    );
+    assert_eq!(told["error"], "no such category");
+    assert_eq!(broker.job_answer(&deals(), "nothing", NOW).await.unwrap().unwrap().result, json!([]));
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_is_refused_with_a_reason_and_the_rest_goes_on() {
+    let config = JobQueueConfig {
+        budget: Some(api()),
+        costs: [("search".into(), "payload.count * 2".into())].into(),
+        ..JobQueueConfig::default()
+    };
+    let (_, broker) = with_jobs(config).await;
+    let ask = async |change: &dyn Fn(&mut JobRequest)| {
+        let mut asked = request("k", Some(waiter("w", Reply::Call)));
+        asked.payload = Bytes::from_static(b"{\"count\": 2}");
+        change(&mut asked);
+        broker.ask_job(&deals(), &asked).await.unwrap_err().to_string()
+    };
+    let mut refused = Vec::new();
+    refused.push(ask(&|asked| asked.payload = Bytes::from_static(b"{")).await);
+    refused.push(ask(&|asked| asked.payload = Bytes::from_static(b"{}")).await);
+    refused.push(ask(&|asked| asked.payload = Bytes::from_static(b"{\"count\": -1}")).await);
+    refused.push(ask(&|asked| asked.cost = Some(11)).await);
+    refused.push(ask(&|asked| asked.waiter.as_mut().unwrap().filter = "item.".into()).await);
+    refused.push(ask(&|asked| asked.waiter.as_mut().unwrap().class = "gold".into()).await);
+    refused.push(ask(&|asked| asked.waiter.as_mut().unwrap().reply = Reply::Queue(name("no"))).await);
+    refused.push(ask(&|asked| asked.key.clear()).await);
+    let expected = [
+        "JSON",
+        "count",
+        "it is -2",
+        "never holds more than 10",
+        "the filter",
+        "no class 'gold'",
+        "'no' does not exist",
+        "key",
+    ];
+    for (said, word) in refused.iter().zip(expected) {
+        assert!(said.contains(word), "{said:?} says nothing of {word:?}");
+    }
+    let mut asked = request("k", None);
+    asked.payload = Bytes::from_static(b"{\"count\": 1}");
+    broker.ask_job(&deals(), &asked).await.unwrap();
+    assert_eq!(take(&broker, LONG).await.unwrap().cost, 2);
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_virtual_host_goes_with_its_job_queues_and_who_waits_there_is_told() {
+    let (_, broker) = with_jobs(JobQueueConfig::default()).await;
+    let shop = VhostName::new("shop").unwrap();
+    let there = JobQueueName::at(&shop, "deals").unwrap();
+    let refused = broker.put_job_queue(&there, |_| Ok(JobQueueConfig::default())).await.unwrap_err();
+    assert!(refused.to_string().contains("no virtual host 'shop'"), "{refused}");
+    broker.put_vhost(&shop, VhostSpec::default()).await.unwrap();
+    assert!(broker.put_job_queue(&there, |_| Ok(JobQueueConfig::default())).await.unwrap());
+    let waiting = broker.clone();
+    let queue = there.clone();
+    let waiting = tokio::spawn(async move { waiting.take_jobs(&queue, "w", None, 1, LONG).await });
+    while broker.waiting_workers() == 0 {
+        tokio::task::yield_now().await;
+    }
+    broker.delete_vhost(&shop).await.unwrap();
+    let told = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(told, JobCallError::Refused(_)), "{told}");
+    assert!(broker.look_at_jobs(|jobs, _| jobs.queue(&there).is_none() && jobs.queue(&deals()).is_some()));
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_memory_is_short_results_are_forgotten_and_then_requests_refused() {
+    let disk = MemoryDisk::new();
+    let options = nexo_broker::BrokerOptions { jobs_bytes_max: 20_000, ..options() };
+    let broker = open_with(&disk, options);
+    broker.put_job_queue(&deals(), |_| Ok(JobQueueConfig::default())).await.unwrap();
+    let large = json!("x".repeat(10_000));
+    for number in 0..5 {
+        broker.ask_job(&deals(), &request(&format!("done {number}"), None)).await.unwrap();
+        let handed = take(&broker, NOW).await.unwrap();
+        complete(&broker, &handed, &large).await;
+    }
+    let mut refused = None;
+    for number in 0..1_000 {
+        let mut asked = request(&format!("new {number}"), None);
+        asked.payload = Bytes::from(large.to_string());
+        if let Err(error) = broker.ask_job(&deals(), &asked).await {
+            refused = Some(error.to_string());
+            break;
+        }
+    }
+    let refused = refused.expect("there is a bound");
+    assert!(refused.contains("may take 20000"), "{refused}");
+    broker.shutdown().await;
+}
