@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "nexo/v1/admin.proto",
+    "nexo/v1/jobs.proto",
     "nexo/v1/messages.proto",
     "nexo/v1/queues.proto",
     "nexo/v1/stats.proto",

@@ -3,7 +3,7 @@
 use nexo_access::{Identity, Permission, Refused, Resource, Tag};
 use nexo_broker::topology::VhostError;
 use nexo_broker::{DeadLetters, QueueConfig, Receipt};
-use nexo_types::QueueName;
+use nexo_types::{BudgetName, JobQueueName, QueueName, VhostName};
 use tonic::{Code, Request, Status};
 
 use crate::status::Failure;
@@ -30,27 +30,68 @@ pub(crate) fn administrator<T>(request: &Request<T>) -> Result<(), Status> {
     Err(Status::permission_denied(text))
 }
 
+/// What patterns of queues are for: a queue, a job queue or a budget.
+pub(crate) trait LikeQueue {
+    fn vhost(&self) -> VhostName;
+    fn resource(&self) -> (&str, Resource<'_>);
+}
+
+macro_rules! like_queue {
+    ($($name:ty),*) => {$(
+        impl LikeQueue for $name {
+            fn vhost(&self) -> VhostName {
+                self.vhost()
+            }
+
+            fn resource(&self) -> (&str, Resource<'_>) {
+                (self.vhost_str(), Resource::queue(self.as_str()))
+            }
+        }
+    )*};
+}
+
+like_queue!(QueueName, JobQueueName, BudgetName);
+
 /// Whether he may do this with a queue.
-pub(crate) fn may(identity: &Identity, permission: Permission, queue: &QueueName) -> Result<(), Failure> {
-    let allowed = identity.may(queue.vhost_str(), permission, Resource::queue(queue.as_str()));
-    allowed.map_err(|refused| refusal(identity, queue, refused))
+pub(crate) fn may(
+    identity: &Identity,
+    permission: Permission,
+    queue: &impl LikeQueue,
+) -> Result<(), Failure> {
+    let (vhost, resource) = queue.resource();
+    identity.may(vhost, permission, resource).map_err(|refused| refusal(identity, queue, refused))
 }
 
 /// Resolves when he may no longer do this with a queue.
-pub(crate) async fn until_refused(identity: &Identity, permission: Permission, queue: &QueueName) -> Failure {
-    let check =
-        |identity: &Identity| identity.may(queue.vhost_str(), permission, Resource::queue(queue.as_str()));
+pub(crate) async fn until_refused(
+    identity: &Identity,
+    permission: Permission,
+    queue: &impl LikeQueue,
+) -> Failure {
+    let check = |identity: &Identity| {
+        let (vhost, resource) = queue.resource();
+        identity.may(vhost, permission, resource)
+    };
     refusal(identity, queue, identity.until_refused(check).await)
 }
 
 /// Whether he may know of a queue.
-pub(crate) fn may_see(identity: &Identity, queue: &QueueName) -> Result<(), Failure> {
-    let allowed = identity.may_see(queue.vhost_str(), Resource::queue(queue.as_str()));
-    allowed.map_err(|refused| refusal(identity, queue, refused))
+pub(crate) fn may_see(identity: &Identity, queue: &impl LikeQueue) -> Result<(), Failure> {
+    let (vhost, resource) = queue.resource();
+    identity.may_see(vhost, resource).map_err(|refused| refusal(identity, queue, refused))
+}
+
+/// Resolves when he may no longer know of a queue.
+pub(crate) async fn until_unseen(identity: &Identity, queue: &impl LikeQueue) -> Failure {
+    let check = |identity: &Identity| {
+        let (vhost, resource) = queue.resource();
+        identity.may_see(vhost, resource)
+    };
+    refusal(identity, queue, identity.until_refused(check).await)
 }
 
 /// What is said of a queue that somebody may not use. Where there is no such virtual host, he is told that, as AMQP does.
-pub(crate) fn refusal(identity: &Identity, queue: &QueueName, refused: Refused) -> Failure {
+pub(crate) fn refusal(identity: &Identity, queue: &impl LikeQueue, refused: Refused) -> Failure {
     let name = queue.vhost();
     if identity.is_vhost(&name) { refused.into() } else { VhostError::NotFound { name }.into() }
 }

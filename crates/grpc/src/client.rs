@@ -18,6 +18,7 @@ use crate::greeting::{Connector, TlsFailed, Verdict};
 pub use nexo_net::ClientTls;
 
 pub use crate::proto::admin_service_client::AdminServiceClient;
+pub use crate::proto::job_service_client::JobServiceClient;
 pub use crate::proto::message_service_client::MessageServiceClient;
 pub use crate::proto::queue_service_client::QueueServiceClient;
 pub use crate::proto::stats_service_client::StatsServiceClient;
@@ -202,6 +203,12 @@ impl Client {
     #[must_use]
     pub fn queues(&self) -> QueueServiceClient<Transport> {
         QueueServiceClient::new(self.transport()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// Work with job queues and budgets.
+    #[must_use]
+    pub fn jobs(&self) -> JobServiceClient<Transport> {
+        JobServiceClient::new(self.transport()).max_decoding_message_size(usize::MAX)
     }
 
     /// Work with messages.

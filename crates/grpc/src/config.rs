@@ -236,7 +236,7 @@ fn unknown(field: &str, demand: &str, value: i32) -> Failure {
     Failure::invalid(format!("{field} must be {demand}; it is {value}"))
 }
 
-const fn backoff(policy: proto::retry::Policy) -> Backoff {
+pub(crate) const fn backoff(policy: proto::retry::Policy) -> Backoff {
     match policy {
         proto::retry::Policy::None(_) => Backoff::None,
         proto::retry::Policy::Fixed(fixed) => Backoff::Fixed { delay: Millis(fixed.delay_ms) },
@@ -248,7 +248,7 @@ const fn backoff(policy: proto::retry::Policy) -> Backoff {
     }
 }
 
-const fn backoff_to_proto(retry: Backoff) -> proto::retry::Policy {
+pub(crate) const fn backoff_to_proto(retry: Backoff) -> proto::retry::Policy {
     match retry {
         Backoff::None => proto::retry::Policy::None(proto::NoRetryDelay {}),
         Backoff::Fixed { delay } => proto::retry::Policy::Fixed(proto::FixedRetryDelay { delay_ms: delay.0 }),

@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 
-use nexo_types::{Millis, NameError, Offset, Priority, QueueName, VhostName, limits};
+use nexo_types::{
+    BudgetName, JobQueueName, Millis, NameError, Offset, Priority, QueueName, VhostName, limits,
+};
 
 use crate::status::Failure;
 
@@ -56,6 +58,33 @@ pub(crate) fn queue(in_vhost: &str, name: &str) -> Result<QueueName, Failure> {
 /// A queue named by some other field.
 pub(crate) fn queue_in(field: &str, vhost: &VhostName, name: &str) -> Result<QueueName, Failure> {
     QueueName::at(vhost, name).map_err(|error| named(field, &error))
+}
+
+/// The job queue that a request is about, in the virtual host that it names.
+pub(crate) fn job_queue(in_vhost: &str, name: &str) -> Result<JobQueueName, Failure> {
+    JobQueueName::at(&vhost(in_vhost)?, name).map_err(|error| named("queue", &error))
+}
+
+/// The budget that a request is about, in the virtual host that it names.
+pub(crate) fn budget(in_vhost: &str, name: &str) -> Result<BudgetName, Failure> {
+    BudgetName::at(&vhost(in_vhost)?, name).map_err(|error| named("budget", &error))
+}
+
+/// Bytes that must not be too many.
+pub(crate) fn bytes(field: &str, len: usize, max: usize) -> Result<(), Failure> {
+    if len <= max {
+        Ok(())
+    } else {
+        Err(Failure::invalid(format!("{field} has at most {max} bytes; it has {len}")))
+    }
+}
+
+/// How many items a page has; `default` if the client does not say.
+pub(crate) fn page(field: &str, asked: u32, default: usize, max: usize) -> Result<usize, Failure> {
+    match in_range(field, asked.into(), 0, max as u64)? {
+        0 => Ok(default),
+        size => Ok(usize::try_from(size).unwrap_or(max)),
+    }
 }
 
 /// Where a look at a queue goes on: a priority and an id, as the answer before said them.

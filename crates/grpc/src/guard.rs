@@ -57,11 +57,11 @@ where
         let peer = request.extensions().get::<Peer>().copied();
         let held = Held::default();
         let requests = requests(request.uri().path());
-        // Only pushes keep what they were sent. Another call may last, and must not keep memory for it.
+        // Only what brings much keeps what it was sent. Another call may last, and must not keep memory for it.
         let mut kept = None;
         if requests == Requests::AnyTime {
             request.extensions_mut().insert(held.clone());
-        } else if is_push(request.uri().path()) {
+        } else if is_push(request.uri().path()) || is_result(request.uri().path()) {
             kept = Some(held.clone());
         }
         let intake = self.broker.intake().clone();
@@ -161,6 +161,11 @@ fn is_for_everybody(path: &str) -> bool {
 /// Whether a call brings one request with messages. In a stream of them, each is refused by itself.
 fn is_push(path: &str) -> bool {
     path.ends_with("/Push")
+}
+
+/// Whether a call brings the result of a job.
+fn is_result(path: &str) -> bool {
+    path.ends_with("/Complete")
 }
 
 fn refusal(error: LoginError) -> Status {

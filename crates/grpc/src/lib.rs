@@ -6,7 +6,7 @@
 //! - [`serve`] runs the server: the services of Nexo, health and reflection.
 //! - [`client`] is a thin client for the command line and for tests.
 //! - Inside, `fields` and `config` take requests apart, `status` is the one table from errors to codes, `push`
-//!   and `subscribe` are the two streams where the traffic is.
+//!   and `subscribe` are the two streams where the traffic is. `jobs` is all of job queues and budgets.
 //! - What a stranger could misuse: `listener` and `guard` say who may call and how long that may take, `access` which permission each call needs, `incoming` asks
 //!   for memory before a request is read, `codec` looks through it before it is decoded; `limits` has the figures.
 
@@ -21,6 +21,7 @@ mod guard;
 mod health;
 mod in_order;
 mod incoming;
+mod jobs;
 mod limits;
 mod listener;
 mod message;

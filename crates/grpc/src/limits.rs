@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use nexo_types::limits::{BODY_BYTES_MAX, PROPERTIES_BYTES_MAX};
+use nexo_types::limits::{BODY_BYTES_MAX, JOB_RESULT_BYTES_MAX, PROPERTIES_BYTES_MAX};
 
 /// One message of the largest size, with its properties and room for the rest of a request.
 pub(crate) const REQUEST_BYTES_MAX: usize = BODY_BYTES_MAX + PROPERTIES_BYTES_MAX + 1024 * 1024;
 /// A request that holds no messages: settings of a queue, or ten thousand ids.
 pub(crate) const SMALL_REQUEST_BYTES_MAX: usize = 1024 * 1024;
+/// A result of a job of the largest size, and room for the rest of a request.
+pub(crate) const JOB_REQUEST_BYTES_MAX: usize = JOB_RESULT_BYTES_MAX + 1024 * 1024;
 /// A question to the health or reflection service: a name.
 pub(crate) const NAME_REQUEST_BYTES_MAX: usize = 64 * 1024;
 

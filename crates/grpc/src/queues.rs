@@ -207,10 +207,7 @@ fn sends_dead_letters_alike(queue: &QueueName, before: &QueueConfig, after: &Que
 }
 
 fn page_size(asked: u32) -> Result<usize, Failure> {
-    match fields::in_range("page_size", asked.into(), 0, PAGE_SIZE_MAX as u64)? {
-        0 => Ok(PAGE_SIZE_DEFAULT),
-        size => Ok(usize::try_from(size).unwrap_or(PAGE_SIZE_MAX)),
-    }
+    fields::page("page_size", asked, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX)
 }
 
 fn redrive_request(request: proto::RedriveRequest) -> Result<(QueueName, Redrive), Failure> {

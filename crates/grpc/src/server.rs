@@ -15,13 +15,16 @@ use tonic_health::pb::health_server::HealthServer;
 use crate::admin::Admin;
 use crate::guard::GuardLayer;
 use crate::health::HealthChecks;
+use crate::jobs::JobCalls;
 use crate::limits::{
-    METADATA_BYTES_MAX, NAME_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX, SMALL_REQUEST_BYTES_MAX, STREAMS_MAX,
+    JOB_REQUEST_BYTES_MAX, METADATA_BYTES_MAX, NAME_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX,
+    SMALL_REQUEST_BYTES_MAX, STREAMS_MAX,
 };
 use crate::listener::accept_callers;
 use crate::messages::Messages;
 use crate::proto;
 use crate::proto::admin_service_server::{self, AdminServiceServer};
+use crate::proto::job_service_server::{self, JobServiceServer};
 use crate::proto::message_service_server::{self, MessageServiceServer};
 use crate::proto::queue_service_server::{self, QueueServiceServer};
 use crate::proto::stats_service_server::{self, StatsServiceServer};
@@ -46,6 +49,7 @@ const CALLERS_MAX: usize = 16;
 const SERVICES: &[&str] = &[
     queue_service_server::SERVICE_NAME,
     message_service_server::SERVICE_NAME,
+    job_service_server::SERVICE_NAME,
     stats_service_server::SERVICE_NAME,
     admin_service_server::SERVICE_NAME,
     user_service_server::SERVICE_NAME,
@@ -84,6 +88,8 @@ pub async fn serve(
         stop: stop.clone(),
     })
     .max_decoding_message_size(REQUEST_BYTES_MAX);
+    let jobs = JobServiceServer::new(JobCalls { broker: broker.clone(), stop: stop.clone() })
+        .max_decoding_message_size(JOB_REQUEST_BYTES_MAX);
     let stats = StatsServiceServer::new(Stats { broker: broker.clone() })
         .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
     let admin = AdminServiceServer::new(Admin { broker: broker.clone(), logins: logins.clone() })
@@ -107,6 +113,7 @@ pub async fn serve(
         .layer(guard)
         .add_service(queues)
         .add_service(messages)
+        .add_service(jobs)
         .add_service(stats)
         .add_service(admin)
         .add_service(users)

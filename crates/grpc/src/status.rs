@@ -1,8 +1,10 @@
 //! The one table from what went wrong to a gRPC status. Call sites only write `?`.
 
+use nexo_broker::job_rules::JobError;
 use nexo_broker::topology::VhostError;
 use nexo_broker::{
-    ConfigError, CreateError, ExchangeError, PopError, PushError, QueueError, SettleError, SubscribeError,
+    ConfigError, CreateError, ExchangeError, JobCallError, PopError, PushError, QueueError, SettleError,
+    SubscribeError,
 };
 use tonic::{Code, Status};
 
@@ -141,6 +143,37 @@ impl Coded for SettleError {
     }
 }
 
+impl Coded for JobError {
+    fn code(&self) -> Code {
+        match self {
+            Self::NoSuchQueue { .. }
+            | Self::NoSuchBudget { .. }
+            | Self::NoSuchJob { .. }
+            | Self::NoSuchWaiter { .. } => Code::NotFound,
+            // What was asked is sound, and something else must change first.
+            Self::BudgetInUse { .. }
+            | Self::NotHeld { .. }
+            | Self::Finished { .. }
+            | Self::NeverPaid { .. } => Code::FailedPrecondition,
+            Self::UnknownClass { .. }
+            | Self::BadCost { .. }
+            | Self::BadSetting { .. }
+            | Self::BadName(_)
+            | Self::BadExpression { .. } => Code::InvalidArgument,
+            Self::TooMany { .. } | Self::OutOfMemory { .. } => Code::ResourceExhausted,
+        }
+    }
+}
+
+impl Coded for JobCallError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Refused(error) => error.code(),
+            Self::Queue(error) => error.code(),
+        }
+    }
+}
+
 macro_rules! failure_from {
     ($($error:ty),*) => {$(
         impl From<$error> for Failure {
@@ -159,7 +192,9 @@ failure_from!(
     SubscribeError,
     SettleError,
     VhostError,
-    ExchangeError<VhostError>
+    ExchangeError<VhostError>,
+    JobError,
+    JobCallError
 );
 
 #[cfg(test)]
@@ -194,6 +229,21 @@ mod tests {
         let stale = SettleError::Stale { queue: mail(), offset: Offset(1), attempt: 1, current: 2 };
         assert_eq!(code(stale), Code::FailedPrecondition);
         assert_eq!(code(SettleError::Unknown { queue: mail(), offset: Offset(1) }), Code::NotFound);
+    }
+
+    #[test]
+    fn failures_of_jobs_have_codes_too() {
+        let (job, queue) = (nexo_types::JobId(7), nexo_types::JobQueueName::new("deals").unwrap());
+        assert_eq!(code(JobError::NoSuchJob { job }), Code::NotFound);
+        let name = nexo_types::BudgetName::new("api").unwrap();
+        assert_eq!(code(JobError::BudgetInUse { name, queue }), Code::FailedPrecondition);
+        assert_eq!(code(JobError::NotHeld { job, attempt: 1, state: "" }), Code::FailedPrecondition);
+        assert_eq!(code(JobError::BadSetting { reason: String::new() }), Code::InvalidArgument);
+        assert_eq!(code(JobError::OutOfMemory { used: 2, max: 1 }), Code::ResourceExhausted);
+        let away = QueueError::Unavailable { reason: "disk full".into() };
+        assert_eq!(code(JobCallError::Queue(away)), Code::Unavailable);
+        let missing = QueueError::NotFound { name: mail() };
+        assert_eq!(code(JobCallError::Queue(missing)), Code::NotFound, "a queue for answers");
     }
 
     #[test]

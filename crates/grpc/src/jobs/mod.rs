@@ -1,0 +1,9 @@
+//! Job queues and budgets of the native API. `service.rs` has the calls; `settings.rs` and `requests.rs` take apart what comes in,
+//! `shown.rs` makes what goes out. The rules are the broker's.
+
+mod requests;
+mod service;
+mod settings;
+mod shown;
+
+pub(crate) use service::JobCalls;
