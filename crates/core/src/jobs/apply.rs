@@ -207,20 +207,21 @@ impl Jobs {
             JobState::Pending { .. } | JobState::Finished(_) => (0, Millis::ZERO),
         };
         queue.figures.tokens = queue.figures.tokens.saturating_add(used);
-        let budget = queue.budget.unwrap_or_default();
-        let log = (used > 0).then(|| TokenUse {
+        let (kind, key): (Arc<str>, Arc<str>) = (job.kind().into(), job.key().into());
+        if used > 0 {
+            queue.figures.note(&kind, &key, |figures| figures.tokens += used);
+        }
+        // What no budget has paid for is in the figures, and is nobody's use.
+        let log = queue.budget.filter(|_| used > 0).map(|budget| TokenUse {
             at,
             budget,
             job: id,
-            kind: job.kind().into(),
-            key: job.key().into(),
+            kind,
+            key,
             tokens: used,
             success,
             took,
         });
-        if let Some(used) = &log {
-            queue.figures.note(&used.kind, &used.key, |figures| figures.tokens += used.tokens);
-        }
         self.settle_budget(queue_budget(&self.queues, id), reserved, used, report, at);
         if let Some(used) = log {
             self.touch_part(Part::of_use(self.token_log.next()));

@@ -369,6 +369,18 @@ fn a_reservation_is_settled_by_what_was_used_and_by_what_the_api_said() {
 }
 
 #[test]
+fn tokens_that_no_budget_paid_for_are_nobodys_use() {
+    let mut shop = Shop::new();
+    shop.ask_at("k", 5, None).unwrap();
+    let receipt = shop.take().unwrap().receipt;
+    shop.complete_with(receipt, Some(3), TokenReport::default()).unwrap();
+    assert_eq!(shop.jobs.token_log(START, Timestamp::MAX).count(), 0, "the budget beside it paid nothing");
+    let figures = shop.jobs.queue(&name()).unwrap().figures();
+    assert_eq!(figures.tokens, 3);
+    assert_eq!(figures.by_key().map(|(_, key)| key.tokens).collect::<Vec<_>>(), [3]);
+}
+
+#[test]
 fn a_job_whose_worker_dies_comes_back_with_its_reservation_released() {
     let mut shop = Shop::paid_by(BudgetConfig::default(), JobQueueConfig::default());
     shop.ask_at("k", 20, None).unwrap();
