@@ -81,15 +81,6 @@ pub(crate) fn may_see(identity: &Identity, queue: &impl LikeQueue) -> Result<(),
     identity.may_see(vhost, resource).map_err(|refused| refusal(identity, queue, refused))
 }
 
-/// Resolves when he may no longer know of a queue.
-pub(crate) async fn until_unseen(identity: &Identity, queue: &impl LikeQueue) -> Failure {
-    let check = |identity: &Identity| {
-        let (vhost, resource) = queue.resource();
-        identity.may_see(vhost, resource)
-    };
-    refusal(identity, queue, identity.until_refused(check).await)
-}
-
 /// What is said of a queue that somebody may not use. Where there is no such virtual host, he is told that, as AMQP does.
 pub(crate) fn refusal(identity: &Identity, queue: &impl LikeQueue, refused: Refused) -> Failure {
     let name = queue.vhost();

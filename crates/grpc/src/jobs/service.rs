@@ -256,7 +256,8 @@ impl JobService for JobCalls {
         let identity = caller(&request)?;
         let request = request.get_ref();
         let budget = fields::budget(&request.vhost, &request.budget)?;
-        access::may(&identity, Permission::Write, &budget)?;
+        // Tokens that nobody has told of: whoever gives them says how large the budget is.
+        access::may(&identity, Permission::Configure, &budget)?;
         let tokens = fields::in_range("tokens", request.tokens, 1, limits::TOKENS_MAX)?;
         let when = match request.in_ms {
             0 => None,
@@ -395,10 +396,10 @@ impl JobService for JobCalls {
         let identity = caller(&request)?;
         let request = request.get_ref();
         let queue = fields::job_queue(&request.vhost, &request.queue)?;
-        access::may_see(&identity, &queue)?;
+        access::may(&identity, Permission::Write, &queue)?;
         fields::bytes("waiter", request.waiter.len(), limits::WAITER_ID_BYTES_MAX)?;
         let wait = wait(request.wait_ms)?;
-        let refused = access::until_unseen(&identity, &queue);
+        let refused = access::until_refused(&identity, Permission::Write, &queue);
         let answer = self.answer_within(&queue, &request.waiter, wait, refused).await?;
         Ok(Response::new(proto::JobAnswerResponse { answer }))
     }
@@ -407,7 +408,7 @@ impl JobService for JobCalls {
         let identity = caller(&request)?;
         let request = request.get_ref();
         let queue = fields::job_queue(&request.vhost, &request.queue)?;
-        access::may_see(&identity, &queue)?;
+        access::may(&identity, Permission::Write, &queue)?;
         let found = self.broker.cached_result(&queue, &request.key).map_err(Failure::from)?;
         let cached =
             found.map(|(result, at, until)| proto::CachedResult { result, at_ms: at.0, until_ms: until.0 });
@@ -421,7 +422,7 @@ impl JobService for JobCalls {
         let identity = caller(&request)?;
         let request = request.get_ref();
         let name = fields::job_queue(&request.vhost, &request.queue)?;
-        access::may_see(&identity, &name)?;
+        access::may(&identity, Permission::Read, &name)?;
         let max = fields::page("max", request.max, PAGE_DEFAULT, PAGE_MAX)?;
         let found = self.broker.look_at_jobs(|jobs, _| {
             let queue = jobs.queue(&name)?;
@@ -437,7 +438,11 @@ impl JobService for JobCalls {
         let identity = caller(&request)?;
         let request = request.get_ref();
         let job = JobId(request.job);
-        access::may_see(&identity, &self.queue_of(&request.vhost, job)?)?;
+        let queue = self.queue_of(&request.vhost, job)?;
+        access::may_see(&identity, &queue)?;
+        if request.with_result {
+            access::may(&identity, Permission::Write, &queue)?;
+        }
         let found = self.broker.look_at_jobs(|jobs, _| {
             jobs.job(job).map(|(queue, found)| shown::whole(queue, job, found, request.with_result))
         });
