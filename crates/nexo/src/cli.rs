@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 use nexo_grpc::client::{Client, ClientTls, Credentials};
 
 use crate::command::{
-    bench, binding, channel, completions, connection, consume, consumer_list, exchange, health, peek,
+    bench, binding, channel, completions, connection, consume, consumer_list, exchange, health, jobs, peek,
     permission, policy, pop, produce, push, queue, settle, stats, user, vhost,
 };
 use crate::connect::Server;
@@ -149,6 +149,8 @@ enum Command {
     Channel(channel::ChannelArgs),
     /// Look at who consumes from queues
     Consumer(consumer_list::ConsumerArgs),
+    /// Job queues: work that many ask for and that is done once, most urgent first
+    Jobs(jobs::JobsArgs),
     /// Put messages into a queue
     Push(push::PushArgs),
     /// Take messages out of a queue
@@ -206,6 +208,7 @@ impl Cli {
             Command::Connection(args) => args.run(shared).await,
             Command::Channel(args) => args.run(shared).await,
             Command::Consumer(args) => args.run(shared).await,
+            Command::Jobs(args) => args.run(shared).await,
             Command::Push(args) => args.run(shared).await,
             Command::Pop(args) => args.run(shared).await,
             Command::Consume(args) => args.run(shared).await,
@@ -269,6 +272,10 @@ mod tests {
             "connection close --of-user ann --reason x --yes",
             "channel list --of x",
             "consumer list --of q --all-vhosts",
+            "jobs ask q k --type t --cost 1 --waiter w --for-user u --class c --due-in 1m --filter f --reply-to r",
+            "jobs result q k",
+            "jobs take q --worker w --max 2 --wait 1s --lease 1m",
+            "jobs queue set q --budget b --class a=1 --cost t=2 --retry none --cache off --pending-max none",
         ] {
             assert!(Cli::try_parse_from(["nexo"].into_iter().chain(line.split(' '))).is_ok(), "{line}");
         }

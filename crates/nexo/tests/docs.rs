@@ -166,6 +166,7 @@ fn the_first_minute_of_the_readme_works() {
         found.unwrap_or_else(|| panic!("no '{begin}' in {printed:?}")).1.as_str()
     };
     assert_eq!(of("nexo pop mail"), "hello\n");
+    assert_eq!(of("nexo jobs answer deals ann"), "[{\"price\":80}]\n");
     assert!(of("nexo queue redrive mail_dlq").starts_with("moved 1 message "), "{printed:?}");
     assert!(of("nexo bench throughput --persistent").contains(" msg/s"), "{printed:?}");
 }

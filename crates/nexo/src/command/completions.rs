@@ -162,8 +162,10 @@ fn wants_queue(words: &[String]) -> bool {
             }
         } else if !word.starts_with('-') {
             match command.get_subcommands().find(|known| known.get_name() == word) {
-                // What these name are virtual hosts.
-                Some(known) if positionals == 0 && known.get_name() == "vhost" => return false,
+                // What these name are virtual hosts, job queues and budgets.
+                Some(known) if positionals == 0 && matches!(known.get_name(), "vhost" | "jobs") => {
+                    return false;
+                }
                 Some(known) if positionals == 0 => command = known,
                 _ => positionals += 1,
             }
@@ -226,6 +228,8 @@ mod tests {
             "ack",
             "consume mail --",
             "serve",
+            "jobs take",
+            "jobs queue show",
         ] {
             assert!(!wants(line), "{line}");
         }

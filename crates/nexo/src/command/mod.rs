@@ -11,6 +11,7 @@ pub(crate) mod consumer_list;
 pub(crate) mod exchange;
 mod execute;
 pub(crate) mod health;
+pub(crate) mod jobs;
 mod lines;
 pub(crate) mod peek;
 pub(crate) mod permission;

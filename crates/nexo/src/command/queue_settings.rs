@@ -104,13 +104,13 @@ impl QueueSettings {
 
 /// A limit, or the word that takes it away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit<T> {
+pub(crate) enum Limit<T> {
     None,
     At(T),
 }
 
 impl<T> Limit<T> {
-    fn or<U>(self, none: U, at: impl FnOnce(T) -> U) -> U {
+    pub(crate) fn or<U>(self, none: U, at: impl FnOnce(T) -> U) -> U {
         match self {
             Self::None => none,
             Self::At(limit) => at(limit),
@@ -119,7 +119,7 @@ impl<T> Limit<T> {
 }
 
 /// Something that can be limited. Nothing at all is no limit: `0` and `none` would mean opposite things.
-trait Limited: FromStr<Err = String> {
+pub(crate) trait Limited: FromStr<Err = String> {
     /// What takes the limit away, and what a limit looks like.
     const DEMAND: &'static str;
 
@@ -144,7 +144,7 @@ impl<T: Limited> FromStr for Limit<T> {
 
 /// A number of things.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Count(u64);
+pub(crate) struct Count(pub(crate) u64);
 
 impl FromStr for Count {
     type Err = String;
@@ -188,7 +188,7 @@ impl Limited for Rate {
 
 /// How long a failed message waits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Retry(proto::retry::Policy);
+pub(crate) struct Retry(pub(crate) proto::retry::Policy);
 
 impl FromStr for Retry {
     type Err = String;

@@ -2,6 +2,8 @@
 //! people.
 
 mod header;
+mod job;
+mod job_queue;
 mod json;
 mod message;
 mod queue;
@@ -10,6 +12,12 @@ mod queue_list;
 mod table;
 mod vhost;
 
+pub(crate) use job::{
+    answer_value, job_figures, job_value, pending_table, taken_table, taken_value, use_table, use_value,
+};
+pub(crate) use job_queue::{
+    budget_figures, budget_table, budget_value, job_queue_figures, job_queue_table, job_queue_value,
+};
 pub(crate) use json::{json_figures, json_text};
 pub(crate) use message::MessageView;
 pub(crate) use queue::QueueView;

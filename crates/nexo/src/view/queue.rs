@@ -209,7 +209,7 @@ impl QueueView {
     }
 }
 
-fn span(ms: u64) -> String {
+pub(super) fn span(ms: u64) -> String {
     Span(Millis(ms)).to_string()
 }
 
@@ -221,7 +221,7 @@ const fn fate(fate: proto::Fate) -> &'static str {
 }
 
 /// As `--retry` takes it.
-fn retry(policy: Option<proto::retry::Policy>) -> String {
+pub(super) fn retry(policy: Option<proto::retry::Policy>) -> String {
     match policy {
         None | Some(proto::retry::Policy::None(_)) => "none".into(),
         Some(proto::retry::Policy::Fixed(fixed)) => format!("fixed:{}", span(fixed.delay_ms)),
