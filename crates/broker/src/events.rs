@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 
 use crate::broker::Broker;
 use crate::error::{ExchangeError, QueueError};
+use crate::tell::AlarmAllowance;
 
 /// The topic exchange in "/" that events are published to.
 pub const EVENT_EXCHANGE: &str = ExchangeName::EVENTS;
@@ -198,6 +199,7 @@ pub struct Events {
     waiting: Mutex<Waiting>,
     arrived: Notify,
     dropped: AtomicU64,
+    pub(crate) in_alarm: AlarmAllowance,
 }
 
 impl Events {
@@ -239,10 +241,17 @@ impl Events {
             }
         }
         drop(waiting);
-        if dropped > 0 && self.dropped.fetch_add(dropped, Ordering::Relaxed) == 0 {
-            tracing::warn!("events come faster than they can be published; some are dropped");
-        }
+        self.note_dropped(dropped);
         self.arrived.notify_one();
+    }
+
+    /// So many were not told to somebody who wants to know.
+    pub(crate) fn note_dropped(&self, count: usize) {
+        if count > 0 && self.dropped.fetch_add(count as u64, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                "events come faster than they can be published, or queues take none; some are dropped"
+            );
+        }
     }
 
     /// Waits for events and takes all that there are. For one task only.
@@ -256,7 +265,7 @@ impl Events {
         }
     }
 
-    /// How many were dropped because too many waited.
+    /// How many were dropped because too many waited, or because a queue could take none.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
