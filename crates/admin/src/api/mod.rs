@@ -20,6 +20,8 @@ mod exchanges;
 mod guard;
 mod health_checks;
 mod listing;
+#[cfg(test)]
+mod listing_turns_tests;
 mod login;
 mod memory;
 mod messages;
@@ -40,12 +42,13 @@ mod vhosts;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use axum::Router;
 use axum::body::Bytes;
-use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router, middleware};
 use nexo_access::Logins;
 use nexo_broker::Broker;
 use nexo_broker::policy::PolicyKind;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 pub use definitions::import_definitions;
@@ -123,6 +126,14 @@ impl Api {
             seen
         });
         looked.await.map_err(|_| stopping())
+    }
+
+    /// The same for an answer, which is made into text there as well.
+    async fn look_for(
+        &self,
+        look: impl FnOnce(&Self) -> Value + Send + 'static,
+    ) -> Result<Response, ApiError> {
+        self.look(|api| Json(look(api)).into_response()).await
     }
 }
 
