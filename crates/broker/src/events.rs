@@ -49,6 +49,34 @@ pub fn acting<F: Future>(actor: Actor, work: F) -> impl Future<Output = F::Outpu
     ACTOR.scope(Arc::new(actor), work)
 }
 
+/// Whoever the running task works for, to be taken along to another task or thread.
+#[derive(Clone, Debug)]
+pub struct OnBehalf(Option<Arc<Actor>>);
+
+impl OnBehalf {
+    /// Of the running task.
+    #[must_use]
+    pub fn now() -> Self {
+        Self(actor())
+    }
+
+    /// Does something for him.
+    pub async fn run<F: Future>(self, work: F) -> F::Output {
+        match self.0 {
+            Some(actor) => ACTOR.scope(actor, work).await,
+            None => work.await,
+        }
+    }
+
+    /// The same on a thread that runs no tasks.
+    pub(crate) fn run_blocking<R>(self, work: impl FnOnce() -> R) -> R {
+        match self.0 {
+            Some(actor) => ACTOR.sync_scope(actor, work),
+            None => work(),
+        }
+    }
+}
+
 /// Who the running task works for, if anybody.
 fn actor() -> Option<Arc<Actor>> {
     ACTOR.try_with(Arc::clone).ok()
@@ -337,6 +365,19 @@ mod tests {
         let all = events.next().await;
         let told: Vec<_> = all.iter().map(|event| (event.name, event.fields[0].1.clone())).collect();
         assert_eq!(told, [("queue.created", "rmq-internal".into()), ("queue.deleted", "ann".into())]);
+    }
+
+    #[tokio::test]
+    async fn who_does_it_is_known_on_other_tasks_and_threads() {
+        let ann = Actor { user: "ann".into(), from: None };
+        let told = acting(ann, async {
+            let (task, thread) = (OnBehalf::now(), OnBehalf::now());
+            let on_task = tokio::spawn(task.run(async { By::now().to_string() })).await.unwrap();
+            let on_thread = std::thread::spawn(|| thread.run_blocking(|| By::now().to_string()));
+            [on_task, on_thread.join().unwrap()]
+        });
+        assert_eq!(told.await, ["ann", "ann"]);
+        assert_eq!(OnBehalf::now().run(async { By::now().to_string() }).await, "the broker");
     }
 
     #[test]

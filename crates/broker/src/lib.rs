@@ -122,7 +122,7 @@ pub use error::{
     PushError, QueueError, SettleError, SubscribeError,
 };
 pub use event_kinds::LoginFacts;
-pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, acting};
+pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, OnBehalf, acting};
 pub use firehose::{Firehose, TRACE_EXCHANGE, TracedMessage};
 pub use flow::{Evenness, Pacing};
 pub use handle::{QueueHandle, Settling};
