@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::api::Managed;
+use common::api::{Managed, login};
 use nexo_broker::topology::{Binding, Destination};
 use nexo_broker::{EVENT_EXCHANGE, Event, EventValue, QueueConfig};
 use nexo_types::{ExchangeName, QueueName, VhostName};
@@ -72,4 +72,18 @@ async fn queues_go_with_their_virtual_host_by_whoever_deletes_it() {
     let events = managed.broker.events().next().await;
     let gone = events.iter().find(|event| event.name == "queue.deleted").unwrap();
     assert_eq!(text(gone, "user_who_performed_action"), "guest");
+}
+
+#[tokio::test]
+async fn who_is_not_let_in_is_told_by_the_name_that_he_gave() {
+    let managed = telling().await;
+    assert_eq!(managed.send("GET", "/api/queues", &login("ann:wrong"), b"").await.status, 401);
+    let begin = json!({"username": "bob", "password": "wrong"}).to_string();
+    assert_eq!(managed.send("POST", "/api/nexo/session", "", begin.as_bytes()).await.status, 401);
+    let token = "authorization: Bearer nexo_a_b\r\n";
+    assert_eq!(managed.send("GET", "/api/queues", token, b"").await.status, 401);
+    let events = managed.broker.events().next().await;
+    let told: Vec<_> = events.iter().map(|event| (event.name, text(event, "name"))).collect();
+    let refused = |name: &str| ("user.authentication.failure", name.to_owned());
+    assert_eq!(told, [refused("ann"), refused("bob"), refused("")]);
 }

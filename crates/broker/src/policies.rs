@@ -8,6 +8,7 @@
 //!
 //! What policies say of exchanges is kept in memory, beside what was declared, and is made anew by a start.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use nexo_types::{ExchangeName, QueueId, QueueKind, QueueName, VhostName};
 
 use crate::broker::Broker;
 use crate::error::{PolicyChangeError, QueueError};
+use crate::event_kinds::log_policies;
 use crate::journal::{ProposeError, Written};
 use crate::machine_cell::{MachineCell, Replayed};
 use crate::queue_cell::QueueCell;
@@ -147,7 +149,6 @@ impl Broker {
             // If the broker stops before, the next start does it.
             let _ = applied.await;
         }
-        self.shared.events.policies_changed(changes);
         Ok(())
     }
 
@@ -183,8 +184,23 @@ impl Shared {
             let durable = |record| Step { record, durability: Durability::Durable };
             Ok(records.into_iter().map(durable).collect())
         };
-        let applied = |known: &Policies| policies.publish(known);
+        let is_told = Cell::new(false);
+        let tell = || {
+            if !is_told.replace(true) {
+                self.events.policies_changed(changes);
+            }
+        };
+        // Told under the lock: events come in the order of changes.
+        let applied = |known: &Policies| {
+            policies.publish(known);
+            tell();
+        };
         let changed = self.change_machine(&policies.cell, &[], decide, Urgency::Synced, applied)?;
+        if changed.is_ok() {
+            // Also what was so already: somebody has set it.
+            tell();
+            log_policies(changes);
+        }
         Ok(changed.map(|changed| changed.written))
     }
 
