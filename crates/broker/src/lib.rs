@@ -76,6 +76,8 @@ mod paging;
 mod peek;
 mod placement;
 mod policies;
+#[cfg(test)]
+mod policies_tests;
 mod property_codec;
 mod push;
 mod push_order;
