@@ -3,8 +3,9 @@
 //!
 //! A queue carries what it was told to be itself, and what policies make of that. When a policy changes, a worker looks at the
 //! queues of its virtual host one by one, each under its own lock, and writes down what differs as a record of the queue. So a
-//! replay of a queue needs no policies. What a crash cuts off, the next start completes before it serves anybody. A new queue
-//! has its policies from the beginning: it is added under the lock under which policies change.
+//! replay of a queue needs no policies. Where the disk has no room for that, maintenance tries again. What a crash cuts off, the
+//! next start completes before it serves anybody. A new queue has its policies from the beginning: it is added under the lock
+//! under which policies change.
 //!
 //! What policies say of exchanges is kept in memory, beside what was declared, and is made anew by a start.
 
@@ -242,26 +243,44 @@ impl Shared {
         self.apply_policies(&Where::Everywhere);
     }
 
-    /// Runs on a worker, or at a start. A queue that cannot be changed now stays as it is until the next start.
+    /// Runs on a worker, or at a start.
     fn apply_policies(self: &Arc<Self>, place: &Where) {
         self.apply_policies_to_exchanges(place);
         for cell in self.catalog.all() {
             if !place.has(cell.name.vhost_str()) {
                 continue;
             }
-            match self.when_room_blocking(|| self.apply_policies_to(&cell)) {
-                // One that went meanwhile needs nothing.
-                Ok(()) | Err(QueueError::NotFound { .. }) => {}
-                Err(error) => {
-                    let queue = cell.name.in_full();
-                    tracing::error!(%queue, %error, "a queue cannot be set as its policies say now");
-                }
+            let applied = self.when_room_blocking(|| self.try_apply_policies_to(&cell));
+            self.try_policies_later(&cell, applied);
+        }
+    }
+
+    /// Has a queue be as its policies say: now, or as soon as the disk has room.
+    pub(crate) fn apply_policies_to(self: &Arc<Self>, cell: &Arc<QueueCell>) {
+        let applied = self.try_apply_policies_to(cell);
+        self.try_policies_later(cell, applied);
+    }
+
+    /// Has maintenance try again what found no room.
+    fn try_policies_later(&self, cell: &Arc<QueueCell>, applied: Result<(), QueueError>) {
+        match applied {
+            // One that went meanwhile needs nothing.
+            Ok(()) | Err(QueueError::NotFound { .. }) => {}
+            Err(error @ (QueueError::Alarm(_) | QueueError::Busy { .. })) => {
+                let queue = cell.name.in_full();
+                tracing::debug!(%queue, %error, "a queue cannot be set as its policies say yet");
+                self.maintenance.note_stuck(cell);
+            }
+            // The log takes nothing more. The next start does it, or a rebuild.
+            Err(error @ QueueError::Unavailable { .. }) => {
+                let queue = cell.name.in_full();
+                tracing::error!(%queue, %error, "a queue cannot be set as its policies say");
             }
         }
     }
 
     /// Writes down what policies make of a queue, if that is something else than it is.
-    pub(crate) fn apply_policies_to(self: &Arc<Self>, cell: &Arc<QueueCell>) -> Result<(), QueueError> {
+    fn try_apply_policies_to(self: &Arc<Self>, cell: &Arc<QueueCell>) -> Result<(), QueueError> {
         let is_as_wanted = {
             let state = cell.state.lock();
             state.refuse_if_gone(&cell.name)?;
