@@ -12,7 +12,7 @@ use crate::exchanges::TOPOLOGY;
 use crate::journal::ProposeError;
 use crate::machine_cell::Replayed;
 use crate::manifest::{Demand, Manifest, Snapshot};
-use crate::policies::POLICIES;
+use crate::policies::{POLICIES, set_all_alternates};
 use crate::shared::Shared;
 
 /// Whether this is the id of a machine that is not a queue.
@@ -89,9 +89,11 @@ impl Shared {
     }
 
     /// Has other machines instead of those there were.
-    pub(crate) fn replace_machines(&self, machines: ReplayedMachines) {
-        self.catalog.exchanges.replace(machines.topology);
+    pub(crate) fn replace_machines(&self, mut machines: ReplayedMachines) {
+        // Before anybody publishes to them: a message without a binding would be lost.
+        set_all_alternates(&machines.policies.machine, &mut machines.topology.machine);
         self.access.replace(machines.access);
         self.policies.replace(machines.policies);
+        self.catalog.exchanges.replace(machines.topology);
     }
 }

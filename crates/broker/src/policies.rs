@@ -303,40 +303,67 @@ impl Shared {
         committed.map_err(|error| self.refused(&error))
     }
 
+    /// What policies say is found out without the exchanges' lock: it takes a while where there are many.
     fn apply_policies_to_exchanges(&self, place: &Where) {
         let exchanges = &self.catalog.exchanges;
-        let changed: Vec<ExchangeName> = exchanges.look(|topology| {
-            let own = topology.exchanges().map(|(name, _)| name).filter(|name| place.has(name.vhost_str()));
-            own.filter(|name| topology.alternate_by_policy(name) != self.alternate_of(name).as_ref())
-                .cloned()
-                .collect()
+        let names: Vec<ExchangeName> = exchanges.look(|topology| {
+            let names = topology.exchanges().map(|(name, _)| name);
+            names.filter(|name| place.has(name.vhost_str())).cloned().collect()
         });
-        for some in changed.chunks(EXCHANGES_AT_ONCE) {
-            exchanges.change(|topology| {
-                for name in some {
-                    topology.set_alternate_by_policy(name, self.alternate_of(name));
-                }
-            });
+        for some in names.chunks(EXCHANGES_AT_ONCE) {
+            while !self.set_alternates(some) {}
         }
+    }
+
+    /// Has some exchanges be as policies say. `false` if these have changed meanwhile.
+    fn set_alternates(&self, names: &[ExchangeName]) -> bool {
+        let (exchanges, policies) = (&self.catalog.exchanges, self.policies.latest.load_full());
+        let wanted: Vec<(&ExchangeName, Option<ExchangeName>)> =
+            names.iter().map(|name| (name, alternate_of(&policies, name))).collect();
+        let differs = |topology: &Topology, (name, alternate): &(&ExchangeName, Option<ExchangeName>)| {
+            topology.alternate_by_policy(name) != alternate.as_ref()
+        };
+        if !exchanges.look(|topology| wanted.iter().any(|one| differs(topology, one))) {
+            return true;
+        }
+        exchanges.change(|topology| {
+            // Whoever changes policies applies them afterwards, and what is older must not come on top of that.
+            if !Arc::ptr_eq(&policies, &self.policies.latest.load()) {
+                return false;
+            }
+            for (name, alternate) in
+                wanted.into_iter().filter(|one| differs(topology, one)).collect::<Vec<_>>()
+            {
+                topology.set_alternate_by_policy(name, alternate);
+            }
+            true
+        })
     }
 
     /// Has a new exchange be as policies say.
     pub(crate) fn apply_policies_to_exchange(&self, name: &ExchangeName) {
         if !self.policies.latest.load().is_without_policies() {
-            let exchanges = &self.catalog.exchanges;
-            if exchanges
-                .look(|topology| topology.alternate_by_policy(name) != self.alternate_of(name).as_ref())
-            {
-                exchanges.change(|topology| topology.set_alternate_by_policy(name, self.alternate_of(name)));
-            }
+            while !self.set_alternates(std::slice::from_ref(name)) {}
         }
     }
+}
 
-    /// Where messages go that an exchange has no binding for, as policies say.
-    fn alternate_of(&self, name: &ExchangeName) -> Option<ExchangeName> {
-        let policies = self.policies.latest.load();
-        let pair = policies.of(&name.vhost(), Subject::Exchange { name: name.as_str() });
-        let settings = pair.settings()?;
-        ExchangeName::at(&name.vhost(), settings.alternate_exchange.as_deref()?).ok()
+/// Has all exchanges be as policies say that nobody else knows yet.
+pub(crate) fn set_all_alternates(policies: &Policies, topology: &mut Topology) {
+    if policies.is_without_policies() {
+        return;
     }
+    let names: Vec<ExchangeName> = topology.exchanges().map(|(name, _)| name.clone()).collect();
+    for name in names {
+        if let Some(alternate) = alternate_of(policies, &name) {
+            topology.set_alternate_by_policy(&name, Some(alternate));
+        }
+    }
+}
+
+/// Where messages go that an exchange has no binding for, as policies say.
+fn alternate_of(policies: &Policies, name: &ExchangeName) -> Option<ExchangeName> {
+    let pair = policies.of(&name.vhost(), Subject::Exchange { name: name.as_str() });
+    let settings = pair.settings()?;
+    ExchangeName::at(&name.vhost(), settings.alternate_exchange.as_deref()?).ok()
 }
