@@ -88,6 +88,15 @@ impl Shared {
         Ok(())
     }
 
+    /// The latest snapshots of all of them.
+    pub(crate) fn machine_snapshots(&self) -> [Snapshot; 3] {
+        [
+            self.catalog.exchanges.cell().snapshot(),
+            self.access.cell().snapshot(),
+            self.policies.cell().snapshot(),
+        ]
+    }
+
     /// Has other machines instead of those there were.
     pub(crate) fn replace_machines(&self, mut machines: ReplayedMachines) {
         // Before anybody publishes to them: a message without a binding would be lost.
