@@ -110,3 +110,29 @@ async fn there_are_no_more_queues_than_may_be() {
     broker.create_queue(&name("c"), QueueConfig::default()).await.unwrap();
     broker.shutdown().await;
 }
+
+#[tokio::test]
+async fn what_comes_in_is_counted_and_bounded_however_low_the_watermark_is() {
+    for high in [0, 1, 4_000] {
+        let options = BrokerOptions { owns_process: true, memory_high: MemoryHigh::Bytes(high), ..options() };
+        let broker = open_with(&MemoryDisk::new(), options);
+        let intake = broker.intake();
+        assert_eq!(intake.bytes_max(), limits::INTAKE_BYTES_MIN, "{high}");
+        let _all = intake.try_hold(usize::MAX).unwrap();
+        assert!(intake.try_hold(1).is_none(), "{high}");
+        broker.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_watermark_that_is_set_later_counts_for_what_comes_in() {
+    let options =
+        BrokerOptions { owns_process: true, memory_high: PLENTY, memory_bytes_max: 400 << 20, ..options() };
+    let broker = open_with(&MemoryDisk::new(), options);
+    assert_eq!(broker.intake().bytes_max(), 100 << 20);
+    broker.set_memory_high(MemoryHigh::Bytes(50 << 20));
+    assert_eq!(broker.intake().bytes_max(), 10 << 20);
+    broker.set_memory_high(PLENTY);
+    assert_eq!(broker.intake().bytes_max(), 100 << 20);
+    broker.shutdown().await;
+}
