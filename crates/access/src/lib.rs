@@ -26,6 +26,7 @@ mod sessions;
 mod throttle;
 mod users;
 
+pub use authorization::claimed_user;
 pub use first::{FirstUser, FirstUserError};
 pub use identity::{Identity, Refused};
 pub use logins::{LoginError, Logins};

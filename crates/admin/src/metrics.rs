@@ -108,8 +108,14 @@ const BROKER_COUNTERS: &[Of<BrokerStats, u64>] = &[
     ("nexo_log_syncs", "Syncs of what was written", |b| b.log.syncs),
     ("nexo_damaged_messages", "Messages found to be lost to damage since the start", |b| b.damaged_messages),
     ("nexo_log_retired_segments", "Segments in which nothing was alive any more", |b| b.log.retired),
-    ("nexo_dropped_events", "Events dropped because too many waited", |b| b.events_dropped),
-    ("nexo_dropped_traces", "Traced messages dropped because too many waited", |b| b.traces_dropped),
+    ("nexo_dropped_events", "Events dropped because too many waited, or a queue could take none", |b| {
+        b.events_dropped
+    }),
+    (
+        "nexo_dropped_traces",
+        "Traced messages dropped because too many waited, or a queue could take none",
+        |b| b.traces_dropped,
+    ),
     ("nexo_log_damage", "Damaged places found, set aside and not read", |b| b.log.damage),
 ];
 

@@ -11,7 +11,7 @@ use nexo_core::queue::{Outgoing, Outline};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{Claim, Log, LogOptions, Patience, Urgency};
-use nexo_types::{Offset, Protocol, QueueName, Timestamp};
+use nexo_types::{Offset, Protocol, QueueName, Timestamp, limits};
 
 use crate::access_cell::AccessCell;
 use crate::alarms::{Alarm, AlarmWatch, Resource};
@@ -50,6 +50,12 @@ use crate::workers::Workers;
 const INTAKE_SHARE: u64 = 4;
 /// The same for those that consumers were handed and have not passed on.
 const OUTGOING_SHARE: u64 = 4;
+
+/// Memory for messages on their way in. However little there is for messages, requests are read: who sends one is told why
+/// it is refused.
+fn intake_bytes(memory_bytes_max: u64) -> u64 {
+    (memory_bytes_max / INTAKE_SHARE).max(limits::INTAKE_BYTES_MIN)
+}
 
 /// A broker. A clone is the same broker.
 #[derive(Clone, Debug)]
@@ -113,7 +119,7 @@ impl Broker {
         let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);
         let memory = MemoryWatermark::new(options.memory_high, options.owns_process);
         let memory_bytes_max = options.memory_bytes_max.min(memory.paging_bytes());
-        let intake = Intake::new(memory_bytes_max / INTAKE_SHARE);
+        let intake = Intake::new(intake_bytes(memory_bytes_max));
         let connections = Arc::new(Connections::new(options.connections_max, options.clients_max));
         let outgoing = Outgoing::new(memory_bytes_max / OUTGOING_SHARE);
         let events = Arc::new(Events::default());
@@ -454,6 +460,9 @@ impl Broker {
     /// Sets another memory watermark. It counts at once, and until the process ends.
     pub fn set_memory_high(&self, high: MemoryHigh) {
         self.shared.memory.set(high);
+        let memory_bytes_max = self.shared.options.memory_bytes_max.min(self.shared.memory.paging_bytes());
+        self.shared.intake.set_bytes_max(intake_bytes(memory_bytes_max));
+        self.shared.dispatch.outgoing.set_bytes_max(memory_bytes_max / OUTGOING_SHARE);
         self.shared.limits_changed();
     }
 

@@ -77,6 +77,8 @@ mod paging;
 mod peek;
 mod placement;
 mod policies;
+#[cfg(test)]
+mod policies_tests;
 mod property_codec;
 mod push;
 mod push_order;
@@ -94,6 +96,7 @@ mod stats;
 mod stored;
 mod subscription;
 mod system;
+mod tell;
 mod threads;
 mod timer;
 mod traffic;
@@ -122,7 +125,7 @@ pub use error::{
     PushError, QueueError, SettleError, SubscribeError,
 };
 pub use event_kinds::LoginFacts;
-pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, acting};
+pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, OnBehalf, acting};
 pub use firehose::{Firehose, TRACE_EXCHANGE, TracedMessage};
 pub use flow::{Evenness, Pacing};
 pub use handle::{QueueHandle, Settling};
@@ -172,6 +175,7 @@ pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;
 pub use system::{ProcessStats, node_name};
+pub use tell::Telling;
 pub use traffic::{AllTraffic, Counted, Traffic, TrafficStats};
 pub use transplant::{InstallError, QueueExport, QueueInstall, StoredBody};
 pub use vhosts::{EnterError, VhostDeleted, VhostInfo, VhostStay};

@@ -14,7 +14,7 @@ use crate::jobs::JOBS;
 use crate::journal::ProposeError;
 use crate::machine_cell::Replayed;
 use crate::manifest::{Demand, Manifest, Snapshot};
-use crate::policies::POLICIES;
+use crate::policies::{POLICIES, set_all_alternates};
 use crate::shared::Shared;
 
 /// Whether this is the id of a machine that is not a queue.
@@ -107,11 +107,23 @@ impl Shared {
         Ok(())
     }
 
+    /// The latest snapshots of all of them.
+    pub(crate) fn machine_snapshots(&self) -> [Snapshot; 4] {
+        [
+            self.catalog.exchanges.cell().snapshot(),
+            self.access.cell().snapshot(),
+            self.policies.cell().snapshot(),
+            self.jobs.cell().snapshot(),
+        ]
+    }
+
     /// Has other machines instead of those there were.
-    pub(crate) fn replace_machines(&self, machines: ReplayedMachines) {
-        self.catalog.exchanges.replace(machines.topology);
+    pub(crate) fn replace_machines(&self, mut machines: ReplayedMachines) {
+        // Before anybody publishes to them: a message without a binding would be lost.
+        set_all_alternates(&machines.policies.machine, &mut machines.topology.machine);
         self.access.replace(machines.access);
         self.policies.replace(machines.policies);
         self.jobs.replace(machines.jobs);
+        self.catalog.exchanges.replace(machines.topology);
     }
 }

@@ -170,7 +170,7 @@ pub struct BrokerStats {
     pub disk_free_bytes: u64,
     /// Memory that messages on their way in take.
     pub intake_bytes: u64,
-    /// Events that were dropped because too many waited to be published.
+    /// Events that were dropped because too many waited to be published, or a queue could take none.
     pub events_dropped: u64,
     /// The same of the firehose's copies.
     pub traces_dropped: u64,

@@ -87,6 +87,11 @@ pub const RATE_PERIOD_MAX: Millis = Millis::from_secs(24 * 3600);
 pub const EVENTS_WAITING_MAX: usize = 10_000;
 /// What they may take: a client may give a queue arguments of 128 KiB, which an event tells.
 pub const EVENTS_WAITING_BYTES_MAX: usize = 16 << 20;
+/// Memory for messages on their way in that there is in any case, so that they can be read and refused where memory is short.
+/// Without any, nobody would count them.
+pub const INTAKE_BYTES_MIN: u64 = 1 << 20;
+/// What events may bring to queues during one alarm, which stops all other messages: some thousand of them.
+pub const EVENTS_IN_ALARM_BYTES_MAX: usize = 1 << 20;
 /// Traced messages that wait to be published: as much as a slow reader of traces may cost the broker.
 pub const TRACE_WAITING_BYTES_MAX: usize = 16 << 20;
 

@@ -6,8 +6,8 @@ use std::fmt;
 use futures_util::stream::{self, StreamExt};
 use nexo_access::{Identity, Logins, NewPassword, UserName};
 use nexo_amqp::management::{By, declare_exchange, declare_queue};
-use nexo_broker::Broker;
 use nexo_broker::access::AccessRecord;
+use nexo_broker::{Broker, OnBehalf};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -238,9 +238,10 @@ impl Import {
     }
 
     async fn change_users(&self, changes: Vec<AccessRecord>) -> Result<(), ApiError> {
-        let (logins, runtime) = (self.logins.clone(), Handle::current());
+        let (logins, runtime, on_behalf) = (self.logins.clone(), Handle::current(), OnBehalf::now());
         let changed = spawn_blocking(move || {
-            changes.chunks(CHANGES_MAX).try_for_each(|part| runtime.block_on(logins.change(part)))
+            let change = |part| runtime.block_on(on_behalf.clone().run(logins.change(part)));
+            changes.chunks(CHANGES_MAX).try_for_each(change)
         });
         Ok(changed.await.map_err(|_| ApiError::unavailable("the broker is stopping"))??)
     }

@@ -16,7 +16,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use nexo_access::Logins;
-use nexo_broker::Broker;
+use nexo_broker::{Broker, OnBehalf};
 use nexo_types::VhostName;
 use tokio::task::spawn_blocking;
 
@@ -94,11 +94,11 @@ async fn import_bytes(import: Import, bytes: Bytes, only: Option<VhostName>) -> 
     });
     let plan = read.await.map_err(|_| ApiError::unavailable("the broker is stopping"))??;
     // It goes on when whoever asked for it has gone: half a file would be worse than either.
-    let running = tokio::spawn(async move {
+    let running = tokio::spawn(OnBehalf::now().run(async move {
         let done = import.run(plan).await?;
         tracing::info!(by = import.by(), "definitions were imported: {done}");
         Ok(())
-    });
+    }));
     running.await.map_err(|_| ApiError::unavailable("the broker is stopping"))?
 }
 
