@@ -5,7 +5,7 @@
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `attempts` (logins), `vhosts`, `users`, `permissions`, `connections`
 //!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
-//!   `health_checks`. `nexo`: what RabbitMQ has no words for. `memory`: the memory watermark.
+//!   `health_checks`. `nexo`: what RabbitMQ has no words for. `jobs`: job queues and budgets. `memory`: the memory watermark.
 //!
 //! What a queue or an exchange may be, and in which words it is refused, is AMQP's matter: `nexo_amqp::management`. Where an
 //! answer differs from RabbitMQ's, docs/management.md says why.
@@ -20,6 +20,7 @@ mod error;
 mod exchanges;
 mod guard;
 mod health_checks;
+mod jobs;
 mod listing;
 #[cfg(test)]
 mod listing_turns_tests;
@@ -277,6 +278,7 @@ fn routes(api: &Api) -> Routes {
         .get("/health/checks/port-listener/{port}", Management, health_checks::port)
         .get("/health/checks/protocol-listener/{protocol}", Management, health_checks::protocol)
         .get("/health/checks/certificate-expiration/{within}/{unit}", Management, health_checks::certificates)
+        .with(jobs::routes)
         .get("/nexo/memory", Monitoring, memory::show)
         .put("/nexo/memory", Administrator, memory::set)
         .get("/nexo/queues/{vhost}/{name}", VisibleVhost, nexo::queue)
