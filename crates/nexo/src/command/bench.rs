@@ -118,7 +118,12 @@ impl What {
             Self::Throughput(_) | Self::Latency(_) | Self::Backlog(_) | Self::Waiting(_) | Self::Probe(_) => {
                 true
             }
-            Self::Churn(_) | Self::Mixed(_) | Self::Jobs(_) | Self::Abuse(_) | Self::Disk(_) | Self::Sink(_) => false,
+            Self::Churn(_)
+            | Self::Mixed(_)
+            | Self::Jobs(_)
+            | Self::Abuse(_)
+            | Self::Disk(_)
+            | Self::Sink(_) => false,
         }
     }
 
