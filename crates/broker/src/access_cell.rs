@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use nexo_core::access::{Access, AccessError, AccessRecord};
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
-use nexo_log::Urgency;
+use nexo_log::{Claim, Urgency};
 use nexo_types::{QueueId, VhostName};
 use tokio::sync::watch;
 
@@ -109,7 +109,8 @@ impl Shared {
             Ok(records.into_iter().map(durable).collect())
         };
         let applied = |users: &Access| access.publish(users);
-        let changed = self.change_machine(&access.cell, &[], decide, Urgency::Synced, applied)?;
+        let changed =
+            self.change_machine(&access.cell, &[], decide, Urgency::Synced, Claim::Reserved, applied)?;
         Ok(changed.map(|changed| changed.written))
     }
 }

@@ -34,6 +34,7 @@ use crate::policies::PolicyCell;
 use crate::queue_cell::QueueCell;
 use crate::recovery;
 use crate::request::ListRequest;
+use crate::schedules::ScheduleCell;
 use crate::shared::{Shared, not_found};
 use crate::stats::{BrokerStats, Health, QueueStats};
 use crate::stored::Stored;
@@ -139,6 +140,7 @@ impl Broker {
             catalog: Catalog::new(exchanges, restored.next_queue),
             access: AccessCell::new(restored.machines.access),
             policies: PolicyCell::new(restored.machines.policies),
+            schedules: ScheduleCell::new(restored.machines.schedules),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
@@ -172,6 +174,8 @@ impl Broker {
         for cell in &cells {
             shared.end_sessions(cell);
         }
+        // Not before all queues are known.
+        shared.arm_schedules();
         let log = shared.log.stats();
         let took_ms = began.elapsed().as_millis();
         if is_new {
@@ -393,6 +397,7 @@ impl Broker {
             intake_bytes: self.shared.intake.held_bytes(),
             events_dropped: self.shared.events.dropped(),
             traces_dropped: self.shared.firehose.dropped(),
+            schedules: self.shared.schedule_stats(),
             process: ProcessStats::read(),
         }
     }

@@ -9,7 +9,7 @@ use nexo_core::topology::{
     BindError, Binding, DeclareError, DeleteError, DeleteIf, Destination, ExchangeSpec, PassiveError, Plan,
     Routes, Topology, UnbindError,
 };
-use nexo_log::Urgency;
+use nexo_log::{Claim, Urgency};
 use nexo_types::{ExchangeName, QueueId};
 
 use crate::broker::Broker;
@@ -110,7 +110,8 @@ impl Shared {
             })
         };
         let applied = |topology: &Topology| exchanges.publish(topology);
-        let changed = self.change_machine(&exchanges.cell, beside, decide, urgency, applied)?;
+        let changed =
+            self.change_machine(&exchanges.cell, beside, decide, urgency, Claim::Reserved, applied)?;
         if changed.is_ok() {
             self.events.emit_all(told);
         }

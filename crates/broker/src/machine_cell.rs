@@ -1,6 +1,6 @@
 //! A state machine that is not a queue, of which there is one: behind a lock, with its records in the journal and its
 //! snapshot in checkpoints. What is here holds for any machine that is in memory as a whole: exchanges and bindings
-//! (`exchanges.rs`), users (`access_cell.rs`), and policies (`policies.rs`). `machines.rs` has the list of them.
+//! (`exchanges.rs`), users (`access_cell.rs`), policies (`policies.rs`) and schedules (`schedules.rs`). `machines.rs` has the list of them.
 
 use std::convert::Infallible;
 
@@ -83,7 +83,7 @@ impl<M: Machine<Missing = Infallible>> MachineCell<M> {
 }
 
 impl Shared {
-    /// Decides, writes down and applies a change of a machine, with records of a queue in the same frame. `applied` sees the
+    /// Decides, writes down and applies a change of a machine, with records of queues in the same frame. `applied` sees the
     /// machine afterwards, under its lock, if it has changed. Where nothing is written down, the caller waits for the latest
     /// change before it: that everything is as asked for, or could be done, may be due to one that is not safe yet.
     ///
@@ -95,6 +95,7 @@ impl Shared {
         beside: &[Encoded],
         decide: impl FnOnce(&M) -> Result<Vec<Step<M::Record>>, E>,
         urgency: Urgency,
+        claim: Claim,
         applied: impl FnOnce(&M),
     ) -> Result<Result<Changed, E>, ProposeError> {
         let mut state = cell.state.lock();
@@ -109,8 +110,12 @@ impl Shared {
             let entry = |payload| EntryRef { queue: cell.id, kind: EntryKind::Record, spans: &[], payload };
             let own = payloads.iter().map(|payload| entry(payload));
             let entries: Vec<EntryRef<'_>> = beside.iter().map(Encoded::as_entry).chain(own).collect();
-            let Proposed { at, written } =
-                self.journal.propose(&entries, urgency, Claim::Reserved, Patience::RefuseLast)?;
+            // What brings in more than it frees leaves the rest of a full disk, and of a busy one, to others.
+            let patience = match claim {
+                Claim::Normal => Patience::Refuse,
+                Claim::Reserved | Claim::Checkpoint => Patience::RefuseLast,
+            };
+            let Proposed { at, written } = self.journal.propose(&entries, urgency, claim, patience)?;
             changed = Changed { at, written };
             if !payloads.is_empty() {
                 state.last_change = written.with(Urgency::Synced);

@@ -1,9 +1,10 @@
-//! The state machines that are not queues: exchanges with their bindings, users, and policies. Each is written under an id that no queue
+//! The state machines that are not queues: exchanges with their bindings, users, policies, and schedules. Each is written under an id that no queue
 //! has; here a start, a rebuild and a checkpoint find all of them.
 
 use bytes::Bytes;
 use nexo_core::access::Access;
 use nexo_core::policy::Policies;
+use nexo_core::schedule::Schedules;
 use nexo_core::topology::Topology;
 use nexo_types::{Position, QueueId};
 
@@ -13,11 +14,12 @@ use crate::journal::ProposeError;
 use crate::machine_cell::Replayed;
 use crate::manifest::{Demand, Manifest, Snapshot};
 use crate::policies::POLICIES;
+use crate::schedules::SCHEDULES;
 use crate::shared::Shared;
 
 /// Whether this is the id of a machine that is not a queue.
 pub(crate) const fn is_machine(id: QueueId) -> bool {
-    id.0 == TOPOLOGY.0 || id.0 == ACCESS.0 || id.0 == POLICIES.0
+    id.0 == TOPOLOGY.0 || id.0 == ACCESS.0 || id.0 == POLICIES.0 || id.0 == SCHEDULES.0
 }
 
 /// What an id stands for, for whoever reads of it.
@@ -26,6 +28,7 @@ pub(crate) fn shown(id: QueueId) -> String {
         TOPOLOGY => "the exchanges".to_owned(),
         ACCESS => "the users".to_owned(),
         POLICIES => "the policies".to_owned(),
+        SCHEDULES => "the schedules".to_owned(),
         id => format!("queue {id}"),
     }
 }
@@ -36,6 +39,7 @@ pub(crate) struct ReplayedMachines {
     pub(crate) topology: Replayed<Topology>,
     pub(crate) access: Replayed<Access>,
     pub(crate) policies: Replayed<Policies>,
+    pub(crate) schedules: Replayed<Schedules>,
 }
 
 impl ReplayedMachines {
@@ -45,6 +49,7 @@ impl ReplayedMachines {
             topology: Replayed::new(Topology::new()),
             access: Replayed::new(Access::new()),
             policies: Replayed::new(Policies::new()),
+            schedules: Replayed::new(Schedules::new()),
         }
     }
 
@@ -57,6 +62,7 @@ impl ReplayedMachines {
             TOPOLOGY => self.topology.load(head, snapshot),
             ACCESS => self.access.load(head, snapshot),
             POLICIES => self.policies.load(head, snapshot),
+            SCHEDULES => self.schedules.load(head, snapshot),
             id => Err(format!("there is no machine {id}")),
         }
     }
@@ -70,6 +76,7 @@ impl ReplayedMachines {
             TOPOLOGY => self.topology.replay(at, payload),
             ACCESS => self.access.replay(at, payload),
             POLICIES => self.policies.replay(at, payload),
+            SCHEDULES => self.schedules.replay(at, payload),
             id => Err(format!("there is no machine {id}")),
         }
     }
@@ -85,6 +92,7 @@ impl Shared {
         manifest.queues.push((TOPOLOGY, self.snapshot_machine(self.catalog.exchanges.cell(), demand)?));
         manifest.queues.push((ACCESS, self.snapshot_machine(self.access.cell(), demand)?));
         manifest.queues.push((POLICIES, self.snapshot_machine(self.policies.cell(), demand)?));
+        manifest.queues.push((SCHEDULES, self.snapshot_machine(self.schedules.cell(), demand)?));
         Ok(())
     }
 
@@ -93,5 +101,6 @@ impl Shared {
         self.catalog.exchanges.replace(machines.topology);
         self.access.replace(machines.access);
         self.policies.replace(machines.policies);
+        self.schedules.replace(machines.schedules);
     }
 }

@@ -184,7 +184,8 @@ impl Shared {
             Ok(records.into_iter().map(durable).collect())
         };
         let applied = |known: &Policies| policies.publish(known);
-        let changed = self.change_machine(&policies.cell, &[], decide, Urgency::Synced, applied)?;
+        let changed =
+            self.change_machine(&policies.cell, &[], decide, Urgency::Synced, Claim::Reserved, applied)?;
         Ok(changed.map(|changed| changed.written))
     }
 
