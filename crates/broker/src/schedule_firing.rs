@@ -10,16 +10,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nexo_core::machine::Step;
-use nexo_core::message::{Durability, NewMessage};
+use nexo_core::message::{Durability, NewMessage, PriorityCap};
 use nexo_core::queue::{Admission, Death, PushOutcome};
 use nexo_core::record::Record;
 use nexo_core::schedule::{
     Action, Due, Entry, Outcome, Schedule, ScheduleError, ScheduleKey, ScheduleRecord, ScheduledMessage,
     Schedules, as_text,
 };
+use nexo_core::shared_messages::SharedMessages;
 use nexo_core::topology::RouteError;
 use nexo_log::{Claim, Urgency};
-use nexo_types::{Millis, Position, QueueId, Timestamp, VhostName};
+use nexo_types::{Millis, Position, QueueId, QueueKind, Timestamp, VhostName};
 use parking_lot::MutexGuard;
 
 use crate::broker::Broker;
@@ -30,6 +31,7 @@ use crate::property_codec::Publication;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::rebuild::replaced;
 use crate::schedules::Held;
+use crate::share::SHARE_BYTES_MIN;
 use crate::shared::Shared;
 
 /// Schedules that a worker fires before others have their turn.
@@ -298,6 +300,9 @@ impl Shared {
         let mut refusal: Option<String> = None;
         let mut targets: Vec<Target<'_>> = Vec::with_capacity(cells.len());
         let latest = Instant::now() + LOCK_WAIT_MAX;
+        // Large ones are stored once for all of them.
+        let shares = cells.len() > 1 && messages.iter().any(|message| message.body.len() >= SHARE_BYTES_MIN);
+        let mut shared: Option<SharedMessages> = None;
         for cell in cells {
             let Some(state) = cell.state.try_lock_until(latest) else {
                 let reason = format!("others hold queue '{}'", cell.name);
@@ -310,10 +315,16 @@ impl Shared {
                 refusal = Some(format!("queue '{}' does not exist", cell.name));
                 continue;
             }
-            targets.push(self.target(cell, state, &messages, now, &mut taken, &mut refusal));
+            let mut target = self.target(cell, state, &messages, now, &mut taken, &mut refusal);
+            if shares {
+                self.share(&mut target, &mut shared);
+            }
+            targets.push(target);
         }
         let records = outcome_records(key, why, self.clock.calendar(), &taken, refusal.as_deref());
-        let mut entries: Vec<Encoded> = Vec::new();
+        let is_written = |messages: &&SharedMessages| messages.durability() == Durability::Durable;
+        // Batches name it as the first entry of the frame.
+        let mut entries: Vec<Encoded> = shared.iter().filter(is_written).map(Encoded::store).collect();
         for target in &targets {
             let written = target.records.iter().filter(|(_, durability)| *durability == Durability::Durable);
             entries.extend(written.map(|(record, _)| Encoded::new(target.cell.id, record)));
@@ -344,8 +355,15 @@ impl Shared {
         taken: &mut [bool],
         refusal: &mut Option<String>,
     ) -> Target<'a> {
+        let codecs = &self.options.codecs;
+        // Where no protocol says how high a priority may be, it is as high as it likes.
+        let is_native = codecs.kind(&cell.name, state.queue.config()) == QueueKind::Native;
         let fit = |message: &NewMessage| {
-            let mut message = self.options.codecs.for_queue(message, state.queue.config());
+            let asked = message.priority;
+            let mut message = codecs.for_queue(message, state.queue.config());
+            if is_native {
+                (message.priority, message.priority_cap) = (asked, PriorityCap::None);
+            }
             message.durability = if state.durable { Durability::Durable } else { Durability::Transient };
             message
         };
@@ -371,6 +389,15 @@ impl Shared {
         }
         let urgency = self.urgency(&state, Confirm::AsQueue);
         Target { cell, state, records, deaths, urgency }
+    }
+
+    /// Has a queue share the messages of those before it.
+    fn share(&self, target: &mut Target<'_>, shared: &mut Option<SharedMessages>) {
+        for (record, durability) in &mut target.records {
+            if let Record::Messages(batch) = record {
+                *record = Record::Messages(self.share_letter(batch.clone(), *durability, shared));
+            }
+        }
     }
 
     /// Has the queues be as was written down, and lets go of them.

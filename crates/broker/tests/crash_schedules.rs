@@ -61,8 +61,8 @@ fn pushes(text: &str) -> Schedule {
 }
 
 fn publishes(text: &str) -> Schedule {
-    // Long enough to fill segments, so that there are checkpoints in between.
-    let message = ScheduledMessage { body: "x".repeat(900).into(), ..ScheduledMessage::default() };
+    // Long enough to be stored once for both queues, and to fill segments, so that there are checkpoints in between.
+    let message = ScheduledMessage { body: "x".repeat(5_000).into(), ..ScheduledMessage::default() };
     schedule(text, Action::Publish { exchange: fanout(), routing_key: "".into(), message })
 }
 

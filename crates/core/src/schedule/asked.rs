@@ -80,10 +80,10 @@ impl AskedSchedule<'_> {
                 let out_of_range = |_| ScheduleError::OutOfRange { field, min: 1, max, value };
                 CatchUp::All { max: u32::try_from(value).map_err(out_of_range)? }
             }
-            (_, Some(_)) => return invalid("catch_up_max is for catch_up 'all'"),
+            ("" | "skip" | "once", Some(_)) => return invalid("catch_up_max is for catch_up 'all'"),
             ("skip", None) => CatchUp::Skip,
             ("" | "once", None) => CatchUp::Once,
-            (other, None) => {
+            (other, _) => {
                 return invalid(&format!("catch_up is 'skip', 'once' or 'all'; it is '{other}'"));
             }
         };
