@@ -149,7 +149,7 @@ fn parse_moment(text: &str) -> Result<u64, String> {
 }
 
 impl SetArgs {
-    async fn to_proto(self, vhost: String) -> anyhow::Result<proto::Schedule> {
+    async fn into_proto(self, vhost: String) -> anyhow::Result<proto::Schedule> {
         let body = match &self.file {
             Some(file) => {
                 tokio::fs::read(file).await.with_context(|| format!("cannot read '{}'", file.display()))?
@@ -344,7 +344,7 @@ impl ScheduleArgs {
         match self.command {
             ScheduleCommand::Set(args) => {
                 let name = args.name.clone();
-                let schedule = Some(args.to_proto(vhost).await?);
+                let schedule = Some(args.into_proto(vhost).await?);
                 let reply = admin.put_schedule(proto::PutScheduleRequest { schedule }).await;
                 let reply = reply.asked(format!("set schedule '{name}'"))?.into_inner();
                 let next = reply.next_ms.map(moment);
