@@ -106,6 +106,8 @@ async fn every_address_answers_as_it_is_described() {
     managed.expect(201, "PUT", "/api/operator-policies/%2F/p", Some(policy)).await;
     managed.expect(201, "PUT", "/api/parameters/c/%2F/p", Some(json!({ "value": 1 }))).await;
     managed.expect(201, "PUT", "/api/global-parameters/p", Some(json!({ "value": { "a": 1 } }))).await;
+    let schedule = json!({ "cron": "0 0 1 1 *", "queue": "q", "body": "x" });
+    managed.expect(201, "PUT", "/api/nexo/schedules/%2F/q", Some(schedule)).await;
     let mut client = managed.client().await;
     client.open_channel(1).await.unwrap();
     client.call(1, &consume(), "basic.consume-ok").await.unwrap();

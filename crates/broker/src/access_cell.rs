@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use nexo_core::access::{Access, AccessError, AccessRecord};
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
-use nexo_log::Urgency;
+use nexo_log::{Claim, Urgency};
 use nexo_types::{QueueId, VhostName};
 use tokio::sync::watch;
 
@@ -121,7 +121,8 @@ impl Shared {
             access.publish(users);
             tell();
         };
-        let changed = self.change_machine(&access.cell, &[], decide, Urgency::Synced, applied)?;
+        let changed =
+            self.change_machine(&access.cell, &[], decide, Urgency::Synced, Claim::Reserved, applied)?;
         if changed.is_ok() {
             // Also what was so already: somebody has set it.
             tell();

@@ -35,6 +35,7 @@ use crate::policies::PolicyCell;
 use crate::queue_cell::QueueCell;
 use crate::recovery;
 use crate::request::ListRequest;
+use crate::schedules::ScheduleCell;
 use crate::shared::{Shared, not_found};
 use crate::stats::{BrokerStats, Health, QueueStats};
 use crate::stored::Stored;
@@ -147,6 +148,7 @@ impl Broker {
             access: AccessCell::new(restored.machines.access),
             policies: PolicyCell::new(restored.machines.policies),
             jobs: JobsCell::new(restored.machines.jobs),
+            schedules: ScheduleCell::new(restored.machines.schedules),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
@@ -182,6 +184,8 @@ impl Broker {
         }
         let path = shared.options.data_dir.clone();
         shared.start_jobs().map_err(|source| OpenError::Directory { path, source })?;
+        // Not before all queues are known.
+        shared.arm_schedules();
         let log = shared.log.stats();
         let took_ms = began.elapsed().as_millis();
         if is_new {
@@ -403,6 +407,7 @@ impl Broker {
             intake_bytes: self.shared.intake.held_bytes(),
             events_dropped: self.shared.events.dropped(),
             traces_dropped: self.shared.firehose.dropped(),
+            schedules: self.shared.schedule_stats(),
             process: ProcessStats::read(),
         }
     }

@@ -7,6 +7,7 @@ use nexo_core::access::AccessRecord;
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
 use nexo_core::policy::{PolicyKind, PolicyRecord};
+use nexo_core::schedule::ScheduleRecord;
 use nexo_core::topology::{Binding, Destination, HeaderValue, Topology, TopologyRecord, VhostSpec};
 use nexo_types::{QueueName, VhostName, limits};
 
@@ -45,6 +46,26 @@ impl Events {
         if self.is_wanted() {
             self.emit_all(changes.iter().filter_map(of_policies).collect());
         }
+    }
+
+    /// Changes of schedules, which the log has as well.
+    pub(crate) fn schedules_changed(&self, records: &[ScheduleRecord]) {
+        for event in records.iter().filter_map(of_schedules) {
+            let name = event.text("name");
+            tracing::info!(event = event.name, vhost = event.text("vhost"), name, by = %By::now(), "schedules changed");
+            if self.is_wanted() {
+                self.emit_all(vec![event]);
+            }
+        }
+    }
+
+    /// A schedule could not do what it should.
+    pub(crate) fn schedule_failed(&self, vhost: &VhostName, name: &str, error: &str) {
+        tracing::warn!(%vhost, schedule = name, error, "a schedule failed");
+        self.emit(|| {
+            let event = Event::bare("schedule.failed").with("name", name);
+            event.with("vhost", vhost.as_str()).with("error", error)
+        });
     }
 
     /// Publishers are stopped for want of this: `memory` or `disk`.
@@ -217,6 +238,23 @@ fn of_policies(change: &PolicyRecord) -> Option<Event> {
         }
         PolicyRecord::DeleteGlobal { name } => parameter("parameter.cleared", "global", name),
         PolicyRecord::ForgetVhost { .. } => return None,
+    })
+}
+
+/// That times were fired is told by the messages.
+fn of_schedules(record: &ScheduleRecord) -> Option<Event> {
+    let of = |event, vhost: &VhostName, name: &str| {
+        Event::now(event).with("name", name).with("vhost", vhost.as_str())
+    };
+    Some(match record {
+        ScheduleRecord::Put { vhost, schedule, .. } => of("schedule.set", vhost, &schedule.name),
+        ScheduleRecord::Delete { vhost, name } => of("schedule.deleted", vhost, name),
+        ScheduleRecord::Pause { vhost, name, is_paused: true, .. } => of("schedule.paused", vhost, name),
+        ScheduleRecord::Pause { vhost, name, is_paused: false, .. } => of("schedule.resumed", vhost, name),
+        ScheduleRecord::Fired { .. }
+        | ScheduleRecord::Failed { .. }
+        | ScheduleRecord::Ran { .. }
+        | ScheduleRecord::ForgetVhost { .. } => return None,
     })
 }
 

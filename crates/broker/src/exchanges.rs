@@ -10,7 +10,7 @@ use nexo_core::topology::{
     BindError, Binding, DeclareError, DeleteError, DeleteIf, Destination, ExchangeSpec, PassiveError, Plan,
     Routes, Topology, UnbindError,
 };
-use nexo_log::Urgency;
+use nexo_log::{Claim, Urgency};
 use nexo_types::{ExchangeName, QueueId};
 
 use crate::broker::Broker;
@@ -115,7 +115,7 @@ impl Shared {
             exchanges.publish(topology);
             self.events.emit_all(told.take());
         };
-        self.change_machine(&exchanges.cell, beside, decide, urgency, applied)
+        self.change_machine(&exchanges.cell, beside, decide, urgency, Claim::Reserved, applied)
     }
 }
 

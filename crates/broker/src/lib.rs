@@ -19,7 +19,7 @@
 //!   take; `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
 //!   `buffers.rs`: memory of connections' buffers.
 //! - `machine_cell.rs`, `machines.rs`: state machines that are not queues. `access_cell.rs`: users and permissions. `policies.rs`: policies,
-//!   parameters, and how they take effect.
+//!   parameters, and how they take effect. `schedules.rs`, `schedule_firing.rs`: schedules, and what they send.
 //! - `connections.rs`: how many clients may be connected. `open_connections.rs`: who they are. `listing.rs`: queues, exchanges and
 //!   bindings for those who look after them.
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
@@ -88,6 +88,8 @@ mod rebuild;
 mod receipt;
 mod recovery;
 mod request;
+mod schedule_firing;
+mod schedules;
 mod share;
 mod shared;
 mod shared_configs;
@@ -122,7 +124,7 @@ pub use delivery::Delivery;
 pub use describe::{BindingShown, QueueDetails};
 pub use error::{
     AccessChangeError, CreateError, DeleteError, ExchangeError, OpenError, PolicyChangeError, PopError,
-    PushError, QueueError, SettleError, SubscribeError,
+    PushError, QueueError, ScheduleChangeError, ScheduleRunError, SettleError, SubscribeError,
 };
 pub use event_kinds::LoginFacts;
 pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, OnBehalf, acting};
@@ -152,6 +154,7 @@ pub use nexo_core::queue::{
     Access, GroupTake, Handed, InFlightLimit, LeaseTerms, LimitReached, Outgoing, SettleMode, SharedCredit,
     Terms,
 };
+pub use nexo_core::schedule;
 pub use nexo_core::shared_messages::SharedMessages;
 pub use nexo_core::topology;
 /// The most files that the log has open at once.
@@ -163,7 +166,9 @@ pub use open_connections::{
 };
 pub use options::BrokerOptions;
 pub use owed::SocketState;
-pub use property_codec::{DeadLetter, DeadLetterCodec, DeathInfo, Envelope, PropertyCodec, QueueCodec};
+pub use property_codec::{
+    DeadLetter, DeadLetterCodec, DeathInfo, Envelope, PropertyCodec, Publication, PublishCodec, QueueCodec,
+};
 pub use push_order::{PushOrder, PushTurn};
 pub use push_packed::{PackedPushed, Refused};
 pub use receipt::{Receipt, ReceiptError};
@@ -171,6 +176,7 @@ pub use request::{
     Declaration, DeleteIf, ListRequest, MoveGate, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId,
     Settle, SubscribeRequest,
 };
+pub use schedules::{ScheduleInfo, ScheduleStats};
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;

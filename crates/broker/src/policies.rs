@@ -196,7 +196,8 @@ impl Shared {
             policies.publish(known);
             tell();
         };
-        let changed = self.change_machine(&policies.cell, &[], decide, Urgency::Synced, applied)?;
+        let changed =
+            self.change_machine(&policies.cell, &[], decide, Urgency::Synced, Claim::Reserved, applied)?;
         if changed.is_ok() {
             // Also what was so already: somebody has set it.
             tell();

@@ -5,6 +5,7 @@ use nexo_core::queue::Queue;
 use nexo_types::{Millis, QueueId, QueueName, Timestamp};
 
 use crate::memory_high::MemoryState;
+use crate::schedules::ScheduleStats;
 use crate::system::ProcessStats;
 
 /// Figures of one queue.
@@ -174,6 +175,8 @@ pub struct BrokerStats {
     pub events_dropped: u64,
     /// The same of the firehose's copies.
     pub traces_dropped: u64,
+    /// Schedules, and what has come of them since the start.
+    pub schedules: ScheduleStats,
     /// What the operating system says about the process.
     pub process: ProcessStats,
     /// The log's own figures.

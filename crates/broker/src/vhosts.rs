@@ -320,6 +320,7 @@ impl Shared {
         written = written.and(self.when_room_blocking(|| self.forget_permissions_in(name))?);
         written = written.and(self.when_room_blocking(|| self.forget_policies_in(name))?);
         written = written.and(self.when_room_blocking(|| self.forget_jobs_in(name))?);
+        written = written.and(self.when_room_blocking(|| self.forget_schedules_in(name))?);
         let gone = self.when_room_blocking(|| {
             let decide = |topology: &Topology| Ok::<_, Infallible>(topology.decide_vhost_gone(name));
             let changed = self.change_topology(&[], decide, Urgency::Synced);

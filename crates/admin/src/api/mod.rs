@@ -5,7 +5,8 @@
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `attempts` (logins), `vhosts`, `users`, `permissions`, `connections`
 //!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
-//!   `health_checks`. `nexo`: what RabbitMQ has no words for. `jobs`: job queues and budgets. `memory`: the memory watermark.
+//!   `health_checks`. `nexo`: what RabbitMQ has no words for; `schedules`. `jobs`: job queues and budgets. `memory`: the memory
+//!   watermark.
 //!
 //! What a queue or an exchange may be, and in which words it is refused, is AMQP's matter: `nexo_amqp::management`. Where an
 //! answer differs from RabbitMQ's, docs/management.md says why.
@@ -37,6 +38,7 @@ mod policies;
 mod queues;
 mod rates;
 mod routes;
+mod schedules;
 mod sessions;
 mod users;
 mod vhosts;
@@ -285,6 +287,14 @@ fn routes(api: &Api) -> Routes {
         .get("/nexo/queues/{vhost}/{name}/messages", Vhost, nexo::messages)
         .post("/nexo/queues/{vhost}/{name}/redrive", Vhost, nexo::redrive)
         .put("/nexo/queues/{vhost}/{name}/pause", Vhost, nexo::pause)
+        .get("/nexo/schedules", Management, schedules::list)
+        .get("/nexo/schedules/{vhost}", VisibleVhost, schedules::list_of_vhost)
+        .get("/nexo/schedules/{vhost}/{name}", VisibleVhost, schedules::show)
+        .put("/nexo/schedules/{vhost}/{name}", Vhost, schedules::put)
+        .delete("/nexo/schedules/{vhost}/{name}", Vhost, schedules::delete)
+        .post("/nexo/schedules/{vhost}/{name}/run", Vhost, schedules::run)
+        .post("/nexo/schedules/{vhost}/{name}/pause", Vhost, schedules::pause)
+        .post("/nexo/schedules/{vhost}/{name}/resume", Vhost, schedules::resume)
         .post("/nexo/session", Nobody, sessions::begin)
         .get("/nexo/session", Management, sessions::show)
         .delete("/nexo/session", Management, sessions::end)

@@ -1,5 +1,5 @@
 //! Doing what a file of definitions asks for: virtual hosts first, then users and what they may do, then queues and exchanges,
-//! then bindings. What is there already stays as it is, and a binding that lacks an end is passed over, as in RabbitMQ.
+//! then bindings, then schedules. What is there already stays as it is, and a binding that lacks an end is passed over, as in RabbitMQ.
 
 use std::fmt;
 
@@ -162,6 +162,12 @@ impl Import {
         done.passed_over = bound.iter().filter(|outcome| matches!(outcome, Ok(false))).count();
         let outcomes = bound.into_iter().filter(|outcome| !matches!(outcome, Ok(false)));
         done.note("bindings", outcomes.map(|outcome| outcome.map(drop)).collect())?;
+        if !plan.schedules.is_empty() {
+            // All of them or none, when what they send to is there.
+            let changed = self.broker.change_schedules(&plan.schedules).await;
+            changed.map_err(|error| done.after(error.into(), 0))?;
+            done.add("schedules", plan.schedules.len());
+        }
         Ok(done)
     }
 
