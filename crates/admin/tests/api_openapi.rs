@@ -81,6 +81,9 @@ fn asked(path: &str, connection: &str, node: &str) -> String {
         .replace("{component}", "c")
         .replace("{key}", "k")
         .replace("{port}", "1")
+        .replace("{node}", node)
+        .replace("{within}", "1")
+        .replace("{unit}", "weeks")
         .replace("{protocol}", "amqp")
 }
 

@@ -127,6 +127,7 @@ async fn let_in(
     };
     match identity {
         Ok(identity) => {
+            broker.traffic().of(Protocol::Grpc).logged_in();
             if broker.has_memory_alarm() && is_push(request.uri().path()) {
                 // It would be refused when it has come whole, and take its memory until then.
                 broker.refuse_if_short().map_err(|error| Status::from(Failure::from(error)))?;

@@ -148,6 +148,7 @@ async fn answer(
             (action, request)
         }
     };
+    service.broker.traffic().of(nexo_broker::Protocol::Sqs).logged_in();
     let actor = Actor { user: context.identity.name().as_str().to_owned(), from: Some(peer) };
     let response = acting(actor, service.call(&context, request)).await?;
     Ok((action, response))

@@ -59,6 +59,7 @@ async fn admit(api: &Api, request: &mut Request) -> Result<Option<Actor>, ApiErr
             tell_refused(api, &claimed_user(headers.get(header::AUTHORIZATION)), ends);
         }
     })?;
+    api.broker.traffic().of(Protocol::Http).logged_in();
     Ok(Some(known(request, caller, ends)))
 }
 

@@ -3,7 +3,7 @@
 //! - `guard`, `login`, `sessions`: what every request must pass. `access`: who may ask what. `routes`: the addresses, which
 //!   `openapi` describes. `body`: the JSON that it brings. `error`: what is answered instead.
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
-//! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `permissions`, `connections`
+//! - By what they are about: `overview` (with nodes and what never changes), `attempts` (logins), `vhosts`, `users`, `permissions`, `connections`
 //!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
 //!   `health_checks`. `nexo`: what RabbitMQ has no words for. `memory`: the memory watermark.
 //!
@@ -11,6 +11,7 @@
 //! answer differs from RabbitMQ's, docs/management.md says why.
 
 mod access;
+mod attempts;
 mod bindings;
 mod body;
 mod connections;
@@ -48,12 +49,14 @@ use axum::{Json, Router, middleware};
 use nexo_access::Logins;
 use nexo_broker::Broker;
 use nexo_broker::policy::PolicyKind;
+use nexo_net::TlsServer;
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
 pub use definitions::import_definitions;
 
 use access::Needs;
+use attempts::Attempts;
 use error::ApiError;
 use rates::Rates;
 use routes::Routes;
@@ -68,10 +71,16 @@ const GETS_MAX: usize = 4;
 /// A port of the broker, for those who ask which there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// What the settings call it: `amqp`, `grpc`, `sqs` or `http`.
+    /// What the settings call it: `amqp`, `grpc`, `sqs` or `http`; over TLS `amqps`, `grpc-tls`, `sqs-tls` or `https`.
     pub protocol: &'static str,
     /// Where it listens.
     pub address: SocketAddr,
+}
+
+impl Listener {
+    fn is_tls(&self) -> bool {
+        matches!(self.protocol, "amqps" | "grpc-tls" | "sqs-tls" | "https")
+    }
 }
 
 /// What all requests share.
@@ -82,6 +91,8 @@ pub(crate) struct Api {
     /// What this node is called.
     node: Arc<str>,
     listeners: Arc<[Listener]>,
+    tls: Option<Arc<TlsServer>>,
+    attempts: Arc<Attempts>,
     rates: Arc<Rates>,
     large_bodies: Arc<Semaphore>,
     lists: Arc<Semaphore>,
@@ -98,6 +109,8 @@ impl Api {
             logins,
             node: nexo_broker::node_name().into(),
             listeners: listeners.into(),
+            tls: None,
+            attempts: Arc::default(),
             rates: Arc::default(),
             large_bodies: Arc::new(Semaphore::new(body::LARGE_BODIES_MAX)),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
@@ -105,6 +118,11 @@ impl Api {
             sessions: Arc::default(),
             openapi: Arc::default(),
         }
+    }
+
+    /// The same, where ports speak TLS.
+    pub(crate) fn over_tls(self, tls: Option<Arc<TlsServer>>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Takes samples until it is dropped.
@@ -159,6 +177,10 @@ fn routes(api: &Api) -> Routes {
         .get("/extensions", Management, overview::extensions)
         .get("/whoami", Management, overview::whoami)
         .get("/auth", Management, overview::auth)
+        .get("/auth/attempts/{node}", Monitoring, attempts::list)
+        .delete("/auth/attempts/{node}", Monitoring, attempts::reset)
+        .get("/auth/attempts/{node}/source", Monitoring, attempts::by_source)
+        .delete("/auth/attempts/{node}/source", Monitoring, attempts::reset_source)
         .get("/users", Administrator, users::list)
         .get("/users/", Administrator, users::list)
         .get("/users/without-permissions", Administrator, users::list_without_permissions)
@@ -254,6 +276,7 @@ fn routes(api: &Api) -> Routes {
         .get("/health/checks/node-is-quorum-critical", Management, health_checks::not_critical)
         .get("/health/checks/port-listener/{port}", Management, health_checks::port)
         .get("/health/checks/protocol-listener/{protocol}", Management, health_checks::protocol)
+        .get("/health/checks/certificate-expiration/{within}/{unit}", Management, health_checks::certificates)
         .get("/nexo/memory", Monitoring, memory::show)
         .put("/nexo/memory", Administrator, memory::set)
         .get("/nexo/queues/{vhost}/{name}", VisibleVhost, nexo::queue)

@@ -183,6 +183,9 @@ async fn with_password(api: &Api, ends: Ends, body: &LoginBody) -> Result<Caller
             Err(ApiError::not_logged_in("Login failed"))
         }
     };
+    if admitted.is_ok() {
+        api.broker.traffic().of(Protocol::Http).logged_in();
+    }
     admitted.inspect_err(|_| {
         api.broker.traffic().of(Protocol::Http).login_refused();
         tell_refused(api, name, ends);
