@@ -158,7 +158,8 @@ async fn logins_are_counted_and_can_be_from_the_beginning() {
     };
     assert_eq!(of("amqp091").await, [0, 0, 0]);
     let _client = managed.client().await;
-    let wrong = nexo_amqp_client::Login { password: "wrong".to_owned(), ..nexo_amqp_client::Login::default() };
+    let wrong =
+        nexo_amqp_client::Login { password: "wrong".to_owned(), ..nexo_amqp_client::Login::default() };
     let patience = std::time::Duration::from_secs(30);
     assert!(nexo_amqp_client::Client::connect(managed.amqp, &wrong, patience).await.is_err());
     assert_eq!(of("amqp091").await, [2, 1, 1]);

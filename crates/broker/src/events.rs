@@ -397,6 +397,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn events_are_bounded_in_bytes() {
+        let events = wanted();
+        let large = "x".repeat(limits::EVENTS_WAITING_BYTES_MAX / 3);
+        for _ in 0..4 {
+            events.emit(|| Event::bare("queue.created").with("arguments", large.as_str()));
+        }
+        assert_eq!((events.next().await.len(), events.dropped()), (2, 2));
+        let list = EventValue::List(vec![EventValue::Json(large.clone()), EventValue::Raw(large.into())]);
+        let table = EventValue::Table(vec![("a".to_owned(), list)]);
+        for _ in 0..2 {
+            events.emit(|| Event::bare("queue.created").with("arguments", table.clone()));
+        }
+        assert_eq!((events.next().await.len(), events.dropped()), (1, 3), "what is inside counts as well");
+    }
+
+    #[tokio::test]
     async fn the_log_has_who_and_from_where() {
         assert_eq!(By::now().to_string(), "the broker");
         let ann = Actor { user: "a\nn".into(), from: Some("127.0.0.1:5".parse().unwrap()) };
