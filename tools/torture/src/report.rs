@@ -77,7 +77,7 @@ pub(crate) fn print(ledger: &Ledger, tally: &Tally, seed: u64) {
         ("extended", jobs.extended),
         ("completed late, or perhaps", jobs.late),
         ("said too late to count", jobs.stale),
-        ("looks at a budget without tokens", jobs.broke),
+        ("looks at a budget short of tokens", jobs.broke),
     ];
     println!();
     for (name, number) in rows.into_iter().chain(job_rows) {

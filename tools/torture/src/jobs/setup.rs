@@ -22,8 +22,8 @@ pub(super) const KEYS: u8 = 50;
 /// needs no more memory than two minutes of it.
 pub(super) const REMEMBER: Duration = Duration::from_secs(120);
 pub(super) const BUDGET: &str = "torture";
-pub(super) const INITIAL: u64 = 100;
-pub(super) const REFILL_TOKENS: u64 = 12;
+pub(super) const INITIAL: u64 = 60;
+pub(super) const REFILL_TOKENS: u64 = 3;
 pub(super) const REFILL_EVERY: Duration = Duration::from_millis(100);
 
 /// A job queue.

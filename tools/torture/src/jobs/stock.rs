@@ -97,7 +97,7 @@ pub(crate) fn close(world: &World) -> Totals {
         let totals = *books.totals();
         if totals.answered == 0 || totals.deaths == 0 || totals.broke == 0 {
             let fact =
-                format!("no answer, no death of a worker or never a budget without tokens: {totals:?}");
+                format!("no answer, no death of a worker or never a budget short of tokens: {totals:?}");
             books.report(What::NotExercised, fact);
         }
         totals

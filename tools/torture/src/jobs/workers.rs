@@ -139,7 +139,8 @@ impl Worker<'_> {
     }
 
     async fn deal_with(&mut self, task: &Task, deed: Deed) {
-        let used = self.chances.u64(..=task.cost);
+        // While stock is taken nothing is used, so that nobody waits for tokens.
+        let used = if self.phase() == RunPhase::Load { self.chances.u64(..=task.cost) } else { 0 };
         let works = Duration::from_millis(self.chances.u64(..40));
         match deed {
             Deed::Die => {

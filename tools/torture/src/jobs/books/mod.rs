@@ -87,7 +87,7 @@ pub(crate) struct Totals {
     pub(crate) late: u64,
     /// Words that came too late to count.
     pub(crate) stale: u64,
-    /// Looks at a budget that could pay nothing.
+    /// Looks at a budget that could not pay for every job.
     pub(crate) broke: u64,
 }
 

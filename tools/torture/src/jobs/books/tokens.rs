@@ -5,6 +5,9 @@ use crate::clock::{self, Micros};
 use crate::jobs::setup::{INITIAL, REFILL_EVERY, REFILL_TOKENS};
 use crate::ledger::What;
 
+/// What the dearest job costs.
+const DEAR: i64 = 5;
+
 /// What is known of the budget.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
@@ -70,7 +73,7 @@ impl Books {
             // From here on, only what is paid late from now on can bring it below nothing.
             self.tokens.late.retain(|(at, _)| *at >= sent_at);
         }
-        self.totals.broke += u64::from(tokens <= 0);
+        self.totals.broke += u64::from(tokens < DEAR);
         let in_all = i128::from(tokens) + i128::from(reserved) + i128::from(used);
         let (least, most) = (self.tokens.came_at_least(sent_at), self.tokens.came_at_most(got_at));
         if !(i128::from(least)..=i128::from(most)).contains(&in_all) {
