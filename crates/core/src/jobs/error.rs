@@ -45,12 +45,12 @@ pub enum JobError {
         waiter: Arc<str>,
     },
     /// The worker no longer has the job.
-    #[error("job {job} is not held by attempt {attempt} any more: {state}")]
+    #[error("job {job} is not held by receipt {job}-{hold} any more: {state}")]
     NotHeld {
         /// The job.
         job: JobId,
-        /// The attempt that was named.
-        attempt: u32,
+        /// The hold that was named.
+        hold: u32,
         /// What became of it.
         state: &'static str,
     },

@@ -292,7 +292,7 @@ pub(super) fn handed_json(handed: &Handed) -> Value {
     json!({
         "receipt": handed.receipt.to_string(),
         "job": handed.receipt.job.0.to_string(),
-        "attempt": handed.receipt.attempt,
+        "attempt": handed.attempt,
         "type": &*handed.body.kind,
         "key": &*handed.body.key,
         "payload": payload_json(&handed.body.payload),
