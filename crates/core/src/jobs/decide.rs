@@ -345,7 +345,7 @@ impl Jobs {
             JobState::Pending { .. } => Err(JobError::NotHeld {
                 job,
                 attempt,
-                state: "its time was up, and it waits to be handed out again",
+                state: "it was given back, failed or took too long, and waits to be handed out again",
             }),
         }
     }
