@@ -1,5 +1,6 @@
 """What goes on, once a second: redrawn on a terminal, one plain line otherwise."""
 
+import shutil
 import sys
 
 
@@ -33,9 +34,10 @@ class View:
             f"answers  {answered}, of which the latest",
             *(f"         {line}" for line in books.latest),
         ]
-        # Back to the first line, and each line anew to its end.
+        # Back to the first line, and each line anew to its end. A line that is too long would take two.
+        width = shutil.get_terminal_size().columns
         back = f"\x1b[{self.height}A" if self.height else ""
-        print(back + "".join(f"{line}\x1b[K\n" for line in lines), end="", flush=True)
+        print(back + "".join(f"{line[:width]}\x1b[K\n" for line in lines), end="", flush=True)
         self.height = len(lines)
 
 

@@ -26,9 +26,8 @@ def test_every_waiter_gets_one_answer_and_a_search_is_done_once_for_many():
     assert ran.returncode == 0, ran.stdout + ran.stderr
     summary = json.loads(ran.stdout.splitlines()[-1])
     assert summary["faults"] == []
-    assert summary["answers"] == summary["requests"] > 18, summary
+    assert summary["answers"] == summary["requests"] >= 18, summary
     assert 0 < summary["searches_done"] < summary["searches_asked"], summary
-    # Two prefetches, and one request for the count at least, had no waiter.
     assert summary["joined"] + summary["cache_hits"] > 0, summary
     assert summary["tokens_used"] == summary["api"]["sold"] > 0, summary
     assert set(summary["by"]) == {"node, call", "node, queue", "python, call", "python, queue"}, summary
