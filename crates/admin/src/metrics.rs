@@ -13,6 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::accept::Format;
+use crate::job_metrics::JobFigures;
 use crate::text_format;
 
 /// Queues that are read in one step; between two steps others get their turn.
@@ -123,7 +124,7 @@ const BROKER_COUNTERS: &[Of<BrokerStats, u64>] = &[
 pub(crate) fn render(broker: &Broker, format: Format) -> Result<String, fmt::Error> {
     let traffic = Protocol::ALL.map(|protocol| (protocol, broker.traffic().of(protocol).stats()));
     let snapshot = Snapshot { stats: broker.stats(), traffic, queues: all_queues(broker) };
-    let open_metrics = render_snapshot(snapshot)?;
+    let open_metrics = render_snapshot(snapshot, JobFigures::of(broker))?;
     Ok(match format {
         Format::OpenMetrics => open_metrics,
         Format::Text => text_format::from_open_metrics(&open_metrics),
@@ -143,9 +144,10 @@ fn all_queues(broker: &Broker) -> Vec<QueueStats> {
     }
 }
 
-fn render_snapshot(snapshot: Snapshot) -> Result<String, fmt::Error> {
+fn render_snapshot(snapshot: Snapshot, jobs: JobFigures) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
+    registry.register_collector(Box::new(jobs));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
@@ -375,7 +377,7 @@ mod tests {
         };
         let traffic =
             Protocol::ALL.map(|protocol| (protocol, TrafficStats { published: 5, ..Default::default() }));
-        render_snapshot(Snapshot { stats, traffic, queues }).unwrap()
+        render_snapshot(Snapshot { stats, traffic, queues }, JobFigures::default()).unwrap()
     }
 
     #[test]
