@@ -346,7 +346,7 @@ impl Jobs {
             JobState::Pending { .. } => Err(JobError::NotHeld {
                 job,
                 hold,
-                state: "its time was up, and it waits to be handed out again",
+                state: "it was given back, failed or took too long, and waits to be handed out again",
             }),
         }
     }

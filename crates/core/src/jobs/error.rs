@@ -63,7 +63,7 @@ pub enum JobError {
         state: &'static str,
     },
     /// A waiter's class is none of the queue's.
-    #[error("job queue '{queue}' has no class '{class}'; it has {}", known.join(", "))]
+    #[error("job queue '{queue}' has {}; it has {}", named(class), known.join(", "))]
     UnknownClass {
         /// The queue.
         queue: JobQueueName,
@@ -121,6 +121,13 @@ pub enum JobError {
         /// What they may take.
         max: u64,
     },
+}
+
+fn named(class: &str) -> String {
+    match class {
+        "" => "no place for a waiter without a class, which would be a class with an empty name".to_owned(),
+        class => format!("no class '{class}'"),
+    }
 }
 
 impl From<ConfigError> for JobError {

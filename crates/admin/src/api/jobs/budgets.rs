@@ -7,18 +7,19 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use nexo_access::Permission;
-use nexo_broker::job_rules::TokenReport;
+use nexo_broker::JobCallError;
+use nexo_broker::job_rules::{JobError, TokenReport};
 use nexo_types::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::super::Api;
 use super::super::access::Caller;
-use super::super::body::{Fields, JsonBody};
+use super::super::body::JsonBody;
 use super::super::error::ApiError;
 use super::super::listing::ListQuery;
 use super::super::names::Vhost;
 use super::shown::{budget_config_of, budget_json, use_json};
-use super::{budget_named, count, may, millis, moment, refuse_unknown};
+use super::{budget_named, count, may, millis, moment, query_of, refuse_unknown, whole};
 
 /// Uses of tokens in one answer, if nobody says how many, and at most.
 const USES_DEFAULT: usize = 100;
@@ -69,7 +70,8 @@ pub(super) async fn show(
     Path((vhost, name)): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
     let name = budget_named(&api, &caller, &vhost, &name, None)?;
-    let (budget, now) = api.broker.budget(&name).ok_or_else(ApiError::not_found)?;
+    let unknown = || JobCallError::Refused(JobError::NoSuchBudget { name: name.clone() });
+    let (budget, now) = api.broker.budget(&name).ok_or_else(unknown)?;
     Ok(Json(budget_json(&budget, now)))
 }
 
@@ -80,7 +82,8 @@ pub(super) async fn put(
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let name = budget_named(&api, &caller, &vhost, &name, Some(Permission::Configure))?;
-    let is_new = api.broker.put_budget(&name, budget_config_of(&body.object)?).await?;
+    let before = api.broker.budget(&name).map(|(budget, _)| *budget.config()).unwrap_or_default();
+    let is_new = api.broker.put_budget(&name, budget_config_of(before, &body.object)?).await?;
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 
@@ -126,10 +129,7 @@ pub(super) async fn tokens(
     caller: Caller,
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
-    let number = |name: &str| -> Result<Option<u64>, ApiError> {
-        let wrong = |_| ApiError::bad_request(format!("{name} must be a whole number"));
-        query.get(name).map(|text| text.parse().map_err(wrong)).transpose()
-    };
+    let number = query_of(&query, &["since_ms", "until_ms", "budget", "key", "max"])?;
     let since = Timestamp(number("since_ms")?.unwrap_or(0));
     let until = Timestamp(number("until_ms")?.unwrap_or(u64::MAX));
     let max = number("max")?.map_or(USES_DEFAULT, |max| max as usize).clamp(1, USES_MAX);
@@ -162,7 +162,7 @@ pub(super) const REPORTED: &[&str] = &["tokens_left", "refill_in_ms", "refill_to
 
 pub(super) fn report_of(object: &Map<String, Value>) -> Result<TokenReport, ApiError> {
     Ok(TokenReport {
-        tokens_left: object.whole("tokens_left")?,
+        tokens_left: whole(object, "tokens_left")?,
         refill_in: millis(object, "refill_in_ms")?,
         refill_tokens: count(object, "refill_tokens")?,
     })

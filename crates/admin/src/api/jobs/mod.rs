@@ -9,6 +9,8 @@ mod queues;
 mod shown;
 mod work;
 
+use std::collections::BTreeMap;
+
 use nexo_access::{Permission, Resource};
 use nexo_broker::job_rules::{JobError, Receipt};
 use nexo_broker::{JobCallError, QueueError};
@@ -109,9 +111,29 @@ fn receipt_of(text: &str) -> Result<Receipt, ApiError> {
     text.parse().map_err(|()| ApiError::bad_request("a receipt is what a worker got with its job"))
 }
 
+/// A text that must be there.
+fn text<'a>(object: &'a Map<String, Value>, name: &str) -> Result<&'a str, ApiError> {
+    let found = object.text_or_nothing(name)?;
+    found.ok_or_else(|| ApiError::bad_request(format!("{name} is missing")))
+}
+
+/// True or false, in words that name the field: RabbitMQ's do not.
+fn truth(object: &Map<String, Value>, name: &str, default: bool) -> Result<bool, ApiError> {
+    object
+        .truth(name, default)
+        .map_err(|_| ApiError::bad_request(format!("{name} must be true or false; it is {}", object[name])))
+}
+
+/// A whole number, in words that name the field.
+fn whole(object: &Map<String, Value>, name: &str) -> Result<Option<i64>, ApiError> {
+    object
+        .whole(name)
+        .map_err(|_| ApiError::bad_request(format!("{name} must be a whole number; it is {}", object[name])))
+}
+
 /// A whole number that is not negative.
 fn count(object: &Map<String, Value>, name: &str) -> Result<Option<u64>, ApiError> {
-    let found = object.whole(name)?;
+    let found = whole(object, name)?;
     found
         .map(|number| {
             u64::try_from(number).map_err(|_| ApiError::bad_request(format!("{name} must not be negative")))
@@ -130,7 +152,7 @@ fn moment(
     at: &str,
     within: &str,
 ) -> Result<Option<Timestamp>, ApiError> {
-    match (count(object, at)?, object.whole(within)?) {
+    match (count(object, at)?, whole(object, within)?) {
         (Some(_), Some(_)) => {
             Err(ApiError::bad_request(format!("{at} and {within} are two ways to say one thing")))
         }
@@ -145,12 +167,38 @@ fn moment(
 
 /// Refuses what nobody knows: a setting that was spelt wrong would be without effect.
 fn refuse_unknown(object: &Map<String, Value>, known: &[&str]) -> Result<(), ApiError> {
-    match object.keys().find(|name| !known.contains(&name.as_str())) {
+    refuse_unknown_names(object.keys(), known)
+}
+
+fn refuse_unknown_names<'a>(
+    mut names: impl Iterator<Item = &'a String>,
+    known: &[&str],
+) -> Result<(), ApiError> {
+    match names.find(|name| !known.contains(&name.as_str())) {
+        Some(name) if known.is_empty() => {
+            Err(ApiError::bad_request(format!("'{name}' is not known here; this takes no fields")))
+        }
         Some(name) => {
             Err(ApiError::bad_request(format!("'{name}' is not known here; known are {}", known.join(", "))))
         }
         None => Ok(()),
     }
+}
+
+/// What stands behind the `?` of an address, whose names are all known.
+fn query_of<'a>(
+    query: &'a BTreeMap<String, String>,
+    known: &[&str],
+) -> Result<impl Fn(&str) -> Result<Option<u64>, ApiError> + use<'a>, ApiError> {
+    refuse_unknown_names(query.keys(), known)?;
+    Ok(|name: &str| {
+        let wrong = |_| ApiError::bad_request(format!("{name} must be a whole number"));
+        query.get(name).map(|text| text.parse().map_err(wrong)).transpose()
+    })
+}
+
+fn no_such_queue(name: &JobQueueName) -> ApiError {
+    JobCallError::Refused(JobError::NoSuchQueue { name: name.clone() }).into()
 }
 
 impl From<JobCallError> for ApiError {

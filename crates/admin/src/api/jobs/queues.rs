@@ -7,6 +7,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use nexo_access::Permission;
+use nexo_broker::JobCallError;
 use nexo_broker::job_rules::{JobError, JobQueueConfig};
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ use super::super::error::ApiError;
 use super::super::listing::ListQuery;
 use super::super::names::Vhost;
 use super::shown::{config_of, job_json, queue_in_full_json, queue_json};
-use super::{may, queue_named};
+use super::{may, no_such_queue, query_of, queue_named};
 
 /// Jobs in one answer, if nobody says how many, and at most.
 const PENDING_DEFAULT: usize = 100;
@@ -70,7 +71,7 @@ pub(super) async fn show(
     let name = queue_named(&api, &caller, &vhost, &name, None)?;
     let shown =
         api.broker.look_at_jobs(|jobs, now| jobs.queue(&name).map(|queue| queue_in_full_json(queue, now)));
-    shown.map(Json).ok_or_else(ApiError::not_found)
+    shown.map(Json).ok_or_else(|| no_such_queue(&name))
 }
 
 pub(super) async fn put(
@@ -86,7 +87,12 @@ pub(super) async fn put(
         // Whoever has jobs paid spends what is in it.
         may(&caller, budget.vhost_str(), budget.as_str(), Some(Permission::Write))?;
     }
-    let is_new = api.broker.put_job_queue(&name, |_| Ok::<JobQueueConfig, JobError>(config)).await?;
+    let put = api.broker.put_job_queue(&name, |_| Ok::<JobQueueConfig, JobError>(config)).await;
+    let is_new = put.map_err(|error| match error {
+        // What is not there is a setting and not what the address names.
+        JobCallError::Refused(JobError::NoSuchBudget { .. }) => ApiError::bad_request(error.to_string()),
+        other => other.into(),
+    })?;
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 
@@ -108,11 +114,9 @@ pub(super) async fn pending(
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
     let name = queue_named(&api, &caller, &vhost, &name, Some(Permission::Read))?;
-    let max = match query.get("max") {
-        None => PENDING_DEFAULT,
-        Some(max) => max.parse().map_err(|_| ApiError::bad_request("max must be a whole number"))?,
-    };
+    let max = query_of(&query, &["max"])?("max")?.map_or(PENDING_DEFAULT, |max| max as usize);
     let max = max.clamp(1, PENDING_MAX);
+    let unknown = no_such_queue(&name);
     let shown = api
         .look(move |api| {
             api.broker.look_at_jobs(|jobs, _| {
@@ -127,5 +131,5 @@ pub(super) async fn pending(
             })
         })
         .await?;
-    shown.map(|jobs| Json(json!({ "jobs": jobs }))).ok_or_else(ApiError::not_found)
+    shown.map(|jobs| Json(json!({ "jobs": jobs }))).ok_or(unknown)
 }

@@ -8,12 +8,15 @@ use nexo_broker::job_rules::{
     Band, Budget, BudgetConfig, EmptyAnswers, Handed, Job, JobQueue, JobQueueConfig, JobState, KindFigures,
     Overtake, Refill, Reply, Times, TokenUse, WhileRunning,
 };
-use nexo_types::{BudgetName, JobId, Timestamp, VhostName};
+use nexo_types::{BudgetName, JobId, Timestamp, VhostName, limits};
 use serde_json::{Map, Value, json};
 
 use super::super::body::Fields;
 use super::super::error::ApiError;
-use super::{count, millis, refuse_unknown};
+use super::{count, millis, refuse_unknown, truth};
+
+/// The largest factor of a back-off.
+const FACTOR_MAX: f64 = limits::BACKOFF_FACTOR_PERMILLE_MAX as f64 / 1000.0;
 
 /// The settings of a job queue, as they are shown and set.
 const QUEUE_SETTINGS: &[&str] = &[
@@ -119,8 +122,8 @@ pub(super) fn config_of(
         config.overtake,
         &[("never", Overtake::Never), ("affordable", Overtake::Affordable)],
     )?;
-    config.answer_from_cache = object.truth("answer_from_cache", config.answer_from_cache)?;
-    config.paused = object.truth("paused", config.paused)?;
+    config.answer_from_cache = truth(object, "answer_from_cache", config.answer_from_cache)?;
+    config.paused = truth(object, "paused", config.paused)?;
     if object.contains_key("score") {
         config.score = object.text_or_nothing("score")?.filter(|source| !source.is_empty()).map(Arc::from);
     }
@@ -178,7 +181,12 @@ fn retry_of(object: &Map<String, Value>) -> Result<Backoff, ApiError> {
     if base.0 == 0 {
         return Ok(Backoff::None);
     }
-    let factor_permille = (factor * 1000.0).clamp(0.0, f64::from(u32::MAX)) as u32;
+    if !(1.0..=FACTOR_MAX).contains(&factor) {
+        return Err(ApiError::bad_request(format!(
+            "retry.factor must be a number from 1 to {FACTOR_MAX}; it is {factor}"
+        )));
+    }
+    let factor_permille = (factor * 1000.0).round() as u32;
     Ok(Backoff::Exponential { base, factor_permille, cap })
 }
 
@@ -202,7 +210,7 @@ pub(super) fn queue_json(queue: &JobQueue, now: Timestamp) -> Value {
     json!({
         "name": queue.name().as_str(),
         "vhost": queue.name().vhost_str(),
-        "created_at": queue.created_at().0,
+        "created_ms": queue.created_at().0,
         "settings": config_json(queue.config()),
         "pending": queue.pending(),
         "running": queue.running(),
@@ -269,14 +277,22 @@ pub(super) fn budget_json(budget: &Budget, now: Timestamp) -> Value {
     })
 }
 
-pub(super) fn budget_config_of(object: &Map<String, Value>) -> Result<BudgetConfig, ApiError> {
+/// Settings that are given on top of those there are. Null takes one away.
+pub(super) fn budget_config_of(
+    before: BudgetConfig,
+    object: &Map<String, Value>,
+) -> Result<BudgetConfig, ApiError> {
     refuse_unknown(object, &["initial", "capacity", "refill"])?;
-    let mut config = BudgetConfig::default();
+    let mut config = before;
     if let Some(initial) = count(object, "initial")? {
         config.initial = initial;
     }
-    config.capacity = count(object, "capacity")?;
-    if object.get("refill").is_some_and(|refill| !refill.is_null()) {
+    if object.contains_key("capacity") {
+        config.capacity = count(object, "capacity")?;
+    }
+    if object.get("refill").is_some_and(Value::is_null) {
+        config.refill = None;
+    } else if object.contains_key("refill") {
         let refill = object.table("refill")?;
         refuse_unknown(&refill, &["tokens", "every_ms"])?;
         let missing = |name| ApiError::bad_request(format!("refill.{name} is missing"));

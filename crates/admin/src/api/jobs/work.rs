@@ -19,7 +19,10 @@ use super::super::body::{Fields, JsonBody};
 use super::super::error::ApiError;
 use super::budgets::{REPORTED, report_of};
 use super::shown::{handed_json, job_json, waiters_json};
-use super::{count, job_of, millis, moment, queue_named, queue_of_job, receipt_of, refuse_unknown};
+use super::{
+    count, job_of, millis, moment, query_of, queue_named, queue_of_job, receipt_of, refuse_unknown, text,
+    truth,
+};
 
 /// The longest that a request may wait: some proxies end one that is silent for a minute.
 const WAIT_MAX_MS: u64 = 50_000;
@@ -44,10 +47,13 @@ pub(super) async fn ask(
         Some(_) => Some(waiter_of(&api, &caller, &queue, &object.table("waiter")?)?),
     };
     let wait = wait_of(count(object, "wait_ms")?);
+    if waiter.is_none() && !wait.is_zero() {
+        return Err(ApiError::bad_request("wait_ms needs a waiter: without one nobody gets an answer"));
+    }
     let waits_as = waiter.as_ref().map(|waiter| waiter.id.clone()).filter(|_| !wait.is_zero());
     let request = JobRequest {
         kind: object.text_or_nothing("type")?.unwrap_or("job").to_owned(),
-        key: object.text("key")?.to_owned(),
+        key: text(object, "key")?.to_owned(),
         payload: object.get("payload").map(|payload| Bytes::from(payload.to_string())).unwrap_or_default(),
         cost: count(object, "cost")?,
         deadline: moment(&api, object, "deadline_ms", "deadline_in_ms")?,
@@ -86,13 +92,13 @@ fn waiter_of(
             Reply::Queue(name)
         }
     };
-    let text = |name: &str| object.text_or_nothing(name).map(|text| text.unwrap_or_default().to_owned());
+    let word = |name: &str| object.text_or_nothing(name).map(|word| word.unwrap_or_default().to_owned());
     Ok(WaiterRequest {
-        id: object.text("id")?.to_owned(),
-        user: text("user")?,
-        class: text("class")?,
+        id: text(object, "id")?.to_owned(),
+        user: word("user")?,
+        class: word("class")?,
         due: moment(api, object, "due_ms", "due_in_ms")?,
-        filter: text("filter")?,
+        filter: word("filter")?,
         reply,
     })
 }
@@ -146,7 +152,7 @@ pub(super) async fn fail(
     refuse_unknown(object, &[&["error", "retry", "used"], REPORTED].concat())?;
     let error = object.text_or_nothing("error")?.unwrap_or("the worker gave no reason");
     let (used, report) = (count(object, "used")?, report_of(object)?);
-    let settled = api.broker.fail_job(receipt, error, used, report, object.truth("retry", true)?).await?;
+    let settled = api.broker.fail_job(receipt, error, used, report, truth(object, "retry", true)?).await?;
     Ok(Json(match settled {
         Settled::Retried(at) => json!({ "retried": true, "ready_ms": at.0 }),
         Settled::Finished | Settled::Held(_) | Settled::Returned => json!({ "retried": false }),
@@ -171,9 +177,11 @@ pub(super) async fn give_back(
     State(api): State<Api>,
     caller: Caller,
     Path(receipt): Path<String>,
+    body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let receipt = receipt_of(&receipt)?;
     queue_of_job(&api, &caller, receipt.job, Some(Permission::Read))?;
+    refuse_unknown(&body.object, &[])?;
     api.broker.give_back_job(receipt).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -225,8 +233,7 @@ pub(super) async fn answer(
     Query(query): Query<BTreeMap<String, String>>,
 ) -> Result<Json<Value>, ApiError> {
     let queue = queue_named(&api, &caller, &vhost, &name, Some(Permission::Write))?;
-    let wrong = |_| ApiError::bad_request("wait_ms must be a whole number");
-    let wait = wait_of(query.get("wait_ms").map(|wait| wait.parse().map_err(wrong)).transpose()?);
+    let wait = wait_of(query_of(&query, &["wait_ms"])?("wait_ms")?);
     let answer = until_answered(&api, &caller, &queue, &waiter, wait).await?;
     Ok(Json(json!({ "answer": answer.map_or(Value::Null, |answer| answer.to_json()) })))
 }
