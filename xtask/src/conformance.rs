@@ -1,4 +1,4 @@
-//! What real clients see: RabbitMQ's, judged on either broker, and those of AWS.
+//! What real clients see: RabbitMQ's, judged on either broker, those of AWS, and the programs of `examples`.
 
 use std::process::Command;
 
@@ -17,6 +17,8 @@ pub(crate) fn nexo(rest: &[&str]) -> anyhow::Result<()> {
     all(&variables, rest)?;
     if rest.is_empty() {
         python::pytest("tls", &variables, &[])?;
+        // They start brokers of their own, with the program of `NEXO_BIN`; Node is there by now.
+        python::pytest("examples", &variables, &[])?;
         both_protocols(&variables, &[])?;
     }
     Ok(())

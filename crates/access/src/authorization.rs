@@ -13,6 +13,46 @@ use crate::logins::{LoginError, Logins};
 
 /// Longer than any name and password, or token, also where that is written as base64.
 const HEADER_BYTES_MAX: usize = 2 * BEARER_BYTES_MAX;
+/// As much is told of a name that nobody has checked: names of users are no longer.
+const CLAIMED_BYTES_MAX: usize = 255;
+
+/// What a header shows.
+enum Shown<'a> {
+    Token(&'a str),
+    Password { name: Vec<u8>, password: Vec<u8> },
+}
+
+impl<'a> Shown<'a> {
+    fn of(value: &'a HeaderValue) -> Option<Self> {
+        let value = Some(value.as_bytes()).filter(|value| value.len() <= HEADER_BYTES_MAX)?;
+        let (scheme, rest) = std::str::from_utf8(value).ok()?.split_once(' ')?;
+        let rest = rest.trim();
+        if scheme.eq_ignore_ascii_case("bearer") {
+            return Some(Self::Token(rest));
+        }
+        if !scheme.eq_ignore_ascii_case("basic") {
+            return None;
+        }
+        let mut name = STANDARD.decode(rest).ok()?;
+        let at = name.iter().position(|byte| *byte == b':')?;
+        let password = name.split_off(at + 1);
+        name.pop();
+        Some(Self::Password { name, password })
+    }
+}
+
+/// Who somebody says that he is, for those who are told that he was not let in. A token does not say it before it is
+/// checked: then this is nothing.
+#[must_use]
+pub fn claimed_user(value: Option<&HeaderValue>) -> String {
+    match value.and_then(Shown::of) {
+        Some(Shown::Password { name, .. }) => {
+            let name = &name[..name.len().min(CLAIMED_BYTES_MAX)];
+            String::from_utf8_lossy(name).into_owned()
+        }
+        Some(Shown::Token(_)) | None => String::new(),
+    }
+}
 
 impl Logins {
     /// Who sends a request with these headers: by `Basic`, a user's name and password; by `Bearer`, a token, ours or one that
@@ -30,22 +70,11 @@ impl Logins {
     /// As there.
     pub async fn authorize(&self, value: Option<&HeaderValue>, from: IpAddr) -> Result<Identity, LoginError> {
         let Some(value) = value else { return Err(LoginError::Missing) };
-        let value = value.as_bytes();
-        if value.len() > HEADER_BYTES_MAX {
-            return Err(LoginError::Invalid);
+        match Shown::of(value) {
+            Some(Shown::Token(token)) => self.token(token, from).await,
+            Some(Shown::Password { name, password }) => self.password(&name, &password, from).await,
+            None => Err(LoginError::Invalid),
         }
-        let text = std::str::from_utf8(value).map_err(|_| LoginError::Invalid)?;
-        let (scheme, rest) = text.split_once(' ').ok_or(LoginError::Invalid)?;
-        let rest = rest.trim();
-        if scheme.eq_ignore_ascii_case("bearer") {
-            return self.token(rest, from).await;
-        }
-        if !scheme.eq_ignore_ascii_case("basic") {
-            return Err(LoginError::Invalid);
-        }
-        let decoded = STANDARD.decode(rest).map_err(|_| LoginError::Invalid)?;
-        let at = decoded.iter().position(|byte| *byte == b':').ok_or(LoginError::Invalid)?;
-        self.password(&decoded[..at], &decoded[at + 1..], from).await
     }
 
     /// As [`Self::authorize`]; who says nothing and comes from this machine is guest, as long as guest's password is the
@@ -62,5 +91,27 @@ impl Logins {
             Err(LoginError::Missing) => self.anonymous(from).await,
             other => other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_claimed_by_whoever_gives_a_password() {
+        let claimed = |text: &str| claimed_user(Some(&HeaderValue::from_str(text).unwrap()));
+        let basic = |login: &[u8]| claimed(&format!("bAsIc {}", STANDARD.encode(login)));
+        assert_eq!(
+            (basic(b"ann:a:b"), basic(b"ann:"), basic(b":x")),
+            ("ann".into(), "ann".into(), "".into())
+        );
+        assert_eq!((basic(b"ann"), claimed("Bearer nexo_a_b"), claimed("Basic !")), Default::default());
+        assert_eq!(claimed_user(None), "");
+        assert_eq!(
+            basic(&[b'x'; 1_000].iter().chain(b":").copied().collect::<Vec<_>>()).len(),
+            CLAIMED_BYTES_MAX
+        );
+        assert_eq!(basic(b"\xff:p"), "\u{fffd}");
     }
 }

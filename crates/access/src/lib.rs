@@ -8,7 +8,7 @@
 //!   `checked.rs`: right ones are remembered. `password.rs`: hashes. `authorization.rs`: the header of HTTP and gRPC.
 //!   `oauth/`: tokens that somebody else has signed.
 //! - `identity.rs`: what somebody may do; `publishing.rs`: the same for every message, remembered; `moves.rs`: the same while
-//!   messages are moved.
+//!   messages are moved; `schedules.rs`: for messages that the broker sends by itself.
 //! - `sessions.rs`: who is connected: limits of connections and channels, and the end of a user's connections.
 //! - `users.rs`: making, changing and deleting users, keys and tokens. `first.rs`: the first user of a new broker.
 
@@ -22,10 +22,12 @@ mod moves;
 mod oauth;
 mod password;
 mod publishing;
+mod schedules;
 mod sessions;
 mod throttle;
 mod users;
 
+pub use authorization::claimed_user;
 pub use first::{FirstUser, FirstUserError};
 pub use identity::{Identity, Refused};
 pub use logins::{LoginError, Logins};

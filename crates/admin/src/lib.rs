@@ -11,6 +11,7 @@
 mod accept;
 mod api;
 mod health;
+mod job_metrics;
 mod metrics;
 mod server;
 mod text_format;

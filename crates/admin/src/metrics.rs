@@ -13,6 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::accept::Format;
+use crate::job_metrics::JobFigures;
 use crate::text_format;
 
 /// Queues that are read in one step; between two steps others get their turn.
@@ -57,6 +58,7 @@ const BROKER_GAUGES: &[Of<BrokerStats, u64>] = &[
         matches!(b.health, Health::Degraded { .. }).into()
     }),
     ("nexo_queues", "Queues there are", |b| b.queues),
+    ("nexo_schedules", "Schedules there are", |b| b.schedules.schedules),
     ("nexo_message_memory_bytes", "Bytes of messages held in memory", |b| b.message_memory_bytes),
     ("nexo_disk_free_bytes", "Free bytes on the disk that holds the data", |b| b.disk_free_bytes),
     ("nexo_intake_bytes", "Bytes of messages on their way in", |b| b.intake_bytes),
@@ -108,16 +110,30 @@ const BROKER_COUNTERS: &[Of<BrokerStats, u64>] = &[
     ("nexo_log_syncs", "Syncs of what was written", |b| b.log.syncs),
     ("nexo_damaged_messages", "Messages found to be lost to damage since the start", |b| b.damaged_messages),
     ("nexo_log_retired_segments", "Segments in which nothing was alive any more", |b| b.log.retired),
-    ("nexo_dropped_events", "Events dropped because too many waited", |b| b.events_dropped),
-    ("nexo_dropped_traces", "Traced messages dropped because too many waited", |b| b.traces_dropped),
+    ("nexo_dropped_events", "Events dropped because too many waited, or a queue could take none", |b| {
+        b.events_dropped
+    }),
+    (
+        "nexo_dropped_traces",
+        "Traced messages dropped because too many waited, or a queue could take none",
+        |b| b.traces_dropped,
+    ),
+    ("nexo_schedule_fired", "Times of schedules that were fired", |b| b.schedules.fired),
+    ("nexo_schedule_failed", "Times at which a schedule could not send", |b| b.schedules.failed),
+    ("nexo_schedule_missed", "Times of schedules that passed and were not fired", |b| b.schedules.missed),
     ("nexo_log_damage", "Damaged places found, set aside and not read", |b| b.log.damage),
 ];
+
+const SCHEDULE_TIMES: &[Of<BrokerStats, f64>] =
+    &[("nexo_schedule_late_seconds", "How late the first schedule is that is due and not fired yet", |b| {
+        seconds(b.schedules.late.0 as f64, 1e3)
+    })];
 
 /// All figures of `broker` at this moment. Reads every queue, so it belongs on a thread that may be busy.
 pub(crate) fn render(broker: &Broker, format: Format) -> Result<String, fmt::Error> {
     let traffic = Protocol::ALL.map(|protocol| (protocol, broker.traffic().of(protocol).stats()));
     let snapshot = Snapshot { stats: broker.stats(), traffic, queues: all_queues(broker) };
-    let open_metrics = render_snapshot(snapshot)?;
+    let open_metrics = render_snapshot(snapshot, JobFigures::of(broker))?;
     Ok(match format {
         Format::OpenMetrics => open_metrics,
         Format::Text => text_format::from_open_metrics(&open_metrics),
@@ -137,9 +153,10 @@ fn all_queues(broker: &Broker) -> Vec<QueueStats> {
     }
 }
 
-fn render_snapshot(snapshot: Snapshot) -> Result<String, fmt::Error> {
+fn render_snapshot(snapshot: Snapshot, jobs: JobFigures) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
+    registry.register_collector(Box::new(jobs));
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
@@ -176,6 +193,22 @@ impl Snapshot {
                 .encode_descriptor(name, help, None, MetricType::Gauge)?
                 .encode_gauge(&value(&self.stats))?;
         }
+        for (name, help, value) in SCHEDULE_TIMES {
+            encoder
+                .encode_descriptor(name, help, None, MetricType::Gauge)?
+                .encode_gauge(&value(&self.stats))?;
+        }
+        encoder
+            .encode_descriptor(
+                "nexo_schedule_lateness_seconds",
+                "By how much all that were fired were late, together",
+                None,
+                MetricType::Counter,
+            )?
+            .encode_counter::<NoLabelSet, _, f64>(
+                &seconds(self.stats.schedules.late_total.0 as f64, 1e3),
+                None,
+            )?;
         for (name, help, value) in BROKER_COUNTERS {
             encoder
                 .encode_descriptor(name, help, None, MetricType::Counter)?
@@ -360,6 +393,7 @@ mod tests {
             intake_bytes: 0,
             events_dropped: 0,
             traces_dropped: 0,
+            schedules: nexo_broker::ScheduleStats::default(),
             process: nexo_broker::ProcessStats {
                 cpu_s: 1.25,
                 started_at_s: 1_700_000_000.5,
@@ -369,7 +403,7 @@ mod tests {
         };
         let traffic =
             Protocol::ALL.map(|protocol| (protocol, TrafficStats { published: 5, ..Default::default() }));
-        render_snapshot(Snapshot { stats, traffic, queues }).unwrap()
+        render_snapshot(Snapshot { stats, traffic, queues }, JobFigures::default()).unwrap()
     }
 
     #[test]

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use nexo_access::Logins;
 use nexo_broker::{Broker, Protocol};
-use nexo_net::{Ends, HttpLimits, HttpPort, Listeners, is_for_this_machine};
+use nexo_net::{Ends, HttpLimits, HttpPort, Listeners, TlsServer, is_for_this_machine};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -41,6 +41,8 @@ pub struct AdminOptions {
     pub hosts: Vec<String>,
     /// The ports of the broker, for those who ask which there are.
     pub listeners: Vec<Listener>,
+    /// What speaks TLS there, for those who ask how long its certificates are valid.
+    pub tls: Option<Arc<TlsServer>>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,7 +65,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let broker = broker.over(Protocol::Http);
-    let api = Api::new(broker.clone(), logins, options.listeners.clone());
+    let api = Api::new(broker.clone(), logins, options.listeners.clone()).over_tls(options.tls.clone());
     let port = Port {
         broker: broker.clone(),
         options: Arc::new(options),

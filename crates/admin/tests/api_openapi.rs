@@ -81,7 +81,13 @@ fn asked(path: &str, connection: &str, node: &str) -> String {
         .replace("{component}", "c")
         .replace("{key}", "k")
         .replace("{port}", "1")
+        .replace("{node}", node)
+        .replace("{within}", "1")
+        .replace("{unit}", "weeks")
         .replace("{protocol}", "amqp")
+        .replace("{waiter}", "w")
+        .replace("{job}", "0")
+        .replace("{receipt}", "0-1")
 }
 
 #[tokio::test]
@@ -103,6 +109,16 @@ async fn every_address_answers_as_it_is_described() {
     managed.expect(201, "PUT", "/api/operator-policies/%2F/p", Some(policy)).await;
     managed.expect(201, "PUT", "/api/parameters/c/%2F/p", Some(json!({ "value": 1 }))).await;
     managed.expect(201, "PUT", "/api/global-parameters/p", Some(json!({ "value": { "a": 1 } }))).await;
+    let schedule = json!({ "cron": "0 0 1 1 *", "queue": "q", "body": "x" });
+    managed.expect(201, "PUT", "/api/nexo/schedules/%2F/q", Some(schedule)).await;
+    // A job that is done, with somebody who waited for it.
+    managed.expect(201, "PUT", "/api/jobs/budgets/%2F/q", Some(json!({ "capacity": 60 }))).await;
+    managed.expect(201, "PUT", "/api/jobs/queues/%2F/q", Some(json!({ "budget": "q" }))).await;
+    let job = json!({ "key": "k", "waiter": { "id": "w" } });
+    managed.expect(200, "POST", "/api/jobs/queues/%2F/q/ask", Some(job)).await;
+    let taken = managed.expect(200, "POST", "/api/jobs/queues/%2F/q/take", Some(json!({}))).await.json();
+    assert_eq!(taken["jobs"][0]["receipt"], "0-1");
+    managed.expect(204, "POST", "/api/jobs/receipt/0-1/complete", Some(json!({ "result": [1] }))).await;
     let mut client = managed.client().await;
     client.open_channel(1).await.unwrap();
     client.call(1, &consume(), "basic.consume-ok").await.unwrap();

@@ -143,3 +143,43 @@ async fn vhosts_are_made_changed_limited_and_deleted() {
     managed.expect(404, "DELETE", "/api/vhosts/test%20one", None).await;
     managed.expect(404, "GET", "/api/queues/test%20one", None).await;
 }
+
+#[tokio::test]
+async fn logins_are_counted_and_can_be_from_the_beginning() {
+    let managed = Managed::start().await;
+    let node = managed.get("/api/overview").await["node"].as_str().unwrap().to_owned();
+    let path = format!("/api/auth/attempts/{node}");
+    let of = async |protocol: &str| {
+        let shown = managed.get(&path).await;
+        let all = shown.as_array().unwrap();
+        let one = all.iter().find(|one| one["protocol"] == protocol).unwrap();
+        [&one["auth_attempts"], &one["auth_attempts_succeeded"], &one["auth_attempts_failed"]]
+            .map(|count| count.as_u64().unwrap())
+    };
+    assert_eq!(of("amqp091").await, [0, 0, 0]);
+    let _client = managed.client().await;
+    let wrong =
+        nexo_amqp_client::Login { password: "wrong".to_owned(), ..nexo_amqp_client::Login::default() };
+    let patience = std::time::Duration::from_secs(30);
+    assert!(nexo_amqp_client::Client::connect(managed.amqp, &wrong, patience).await.is_err());
+    assert_eq!(of("amqp091").await, [2, 1, 1]);
+    let before = of("http").await;
+    assert_eq!(managed.call_as("ann", "GET", "/api/queues", None).await.status, 401);
+    let after = of("http").await;
+    assert_eq!(after[2] - before[2], 1);
+    managed.expect(204, "DELETE", &path, None).await;
+    assert_eq!((of("amqp091").await, of("http").await), ([0, 0, 0], [2, 2, 0]));
+    assert_eq!(managed.get(&format!("{path}/source")).await, json!([]));
+    managed.expect(204, "DELETE", &format!("{path}/source"), None).await;
+    managed.expect(404, "GET", "/api/auth/attempts/other@node", None).await;
+    managed.expect(404, "DELETE", "/api/auth/attempts/other@node", None).await;
+}
+
+#[tokio::test]
+async fn without_tls_no_certificate_expires() {
+    let managed = Managed::start().await;
+    let check = "/api/health/checks/certificate-expiration";
+    assert_eq!(managed.get(&format!("{check}/100/years")).await, json!({"status": "ok"}));
+    managed.expect(400, "GET", &format!("{check}/soon/weeks"), None).await;
+    managed.expect(400, "GET", &format!("{check}/1/fortnights"), None).await;
+}

@@ -133,6 +133,12 @@ async fn a_queue_of_a_connection_is_shown_and_left_alone() {
         let reply = managed.expect(400, method, &format!("{V}/{path}"), Some(json!({}))).await;
         assert!(reply.text.contains("cannot obtain exclusive access to locked queue 'mine'"), "{reply:?}");
     }
+    for (method, path) in [("GET", "messages"), ("POST", "redrive"), ("PUT", "pause")] {
+        let path = format!("/api/nexo/queues/%2F/mine/{path}");
+        let reply = managed.expect(400, method, &path, Some(json!({}))).await;
+        assert!(reply.text.contains("cannot obtain exclusive access to locked queue 'mine'"), "{reply:?}");
+    }
+    assert_eq!(managed.get("/api/nexo/queues/%2F/mine").await["paused"], json!(false));
     assert_eq!(managed.get("/api/definitions").await["queues"], json!([]));
 }
 

@@ -98,3 +98,13 @@ async fn a_session_ends_with_its_user_and_with_its_password() {
     managed.expect(201, "PUT", "/api/users/ann", made).await;
     assert_eq!(status(&with).await, 401, "it is another ann");
 }
+
+#[tokio::test]
+async fn who_is_not_known_yet_may_say_little() {
+    let managed = Managed::start().await;
+    let of = |bytes: usize| json!({ "username": "guest", "password": "x".repeat(bytes) }).to_string();
+    let ask =
+        async |body: String| managed.send("POST", "/api/nexo/session", OWN, body.as_bytes()).await.status;
+    assert_eq!(ask(of(30_000)).await, 401, "as long as a token may be");
+    assert_eq!(ask(of(33_000)).await, 413);
+}

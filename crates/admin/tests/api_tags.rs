@@ -3,9 +3,16 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use common::api::{Managed, column};
+use nexo_access::UserName;
 use nexo_amqp_client::{Client, Login};
+use nexo_broker::access::AccessRecord;
+use nexo_types::VhostName;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 /// A user with each tag, all of whom may do everything in `own` and nothing elsewhere.
 const USERS: [&str; 5] = ["none", "management", "policymaker", "monitoring", "administrator"];
@@ -164,4 +171,30 @@ async fn connections_are_ones_own_unless_one_may_see_all() {
     assert_eq!(managed.get("/api/connections").await.as_array().unwrap().len(), 1, "it is still there");
     assert_eq!(managed.call_as("administrator", "DELETE", &connection, None).await.status, 204);
     managed.until("/api/connections", |shown| shown.as_array().is_some_and(Vec::is_empty)).await;
+}
+
+#[tokio::test]
+async fn who_loses_his_tag_while_his_request_comes_has_asked_in_vain() {
+    let managed = Managed::start().await;
+    let ann = UserName::new("ann").unwrap();
+    let made = json!({ "password": "ann", "tags": "administrator" });
+    managed.expect(201, "PUT", "/api/users/ann", Some(made)).await;
+    let mut stream = TcpStream::connect(managed.http).await.unwrap();
+    let (body, login) = (br#"{"description": "late"}"#, common::api::login("ann"));
+    let head = format!(
+        "PUT /api/vhosts/late HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nexpect: 100-continue\r\n\
+         content-length: {}\r\n{login}\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // The server asks for the body when it has let the head pass.
+    let mut answer = vec![0; 64];
+    let read = stream.read(&mut answer).await.unwrap();
+    assert!(answer[..read].starts_with(b"HTTP/1.1 100 "), "{}", String::from_utf8_lossy(&answer));
+    managed.logins.change(&[AccessRecord::SetTags { user: ann, tags: BTreeSet::new() }]).await.unwrap();
+    stream.write_all(body).await.unwrap();
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).await.unwrap();
+    assert!(rest.starts_with("HTTP/1.1 401 "), "{rest}");
+    assert!(managed.broker.vhost(&VhostName::new("late").unwrap()).is_none());
 }

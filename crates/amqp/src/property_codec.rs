@@ -1,4 +1,5 @@
-//! What the broker must know of AMQP messages: their headers, and how one that died is addressed anew, with the headers
+//! What the broker must know of AMQP messages: their headers, what one looks like that the broker sends by itself, and how one
+//! that died is addressed anew, with the headers
 //! by which RabbitMQ tells of it (`x-death`, `x-first-death-…`).
 
 use std::collections::HashMap;
@@ -8,7 +9,7 @@ use nexo_broker::topology::{HeaderSource, NoHeaders};
 use nexo_broker::{
     Codecs, DeadLetter, DeadLetterCodec, DeadLetters, DeathInfo, DeathReason, Durability, Envelope,
     HeaderValue, Headers, HeadersError, NewMessage, PriorityCap, Properties, PropertyCodec, PropertyFormat,
-    QueueCodec, QueueConfig, QueueKind, StoredMessage,
+    Publication, PublishCodec, QueueCodec, QueueConfig, QueueKind, StoredMessage,
 };
 use nexo_types::{Priority, QueueName};
 
@@ -29,7 +30,7 @@ pub(crate) struct AmqpPropertyCodec;
 #[must_use]
 pub fn register(codecs: Codecs) -> Codecs {
     let codec = &AmqpPropertyCodec;
-    codecs.with_properties(codec).with_queues(codec).with_dead_letters(codec)
+    codecs.with_properties(codec).with_queues(codec).with_dead_letters(codec).with_publications(codec)
 }
 
 impl PropertyCodec for AmqpPropertyCodec {
@@ -93,6 +94,33 @@ impl DeadLetterCodec for AmqpPropertyCodec {
             }
         }
         false
+    }
+}
+
+impl PublishCodec for AmqpPropertyCodec {
+    fn publication(&self, publication: &Publication<'_>) -> NewMessage {
+        let mut headers = TableBuf::new();
+        for (name, value) in publication.headers {
+            headers.put(ShortStr::clipped(name.as_bytes()), &**value);
+        }
+        let mut properties = PropertiesBuilder::new()
+            .headers(headers.as_table())
+            .delivery_mode(2)
+            .timestamp(publication.at.0 / 1000);
+        if !publication.content_type.is_empty() {
+            properties = properties.content_type(ShortStr::clipped(publication.content_type.as_bytes()));
+        }
+        if publication.priority != Priority::default() {
+            properties = properties.priority(publication.priority.0);
+        }
+        let (exchange, routing_key) = (publication.exchange.as_bytes(), publication.routing_key.as_bytes());
+        let mut bytes = Address { exchange, routing_key }.encode().to_vec();
+        properties.encode(&mut bytes);
+        NewMessage {
+            properties: Properties { format: PropertyFormat::Amqp, bytes: bytes.into() },
+            priority: publication.priority,
+            ..NewMessage::new(publication.body.clone())
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Users and permissions of this node: the rules are `nexo_core::access`'s; `machine_cell.rs` gives them a lock and the
 //! journal; here they get a copy that is read without a lock.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,12 +9,13 @@ use arc_swap::ArcSwap;
 use nexo_core::access::{Access, AccessError, AccessRecord};
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
-use nexo_log::Urgency;
+use nexo_log::{Claim, Urgency};
 use nexo_types::{QueueId, VhostName};
 use tokio::sync::watch;
 
 use crate::broker::Broker;
 use crate::error::{AccessChangeError, QueueError};
+use crate::event_kinds::log_users;
 use crate::journal::{ProposeError, Written};
 use crate::machine_cell::{MachineCell, Replayed};
 use crate::shared::Shared;
@@ -108,8 +110,24 @@ impl Shared {
             let durable = |record| Step { record, durability: Durability::Durable };
             Ok(records.into_iter().map(durable).collect())
         };
-        let applied = |users: &Access| access.publish(users);
-        let changed = self.change_machine(&access.cell, &[], decide, Urgency::Synced, applied)?;
+        let is_told = Cell::new(false);
+        let tell = || {
+            if !is_told.replace(true) {
+                self.events.users_changed(changes);
+            }
+        };
+        // Told under the lock: events come in the order of changes.
+        let applied = |users: &Access| {
+            access.publish(users);
+            tell();
+        };
+        let changed =
+            self.change_machine(&access.cell, &[], decide, Urgency::Synced, Claim::Reserved, applied)?;
+        if changed.is_ok() {
+            // Also what was so already: somebody has set it.
+            tell();
+            log_users(changes);
+        }
         Ok(changed.map(|changed| changed.written))
     }
 }
@@ -167,11 +185,7 @@ impl Broker {
     fn try_change_access(&self, changes: &[AccessRecord]) -> Result<Written, AccessChangeError> {
         self.shared.refuse_if_stopping()?;
         match self.shared.change_access(changes) {
-            Ok(decided) => {
-                let written = decided.map_err(AccessChangeError::Refused)?;
-                self.shared.events.users_changed(changes);
-                Ok(written)
-            }
+            Ok(decided) => decided.map_err(AccessChangeError::Refused),
             Err(error) => Err(self.shared.refused(&error).into()),
         }
     }

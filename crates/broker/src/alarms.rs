@@ -61,6 +61,15 @@ impl fmt::Display for Alarm {
     }
 }
 
+/// What an alarm means to a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DuringAlarm {
+    /// It is refused, as all that clients push.
+    Refused,
+    /// It is taken: the broker's own, which is little (`tell.rs`).
+    Taken,
+}
+
 /// Whether an alarm is on: from when a limit is passed until there is some margin to it.
 #[derive(Debug, Default)]
 pub(crate) struct Latch(AtomicBool);

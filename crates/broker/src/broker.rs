@@ -11,7 +11,7 @@ use nexo_core::queue::{Outgoing, Outline};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
 use nexo_log::{Claim, Log, LogOptions, Patience, Urgency};
-use nexo_types::{Offset, Protocol, QueueName, Timestamp};
+use nexo_types::{Offset, Protocol, QueueName, Timestamp, limits};
 
 use crate::access_cell::AccessCell;
 use crate::alarms::{Alarm, AlarmWatch, Resource};
@@ -35,6 +35,7 @@ use crate::policies::PolicyCell;
 use crate::queue_cell::QueueCell;
 use crate::recovery;
 use crate::request::ListRequest;
+use crate::schedules::ScheduleCell;
 use crate::shared::{Shared, not_found};
 use crate::stats::{BrokerStats, Health, QueueStats};
 use crate::stored::Stored;
@@ -50,6 +51,12 @@ use crate::workers::Workers;
 const INTAKE_SHARE: u64 = 4;
 /// The same for those that consumers were handed and have not passed on.
 const OUTGOING_SHARE: u64 = 4;
+
+/// Memory for messages on their way in. However little there is for messages, requests are read: who sends one is told why
+/// it is refused.
+fn intake_bytes(memory_bytes_max: u64) -> u64 {
+    (memory_bytes_max / INTAKE_SHARE).max(limits::INTAKE_BYTES_MIN)
+}
 
 /// A broker. A clone is the same broker.
 #[derive(Clone, Debug)]
@@ -113,7 +120,7 @@ impl Broker {
         let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);
         let memory = MemoryWatermark::new(options.memory_high, options.owns_process);
         let memory_bytes_max = options.memory_bytes_max.min(memory.paging_bytes());
-        let intake = Intake::new(memory_bytes_max / INTAKE_SHARE);
+        let intake = Intake::new(intake_bytes(memory_bytes_max));
         let connections = Arc::new(Connections::new(options.connections_max, options.clients_max));
         let outgoing = Outgoing::new(memory_bytes_max / OUTGOING_SHARE);
         let events = Arc::new(Events::default());
@@ -141,6 +148,7 @@ impl Broker {
             access: AccessCell::new(restored.machines.access),
             policies: PolicyCell::new(restored.machines.policies),
             jobs: JobsCell::new(restored.machines.jobs),
+            schedules: ScheduleCell::new(restored.machines.schedules),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
@@ -176,6 +184,8 @@ impl Broker {
         }
         let path = shared.options.data_dir.clone();
         shared.start_jobs().map_err(|source| OpenError::Directory { path, source })?;
+        // Not before all queues are known.
+        shared.arm_schedules();
         let log = shared.log.stats();
         let took_ms = began.elapsed().as_millis();
         if is_new {
@@ -397,6 +407,7 @@ impl Broker {
             intake_bytes: self.shared.intake.held_bytes(),
             events_dropped: self.shared.events.dropped(),
             traces_dropped: self.shared.firehose.dropped(),
+            schedules: self.shared.schedule_stats(),
             process: ProcessStats::read(),
         }
     }
@@ -454,6 +465,9 @@ impl Broker {
     /// Sets another memory watermark. It counts at once, and until the process ends.
     pub fn set_memory_high(&self, high: MemoryHigh) {
         self.shared.memory.set(high);
+        let memory_bytes_max = self.shared.options.memory_bytes_max.min(self.shared.memory.paging_bytes());
+        self.shared.intake.set_bytes_max(intake_bytes(memory_bytes_max));
+        self.shared.dispatch.outgoing.set_bytes_max(memory_bytes_max / OUTGOING_SHARE);
         self.shared.limits_changed();
     }
 

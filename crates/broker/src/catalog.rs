@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
+use nexo_core::queue::Queue;
 use nexo_types::{QueueId, QueueName};
 use papaya::HashMap;
 use parking_lot::{Mutex, MutexGuard};
@@ -100,7 +101,7 @@ impl Catalog {
             let mut latest = self.latest.lock();
             latest.create = latest.create.and(cell.created);
         }
-        self.configs.lock().share(&mut cell.state.lock().queue);
+        self.share_config(&mut cell.state.lock().queue);
         if let Some(owner) = cell.owner {
             self.by_owner.lock().entry(owner).or_default().push(Arc::clone(cell));
         }
@@ -110,6 +111,11 @@ impl Catalog {
         let names = self.by_name.pin();
         let before = names.insert(cell.name.clone(), Arc::clone(cell));
         debug_assert!(before.is_none(), "there is one queue of a name, not two of '{}'", cell.name);
+    }
+
+    /// Has a queue whose settings are new share them with others. Under the queue's lock.
+    pub(crate) fn share_config(&self, queue: &mut Queue) {
+        self.configs.lock().share(queue);
     }
 
     /// The queues that belong to a connection.
@@ -172,7 +178,7 @@ impl Catalog {
         *self.latest.lock() = Latest::default();
         self.by_owner.lock().clear();
         for cell in cells {
-            self.configs.lock().share(&mut cell.state.lock().queue);
+            self.share_config(&mut cell.state.lock().queue);
             self.by_id.pin().insert(cell.id, Arc::clone(cell));
             self.by_name.pin().insert(cell.name.clone(), Arc::clone(cell));
         }

@@ -14,6 +14,8 @@ const BEHIND_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct Clock {
     start: Duration,
     started: Instant,
+    /// What the wall clock said then.
+    wall: Duration,
 }
 
 impl Default for Clock {
@@ -26,14 +28,31 @@ impl Clock {
     /// A clock for a log whose records carry no later time than this.
     pub(crate) fn not_before(floor: Timestamp) -> Self {
         let started = Instant::now();
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { start: start(wall, floor), started }
+        let wall = wall();
+        Self { start: start(wall, floor), started, wall }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        let now = self.start.saturating_add(self.started.elapsed());
-        Timestamp(u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+        as_timestamp(self.start.saturating_add(self.started.elapsed()))
     }
+
+    /// What the calendar says, for schedules: the same, and it is set when the wall clock is, forward and back. A machine that
+    /// slept has another date when it wakes up.
+    pub(crate) fn calendar(&self) -> Timestamp {
+        as_timestamp(self.calendar_at(wall()))
+    }
+
+    fn calendar_at(&self, wall: Duration) -> Duration {
+        self.start.saturating_add(wall).saturating_sub(self.wall)
+    }
+}
+
+fn wall() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn as_timestamp(since: Duration) -> Timestamp {
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// The time at which a clock begins.
@@ -68,6 +87,14 @@ mod tests {
         let (wall, later) = (Duration::from_secs(1000), Duration::from_secs(5000));
         assert_eq!(start(wall, Timestamp(999_999)), wall);
         assert_eq!(start(wall, Timestamp(5_000_000)), later);
+    }
+
+    #[test]
+    fn the_calendar_follows_the_wall_clock_and_time_does_not() {
+        let clock =
+            Clock { wall: Duration::from_secs(1000), start: Duration::from_secs(5000), ..Clock::default() };
+        assert_eq!(clock.calendar_at(Duration::from_secs(1060)), Duration::from_secs(5060));
+        assert_eq!(clock.calendar_at(Duration::from_secs(400)), Duration::from_secs(4400));
     }
 
     /// The clock was an hour ahead when the broker ran, and has been set right since.

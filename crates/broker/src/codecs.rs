@@ -8,8 +8,10 @@ use nexo_core::message::{NewMessage, Properties, PropertyFormat, StoredMessage};
 use nexo_core::topology::{HeaderSource, NoHeaders};
 use nexo_types::{QueueKind, QueueName};
 
-use crate::headers::{Headers, HeadersError, NativeHeaders};
-use crate::property_codec::{DeadLetter, DeadLetterCodec, DeathInfo, PropertyCodec, QueueCodec};
+use crate::headers::{HeaderValue, Headers, HeadersError, NativeHeaders};
+use crate::property_codec::{
+    DeadLetter, DeadLetterCodec, DeathInfo, PropertyCodec, Publication, PublishCodec, QueueCodec,
+};
 use crate::queue_cell::QueueCell;
 
 /// Who knows what of messages and queues. The broker itself knows native headers.
@@ -18,11 +20,12 @@ pub struct Codecs {
     properties: Vec<(PropertyFormat, &'static dyn PropertyCodec)>,
     queues: Vec<&'static dyn QueueCodec>,
     dead_letters: Option<&'static dyn DeadLetterCodec>,
+    publications: Option<&'static dyn PublishCodec>,
 }
 
 impl Default for Codecs {
     fn default() -> Self {
-        Self { properties: Vec::new(), queues: Vec::new(), dead_letters: None }
+        Self { properties: Vec::new(), queues: Vec::new(), dead_letters: None, publications: None }
             .with_properties(&NativeHeaders)
     }
 }
@@ -48,6 +51,13 @@ impl Codecs {
     #[must_use]
     pub fn with_dead_letters(mut self, codec: &'static dyn DeadLetterCodec) -> Self {
         self.dead_letters = Some(codec);
+        self
+    }
+
+    /// With one that gives messages of the broker itself their form.
+    #[must_use]
+    pub fn with_publications(mut self, codec: &'static dyn PublishCodec) -> Self {
+        self.publications = Some(codec);
         self
     }
 
@@ -80,6 +90,19 @@ impl Codecs {
                 routing_keys: vec![bytes::Bytes::copy_from_slice(note.queue.as_str().as_bytes())],
             },
         }
+    }
+
+    /// A message that the broker sends by itself; if no protocol gives it a form, with native headers.
+    pub(crate) fn publication(&self, publication: &Publication<'_>) -> NewMessage {
+        if let Some(codec) = self.publications {
+            return codec.publication(publication);
+        }
+        let text =
+            |(name, value): &(Arc<str>, Arc<str>)| (name.to_string(), HeaderValue::Text(value.to_string()));
+        let headers = Headers(publication.headers.iter().map(text).collect());
+        // Schedules have fewer headers than a message may have.
+        let properties = headers.to_properties().unwrap_or_default();
+        NewMessage { properties, priority: publication.priority, ..NewMessage::new(publication.body.clone()) }
     }
 
     pub(crate) fn for_queue(&self, letter: &NewMessage, queue: &QueueConfig) -> NewMessage {
@@ -127,7 +150,6 @@ mod tests {
     use nexo_types::{ExchangeName, Timestamp};
 
     use super::*;
-    use crate::headers::HeaderValue;
 
     /// Reads a block as one header that is called like the codec.
     #[derive(Debug)]

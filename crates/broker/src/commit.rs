@@ -132,6 +132,10 @@ impl Shared {
     /// Applies a record that was just decided.
     pub(crate) fn apply(&self, state: &mut CellState, at: Position, record: &Record) -> Applied {
         let applied = state.queue.apply(record).expect("a decision names only messages in memory");
+        if matches!(record, Record::Configure { .. }) {
+            // A policy gives thousands of queues the same.
+            self.catalog.share_config(&mut state.queue);
+        }
         self.note_usage(state, at, applied.removed.is_some());
         if !self.journal.releases_early() {
             let is_safe = |at| self.journal.is_safe(self.journal.frame_at(at));

@@ -20,8 +20,8 @@ use tokio::sync::Notify;
 
 /// The management port's share of all connections: one in eight.
 const MANAGEMENT_SHARE: usize = 8;
-/// And at most this many: health checks, scrapers and a few people.
-const MANAGEMENT_MAX: usize = 256;
+/// And at most this many: health checks, scrapers, people, and workers that wait for jobs.
+const MANAGEMENT_MAX: usize = 4_096;
 /// Connections that were asked to go and have not yet, at most: until then there are so many more than there may be.
 const LEAVING_MAX: usize = 16;
 /// How long a port waits for them to go.

@@ -172,7 +172,7 @@ impl Shared {
     }
 
     /// The same batch with the messages of the first one, if they are the same.
-    fn share_letter(
+    pub(crate) fn share_letter(
         &self,
         batch: MessageBatch,
         durability: Durability,

@@ -134,6 +134,34 @@ pub enum PolicyChangeError {
     Queue(#[from] QueueError),
 }
 
+/// A change of schedules that was not made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ScheduleChangeError {
+    /// The rules forbid it.
+    #[error(transparent)]
+    Refused(nexo_core::schedule::ScheduleError),
+    /// See there.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+/// A schedule that did not run when somebody asked for it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ScheduleRunError {
+    /// There is none.
+    #[error(transparent)]
+    Refused(nexo_core::schedule::ScheduleError),
+    /// What it should do cannot be done.
+    #[error("{reason}")]
+    Failed {
+        /// Why, in words for whoever looks after it.
+        reason: String,
+    },
+    /// See there.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
 /// A queue that was not deleted.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DeleteError {

@@ -7,6 +7,7 @@ use nexo_core::access::AccessRecord;
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
 use nexo_core::policy::{PolicyKind, PolicyRecord};
+use nexo_core::schedule::ScheduleRecord;
 use nexo_core::topology::{Binding, Destination, HeaderValue, Topology, TopologyRecord, VhostSpec};
 use nexo_types::{QueueName, VhostName, limits};
 
@@ -40,15 +41,31 @@ impl Events {
         self.emit(|| login_event("user.authentication.failure", login).with("error", reason));
     }
 
-    /// Changes of policies and parameters, which the log has as well.
+    /// Changes of policies and parameters.
     pub(crate) fn policies_changed(&self, changes: &[PolicyRecord]) {
-        for event in changes.iter().filter_map(of_policies) {
+        if self.is_wanted() {
+            self.emit_all(changes.iter().filter_map(of_policies).collect());
+        }
+    }
+
+    /// Changes of schedules, which the log has as well.
+    pub(crate) fn schedules_changed(&self, records: &[ScheduleRecord]) {
+        for event in records.iter().filter_map(of_schedules) {
             let name = event.text("name");
-            tracing::info!(event = event.name, vhost = event.text("vhost"), name, by = %By::now(), "policies changed");
+            tracing::info!(event = event.name, vhost = event.text("vhost"), name, by = %By::now(), "schedules changed");
             if self.is_wanted() {
                 self.emit_all(vec![event]);
             }
         }
+    }
+
+    /// A schedule could not do what it should.
+    pub(crate) fn schedule_failed(&self, vhost: &VhostName, name: &str, error: &str) {
+        tracing::warn!(%vhost, schedule = name, error, "a schedule failed");
+        self.emit(|| {
+            let event = Event::bare("schedule.failed").with("name", name);
+            event.with("vhost", vhost.as_str()).with("error", error)
+        });
     }
 
     /// Publishers are stopped for want of this: `memory` or `disk`.
@@ -80,36 +97,6 @@ impl Events {
 
     pub(crate) fn queue_deleted(&self, name: &QueueName) {
         self.emit(|| of_queue("queue.deleted", name));
-    }
-
-    pub(crate) fn vhost_created(&self, name: &VhostName, spec: &VhostSpec) {
-        self.emit(|| {
-            let tags = spec.tags.iter().map(|tag| EventValue::from(tag.as_str())).collect();
-            let kind = spec.default_queue_type.map_or("undefined", |kind| kind.as_str());
-            Event::now("vhost.created")
-                .with("name", name.as_str())
-                .with("description", spec.description.as_str())
-                .with("tags", EventValue::List(tags))
-                .with("default_queue_type", kind)
-                .with("tracing", false)
-        });
-    }
-
-    pub(crate) fn vhost_limits_set(&self, name: &VhostName, spec: &VhostSpec) {
-        self.emit(|| {
-            let limits = [("max-connections", spec.max_connections), ("max-queues", spec.max_queues)];
-            let is_cleared = limits.iter().all(|(_, limit)| limit.is_none());
-            let event = if is_cleared { "vhost.limits.cleared" } else { "vhost.limits.set" };
-            let event = Event::now(event).with("name", "limits").with("vhost", name.as_str());
-            limits.into_iter().fold(event, |event, (name, limit)| match limit {
-                Some(limit) => event.with(name, limit),
-                None => event,
-            })
-        });
-    }
-
-    pub(crate) fn vhost_deleted(&self, name: &VhostName) {
-        self.emit(|| Event::now("vhost.deleted").with("name", name.as_str()));
     }
 
     pub(crate) fn connection_created(&self, name: &str, facts: &ConnectionFacts) {
@@ -172,16 +159,26 @@ impl Events {
         self.emit(|| consumer("consumer.deleted", connection, user, number, of));
     }
 
-    /// Changes of users, which the log has as well.
+    /// Changes of users.
     pub(crate) fn users_changed(&self, changes: &[AccessRecord]) {
-        for change in changes {
-            if let Some(event) = of_access(change) {
-                tracing::info!(event = event.name, user = event.user(), by = %By::now(), "users changed");
-                if self.is_wanted() {
-                    self.emit_all(vec![event]);
-                }
-            }
+        if self.is_wanted() {
+            self.emit_all(changes.iter().filter_map(of_access).collect());
         }
+    }
+}
+
+/// Has changes of policies and parameters in the log.
+pub(crate) fn log_policies(changes: &[PolicyRecord]) {
+    for event in changes.iter().filter_map(of_policies) {
+        let name = event.text("name");
+        tracing::info!(event = event.name, vhost = event.text("vhost"), name, by = %By::now(), "policies changed");
+    }
+}
+
+/// Has changes of users in the log.
+pub(crate) fn log_users(changes: &[AccessRecord]) {
+    for event in changes.iter().filter_map(of_access) {
+        tracing::info!(event = event.name, user = event.user(), by = %By::now(), "users changed");
     }
 }
 
@@ -244,6 +241,23 @@ fn of_policies(change: &PolicyRecord) -> Option<Event> {
     })
 }
 
+/// That times were fired is told by the messages.
+fn of_schedules(record: &ScheduleRecord) -> Option<Event> {
+    let of = |event, vhost: &VhostName, name: &str| {
+        Event::now(event).with("name", name).with("vhost", vhost.as_str())
+    };
+    Some(match record {
+        ScheduleRecord::Put { vhost, schedule, .. } => of("schedule.set", vhost, &schedule.name),
+        ScheduleRecord::Delete { vhost, name } => of("schedule.deleted", vhost, name),
+        ScheduleRecord::Pause { vhost, name, is_paused: true, .. } => of("schedule.paused", vhost, name),
+        ScheduleRecord::Pause { vhost, name, is_paused: false, .. } => of("schedule.resumed", vhost, name),
+        ScheduleRecord::Fired { .. }
+        | ScheduleRecord::Failed { .. }
+        | ScheduleRecord::Ran { .. }
+        | ScheduleRecord::ForgetVhost { .. } => return None,
+    })
+}
+
 fn parameter(event: &'static str, component: &str, name: &str) -> Event {
     Event::now(event).with("name", name).with("component", component)
 }
@@ -295,14 +309,45 @@ pub(crate) fn of_topology(topology: &Topology, steps: &[Step<TopologyRecord>]) -
                         .with("vhost", name.vhost_str()),
                 );
             }
+            TopologyRecord::PutVhost { name, spec } => events.extend(vhost_put(topology, name, spec)),
+            TopologyRecord::DeleteVhost { name } => {
+                events.push(Event::now("vhost.deleted").with("name", name.as_str()));
+            }
             TopologyRecord::Bind { binding: one, .. } => events.push(binding("binding.created", one)),
             TopologyRecord::Unbind { binding: one } => events.push(binding("binding.deleted", one)),
-            // Told of by whoever deletes or changes them.
-            TopologyRecord::QueueGone { .. }
-            | TopologyRecord::PutVhost { .. }
-            | TopologyRecord::DeleteVhost { .. }
-            | TopologyRecord::VhostGone { .. } => {}
+            // A queue is told of by whoever deletes it, and a virtual host when that begins.
+            TopologyRecord::QueueGone { .. } | TopologyRecord::VhostGone { .. } => {}
         }
+    }
+    events
+}
+
+/// A virtual host that comes to be, or is changed, from the state before it.
+fn vhost_put(topology: &Topology, name: &VhostName, spec: &VhostSpec) -> Vec<Event> {
+    let mut events = Vec::new();
+    let before = topology.open_vhost(name).ok().map(|vhost| &vhost.spec);
+    if before.is_none() {
+        let tags = spec.tags.iter().map(|tag| EventValue::from(tag.as_str())).collect();
+        let kind = spec.default_queue_type.map_or("undefined", |kind| kind.as_str());
+        events.push(
+            Event::now("vhost.created")
+                .with("name", name.as_str())
+                .with("description", spec.description.as_str())
+                .with("tags", EventValue::List(tags))
+                .with("default_queue_type", kind)
+                .with("tracing", false),
+        );
+    }
+    let limits = |spec: &VhostSpec| (spec.max_connections, spec.max_queues);
+    if before.map(limits).unwrap_or_default() != limits(spec) {
+        let limits = [("max-connections", spec.max_connections), ("max-queues", spec.max_queues)];
+        let is_cleared = limits.iter().all(|(_, limit)| limit.is_none());
+        let event = if is_cleared { "vhost.limits.cleared" } else { "vhost.limits.set" };
+        let event = Event::now(event).with("name", "limits").with("vhost", name.as_str());
+        events.push(limits.into_iter().fold(event, |event, (name, limit)| match limit {
+            Some(limit) => event.with(name, limit),
+            None => event,
+        }));
     }
     events
 }

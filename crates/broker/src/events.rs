@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 
 use crate::broker::Broker;
 use crate::error::{ExchangeError, QueueError};
+use crate::tell::AlarmAllowance;
 
 /// The topic exchange in "/" that events are published to.
 pub const EVENT_EXCHANGE: &str = ExchangeName::EVENTS;
@@ -46,6 +47,34 @@ tokio::task_local! {
 /// Does something for somebody: what it changes is told of as done by him.
 pub fn acting<F: Future>(actor: Actor, work: F) -> impl Future<Output = F::Output> {
     ACTOR.scope(Arc::new(actor), work)
+}
+
+/// Whoever the running task works for, to be taken along to another task or thread.
+#[derive(Clone, Debug)]
+pub struct OnBehalf(Option<Arc<Actor>>);
+
+impl OnBehalf {
+    /// Of the running task.
+    #[must_use]
+    pub fn now() -> Self {
+        Self(actor())
+    }
+
+    /// Does something for him.
+    pub async fn run<F: Future>(self, work: F) -> F::Output {
+        match self.0 {
+            Some(actor) => ACTOR.scope(actor, work).await,
+            None => work.await,
+        }
+    }
+
+    /// The same on a thread that runs no tasks.
+    pub(crate) fn run_blocking<R>(self, work: impl FnOnce() -> R) -> R {
+        match self.0 {
+            Some(actor) => ACTOR.sync_scope(actor, work),
+            None => work(),
+        }
+    }
 }
 
 /// Who the running task works for, if anybody.
@@ -198,6 +227,7 @@ pub struct Events {
     waiting: Mutex<Waiting>,
     arrived: Notify,
     dropped: AtomicU64,
+    pub(crate) in_alarm: AlarmAllowance,
 }
 
 impl Events {
@@ -239,10 +269,17 @@ impl Events {
             }
         }
         drop(waiting);
-        if dropped > 0 && self.dropped.fetch_add(dropped, Ordering::Relaxed) == 0 {
-            tracing::warn!("events come faster than they can be published; some are dropped");
-        }
+        self.note_dropped(dropped);
         self.arrived.notify_one();
+    }
+
+    /// So many were not told to somebody who wants to know.
+    pub(crate) fn note_dropped(&self, count: usize) {
+        if count > 0 && self.dropped.fetch_add(count as u64, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                "events come faster than they can be published, or queues take none; some are dropped"
+            );
+        }
     }
 
     /// Waits for events and takes all that there are. For one task only.
@@ -256,7 +293,7 @@ impl Events {
         }
     }
 
-    /// How many were dropped because too many waited.
+    /// How many were dropped because too many waited, or because a queue could take none.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
@@ -330,6 +367,19 @@ mod tests {
         assert_eq!(told, [("queue.created", "rmq-internal".into()), ("queue.deleted", "ann".into())]);
     }
 
+    #[tokio::test]
+    async fn who_does_it_is_known_on_other_tasks_and_threads() {
+        let ann = Actor { user: "ann".into(), from: None };
+        let told = acting(ann, async {
+            let (task, thread) = (OnBehalf::now(), OnBehalf::now());
+            let on_task = tokio::spawn(task.run(async { By::now().to_string() })).await.unwrap();
+            let on_thread = std::thread::spawn(|| thread.run_blocking(|| By::now().to_string()));
+            [on_task, on_thread.join().unwrap()]
+        });
+        assert_eq!(told.await, ["ann", "ann"]);
+        assert_eq!(OnBehalf::now().run(async { By::now().to_string() }).await, "the broker");
+    }
+
     #[test]
     fn nothing_is_made_if_nobody_wants_to_know() {
         let events = Events::default();
@@ -344,6 +394,22 @@ mod tests {
             events.emit(|| Event::bare("alarm.set"));
         }
         assert_eq!((events.waiting.lock().events.len(), events.dropped()), (limits::EVENTS_WAITING_MAX, 3));
+    }
+
+    #[tokio::test]
+    async fn events_are_bounded_in_bytes() {
+        let events = wanted();
+        let large = "x".repeat(limits::EVENTS_WAITING_BYTES_MAX / 3);
+        for _ in 0..4 {
+            events.emit(|| Event::bare("queue.created").with("arguments", large.as_str()));
+        }
+        assert_eq!((events.next().await.len(), events.dropped()), (2, 2));
+        let list = EventValue::List(vec![EventValue::Json(large.clone()), EventValue::Raw(large.into())]);
+        let table = EventValue::Table(vec![("a".to_owned(), list)]);
+        for _ in 0..2 {
+            events.emit(|| Event::bare("queue.created").with("arguments", table.clone()));
+        }
+        assert_eq!((events.next().await.len(), events.dropped()), (1, 3), "what is inside counts as well");
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! Exchanges and bindings of this node: the rules are `nexo_core::topology`'s; `machine_cell.rs` gives them a lock and the
 //! journal; here they get routes that publishing reads without a lock.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,7 @@ use nexo_core::topology::{
     BindError, Binding, DeclareError, DeleteError, DeleteIf, Destination, ExchangeSpec, PassiveError, Plan,
     Routes, Topology, UnbindError,
 };
-use nexo_log::Urgency;
+use nexo_log::{Claim, Urgency};
 use nexo_types::{ExchangeName, QueueId};
 
 use crate::broker::Broker;
@@ -100,21 +101,21 @@ impl Shared {
         urgency: Urgency,
     ) -> Result<Result<Changed, E>, ProposeError> {
         let exchanges = &self.catalog.exchanges;
-        let mut told = Vec::new();
+        let told = RefCell::new(Vec::new());
         let decide = |topology: &Topology| {
             decide(topology).map(|plan| {
                 if self.events.is_wanted() {
-                    told = of_topology(topology, &plan.steps);
+                    *told.borrow_mut() = of_topology(topology, &plan.steps);
                 }
                 plan.steps
             })
         };
-        let applied = |topology: &Topology| exchanges.publish(topology);
-        let changed = self.change_machine(&exchanges.cell, beside, decide, urgency, applied)?;
-        if changed.is_ok() {
-            self.events.emit_all(told);
-        }
-        Ok(changed)
+        // Told under the lock: events come in the order of changes.
+        let applied = |topology: &Topology| {
+            exchanges.publish(topology);
+            self.events.emit_all(told.take());
+        };
+        self.change_machine(&exchanges.cell, beside, decide, urgency, Claim::Reserved, applied)
     }
 }
 

@@ -79,15 +79,22 @@ impl Firehose {
         let mut waiting = self.waiting.lock();
         if waiting.bytes + bytes > limits::TRACE_WAITING_BYTES_MAX {
             drop(waiting);
-            if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::warn!("messages are traced faster than copies can be published; some are dropped");
-            }
+            self.note_dropped(1);
             return;
         }
         waiting.bytes += bytes;
         waiting.copies.push_back(copy);
         drop(waiting);
         self.arrived.notify_one();
+    }
+
+    /// So many copies were not published to somebody who wants them.
+    pub(crate) fn note_dropped(&self, count: usize) {
+        if count > 0 && self.dropped.fetch_add(count as u64, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                "messages are traced faster than copies can be published, or queues take none; some are dropped"
+            );
+        }
     }
 
     /// Waits for copies and takes all that there are. For one task only.
@@ -101,7 +108,7 @@ impl Firehose {
         }
     }
 
-    /// How many copies were dropped because too many waited.
+    /// How many copies were dropped because too many waited, or because a queue could take none.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)

@@ -19,7 +19,7 @@
 //!   take; `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
 //!   `buffers.rs`: memory of connections' buffers.
 //! - `machine_cell.rs`, `machines.rs`: state machines that are not queues. `access_cell.rs`: users and permissions. `policies.rs`: policies,
-//!   parameters, and how they take effect.
+//!   parameters, and how they take effect. `schedules.rs`, `schedule_firing.rs`: schedules, and what they send.
 //! - `connections.rs`: how many clients may be connected. `open_connections.rs`: who they are. `listing.rs`: queues, exchanges and
 //!   bindings for those who look after them.
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
@@ -77,6 +77,8 @@ mod paging;
 mod peek;
 mod placement;
 mod policies;
+#[cfg(test)]
+mod policies_tests;
 mod property_codec;
 mod push;
 mod push_order;
@@ -86,6 +88,8 @@ mod rebuild;
 mod receipt;
 mod recovery;
 mod request;
+mod schedule_firing;
+mod schedules;
 mod share;
 mod shared;
 mod shared_configs;
@@ -94,6 +98,7 @@ mod stats;
 mod stored;
 mod subscription;
 mod system;
+mod tell;
 mod threads;
 mod timer;
 mod traffic;
@@ -119,10 +124,10 @@ pub use delivery::Delivery;
 pub use describe::{BindingShown, QueueDetails};
 pub use error::{
     AccessChangeError, CreateError, DeleteError, ExchangeError, OpenError, PolicyChangeError, PopError,
-    PushError, QueueError, SettleError, SubscribeError,
+    PushError, QueueError, ScheduleChangeError, ScheduleRunError, SettleError, SubscribeError,
 };
 pub use event_kinds::LoginFacts;
-pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, acting};
+pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, OnBehalf, acting};
 pub use firehose::{Firehose, TRACE_EXCHANGE, TracedMessage};
 pub use flow::{Evenness, Pacing};
 pub use handle::{QueueHandle, Settling};
@@ -149,6 +154,7 @@ pub use nexo_core::queue::{
     Access, GroupTake, Handed, InFlightLimit, LeaseTerms, LimitReached, Outgoing, SettleMode, SharedCredit,
     Terms,
 };
+pub use nexo_core::schedule;
 pub use nexo_core::shared_messages::SharedMessages;
 pub use nexo_core::topology;
 /// The most files that the log has open at once.
@@ -160,7 +166,9 @@ pub use open_connections::{
 };
 pub use options::BrokerOptions;
 pub use owed::SocketState;
-pub use property_codec::{DeadLetter, DeadLetterCodec, DeathInfo, Envelope, PropertyCodec, QueueCodec};
+pub use property_codec::{
+    DeadLetter, DeadLetterCodec, DeathInfo, Envelope, PropertyCodec, Publication, PublishCodec, QueueCodec,
+};
 pub use push_order::{PushOrder, PushTurn};
 pub use push_packed::{PackedPushed, Refused};
 pub use receipt::{Receipt, ReceiptError};
@@ -168,10 +176,12 @@ pub use request::{
     Declaration, DeleteIf, ListRequest, MoveGate, PopRequest, PopTerms, Pushed, Redrive, Redriven, SessionId,
     Settle, SubscribeRequest,
 };
+pub use schedules::{ScheduleInfo, ScheduleStats};
 pub use share::{SHARE_BYTES_MIN, SharedPush, share_queues_max};
 pub use stats::{BrokerStats, Health, QueueStats};
 pub use subscription::Subscription;
 pub use system::{ProcessStats, node_name};
+pub use tell::Telling;
 pub use traffic::{AllTraffic, Counted, Traffic, TrafficStats};
 pub use transplant::{InstallError, QueueExport, QueueInstall, StoredBody};
 pub use vhosts::{EnterError, VhostDeleted, VhostInfo, VhostStay};

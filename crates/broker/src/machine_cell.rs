@@ -1,6 +1,7 @@
 //! A state machine that is not a queue, of which there is one: behind a lock, with its records in the journal and its
 //! snapshot in checkpoints. What is here holds for any machine that is in memory as a whole: exchanges and bindings
-//! (`exchanges.rs`), users (`access_cell.rs`), policies (`policies.rs`) and job queues (`jobs/`). `machines.rs` has the list of them.
+//! (`exchanges.rs`), users (`access_cell.rs`), policies (`policies.rs`), schedules (`schedules.rs`) and job queues (`jobs/`).
+//! `machines.rs` has the list of them.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -86,7 +87,7 @@ impl<M: Machine<Missing = Infallible>> MachineCell<M> {
 }
 
 impl Shared {
-    /// Decides, writes down and applies a change of a machine, with records of a queue in the same frame. `applied` sees the
+    /// Decides, writes down and applies a change of a machine, with records of queues in the same frame. `applied` sees the
     /// machine afterwards, under its lock, if it has changed. Where nothing is written down, the caller waits for the latest
     /// change before it: that everything is as asked for, or could be done, may be due to one that is not safe yet.
     ///
@@ -98,16 +99,15 @@ impl Shared {
         beside: &[Encoded],
         decide: impl FnOnce(&M) -> Result<Vec<Step<M::Record>>, E>,
         urgency: Urgency,
+        claim: Claim,
         applied: impl FnOnce(&M),
     ) -> Result<Result<Changed, E>, ProposeError> {
         let decide = |machine: &mut M| decide(machine);
-        self.change_machine_claiming(cell, beside, decide, urgency, Claim::Reserved, |machine, _| {
-            applied(machine)
-        })
+        self.change_advanced(cell, beside, decide, urgency, claim, |machine, _| applied(machine))
     }
 
-    /// The same, with room of this kind on a disk that runs full. Before it decides, `decide` may have time pass for the machine.
-    pub(crate) fn change_machine_claiming<M: Machine<Missing = Infallible>, E>(
+    /// The same. Before it decides, `decide` may have time pass for the machine.
+    pub(crate) fn change_advanced<M: Machine<Missing = Infallible>, E>(
         &self,
         cell: &MachineCell<M>,
         beside: &[Encoded],
@@ -123,15 +123,17 @@ impl Shared {
         };
         let durable = steps.iter().filter(|step| step.durability == Durability::Durable);
         let payloads: Vec<bytes::Bytes> = durable.map(|step| M::encode(&step.record)).collect();
-        let nothing = Proposed { at: Position::default(), written: state.last_change };
-        let mut changed = Changed { at: nothing.at, written: nothing.written };
-        let mut proposed = nothing;
+        let mut proposed = Proposed { at: Position::default(), written: state.last_change };
         if !payloads.is_empty() || !beside.is_empty() {
             let entry = |payload| EntryRef { queue: cell.id, kind: EntryKind::Record, spans: &[], payload };
             let own = payloads.iter().map(|payload| entry(payload));
             let entries: Vec<EntryRef<'_>> = beside.iter().map(Encoded::as_entry).chain(own).collect();
-            proposed = self.journal.propose(&entries, urgency, claim, Patience::RefuseLast)?;
-            changed = Changed { at: proposed.at, written: proposed.written };
+            // What brings in more than it frees leaves the rest of a full disk, and of a busy one, to others.
+            let patience = match claim {
+                Claim::Normal => Patience::Refuse,
+                Claim::Reserved | Claim::Checkpoint => Patience::RefuseLast,
+            };
+            proposed = self.journal.propose(&entries, urgency, claim, patience)?;
             if !payloads.is_empty() {
                 state.last_change = proposed.written.with(Urgency::Synced);
                 state.dirty = true;
@@ -143,7 +145,7 @@ impl Shared {
             }
             applied(&mut state.machine, proposed);
         }
-        Ok(Ok(changed))
+        Ok(Ok(Changed { at: proposed.at, written: proposed.written }))
     }
 
     /// The latest snapshot of a machine, of which is written what has changed, and what does not meet the demand.

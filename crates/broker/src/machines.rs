@@ -1,10 +1,11 @@
-//! The state machines that are not queues: exchanges with their bindings, users, policies, and job queues. Each is written under an id that no queue
+//! The state machines that are not queues: exchanges with their bindings, users, policies, schedules, and job queues. Each is written under an id that no queue
 //! has; here a start, a rebuild and a checkpoint find all of them.
 
 use bytes::Bytes;
 use nexo_core::access::Access;
 use nexo_core::jobs::Jobs;
 use nexo_core::policy::Policies;
+use nexo_core::schedule::Schedules;
 use nexo_core::topology::Topology;
 use nexo_types::{Position, QueueId, Timestamp};
 
@@ -14,12 +15,13 @@ use crate::jobs::JOBS;
 use crate::journal::ProposeError;
 use crate::machine_cell::Replayed;
 use crate::manifest::{Demand, Manifest, Snapshot};
-use crate::policies::POLICIES;
+use crate::policies::{POLICIES, set_all_alternates};
+use crate::schedules::SCHEDULES;
 use crate::shared::Shared;
 
 /// Whether this is the id of a machine that is not a queue.
 pub(crate) const fn is_machine(id: QueueId) -> bool {
-    id.0 == TOPOLOGY.0 || id.0 == ACCESS.0 || id.0 == POLICIES.0 || id.0 == JOBS.0
+    id.0 == TOPOLOGY.0 || id.0 == ACCESS.0 || id.0 == POLICIES.0 || id.0 == JOBS.0 || id.0 == SCHEDULES.0
 }
 
 /// What an id stands for, for whoever reads of it.
@@ -29,6 +31,7 @@ pub(crate) fn shown(id: QueueId) -> String {
         ACCESS => "the users".to_owned(),
         POLICIES => "the policies".to_owned(),
         JOBS => "the job queues".to_owned(),
+        SCHEDULES => "the schedules".to_owned(),
         id => format!("queue {id}"),
     }
 }
@@ -40,6 +43,7 @@ pub(crate) struct ReplayedMachines {
     pub(crate) access: Replayed<Access>,
     pub(crate) policies: Replayed<Policies>,
     pub(crate) jobs: Replayed<Jobs>,
+    pub(crate) schedules: Replayed<Schedules>,
 }
 
 impl ReplayedMachines {
@@ -50,6 +54,7 @@ impl ReplayedMachines {
             access: Replayed::new(Access::new()),
             policies: Replayed::new(Policies::new()),
             jobs: Replayed::new(Jobs::new()),
+            schedules: Replayed::new(Schedules::new()),
         }
     }
 
@@ -69,6 +74,7 @@ impl ReplayedMachines {
             ACCESS => self.access.load(head, chunks, snapshot),
             POLICIES => self.policies.load(head, chunks, snapshot),
             JOBS => self.jobs.load(head, chunks, snapshot),
+            SCHEDULES => self.schedules.load(head, chunks, snapshot),
             id => Err(format!("there is no machine {id}")),
         }
     }
@@ -88,6 +94,7 @@ impl ReplayedMachines {
             ACCESS => self.access.replay(at, payload),
             POLICIES => self.policies.replay(at, payload),
             JOBS => self.jobs.replay(at, payload),
+            SCHEDULES => self.schedules.replay(at, payload),
             id => Err(format!("there is no machine {id}")),
         }
     }
@@ -104,14 +111,29 @@ impl Shared {
         manifest.queues.push((ACCESS, self.snapshot_machine(self.access.cell(), demand)?));
         manifest.queues.push((POLICIES, self.snapshot_machine(self.policies.cell(), demand)?));
         manifest.queues.push((JOBS, self.snapshot_machine(self.jobs.cell(), demand)?));
+        manifest.queues.push((SCHEDULES, self.snapshot_machine(self.schedules.cell(), demand)?));
         Ok(())
     }
 
+    /// The latest snapshots of all of them.
+    pub(crate) fn machine_snapshots(&self) -> [Snapshot; 5] {
+        [
+            self.catalog.exchanges.cell().snapshot(),
+            self.access.cell().snapshot(),
+            self.policies.cell().snapshot(),
+            self.schedules.cell().snapshot(),
+            self.jobs.cell().snapshot(),
+        ]
+    }
+
     /// Has other machines instead of those there were.
-    pub(crate) fn replace_machines(&self, machines: ReplayedMachines) {
-        self.catalog.exchanges.replace(machines.topology);
+    pub(crate) fn replace_machines(&self, mut machines: ReplayedMachines) {
+        // Before anybody publishes to them: a message without a binding would be lost.
+        set_all_alternates(&machines.policies.machine, &mut machines.topology.machine);
         self.access.replace(machines.access);
         self.policies.replace(machines.policies);
+        self.schedules.replace(machines.schedules);
         self.jobs.replace(machines.jobs);
+        self.catalog.exchanges.replace(machines.topology);
     }
 }

@@ -183,7 +183,7 @@ impl Maintenance {
         }
     }
 
-    /// Dead letters of this queue could not be moved, or its messages not be read.
+    /// Dead letters of this queue could not be moved, its messages not be read, or its policies not be applied.
     pub(crate) fn note_stuck(&self, cell: &Arc<QueueCell>) {
         let mut reasons = self.signal.reasons.lock();
         reasons.stuck.entry(cell.id).or_insert_with(|| Arc::downgrade(cell));
@@ -317,6 +317,7 @@ impl Shared {
         if let Err(error) = self.settle_again(cell) {
             tracing::debug!(queue = %cell.name.in_full(), %error, "messages cannot be settled yet");
         }
+        self.apply_policies_to(cell);
         let stuck = self.with(cell, |state, _| {
             state.paging = false;
             state.pending_deaths.0 = state.queue.deaths().into();

@@ -13,6 +13,7 @@ use crate::commit::{Committed, Confirm};
 use crate::dead_letter_move::DeadLetterMove;
 use crate::delivery::Delivery;
 use crate::error::{PopError, QueueError, SettleError, SubscribeError};
+use crate::events::OnBehalf;
 use crate::journal::{ProposeError, Written};
 use crate::queue_cell::{CellState, QueueCell};
 use crate::receipt::Receipt;
@@ -388,9 +389,10 @@ impl Shared {
         work: impl FnOnce() -> R + Send + 'static,
     ) -> oneshot::Receiver<R> {
         let (send, receive) = oneshot::channel();
+        let on_behalf = OnBehalf::now();
         self.workers.spawn(kind, move || {
             // Whoever asked may have gone.
-            let _ = send.send(work());
+            let _ = send.send(on_behalf.run_blocking(work));
         });
         receive
     }

@@ -3,11 +3,13 @@
 //!
 //! A queue carries what it was told to be itself, and what policies make of that. When a policy changes, a worker looks at the
 //! queues of its virtual host one by one, each under its own lock, and writes down what differs as a record of the queue. So a
-//! replay of a queue needs no policies. What a crash cuts off, the next start completes before it serves anybody. A new queue
-//! has its policies from the beginning: it is added under the lock under which policies change.
+//! replay of a queue needs no policies. Where the disk has no room for that, maintenance tries again. What a crash cuts off, the
+//! next start completes before it serves anybody. A new queue has its policies from the beginning: it is added under the lock
+//! under which policies change.
 //!
 //! What policies say of exchanges is kept in memory, beside what was declared, and is made anew by a start.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -23,6 +25,7 @@ use nexo_types::{ExchangeName, QueueId, QueueKind, QueueName, VhostName};
 
 use crate::broker::Broker;
 use crate::error::{PolicyChangeError, QueueError};
+use crate::event_kinds::log_policies;
 use crate::journal::{ProposeError, Written};
 use crate::machine_cell::{MachineCell, Replayed};
 use crate::queue_cell::QueueCell;
@@ -147,7 +150,6 @@ impl Broker {
             // If the broker stops before, the next start does it.
             let _ = applied.await;
         }
-        self.shared.events.policies_changed(changes);
         Ok(())
     }
 
@@ -183,8 +185,24 @@ impl Shared {
             let durable = |record| Step { record, durability: Durability::Durable };
             Ok(records.into_iter().map(durable).collect())
         };
-        let applied = |known: &Policies| policies.publish(known);
-        let changed = self.change_machine(&policies.cell, &[], decide, Urgency::Synced, applied)?;
+        let is_told = Cell::new(false);
+        let tell = || {
+            if !is_told.replace(true) {
+                self.events.policies_changed(changes);
+            }
+        };
+        // Told under the lock: events come in the order of changes.
+        let applied = |known: &Policies| {
+            policies.publish(known);
+            tell();
+        };
+        let changed =
+            self.change_machine(&policies.cell, &[], decide, Urgency::Synced, Claim::Reserved, applied)?;
+        if changed.is_ok() {
+            // Also what was so already: somebody has set it.
+            tell();
+            log_policies(changes);
+        }
         Ok(changed.map(|changed| changed.written))
     }
 
@@ -226,26 +244,44 @@ impl Shared {
         self.apply_policies(&Where::Everywhere);
     }
 
-    /// Runs on a worker, or at a start. A queue that cannot be changed now stays as it is until the next start.
+    /// Runs on a worker, or at a start.
     fn apply_policies(self: &Arc<Self>, place: &Where) {
         self.apply_policies_to_exchanges(place);
         for cell in self.catalog.all() {
             if !place.has(cell.name.vhost_str()) {
                 continue;
             }
-            match self.when_room_blocking(|| self.apply_policies_to(&cell)) {
-                // One that went meanwhile needs nothing.
-                Ok(()) | Err(QueueError::NotFound { .. }) => {}
-                Err(error) => {
-                    let queue = cell.name.in_full();
-                    tracing::error!(%queue, %error, "a queue cannot be set as its policies say now");
-                }
+            let applied = self.when_room_blocking(|| self.try_apply_policies_to(&cell));
+            self.try_policies_later(&cell, applied);
+        }
+    }
+
+    /// Has a queue be as its policies say: now, or as soon as the disk has room.
+    pub(crate) fn apply_policies_to(self: &Arc<Self>, cell: &Arc<QueueCell>) {
+        let applied = self.try_apply_policies_to(cell);
+        self.try_policies_later(cell, applied);
+    }
+
+    /// Has maintenance try again what found no room.
+    fn try_policies_later(&self, cell: &Arc<QueueCell>, applied: Result<(), QueueError>) {
+        match applied {
+            // One that went meanwhile needs nothing.
+            Ok(()) | Err(QueueError::NotFound { .. }) => {}
+            Err(error @ (QueueError::Alarm(_) | QueueError::Busy { .. })) => {
+                let queue = cell.name.in_full();
+                tracing::debug!(%queue, %error, "a queue cannot be set as its policies say yet");
+                self.maintenance.note_stuck(cell);
+            }
+            // The log takes nothing more. The next start does it, or a rebuild.
+            Err(error @ QueueError::Unavailable { .. }) => {
+                let queue = cell.name.in_full();
+                tracing::error!(%queue, %error, "a queue cannot be set as its policies say");
             }
         }
     }
 
     /// Writes down what policies make of a queue, if that is something else than it is.
-    pub(crate) fn apply_policies_to(self: &Arc<Self>, cell: &Arc<QueueCell>) -> Result<(), QueueError> {
+    fn try_apply_policies_to(self: &Arc<Self>, cell: &Arc<QueueCell>) -> Result<(), QueueError> {
         let is_as_wanted = {
             let state = cell.state.lock();
             state.refuse_if_gone(&cell.name)?;
@@ -268,40 +304,67 @@ impl Shared {
         committed.map_err(|error| self.refused(&error))
     }
 
+    /// What policies say is found out without the exchanges' lock: it takes a while where there are many.
     fn apply_policies_to_exchanges(&self, place: &Where) {
         let exchanges = &self.catalog.exchanges;
-        let changed: Vec<ExchangeName> = exchanges.look(|topology| {
-            let own = topology.exchanges().map(|(name, _)| name).filter(|name| place.has(name.vhost_str()));
-            own.filter(|name| topology.alternate_by_policy(name) != self.alternate_of(name).as_ref())
-                .cloned()
-                .collect()
+        let names: Vec<ExchangeName> = exchanges.look(|topology| {
+            let names = topology.exchanges().map(|(name, _)| name);
+            names.filter(|name| place.has(name.vhost_str())).cloned().collect()
         });
-        for some in changed.chunks(EXCHANGES_AT_ONCE) {
-            exchanges.change(|topology| {
-                for name in some {
-                    topology.set_alternate_by_policy(name, self.alternate_of(name));
-                }
-            });
+        for some in names.chunks(EXCHANGES_AT_ONCE) {
+            while !self.set_alternates(some) {}
         }
+    }
+
+    /// Has some exchanges be as policies say. `false` if these have changed meanwhile.
+    fn set_alternates(&self, names: &[ExchangeName]) -> bool {
+        let (exchanges, policies) = (&self.catalog.exchanges, self.policies.latest.load_full());
+        let wanted: Vec<(&ExchangeName, Option<ExchangeName>)> =
+            names.iter().map(|name| (name, alternate_of(&policies, name))).collect();
+        let differs = |topology: &Topology, (name, alternate): &(&ExchangeName, Option<ExchangeName>)| {
+            topology.alternate_by_policy(name) != alternate.as_ref()
+        };
+        if !exchanges.look(|topology| wanted.iter().any(|one| differs(topology, one))) {
+            return true;
+        }
+        exchanges.change(|topology| {
+            // Whoever changes policies applies them afterwards, and what is older must not come on top of that.
+            if !Arc::ptr_eq(&policies, &self.policies.latest.load()) {
+                return false;
+            }
+            for (name, alternate) in
+                wanted.into_iter().filter(|one| differs(topology, one)).collect::<Vec<_>>()
+            {
+                topology.set_alternate_by_policy(name, alternate);
+            }
+            true
+        })
     }
 
     /// Has a new exchange be as policies say.
     pub(crate) fn apply_policies_to_exchange(&self, name: &ExchangeName) {
         if !self.policies.latest.load().is_without_policies() {
-            let exchanges = &self.catalog.exchanges;
-            if exchanges
-                .look(|topology| topology.alternate_by_policy(name) != self.alternate_of(name).as_ref())
-            {
-                exchanges.change(|topology| topology.set_alternate_by_policy(name, self.alternate_of(name)));
-            }
+            while !self.set_alternates(std::slice::from_ref(name)) {}
         }
     }
+}
 
-    /// Where messages go that an exchange has no binding for, as policies say.
-    fn alternate_of(&self, name: &ExchangeName) -> Option<ExchangeName> {
-        let policies = self.policies.latest.load();
-        let pair = policies.of(&name.vhost(), Subject::Exchange { name: name.as_str() });
-        let settings = pair.settings()?;
-        ExchangeName::at(&name.vhost(), settings.alternate_exchange.as_deref()?).ok()
+/// Has all exchanges be as policies say that nobody else knows yet.
+pub(crate) fn set_all_alternates(policies: &Policies, topology: &mut Topology) {
+    if policies.is_without_policies() {
+        return;
     }
+    let names: Vec<ExchangeName> = topology.exchanges().map(|(name, _)| name.clone()).collect();
+    for name in names {
+        if let Some(alternate) = alternate_of(policies, &name) {
+            topology.set_alternate_by_policy(&name, Some(alternate));
+        }
+    }
+}
+
+/// Where messages go that an exchange has no binding for, as policies say.
+fn alternate_of(policies: &Policies, name: &ExchangeName) -> Option<ExchangeName> {
+    let pair = policies.of(&name.vhost(), Subject::Exchange { name: name.as_str() });
+    let settings = pair.settings()?;
+    ExchangeName::at(&name.vhost(), settings.alternate_exchange.as_deref()?).ok()
 }

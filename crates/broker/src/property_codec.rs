@@ -2,12 +2,13 @@
 //! protocol registers what it knows ([`Codecs`](crate::codecs::Codecs)).
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use nexo_core::config::QueueConfig;
 use nexo_core::message::{DeathReason, NewMessage, Properties, PropertyFormat, StoredMessage};
 use nexo_core::topology::{HeaderSource, NoHeaders};
-use nexo_types::{ExchangeName, QueueKind, QueueName, Timestamp};
+use nexo_types::{ExchangeName, Priority, QueueKind, QueueName, Timestamp};
 
 use crate::codecs::Codecs;
 use crate::headers::{Headers, HeadersError};
@@ -44,6 +45,31 @@ pub trait DeadLetterCodec: Send + Sync + Debug {
 
     /// Whether sending this letter to `queue` would close a circle that nobody but the broker keeps going.
     fn is_cycle(&self, letter: &NewMessage, queue: &QueueName) -> bool;
+}
+
+/// Gives a message that the broker sends by itself the form in which clients of the protocol expect one.
+pub trait PublishCodec: Send + Sync + Debug {
+    /// The message.
+    fn publication(&self, publication: &Publication<'_>) -> NewMessage;
+}
+
+/// A message that the broker sends by itself.
+#[derive(Clone, Debug)]
+pub struct Publication<'a> {
+    /// The exchange it goes to; empty for the default exchange.
+    pub exchange: &'a str,
+    /// The key it is routed by.
+    pub routing_key: &'a str,
+    /// Empty if nobody says.
+    pub content_type: &'a str,
+    /// Headers, in their order.
+    pub headers: &'a [(Arc<str>, Arc<str>)],
+    /// How urgent it is.
+    pub priority: Priority,
+    /// What it says.
+    pub body: Bytes,
+    /// When it was to be sent.
+    pub at: Timestamp,
 }
 
 /// Knows queues that were asked for in the words of one protocol.

@@ -9,6 +9,7 @@ use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{Offset, QueueName, Timestamp, limits};
 use tokio::runtime::RuntimeFlavor;
 
+use crate::alarms::DuringAlarm;
 use crate::broker::Broker;
 use crate::commit::Confirm;
 use crate::dead_letter_move::DeadLetterMove;
@@ -37,7 +38,17 @@ impl Broker {
         name: &QueueName,
         messages: Vec<NewMessage>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
-        self.push_counted(name, messages, None, None).await
+        self.push_counted(name, messages, None, None, DuringAlarm::Refused).await
+    }
+
+    /// As [`Self::push`], also while an alarm is on, if so asked.
+    pub(crate) async fn push_during(
+        &self,
+        during: DuringAlarm,
+        name: &QueueName,
+        messages: Vec<NewMessage>,
+    ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
+        self.push_counted(name, messages, None, None, during).await
     }
 
     /// As [`Self::push`], and the messages come after those of all pushes whose turn was taken before: also when the disk
@@ -52,7 +63,7 @@ impl Broker {
         messages: Vec<NewMessage>,
         hold: Option<IntakeHold>,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
-        self.push_counted(name, messages, Some(turn), hold).await
+        self.push_counted(name, messages, Some(turn), hold, DuringAlarm::Refused).await
     }
 
     async fn push_counted(
@@ -61,9 +72,10 @@ impl Broker {
         messages: Vec<NewMessage>,
         turn: Option<PushTurn>,
         hold: Option<IntakeHold>,
+        during: DuringAlarm,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
         let count = messages.len();
-        let pushed = self.push_uncounted(name, messages, turn, hold).await;
+        let pushed = self.push_uncounted(name, messages, turn, hold, during).await;
         let taken = pushed.iter().flatten().filter(|answer| answer.is_ok()).count();
         self.count(|traffic| traffic.pushed(taken, count - taken));
         pushed
@@ -75,12 +87,16 @@ impl Broker {
         messages: Vec<NewMessage>,
         turn: Option<PushTurn>,
         hold: Option<IntakeHold>,
+        during: DuringAlarm,
     ) -> Result<Vec<Result<Pushed, PushError>>, QueueError> {
         let mut turn = turn;
         if let Some(turn) = &mut turn {
             turn.come().await;
         }
-        self.shared.refuse_pushes()?;
+        match during {
+            DuringAlarm::Refused => self.shared.refuse_pushes()?,
+            DuringAlarm::Taken => self.shared.refuse_if_stopping()?,
+        }
         let cell = self.found(name).await?;
         let mut answers: Vec<Option<Result<Pushed, PushError>>> =
             messages.iter().map(|message| self.check(message).err().map(Err)).collect();

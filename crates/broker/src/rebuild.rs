@@ -64,6 +64,7 @@ impl Shared {
         for cell in &cells {
             self.end_sessions(cell);
         }
+        self.arm_schedules();
         true
     }
 

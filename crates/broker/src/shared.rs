@@ -29,6 +29,7 @@ use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
 use crate::policies::PolicyCell;
 use crate::queue_cell::{CellState, QueueCell};
+use crate::schedules::ScheduleCell;
 use crate::threads::Threads;
 use crate::timer::Timer;
 use crate::traffic::{AllTraffic, Traffic};
@@ -67,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) access: AccessCell,
     pub(crate) policies: PolicyCell,
     pub(crate) jobs: JobsCell,
+    pub(crate) schedules: ScheduleCell,
     pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,

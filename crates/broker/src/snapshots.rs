@@ -184,7 +184,9 @@ impl Shared {
                 *snapshots.entry(frame.at.segment).or_default() += frame.bytes;
             }
         };
-        add(&self.catalog.exchanges.cell().snapshot());
+        for snapshot in self.machine_snapshots() {
+            add(&snapshot);
+        }
         for cell in self.catalog.all() {
             add(&cell.state.lock().snapshot);
         }
@@ -193,5 +195,64 @@ impl Shared {
             segment.sealed && live * SPARSE < segment.bytes.max(segment.file_bytes)
         };
         self.log.segments().into_iter().filter(is_sparse).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nexo_core::access::{AccessRecord, UserName};
+    use nexo_core::config::QueueConfig;
+    use nexo_core::message::NewMessage;
+    use nexo_log::disk::MemoryDisk;
+    use nexo_types::QueueName;
+
+    use super::*;
+    use crate::broker::Broker;
+    use crate::options::BrokerOptions;
+
+    #[tokio::test]
+    async fn a_segment_that_holds_the_users_is_not_sparse() {
+        let options = BrokerOptions { segment_bytes: 64 * 1024, ..BrokerOptions::new("memory") };
+        let broker = Broker::open_on(Arc::new(MemoryDisk::new()), options).unwrap();
+        let (shared, queue) = (&broker.shared, QueueName::new("q").unwrap());
+        let users = (0..2_000).map(|number| {
+            let user = UserName::new(&format!("a-user-of-many-with-the-number-{number}")).unwrap();
+            AccessRecord::Add { user, password: None, tags: BTreeSet::new() }
+        });
+        for some in users.collect::<Vec<_>>().chunks(100) {
+            broker.change_access(some).await.unwrap();
+        }
+        broker.create_queue(&queue, QueueConfig::default()).await.unwrap();
+        shared.checkpoint().unwrap();
+        // Those who come behind it go again, and leave nothing that is alive.
+        for _ in 0..20 {
+            broker.push(&queue, vec![NewMessage::new("x".repeat(10_000))]).await.unwrap();
+        }
+        broker.purge(&queue).await.unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let _no_other_checkpoint = shared.maintenance.begin_checkpoint();
+            let mut own: BTreeMap<SegmentId, u64> = BTreeMap::new();
+            for frame in shared.access.cell().snapshot().frames() {
+                *own.entry(frame.at.segment).or_default() += frame.bytes;
+            }
+            let holds_many = |segment: &SegmentUsage| {
+                let bytes = own.get(&segment.id).copied().unwrap_or(0);
+                segment.sealed && bytes * SPARSE >= segment.bytes.max(segment.file_bytes)
+            };
+            let holding: Vec<SegmentId> =
+                shared.log.segments().into_iter().filter(holds_many).map(|segment| segment.id).collect();
+            if !holding.is_empty() {
+                let sparse = shared.sparse_segments();
+                assert!(
+                    sparse.iter().all(|segment| !holding.contains(&segment.id)),
+                    "{holding:?} {sparse:?}"
+                );
+                break;
+            }
+            assert!(std::time::Instant::now() < end, "no segment with users was sealed");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        broker.shutdown().await;
     }
 }

@@ -5,6 +5,7 @@ use nexo_core::queue::Queue;
 use nexo_types::{Millis, QueueId, QueueName, Timestamp};
 
 use crate::memory_high::MemoryState;
+use crate::schedules::ScheduleStats;
 use crate::system::ProcessStats;
 
 /// Figures of one queue.
@@ -170,10 +171,12 @@ pub struct BrokerStats {
     pub disk_free_bytes: u64,
     /// Memory that messages on their way in take.
     pub intake_bytes: u64,
-    /// Events that were dropped because too many waited to be published.
+    /// Events that were dropped because too many waited to be published, or a queue could take none.
     pub events_dropped: u64,
     /// The same of the firehose's copies.
     pub traces_dropped: u64,
+    /// Schedules, and what has come of them since the start.
+    pub schedules: ScheduleStats,
     /// What the operating system says about the process.
     pub process: ProcessStats,
     /// The log's own figures.

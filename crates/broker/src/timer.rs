@@ -1,4 +1,4 @@
-//! Wakes queues at their deadlines. One thread sleeps until the earliest of them; an idle queue costs nothing.
+//! Wakes queues, and schedules, at their deadlines. One thread sleeps until the earliest of them; an idle queue costs nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use nexo_types::{QueueId, Timestamp};
+use nexo_types::{Millis, QueueId, Timestamp};
 use parking_lot::{Condvar, Mutex};
 
 use crate::clock::Clock;
@@ -30,8 +30,17 @@ struct State {
     /// One for each queue that has a deadline, in the order of their times.
     alarms: BTreeMap<(Timestamp, QueueId), Weak<QueueCell>>,
     times: HashMap<QueueId, Timestamp, RandomState>,
+    /// When the first schedule is due, by the calendar. That may be set while this sleeps, for a minute at most.
+    schedules: Option<Timestamp>,
     stopping: bool,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What is due.
+#[derive(Default)]
+struct Due {
+    queues: Vec<(Timestamp, Weak<QueueCell>)>,
+    schedules: bool,
 }
 
 impl Timer {
@@ -56,6 +65,12 @@ impl Timer {
         }
     }
 
+    /// Wakes schedules at this moment of the calendar, and at no other.
+    pub(crate) fn set_schedules(&self, next: Option<Timestamp>) {
+        self.state.lock().schedules = next;
+        self.wake.notify_one();
+    }
+
     pub(crate) fn stop(&self) {
         let thread = {
             let mut state = self.state.lock();
@@ -77,7 +92,10 @@ impl Timer {
             let Some(shared) = shared.upgrade() else { return };
             #[cfg(test)]
             shared.threads.panic_if_asked(NAME);
-            for (at, cell) in due {
+            if due.schedules {
+                shared.wake_schedules();
+            }
+            for (at, cell) in due.queues {
                 if let Some(cell) = cell.upgrade() {
                     shared.wake_queue(&cell, at);
                 }
@@ -86,24 +104,32 @@ impl Timer {
     }
 
     /// Sleeps until something is due or the timer stops; gives back what is due.
-    fn next(&self, clock: &Clock) -> Option<Vec<(Timestamp, Weak<QueueCell>)>> {
+    fn next(&self, clock: &Clock) -> Option<Due> {
         let mut state = self.state.lock();
         loop {
             if state.stopping {
                 return None;
             }
             let now = clock.now();
-            let mut due = Vec::new();
+            let calendar = clock.calendar();
+            let mut due = Due::default();
             while state.alarms.first_key_value().is_some_and(|((at, _), _)| *at <= now)
                 && let Some(((at, queue), cell)) = state.alarms.pop_first()
             {
                 state.times.remove(&queue);
-                due.push((at, cell));
+                due.queues.push((at, cell));
             }
-            if !due.is_empty() {
+            if state.schedules.is_some_and(|at| at <= calendar) {
+                // Whoever fires them says when the next is due.
+                state.schedules = None;
+                due.schedules = true;
+            }
+            if due.schedules || !due.queues.is_empty() {
                 return Some(due);
             }
-            match state.alarms.first_key_value().map(|((at, _), _)| at.since(now).as_duration()) {
+            let queues = state.alarms.first_key_value().map(|((at, _), _)| at.since(now));
+            let schedules = state.schedules.map(|at| at.since(calendar));
+            match queues.into_iter().chain(schedules).min().map(Millis::as_duration) {
                 None => self.wake.wait(&mut state),
                 Some(sleep) => {
                     self.wake.wait_until(&mut state, Instant::now() + sleep.min(SLEEP_MAX));

@@ -15,6 +15,7 @@ pub struct Traffic {
     connections: AtomicU64,
     connections_opened: AtomicU64,
     channels: AtomicU64,
+    logins: AtomicU64,
     refused_logins: AtomicU64,
     published: AtomicU64,
     refused_pushes: AtomicU64,
@@ -31,6 +32,8 @@ pub struct TrafficStats {
     pub connections_opened: u64,
     /// Channels that are open, where the protocol has any.
     pub channels: u64,
+    /// Logins ever let in, and requests with one where each has its own.
+    pub logins: u64,
     /// Logins, signatures and addresses ever refused.
     pub refused_logins: u64,
     /// Messages ever taken.
@@ -87,6 +90,11 @@ impl AllTraffic {
 }
 
 impl Traffic {
+    /// Somebody was let in.
+    pub fn logged_in(&self) {
+        self.logins.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Somebody was not let in.
     pub fn login_refused(&self) {
         self.refused_logins.fetch_add(1, Ordering::Relaxed);
@@ -115,6 +123,7 @@ impl Traffic {
             connections: read(&self.connections),
             connections_opened: read(&self.connections_opened),
             channels: read(&self.channels),
+            logins: read(&self.logins),
             refused_logins: read(&self.refused_logins),
             published: read(&self.published),
             refused_pushes: read(&self.refused_pushes),

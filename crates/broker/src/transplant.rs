@@ -356,9 +356,7 @@ impl QueueInstall {
         }
         tracing::info!(queue = %self.name.in_full(), "queue installed from another broker");
         // Policies are this broker's.
-        if let Err(error) = shared.apply_policies_to(&cell) {
-            tracing::error!(queue = %self.name.in_full(), %error, "a queue cannot be set as its policies say now");
-        }
+        shared.apply_policies_to(&cell);
         // As at a start: what belonged to connections comes back, and deadlines are set.
         shared.end_sessions(&cell);
         Ok(())

@@ -156,14 +156,11 @@ impl Broker {
         decide: impl Fn(Option<&VhostSpec>) -> Result<VhostSpec, VhostError>,
     ) -> Result<bool, ExchangeError<VhostError>> {
         let is_new = AtomicBool::new(false);
-        // What it was and what it is, for those who are told of it.
-        let (before, after) = (Mutex::new(None), Mutex::new(None));
         let attempt = || {
             self.change(|topology| {
                 let found = topology.open_vhost(name).ok();
                 is_new.store(found.is_none(), Ordering::Relaxed);
                 let spec = decide(found.map(|vhost| &vhost.spec))?;
-                (*before.lock(), *after.lock()) = (found.map(|vhost| vhost.spec.clone()), Some(spec.clone()));
                 topology.decide_put_vhost(name, spec)
             })
         };
@@ -172,16 +169,6 @@ impl Broker {
         let is_new = is_new.load(Ordering::Relaxed);
         let by = By::now();
         tracing::info!(vhost = %name, %by, "{}", if is_new { "vhost created" } else { "vhost changed" });
-        if let Some(after) = after.into_inner() {
-            let limits = |spec: &VhostSpec| (spec.max_connections, spec.max_queues);
-            let limits_before = before.into_inner().as_ref().map(limits).unwrap_or_default();
-            if is_new {
-                self.shared.events.vhost_created(name, &after);
-            }
-            if limits_before != limits(&after) {
-                self.shared.events.vhost_limits_set(name, &after);
-            }
-        }
         Ok(is_new)
     }
 
@@ -214,7 +201,6 @@ impl Broker {
         self.shared.vhost_connections.close(name);
         // Whoever makes one of that name again has not asked for it.
         self.set_tracing(name, false);
-        self.shared.events.vhost_deleted(name);
         Ok(begun)
     }
 
@@ -334,6 +320,7 @@ impl Shared {
         written = written.and(self.when_room_blocking(|| self.forget_permissions_in(name))?);
         written = written.and(self.when_room_blocking(|| self.forget_policies_in(name))?);
         written = written.and(self.when_room_blocking(|| self.forget_jobs_in(name))?);
+        written = written.and(self.when_room_blocking(|| self.forget_schedules_in(name))?);
         let gone = self.when_room_blocking(|| {
             let decide = |topology: &Topology| Ok::<_, Infallible>(topology.decide_vhost_gone(name));
             let changed = self.change_topology(&[], decide, Urgency::Synced);

@@ -162,7 +162,7 @@ async fn check(told: &Told, disk: FaultyDisk, what: &str) {
         }
         for receipt in &told.held {
             let (_, job) = jobs.job(receipt.job).unwrap_or_else(|| panic!("{what}: a job is lost"));
-            let is_known = job.attempts() >= receipt.attempt;
+            let is_known = job.holds() >= receipt.hold;
             assert!(is_known, "{what}: nobody knows that {receipt} was handed out");
         }
         let budget = jobs.budget(&api()).unwrap();

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::*;
+use nexo_broker::policy::{ApplyTo, Policy, PolicyKind, PolicyRecord};
 use nexo_broker::{
     Broker, BrokerOptions, DeadLetters, Delivery, Durability, Fate, Health, NewMessage, PopRequest,
     QueueConfig, QueueError, Settle, SettleError,
 };
 use nexo_log::disk::{CutMode, FaultyDisk};
-use nexo_types::{Millis, Offset, QueueName};
+use nexo_types::{Millis, Offset, QueueName, VhostName};
 
 const BODY_BYTES: usize = 2_000;
 
@@ -29,11 +30,17 @@ async fn full(config: QueueConfig) -> (FaultyDisk, Broker, QueueName, Vec<String
     let broker = open_on(&disk);
     let queue = name("q");
     broker.create_queue(&queue, config).await.unwrap();
+    let pushed = fill(&disk, &broker, &queue).await;
+    (disk, broker, queue, pushed)
+}
+
+/// Fills a broker's disk with messages, and gives back their bodies.
+async fn fill(disk: &FaultyDisk, broker: &Broker, queue: &QueueName) -> Vec<String> {
     disk.set_bytes_max(Some(disk.used_bytes() + 2 * 1024 * 1024));
     let mut pushed = Vec::new();
     loop {
         let body = format!("{:06}{}", pushed.len(), "x".repeat(BODY_BYTES));
-        match broker.push(&queue, vec![NewMessage::new(body.clone())]).await {
+        match broker.push(queue, vec![NewMessage::new(body.clone())]).await {
             Ok(_) => pushed.push(body),
             Err(QueueError::Alarm(_)) => break,
             Err(other) => panic!("{other}"),
@@ -41,7 +48,7 @@ async fn full(config: QueueConfig) -> (FaultyDisk, Broker, QueueName, Vec<String
     }
     assert!(matches!(broker.health(), Health::DiskFull { .. }));
     assert!(pushed.len() > 800, "{} messages", pushed.len());
-    (disk, broker, queue, pushed)
+    pushed
 }
 
 async fn pop_one(broker: &Broker, queue: &QueueName) -> Delivery {
@@ -347,4 +354,31 @@ async fn what_went_back_before_there_was_no_room_does_not_go_back_twice() {
         "the first half is somebody else's by now"
     );
     eventually("that is on disk", || after_power_cut(&disk, &queue) == [0; SLICE]).await;
+}
+
+#[tokio::test]
+async fn a_policy_that_a_full_disk_held_up_is_applied_when_there_is_room() {
+    let disk = FaultyDisk::new();
+    let broker = open_on(&disk);
+    let queues: Vec<QueueName> = (0..500).map(|number| name(&format!("q{number}"))).collect();
+    for queue in &queues {
+        broker.create_queue(queue, QueueConfig::default()).await.unwrap();
+    }
+    fill(&disk, &broker, &queues[0]).await;
+    let terms = serde_json::json!({"max-length": 1_000_000}).as_object().unwrap().clone();
+    let policy = Policy::new(PolicyKind::Regular, "p", ".*", 0, ApplyTo::Queues, terms).unwrap();
+    let (kind, vhost) = (PolicyKind::Regular, VhostName::DEFAULT);
+    broker.change_policies(&[PolicyRecord::Put { kind, vhost, policy: Arc::new(policy) }]).await.unwrap();
+    let applied = || {
+        let max = |queue| broker.queue_stats(queue).unwrap().config.max_messages;
+        queues.iter().filter(|queue| max(queue) == Some(1_000_000)).count()
+    };
+    assert!(applied() < queues.len(), "what is left of the disk is too little for all of them");
+    disk.set_bytes_max(None);
+    let end = Instant::now() + Duration::from_secs(60);
+    while applied() < queues.len() {
+        assert!(Instant::now() < end, "{} of {} queues", applied(), queues.len());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    broker.shutdown().await;
 }

@@ -179,7 +179,7 @@ async fn a_worker_that_goes_while_it_waits_takes_no_job_with_it() {
             Some(handed) => handed,
             None => take(&broker, LONG).await.expect("it is there for another"),
         };
-        assert_eq!(handed.receipt.attempt, 1, "and was handed to nobody");
+        assert_eq!(handed.attempt, 1, "and was handed to nobody");
         broker.cancel_job(handed.receipt.job).await.unwrap();
     }
     broker.shutdown().await;
@@ -192,7 +192,7 @@ async fn a_lease_ends_by_time_alone_and_the_job_comes_back() {
     broker.ask_job(&deals(), &request("k", Some(waiter("w", Reply::Call)))).await.unwrap();
     let first = take(&broker, NOW).await.unwrap();
     let second = take(&broker, LONG).await.expect("its lease ends");
-    assert_eq!((second.receipt.job, second.receipt.attempt), (first.receipt.job, 2));
+    assert_eq!((second.receipt.job, second.attempt), (first.receipt.job, 2));
     let answer = broker.job_answer(&deals(), "w", LONG).await.unwrap().unwrap();
     assert_eq!(answer.status, "failed");
     assert_eq!(answer.error.unwrap(), "worker 'worker' did not finish in time");

@@ -4,9 +4,10 @@ mod common;
 
 use common::*;
 use nexo_broker::{
-    BrokerOptions, Durability, Health, MemoryHigh, NewMessage, QueueConfig, QueueError, Resource,
+    BrokerOptions, Durability, Health, MemoryHigh, NewMessage, QueueConfig, QueueError, Resource, Telling,
 };
 use nexo_log::disk::MemoryDisk;
+use nexo_types::limits;
 
 const NOTHING: MemoryHigh = MemoryHigh::Bytes(0);
 const PLENTY: MemoryHigh = MemoryHigh::Bytes(1 << 40);
@@ -40,6 +41,36 @@ async fn past_the_watermark_nothing_is_pushed_and_consumers_go_on() {
     assert_eq!(broker.health(), Health::Ok);
     push(&broker, &q, "after").await;
     broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn events_pass_an_alarm_within_bounds_and_copies_do_not() {
+    let options = BrokerOptions { owns_process: true, memory_high: NOTHING, ..options() };
+    let broker = open_with(&MemoryDisk::new(), options);
+    let q = name("q");
+    broker.create_queue(&q, QueueConfig::default()).await.unwrap();
+    let dropped = || (broker.stats().events_dropped, broker.stats().traces_dropped);
+
+    broker.tell(Telling::Event, &q, vec![NewMessage::new("alarm.set")]).await;
+    broker.tell(Telling::Trace, &q, vec![NewMessage::new("copy")]).await;
+    assert_eq!((bodies(&broker.peek(&q, 9).await.unwrap()), dropped()), (vec!["alarm.set".into()], (0, 1)));
+
+    let large = "x".repeat(limits::EVENTS_IN_ALARM_BYTES_MAX);
+    broker.tell(Telling::Event, &q, vec![NewMessage::new(large.clone())]).await;
+    assert_eq!(
+        (broker.queue_stats(&q).unwrap().ready, dropped()),
+        (1, (1, 1)),
+        "more than one alarm may bring"
+    );
+    broker.tell(Telling::Event, &name("gone"), vec![NewMessage::new("alarm.set")]).await;
+    assert_eq!(dropped(), (1, 1), "a queue that is not there misses nothing");
+
+    broker.set_memory_high(PLENTY);
+    broker.tell(Telling::Event, &q, vec![NewMessage::new(large)]).await;
+    assert_eq!((broker.queue_stats(&q).unwrap().ready, dropped()), (2, (1, 1)));
+    broker.shutdown().await;
+    broker.tell(Telling::Event, &q, vec![NewMessage::new("too late")]).await;
+    assert_eq!(dropped(), (2, 1));
 }
 
 #[tokio::test]
@@ -77,5 +108,31 @@ async fn there_are_no_more_queues_than_may_be() {
     assert_eq!(error.to_string(), "there are 2 queues, and no more are allowed");
     broker.delete_queue(&name("a")).await.unwrap();
     broker.create_queue(&name("c"), QueueConfig::default()).await.unwrap();
+    broker.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_comes_in_is_counted_and_bounded_however_low_the_watermark_is() {
+    for high in [0, 1, 4_000] {
+        let options = BrokerOptions { owns_process: true, memory_high: MemoryHigh::Bytes(high), ..options() };
+        let broker = open_with(&MemoryDisk::new(), options);
+        let intake = broker.intake();
+        assert_eq!(intake.bytes_max(), limits::INTAKE_BYTES_MIN, "{high}");
+        let _all = intake.try_hold(usize::MAX).unwrap();
+        assert!(intake.try_hold(1).is_none(), "{high}");
+        broker.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_watermark_that_is_set_later_counts_for_what_comes_in() {
+    let options =
+        BrokerOptions { owns_process: true, memory_high: PLENTY, memory_bytes_max: 400 << 20, ..options() };
+    let broker = open_with(&MemoryDisk::new(), options);
+    assert_eq!(broker.intake().bytes_max(), 100 << 20);
+    broker.set_memory_high(MemoryHigh::Bytes(50 << 20));
+    assert_eq!(broker.intake().bytes_max(), 10 << 20);
+    broker.set_memory_high(PLENTY);
+    assert_eq!(broker.intake().bytes_max(), 100 << 20);
     broker.shutdown().await;
 }

@@ -4,14 +4,17 @@
 mod common;
 
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
+use bytes::Bytes;
 use common::*;
 use nexo_broker::policy::{ApplyTo, Policy, PolicyError, PolicyKind, PolicyRecord};
 use nexo_broker::topology::{
     Binding, Destination, ExchangeKind, ExchangeSpec, Matching, NoHeaders, VhostSpec,
 };
 use nexo_broker::{
-    Broker, CreateError, Declaration, Durability, NewMessage, Overflow, PolicyChangeError, QueueConfig,
+    Broker, CreateError, Declaration, Durability, EVENT_EXCHANGE, NewMessage, Overflow, PolicyChangeError,
+    QueueConfig,
 };
 use nexo_log::disk::MemoryDisk;
 use nexo_types::{ExchangeName, Millis, QueueName, VhostName};
@@ -226,5 +229,29 @@ async fn the_time_that_a_queue_may_be_unused_begins_anew_with_a_start() {
     for queue in [&told, &by_policy] {
         assert_eq!(broker.queue_stats(queue).map(|stats| stats.ready), Ok(1), "{queue}");
     }
+    broker.shutdown().await;
+}
+
+/// Has something begin, and nobody wait until it is safe.
+fn begin<F: Future>(work: F) {
+    let _ = std::pin::pin!(work).poll(&mut Context::from_waker(Waker::noop()));
+}
+
+#[tokio::test]
+async fn a_change_is_told_when_it_is_made_and_not_when_its_answer_is() {
+    let broker = open(&MemoryDisk::new());
+    broker.ensure_event_exchange().await.unwrap();
+    let events = name("events");
+    broker.create_queue(&events, QueueConfig::default()).await.unwrap();
+    let exchange = ExchangeName::at(&VhostName::DEFAULT, EVENT_EXCHANGE).unwrap();
+    let binding = Binding::new(exchange, Destination::Queue(events), Bytes::from_static(b"#"), Vec::new());
+    broker.bind(binding).await.unwrap();
+    let shop = VhostName::new("shop").unwrap();
+    let definition = json!({"max-length": 5});
+    let policy = put_at(&VhostName::DEFAULT, PolicyKind::Regular, "p", ".*", &definition);
+    begin(broker.put_vhost(&shop, VhostSpec::default()));
+    begin(broker.change_policies(&[policy]));
+    let told: Vec<_> = broker.events().next().await.iter().map(|event| event.name).collect();
+    assert_eq!(told, ["vhost.created", "policy.set"]);
     broker.shutdown().await;
 }

@@ -331,3 +331,16 @@ fn a_virtual_host_is_whole_or_gone_wherever_the_power_goes() {
         &check,
     );
 }
+
+#[tokio::test]
+async fn tracing_ends_with_its_virtual_host() {
+    let broker = open(&MemoryDisk::new());
+    let vhost = VhostName::new("traced").unwrap();
+    broker.put_vhost(&vhost, VhostSpec::default()).await.unwrap();
+    broker.set_tracing(&vhost, true);
+    broker.delete_vhost(&vhost).await.unwrap();
+    assert!(!broker.is_traced(&vhost));
+    broker.put_vhost(&vhost, VhostSpec::default()).await.unwrap();
+    assert!(!broker.is_traced(&vhost), "whoever makes it again has not asked for it");
+    broker.shutdown().await;
+}

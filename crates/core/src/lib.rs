@@ -19,6 +19,7 @@ pub mod policy;
 pub mod queue;
 pub mod rare;
 pub mod record;
+pub mod schedule;
 pub mod shared_messages;
 pub mod topology;
 mod wire;

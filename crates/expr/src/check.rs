@@ -205,13 +205,19 @@ impl Checker<'_, '_> {
             }
             kinds = result;
         }
-        if let [link] = rest {
-            let Link { operator, right, .. } = *link;
-            return Ok((kinds, Node::Binary { operator, left: first, right }));
-        }
-        let start = small(self.out.links.len());
-        self.out.links.extend(rest.iter().map(|link| (link.operator, link.right)));
-        Ok((kinds, Node::Chain { first, links: Range { start, len: small(rest.len()) } }))
+        let operands = rest.iter().map(|link| link.right).chain([first]);
+        let all_numbers = operands.into_iter().all(|operand| self.kinds(operand).within(Kinds::NUMBER));
+        let node = match *rest {
+            [Link { operator, right, .. }] => binary(operator, first, right, all_numbers),
+            _ => {
+                let start = small(self.out.links.len());
+                self.out.links.extend(rest.iter().map(|link| (link.operator, link.right)));
+                let links = Range { start, len: small(rest.len()) };
+                let is_sum = all_numbers && rest.iter().all(|link| link.operator.is_arithmetic());
+                if is_sum { Node::Sum { first, links } } else { Node::Chain { first, links } }
+            }
+        };
+        Ok((kinds, node))
     }
 
     /// A list that is written out must have an entry that can be equal to what is looked for.
@@ -249,8 +255,8 @@ impl Checker<'_, '_> {
         }
         let node = match (function, arguments) {
             (Function::Matches, &[text, pattern]) => Node::Matches { text, pattern: self.pattern(pattern)? },
-            (Function::Min, _) => Node::Min(self.out.many(arguments)),
-            (Function::Max, _) => Node::Max(self.out.many(arguments)),
+            (Function::Min, [_, _, ..]) => Node::Min(self.out.many(arguments)),
+            (Function::Max, [_, _, ..]) => Node::Max(self.out.many(arguments)),
             (_, &[left, right]) => Node::Texts { function, left, right },
             (_, _) => Node::Unary { function, of: arguments[0] },
         };
@@ -315,6 +321,15 @@ impl Checker<'_, '_> {
 
     fn error<T>(&self, place: usize, message: impl Into<String>) -> Result<T, CompileError> {
         Err(CompileError::new(self.source, place, message))
+    }
+}
+
+fn binary(operator: Operator, left: Id, right: Id, of_numbers: bool) -> Node {
+    match (operator.is_arithmetic(), of_numbers) {
+        (true, false) => Node::Arithmetic { operator, left, right },
+        (true, true) => Node::Numbers { operator, left, right },
+        (false, false) => Node::Relation { operator, left, right },
+        (false, true) => Node::Comparison { operator, left, right },
     }
 }
 

@@ -63,13 +63,37 @@ pub(crate) enum Node {
     Negate(Id),
     And(Range),
     Or(Range),
-    Binary {
+    /// `+ - * / %`, of whatever it turns out to be.
+    Arithmetic {
+        operator: Operator,
+        left: Id,
+        right: Id,
+    },
+    /// The same, of numbers for certain.
+    Numbers {
+        operator: Operator,
+        left: Id,
+        right: Id,
+    },
+    /// Comparisons and `in`, of whatever it turns out to be.
+    Relation {
+        operator: Operator,
+        left: Id,
+        right: Id,
+    },
+    /// A comparison of numbers for certain.
+    Comparison {
         operator: Operator,
         left: Id,
         right: Id,
     },
     /// Two or more operators of one rank.
     Chain {
+        first: Id,
+        links: Range,
+    },
+    /// The same, of numbers for certain, with arithmetic alone.
+    Sum {
         first: Id,
         links: Range,
     },
@@ -93,6 +117,8 @@ pub(crate) enum Node {
         left: Id,
         right: Id,
     },
+    /// Of two arguments or more.
     Min(Range),
+    /// Of two arguments or more.
     Max(Range),
 }

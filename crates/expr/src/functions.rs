@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use serde_json::Value as JsonValue;
 
-use crate::arithmetic::order;
+use crate::arithmetic::Number;
 use crate::error::{EvalError, quoted};
 use crate::kind::Kind;
 use crate::signature::Function;
@@ -103,37 +103,56 @@ pub(crate) fn trim<'a>(text: Cow<'a, str>) -> Cow<'a, str> {
 }
 
 /// The least or the greatest of some numbers, as they come. NaN wins over all, as in arithmetic.
-pub(crate) struct Extreme<'a> {
+pub(crate) struct Extreme {
     function: Function,
-    best: Option<Value<'a>>,
+    best: Option<Number>,
 }
 
-impl<'a> Extreme<'a> {
-    pub(crate) fn new(function: Function) -> Extreme<'a> {
+impl Extreme {
+    #[inline]
+    pub(crate) fn new(function: Function) -> Extreme {
         Extreme { function, best: None }
     }
 
-    #[inline]
-    pub(crate) fn take(&mut self, value: Value<'a>) -> Result<(), EvalError> {
-        if !matches!(value, Value::Int(_) | Value::Double(_)) {
-            return Err(EvalError::Operand { function: self.function.name(), found: value.kind() });
-        }
-        let wanted = if self.function == Function::Min { Ordering::Less } else { Ordering::Greater };
-        let is_better = match &self.best {
-            None => true,
-            Some(best) => match order(&value, best) {
-                Some(Some(order)) => order == wanted,
-                _ => !matches!(best, Value::Double(double) if double.is_nan()),
-            },
+    /// Of the entries of a list, or of a single number.
+    pub(crate) fn of(function: Function, value: &Value<'_>) -> Result<Number, EvalError> {
+        let mut extreme = Extreme::new(function);
+        let Some(entries) = value.entries() else {
+            extreme.take(extreme.expect(value)?);
+            return extreme.finish();
         };
-        if is_better {
-            self.best = Some(value);
+        for entry in entries.iter() {
+            extreme.take(extreme.expect(&entry)?);
         }
-        Ok(())
+        extreme.finish()
     }
 
     #[inline]
-    pub(crate) fn finish(self) -> Result<Value<'a>, EvalError> {
-        self.best.ok_or(EvalError::EmptyList { function: self.function.name() })
+    pub(crate) fn take(&mut self, number: Number) {
+        let wanted = if self.function == Function::Min { Ordering::Less } else { Ordering::Greater };
+        let is_better = match self.best {
+            None => true,
+            Some(best) => match number.order(best) {
+                Some(order) => order == wanted,
+                None => !best.is_nan(),
+            },
+        };
+        if is_better {
+            self.best = Some(number);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn finish(self) -> Result<Number, EvalError> {
+        self.best.ok_or(EvalError::EmptyList { function: self.name() })
+    }
+
+    #[inline]
+    pub(crate) fn name(&self) -> &'static str {
+        if self.function == Function::Min { "min" } else { "max" }
+    }
+
+    fn expect(&self, value: &Value<'_>) -> Result<Number, EvalError> {
+        Number::of(value).ok_or_else(|| EvalError::Operand { function: self.name(), found: value.kind() })
     }
 }

@@ -105,6 +105,11 @@ impl Kinds {
         self.0 & other.0 != 0
     }
 
+    /// Whether all of these are among those.
+    pub(crate) const fn within(self, other: Kinds) -> bool {
+        self.0 & !other.0 == 0
+    }
+
     /// This set if `condition` holds, else none.
     pub(crate) const fn when(self, condition: bool) -> Kinds {
         if condition { self } else { Kinds::NONE }

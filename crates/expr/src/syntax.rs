@@ -103,6 +103,24 @@ pub(crate) enum Operator {
 }
 
 impl Operator {
+    /// Whether it makes numbers, or a text, of its operands; the others make a bool.
+    pub(crate) fn is_arithmetic(self) -> bool {
+        match self {
+            Operator::Add
+            | Operator::Subtract
+            | Operator::Multiply
+            | Operator::Divide
+            | Operator::Remainder => true,
+            Operator::Equal
+            | Operator::NotEqual
+            | Operator::Less
+            | Operator::LessOrEqual
+            | Operator::Greater
+            | Operator::GreaterOrEqual
+            | Operator::In => false,
+        }
+    }
+
     /// As it is written.
     pub(crate) fn symbol(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! The service of an operator: virtual hosts, and policies, of which `policies.rs` knows more.
+//! The service of an operator: virtual hosts; policies and schedules, of which `policies.rs` and `schedules.rs` know more.
 
 use nexo_access::{Identity, Logins, Tag};
 use nexo_broker::topology::{DefaultQueueType, VhostError, VhostSpec};
@@ -10,6 +10,7 @@ use crate::access::{administrator, caller};
 use crate::fields;
 use crate::policies;
 use crate::proto::{self, admin_service_server::AdminService};
+use crate::schedules;
 use crate::status::Failure;
 
 /// Answers [`AdminService`] from a broker.
@@ -112,6 +113,60 @@ impl AdminService for Admin {
         let identity = caller(&request)?;
         policies::delete(&self.broker, &identity, request.get_ref()).await?;
         Ok(Response::new(proto::DeletePolicyResponse {}))
+    }
+
+    async fn list_schedules(
+        &self,
+        request: Request<proto::ListSchedulesRequest>,
+    ) -> Result<Response<proto::ListSchedulesResponse>, Status> {
+        let identity = caller(&request)?;
+        let schedules = schedules::list(&self.broker, &identity, request.get_ref())?;
+        Ok(Response::new(proto::ListSchedulesResponse { schedules }))
+    }
+
+    async fn get_schedule(
+        &self,
+        request: Request<proto::GetScheduleRequest>,
+    ) -> Result<Response<proto::GetScheduleResponse>, Status> {
+        let identity = caller(&request)?;
+        let schedule = Some(schedules::get(&self.broker, &identity, request.get_ref())?);
+        Ok(Response::new(proto::GetScheduleResponse { schedule }))
+    }
+
+    async fn put_schedule(
+        &self,
+        request: Request<proto::PutScheduleRequest>,
+    ) -> Result<Response<proto::PutScheduleResponse>, Status> {
+        let identity = caller(&request)?;
+        let schedule = request.into_inner().schedule.unwrap_or_default();
+        Ok(Response::new(schedules::put(&self.broker, &identity, schedule).await?))
+    }
+
+    async fn delete_schedule(
+        &self,
+        request: Request<proto::DeleteScheduleRequest>,
+    ) -> Result<Response<proto::DeleteScheduleResponse>, Status> {
+        let identity = caller(&request)?;
+        schedules::delete(&self.broker, &identity, request.get_ref()).await?;
+        Ok(Response::new(proto::DeleteScheduleResponse {}))
+    }
+
+    async fn pause_schedule(
+        &self,
+        request: Request<proto::PauseScheduleRequest>,
+    ) -> Result<Response<proto::PauseScheduleResponse>, Status> {
+        let identity = caller(&request)?;
+        let next_ms = schedules::pause(&self.broker, &identity, request.get_ref()).await?;
+        Ok(Response::new(proto::PauseScheduleResponse { next_ms }))
+    }
+
+    async fn run_schedule(
+        &self,
+        request: Request<proto::RunScheduleRequest>,
+    ) -> Result<Response<proto::RunScheduleResponse>, Status> {
+        let identity = caller(&request)?;
+        schedules::run(&self.broker, &identity, request.get_ref()).await?;
+        Ok(Response::new(proto::RunScheduleResponse {}))
     }
 }
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use nexo_access::{Identity, LoginError, Logins};
+use nexo_access::{Identity, LoginError, Logins, claimed_user};
 use nexo_broker::{Actor, Broker, LoginFacts, Protocol, acting};
 use tonic::Status;
 use tonic::body::Body;
@@ -127,6 +127,7 @@ async fn let_in(
     };
     match identity {
         Ok(identity) => {
+            broker.traffic().of(Protocol::Grpc).logged_in();
             if broker.has_memory_alarm() && is_push(request.uri().path()) {
                 // It would be refused when it has come whole, and take its memory until then.
                 broker.refuse_if_short().map_err(|error| Status::from(Failure::from(error)))?;
@@ -136,15 +137,16 @@ async fn let_in(
         }
         Err(error) => {
             broker.traffic().of(Protocol::Grpc).login_refused();
-            let address = peer.map(|peer| peer.address.to_string()).unwrap_or_default();
-            tracing::warn!(protocol = "grpc", peer = address, reason = %error, "call refused");
+            let (user, address) = (claimed_user(login.as_ref()), peer.map(|peer| peer.address.to_string()));
+            let address = address.unwrap_or_default();
+            tracing::warn!(protocol = "grpc", user, peer = address, reason = %error, "call refused");
             if let Some(peer) = peer {
                 let login = LoginFacts {
-                    user: "",
+                    user: &user,
                     protocol: "grpc",
                     mechanism: "",
                     peer: peer.address,
-                    is_tls: false,
+                    is_tls: peer.is_tls,
                 };
                 broker.events().login_refused(&login, &error.to_string());
             }
@@ -193,6 +195,8 @@ fn requests(path: &str) -> Requests {
 
 #[cfg(test)]
 mod tests {
+    use nexo_broker::topology::{Binding, Destination};
+    use nexo_types::{ExchangeName, QueueName, VhostName};
     use prost::Message;
     use prost_types::FileDescriptorSet;
 
@@ -235,7 +239,11 @@ mod tests {
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         *request.uri_mut() = path.parse().unwrap();
         if let Some(from) = from {
-            request.extensions_mut().insert(Peer { address: from.parse().unwrap(), limit_reached: None });
+            request.extensions_mut().insert(Peer {
+                address: from.parse().unwrap(),
+                is_tls: false,
+                limit_reached: None,
+            });
         }
         if let Some(login) = login {
             request.headers_mut().insert("authorization", login.parse().unwrap());
@@ -271,6 +279,22 @@ mod tests {
         assert_eq!(broker.traffic().of(Protocol::Grpc).stats().refused_logins, 7);
         let health = "/grpc.health.v1.Health/Check";
         assert_eq!(code(&mut guard, ELSEWHERE, None, health).await, Ok, "anybody may ask whether it is well");
+        broker.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn who_is_refused_is_told_by_the_name_that_he_gave() {
+        let (broker, _, mut guard) = guarded().await;
+        broker.ensure_event_exchange().await.unwrap();
+        let queue = QueueName::new("events").unwrap();
+        broker.create_queue(&queue, nexo_broker::QueueConfig::default()).await.unwrap();
+        let exchange = ExchangeName::at(&VhostName::DEFAULT, nexo_broker::EVENT_EXCHANGE).unwrap();
+        let binding = Binding::new(exchange, Destination::Queue(queue), b"#".as_slice().into(), Vec::new());
+        broker.bind(binding).await.unwrap();
+        code(&mut guard, HERE, Some("Basic Z3Vlc3Q6d3Jvbmc="), PUSH).await;
+        let told = broker.events().next().await;
+        assert_eq!(told[0].name, "user.authentication.failure");
+        assert_eq!(told[0].fields[0], ("name".to_owned(), "guest".into()));
         broker.shutdown().await;
     }
 

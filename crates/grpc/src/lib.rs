@@ -31,6 +31,7 @@ pub mod proto;
 mod push;
 mod queues;
 mod redrive;
+mod schedules;
 mod server;
 mod settle;
 mod stats;

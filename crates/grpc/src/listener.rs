@@ -28,6 +28,8 @@ const TURNED_AWAY_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
+    /// Whether over TLS.
+    pub(crate) is_tls: bool,
     /// How many connections there may be, if this is one too many.
     pub(crate) limit_reached: Option<usize>,
 }
@@ -76,7 +78,11 @@ impl Connected for Caller {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        Peer { address: self.connection.peer(), limit_reached: self.limit_reached }
+        Peer {
+            address: self.connection.peer(),
+            is_tls: self.connection.is_tls(),
+            limit_reached: self.limit_reached,
+        }
     }
 }
 

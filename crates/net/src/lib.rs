@@ -21,6 +21,6 @@ pub use http::{Ends, HttpLimits, HttpPort};
 pub use listeners::Listeners;
 pub use stream::{ReadHalf, SharedSocket, Stream, WriteHalf};
 pub use tls::{
-    CertificateName, ClientCertificates, ClientTls, TlsError, TlsOptions, TlsPeer, TlsServer,
-    certificate_user, client_config,
+    CertificateFile, CertificateName, ClientCertificates, ClientTls, Expiry, TlsError, TlsOptions, TlsPeer,
+    TlsServer, certificate_user, client_config,
 };

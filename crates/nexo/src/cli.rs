@@ -8,7 +8,7 @@ use nexo_grpc::client::{Client, ClientTls, Credentials};
 
 use crate::command::{
     bench, binding, channel, completions, connection, consume, consumer_list, exchange, health, jobs, peek,
-    permission, policy, pop, produce, push, queue, settle, stats, user, vhost,
+    permission, policy, pop, produce, push, queue, schedule, settle, stats, user, vhost,
 };
 use crate::connect::Server;
 use crate::management::{Authorization, Management, ManagementUrl};
@@ -175,6 +175,8 @@ enum Command {
     Permission(permission::PermissionArgs),
     /// Settings for all queues and exchanges whose names match
     Policy(policy::PolicyArgs),
+    /// Messages that the broker sends by itself, by a cron expression or at an interval
+    Schedule(schedule::ScheduleArgs),
     /// Figures of the broker, or of one queue
     Stats(stats::StatsArgs),
     /// Whether the broker can take and confirm messages; exit code 0 or 1
@@ -221,6 +223,7 @@ impl Cli {
             Command::User(args) => args.run(shared).await,
             Command::Permission(args) => args.run(shared).await,
             Command::Policy(args) => args.run(shared).await,
+            Command::Schedule(args) => args.run(shared).await,
             Command::Stats(args) => args.run(shared).await,
             Command::Health => health::run(shared).await,
             Command::Rabbitmqctl { words } => {

@@ -6,6 +6,7 @@
 //! - `nexo serve` gets free ports and data of its own by the environment, or in place of those that it is given, and is
 //!   ended after three seconds.
 //! - `nexo bench` measures for a moment only.
+//! - `curl` asks the broker's management port in place of the usual one, and an answer that is an error fails.
 //! - Lines of [`ELSEWHERE`] are not run here, each for its reason.
 //!
 //! A block that begins with anything else fails, unless it is one of [`NO_COMMANDS`].
@@ -22,8 +23,12 @@ use std::process::{Command, Stdio};
 use common::{Process, Server, nexo};
 
 /// How lines begin that are not run here, and why.
-const ELSEWHERE: [(&str, &str); 6] = [
+const ELSEWHERE: [(&str, &str); 7] = [
     ("cargo run", "it builds for release, and then serves as 'nexo serve' does, which is run"),
+    (
+        "examples/",
+        "it builds for release; 'cargo xtask conformance nexo' runs it on the broker that was just built",
+    ),
     ("cargo xtask", "it takes minutes; that there is such a command is checked"),
     ("aws ", "the AWS command line may not be installed; 'cargo xtask conformance sqs' does what it says"),
     ("import boto3", "the block is Python, and runs in 'cargo xtask conformance sqs', or that of 'nexo'"),
@@ -32,10 +37,13 @@ const ELSEWHERE: [(&str, &str); 6] = [
 ];
 
 /// How blocks begin that hold no commands, and what they are.
-const NO_COMMANDS: [(&str, &str); 3] = [
+const NO_COMMANDS: [(&str, &str); 6] = [
     ("0        header block", "the layout of a file"),
     ("Resurrected: ", "what a torture prints"),
     ("push ─┬─", "the life of a message"),
+    ("ask ──►", "the life of a job"),
+    ("{", "an answer, as JSON"),
+    ("prefetch ? 100", "expressions, which the tests of 'expr' evaluate"),
 ];
 
 /// What stands before a command in the shell that runs it: `nexo` with what differs from a reader's terminal.
@@ -66,6 +74,15 @@ bench)
 esac
 "#;
 
+/// The same for `curl`. HTTP: address of the management port. CURL: the program.
+const CURL_SHIM: &str = r#"#!/bin/sh
+n=$#
+while [ $n -gt 0 ]; do
+    set -- "$@" "$(printf %s "$1" | sed "s/127.0.0.1:15672/$HTTP/")"; shift; n=$((n - 1))
+done
+exec "$CURL" --silent --show-error --fail-with-body "$@"
+"#;
+
 /// The repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -83,8 +100,9 @@ fn pages() -> Vec<(String, String)> {
 
 /// Blocks of a page that hold commands: indented by four spaces or fenced.
 fn blocks(page: &str) -> Vec<Vec<String>> {
-    let is_command =
-        |line: &str| line.starts_with("nexo ") || line.starts_with("openssl ") || elsewhere(line);
+    let is_command = |line: &str| {
+        ["nexo ", "openssl ", "curl "].iter().any(|begin| line.starts_with(begin)) || elsewhere(line)
+    };
     let is_none = |line: &str| NO_COMMANDS.iter().any(|(begin, _)| line.starts_with(begin));
     let mut blocks = vec![Vec::new()];
     let mut fenced = false;
@@ -115,6 +133,13 @@ fn mentioned<'a>(page: &'a str, program: &str) -> Vec<&'a str> {
     spans.filter(|span| !span.contains('\n') && span.starts_with(program)).collect()
 }
 
+/// Where a program is.
+fn found_on_path(program: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
+    found.unwrap_or_else(|| panic!("the pages use '{program}', which is not installed"))
+}
+
 fn elsewhere(line: &str) -> bool {
     ELSEWHERE.iter().any(|(begin, _)| line.starts_with(begin))
 }
@@ -128,8 +153,11 @@ fn run_page(name: &str, page: &str) -> Vec<(String, String)> {
     let address = |name| nexo_harness::address_in(&server.ready, name).unwrap();
     let bin = dir.path().join("bin");
     fs::create_dir(&bin).unwrap();
-    fs::write(bin.join("nexo"), SHIM).unwrap();
-    fs::set_permissions(bin.join("nexo"), fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, shim) in [("nexo", SHIM), ("curl", CURL_SHIM)] {
+        fs::write(bin.join(name), shim).unwrap();
+        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let curl = found_on_path("curl");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     let mut printed = Vec::new();
     let lines = blocks(page).into_iter().filter(|block| !block[0].starts_with("import ")).flatten();
@@ -144,6 +172,8 @@ fn run_page(name: &str, page: &str) -> Vec<(String, String)> {
             .env("NEXO_MANAGEMENT", format!("http://{}", server.http))
             .env("AMQP", address("amqp"))
             .env("SQS", address("sqs"))
+            .env("HTTP", &server.http)
+            .env("CURL", &curl)
             .stdin(Stdio::null());
         let finished = Process::spawn(&mut shell).finish();
         assert_eq!(finished.code, Some(0), "{name}: {line}\n{finished:?}");
@@ -181,9 +211,15 @@ fn the_commands_of_the_other_pages_work() {
 }
 
 #[test]
-#[should_panic(expected = "a block that begins with \"curl ")]
+#[should_panic(expected = "a block that begins with \"wget ")]
 fn a_block_that_nobody_runs_is_found() {
-    blocks("Ask for it:\n\n    curl http://127.0.0.1:15672/health\n");
+    blocks("Ask for it:\n\n    wget http://127.0.0.1:15672/health\n");
+}
+
+#[test]
+#[should_panic(expected = "there is no job queue 'none'")]
+fn an_answer_that_is_an_error_is_found() {
+    run_page("a page", "    curl -u guest:guest http://127.0.0.1:15672/api/jobs/queues/%2F/none\n");
 }
 
 #[test]

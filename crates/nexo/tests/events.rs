@@ -148,6 +148,20 @@ async fn what_happens_is_told_to_whoever_binds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_alarm_is_told_while_it_is_on() {
+    let server = Server::start_with(&["--amqp", "127.0.0.1:0"]);
+    let (_connection, channel) = connect(&server).await;
+    let mut events = watch(&channel, "amq.rabbitmq.event").await;
+    server.ok(&["rabbitmqctl", "set_vm_memory_high_watermark", "0"]);
+    let set = next(&mut events, "alarm.set").await;
+    assert_eq!(text(&set, "resource"), "memory");
+    server.ok(&["queue", "create", "made-meanwhile"]);
+    assert_eq!(text(&next(&mut events, "queue.created").await, "name"), "made-meanwhile");
+    server.ok(&["rabbitmqctl", "set_vm_memory_high_watermark", "0.6"]);
+    assert_eq!(text(&next(&mut events, "alarm.cleared").await, "resource"), "memory");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_firehose_copies_what_is_published_and_delivered() {
     let server = Server::start_with(&["--amqp", "127.0.0.1:0"]);
     let (_watching, watcher) = connect(&server).await;

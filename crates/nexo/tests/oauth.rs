@@ -198,3 +198,50 @@ async fn keys_are_read_again_and_bad_ones_change_nothing() {
     .await;
     assert!(raw(&server, &old.token(EVERYTHING, 60)).await.is_err());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signed_token_begins_no_session_and_a_login_is_told_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keys, issuer) = (dir.path().join("jwks.json"), Issuer::new());
+    issuer.publish(&keys);
+    let server = serve(&keys);
+    let token = issuer.token("nexo.tag:administrator", 600);
+    let begin = |head: &str, body: &str| {
+        let head = format!("Host: localhost\r\n{head}");
+        let request = http::request("POST", "/api/nexo/session", &head, body);
+        http::exchange(&server.http, &request, PATIENCE).unwrap()
+    };
+    let basic = base64::engine::general_purpose::STANDARD.encode(format!("ann:{token}"));
+    let in_body = json!({ "username": "ann", "password": token }).to_string();
+    for (head, body) in [
+        (format!("Authorization: Bearer {token}\r\n"), ""),
+        (format!("Authorization: Basic {basic}\r\n"), ""),
+        (String::new(), in_body.as_str()),
+    ] {
+        let answer = begin(&head, body);
+        assert_eq!(answer.status, 400, "{answer:?}");
+        assert!(!answer.head.contains("set-cookie"), "{answer:?}");
+    }
+    // Nor does a user of the same name make a difference.
+    server.ok(&["user", "add", "ann", "--new-password", "secret", "--tag", "administrator"]);
+    let answer = begin(&format!("Authorization: Basic {basic}\r\n"), "");
+    assert!(!answer.head.contains("set-cookie"), "{answer:?}");
+
+    let url = server.amqp_url();
+    let connection = within(Connection::connect(&url, ConnectionProperties::default())).await.unwrap();
+    let channel = within(connection.create_channel()).await.unwrap();
+    let declare = channel.queue_declare("told".into(), QueueDeclareOptions::durable(), FieldTable::default());
+    within(declare).await.unwrap();
+    let key = "user.authentication.success";
+    let options = lapin::options::QueueBindOptions::default();
+    let event = "amq.rabbitmq.event";
+    let bind = channel.queue_bind("told".into(), event.into(), key.into(), options, FieldTable::default());
+    within(bind).await.unwrap();
+    let _client = raw(&server, &issuer.token(EVERYTHING, 600)).await.unwrap();
+    server.until_ready("told", 1);
+    let get = channel.basic_get("told".into(), lapin::options::BasicGetOptions::default());
+    let told = within(get).await.unwrap().unwrap();
+    let headers = told.properties.headers().clone().unwrap();
+    let name = headers.inner().get(&lapin::types::ShortString::from("name")).cloned();
+    assert_eq!(name, Some(lapin::types::AMQPValue::LongString("ann".into())), "the client said 'whoever'");
+}

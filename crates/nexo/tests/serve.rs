@@ -389,3 +389,34 @@ fn the_log_tells_what_was_recovered_and_every_listener() {
         server.restart();
     }
 }
+
+#[test]
+fn definitions_are_loaded_before_anybody_comes_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, data) = (dir.path().join("definitions.json"), dir.path().join("data"));
+    let file = serde_json::json!({
+        "users": [{"name": "ann", "password": "secret", "tags": "administrator"}],
+        "vhosts": [{"name": "/"}, {"name": "shop"}],
+        "permissions": [{"user": "ann", "vhost": "/", "configure": ".*", "write": ".*", "read": ".*"}],
+        "queues": [{"name": "mail", "vhost": "/", "durable": true}],
+    });
+    std::fs::write(&path, file.to_string()).unwrap();
+    let load = ["--load-definitions", path.to_str().unwrap()];
+    let mut server = Server::start_in(&data, &load);
+    let as_ann = |server: &Server, args: &[&str]| {
+        server.ok(&[&["--user", "ann", "--password", "secret"], args].concat())
+    };
+    assert!(as_ann(&server, &["queue", "list"]).contains("mail"));
+    assert!(as_ann(&server, &["vhost", "list"]).contains("shop"));
+    let error = server.run(&["queue", "list"]).error();
+    assert!(error.contains("who makes it"), "a broker that has users gets no guest: {error}");
+    // Again, over what is there.
+    server.stop();
+    server.restart_with(&load);
+    assert!(as_ann(&server, &["queue", "list"]).contains("mail"));
+    server.stop();
+    std::fs::write(&path, "{").unwrap();
+    let mut command = serve_command(&data);
+    let error = Process::spawn(command.args(load)).finish().error();
+    assert!(error.contains("the definitions '") && error.contains("cannot be imported"), "{error}");
+}

@@ -255,3 +255,63 @@ fn settings_that_cannot_be_are_named() {
     let error = refused(&["--tls-cert", cert, "--tls-key", other.key.to_str().unwrap()]);
     assert!(error.contains("cannot be used with the key"), "{error}");
 }
+
+#[test]
+fn rabbitmqctl_speaks_tls() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let server = serve(&authority.server("server"), &[]);
+    let run = |authority: &Authority, args: &[&str]| {
+        let mut command = nexo();
+        command.args(["--management", &format!("https://{}", address(&server, "https")), "--ca"]);
+        Process::spawn(command.arg(authority.ca()).args(args)).finish()
+    };
+    run(&authority, &["rabbitmqctl", "add_vhost", "shop"]).ok();
+    assert_eq!(run(&authority, &["rabbitmqctl", "-s", "list_vhosts", "name"]).ok(), "/\nshop\n");
+    let refused = run(&other, &["rabbitmqctl", "list_vhosts"]);
+    assert!(refused.code == Some(69) && refused.stderr.contains("no TLS with https://"), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_over_tls_gets_a_cookie_that_only_goes_over_tls() {
+    let authority = Authority::new();
+    let server = serve(&authority.server("server"), &[]);
+    let secure = tunnel(address(&server, "https"), authority.ca(), None).await;
+    let plain: SocketAddr = address(&server, "http").parse().unwrap();
+    let asked = tokio::task::spawn_blocking(move || {
+        let origin = "Host: localhost\r\nOrigin: https://localhost\r\n";
+        let login = r#"{"username":"guest","password":"guest"}"#;
+        let ask = |to: SocketAddr, method: &str, head: &str, body: &str| {
+            let request = http::request(method, "/api/nexo/session", &format!("{origin}{head}"), body);
+            http::exchange(to, &request, PATIENCE).unwrap()
+        };
+        let begun = ask(secure, "POST", "", login);
+        let cookie =
+            begun.head.lines().find_map(|line| line.strip_prefix("set-cookie: ")).unwrap().to_owned();
+        assert!(cookie.starts_with("__Host-nexo_session=") && cookie.ends_with("; Secure"), "{cookie}");
+        let with = format!("Cookie: {}\r\n", cookie.split(';').next().unwrap());
+        [secure, plain].map(|to| ask(to, "GET", &with, "").status)
+    });
+    assert_eq!(asked.await.unwrap(), [200, 401], "what was sent in the clear is worth nothing");
+}
+
+#[test]
+fn certificates_that_expire_are_named() {
+    let authority = Authority::new();
+    let (signed, ca) = (authority.server("server"), authority.ca().display().to_string());
+    let server = serve(&signed, &["--tls-client-ca", &ca, "--tls-verify", "request"]);
+    let ask = |within: &str| {
+        let path = format!("/api/health/checks/certificate-expiration/{within}");
+        let head = "Host: localhost\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n";
+        http::exchange(address(&server, "http"), &http::request("GET", &path, head, ""), PATIENCE).unwrap()
+    };
+    // Those that tests make are valid for two thousand years.
+    assert_eq!(ask("1/months").status, 200);
+    let answer = ask("3000/years");
+    assert_eq!(answer.status, 503, "{answer:?}");
+    for part in
+        ["Certificates expiring", "amqps", "https", "grpc-tls", "sqs-tls", &ca, "cacertfile_expires_on"]
+    {
+        assert!(answer.body.contains(part), "{part}: {answer:?}");
+    }
+    assert!(answer.body.contains(&signed.cert.display().to_string()), "{answer:?}");
+}

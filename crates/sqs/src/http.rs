@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response as HttpResponse;
 use bytes::Bytes;
 use nexo_access::{Identity, UserName};
-use nexo_broker::IntakeHold;
+use nexo_broker::{Actor, IntakeHold, LoginFacts, acting};
 use nexo_net::Ends;
 use nexo_types::VhostName;
 
@@ -111,22 +111,23 @@ pub(crate) async fn handle(
 
 async fn answer(
     service: &Service,
-    Ends { peer, is_tls, .. }: Ends,
+    ends: Ends,
     protocol: Protocol,
     request: Request,
 ) -> Result<(Action, Response), Fault> {
+    let Ends { peer, is_tls, .. } = ends;
     let (head, body) = request.into_parts();
     check_method(protocol, &head.method)?;
     let address = Form::parse(head.uri.query().unwrap_or_default(), b"")?;
     // Who is not let in has no body read: it may be long.
     let claimant = match let_in(service, peer, &head, &address).await {
         Ok(claimant) => claimant,
-        Err(fault) => return Err(refused(service, peer, &head.headers, &address, fault).await),
+        Err(fault) => return Err(refused(service, ends, &head.headers, &address, fault).await),
     };
     let body = request_body::read(body, service.limits().request_bytes, service.intake()).await?;
     let identity = match claimant.verify(&head, &body.bytes) {
         Ok(identity) => identity,
-        Err(fault) => return Err(refused(service, peer, &head.headers, &address, fault).await),
+        Err(fault) => return Err(refused(service, ends, &head.headers, &address, fault).await),
     };
     let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
     let context = Context {
@@ -147,7 +148,9 @@ async fn answer(
             (action, request)
         }
     };
-    let response = service.call(&context, request).await?;
+    service.broker.traffic().of(nexo_broker::Protocol::Sqs).logged_in();
+    let actor = Actor { user: context.identity.name().as_str().to_owned(), from: Some(peer) };
+    let response = acting(actor, service.call(&context, request)).await?;
     Ok((action, response))
 }
 
@@ -171,10 +174,10 @@ fn check_place(action: Action, path: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Tells the log who was refused, and makes whoever tries again and again wait.
+/// Tells the log, and whoever wants to know, who was refused, and makes whoever tries again and again wait.
 async fn refused(
     service: &Service,
-    peer: SocketAddr,
+    Ends { peer, is_tls, .. }: Ends,
     headers: &HeaderMap,
     address: &Form<'_>,
     fault: Fault,
@@ -182,6 +185,14 @@ async fn refused(
     let key = key_id(headers, address);
     if service.options.access_keys.is_empty() && key.is_none() {
         return fault;
+    }
+    if fault.code.is_refused_login() {
+        // A key that nobody has is told as it is.
+        let owner = key.as_deref().and_then(|id| service.logins.access_key(id));
+        let user =
+            owner.map_or_else(|| key.clone().unwrap_or_default(), |(user, _)| user.as_str().to_owned());
+        let login = LoginFacts { user: &user, protocol: "sqs", mechanism: "", peer, is_tls };
+        service.broker.events().login_refused(&login, fault.code.query());
     }
     service.logins.refused(peer.ip());
     let consequence = service.refusals.note(peer.ip().to_canonical(), Instant::now());

@@ -7,10 +7,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use common::*;
-use nexo_broker::MemoryHigh;
+use nexo_broker::topology::{Binding, Destination};
+use nexo_broker::{EVENT_EXCHANGE, MemoryHigh, QueueConfig};
 use nexo_log::disk::MemoryDisk;
 use nexo_net::HttpLimits;
 use nexo_sqs::SqsOptions;
+use nexo_types::{ExchangeName, QueueName, VhostName};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -283,4 +285,30 @@ async fn limits_that_an_operator_sets_are_told_in_the_words_of_sqs() {
     let (status, text) = server.ask(&json_head("SendMessage"), &send.to_string()).await;
     assert!(status == 400 && text.contains("Message must be shorter than 1000 bytes"), "{text}");
     server.end().await;
+}
+
+#[tokio::test]
+async fn who_makes_a_queue_and_who_is_refused_is_told() {
+    let sqs = SqsOptions { access_keys: vec!["AKID:secret".parse().unwrap()], ..SqsOptions::default() };
+    for (sqs, expected) in [
+        (SqsOptions::default(), ("queue.created", "user_who_performed_action", "guest")),
+        (sqs, ("user.authentication.failure", "name", "OTHER")),
+    ] {
+        let server = Server::start_with(&MemoryDisk::new(), sqs, |_| {}).await;
+        let (broker, events) = (&server.broker, QueueName::new("events").unwrap());
+        broker.ensure_event_exchange().await.unwrap();
+        broker.create_queue(&events, QueueConfig::default()).await.unwrap();
+        let exchange = ExchangeName::at(&VhostName::DEFAULT, EVENT_EXCHANGE).unwrap();
+        let to = Destination::Queue(events);
+        broker.bind(Binding::new(exchange, to, b"#".as_slice().into(), Vec::new())).await.unwrap();
+        let signed = "Authorization: AWS4-HMAC-SHA256 Credential=OTHER/20260101/us-east-1/sqs/aws4_request, \
+                      SignedHeaders=host;x-amz-date;x-amz-target, Signature=00\r\nX-Amz-Date: 20260101T000000Z\r\n";
+        let head = format!("{}{signed}", json_head("CreateQueue"));
+        server.ask(&head, &json!({"QueueName": "q"}).to_string()).await;
+        let (name, field, value) = expected;
+        let told = broker.events().next().await;
+        let event = told.iter().find(|event| event.name == name).unwrap_or_else(|| panic!("{told:?}"));
+        assert!(event.fields.contains(&(field.to_owned(), value.into())), "{event:?}");
+        server.end().await;
+    }
 }

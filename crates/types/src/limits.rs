@@ -87,6 +87,11 @@ pub const RATE_PERIOD_MAX: Millis = Millis::from_secs(24 * 3600);
 pub const EVENTS_WAITING_MAX: usize = 10_000;
 /// What they may take: a client may give a queue arguments of 128 KiB, which an event tells.
 pub const EVENTS_WAITING_BYTES_MAX: usize = 16 << 20;
+/// Memory for messages on their way in that there is in any case, so that they can be read and refused where memory is short.
+/// Without any, nobody would count them.
+pub const INTAKE_BYTES_MIN: u64 = 1 << 20;
+/// What events may bring to queues during one alarm, which stops all other messages: some thousand of them.
+pub const EVENTS_IN_ALARM_BYTES_MAX: usize = 1 << 20;
 /// Traced messages that wait to be published: as much as a slow reader of traces may cost the broker.
 pub const TRACE_WAITING_BYTES_MAX: usize = 16 << 20;
 
@@ -168,3 +173,35 @@ pub const JOB_QUEUE_ENTRIES_MAX: usize = 100;
 pub const JOB_FIGURES_MAX: usize = 1_000;
 /// The latest uses of tokens that are kept on one node, to be asked for.
 pub const TOKEN_LOG_MAX: usize = 100_000;
+
+/// As for policies.
+pub const SCHEDULE_NAME_BYTES_MAX: usize = 255;
+/// What is said about a schedule is read by people.
+pub const SCHEDULE_DESCRIPTION_BYTES_MAX: usize = 4_096;
+/// A cron expression, and the name of a time zone, are written by hand.
+pub const CRON_BYTES_MAX: usize = 256;
+/// The shortest interval of a schedule: each time is a record of its own that is synced. Whoever needs messages more often than ten
+/// times in a second wants a producer.
+pub const SCHEDULE_INTERVAL_MIN: Millis = Millis(100);
+/// The latest start or end of a schedule: the last second of the year 9999, after which calendars need more digits.
+pub const SCHEDULE_TIME_MAX: u64 = 253_402_300_799_000;
+/// The body of a scheduled message: it is in memory, and in every snapshot of the schedules. AWS allows as much for its schedules.
+pub const SCHEDULE_BODY_BYTES_MAX: usize = 256 * 1024;
+/// Headers of a scheduled message: some are added when it is sent.
+pub const SCHEDULE_HEADERS_MAX: usize = 64;
+/// Their names and values together.
+pub const SCHEDULE_HEADERS_BYTES_MAX: usize = 16 * 1024;
+/// Schedules in one virtual host: one that is full leaves room for others.
+pub const VHOST_SCHEDULES_MAX: usize = 1_000;
+/// Schedules on one node: all of them may be due in the same second.
+pub const SCHEDULES_MAX: usize = 10_000;
+/// What all schedules take together: a checkpoint writes them as one snapshot.
+pub const SCHEDULES_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Times that one schedule catches up with after a downtime, if it does not say.
+pub const CATCH_UP_DEFAULT: u32 = 1_000;
+/// The most that it may say: they come at once.
+pub const CATCH_UP_MAX: u32 = 10_000;
+/// Times that were missed are counted up to this for each downtime; counting all of a year's seconds would take too long.
+pub const MISSED_COUNTED_MAX: u64 = 10_000;
+/// A schedule that skips what it missed still fires a time that is late by no more than this: a start takes as long.
+pub const SKIPPED_LATE: Millis = Millis::from_secs(10);

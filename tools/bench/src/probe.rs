@@ -158,6 +158,12 @@ impl Default for Times {
 }
 
 impl Times {
+    /// Adds one that was done when it was.
+    pub(crate) fn add(&mut self, took: Duration) {
+        percentiles::note(&mut self.sent, took, 1);
+        percentiles::note(&mut self.due, took, 1);
+    }
+
     fn note(&mut self, took: Duration, due: Instant, confirmed: Instant) {
         percentiles::note(&mut self.sent, took, 1);
         percentiles::note(&mut self.due, confirmed.saturating_duration_since(due), 1);

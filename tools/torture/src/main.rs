@@ -6,6 +6,7 @@
 //! | what is done to the broker | `plan`, `run`, `disk`, `damage` |
 //! | when all is accounted for | `stock` |
 //! | who publishes and consumes | `clients`, `workload`, `amqp`, `native`, `sqs`, `priorities`, `places` |
+//! | job queues, their clients and workers | `jobs` |
 //! | the queues | `queues`, `setup` |
 
 mod amqp;
@@ -13,6 +14,7 @@ mod clients;
 mod clock;
 mod damage;
 mod disk;
+mod jobs;
 mod ledger;
 mod link;
 mod native;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::jobs;
 use crate::ledger::{Ledger, Share};
 use crate::way::Way;
 
@@ -24,6 +25,8 @@ pub(crate) struct Tally {
     /// How often everything was accounted for.
     pub(crate) stocks: u32,
     pub(crate) slowest_start: Duration,
+    /// What became of jobs.
+    pub(crate) jobs: jobs::Totals,
 }
 
 /// Prints totals, and PASS or what is wrong.
@@ -59,8 +62,25 @@ pub(crate) fn print(ledger: &Ledger, tally: &Tally, seed: u64) {
         ("repetitions recognised", totals.repeated),
         ("strays returned", totals.returned),
     ];
+    let jobs = &tally.jobs;
+    let job_rows = [
+        ("jobs", jobs.jobs),
+        ("waiters", jobs.waiters),
+        ("answered", jobs.answered),
+        ("by a message", jobs.messages),
+        ("messages redelivered", jobs.messages_again),
+        ("jobs handed out", jobs.handed_out),
+        ("workers that died", jobs.deaths),
+        ("jobs that failed for now", jobs.failures),
+        ("for good", jobs.given_up),
+        ("given back", jobs.given_back),
+        ("extended", jobs.extended),
+        ("completed late, or perhaps", jobs.late),
+        ("said too late to count", jobs.stale),
+        ("looks at a budget short of tokens", jobs.broke),
+    ];
     println!();
-    for (name, number) in rows {
+    for (name, number) in rows.into_iter().chain(job_rows) {
         println!("{name:>34}  {number}");
     }
     println!("\n{:>34}  {:>9}  {:>9}  {:>9}", "of these", "confirmed", "delivered", "acked");

@@ -15,6 +15,7 @@ use crate::clients;
 use crate::clock;
 use crate::damage;
 use crate::disk::Disk;
+use crate::jobs;
 use crate::ledger::{Violation, What};
 use crate::plan::{DiskDamage, End, Fault, Meanwhile, Step, plan};
 use crate::report::Tally;
@@ -64,8 +65,9 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<(Arc<World>, Tall
     let log = settings.home.join("broker.log");
     let mut server = Server::new(&settings.nexo, &disk.data_dir(), &log)?;
     server.start().await?;
-    let world = World::new(server.amqp(), server.grpc(), server.sqs(), settings.seed);
+    let world = World::new(server.amqp(), server.grpc(), server.sqs(), server.http(), settings.seed);
     set_up(&world).await?;
+    jobs::set_up(&world).await?;
     let mut run = Run {
         world: Arc::clone(&world),
         server,
@@ -78,6 +80,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<(Arc<World>, Tall
         damaged_before: 0,
     };
     let mut tasks = clients::start(&world);
+    jobs::start(&world, &mut tasks);
     for step in plan(settings.seed, settings.span, settings.kills, settings.disk_damage) {
         run.step(&step).await?;
     }
@@ -268,6 +271,7 @@ impl Run {
     }
 
     fn tell(&mut self) {
+        let jobs = self.world.books(|books| *books.totals());
         let ledger = self.world.ledger();
         let totals = ledger.totals();
         // A long run need not end before somebody looks into it.
@@ -276,7 +280,8 @@ impl Run {
         }
         self.violations_told = ledger.violations().len();
         println!(
-            "{:>6.0} s  {} kills  {} published  {} confirmed  {} delivered  {} acked  {} outstanding  {} violations",
+            "{:>6.0} s  {} kills  {} published  {} confirmed  {} delivered  {} acked  {} outstanding  \
+             {} jobs  {} of {} waiters answered  {} workers died  {} violations",
             self.started.elapsed().as_secs_f64(),
             self.tally.kills,
             totals.published,
@@ -284,6 +289,10 @@ impl Run {
             totals.delivered,
             totals.acked,
             ledger.outstanding(),
+            jobs.jobs,
+            jobs.answered,
+            jobs.waiters,
+            jobs.deaths,
             ledger.counts().values().sum::<u64>(),
         );
     }

@@ -25,6 +25,7 @@ pub(crate) struct Server {
     amqp: SocketAddr,
     grpc: SocketAddr,
     sqs: SocketAddr,
+    http: SocketAddr,
     child: Option<Child>,
     stdout: Option<ChildStdout>,
 }
@@ -32,7 +33,7 @@ pub(crate) struct Server {
 impl Server {
     /// A broker that is not started yet.
     pub(crate) fn new(nexo: &Path, data_dir: &Path, log: &Path) -> anyhow::Result<Self> {
-        let [amqp, grpc, sqs] = free_addresses()?;
+        let [amqp, grpc, sqs, http] = free_addresses()?;
         Ok(Self {
             nexo: nexo.to_owned(),
             data_dir: data_dir.to_owned(),
@@ -40,6 +41,7 @@ impl Server {
             amqp,
             grpc,
             sqs,
+            http,
             child: None,
             stdout: None,
         })
@@ -57,12 +59,16 @@ impl Server {
         self.sqs
     }
 
+    pub(crate) const fn http(&self) -> SocketAddr {
+        self.http
+    }
+
     /// Starts it and does not wait.
     pub(crate) fn launch(&mut self) -> anyhow::Result<()> {
         let mut child = Command::new(&self.nexo)
-            .args(["serve", "--http", "off", "--segment-bytes", "4MiB", "--memory-bytes-max", "32MiB"])
+            .args(["serve", "--segment-bytes", "4MiB", "--memory-bytes-max", "32MiB"])
             .args(["--amqp", &self.amqp.to_string(), "--grpc", &self.grpc.to_string()])
-            .args(["--sqs", &self.sqs.to_string()])
+            .args(["--sqs", &self.sqs.to_string(), "--http", &self.http.to_string()])
             .arg("--data-dir")
             .arg(&self.data_dir)
             .stdin(Stdio::null())

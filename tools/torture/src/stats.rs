@@ -13,9 +13,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The figures of a queue; `None` if the broker or the queue is not there.
 pub(crate) async fn of(world: &World, place: Place) -> Option<proto::QueueStats> {
+    named(world, place.name()).await
+}
+
+/// The same by its name.
+pub(crate) async fn named(world: &World, name: &str) -> Option<proto::QueueStats> {
     let asked = async {
         let client = Client::connect(&format!("http://{}", world.grpc)).await.ok()?;
-        let request = proto::GetQueueRequest { queue: place.name().to_owned(), ..Default::default() };
+        let request = proto::GetQueueRequest { queue: name.to_owned(), ..Default::default() };
         client.queues().get_queue(request).await.ok()?.into_inner().queue?.stats
     };
     timeout(PATIENCE, asked).await.ok()?

@@ -10,6 +10,7 @@ use anyhow::Context;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
+use crate::jobs;
 use crate::ledger::{Violation, What};
 use crate::queues::Place;
 use crate::run::{Run, STUCK};
@@ -25,9 +26,14 @@ impl Run {
         self.kill().await?;
         self.start().await?;
         self.drain().await?;
+        self.work_off().await?;
         self.stop().await?;
         self.start().await?;
         let back = self.left().await;
+        if jobs::take_account(&self.world).await.is_none() {
+            let fact = "after a clean stop and a start the broker does not say what its job queues count";
+            self.world.ledger().report(Violation::new(What::Stuck, fact));
+        }
         let damaged = self.damaged().await.unwrap_or(self.damaged_before);
         let reported = damaged.saturating_sub(self.damaged_before);
         self.damaged_before = damaged;
@@ -66,6 +72,27 @@ impl Run {
         }
     }
 
+    /// Waits until every job is done and every waiter has its answer, as long as anything moves.
+    async fn work_off(&mut self) -> anyhow::Result<()> {
+        let (mut before, mut moved) = (None, Instant::now());
+        loop {
+            let account = jobs::is_worked_off(&self.world).await;
+            if account.is_some_and(|account| account.is_clear()) {
+                return Ok(());
+            }
+            if before != Some(account) {
+                (before, moved) = (Some(account), Instant::now());
+            }
+            if moved.elapsed() > STUCK {
+                let fact = format!("jobs are not worked off, and nothing moves: {account:?}");
+                self.world.ledger().report(Violation::new(What::Stuck, fact));
+                self.world.books(|books| books.give_up());
+                return Ok(());
+            }
+            self.wait(Duration::from_millis(200)).await?;
+        }
+    }
+
     /// Messages that the broker has ever counted as lost to damage, in all queues; `None` if it does not say.
     async fn damaged(&self) -> Option<u64> {
         let mut damaged = 0;
@@ -98,6 +125,7 @@ impl Run {
         let ended = timeout(STUCK, async { while clients.join_next().await.is_some() {} }).await;
         ended.context("clients do not end")?;
         self.stop().await?;
+        self.tally.jobs = jobs::close(&self.world);
         let mut ledger = self.world.ledger();
         ledger.end_run();
         let was_damaged = self.tally.damages > 0;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{broadcast, watch};
 
+use crate::jobs::Yard;
 use crate::ledger::Ledger;
 use crate::plan::Clients;
 
@@ -48,6 +49,8 @@ pub(crate) struct World {
     pub(crate) amqp: SocketAddr,
     pub(crate) grpc: SocketAddr,
     pub(crate) sqs: SocketAddr,
+    /// What is about jobs.
+    pub(crate) yard: Yard,
     phase: watch::Sender<RunPhase>,
     orders: broadcast::Sender<Order>,
     next_publisher: AtomicU16,
@@ -63,10 +66,27 @@ pub(crate) struct Ear {
 }
 
 impl World {
-    pub(crate) fn new(amqp: SocketAddr, grpc: SocketAddr, sqs: SocketAddr, seed: u64) -> Arc<Self> {
+    pub(crate) fn new(
+        amqp: SocketAddr,
+        grpc: SocketAddr,
+        sqs: SocketAddr,
+        http: SocketAddr,
+        seed: u64,
+    ) -> Arc<Self> {
         let (phase, orders) = (watch::channel(RunPhase::Load).0, broadcast::channel(1024).0);
         let next_publisher = AtomicU16::new(1);
-        Arc::new(Self { ledger: Mutex::default(), amqp, grpc, sqs, phase, orders, next_publisher, seed })
+        let yard = Yard::new(http);
+        Arc::new(Self {
+            ledger: Mutex::default(),
+            amqp,
+            grpc,
+            sqs,
+            yard,
+            phase,
+            orders,
+            next_publisher,
+            seed,
+        })
     }
 
     /// The books. Not to be held across a wait.
@@ -76,6 +96,20 @@ impl World {
 
     pub(crate) fn enter(&self, phase: RunPhase) {
         self.phase.send_replace(phase);
+    }
+
+    pub(crate) fn phase(&self) -> RunPhase {
+        *self.phase.borrow()
+    }
+
+    /// How far the run is, to wait for.
+    pub(crate) fn phases(&self) -> watch::Receiver<RunPhase> {
+        self.phase.subscribe()
+    }
+
+    /// Chances that follow from the seed and a number of one's own.
+    pub(crate) fn chances(&self, number: u64) -> fastrand::Rng {
+        fastrand::Rng::with_seed(self.seed.wrapping_mul(1_000_033).wrapping_add(number))
     }
 
     pub(crate) fn order(&self, order: Order) {

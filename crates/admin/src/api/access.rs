@@ -1,7 +1,7 @@
 //! Who may ask what, as RabbitMQ's management API has it. Nobody else decides: every address says what it [`Needs`], and what
 //! is asked of queues and exchanges is asked as of an AMQP client ([`Caller::by`]).
 //!
-//! - A user without one of the four tags is not let in.
+//! - A user without one of the four tags is let in to job queues only, where permissions decide.
 //! - `management`: sees the virtual hosts that he may enter, and his own connections.
 //! - `policymaker`: the same, and policies and parameters there.
 //! - `monitoring`: sees all virtual hosts, all connections, and the node.
@@ -29,6 +29,8 @@ use super::names::Vhost;
 pub(super) enum Needs {
     /// Nothing: it is where one logs in.
     Nobody,
+    /// That he has logged in: his permissions say what he may do.
+    User,
     /// Any of the tags. What is shown is what he may see.
     Management,
     /// The virtual host in the address is one that he may see.
@@ -114,11 +116,27 @@ impl Caller {
         }
     }
 
+    /// Somebody who has logged in.
+    pub(super) const fn new(identity: Identity) -> Self {
+        Self { identity }
+    }
+
+    /// Whether he is let in to anything but what [any user](Needs::User) may ask for.
+    ///
+    /// # Errors
+    /// If he has none of the tags.
+    pub(crate) fn check_tags(&self) -> Result<(), ApiError> {
+        Self::admitted(self.identity.clone()).map(drop)
+    }
+
     fn check(&self, api: &Api, needs: Needs, vhost: Option<&str>) -> Result<(), ApiError> {
+        if !matches!(needs, Needs::Nobody | Needs::User) {
+            self.check_tags()?;
+        }
         // Of a virtual host that is not there the handler says so.
         let vhost = vhost.filter(|name| Vhost::named(api, name).is_ok());
         let (is_fine, reason) = match needs {
-            Needs::Nobody | Needs::Management => (true, ""),
+            Needs::Nobody | Needs::User | Needs::Management => (true, ""),
             Needs::VisibleVhost => {
                 let sees = vhost.is_none_or(|vhost| self.visible().has(vhost));
                 (sees, "User not authorised to access virtual host")

@@ -77,6 +77,16 @@ impl ApiError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
     }
 
+    /// It is not as whoever asks thinks.
+    pub(crate) fn conflict(reason: impl Into<Value>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", reason)
+    }
+
+    /// There is no room for more of it.
+    pub(crate) fn too_many(reason: impl Into<Value>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too_many", reason)
+    }
+
     /// Whether something is not there.
     pub(crate) fn is_not_found(&self) -> bool {
         self.status == StatusCode::NOT_FOUND

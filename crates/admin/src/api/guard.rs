@@ -7,6 +7,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use nexo_access::claimed_user;
 use nexo_broker::{Actor, LoginFacts, Protocol, acting};
 use nexo_net::Ends;
 
@@ -55,18 +56,19 @@ async fn admit(api: &Api, request: &mut Request) -> Result<Option<Actor>, ApiErr
     }
     let caller = log_in(&api.logins, &headers, ends.peer.ip()).await.inspect_err(|_| {
         if headers.contains_key(header::AUTHORIZATION) {
-            tracing::warn!(protocol = "http", peer = %ends.peer, "login refused");
-            let login = LoginFacts {
-                user: "",
-                protocol: "http",
-                mechanism: "",
-                peer: ends.peer,
-                is_tls: ends.is_tls,
-            };
-            api.broker.events().login_refused(&login, "invalid credentials");
+            tell_refused(api, &claimed_user(headers.get(header::AUTHORIZATION)), ends);
         }
     })?;
+    api.broker.traffic().of(Protocol::Http).logged_in();
     Ok(Some(known(request, caller, ends)))
+}
+
+/// Tells the log and whoever wants to know that somebody was not let in.
+pub(super) fn tell_refused(api: &Api, user: &str, ends: Ends) {
+    let Ends { peer, is_tls, .. } = ends;
+    tracing::warn!(protocol = "http", user, %peer, "login refused");
+    let login = LoginFacts { user, protocol: "http", mechanism: "", peer, is_tls };
+    api.broker.events().login_refused(&login, "invalid credentials");
 }
 
 /// Has the handler find who asks.

@@ -5,7 +5,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use nexo_broker::{Alarm, Health};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::error::ApiError;
 use super::names::Vhost;
@@ -84,6 +84,50 @@ pub(super) async fn protocol(State(api): State<Api>, Path(protocol): Path<String
     }
     let protocols: Vec<&str> = api.listeners.iter().map(|listener| listener.protocol).collect();
     failed(json!({ "missing": protocol, "protocols": protocols }), "No active listener")
+}
+
+const DAY_S: u64 = 24 * 3600;
+
+/// Whether no certificate that is in use expires soon.
+pub(super) async fn certificates(
+    State(api): State<Api>,
+    Path((within, unit)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let within: u64 = within.parse().map_err(|_| ApiError::bad_request("Invalid expiration value."))?;
+    let seconds = match unit.to_lowercase().as_str() {
+        "days" => DAY_S,
+        "weeks" => 7 * DAY_S,
+        "months" => 365 * DAY_S / 12,
+        "years" => 365 * DAY_S,
+        _ => {
+            let reason = "Time unit not recognised. Use: days, weeks, months, years.";
+            return Err(ApiError::bad_request(reason));
+        }
+    };
+    let files = api.tls.as_ref().map(|tls| tls.files()).unwrap_or_default();
+    let mut expiring = Map::new();
+    for file in files {
+        let soon = file.expiries.iter().filter(|one| one.is_within(within.saturating_mul(seconds)));
+        let dates: Vec<&str> = soon.map(|one| one.until.as_str()).collect();
+        if !dates.is_empty() {
+            let kind = if file.is_of_clients { "cacertfile" } else { "certfile" };
+            expiring.insert(kind.to_owned(), file.path.display().to_string().into());
+            expiring.insert(format!("{kind}_expires_on"), dates.into());
+        }
+    }
+    let secure: Vec<&Listener> = api.listeners.iter().filter(|listener| listener.is_tls()).collect();
+    if expiring.is_empty() || secure.is_empty() {
+        return Ok(ok());
+    }
+    let shown = secure.iter().map(|listener| {
+        let mut shown = expiring.clone();
+        shown.insert("node".to_owned(), (&*api.node).into());
+        shown.insert("protocol".to_owned(), listener.protocol.into());
+        shown.insert("interface".to_owned(), listener.address.ip().to_string().into());
+        shown.insert("port".to_owned(), listener.address.port().into());
+        Value::Object(shown)
+    });
+    Ok(failed(json!({ "expired": shown.collect::<Value>() }), "Certificates expiring"))
 }
 
 /// An older check, which many still have.

@@ -325,6 +325,18 @@ mod tests {
     }
 
     #[test]
+    fn columns_and_patterns_are_bounded() {
+        let many: Vec<String> = (0..COLUMNS_MAX + 2).map(|number| format!("c{number}")).collect();
+        let item: Map<String, Value> = many.iter().map(|name| (name.clone(), json!(1))).collect();
+        let shown = query(&[("columns", &many.join(","))]).shown(Value::Object(item));
+        assert_eq!(shown.as_object().unwrap().len(), COLUMNS_MAX);
+        let long = "a".repeat(PATTERN_BYTES_MAX);
+        let matching = |name: &str| query(&[("page", "1"), ("name", name), ("use_regex", "true")]).page();
+        assert!(matching(&long).is_ok());
+        assert!(matching(&format!("{long}a")).is_err());
+    }
+
+    #[test]
     fn values_of_any_kind_have_one_order() {
         let values = [json!(null), json!(true), json!(false), json!(1), json!("a"), json!({}), json!([])];
         let all: Vec<Option<&Value>> = values.iter().map(Some).chain([None]).collect();

@@ -11,8 +11,7 @@ use super::error::ApiError;
 /// Checks what a request says of who asks: a name and a password (`Authorization: Basic`), or a token (`Bearer`).
 ///
 /// # Errors
-/// If it says nothing, or what it says does not hold; the answer does not tell what was wrong. Or if the
-/// API is not for him.
+/// If it says nothing, or what it says does not hold; the answer does not tell what was wrong.
 pub(crate) async fn log_in(logins: &Logins, headers: &HeaderMap, from: IpAddr) -> Result<Caller, ApiError> {
     let failed = || ApiError::not_logged_in("Login failed");
     // Which of two counts is not for us to guess.
@@ -24,7 +23,7 @@ pub(crate) async fn log_in(logins: &Logins, headers: &HeaderMap, from: IpAddr) -
         Err(LoginError::TooMany) => return Err(ApiError::unavailable("too many logins at once")),
         Err(LoginError::Invalid | LoginError::LoopbackOnly | LoginError::Missing) => return Err(failed()),
     };
-    Caller::admitted(identity)
+    Ok(Caller::new(identity))
 }
 
 #[cfg(test)]

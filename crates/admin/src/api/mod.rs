@@ -3,14 +3,16 @@
 //! - `guard`, `login`, `sessions`: what every request must pass. `access`: who may ask what. `routes`: the addresses, which
 //!   `openapi` describes. `body`: the JSON that it brings. `error`: what is answered instead.
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
-//! - By what they are about: `overview` (with nodes and what never changes), `vhosts`, `users`, `permissions`, `connections`
+//! - By what they are about: `overview` (with nodes and what never changes), `attempts` (logins), `vhosts`, `users`, `permissions`, `connections`
 //!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
-//!   `health_checks`. `nexo`: what RabbitMQ has no words for. `memory`: the memory watermark.
+//!   `health_checks`. `nexo`: what RabbitMQ has no words for; `schedules`. `jobs`: job queues and budgets. `memory`: the memory
+//!   watermark.
 //!
 //! What a queue or an exchange may be, and in which words it is refused, is AMQP's matter: `nexo_amqp::management`. Where an
 //! answer differs from RabbitMQ's, docs/management.md says why.
 
 mod access;
+mod attempts;
 mod bindings;
 mod body;
 mod connections;
@@ -19,7 +21,10 @@ mod error;
 mod exchanges;
 mod guard;
 mod health_checks;
+mod jobs;
 mod listing;
+#[cfg(test)]
+mod listing_turns_tests;
 mod login;
 mod memory;
 mod messages;
@@ -33,6 +38,7 @@ mod policies;
 mod queues;
 mod rates;
 mod routes;
+mod schedules;
 mod sessions;
 mod users;
 mod vhosts;
@@ -40,17 +46,20 @@ mod vhosts;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
-use axum::Router;
 use axum::body::Bytes;
-use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router, middleware};
 use nexo_access::Logins;
 use nexo_broker::Broker;
 use nexo_broker::policy::PolicyKind;
+use nexo_net::TlsServer;
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 pub use definitions::import_definitions;
 
 use access::Needs;
+use attempts::Attempts;
 use error::ApiError;
 use rates::Rates;
 use routes::Routes;
@@ -65,10 +74,16 @@ const GETS_MAX: usize = 4;
 /// A port of the broker, for those who ask which there are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// What the settings call it: `amqp`, `grpc`, `sqs` or `http`.
+    /// What the settings call it: `amqp`, `grpc`, `sqs` or `http`; over TLS `amqps`, `grpc-tls`, `sqs-tls` or `https`.
     pub protocol: &'static str,
     /// Where it listens.
     pub address: SocketAddr,
+}
+
+impl Listener {
+    fn is_tls(&self) -> bool {
+        matches!(self.protocol, "amqps" | "grpc-tls" | "sqs-tls" | "https")
+    }
 }
 
 /// What all requests share.
@@ -79,6 +94,8 @@ pub(crate) struct Api {
     /// What this node is called.
     node: Arc<str>,
     listeners: Arc<[Listener]>,
+    tls: Option<Arc<TlsServer>>,
+    attempts: Arc<Attempts>,
     rates: Arc<Rates>,
     large_bodies: Arc<Semaphore>,
     lists: Arc<Semaphore>,
@@ -95,6 +112,8 @@ impl Api {
             logins,
             node: nexo_broker::node_name().into(),
             listeners: listeners.into(),
+            tls: None,
+            attempts: Arc::default(),
             rates: Arc::default(),
             large_bodies: Arc::new(Semaphore::new(body::LARGE_BODIES_MAX)),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
@@ -102,6 +121,11 @@ impl Api {
             sessions: Arc::default(),
             openapi: Arc::default(),
         }
+    }
+
+    /// The same, where ports speak TLS.
+    pub(crate) fn over_tls(self, tls: Option<Arc<TlsServer>>) -> Self {
+        Self { tls, ..self }
     }
 
     /// Takes samples until it is dropped.
@@ -123,6 +147,14 @@ impl Api {
             seen
         });
         looked.await.map_err(|_| stopping())
+    }
+
+    /// The same for an answer, which is made into text there as well.
+    async fn look_for(
+        &self,
+        look: impl FnOnce(&Self) -> Value + Send + 'static,
+    ) -> Result<Response, ApiError> {
+        self.look(|api| Json(look(api)).into_response()).await
     }
 }
 
@@ -148,6 +180,10 @@ fn routes(api: &Api) -> Routes {
         .get("/extensions", Management, overview::extensions)
         .get("/whoami", Management, overview::whoami)
         .get("/auth", Management, overview::auth)
+        .get("/auth/attempts/{node}", Monitoring, attempts::list)
+        .delete("/auth/attempts/{node}", Monitoring, attempts::reset)
+        .get("/auth/attempts/{node}/source", Monitoring, attempts::by_source)
+        .delete("/auth/attempts/{node}/source", Monitoring, attempts::reset_source)
         .get("/users", Administrator, users::list)
         .get("/users/", Administrator, users::list)
         .get("/users/without-permissions", Administrator, users::list_without_permissions)
@@ -243,12 +279,22 @@ fn routes(api: &Api) -> Routes {
         .get("/health/checks/node-is-quorum-critical", Management, health_checks::not_critical)
         .get("/health/checks/port-listener/{port}", Management, health_checks::port)
         .get("/health/checks/protocol-listener/{protocol}", Management, health_checks::protocol)
+        .get("/health/checks/certificate-expiration/{within}/{unit}", Management, health_checks::certificates)
+        .with(jobs::routes)
         .get("/nexo/memory", Monitoring, memory::show)
         .put("/nexo/memory", Administrator, memory::set)
         .get("/nexo/queues/{vhost}/{name}", VisibleVhost, nexo::queue)
         .get("/nexo/queues/{vhost}/{name}/messages", Vhost, nexo::messages)
         .post("/nexo/queues/{vhost}/{name}/redrive", Vhost, nexo::redrive)
         .put("/nexo/queues/{vhost}/{name}/pause", Vhost, nexo::pause)
+        .get("/nexo/schedules", Management, schedules::list)
+        .get("/nexo/schedules/{vhost}", VisibleVhost, schedules::list_of_vhost)
+        .get("/nexo/schedules/{vhost}/{name}", VisibleVhost, schedules::show)
+        .put("/nexo/schedules/{vhost}/{name}", Vhost, schedules::put)
+        .delete("/nexo/schedules/{vhost}/{name}", Vhost, schedules::delete)
+        .post("/nexo/schedules/{vhost}/{name}/run", Vhost, schedules::run)
+        .post("/nexo/schedules/{vhost}/{name}/pause", Vhost, schedules::pause)
+        .post("/nexo/schedules/{vhost}/{name}/resume", Vhost, schedules::resume)
         .post("/nexo/session", Nobody, sessions::begin)
         .get("/nexo/session", Management, sessions::show)
         .delete("/nexo/session", Management, sessions::end)

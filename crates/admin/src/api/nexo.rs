@@ -1,5 +1,6 @@
 //! Nexo's own, under `/api/nexo`: what RabbitMQ's API has no words for. A queue with what waits in it, a look at its messages
-//! without taking any, dead letters with their reasons, sending them back, and pausing.
+//! without taking any, dead letters with their reasons, sending them back, and pausing. What is in a queue that belongs to a
+//! connection is for that connection alone, as in the rest of the API.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use axum::http::StatusCode;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use nexo_access::{MoveRight, Permission};
+use nexo_amqp::management::check_shared;
 use nexo_broker::{CreateError, DeathReason, Delivery, HeaderValue, QueueError, Redrive};
 use nexo_types::{Offset, Priority};
 use serde_json::{Map, Value, json};
@@ -123,6 +125,7 @@ pub(super) async fn messages(
 ) -> Result<Json<Value>, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
     caller.may_queue(Permission::Read, &name)?;
+    check_shared(&api.broker, &name).await?;
     let max = match query.get("max") {
         None => SHOWN_DEFAULT,
         Some(max) => max.parse::<usize>().map_err(|_| ApiError::bad_request("max must be a whole number"))?,
@@ -266,6 +269,7 @@ pub(super) async fn redrive(
     let target = target.map(|target| found(&api, &vhost, target)).transpose()?;
     let right = MoveRight::new(caller.identity(), &name, target.as_ref());
     let right = right.map_err(|_| ApiError::access_refused())?;
+    check_shared(&api.broker, &name).await?;
     let max = match body.object.whole("max")? {
         None => None,
         Some(max) => Some(u64::try_from(max).map_err(|_| ApiError::bad_request("max must not be negative"))?),
@@ -291,6 +295,7 @@ pub(super) async fn pause(
 ) -> Result<StatusCode, ApiError> {
     let name = found(&api, &Vhost::named(&api, &vhost)?, &name)?;
     caller.may_queue(Permission::Configure, &name)?;
+    check_shared(&api.broker, &name).await?;
     let paused = body.object.truth("paused", true)?;
     api.broker.pause_queue(&name, paused).await.map_err(|error| match error {
         CreateError::Queue(error) => refused(error),

@@ -1,7 +1,7 @@
 //! Runtime parameters of virtual hosts and of the whole broker: list, look at, set, delete. They are kept for whoever asks for
 //! them; nothing here acts on them. As in RabbitMQ, operator policies and limits of virtual hosts are among them.
 //!
-//! [`all`], [`change_of`] and [`globals`] are for definitions as well.
+//! [`all_that`], [`change_of`] and [`globals`] are for definitions as well.
 
 use axum::Json;
 use axum::extract::{Path, Query, State};
@@ -34,7 +34,7 @@ pub(super) async fn list(
     caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    query.answer(seen(&api, &caller, None, None))
+    answer(&api, query, caller, None, None).await
 }
 
 pub(super) async fn list_of_component(
@@ -43,7 +43,7 @@ pub(super) async fn list_of_component(
     Path(component): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    query.answer(seen(&api, &caller, Some(&component), None))
+    answer(&api, query, caller, Some(component), None).await
 }
 
 pub(super) async fn list_of_vhost(
@@ -53,7 +53,25 @@ pub(super) async fn list_of_vhost(
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
     let vhost = vhost_named(&api, &vhost)?;
-    query.answer(seen(&api, &caller, Some(&component), Some(vhost.as_str())))
+    answer(&api, query, caller, Some(component), Some(vhost)).await
+}
+
+/// Those that somebody may look at, of a component and a virtual host if so asked.
+async fn answer(
+    api: &Api,
+    query: ListQuery,
+    caller: Caller,
+    component: Option<String>,
+    vhost: Option<VhostName>,
+) -> Result<Response, ApiError> {
+    api.look(move |api| {
+        query.answer(all_that(api, |own, of, _| {
+            component.as_ref().is_none_or(|component| component == of)
+                && vhost.as_ref().is_none_or(|vhost| vhost.as_str() == own)
+                && caller.makes_policies_in(own)
+        }))
+    })
+    .await?
 }
 
 pub(super) async fn show(
@@ -61,36 +79,33 @@ pub(super) async fn show(
     caller: Caller,
     Path((component, vhost, name)): Path<(String, String, String)>,
 ) -> Result<Json<Value>, ApiError> {
-    let mut own = seen(&api, &caller, Some(&component), Some(&vhost)).into_iter();
-    own.find(|parameter| parameter["name"] == *name).map(Json).ok_or_else(ApiError::not_found)
+    api.look(move |api| {
+        let is_it = |own: &str, of: &str, called: &str| own == vhost && of == component && called == name;
+        let found = if caller.makes_policies_in(&vhost) { all_that(api, is_it).pop() } else { None };
+        found.map(Json).ok_or_else(ApiError::not_found)
+    })
+    .await?
 }
 
-/// Those that somebody may look at, of a component and a virtual host if so asked.
-fn seen(api: &Api, caller: &Caller, component: Option<&str>, vhost: Option<&str>) -> Vec<Value> {
-    let mut shown = all(api);
-    shown.retain(|parameter| {
-        let is = |field: &str, wanted: Option<&str>| wanted.is_none_or(|wanted| parameter[field] == *wanted);
-        is("component", component)
-            && is("vhost", vhost)
-            && caller.makes_policies_in(parameter["vhost"].as_str().unwrap_or_default())
-    });
-    shown
-}
-
-/// All parameters of virtual hosts, as they are listed and exported.
-pub(super) fn all(api: &Api) -> Vec<Value> {
+/// All parameters of virtual hosts that this is true of, by virtual host, component and name; as they are listed and exported.
+pub(super) fn all_that(api: &Api, is_wanted: impl Fn(&str, &str, &str) -> bool) -> Vec<Value> {
     let policies = api.broker.policies();
-    let kept = policies.parameters().map(|(vhost, component, name, value)| {
+    let kept = policies.parameters();
+    let kept = kept.filter(|(vhost, component, name, _)| is_wanted(vhost.as_str(), component, name));
+    let kept = kept.map(|(vhost, component, name, value)| {
         // What is kept was JSON when it came.
         let value: Value = serde_json::from_str(value).unwrap_or_default();
         parameter_json(vhost.as_str(), component, name, &value)
     });
-    let bounds = policies.policies(PolicyKind::Operator).map(|(vhost, policy)| {
+    let bounds = policies.policies(PolicyKind::Operator);
+    let bounds = bounds.filter(|(vhost, policy)| is_wanted(vhost.as_str(), OPERATOR_POLICY, &policy.name));
+    let bounds = bounds.map(|(vhost, policy)| {
         let value = Value::Object(policies::terms_json(policy));
         parameter_json(vhost.as_str(), OPERATOR_POLICY, &policy.name, &value)
     });
     let vhosts = api.broker.vhosts();
-    let limits = vhosts.iter().filter_map(|vhost| {
+    let limits = vhosts.iter().filter(|vhost| is_wanted(vhost.name.as_str(), VHOST_LIMITS, LIMITS));
+    let limits = limits.filter_map(|vhost| {
         let value = vhosts::limits_of_vhost(vhost);
         (!value.is_empty()).then(|| parameter_json(vhost.name.as_str(), VHOST_LIMITS, LIMITS, &value.into()))
     });
@@ -203,15 +218,24 @@ pub(super) async fn list_global(
     State(api): State<Api>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    query.answer(globals(&api))
+    api.look(move |api| query.answer(globals(api))).await?
 }
 
 pub(super) async fn show_global(
     State(api): State<Api>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let mut all = globals(&api).into_iter();
-    all.find(|parameter| parameter["name"] == *name).map(Json).ok_or_else(ApiError::not_found)
+    let kept = api.broker.policies().globals().get(&*name).cloned();
+    let value: Value = match kept {
+        Some(value) => serde_json::from_str(&value).unwrap_or_default(),
+        None if name == CLUSTER_NAME_PARAMETER => CLUSTER_NAME.into(),
+        None => return Err(ApiError::not_found()),
+    };
+    Ok(Json(global_json(&name, &value)))
+}
+
+fn global_json(name: &str, value: &Value) -> Value {
+    json!({ "name": name, "value": value })
 }
 
 /// All parameters of the whole broker, as they are listed and exported.
@@ -220,13 +244,10 @@ pub(super) fn globals(api: &Api) -> Vec<Value> {
     let mut shown: Vec<Value> = policies
         .globals()
         .iter()
-        .map(|(name, value)| {
-            let value: Value = serde_json::from_str(value).unwrap_or_default();
-            json!({ "name": &**name, "value": value })
-        })
+        .map(|(name, value)| global_json(name, &serde_json::from_str(value).unwrap_or_default()))
         .collect();
     if !policies.globals().contains_key(CLUSTER_NAME_PARAMETER) {
-        shown.push(json!({ "name": CLUSTER_NAME_PARAMETER, "value": CLUSTER_NAME }));
+        shown.push(global_json(CLUSTER_NAME_PARAMETER, &CLUSTER_NAME.into()));
     }
     shown
 }
@@ -249,7 +270,7 @@ pub(super) async fn put_global(
 
 /// Sets a parameter of the whole broker. `true` if there was none of the name.
 async fn set_global(api: &Api, name: &str, value: &Value) -> Result<bool, ApiError> {
-    let is_new = !globals(api).iter().any(|parameter| parameter["name"] == *name);
+    let is_new = name != CLUSTER_NAME_PARAMETER && !api.broker.policies().globals().contains_key(name);
     let change = PolicyRecord::PutGlobal { name: name.into(), value: value.to_string().into() };
     api.broker.change_policies(&[change]).await?;
     Ok(is_new)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::response::Response;
 use nexo_access::{PermissionTexts, User};
 use nexo_broker::access::{AccessRecord, Permissions, TopicPermissions};
 use serde_json::{Map, Value, json};
@@ -16,8 +17,8 @@ use super::messages::all_given;
 use super::names::Vhost;
 use super::users::found;
 
-pub(super) async fn list(State(api): State<Api>) -> Json<Value> {
-    Json(api.broker.access().users().flat_map(|user| permissions_json(user)).collect())
+pub(super) async fn list(State(api): State<Api>) -> Result<Response, ApiError> {
+    api.look_for(|api| api.broker.access().users().flat_map(|user| permissions_json(user)).collect()).await
 }
 
 pub(super) async fn of_user(
@@ -30,10 +31,13 @@ pub(super) async fn of_user(
 pub(super) async fn of_vhost(
     State(api): State<Api>,
     Path(vhost): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let vhost = Vhost::named(&api, &vhost)?;
-    let access = api.broker.access();
-    Ok(Json(access.users().filter_map(|user| permission_json(user, vhost.as_str())).collect()))
+    api.look_for(move |api| {
+        let access = api.broker.access();
+        access.users().filter_map(|user| permission_json(user, vhost.as_str())).collect()
+    })
+    .await
 }
 
 pub(super) async fn show(
@@ -77,8 +81,8 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn list_topics(State(api): State<Api>) -> Json<Value> {
-    Json(api.broker.access().users().flat_map(|user| topics_json(user)).collect())
+pub(super) async fn list_topics(State(api): State<Api>) -> Result<Response, ApiError> {
+    api.look_for(|api| api.broker.access().users().flat_map(|user| topics_json(user)).collect()).await
 }
 
 pub(super) async fn topics_of_user(
@@ -91,10 +95,13 @@ pub(super) async fn topics_of_user(
 pub(super) async fn topics_of_vhost(
     State(api): State<Api>,
     Path(vhost): Path<String>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let vhost = Vhost::named(&api, &vhost)?;
-    let access = api.broker.access();
-    Ok(Json(access.users().flat_map(|user| topics_in(user, vhost.as_str())).collect()))
+    api.look_for(move |api| {
+        let access = api.broker.access();
+        access.users().flat_map(|user| topics_in(user, vhost.as_str())).collect()
+    })
+    .await
 }
 
 /// All that is said of topics of a user in a virtual host. Nothing at all is not found, as in RabbitMQ.

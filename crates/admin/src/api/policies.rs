@@ -1,7 +1,7 @@
 //! Policies and operator policies: list, look at, set, delete. What they may say is `nexo_core::policy`'s matter, and so are the
 //! words in which they are refused.
 //!
-//! [`all`] and [`policy_of`] are for definitions as well.
+//! [`all_in`] and [`policy_of`] are for definitions as well.
 
 use axum::Json;
 use axum::extract::{Path, Query, State};
@@ -60,7 +60,7 @@ pub(super) fn routes(routes: Routes, kind: PolicyKind) -> Routes {
         .delete(one, change, delete_one)
 }
 
-async fn list(
+pub(super) async fn list(
     api: Api,
     caller: Caller,
     kind: PolicyKind,
@@ -68,17 +68,20 @@ async fn list(
     query: ListQuery,
 ) -> Result<Response, ApiError> {
     let vhost = vhost.map(|name| vhost_named(&api, &name)).transpose()?;
-    let mut shown = all(&api, kind);
-    shown.retain(|policy| {
-        let own = policy["vhost"].as_str().unwrap_or_default();
-        caller.makes_policies_in(own) && vhost.as_ref().is_none_or(|vhost| vhost.as_str() == own)
-    });
-    query.answer(shown)
+    api.look(move |api| {
+        let is_wanted = |own: &VhostName| {
+            caller.makes_policies_in(own.as_str()) && vhost.as_ref().is_none_or(|vhost| vhost == own)
+        };
+        query.answer(all_in(api, kind, is_wanted))
+    })
+    .await?
 }
 
-/// All policies of a kind, as they are listed and exported.
-pub(super) fn all(api: &Api, kind: PolicyKind) -> Vec<Value> {
-    api.broker.policies().policies(kind).map(|(vhost, policy)| policy_json(vhost, policy)).collect()
+/// All policies of a kind in some virtual hosts, as they are listed and exported.
+pub(super) fn all_in(api: &Api, kind: PolicyKind, is_wanted: impl Fn(&VhostName) -> bool) -> Vec<Value> {
+    let policies = api.broker.policies();
+    let wanted = policies.policies(kind).filter(|(vhost, _)| is_wanted(vhost));
+    wanted.map(|(vhost, policy)| policy_json(vhost, policy)).collect()
 }
 
 fn show(api: &Api, kind: PolicyKind, vhost: &str, name: &str) -> Result<Json<Value>, ApiError> {

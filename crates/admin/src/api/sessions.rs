@@ -25,6 +25,7 @@ use super::Api;
 use super::access::Caller;
 use super::body::{Fields, LoginBody};
 use super::error::ApiError;
+use super::guard::tell_refused;
 
 /// A working day; then one logs in again.
 const LIFETIME: Duration = Duration::from_secs(8 * 3600);
@@ -182,9 +183,12 @@ async fn with_password(api: &Api, ends: Ends, body: &LoginBody) -> Result<Caller
             Err(ApiError::not_logged_in("Login failed"))
         }
     };
+    if admitted.is_ok() {
+        api.broker.traffic().of(Protocol::Http).logged_in();
+    }
     admitted.inspect_err(|_| {
         api.broker.traffic().of(Protocol::Http).login_refused();
-        tracing::warn!(protocol = "http", user = name, peer = %ends.peer, "login refused");
+        tell_refused(api, name, ends);
     })
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::response::Response;
 use nexo_access::{NewPassword, Tag, User, UserChangeError, UserLimits, UserName, rabbitmq_hash, shown_hash};
 use nexo_broker::AccessChangeError;
 use nexo_broker::access::{AccessError, AccessRecord, PasswordHash};
@@ -17,13 +18,16 @@ use super::error::ApiError;
 
 const DEFAULT_ALGORITHM: &str = "rabbit_password_hashing_sha256";
 
-pub(super) async fn list(State(api): State<Api>) -> Json<Value> {
-    Json(api.broker.access().users().map(|user| user_json(user)).collect())
+pub(super) async fn list(State(api): State<Api>) -> Result<Response, ApiError> {
+    api.look_for(|api| api.broker.access().users().map(|user| user_json(user)).collect()).await
 }
 
-pub(super) async fn list_without_permissions(State(api): State<Api>) -> Json<Value> {
-    let access = api.broker.access();
-    Json(access.users().filter(|user| user.permissions.is_empty()).map(|user| user_json(user)).collect())
+pub(super) async fn list_without_permissions(State(api): State<Api>) -> Result<Response, ApiError> {
+    api.look_for(|api| {
+        let access = api.broker.access();
+        access.users().filter(|user| user.permissions.is_empty()).map(|user| user_json(user)).collect()
+    })
+    .await
 }
 
 pub(super) async fn show(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
@@ -184,8 +188,8 @@ pub(super) async fn delete_many(State(api): State<Api>, body: JsonBody) -> Resul
     Ok(StatusCode::NO_CONTENT)
 }
 
-pub(super) async fn limits(State(api): State<Api>) -> Json<Value> {
-    Json(api.broker.access().users().filter_map(|user| of_limits(user)).collect())
+pub(super) async fn limits(State(api): State<Api>) -> Result<Response, ApiError> {
+    api.look_for(|api| api.broker.access().users().filter_map(|user| of_limits(user)).collect()).await
 }
 
 pub(super) async fn limits_of(

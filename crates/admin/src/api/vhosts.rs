@@ -244,10 +244,13 @@ fn refused(error: ExchangeError<VhostError>) -> ApiError {
     }
 }
 
-pub(super) async fn limits(State(api): State<Api>, caller: Caller) -> Json<Value> {
-    let (visible, vhosts) = (caller.visible(), api.broker.vhosts());
-    let seen = vhosts.iter().filter(|vhost| has_limits(vhost) && visible.has_name(&vhost.name));
-    Json(seen.map(limits_json).collect())
+pub(super) async fn limits(State(api): State<Api>, caller: Caller) -> Result<Response, ApiError> {
+    api.look_for(move |api| {
+        let (visible, vhosts) = (caller.visible(), api.broker.vhosts());
+        let seen = vhosts.iter().filter(|vhost| has_limits(vhost) && visible.has_name(&vhost.name));
+        seen.map(limits_json).collect()
+    })
+    .await
 }
 
 pub(super) async fn limits_of(

@@ -176,6 +176,7 @@ impl Handshake<'_> {
         let events = self.shared.broker.events();
         let refused = match login {
             Ok(identity) => {
+                self.shared.broker.traffic().of(Protocol::Amqp).logged_in();
                 // A token says who it is by itself.
                 events.logged_in(&LoginFacts { user: identity.name().as_str(), ..facts });
                 let told = Told {

@@ -4,22 +4,24 @@
 //!
 //! Nothing that is published here makes an event or is traced.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use nexo_broker::{
     Broker, Durability, EVENT_EXCHANGE, Event, EventValue, NewMessage, PriorityCap,
-    Properties as StoredProperties, PropertyFormat, TracedMessage,
+    Properties as StoredProperties, PropertyFormat, Telling, TracedMessage,
 };
-use nexo_types::{ExchangeName, QueueName, VhostName};
+use nexo_types::{ExchangeName, QueueId, VhostName};
 
 use crate::address::Address;
 use crate::codec::{ArrayBuf, Properties, PropertiesBuilder, ShortStr, Table, TableBuf, Value};
 use crate::headers::MessageHeaders;
 
-/// Events that are written at the same time: they share a sync.
-const TOGETHER_MAX: usize = 256;
+/// What is told in one turn: it shares a sync, and then others have the thread.
+const TOLD_AT_ONCE_MAX: usize = 256;
+/// The same, counted for each queue that it goes to: what is told may go to thousands.
+const PUSHED_AT_ONCE_MAX: usize = 1024;
 
 /// A message that the broker sends by itself.
 struct Told {
@@ -35,48 +37,76 @@ pub async fn publish_events(broker: Broker) {
     let (events, firehose) = (broker.events().clone(), broker.firehose().clone());
     let events = async {
         loop {
-            publish_all(&broker, events.next().await.iter().filter_map(event_message).collect()).await;
+            publish_all(&broker, Telling::Event, events.next().await.iter().filter_map(event_message)).await;
         }
     };
     let copies = async {
         loop {
-            publish_all(&broker, firehose.next().await.into_iter().map(traced_message).collect()).await;
+            publish_all(&broker, Telling::Trace, firehose.next().await.into_iter().map(traced_message)).await;
         }
     };
     tokio::join!(events, copies);
 }
 
-async fn publish_all(broker: &Broker, mut messages: VecDeque<Told>) {
-    while !messages.is_empty() {
-        let some: Vec<Told> = messages.drain(..messages.len().min(TOGETHER_MAX)).collect();
-        // By queue, so that those of one queue stay in their order.
-        let mut by_queue: Vec<(QueueName, Vec<NewMessage>)> = Vec::new();
-        for told in &some {
-            for (queue, message) in addressed(broker, told) {
-                match by_queue.iter_mut().find(|(name, _)| *name == queue) {
-                    Some((_, messages)) => messages.push(message),
-                    None => by_queue.push((queue, vec![message])),
-                }
+async fn publish_all(broker: &Broker, telling: Telling, messages: impl Iterator<Item = Told>) {
+    let mut turn = Turn::new(telling);
+    for told in messages {
+        let Some((queues, message)) = addressed(broker, &told) else { continue };
+        turn.told += 1;
+        for queue in queues {
+            turn.add(queue, &message);
+            if turn.is_full() {
+                turn.push(broker).await;
             }
         }
-        // A queue that is full, gone or refused by the disk goes without: what is told here is not worth waiting for.
+        if turn.is_full() {
+            turn.push(broker).await;
+        }
+    }
+    turn.push(broker).await;
+}
+
+/// What is pushed together. By queue, so that messages of one stay in their order.
+struct Turn {
+    telling: Telling,
+    by_queue: BTreeMap<QueueId, Vec<NewMessage>>,
+    told: usize,
+    pushed: usize,
+}
+
+impl Turn {
+    const fn new(telling: Telling) -> Self {
+        Self { telling, by_queue: BTreeMap::new(), told: 0, pushed: 0 }
+    }
+
+    fn add(&mut self, queue: QueueId, message: &NewMessage) {
+        self.by_queue.entry(queue).or_default().push(message.clone());
+        self.pushed += 1;
+    }
+
+    const fn is_full(&self) -> bool {
+        self.told >= TOLD_AT_ONCE_MAX || self.pushed >= PUSHED_AT_ONCE_MAX
+    }
+
+    /// Has all of it in its queues, and begins the next turn.
+    async fn push(&mut self, broker: &Broker) {
+        let Self { telling, by_queue, .. } = std::mem::replace(self, Self::new(self.telling));
         join_all(by_queue.into_iter().map(|(queue, messages)| async move {
-            if let Err(error) = broker.push(&queue, messages).await {
-                tracing::debug!(queue = %queue.in_full(), %error, "not told to a queue");
+            if let Some(queue) = broker.queue_by_id(queue) {
+                broker.tell(telling, queue.name(), messages).await;
             }
         }))
         .await;
+        tokio::task::yield_now().await;
     }
 }
 
-/// The message as each queue takes it that it goes to.
-fn addressed(broker: &Broker, told: &Told) -> Vec<(QueueName, NewMessage)> {
-    let Ok(read) = Properties::parse(&told.properties) else { return Vec::new() };
-    let mut ids = Vec::new();
+/// The queues that something told goes to, and the message that they get.
+fn addressed(broker: &Broker, told: &Told) -> Option<(Vec<QueueId>, NewMessage)> {
+    let read = Properties::parse(&told.properties).ok()?;
+    let mut queues = Vec::new();
     let keys: [&[u8]; 1] = [&told.routing_key];
-    if broker.routes().route(&told.exchange, &keys, &MessageHeaders::new(read), &mut ids).is_err() {
-        return Vec::new();
-    }
+    broker.routes().route(&told.exchange, &keys, &MessageHeaders::new(read), &mut queues).ok()?;
     let exchange = told.exchange.as_str().as_bytes();
     let message = NewMessage {
         body: told.body.clone(),
@@ -89,8 +119,7 @@ fn addressed(broker: &Broker, told: &Told) -> Vec<(QueueName, NewMessage)> {
         durability: told.durability,
         ..NewMessage::default()
     };
-    let queues = ids.into_iter().filter_map(|id| broker.queue_by_id(id));
-    queues.map(|queue| (queue.name().clone(), message.clone())).collect()
+    Some((queues, message))
 }
 
 /// An event as RabbitMQ's plugin publishes it: the fields are headers, and there is no body.
@@ -177,9 +206,56 @@ fn traced_message(copy: TracedMessage) -> Told {
 
 #[cfg(test)]
 mod tests {
-    use nexo_types::Timestamp;
+    use std::sync::Arc;
+
+    use nexo_broker::topology::{Binding, Destination};
+    use nexo_broker::{BrokerOptions, Codecs, QueueConfig};
+    use nexo_log::disk::MemoryDisk;
+    use nexo_types::{QueueName, Timestamp};
 
     use super::*;
+
+    #[tokio::test]
+    async fn more_than_a_turn_holds_comes_to_every_queue_in_its_order() {
+        let options =
+            BrokerOptions { codecs: crate::register(Codecs::default()), ..BrokerOptions::new("memory") };
+        let broker = Broker::open_on(Arc::new(MemoryDisk::new()), options).unwrap();
+        broker.ensure_event_exchange().await.unwrap();
+        let exchange = ExchangeName::at(&VhostName::DEFAULT, EVENT_EXCHANGE).unwrap();
+        let queues: Vec<QueueName> = (0..200).map(|n| QueueName::new(&format!("q{n}")).unwrap()).collect();
+        for queue in &queues {
+            broker.create_queue(queue, QueueConfig::default()).await.unwrap();
+            let to = Destination::Queue(queue.clone());
+            let binding = Binding::new(exchange.clone(), to, Bytes::from_static(b"#"), Vec::new());
+            broker.bind(binding).await.unwrap();
+        }
+        let event = |n: i64| {
+            let fields = vec![("n".to_owned(), EventValue::Whole(n))];
+            event_message(&Event { name: "queue.created", at: Timestamp(0), fields }).unwrap()
+        };
+        publish_all(&broker, Telling::Event, (0..17).map(event)).await;
+        for queue in [&queues[0], &queues[99], &queues[199]] {
+            let seen = broker.peek(queue, 100).await.unwrap();
+            let numbers = seen.iter().map(|delivery| {
+                let (_, properties) = Address::split(&delivery.message.properties.bytes).unwrap();
+                let read = Properties::parse(properties).unwrap();
+                read.headers().unwrap().get("n").unwrap().as_integer().unwrap()
+            });
+            assert_eq!(numbers.collect::<Vec<_>>(), (0..17).collect::<Vec<_>>(), "{queue}");
+        }
+    }
+
+    #[test]
+    fn a_turn_is_bounded_by_what_is_told_and_by_where_it_goes() {
+        let mut turn = Turn::new(Telling::Event);
+        for queue in 1..PUSHED_AT_ONCE_MAX as u64 {
+            turn.add(QueueId(queue), &NewMessage::default());
+        }
+        assert!(!turn.is_full());
+        turn.add(QueueId(1), &NewMessage::default());
+        assert!(turn.is_full() && turn.by_queue[&QueueId(1)].len() == 2);
+        assert!(Turn { told: TOLD_AT_ONCE_MAX, ..Turn::new(Telling::Trace) }.is_full());
+    }
 
     #[test]
     fn an_event_is_headers_without_a_body() {

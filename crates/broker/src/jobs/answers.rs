@@ -309,7 +309,7 @@ impl Shared {
         debug_assert!(beside.iter().all(|entry| entry.as_entry().queue != JOBS));
         let mut proposed = None;
         let claim = if beside.is_empty() { Claim::Reserved } else { Claim::Normal };
-        let changed = self.change_machine_claiming(
+        let changed = self.change_advanced(
             &self.jobs.cell,
             beside,
             |_| Ok::<_, std::convert::Infallible>(vec![Step { record, durability: Durability::Durable }]),

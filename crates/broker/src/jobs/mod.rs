@@ -129,7 +129,7 @@ impl Shared {
         let now = self.clock.now();
         let mut answer = JobAnswer::Done;
         let (mut follow, about, mut wake_by) = (Follow::default(), Cell::new(None), None);
-        let changed = self.change_machine_claiming(
+        let changed = self.change_advanced(
             &self.jobs.cell,
             &[],
             |jobs| {

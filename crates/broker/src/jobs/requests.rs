@@ -57,7 +57,11 @@ impl JobRequest {
             (Some(cost), _) => cost,
             (None, None) => COST_DEFAULT,
             (None, Some(rule)) => {
-                let payload = json(&self.payload, "the payload of a job")?;
+                // A job without a payload has none to be priced by, and may cost something all the same.
+                let payload = match self.payload.is_empty() {
+                    true => serde_json::Value::Null,
+                    false => json(&self.payload, "the payload of a job")?,
+                };
                 rule.cost(&self.kind, &self.key, &payload)?
             }
         };

@@ -12,6 +12,7 @@ mod format_3;
 mod format_6;
 mod policies;
 mod refused;
+mod schedules;
 mod story;
 mod users;
 
@@ -102,7 +103,7 @@ async fn format_5_opens_with_everything_in_it() {
 async fn format_6_opens_with_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let receipts = unpack(&fixture("format-6"), dir.path());
-    check_format_6(dir.path(), &receipts, Policies::NotYet).await;
+    check_format_6(dir.path(), &receipts, Policies::NotYet, Schedules::NotYet).await;
 }
 
 /// The same story, with policies and parameters.
@@ -110,7 +111,15 @@ async fn format_6_opens_with_everything_in_it() {
 async fn format_7_opens_with_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
     let receipts = unpack(&fixture("format-7"), dir.path());
-    check_format_6(dir.path(), &receipts, Policies::Told).await;
+    check_format_6(dir.path(), &receipts, Policies::Told, Schedules::NotYet).await;
+}
+
+/// The same story, with schedules.
+#[tokio::test(flavor = "multi_thread")]
+async fn format_8_opens_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let receipts = unpack(&fixture("format-8"), dir.path());
+    check_format_6(dir.path(), &receipts, Policies::Told, Schedules::Told).await;
 }
 
 /// What this build writes, as a crash leaves it.
@@ -123,7 +132,7 @@ async fn the_latest_format_opens_with_everything_in_it() {
     broker.shutdown().await;
     let data = crashed.path().join("data");
     let receipts = unpack(&copy, &data);
-    check_format_6(&data, &receipts, Policies::Told).await;
+    check_format_6(&data, &receipts, Policies::Told, Schedules::Told).await;
 }
 
 /// Whether a story tells of policies.
@@ -142,16 +151,34 @@ impl Policies {
     }
 }
 
-async fn check_format_6(data: &Path, receipts: &[String], policies: Policies) {
+/// Whether a story tells of schedules.
+#[derive(Clone, Copy)]
+enum Schedules {
+    NotYet,
+    Told,
+}
+
+impl Schedules {
+    async fn check(self, broker: &Broker) {
+        match self {
+            Self::NotYet => assert!(broker.schedules().is_empty()),
+            Self::Told => schedules::check(broker).await,
+        }
+    }
+}
+
+async fn check_format_6(data: &Path, receipts: &[String], policies: Policies, schedules: Schedules) {
     let broker = Broker::open(BrokerOptions::new(data)).unwrap();
     users::check(&broker);
     policies.check(&broker).await;
+    schedules.check(&broker).await;
     format_6::check(&broker, receipts).await;
     broker.shutdown().await;
     drop(broker);
     let broker = Broker::open(BrokerOptions::new(data)).unwrap();
     users::check(&broker);
     policies.check(&broker).await;
+    schedules.check(&broker).await;
     format_6::check_again(&broker).await;
     broker.shutdown().await;
 }

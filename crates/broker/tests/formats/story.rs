@@ -86,6 +86,7 @@ async fn round(broker: &Broker, round: &str) -> Vec<String> {
     receipts.extend(shared(broker, round).await);
     crate::users::tell(broker, round).await;
     crate::policies::tell(broker, round).await;
+    crate::schedules::tell(broker, round).await;
     receipts
 }
 

@@ -68,6 +68,7 @@ impl Jobs {
                 self.with(*job, |queue, job| {
                     if !counts {
                         job.attempts = job.attempts.saturating_sub(1);
+                        job.holds = job.holds.saturating_add(1);
                     } else {
                         queue.figures.retried += 1;
                     }
@@ -184,6 +185,7 @@ impl Jobs {
                 queue.figures.waits.note(at.since(job.created_at));
             }
             job.attempts += 1;
+            job.holds = job.holds.saturating_add(1);
             job.state = JobState::Running(Box::new(Run {
                 worker: Arc::clone(worker),
                 since: at,
@@ -288,7 +290,7 @@ impl Jobs {
                 outcome: outcome.clone(),
                 at,
                 answered: 0,
-                attempt: job.attempts,
+                hold: job.holds,
                 until: at.plus(kept),
             }));
         });

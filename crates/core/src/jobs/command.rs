@@ -160,18 +160,18 @@ pub struct NewJob {
     pub deadline: Option<Timestamp>,
 }
 
-/// A worker's hold of a job: the job, and which attempt it is.
+/// A worker's hold of a job: the job, and which hold it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Receipt {
     /// The job.
     pub job: JobId,
-    /// The attempt, counted from 1.
-    pub attempt: u32,
+    /// The number of the hold, from 1 on. None is used twice, also if the job is given back.
+    pub hold: u32,
 }
 
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.job, self.attempt)
+        write!(f, "{}-{}", self.job, self.hold)
     }
 }
 
@@ -179,9 +179,9 @@ impl FromStr for Receipt {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (job, attempt) = text.split_once('-').ok_or(())?;
+        let (job, hold) = text.split_once('-').ok_or(())?;
         let job = JobId(job.parse().map_err(drop)?);
-        Ok(Self { job, attempt: attempt.parse().map_err(drop)? })
+        Ok(Self { job, hold: hold.parse().map_err(drop)? })
     }
 }
 
@@ -238,6 +238,8 @@ pub struct TakeOutcome {
 pub struct Handed {
     /// To be named when it is completed.
     pub receipt: Receipt,
+    /// Which attempt it is, counted from 1. One that is given back does not count.
+    pub attempt: u32,
     /// What is to be done.
     pub body: JobBody,
     /// What is reserved for it.

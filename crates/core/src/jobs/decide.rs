@@ -297,7 +297,8 @@ impl Jobs {
             taken.push(job.key());
             records.push(JobRecord::HandOut { job: id, worker: Arc::clone(worker), until, at: now });
             outcome.jobs.push(Handed {
-                receipt: Receipt { job: id, attempt: job.attempts + 1 },
+                receipt: Receipt { job: id, hold: job.holds.saturating_add(1) },
+                attempt: job.attempts + 1,
                 body: job.body(),
                 cost: job.cost,
                 until,
@@ -336,16 +337,16 @@ impl Jobs {
 
     /// The job that a receipt is for, if it is still held.
     fn held(&self, receipt: Receipt) -> Result<(&JobQueue, &Job), JobError> {
-        let Receipt { job, attempt } = receipt;
+        let Receipt { job, hold } = receipt;
         let (queue, found) = self.job(job).ok_or(JobError::NoSuchJob { job })?;
         match &found.state {
             JobState::Finished(finish) => Err(JobError::Finished { job, state: finish.outcome.name() }),
-            JobState::Running(_) if found.attempts == attempt => Ok((queue, found)),
-            JobState::Running(_) => Err(JobError::NotHeld { job, attempt, state: "another worker has it" }),
+            JobState::Running(_) if found.holds == hold => Ok((queue, found)),
+            JobState::Running(_) => Err(JobError::NotHeld { job, hold, state: "another worker has it" }),
             JobState::Pending { .. } => Err(JobError::NotHeld {
                 job,
-                attempt,
-                state: "its time was up, and it waits to be handed out again",
+                hold,
+                state: "it was given back, failed or took too long, and waits to be handed out again",
             }),
         }
     }
@@ -358,18 +359,18 @@ impl Jobs {
         used: Option<u64>,
         report: TokenReport,
     ) -> Decided {
-        let Receipt { job, attempt } = receipt;
+        let Receipt { job, hold } = receipt;
         let (_, found) = self.job(job).ok_or(JobError::NoSuchJob { job })?;
         let settled = JobAnswer::Settled(Settled::Finished);
         match &found.state {
             // The same once more: the answer to the first was lost.
             JobState::Finished(finish)
-                if finish.attempt == attempt && matches!(finish.outcome, Outcome::Done(_)) =>
+                if finish.hold == hold && matches!(finish.outcome, Outcome::Done(_)) =>
             {
                 return Ok((Vec::new(), settled));
             }
             // Its time was up, but nobody else has begun: the work is done, and somebody has paid for it.
-            JobState::Pending { .. } if found.attempts == attempt && attempt > 0 => {}
+            JobState::Pending { .. } if found.holds == hold && found.attempts > 0 => {}
             _ => drop(self.held(receipt)?),
         }
         let used = used.unwrap_or(found.cost).min(limits::TOKENS_MAX);

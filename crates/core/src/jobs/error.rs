@@ -45,12 +45,12 @@ pub enum JobError {
         waiter: Arc<str>,
     },
     /// The worker no longer has the job.
-    #[error("job {job} is not held by attempt {attempt} any more: {state}")]
+    #[error("job {job} is not held by receipt {job}-{hold} any more: {state}")]
     NotHeld {
         /// The job.
         job: JobId,
-        /// The attempt that was named.
-        attempt: u32,
+        /// The hold that was named.
+        hold: u32,
         /// What became of it.
         state: &'static str,
     },
@@ -63,7 +63,7 @@ pub enum JobError {
         state: &'static str,
     },
     /// A waiter's class is none of the queue's.
-    #[error("job queue '{queue}' has no class '{class}'; it has {}", known.join(", "))]
+    #[error("job queue '{queue}' has {}; it has {}", named(class), known.join(", "))]
     UnknownClass {
         /// The queue.
         queue: JobQueueName,
@@ -121,6 +121,13 @@ pub enum JobError {
         /// What they may take.
         max: u64,
     },
+}
+
+fn named(class: &str) -> String {
+    match class {
+        "" => "no place for a waiter without a class, which would be a class with an empty name".to_owned(),
+        class => format!("no class '{class}'"),
+    }
 }
 
 impl From<ConfigError> for JobError {

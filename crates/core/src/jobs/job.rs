@@ -66,8 +66,8 @@ pub struct Finish {
     pub at: Timestamp,
     /// How many of its waiters, from the first on, have been answered.
     pub answered: u32,
-    /// The attempt that ended it; 0 for none.
-    pub attempt: u32,
+    /// The hold that ended it; 0 for none.
+    pub hold: u32,
     /// When it is forgotten.
     pub until: Timestamp,
 }
@@ -105,8 +105,11 @@ pub struct Job {
     pub(super) waiting: u32,
     /// Bytes of them.
     waiter_bytes: u32,
-    /// How often it was handed out.
+    /// How often it was handed out and not given back.
     pub(super) attempts: u32,
+    /// The number of its last hold, for receipts. Giving it back takes a number as well, so that the receipt that was given
+    /// back is for nothing, and nobody else's.
+    pub(super) holds: u32,
     /// Nobody waits for it: it is to be there in case that somebody asks.
     pub(super) background: bool,
     /// Its result is the one that is cached under its key.
@@ -191,6 +194,7 @@ impl Job {
             waiting: 0,
             waiter_bytes: 0,
             attempts: 0,
+            holds: 0,
             background,
             is_cached: false,
             standing: None,
@@ -248,10 +252,16 @@ impl Job {
         (self.deadline != Timestamp::MAX).then_some(self.deadline)
     }
 
-    /// How often it was handed out.
+    /// How often it was handed out and not given back.
     #[must_use]
     pub const fn attempts(&self) -> u32 {
         self.attempts
+    }
+
+    /// The number of its last hold.
+    #[must_use]
+    pub const fn holds(&self) -> u32 {
+        self.holds
     }
 
     /// Waiters that have not left.
@@ -391,6 +401,7 @@ impl Job {
         out.u64(self.deadline.0);
         out.u64(zigzag(self.class));
         out.u64(self.attempts.into());
+        out.u64(self.holds.into());
         out.u8(u8::from(self.background) | u8::from(self.is_cached) << 1);
         out.u64(self.waiters.as_slice().len() as u64);
         self.waiters.as_slice().iter().for_each(|waiter| waiter.encode(out));
@@ -411,7 +422,7 @@ impl Job {
                 finish.outcome.encode(out);
                 out.u64(finish.at.0);
                 out.u64(finish.answered.into());
-                out.u64(finish.attempt.into());
+                out.u64(finish.hold.into());
                 out.u64(finish.until.0);
             }
         }
@@ -422,7 +433,8 @@ impl Job {
         JobBody::decode(&mut Reader::new(&body))?;
         let (created_at, cost) = (Timestamp(input.u64()?), input.u64()?);
         let (due, deadline) = (Timestamp(input.u64()?), Timestamp(input.u64()?));
-        let (class, attempts, flags) = (unzigzag(input.u64()?), input.u32()?, input.u8()?);
+        let (class, attempts) = (unzigzag(input.u64()?), input.u32()?);
+        let (holds, flags) = (input.u32()?, input.u8()?);
         let mut waiters = Waiters::None;
         let (mut waiting, mut waiter_bytes) = (0, 0u32);
         for _ in 0..input.u64()? {
@@ -443,7 +455,7 @@ impl Job {
                 outcome: Outcome::decode(input)?,
                 at: Timestamp(input.u64()?),
                 answered: input.u32()?,
-                attempt: input.u32()?,
+                hold: input.u32()?,
                 until: Timestamp(input.u64()?),
             })),
             value => return Err(WireError::Unknown { what: "state of a job", value }),
@@ -462,6 +474,7 @@ impl Job {
             waiting,
             waiter_bytes,
             attempts,
+            holds,
             background,
             is_cached,
             standing,

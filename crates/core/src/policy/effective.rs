@@ -200,6 +200,38 @@ mod tests {
     }
 
     #[test]
+    fn a_limit_of_its_own_is_not_raised_even_if_it_is_the_usual_one() {
+        let policy =
+            PolicySettings { max_attempts: Some(8), delivery_limit: Some(9), ..PolicySettings::default() };
+        let usual = QueueConfig::default().max_attempts;
+        let own = QueueConfig { max_attempts: usual, ..amqp() };
+        for kind in [QueueKind::Classic, QueueKind::Quorum] {
+            assert_eq!(effective(&own, &q(), facts(kind), Some(&policy)).max_attempts, usual, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_takes_no_bounds_away() {
+        // With attempts it would need a queue for dead letters, whose name would be too long.
+        let long = QueueName::new(&"q".repeat(nexo_types::limits::QUEUE_NAME_BYTES_MAX)).unwrap();
+        let base = QueueConfig { max_attempts: None, ..QueueConfig::default() };
+        assert_eq!(base.check(&long), Ok(()));
+        let policy = PolicySettings {
+            max_attempts: Some(3),
+            message_ttl: Some(Millis(60)),
+            expires: Some(Millis(70)),
+            max_length: Some(8),
+            max_length_bytes: Some(90),
+            ..PolicySettings::default()
+        };
+        let config = effective(&base, &long, facts(QueueKind::Native), Some(&policy));
+        assert_eq!(config.max_attempts, None);
+        assert_eq!((config.ttl, config.expires), (Some(Millis(60)), Some(Millis(70))));
+        assert_eq!((config.max_messages, config.max_bytes), (Some(8), Some(90)));
+        assert_eq!((config.check(&long), config.base()), (Ok(()), &base));
+    }
+
+    #[test]
     fn settings_of_our_own_are_given_where_the_queue_has_none() {
         let rate = RateLimit { deliveries: 5, period: Millis(1000) };
         let policy = PolicySettings {

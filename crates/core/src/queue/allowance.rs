@@ -12,14 +12,19 @@ const SMALL_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct Outgoing {
     bytes: AtomicU64,
-    bytes_max: u64,
+    bytes_max: AtomicU64,
 }
 
 impl Outgoing {
     /// Beyond `bytes_max` consumers are handed little at a time.
     #[must_use]
     pub const fn new(bytes_max: u64) -> Self {
-        Self { bytes: AtomicU64::new(0), bytes_max }
+        Self { bytes: AtomicU64::new(0), bytes_max: AtomicU64::new(bytes_max) }
+    }
+
+    /// Has another bound from now on.
+    pub fn set_bytes_max(&self, bytes_max: u64) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
     /// Bytes that are with consumers now.
@@ -30,7 +35,7 @@ impl Outgoing {
     }
 
     fn has_room(&self) -> bool {
-        self.bytes() < self.bytes_max
+        self.bytes() < self.bytes_max.load(Ordering::Relaxed)
     }
 }
 

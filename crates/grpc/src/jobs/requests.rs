@@ -150,7 +150,7 @@ pub(super) fn taken(job: Handed) -> proto::TakenJob {
     proto::TakenJob {
         receipt: job.receipt.to_string(),
         job: job.receipt.job.0,
-        attempt: job.receipt.attempt,
+        attempt: job.attempt,
         r#type: job.body.kind.to_string(),
         key: job.body.key.to_string(),
         payload: job.body.payload,
@@ -172,7 +172,8 @@ mod tests {
 
     fn handed(payload: usize) -> Handed {
         Handed {
-            receipt: Receipt { job: JobId(1), attempt: 1 },
+            receipt: Receipt { job: JobId(1), hold: 1 },
+            attempt: 1,
             body: JobBody { kind: "t".into(), key: "k".into(), payload: vec![b'1'; payload].into() },
             cost: 0,
             until: Timestamp(0),
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_is_no_receipt_is_refused_with_what_one_looks_like() {
-        assert_eq!(receipt("42-3"), Ok(Receipt { job: JobId(42), attempt: 3 }));
+        assert_eq!(receipt("42-3"), Ok(Receipt { job: JobId(42), hold: 3 }));
         for text in ["", "42", "x-1", "1-", "1-2-3", "-1-2"] {
             assert!(receipt(text).unwrap_err().message.ends_with("one looks like '42-1'"), "{text}");
         }

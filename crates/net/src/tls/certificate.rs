@@ -104,26 +104,34 @@ fn alternative_name(certificate: &X509Certificate<'_>) -> Option<String> {
 }
 
 /// Until when a certificate is valid.
-pub(super) struct Expiry {
-    until: String,
-    is_over: bool,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expiry {
+    /// In seconds since 1970.
+    pub unix_s: i64,
+    /// The same as text.
+    pub until: String,
 }
 
 /// Until when this one is.
 pub(super) fn expiry(certificate: &[u8]) -> Option<Expiry> {
     let (_, certificate) = parse_x509_certificate(certificate).ok()?;
-    let validity = certificate.validity();
-    Some(Expiry {
-        until: validity.not_after.to_string(),
-        is_over: validity.not_after < x509_parser::time::ASN1Time::now(),
-    })
+    let not_after = certificate.validity().not_after;
+    Some(Expiry { unix_s: not_after.timestamp(), until: not_after.to_string() })
 }
 
 impl Expiry {
+    /// Whether it is over in so many seconds from now.
+    #[must_use]
+    pub fn is_within(&self, seconds: u64) -> bool {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let then = now.as_secs().saturating_add(seconds);
+        self.unix_s <= i64::try_from(then).unwrap_or(i64::MAX)
+    }
+
     /// Tells the log.
     pub(super) fn tell(&self, path: &Path) {
         let (path, until) = (path.display(), &self.until);
-        if self.is_over {
+        if self.is_within(0) {
             tracing::warn!(certificate = %path, until, "the certificate has expired: clients will refuse it");
         } else {
             tracing::info!(certificate = %path, until, "certificate read");

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::crypto::{self, CryptoProvider};
 
-pub use certificate::{CertificateName, certificate_user};
+pub use certificate::{CertificateName, Expiry, certificate_user};
 pub use client::{ClientTls, client_config};
 pub use files::TlsError;
-pub use server::{ClientCertificates, TlsOptions, TlsPeer, TlsServer};
+pub use server::{CertificateFile, ClientCertificates, TlsOptions, TlsPeer, TlsServer};
 
 #[cfg(test)]
 pub(crate) use server::tests::server as server_for_tests;

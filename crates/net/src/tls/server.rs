@@ -15,10 +15,11 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 
-use super::certificate::{CertificateName, certificate_user, expiry};
-use super::files::{self, TlsError};
+use super::certificate::{CertificateName, Expiry, certificate_user, expiry};
+use super::files::{self as pem, TlsError};
 use super::provider;
 use crate::stream::{SharedSocket, Stream};
 
@@ -53,6 +54,17 @@ pub enum ClientCertificates {
     Required,
 }
 
+/// A file with certificates that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether by these clients are judged; otherwise they are the broker's own.
+    pub is_of_clients: bool,
+    /// Until when those in it are valid.
+    pub expiries: Vec<Expiry>,
+}
+
 /// What TLS tells of the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsPeer {
@@ -73,6 +85,7 @@ struct Loaded {
     http1: Arc<ServerConfig>,
     http2: Arc<ServerConfig>,
     login_from: CertificateName,
+    files: Vec<CertificateFile>,
 }
 
 /// Handshakes that failed and that the log was not told of.
@@ -98,6 +111,12 @@ impl TlsServer {
     pub fn reload(&self, options: &TlsOptions) -> Result<(), TlsError> {
         self.current.store(Arc::new(Loaded::read(options)?));
         Ok(())
+    }
+
+    /// The files that are in use, with what they say of time.
+    #[must_use]
+    pub fn files(&self) -> Vec<CertificateFile> {
+        self.current.load().files.clone()
     }
 
     /// Agrees with a client on keys; `None` if that leads nowhere or takes too long.
@@ -152,17 +171,29 @@ impl fmt::Debug for TlsServer {
 
 impl Loaded {
     fn read(options: &TlsOptions) -> Result<Self, TlsError> {
-        let certificates = files::certificates(&options.certificate)?;
-        let key = files::private_key(&options.key)?;
+        let certificates = pem::certificates(&options.certificate)?;
+        let key = pem::private_key(&options.key)?;
         if let Some(expiry) = certificates.first().and_then(|own| expiry(own)) {
             expiry.tell(&options.certificate);
+        }
+        let expiries_of = |all: &[CertificateDer<'_>]| all.iter().filter_map(|one| expiry(one)).collect();
+        let own = CertificateFile {
+            path: options.certificate.clone(),
+            is_of_clients: false,
+            expiries: expiries_of(&certificates),
+        };
+        let mut files = vec![own];
+        let judges = options.client_certificates != ClientCertificates::Ignored;
+        if let Some(ca) = options.client_ca.as_ref().filter(|_| judges) {
+            let expiries = expiries_of(&pem::certificates(ca)?);
+            files.push(CertificateFile { path: ca.clone(), is_of_clients: true, expiries });
         }
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
         let builder = match (&options.client_ca, options.client_certificates) {
             (None, _) | (Some(_), ClientCertificates::Ignored) => builder.with_no_client_auth(),
             (Some(ca), asked) => {
-                let roots = Arc::new(files::roots(ca)?);
+                let roots = Arc::new(pem::roots(ca)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
                 let verifier = match asked {
                     ClientCertificates::Required => verifier,
@@ -188,6 +219,7 @@ impl Loaded {
             http2: speaking(b"h2"),
             amqp: Arc::new(config),
             login_from: options.login_from,
+            files,
         })
     }
 

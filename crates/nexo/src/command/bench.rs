@@ -14,6 +14,7 @@ use nexo_bench::abuse::{self, AbuseOptions};
 use nexo_bench::backlog::{self, BacklogOptions};
 use nexo_bench::churn::{self, ChurnOptions};
 use nexo_bench::disk::{self, DiskOptions};
+use nexo_bench::jobs::{self, JobsOptions};
 use nexo_bench::latency::{self, LatencyOptions};
 use nexo_bench::mixed::{self, MixedOptions};
 use nexo_bench::probe::{self, ProbeOptions};
@@ -42,6 +43,7 @@ Examples:
   nexo bench throughput --url sqs://127.0.0.1:9324 --size 1024 --publishers 8 --consumers 8
   nexo bench waiting --url sqs://127.0.0.1:9324                2000 receives of SQS that wait
   nexo bench probe                                             one client's confirms while others do their worst
+  nexo bench jobs --broker-pid 1234                            a million pending jobs
   nexo bench disk --data-dir ./nexo-data                       what the disk itself takes
   nexo bench sink                                              a server that only parses";
 
@@ -72,6 +74,8 @@ enum What {
     Waiting(WaitingOptions),
     /// One persistent message every 20 ms, and how long its confirm takes
     Probe(ProbeOptions),
+    /// A million pending jobs: what they take, and how long asking and working take beside them
+    Jobs(JobsOptions),
     /// Loads that look for stalls and for memory without a bound; they leave their queues behind
     Abuse(AbuseOptions),
     /// The disk's own time for a small append with fdatasync, to compare with
@@ -114,7 +118,12 @@ impl What {
             Self::Throughput(_) | Self::Latency(_) | Self::Backlog(_) | Self::Waiting(_) | Self::Probe(_) => {
                 true
             }
-            Self::Churn(_) | Self::Mixed(_) | Self::Abuse(_) | Self::Disk(_) | Self::Sink(_) => false,
+            Self::Churn(_)
+            | Self::Mixed(_)
+            | Self::Jobs(_)
+            | Self::Abuse(_)
+            | Self::Disk(_)
+            | Self::Sink(_) => false,
         }
     }
 
@@ -137,6 +146,7 @@ impl What {
             Self::Probe(options) => {
                 shown.show(&watched("probe", enough, |watch| probe::run(&options, watch))?)
             }
+            Self::Jobs(options) => shown.show(&watched("jobs", enough, |watch| jobs::run(&options, watch))?),
             Self::Abuse(options) => shown.show(&abuse::run(&options)?),
             Self::Disk(options) => shown.show(&disk::run(&options)?),
             Self::Sink(args) => args.run(&mut shown.out),

@@ -22,6 +22,7 @@ pub(crate) mod push;
 pub(crate) mod queue;
 mod queue_settings;
 mod redrive;
+pub(crate) mod schedule;
 pub(crate) mod settle;
 pub(crate) mod stats;
 pub(crate) mod user;

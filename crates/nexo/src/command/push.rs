@@ -163,7 +163,7 @@ fn print(out: &mut Printer, pushed: proto::Pushed) -> std::io::Result<()> {
     out.show(&json!({ "id": pushed.id, "duplicate": pushed.duplicate }), format_args!("{}{note}", pushed.id))
 }
 
-fn parse_header(text: &str) -> Result<(String, String), String> {
+pub(super) fn parse_header(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(format!("'{text}' is not a header; one looks like name=value")),

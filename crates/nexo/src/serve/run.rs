@@ -217,7 +217,11 @@ impl Serving {
         }
         if let Some(listeners) = serving.note(http, Some("whoever reaches it can read health and metrics")) {
             let stop = serving.stop.clone().cancelled_owned();
-            let options = AdminOptions { listeners: serving.listeners(), ..config.admin_options.clone() };
+            let options = AdminOptions {
+                listeners: serving.listeners(),
+                tls: serving.tls.clone(),
+                ..config.admin_options.clone()
+            };
             let server = nexo_admin::serve(serving.broker.clone(), logins, listeners, options, stop);
             serving.servers.spawn(async move { server.await.context("the management port failed") });
         }

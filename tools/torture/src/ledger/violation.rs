@@ -41,6 +41,20 @@ pub(crate) enum What {
     NotReturned,
     /// A repetition that was not recognised.
     NotRecognised,
+    /// Somebody who asked for a job has no answer, or is forgotten.
+    Unanswered,
+    /// A waiter has two answers, or a job two ends.
+    AnsweredTwice,
+    /// An answer that does not follow from what a worker said.
+    WrongAnswer,
+    /// Two workers have jobs of the same key at once.
+    SharedKey,
+    /// A worker has lost its job before its lease was over.
+    LeaseBroken,
+    /// A budget has paid more than it had.
+    Overspent,
+    /// The broker counts what the books do not.
+    Figures,
     /// More was lost to damage than was hit.
     OverReported,
     /// The run did not do to the broker what it is there for.
@@ -65,6 +79,13 @@ impl What {
             | Self::DeadLetter
             | Self::NotReturned
             | Self::NotRecognised
+            | Self::Unanswered
+            | Self::AnsweredTwice
+            | Self::WrongAnswer
+            | Self::SharedKey
+            | Self::LeaseBroken
+            | Self::Overspent
+            | Self::Figures
             | Self::OverReported
             | Self::NotExercised
             | Self::Stuck

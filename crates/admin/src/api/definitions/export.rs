@@ -4,6 +4,7 @@ use nexo_amqp::management::{queue_type, raw_table_json};
 use nexo_broker::{BindingsOf, Durability};
 use serde_json::{Value, json};
 
+use super::plan::NEXO_SCHEDULES;
 use super::policies;
 use crate::api::Api;
 use crate::api::access::Visible;
@@ -12,6 +13,7 @@ use crate::api::exchanges::exchange_json;
 use crate::api::names::{of_exchange, of_queue};
 use crate::api::overview::{PRODUCT, RABBITMQ_VERSION, VERSION};
 use crate::api::permissions::{permissions_json, topics_json};
+use crate::api::schedules;
 use crate::api::users::user_json;
 use crate::api::vhosts::vhost_definition;
 
@@ -36,6 +38,7 @@ pub(super) fn whole(api: &Api) -> Value {
     if let (Value::Object(file), Value::Object(more)) = (&mut file, more) {
         file.extend(more);
     }
+    put_schedules(api, &Visible::All, &mut file);
     file
 }
 
@@ -44,14 +47,29 @@ pub(super) fn of_vhost(api: &Api, vhost: &Visible) -> Value {
     let mut file = objects(api, vhost);
     file["parameters"] = policies::parameters(api, vhost);
     file["policies"] = policies::policies(api, vhost);
-    for kind in ["queues", "exchanges", "bindings", "parameters", "policies"] {
-        for item in file[kind].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+    put_schedules(api, vhost, &mut file);
+    for kind in ["queues", "exchanges", "bindings", "parameters", "policies", NEXO_SCHEDULES] {
+        for item in file
+            .get_mut(kind)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object_mut)
+        {
             item.remove("vhost");
         }
     }
     file["rabbit_version"] = RABBITMQ_VERSION.into();
     file["rabbitmq_version"] = RABBITMQ_VERSION.into();
     file
+}
+
+/// Under a key of its own, and only if there are any: RabbitMQ knows of none.
+fn put_schedules(api: &Api, vhosts: &Visible, file: &mut Value) {
+    let schedules = schedules::definitions(api, vhosts);
+    if !schedules.is_empty() {
+        file[NEXO_SCHEDULES] = schedules.into();
+    }
 }
 
 /// Queues that belong to a connection are not among them: they could not be made again.

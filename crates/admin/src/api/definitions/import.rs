@@ -1,13 +1,13 @@
 //! Doing what a file of definitions asks for: virtual hosts first, then users and what they may do, then queues and exchanges,
-//! then bindings. What is there already stays as it is, and a binding that lacks an end is passed over, as in RabbitMQ.
+//! then bindings, then schedules. What is there already stays as it is, and a binding that lacks an end is passed over, as in RabbitMQ.
 
 use std::fmt;
 
 use futures_util::stream::{self, StreamExt};
 use nexo_access::{Identity, Logins, NewPassword, UserName};
 use nexo_amqp::management::{By, declare_exchange, declare_queue};
-use nexo_broker::Broker;
 use nexo_broker::access::AccessRecord;
+use nexo_broker::{Broker, OnBehalf};
 use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -162,6 +162,12 @@ impl Import {
         done.passed_over = bound.iter().filter(|outcome| matches!(outcome, Ok(false))).count();
         let outcomes = bound.into_iter().filter(|outcome| !matches!(outcome, Ok(false)));
         done.note("bindings", outcomes.map(|outcome| outcome.map(drop)).collect())?;
+        if !plan.schedules.is_empty() {
+            // All of them or none, when what they send to is there.
+            let changed = self.broker.change_schedules(&plan.schedules).await;
+            changed.map_err(|error| done.after(error.into(), 0))?;
+            done.add("schedules", plan.schedules.len());
+        }
         Ok(done)
     }
 
@@ -238,9 +244,10 @@ impl Import {
     }
 
     async fn change_users(&self, changes: Vec<AccessRecord>) -> Result<(), ApiError> {
-        let (logins, runtime) = (self.logins.clone(), Handle::current());
+        let (logins, runtime, on_behalf) = (self.logins.clone(), Handle::current(), OnBehalf::now());
         let changed = spawn_blocking(move || {
-            changes.chunks(CHANGES_MAX).try_for_each(|part| runtime.block_on(logins.change(part)))
+            let change = |part| runtime.block_on(on_behalf.clone().run(logins.change(part)));
+            changes.chunks(CHANGES_MAX).try_for_each(change)
         });
         Ok(changed.await.map_err(|_| ApiError::unavailable("the broker is stopping"))??)
     }

@@ -16,7 +16,7 @@ use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use nexo_access::Logins;
-use nexo_broker::Broker;
+use nexo_broker::{Broker, OnBehalf};
 use nexo_types::VhostName;
 use tokio::task::spawn_blocking;
 
@@ -86,19 +86,19 @@ async fn take_in(
 
 /// Reads a file, and does what it asks for if all of it can be read.
 async fn import_bytes(import: Import, bytes: Bytes, only: Option<VhostName>) -> Result<(), ApiError> {
-    let broker = import.broker().clone();
+    let (broker, by) = (import.broker().clone(), import.by().to_owned());
     let read = spawn_blocking(move || {
         let file = if bytes.is_empty() { serde_json::Map::new() } else { parse(&bytes)? };
         drop(bytes);
-        Plan::read(&file, only.as_ref(), &broker)
+        Plan::read(&file, only.as_ref(), &broker, &by)
     });
     let plan = read.await.map_err(|_| ApiError::unavailable("the broker is stopping"))??;
     // It goes on when whoever asked for it has gone: half a file would be worse than either.
-    let running = tokio::spawn(async move {
+    let running = tokio::spawn(OnBehalf::now().run(async move {
         let done = import.run(plan).await?;
         tracing::info!(by = import.by(), "definitions were imported: {done}");
         Ok(())
-    });
+    }));
     running.await.map_err(|_| ApiError::unavailable("the broker is stopping"))?
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use nexo_amqp::management::{ExchangeAsked, QueueAsked, check_exchange, check_queue};
 use nexo_broker::access::AccessRecord;
 use nexo_broker::policy::PolicyRecord;
+use nexo_broker::schedule::ScheduleChange;
 use nexo_broker::{Broker, Durability};
 use nexo_types::{ExchangeName, QueueName, UserName, VhostName};
 use serde_json::{Map, Value, json};
@@ -13,8 +14,12 @@ use super::policies::{self, LimitsAsked};
 use crate::api::body::Fields;
 use crate::api::error::ApiError;
 use crate::api::permissions::{texts, topic_texts};
+use crate::api::schedules::change_of;
 use crate::api::users::UserAsked;
 use crate::api::vhosts::VhostAsked;
+
+/// Where schedules are in a file, of which RabbitMQ knows nothing.
+pub(super) const NEXO_SCHEDULES: &str = "nexo_schedules";
 
 /// A queue of a file.
 #[derive(Debug)]
@@ -65,6 +70,7 @@ pub(super) struct Plan {
     pub(super) exchanges: Vec<ExchangeDefinition>,
     pub(super) bindings: Vec<(VhostName, Map<String, Value>)>,
     pub(super) policies: Vec<PolicyRecord>,
+    pub(super) schedules: Vec<ScheduleChange>,
 }
 
 impl Plan {
@@ -77,6 +83,7 @@ impl Plan {
         file: &Map<String, Value>,
         only: Option<&VhostName>,
         broker: &Broker,
+        by: &str,
     ) -> Result<Self, ApiError> {
         let mut plan = Self {
             vhosts: Vec::new(),
@@ -88,6 +95,7 @@ impl Plan {
             exchanges: Vec::new(),
             bindings: Vec::new(),
             policies: Vec::new(),
+            schedules: Vec::new(),
         };
         if only.is_none() {
             plan.read_vhosts(file)?;
@@ -106,6 +114,11 @@ impl Plan {
         if only.is_none() {
             plan.policies.extend(policies::read_globals(file)?);
             plan.read_users(file, vhost_of, broker)?;
+        }
+        for item in items(file, NEXO_SCHEDULES)? {
+            let name = item.text("name")?;
+            let change = change_of(&vhost_of(item)?, name, item, by);
+            plan.schedules.push(change.map_err(|error| told(&error, "schedule", name))?);
         }
         for item in items(file, "queues")? {
             let name = item.text("name")?;

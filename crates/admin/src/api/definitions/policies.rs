@@ -11,7 +11,7 @@ use crate::api::access::Visible;
 use crate::api::body::Fields;
 use crate::api::error::ApiError;
 use crate::api::parameters::{self, ParameterChange, change_of, value_of};
-use crate::api::policies::{all, policy_of};
+use crate::api::policies::{all_in, policy_of};
 
 /// The limits of a virtual host as a file has them.
 pub(super) type LimitsAsked = (VhostName, Map<String, Value>);
@@ -19,19 +19,14 @@ pub(super) type LimitsAsked = (VhostName, Map<String, Value>);
 /// What a file asks for: policies and parameters, and limits of virtual hosts.
 type Asked = (Vec<PolicyRecord>, Vec<LimitsAsked>);
 
-fn of(vhosts: &Visible, mut shown: Vec<Value>) -> Value {
-    shown.retain(|item| vhosts.has(item["vhost"].as_str().unwrap_or_default()));
-    shown.into()
-}
-
 /// The policies of an export.
 pub(super) fn policies(api: &Api, vhosts: &Visible) -> Value {
-    of(vhosts, all(api, PolicyKind::Regular))
+    all_in(api, PolicyKind::Regular, |vhost| vhosts.has_name(vhost)).into()
 }
 
 /// The parameters of an export.
 pub(super) fn parameters(api: &Api, vhosts: &Visible) -> Value {
-    of(vhosts, parameters::all(api))
+    parameters::all_that(api, |vhost, _, _| vhosts.has(vhost)).into()
 }
 
 /// The parameters of the whole broker in an export.

@@ -129,6 +129,14 @@ pub(super) fn shared_queue(broker: &Broker, name: &QueueName) -> Result<QueueHan
     Ok(queue)
 }
 
+/// Whether a queue is there and belongs to no connection: what others may empty, look into or change.
+///
+/// # Errors
+/// As `queue.purge` refuses it otherwise.
+pub async fn check_shared(broker: &Broker, name: &QueueName) -> Result<(), Refused> {
+    settled(broker, shared_queue(broker, name).map(drop)).await
+}
+
 /// Deletes a queue.
 ///
 /// # Errors

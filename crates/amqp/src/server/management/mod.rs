@@ -14,8 +14,8 @@ use nexo_broker::Broker;
 use thiserror::Error;
 
 pub use declare::{
-    ExchangeAsked, QueueAsked, bind, binding, check_exchange, check_queue, declare_exchange, declare_queue,
-    delete_exchange, delete_queue, purge_queue, queue_type, unbind,
+    ExchangeAsked, QueueAsked, bind, binding, check_exchange, check_queue, check_shared, declare_exchange,
+    declare_queue, delete_exchange, delete_queue, purge_queue, queue_type, unbind,
 };
 pub use json::{JsonError, argument_json, properties, raw_table_json};
 pub use messages::{AckMode, Got, Publish, get, publish};

@@ -389,7 +389,7 @@ fn a_job_whose_worker_dies_comes_back_with_its_reservation_released() {
     shop.pass(Millis::from_secs(60));
     assert_eq!(shop.level(), 20);
     let second = shop.take().unwrap().receipt;
-    assert_eq!((second.job, second.attempt), (first.job, 2));
+    assert_eq!((second.job, second.hold), (first.job, first.hold + 1));
     let refused = shop.complete(first).unwrap_err();
     assert!(refused.to_string().contains("another worker has it"), "{refused}");
     shop.complete(second).unwrap();
@@ -413,9 +413,27 @@ fn a_job_that_is_given_back_keeps_its_place_and_its_attempts() {
     let mut shop = Shop::new();
     shop.ask("a", None);
     shop.ask("b", None);
-    let receipt = shop.take().unwrap().receipt;
+    let first = shop.take().unwrap();
+    let receipt = first.receipt;
     assert_eq!(shop.give(JobCommand::GiveBack { receipt }).unwrap(), JobAnswer::Settled(Settled::Returned));
-    assert_eq!(shop.take().unwrap().receipt, receipt);
+    let again = shop.take().unwrap();
+    assert_eq!((again.receipt.job, again.attempt), (receipt.job, first.attempt));
+}
+
+#[test]
+fn a_receipt_that_was_given_back_is_nobody_elses() {
+    let mut shop = Shop::new();
+    shop.ask("a", None);
+    let receipt = shop.take().unwrap().receipt;
+    shop.give(JobCommand::GiveBack { receipt }).unwrap();
+    assert!(shop.complete(receipt).is_err(), "it was given back");
+    let others = shop.take().unwrap().receipt;
+    // The answer to the first was lost, so it is said again.
+    assert!(shop.give(JobCommand::GiveBack { receipt }).is_err());
+    assert!(shop.complete(receipt).is_err());
+    assert!(matches!(shop.state(others.job), JobState::Running(_)), "the other worker still has it");
+    shop.complete(others).unwrap();
+    assert!(shop.complete(receipt).is_err(), "it is not the one that was completed");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::units::Span;
 use crate::view::answer_value;
 
 const EXAMPLES: &str = "\
-Prints the number of the job and how it was found: created, joined, joined-running, cached, or known if
+Prints the number of the job and how it was found: created, joined, joined_running, cached, or known if
 this waiter asked before. With --wait it prints the answer. Without a waiter the job is done in the
 background. A filter is an expression over item, and lets items of the result through.
 
@@ -186,7 +186,7 @@ const fn asked(state: JobAsked) -> &'static str {
         JobAsked::Unspecified => "unknown",
         JobAsked::Created => "created",
         JobAsked::Joined => "joined",
-        JobAsked::JoinedRunning => "joined-running",
+        JobAsked::JoinedRunning => "joined_running",
         JobAsked::Cached => "cached",
         JobAsked::Known => "known",
     }

@@ -1,0 +1,135 @@
+//! Job queues: list, look at, make, change, delete, and what is pending in them.
+
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use nexo_access::Permission;
+use nexo_broker::JobCallError;
+use nexo_broker::job_rules::{JobError, JobQueueConfig};
+use serde_json::{Value, json};
+
+use super::super::Api;
+use super::super::access::Caller;
+use super::super::body::JsonBody;
+use super::super::error::ApiError;
+use super::super::listing::ListQuery;
+use super::super::names::Vhost;
+use super::shown::{config_of, job_json, queue_in_full_json, queue_json};
+use super::{may, no_such_queue, query_of, queue_named};
+
+/// Jobs in one answer, if nobody says how many, and at most.
+const PENDING_DEFAULT: usize = 100;
+const PENDING_MAX: usize = 1_000;
+
+pub(super) async fn list(
+    State(api): State<Api>,
+    caller: Caller,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, ApiError> {
+    all(&api, caller, None, query).await
+}
+
+pub(super) async fn list_of_vhost(
+    State(api): State<Api>,
+    caller: Caller,
+    Path(vhost): Path<String>,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, ApiError> {
+    let vhost = Vhost::named(&api, &vhost)?.as_str().to_owned();
+    all(&api, caller, Some(vhost), query).await
+}
+
+async fn all(
+    api: &Api,
+    caller: Caller,
+    vhost: Option<String>,
+    query: ListQuery,
+) -> Result<Response, ApiError> {
+    let rows = api
+        .look(move |api| {
+            api.broker.look_at_jobs(|jobs, now| {
+                let own = |name: &str| vhost.as_deref().is_none_or(|vhost| vhost == name);
+                let seen = jobs.queues().filter(|queue| {
+                    let name = queue.name();
+                    own(name.vhost_str()) && may(&caller, name.vhost_str(), name.as_str(), None).is_ok()
+                });
+                seen.map(|queue| queue_json(queue, now)).collect::<Vec<Value>>()
+            })
+        })
+        .await?;
+    query.answer(rows)
+}
+
+pub(super) async fn show(
+    State(api): State<Api>,
+    caller: Caller,
+    Path((vhost, name)): Path<(String, String)>,
+) -> Result<Json<Value>, ApiError> {
+    let name = queue_named(&api, &caller, &vhost, &name, None)?;
+    let shown =
+        api.broker.look_at_jobs(|jobs, now| jobs.queue(&name).map(|queue| queue_in_full_json(queue, now)));
+    shown.map(Json).ok_or_else(|| no_such_queue(&name))
+}
+
+pub(super) async fn put(
+    State(api): State<Api>,
+    caller: Caller,
+    Path((vhost, name)): Path<(String, String)>,
+    body: JsonBody,
+) -> Result<StatusCode, ApiError> {
+    let name = queue_named(&api, &caller, &vhost, &name, Some(Permission::Configure))?;
+    let before = api.broker.look_at_jobs(|jobs, _| jobs.queue(&name).map(|queue| (**queue.config()).clone()));
+    let config = config_of(&name.vhost(), &before.unwrap_or_default(), &body.object)?;
+    if let Some(budget) = &config.budget {
+        // Whoever has jobs paid spends what is in it.
+        may(&caller, budget.vhost_str(), budget.as_str(), Some(Permission::Write))?;
+    }
+    let put = api.broker.put_job_queue(&name, |_| Ok::<JobQueueConfig, JobError>(config)).await;
+    let is_new = put.map_err(|error| match error {
+        // What is not there is a setting and not what the address names.
+        JobCallError::Refused(JobError::NoSuchBudget { .. }) => ApiError::bad_request(error.to_string()),
+        other => other.into(),
+    })?;
+    Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
+}
+
+pub(super) async fn delete(
+    State(api): State<Api>,
+    caller: Caller,
+    Path((vhost, name)): Path<(String, String)>,
+) -> Result<StatusCode, ApiError> {
+    let name = queue_named(&api, &caller, &vhost, &name, Some(Permission::Configure))?;
+    api.broker.delete_job_queue(&name).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The pending jobs that would be served first, in their order.
+pub(super) async fn pending(
+    State(api): State<Api>,
+    caller: Caller,
+    Path((vhost, name)): Path<(String, String)>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Result<Json<Value>, ApiError> {
+    let name = queue_named(&api, &caller, &vhost, &name, Some(Permission::Read))?;
+    let max = query_of(&query, &["max"])?("max")?.map_or(PENDING_DEFAULT, |max| max as usize);
+    let max = max.clamp(1, PENDING_MAX);
+    let unknown = no_such_queue(&name);
+    let shown = api
+        .look(move |api| {
+            api.broker.look_at_jobs(|jobs, _| {
+                let queue = jobs.queue(&name)?;
+                Some(
+                    queue
+                        .in_order()
+                        .take(max)
+                        .map(|pending| job_json(pending.id, pending.job))
+                        .collect::<Vec<_>>(),
+                )
+            })
+        })
+        .await?;
+    shown.map(|jobs| Json(json!({ "jobs": jobs }))).ok_or(unknown)
+}
