@@ -9,7 +9,7 @@ use super::budget::{Budget, TokenReport};
 use super::changes::Part;
 use super::job::{Finish, Job, JobState, Outcome, Run};
 use super::queue::JobQueue;
-use super::record::JobRecord;
+use super::record::{JobRecord, ReturnReason};
 use super::state::Jobs;
 use super::token_log::TokenUse;
 use super::waiter::Waiter;
@@ -63,14 +63,16 @@ impl Jobs {
                     }
                 });
             }
-            JobRecord::Return { job, ready_at, counts, used, report, at } => {
+            JobRecord::Return { job, ready_at, why, used, report, at } => {
                 self.settle(*job, *used, report, *at, false);
                 self.with(*job, |queue, job| {
-                    if !counts {
-                        job.attempts = job.attempts.saturating_sub(1);
+                    match why {
+                        ReturnReason::GivenBack => job.attempts = job.attempts.saturating_sub(1),
+                        ReturnReason::Failed | ReturnReason::LeaseEnded => queue.figures.retried += 1,
+                    }
+                    if *why != ReturnReason::LeaseEnded {
+                        // Whoever has let go of it has nothing more to say: the next receipt is another one.
                         job.holds = job.holds.saturating_add(1);
-                    } else {
-                        queue.figures.retried += 1;
                     }
                     job.state = JobState::Pending { ready_at: *ready_at };
                 });

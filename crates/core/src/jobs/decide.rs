@@ -13,7 +13,7 @@ use super::config::{JobQueueConfig, Overtake, WhileRunning};
 use super::error::JobError;
 use super::job::{Job, JobState, Outcome};
 use super::queue::JobQueue;
-use super::record::JobRecord;
+use super::record::{JobRecord, ReturnReason};
 use super::score::Score;
 use super::state::Jobs;
 use super::waiter::Waiter;
@@ -83,7 +83,8 @@ impl Jobs {
             }
             JobCommand::GiveBack { receipt } => {
                 let (_, job) = self.held(*receipt)?;
-                let record = returned(receipt.job, now, false, 0, TokenReport::default(), now);
+                let record =
+                    returned(receipt.job, now, ReturnReason::GivenBack, 0, TokenReport::default(), now);
                 debug_assert!(job.attempts > 0, "it was handed out");
                 Ok((vec![record], JobAnswer::Settled(Settled::Returned)))
             }
@@ -488,7 +489,11 @@ fn decide_failure(
     if job.deadline <= ready_at {
         return (finished(id, Outcome::Expired, used, report, now), Settled::Finished);
     }
-    (returned(id, ready_at, true, used, report, now), Settled::Retried(ready_at))
+    let why = match retry {
+        Retry::AtOnce => ReturnReason::LeaseEnded,
+        Retry::Later | Retry::Never => ReturnReason::Failed,
+    };
+    (returned(id, ready_at, why, used, report, now), Settled::Retried(ready_at))
 }
 
 const fn finished(job: JobId, outcome: Outcome, used: u64, report: TokenReport, at: Timestamp) -> JobRecord {
@@ -498,12 +503,12 @@ const fn finished(job: JobId, outcome: Outcome, used: u64, report: TokenReport, 
 const fn returned(
     job: JobId,
     ready_at: Timestamp,
-    counts: bool,
+    why: ReturnReason,
     used: u64,
     report: TokenReport,
     at: Timestamp,
 ) -> JobRecord {
-    JobRecord::Return { job, ready_at, counts, used, report, at }
+    JobRecord::Return { job, ready_at, why, used, report, at }
 }
 
 fn done(record: JobRecord) -> Decided {

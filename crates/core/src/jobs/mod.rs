@@ -43,7 +43,7 @@ pub use figures::{Figures, KindFigures, Times};
 pub use job::{Finish, Job, JobBody, JobState, Outcome, Run};
 pub use machine::JobsOutline;
 pub use queue::{BandCount, JobQueue, Pending};
-pub use record::JobRecord;
+pub use record::{JobRecord, ReturnReason};
 pub use score::{Score, ScorePolicy, Standing};
 pub use state::Jobs;
 pub use token_log::TokenUse;

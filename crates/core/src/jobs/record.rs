@@ -114,8 +114,8 @@ pub enum JobRecord {
         job: JobId,
         /// When it may be handed out again.
         ready_at: Timestamp,
-        /// Whether the attempt counts.
-        counts: bool,
+        /// Why.
+        why: ReturnReason,
         /// What the attempt used.
         used: u64,
         /// What the API said.
@@ -168,6 +168,36 @@ pub enum JobRecord {
         /// When that was said.
         at: Timestamp,
     },
+}
+
+/// Why a job comes back from its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnReason {
+    /// The worker gave it back untouched: the attempt does not count.
+    GivenBack,
+    /// The worker could not do it.
+    Failed,
+    /// The worker's time was up. It may still complete the job, if nobody else has begun.
+    LeaseEnded,
+}
+
+impl ReturnReason {
+    const fn number(self) -> u8 {
+        match self {
+            Self::GivenBack => 0,
+            Self::Failed => 1,
+            Self::LeaseEnded => 2,
+        }
+    }
+
+    const fn of_number(value: u8) -> Result<Self, WireError> {
+        match value {
+            0 => Ok(Self::GivenBack),
+            1 => Ok(Self::Failed),
+            2 => Ok(Self::LeaseEnded),
+            value => Err(WireError::Unknown { what: "reason for which a job comes back", value }),
+        }
+    }
 }
 
 /// The version in which records are written.
@@ -276,11 +306,11 @@ impl JobRecord {
                     }
                 }
             }
-            Self::Return { job, ready_at, counts, used, report, at } => {
+            Self::Return { job, ready_at, why, used, report, at } => {
                 out.tag(VERSION, 10);
                 out.u64(job.0);
                 out.u64(ready_at.0);
-                out.u8(u8::from(*counts));
+                out.u8(why.number());
                 out.u64(*used);
                 report.encode(&mut out);
                 out.u64(at.0);
@@ -381,7 +411,7 @@ impl JobRecord {
             10 => Self::Return {
                 job: JobId(from.u64()?),
                 ready_at: Timestamp(from.u64()?),
-                counts: from.flag()?,
+                why: ReturnReason::of_number(from.u8()?)?,
                 used: from.u64()?,
                 report: TokenReport::decode(from)?,
                 at: Timestamp(from.u64()?),

@@ -409,6 +409,18 @@ fn work_that_was_finished_late_counts_if_nobody_else_has_begun() {
 }
 
 #[test]
+fn whoever_has_failed_a_job_cannot_complete_it_afterwards() {
+    let mut shop = Shop::paid_by(BudgetConfig::default(), JobQueueConfig::default());
+    shop.ask_at("k", 5, None).unwrap();
+    let receipt = shop.take().unwrap().receipt;
+    let (error, report) = ("no".into(), TokenReport::default());
+    shop.give(JobCommand::Fail { receipt, error, used: None, report, retry: true }).unwrap();
+    let refused = shop.complete(receipt).unwrap_err();
+    assert!(matches!(refused, JobError::NotHeld { .. }), "{refused}");
+    assert_eq!(shop.level(), 15, "the attempt is paid once");
+}
+
+#[test]
 fn a_job_that_is_given_back_keeps_its_place_and_its_attempts() {
     let mut shop = Shop::new();
     shop.ask("a", None);
