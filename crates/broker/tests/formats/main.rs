@@ -10,6 +10,7 @@ mod common;
 mod format_2;
 mod format_3;
 mod format_6;
+mod jobs;
 mod policies;
 mod refused;
 mod schedules;
@@ -114,7 +115,7 @@ async fn format_7_opens_with_everything_in_it() {
     check_format_6(dir.path(), &receipts, Policies::Told, Schedules::NotYet).await;
 }
 
-/// The same story, with schedules.
+/// The same story, with schedules and job queues.
 #[tokio::test(flavor = "multi_thread")]
 async fn format_8_opens_with_everything_in_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -151,7 +152,7 @@ impl Policies {
     }
 }
 
-/// Whether a story tells of schedules.
+/// Whether a story tells of schedules and of job queues: they came with the same format.
 #[derive(Clone, Copy)]
 enum Schedules {
     NotYet,
@@ -161,8 +162,14 @@ enum Schedules {
 impl Schedules {
     async fn check(self, broker: &Broker) {
         match self {
-            Self::NotYet => assert!(broker.schedules().is_empty()),
-            Self::Told => schedules::check(broker).await,
+            Self::NotYet => {
+                assert!(broker.schedules().is_empty());
+                assert!(broker.look_at_jobs(|jobs, _| jobs.queues().next().is_none()));
+            }
+            Self::Told => {
+                schedules::check(broker).await;
+                jobs::check(broker).await;
+            }
         }
     }
 }

@@ -87,6 +87,7 @@ async fn round(broker: &Broker, round: &str) -> Vec<String> {
     crate::users::tell(broker, round).await;
     crate::policies::tell(broker, round).await;
     crate::schedules::tell(broker, round).await;
+    crate::jobs::tell(broker, round).await;
     receipts
 }
 
