@@ -223,7 +223,8 @@ mod tests {
             broker.change_access(some).await.unwrap();
         }
         broker.create_queue(&queue, QueueConfig::default()).await.unwrap();
-        shared.checkpoint().unwrap();
+        let writing = Arc::clone(shared);
+        tokio::task::spawn_blocking(move || writing.checkpoint()).await.unwrap().unwrap();
         // Those who come behind it go again, and leave nothing that is alive.
         for _ in 0..20 {
             broker.push(&queue, vec![NewMessage::new("x".repeat(10_000))]).await.unwrap();
