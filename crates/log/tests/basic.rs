@@ -149,7 +149,7 @@ fn a_second_opener_is_refused_until_the_first_has_closed() {
 fn a_directory_that_is_not_ours_is_refused_and_left_alone() {
     for (name, text, expected) in [
         ("precious.txt", "mine", "is not a Nexo data directory"),
-        ("FORMAT", "nexo-data 8\n", "version 8"),
+        ("FORMAT", "nexo-data 9\n", "version 9"),
         ("FORMAT", "nexo-data 1\n", "says 'nexo-data 1'"),
         ("FORMAT", "something\n", "is not a Nexo data directory"),
         ("segments", "", ""),
