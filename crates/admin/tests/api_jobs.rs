@@ -122,6 +122,15 @@ async fn a_refusal_names_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn a_worker_that_wants_no_job_or_too_many_is_told_so() {
+    let managed = with_deals(json!({})).await;
+    for max in [0, 1_001] {
+        let said = refused(&managed, 400, "POST", &format!("{DEALS}/take"), json!({"max": max})).await;
+        assert!(said.contains("max is a number from 1 to 1000"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn a_receipt_that_no_longer_holds_says_why() {
     let managed = with_deals(json!({})).await;
     let asked = json!({"type": "search", "key": "phones"});

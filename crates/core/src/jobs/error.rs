@@ -114,7 +114,9 @@ pub enum JobError {
         max: u64,
     },
     /// Job queues take as much memory as they may.
-    #[error("jobs take {used} bytes of memory and may take {max}; complete or cancel some, or allow more")]
+    #[error(
+        "jobs take {used} bytes of memory and may take {max}; complete or cancel some, or allow more (jobs_bytes_max, memory_high)"
+    )]
     OutOfMemory {
         /// What they take.
         used: u64,

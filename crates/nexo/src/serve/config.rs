@@ -119,6 +119,10 @@ pub(crate) struct Layer {
     /// Memory for messages; beyond it they are left on disk [default: 256MiB]
     #[arg(long, value_name = "BYTES", env = "NEXO_MEMORY_BYTES_MAX")]
     pub(crate) memory_bytes_max: Option<Size>,
+    /// Memory for jobs and their results, of all job queues together; at most half of what the process may take
+    /// [default: 1GiB]
+    #[arg(long, value_name = "BYTES", env = "NEXO_JOBS_BYTES_MAX")]
+    pub(crate) jobs_bytes_max: Option<Size>,
     /// Memory of the whole process above which publishers wait: a part of what the machine or its cgroup has, or a size.
     /// Read again on SIGHUP [default: 0.6]
     #[arg(long, value_name = "PART|BYTES", env = "NEXO_MEMORY_HIGH")]
@@ -271,6 +275,7 @@ impl Layer {
             sync_interval_ms: self.sync_interval_ms.or(below.sync_interval_ms),
             segment_bytes: self.segment_bytes.or(below.segment_bytes),
             memory_bytes_max: self.memory_bytes_max.or(below.memory_bytes_max),
+            jobs_bytes_max: self.jobs_bytes_max.or(below.jobs_bytes_max),
             memory_high: self.memory_high.or(below.memory_high),
             connections_max: self.connections_max.or(below.connections_max),
             channel_max: self.channel_max.or(below.channel_max),
@@ -299,6 +304,9 @@ impl Layer {
         }
         if let Some(Size(bytes)) = self.memory_bytes_max {
             broker.memory_bytes_max = bytes;
+        }
+        if let Some(Size(bytes)) = self.jobs_bytes_max {
+            broker.jobs_bytes_max = bytes;
         }
         if let Some(Size(bytes)) = self.disk_free_min {
             broker.disk_free_min = bytes;

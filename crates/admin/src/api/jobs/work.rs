@@ -113,7 +113,14 @@ pub(super) async fn take(
     let object = &body.object;
     refuse_unknown(object, &["worker", "max", "wait_ms", "lease_ms"])?;
     let worker = object.text_or_nothing("worker")?.unwrap_or(caller.name()).to_owned();
-    let max = count(object, "max")?.map_or(1, |max| max as usize).min(limits::JOB_TAKE_MAX);
+    let max = count(object, "max")?.unwrap_or(1);
+    if !(1..=limits::JOB_TAKE_MAX as u64).contains(&max) {
+        return Err(ApiError::bad_request(format!(
+            "max is a number from 1 to {}; it is {max}",
+            limits::JOB_TAKE_MAX
+        )));
+    }
+    let max = max as usize;
     let wait = wait_of(count(object, "wait_ms")?);
     let lease = millis(object, "lease_ms")?;
     let taken = api.broker.take_jobs(&queue, &worker, lease, max, wait);
