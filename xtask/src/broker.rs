@@ -84,7 +84,7 @@ impl Nexo {
     }
 
     /// Where its management port is.
-    fn http(&self) -> SocketAddr {
+    pub(crate) fn http(&self) -> SocketAddr {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).http
     }
 

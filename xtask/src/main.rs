@@ -4,6 +4,7 @@
 
 mod abuse;
 mod bench;
+mod bench_jobs;
 mod bench_sqs;
 mod broker;
 mod check;
@@ -46,6 +47,8 @@ Usage: cargo xtask COMMAND
   bench rivals   measures Nexo beside RabbitMQ and NATS, in turn, and writes docs/benchmarks.md
                  (--reps N, --seconds S; --backlog: only a hundred million waiting messages, Nexo alone;
                  --quick: one short repetition, and writes nothing)
+  bench jobs     a million pending jobs, and the coalescing pattern beside BullMQ on Redis, in turn; writes nothing
+                 (--reps N, --seconds S, --jobs N)
   bench compare PATH
                  measures another Nexo and this one, in turn, at all that rivals and sqs measure of it and at declares;
                  fails if a line is worse by more than its spread (--with PATH: that one in place of this, without
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
         ["bench", "sqs", rest @ ..] => bench_sqs::Options::parse(rest).and_then(bench_sqs::sqs),
+        ["bench", "jobs", rest @ ..] => bench_jobs::Options::parse(rest).and_then(bench_jobs::jobs),
         ["bench", "compare", rest @ ..] => {
             rivals::compare::Options::parse(rest).and_then(|options| rivals::compare::compare(&options))
         }

@@ -26,7 +26,7 @@ pub(crate) fn pytest(folder: &str, variables: &[Variable], args: &[&str]) -> any
 
 /// Runs Node's tests of `tools/conformance/node`; an error if one fails.
 pub(crate) fn node(variables: &[Variable]) -> anyhow::Result<()> {
-    let place = packages()?;
+    let place = node_packages(&root().join("tools/conformance/node"), "conformance-node")?;
     show(Command::new("node").arg("--test").current_dir(&place).envs(variables.iter().cloned()))
 }
 
@@ -71,21 +71,21 @@ pub(crate) fn packages_of(requirements: &str, name: &str) -> anyhow::Result<Path
     Ok(place)
 }
 
-/// The folder under `target` with Node's tests and, beside them, the packages that the lock file names.
-fn packages() -> anyhow::Result<PathBuf> {
+/// A folder of this name under `target` with the programs for Node in `source` and, beside them, the packages that their lock file
+/// names.
+pub(crate) fn node_packages(source: &Path, name: &str) -> anyhow::Result<PathBuf> {
     if !(answers("node", &["--version"]) && answers("npm", &["--version"])) {
         install(&["nodejs", "npm"]).context("Node")?;
     }
-    let source = root().join("tools/conformance").join("node");
-    let place = root().join("target").join("conformance-node");
+    let place = root().join("target").join(name);
     fs::create_dir_all(&place).with_context(|| format!("cannot make '{}'", place.display()))?;
     let stale = !place.join("node_modules").exists()
         || !same(&source.join("package-lock.json"), &place.join("package-lock.json"));
     // Packages are looked for above the file that asks for them, so the tests move in with the packages.
-    for entry in fs::read_dir(&source).with_context(|| format!("cannot read '{}'", source.display()))? {
+    for entry in fs::read_dir(source).with_context(|| format!("cannot read '{}'", source.display()))? {
         let file = entry?.path();
         let kind = file.extension().and_then(|kind| kind.to_str());
-        if let (Some("js" | "json"), Some(name)) = (kind, file.file_name()) {
+        if let (Some("js" | "mjs" | "json"), Some(name)) = (kind, file.file_name()) {
             copy(&file, &place.join(name))?;
         }
     }
