@@ -114,11 +114,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario("flood", "four publishers of transient messages of 10 KB, 8 GB", &[HEALTHY, PROBE, MEMORY], 300),
     scenario(
         "memory-alarm",
-        "four publishers without confirms, --memory-high 128MiB, no consumer until they have been blocked for 5 s",
+        "four publishers of delayed messages without confirms, --memory-high 256MiB, no consumer until the alarm has lasted for 5 s",
         &[NEAR_WATERMARK, BLOCKED, UNBLOCKED, COME, HEALTHY, MEMORY],
         600,
     )
-    .with(&["--memory-high", "128MiB"]),
+    .with(&["--memory-high", "256MiB"]),
     scenario(
         "connections",
         "5,000 idle AMQP connections, and new clients",

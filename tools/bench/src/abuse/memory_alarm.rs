@@ -1,7 +1,9 @@
-//! A memory watermark that is passed on purpose: publishers without confirms and nobody who consumes. They must be blocked,
-//! with a reason; memory must stay near the watermark; and when consumers come back everything must come, and publishing go on.
+//! A memory watermark that is passed on purpose: publishers without confirms, and no consumer. Publishers must be blocked, with a
+//! reason; memory must stay near the watermark; and when consumers come back everything must come, and publishing go on.
 //!
-//! The broker has its watermark from its start (`--memory-high`), and so low that what is on its way to the disk passes it.
+//! The broker has its watermark from its start (`--memory-high`). What waits in a queue, or at a consumer that does not acknowledge,
+//! is left on disk long before the watermark is passed, however much it is. So the messages are delayed: of these something stays
+//! in memory until they are due.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -13,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{ConnectionMethod, basic};
-use nexo_amqp::codec::{Frame, FrameKind, Method, PropertiesBuilder};
+use nexo_amqp::codec::{Frame, FrameKind, Method, PropertiesBuilder, TableBuf};
 use nexo_amqp_client::{Filled, methods, refuse_close};
 use nexo_harness::http;
 use parking_lot::Mutex;
@@ -28,12 +30,16 @@ use crate::threads::joined;
 
 const QUEUE: &str = "abuse-memory-alarm";
 const PUBLISHERS: usize = 4;
-/// So large that the disk is the limit and not the count of messages: what waits to be written passes the watermark.
-const BODY_BYTES: usize = 100_000;
-/// A broker that may take more than this has room for all that is on its way.
+/// So small that what the broker keeps of each counts, and not the disk.
+const BODY_BYTES: usize = 100;
+/// Messages that are written to a socket at once.
+const WRITE_MESSAGES: usize = 100;
+/// How long messages are delayed: until the watermark has been passed for a while.
+const DELAY: Duration = Duration::from_secs(20);
+/// A higher one would not be passed by what comes meanwhile.
 const WATERMARK_MAX: u64 = 512 << 20;
 /// How long the alarm may take to come, and a consumer to get its next message.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long publishers go on against the alarm before consumers come back.
 const UNDER_ALARM: Duration = Duration::from_secs(5);
 /// And how long after consumers have come.
@@ -142,9 +148,11 @@ fn median(looks: &[u64]) -> u64 {
 
 /// Publishes without confirms, and notes what the broker says meanwhile. When it is done the broker has seen all of it.
 fn publish(mut connection: Connection, told: &Arc<Told>) -> anyhow::Result<()> {
-    // They stay in memory for as long as there is some, and are written when it runs short.
-    let properties = PropertiesBuilder::new().delivery_mode(1).to_vec();
-    let frames = message("", QUEUE, &properties, &[b'x'; BODY_BYTES], connection.frame_max)?;
+    let mut headers = TableBuf::new();
+    headers.put(ShortStr::from_static("x-delay"), i64::try_from(DELAY.as_millis())?);
+    let properties = PropertiesBuilder::new().headers(headers.as_table()).delivery_mode(1).to_vec();
+    let frames =
+        message("", QUEUE, &properties, &[b'x'; BODY_BYTES], connection.frame_max)?.repeat(WRITE_MESSAGES);
     let socket = connection.socket.try_clone().context("cannot share a socket")?;
     // A publisher that is blocked waits for as long as it takes.
     socket.set_write_timeout(None)?;
@@ -180,7 +188,7 @@ fn publish(mut connection: Connection, told: &Arc<Told>) -> anyhow::Result<()> {
 fn write_all(mut socket: &TcpStream, frames: &[u8], told: &Told) -> anyhow::Result<()> {
     while !told.stop.load(Ordering::Relaxed) {
         socket.write_all(frames).context("cannot publish")?;
-        told.published.fetch_add(1, Ordering::Relaxed);
+        told.published.fetch_add(WRITE_MESSAGES as u64, Ordering::Relaxed);
     }
     Ok(())
 }
