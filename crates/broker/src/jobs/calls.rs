@@ -20,9 +20,6 @@ use crate::error::QueueError;
 use crate::shared::not_found;
 use crate::workers::Work;
 
-/// Finished jobs that are forgotten at once where memory is short.
-const SHRINK_MAX: usize = 1_000;
-
 impl Broker {
     /// Looks at all job queues and budgets. For a short while: nothing else goes on with them meanwhile.
     pub fn look_at_jobs<R>(&self, look: impl FnOnce(&Jobs, Timestamp) -> R) -> R {
@@ -127,7 +124,7 @@ impl Broker {
         {
             return Err(not_found(name).into());
         }
-        self.make_room_for_jobs()?;
+        self.shared.make_room_for_jobs()?;
         let command = JobCommand::Ask { queue: queue.clone(), job, waiter: waiter.map(Arc::new) };
         match self.jobs_command(&command).await? {
             JobAnswer::Asked(asked) => Ok(asked),
@@ -345,19 +342,6 @@ impl Broker {
         } else {
             Err(JobError::BadSetting { reason: format!("there is no virtual host '{vhost}'") }.into())
         }
-    }
-
-    /// Forgets finished jobs where memory is short, and refuses new ones if that is not enough.
-    fn make_room_for_jobs(&self) -> Result<(), JobCallError> {
-        use std::sync::atomic::Ordering;
-        let (cell, max) = (&self.shared.jobs, self.shared.jobs_bytes_max());
-        if cell.memory_bytes.load(Ordering::Relaxed) <= max {
-            return Ok(());
-        }
-        self.shared.change_jobs(&JobCommand::Shrink { max: SHRINK_MAX })?;
-        self.shared.note_jobs_memory();
-        let used = cell.memory_bytes.load(Ordering::Relaxed);
-        if used <= max { Ok(()) } else { Err(JobError::OutOfMemory { used, max }.into()) }
     }
 
     /// Whether a result is JSON. A large one is looked at where no connection waits.

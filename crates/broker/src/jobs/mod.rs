@@ -8,6 +8,7 @@ mod answers;
 mod calls;
 mod error;
 mod requests;
+mod scheduled;
 mod takers;
 mod ticker;
 
@@ -38,6 +39,8 @@ use ticker::Ticker;
 
 /// Records of job queues are written under this id, which no queue has: ids of queues count up from one.
 pub(crate) const JOBS: QueueId = QueueId(u64::MAX - 4);
+/// Finished jobs that are forgotten at once where memory is short.
+const SHRINK_MAX: usize = 1_000;
 /// Jobs whose scores are looked at under one hold of the lock.
 const REFRESH_MAX: usize = 1_000;
 
@@ -201,6 +204,18 @@ impl Shared {
         self.jobs.memory_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    /// Forgets finished jobs where memory is short, and refuses new ones if that is not enough.
+    fn make_room_for_jobs(self: &Arc<Self>) -> Result<(), JobCallError> {
+        let (used, max) = (|| self.jobs.memory_bytes.load(Ordering::Relaxed), self.jobs_bytes_max());
+        if used() <= max {
+            return Ok(());
+        }
+        self.change_jobs(&JobCommand::Shrink { max: SHRINK_MAX })?;
+        self.note_jobs_memory();
+        let used = used();
+        if used <= max { Ok(()) } else { Err(JobError::OutOfMemory { used, max }.into()) }
+    }
+
     /// Has somebody on a worker's thread see to answers.
     pub(crate) fn answer_jobs_soon(self: &Arc<Self>) {
         if !self.jobs.is_answering.swap(true, Ordering::SeqCst) {
@@ -256,6 +271,7 @@ impl Follow {
         for record in records {
             match record {
                 JobRecord::Create { job, .. }
+                | JobRecord::Raise { job }
                 | JobRecord::HandOut { job, .. }
                 | JobRecord::Extend { job, .. } => {
                     follow.touched.queue = Some(job.queue());

@@ -50,6 +50,7 @@ impl Jobs {
                 let new = Job::new(body, *cost, *background, *deadline, *at);
                 self.create(*job, new, waiter.as_deref());
             }
+            JobRecord::Raise { job } => self.with(*job, |_, job| job.background = false),
             JobRecord::Join { job, waiter, deadline } => self.join(*job, waiter, *deadline),
             JobRecord::Leave { job, place } => self.leave(*job, *place),
             JobRecord::HandOut { job, worker, until, at } => self.hand_out(*job, worker, *until, *at),

@@ -192,8 +192,12 @@ impl Jobs {
         let found = queue.joinable(&new.body.key, now);
         if let Some((number, state)) = found {
             let job = JobId::new(queue.id, number);
-            let Some(waiter) = waiter else { return asked(Vec::new(), job, state) };
             let known = queue.jobs.get(number);
+            let Some(waiter) = waiter else {
+                let is_raised = !new.background && known.is_some_and(|known| known.background);
+                let raise = (is_raised && state == AskedState::Joined).then_some(JobRecord::Raise { job });
+                return asked(raise.into_iter().collect(), job, state);
+            };
             if known.is_some_and(|known| known.places() as usize >= limits::JOB_WAITERS_MAX) {
                 let max = limits::JOB_WAITERS_MAX as u64;
                 return Err(JobError::TooMany { what: "the number of waiters of one job", max });
@@ -208,12 +212,7 @@ impl Jobs {
         if new.cost > limits::TOKENS_MAX {
             return Err(JobError::BadCost { cost: new.cost.to_string() });
         }
-        if let Some(budget) = queue.budget.and_then(|id| self.budgets.get(&id))
-            && let Some(capacity) = budget.capacity()
-            && new.cost > capacity
-        {
-            return Err(JobError::NeverPaid { cost: new.cost, budget: budget.name().clone(), capacity });
-        }
+        self.check_payable(queue, new.cost)?;
         if let Some(max) = queue.config.pending_max
             && queue.pending >= max
         {
@@ -224,12 +223,26 @@ impl Jobs {
             job,
             body: Arc::clone(&new.body),
             cost: if queue.budget.is_some() { new.cost } else { 0 },
-            background: waiter.is_none(),
+            background: waiter.is_none() && new.background,
             deadline: new.deadline.unwrap_or(Timestamp::MAX),
             waiter: waiter.cloned(),
             at: now,
         };
         asked(vec![record], job, AskedState::Created)
+    }
+
+    /// Whether a job of this cost can be paid for at all.
+    ///
+    /// # Errors
+    /// If its queue's budget never holds as much.
+    pub fn check_payable(&self, queue: &JobQueue, cost: u64) -> Result<(), JobError> {
+        let budget = queue.budget.and_then(|id| self.budgets.get(&id));
+        match budget.and_then(|budget| Some((budget.name(), budget.capacity()?))) {
+            Some((budget, capacity)) if cost > capacity => {
+                Err(JobError::NeverPaid { cost, budget: budget.clone(), capacity })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The jobs that a worker gets. Scores must be current.
@@ -271,12 +284,8 @@ impl Jobs {
                 break;
             };
             let id = JobId::new(queue.id, number);
-            if let Some(budget) = budget
-                && let Some(capacity) = budget.capacity()
-                && job.cost > capacity
-            {
+            if let Err(error) = self.check_payable(queue, job.cost) {
                 // The budget has become smaller since the job was asked for. It would hold up the others for ever.
-                let error = JobError::NeverPaid { cost: job.cost, budget: budget.name().clone(), capacity };
                 let outcome = Outcome::Failed(error.to_string().into());
                 records.push(finished(id, outcome, 0, TokenReport::default(), now));
                 if queue.config.overtake == Overtake::Affordable {

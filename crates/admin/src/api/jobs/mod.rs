@@ -166,7 +166,7 @@ fn moment(
 }
 
 /// Refuses what nobody knows: a setting that was spelt wrong would be without effect.
-fn refuse_unknown(object: &Map<String, Value>, known: &[&str]) -> Result<(), ApiError> {
+pub(super) fn refuse_unknown(object: &Map<String, Value>, known: &[&str]) -> Result<(), ApiError> {
     refuse_unknown_names(object.keys(), known)
 }
 

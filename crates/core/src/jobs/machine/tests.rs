@@ -79,7 +79,7 @@ impl Shop {
 
     fn ask_at(&mut self, key: &str, cost: u64, waiter: Option<Waiter>) -> Result<Asked, JobError> {
         let body = JobBody { kind: "search".into(), key: key.into(), payload: Bytes::from_static(b"{}") };
-        let job = NewJob { body: Arc::new(body), cost, deadline: None };
+        let job = NewJob { body: Arc::new(body), cost, deadline: None, background: true };
         match self.give(JobCommand::Ask { queue: name(), job, waiter: waiter.map(Arc::new) })? {
             JobAnswer::Asked(asked) => Ok(asked),
             other => panic!("{other:?}"),
@@ -310,6 +310,30 @@ fn a_fresh_result_answers_without_a_job_until_it_is_too_old() {
 }
 
 #[test]
+fn work_that_nobody_waits_for_may_be_asked_for_before_the_background() {
+    let mut shop = Shop::with(JobQueueConfig::default());
+    let first = shop.ask("first", None).job;
+    let second = shop.ask("second", None).job;
+    let ask = |key: &str| {
+        let body = JobBody { kind: "search".into(), key: key.into(), payload: Bytes::new() };
+        let job = NewJob { body: Arc::new(body), cost: 0, deadline: None, background: false };
+        JobCommand::Ask { queue: name(), job, waiter: None }
+    };
+    let answer = |job, state| JobAnswer::Asked(Asked { job, state });
+    assert_eq!(shop.give(ask("second")).unwrap(), answer(second, AskedState::Joined));
+    let (_, raised) = shop.jobs.job(second).unwrap();
+    // Never due, and nobody waits: 30 + 20.
+    assert_eq!((raised.is_background(), raised.score()), (false, Some(50.0)));
+    let taken: Vec<JobId> = shop.take_many(2).into_iter().map(|handed| handed.receipt.job).collect();
+    assert_eq!(taken, [second, first]);
+    // One that is being worked on is as it is.
+    assert_eq!(shop.give(ask("first")).unwrap(), answer(first, AskedState::JoinedRunning));
+    assert!(shop.jobs.job(first).unwrap().1.is_background());
+    let JobAnswer::Asked(new) = shop.give(ask("third")).unwrap() else { panic!() };
+    assert!(!shop.jobs.job(new.job).unwrap().1.is_background());
+}
+
+#[test]
 fn where_the_cache_does_not_answer_every_request_is_a_job() {
     let config = JobQueueConfig { answer_from_cache: false, ..JobQueueConfig::default() };
     let mut shop = Shop::with(config);
@@ -478,7 +502,7 @@ fn a_job_that_is_not_done_by_its_deadline_expires() {
     let mut shop = Shop::new();
     let body = Arc::new(JobBody { kind: "t".into(), key: "k".into(), payload: Bytes::new() });
     let deadline = Some(START.plus(Millis(500)));
-    let job = NewJob { body, cost: 0, deadline };
+    let job = NewJob { body, cost: 0, deadline, background: true };
     let waiter = Some(Arc::new(shop.waiter("w", "pro", None)));
     shop.give(JobCommand::Ask { queue: name(), job, waiter }).unwrap();
     shop.pass(Millis(499));
@@ -547,7 +571,7 @@ fn a_dear_job_is_not_starved_by_another_queue_of_the_same_budget() {
     let config = Arc::new(JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() });
     shop.give(JobCommand::PutQueue { name: other.clone(), config }).unwrap();
     let body = Arc::new(JobBody { kind: "t".into(), key: "cheap".into(), payload: Bytes::new() });
-    let job = NewJob { body, cost: 1, deadline: None };
+    let job = NewJob { body, cost: 1, deadline: None, background: true };
     shop.give(JobCommand::Ask { queue: other.clone(), job, waiter: None }).unwrap();
     let take = JobCommand::Take { queue: other.clone(), worker: "w".into(), lease: None, max: 1 };
     let deals = shop.jobs.queue(&name()).unwrap().id();
