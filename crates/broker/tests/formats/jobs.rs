@@ -90,8 +90,19 @@ pub(crate) async fn tell(broker: &Broker, round: &str) {
     broker.delete_job_queue(&gone).await.unwrap();
 }
 
-/// Checks everything.
-pub(crate) async fn check(broker: &Broker) {
+/// What came after the fixture: a schedule asks for a job.
+pub(crate) async fn tell_of_schedules(broker: &Broker, round: &str) {
+    crate::schedules::tell_of_jobs(broker, round, &queue(round)).await;
+}
+
+pub(crate) fn check_schedules(broker: &Broker) {
+    for round in ROUNDS {
+        crate::schedules::check_jobs(broker, round, &queue(round));
+    }
+}
+
+/// Checks everything; so many jobs were made in each queue.
+pub(crate) async fn check(broker: &Broker, created: u64) {
     broker.look_at_jobs(|jobs, now| {
         assert_eq!((jobs.queues().count(), jobs.budgets().count()), (ROUNDS.len(), ROUNDS.len()));
         for round in ROUNDS {
@@ -114,7 +125,7 @@ pub(crate) async fn check(broker: &Broker) {
             assert!(!matches!(held, JobState::Finished(_)) && (attempts, cost) == (1, 6));
             let (waits, attempts, _) = state("waits");
             assert!(matches!(waits, JobState::Pending { .. }) && attempts == 0);
-            assert_eq!((found.figures().created, found.figures().done, found.figures().failed), (5, 1, 1));
+            assert_eq!((found.figures().created, found.figures().done, found.figures().failed), (created, 1, 1));
             let tokens = jobs.budget(&budget(round)).unwrap();
             assert_eq!(tokens.used_total(), 4);
             assert_eq!(tokens.level(now) + tokens.reserved() as i64, 900, "as the API said");
