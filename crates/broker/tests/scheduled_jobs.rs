@@ -96,7 +96,7 @@ async fn with_deals(options: BrokerOptions) -> Broker {
     set_budget(&broker, 10).await;
     let costs = [("search".into(), "size(payload.pages)".into())].into();
     let config = JobQueueConfig { budget: Some(api()), costs, ..JobQueueConfig::default() };
-    broker.put_job_queue(&deals(), |_| Ok(config)).await.unwrap();
+    broker.put_job_queue(&deals(), config).await.unwrap();
     broker
 }
 
@@ -185,7 +185,7 @@ async fn what_is_refused_is_told_and_the_schedule_goes_on() {
     assert_eq!(by_hand, ScheduleRunError::Failed { reason: "there is no job queue 'deals'".into() });
     set_budget(&broker, 2).await;
     let config = JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() };
-    broker.put_job_queue(&deals(), |_| Ok(config)).await.unwrap();
+    broker.put_job_queue(&deals(), config).await.unwrap();
     let runs = || status(&broker, "warm").unwrap().runs;
     let before = runs();
     eventually("it goes on", || runs() > before).await;
@@ -283,7 +283,7 @@ async fn set_up(broker: &Broker, told: &mut Told) -> Result<(), ()> {
     broker.create_queue(&name("filler"), QueueConfig::default()).await.map_err(drop)?;
     // Nothing is joined, so that every frame of times is a job of its own.
     let config = JobQueueConfig { window: Millis::ZERO, ..JobQueueConfig::default() };
-    broker.put_job_queue(&deals(), |_| Ok(config)).await.map_err(drop)?;
+    broker.put_job_queue(&deals(), config).await.map_err(drop)?;
     let each = TimeTable::every(MINUTE, Some(START)).unwrap();
     let payload = format!("\"{}\"", "x".repeat(5_000)).into();
     try_put(broker, asks("warm", each, ScheduledJob { payload, ..search() })).await.map_err(drop)?;

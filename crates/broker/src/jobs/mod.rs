@@ -9,6 +9,7 @@ mod calls;
 mod error;
 mod requests;
 mod scheduled;
+mod settings;
 mod takers;
 mod ticker;
 
@@ -129,6 +130,20 @@ impl Shared {
         self: &Arc<Self>,
         command: &JobCommand,
     ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
+        self.decide_jobs(claim_of(command), |jobs, now| {
+            if let JobCommand::Take { queue, .. } = command {
+                refresh_before_take(jobs, queue, now);
+            }
+            jobs.decide_command(now, command)
+        })
+    }
+
+    /// Has something decided, written down and applied, without serving workers that wait.
+    fn decide_jobs(
+        self: &Arc<Self>,
+        claim: Claim,
+        decide: impl FnOnce(&mut Jobs, Timestamp) -> Result<(Vec<JobRecord>, JobAnswer), JobError>,
+    ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
         let now = self.clock.now();
         let mut answer = JobAnswer::Done;
         let (mut follow, about, mut wake_by) = (Follow::default(), Cell::new(None), None);
@@ -136,10 +151,7 @@ impl Shared {
             &self.jobs.cell,
             &[],
             |jobs| {
-                if let JobCommand::Take { queue, .. } = command {
-                    refresh_before_take(jobs, queue, now);
-                }
-                let (records, decided) = jobs.decide_command(now, command)?;
+                let (records, decided) = decide(jobs, now)?;
                 answer = decided;
                 follow = Follow::of(jobs, &records);
                 about.set(follow.job);
@@ -147,7 +159,7 @@ impl Shared {
                 Ok(records.into_iter().map(step).collect())
             },
             Urgency::Synced,
-            claim_of(command),
+            claim,
             |jobs, _| {
                 let queue = about.get().and_then(|job: JobId| jobs.queue_by_id(job.queue()));
                 wake_by = queue.and_then(JobQueue::next_wake);
@@ -309,7 +321,7 @@ impl Follow {
         // Several queues in one command: time has passed.
         self.touched.all |= self.touched.queue.is_some_and(|other| other != queue);
         self.touched.queue = Some(queue);
-        self.touched.budget = jobs.queue_by_id(queue).and_then(JobQueue::budget);
+        self.touched.budget = jobs.job(job).and_then(|(queue, job)| job.paid_by(queue));
         self.job = Some(job);
     }
 }

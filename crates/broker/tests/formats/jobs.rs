@@ -61,7 +61,7 @@ pub(crate) async fn tell(broker: &Broker, round: &str) {
     let refill = Some(Refill { tokens: 1, every: limits::DELAY_MAX });
     let tokens = BudgetConfig { initial: TOKENS, capacity: Some(TOKENS), refill };
     broker.put_budget(&budget(round), tokens).await.unwrap();
-    broker.put_job_queue(&queue(round), |_| Ok(config(round))).await.unwrap();
+    broker.put_job_queue(&queue(round), config(round)).await.unwrap();
     let take = async |queue: &JobQueueName| {
         broker.take_jobs(queue, "worker", None, 1, Duration::ZERO).await.unwrap().remove(0).receipt
     };
@@ -85,7 +85,7 @@ pub(crate) async fn tell(broker: &Broker, round: &str) {
     let far = Timestamp(253_402_300_799_000);
     broker.grant_tokens(&budget(round), 5, Some(far)).await.unwrap();
     let gone = JobQueueName::new(&format!("{round} gone")).unwrap();
-    broker.put_job_queue(&gone, |_| Ok(JobQueueConfig::default())).await.unwrap();
+    broker.put_job_queue(&gone, JobQueueConfig::default()).await.unwrap();
     broker.ask_job(&gone, &JobRequest { waiter: None, ..request("x") }).await.unwrap();
     broker.delete_job_queue(&gone).await.unwrap();
 }

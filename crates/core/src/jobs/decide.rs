@@ -75,6 +75,7 @@ impl Jobs {
             }
             JobCommand::Fail { receipt, error, used, report, retry } => {
                 let (queue, job) = self.held(*receipt)?;
+                self.check_report(job.paid_by(queue), report)?;
                 let used = used.unwrap_or(job.cost);
                 let retry = if *retry { Retry::Later } else { Retry::Never };
                 let decided = decide_failure(now, queue, receipt.job, job, error, used, *report, retry);
@@ -103,6 +104,7 @@ impl Jobs {
             }
             JobCommand::Report { budget, report } => {
                 let budget = self.budget_of(budget)?;
+                self.check_report(Some(budget), report)?;
                 done(JobRecord::Report { budget, report: *report, at: now })
             }
             JobCommand::Grant { budget, tokens, when } => {
@@ -155,18 +157,6 @@ impl Jobs {
         let known = self.queue(name);
         if known.is_some_and(|queue| *queue.config == **config) {
             return Ok((Vec::new(), JobAnswer::Done));
-        }
-        if let Some(known) = known
-            && known.config.budget != config.budget
-            && known.running > 0
-        {
-            // What its jobs have reserved is to go back to where it came from.
-            return Err(JobError::BadSetting {
-                reason: format!(
-                    "job queue '{name}' has {} jobs at work, which its present budget pays for; pause it and change its budget when they are finished",
-                    known.running
-                ),
-            });
         }
         if known.is_none()
             && (self.queues.len() >= limits::JOB_QUEUES_MAX || self.next_queue >= JobId::QUEUES_END)
@@ -240,6 +230,20 @@ impl Jobs {
         match budget.and_then(|budget| Some((budget.name(), budget.capacity()?))) {
             Some((budget, capacity)) if cost > capacity => {
                 Err(JobError::NeverPaid { cost, budget: budget.clone(), capacity })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a budget can follow what an API has said. Nobody knows how often tokens come that no refill brings.
+    fn check_report(&self, budget: Option<BudgetId>, report: &TokenReport) -> Result<(), JobError> {
+        match budget.and_then(|id| self.budgets.get(&id)) {
+            Some(budget) if report.refill_tokens.is_some() && budget.config().refill.is_none() => {
+                let reason = format!(
+                    "refill_tokens says how many tokens come with each refill, and budget '{}' has no refill; give it one",
+                    budget.name()
+                );
+                Err(JobError::BadSetting { reason })
             }
             _ => Ok(()),
         }
@@ -370,7 +374,7 @@ impl Jobs {
         report: TokenReport,
     ) -> Decided {
         let Receipt { job, hold } = receipt;
-        let (_, found) = self.job(job).ok_or(JobError::NoSuchJob { job })?;
+        let (queue, found) = self.job(job).ok_or(JobError::NoSuchJob { job })?;
         let settled = JobAnswer::Settled(Settled::Finished);
         match &found.state {
             // The same once more: the answer to the first was lost.
@@ -383,6 +387,7 @@ impl Jobs {
             JobState::Pending { .. } if found.holds == hold && found.attempts > 0 => {}
             _ => drop(self.held(receipt)?),
         }
+        self.check_report(found.paid_by(queue), &report)?;
         let used = used.unwrap_or(found.cost).min(limits::TOKENS_MAX);
         let outcome = Outcome::Done(result.clone());
         Ok((vec![finished(job, outcome, used, report, now)], settled))

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use nexo_access::Permission;
 use nexo_broker::JobCallError;
-use nexo_broker::job_rules::{JobError, TokenReport};
+use nexo_broker::job_rules::{BudgetConfig, JobError, TokenReport};
 use nexo_types::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -82,8 +82,9 @@ pub(super) async fn put(
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let name = budget_named(&api, &caller, &vhost, &name, Some(Permission::Configure))?;
-    let before = api.broker.budget(&name).map(|(budget, _)| *budget.config()).unwrap_or_default();
-    let is_new = api.broker.put_budget(&name, budget_config_of(before, &body.object)?).await?;
+    let change =
+        |before: Option<&BudgetConfig>| budget_config_of(before.copied().unwrap_or_default(), &body.object);
+    let is_new = api.broker.change_budget(&name, change).await??;
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 

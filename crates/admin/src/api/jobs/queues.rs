@@ -81,18 +81,18 @@ pub(super) async fn put(
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let name = queue_named(&api, &caller, &vhost, &name, Some(Permission::Configure))?;
-    let before = api.broker.look_at_jobs(|jobs, _| jobs.queue(&name).map(|queue| (**queue.config()).clone()));
-    let config = config_of(&name.vhost(), &before.unwrap_or_default(), &body.object)?;
-    if let Some(budget) = &config.budget {
+    let change = |before: Option<&JobQueueConfig>| {
+        config_of(&name.vhost(), before.cloned().unwrap_or_default(), &body.object)
+    };
+    if let Some(budget) = &change(None)?.budget {
         // Whoever has jobs paid spends what is in it.
         may(&caller, budget.vhost_str(), budget.as_str(), Some(Permission::Write))?;
     }
-    let put = api.broker.put_job_queue(&name, |_| Ok::<JobQueueConfig, JobError>(config)).await;
-    let is_new = put.map_err(|error| match error {
+    let is_new = api.broker.change_job_queue(&name, change).await.map_err(|error| match error {
         // What is not there is a setting and not what the address names.
         JobCallError::Refused(JobError::NoSuchBudget { .. }) => ApiError::bad_request(error.to_string()),
         other => other.into(),
-    })?;
+    })??;
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 

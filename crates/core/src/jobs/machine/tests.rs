@@ -126,6 +126,20 @@ impl Shop {
         self.give(JobCommand::Complete { receipt, result, used, report })
     }
 
+    /// As a snapshot of now has it.
+    fn restore(&mut self) {
+        let head = self.jobs.begin_snapshot(std::iter::empty(), &[]);
+        let mut chunks = Vec::new();
+        while let Some(slice) = self.jobs.next_chunks(10, 10) {
+            chunks.extend(slice.chunks.into_iter().map(|(_, bytes)| bytes));
+            if !slice.more {
+                break;
+            }
+        }
+        self.jobs = Jobs::restore(&head, chunks.iter().map(|bytes| &**bytes)).unwrap();
+        while self.jobs.refresh(self.now, 7) {}
+    }
+
     fn score(&self, job: JobId) -> f64 {
         self.jobs.job(job).unwrap().1.score().unwrap()
     }
@@ -341,6 +355,61 @@ fn where_the_cache_does_not_answer_every_request_is_a_job() {
     let receipt = shop.take().unwrap().receipt;
     shop.complete(receipt).unwrap();
     assert_eq!(shop.ask("k", None).state, AskedState::Created);
+}
+
+#[test]
+fn what_is_reserved_goes_back_to_the_budget_it_came_from() {
+    let other = BudgetName::new("other").unwrap();
+    let tokens = BudgetConfig { initial: 10, ..BudgetConfig::default() };
+    let mut shop = Shop::paid_by(tokens, JobQueueConfig::default());
+    shop.give(JobCommand::PutBudget { name: other.clone(), config: tokens }).unwrap();
+    for key in ["one", "two", "three"] {
+        shop.ask_at(key, 4, None).unwrap();
+    }
+    let [one, two] = [shop.take().unwrap(), shop.take().unwrap()].map(|handed| handed.receipt);
+    let config = JobQueueConfig { budget: Some(other.clone()), ..JobQueueConfig::default() };
+    shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(config) }).unwrap();
+    let three = shop.take().unwrap().receipt;
+    shop.restore();
+    let reserved = |shop: &Shop| {
+        let of = |name: &BudgetName| shop.jobs.budget(name).unwrap().reserved();
+        [of(&api()), of(&other)]
+    };
+    assert_eq!(reserved(&shop), [8, 4]);
+    shop.complete_with(one, Some(1), TokenReport::default()).unwrap();
+    shop.give(JobCommand::GiveBack { receipt: three }).unwrap();
+    assert_eq!((reserved(&shop), shop.level()), ([4, 0], 5));
+    // A budget with another size keeps what is reserved in it, and one that is gone takes it along.
+    let small = BudgetConfig { capacity: Some(2), ..tokens };
+    shop.give(JobCommand::PutBudget { name: api(), config: small }).unwrap();
+    assert_eq!((reserved(&shop), shop.level()), ([4, 0], 2));
+    shop.give(JobCommand::DeleteBudget { name: api() }).unwrap();
+    shop.complete(two).unwrap();
+    shop.give(JobCommand::DeleteQueue { name: name() }).unwrap();
+    assert_eq!(shop.jobs.budget(&other).unwrap().level(shop.now), 10);
+}
+
+#[test]
+fn an_api_that_tells_of_a_refill_that_nobody_knows_is_told_so() {
+    let mut shop = Shop::paid_by(BudgetConfig::default(), JobQueueConfig::default());
+    shop.ask_at("k", 4, None).unwrap();
+    let receipt = shop.take().unwrap().receipt;
+    let report = TokenReport { refill_tokens: Some(5), refill_in: Some(Millis(10)), tokens_left: None };
+    let refused = [
+        shop.give(JobCommand::Report { budget: api(), report }),
+        shop.complete_with(receipt, None, report),
+        shop.give(JobCommand::Fail { receipt, error: "no".into(), used: None, report, retry: true }),
+    ];
+    for refusal in refused {
+        let said = refusal.unwrap_err().to_string();
+        assert!(said.contains("budget 'api' has no refill; give it one"), "{said}");
+    }
+    shop.complete_with(receipt, None, TokenReport { refill_tokens: None, ..report }).unwrap();
+    let refill = Some(Refill { tokens: 1, every: Millis(1000) });
+    let config = BudgetConfig { refill, ..BudgetConfig::default() };
+    shop.give(JobCommand::PutBudget { name: api(), config }).unwrap();
+    shop.give(JobCommand::Report { budget: api(), report }).unwrap();
+    assert_eq!(shop.jobs.budget(&api()).unwrap().next_tokens(shop.now), Some((shop.now.plus(Millis(10)), 5)));
 }
 
 #[test]
