@@ -85,11 +85,13 @@ impl Jobs {
                 self.finish(*job, outcome, *at);
             }
             JobRecord::Answered { job, before } => self.with(*job, |queue, job| {
-                let places = job.places();
+                let stored = job.waiters.as_slice();
                 if let JobState::Finished(finish) = &mut job.state {
-                    let answered = (*before).min(places);
-                    queue.figures.answered += u64::from(answered.saturating_sub(finish.answered));
-                    finish.answered = finish.answered.max(answered);
+                    let answered = (*before).min(stored.len() as u32).max(finish.answered);
+                    // Whoever has left has a place and no answer.
+                    let told = &stored[finish.answered as usize..answered as usize];
+                    queue.figures.answered += told.iter().filter(|waiter| !waiter.is_gone()).count() as u64;
+                    finish.answered = answered;
                 }
             }),
             JobRecord::Forget { job } => self.forget(*job),

@@ -612,6 +612,9 @@ fn answers_are_given_in_order_and_then_the_job_is_forgotten() {
         shop.ask("k", Some(waiter));
     }
     let receipt = shop.take().unwrap().receipt;
+    let fourth = Waiter { reply: Reply::Queue(queue), ..shop.waiter("4", "pro", None) };
+    shop.ask("k", Some(fourth));
+    shop.give(JobCommand::Leave { queue: name(), waiter: "2".into() }).unwrap();
     shop.complete(receipt).unwrap();
     let job = receipt.job;
     shop.pass(Millis::from_secs(100_000));
@@ -622,8 +625,11 @@ fn answers_are_given_in_order_and_then_the_job_is_forgotten() {
         let JobState::Finished(finish) = found.state() else { panic!() };
         found.waiters_from(finish.answered).map(|(place, _)| place).collect()
     };
-    assert_eq!(left, [2]);
-    shop.give(JobCommand::Answered { job, before: 3 }).unwrap();
+    assert_eq!(left, [2, 3]);
+    let told = |shop: &Shop| shop.jobs.queue(&name()).unwrap().figures().answered;
+    assert_eq!(told(&shop), 1, "one of the first two has left");
+    shop.give(JobCommand::Answered { job, before: 4 }).unwrap();
+    assert_eq!(told(&shop), 3);
     assert_eq!(shop.jobs.to_answer(10).count(), 0);
     shop.pass(Millis(0));
     assert!(shop.jobs.job(job).is_none());
