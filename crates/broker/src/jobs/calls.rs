@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nexo_core::jobs::{
-    Asked, Budget, Handed, JobAnswer, JobCommand, JobError, JobQueue, JobState, Jobs, Outcome, Receipt,
-    Reply, Settled, TokenReport,
+    Asked, Budget, Finish, Handed, Job, JobAnswer, JobCommand, JobError, JobQueue, JobState, Jobs, Outcome,
+    Receipt, Reply, Settled, TokenReport,
 };
 use nexo_core::topology::Topology;
 use nexo_types::{BudgetName, JobId, JobQueueName, Millis, Timestamp, VhostName, limits};
 use tokio::sync::oneshot;
 
 use super::JobCallError;
-use super::answers::{Finished, WaiterAnswer};
+use super::answers::{self, Caller, Finished, WaiterAnswer};
 use super::requests::{JobRequest, json};
 use crate::broker::Broker;
 use crate::error::QueueError;
@@ -240,21 +240,31 @@ impl Broker {
         waiter: &str,
         wait: Duration,
     ) -> Result<Option<WaiterAnswer>, JobCallError> {
-        let answered = async {
+        let found = async {
             loop {
                 match self.find_answer(queue, waiter)? {
-                    Found::Finished(finished) => return Ok::<Finished, JobCallError>(finished),
-                    // It may have been finished, or thrown out of memory with all others: it is looked for again.
-                    Found::Waits(finished) => drop(finished.await),
+                    Found::Finished(finished) => return Ok(Told::Late(finished)),
+                    // Without an answer it has left, or was thrown out of memory with all others: it is looked for again.
+                    Found::Waits(told) => {
+                        if let Ok((answer, written)) = told.await {
+                            return Ok::<Told, JobCallError>(Told::Answer(answer, written));
+                        }
+                    }
                 }
             }
         };
-        let Ok(finished) = tokio::time::timeout(wait, answered).await else { return Ok(None) };
-        let finished: Finished = finished?;
-        // Not before it is safe, and not on a thread that serves connections.
-        self.shared.wait_for(self.shared.jobs.cell.last_change()).await?;
-        let made = self.shared.on_worker(Work::Answer, move || finished.answers().pop()).await?;
-        Ok(made.map(|(_, answer)| answer))
+        let Ok(found) = tokio::time::timeout(wait, found).await else { return Ok(None) };
+        match found? {
+            Told::Answer(answer, written) => {
+                self.shared.wait_for(written).await?;
+                Ok(Some(answer))
+            }
+            Told::Late(finished) => {
+                // Not before it is safe, and not on a thread that serves connections.
+                self.shared.wait_for(self.shared.jobs.cell.last_change()).await?;
+                Ok(self.shared.on_worker(Work::Answer, move || finished.answers().pop()).await?)
+            }
+        }
     }
 
     /// The result that is cached under a key, with when it was made and when it is too old.
@@ -345,25 +355,20 @@ impl Broker {
             let found = jobs.queue(queue).ok_or_else(|| JobError::NoSuchQueue { name: queue.clone() })?;
             let unknown = || JobError::NoSuchWaiter { queue: queue.clone(), waiter: waiter.into() };
             let (id, place) = found.waiter(waiter).ok_or_else(unknown)?;
-            let (_, job) = jobs.job(id).ok_or_else(unknown)?;
-            let JobState::Finished(finish) = job.state() else {
-                let (tell, told) = oneshot::channel();
-                let waiting = callers.entry(id).or_default();
-                // Those that did not wait so long are gone.
-                waiting.retain(|other| !other.is_closed());
-                waiting.push(tell);
-                return Ok(Found::Waits(told));
+            let only = |job: &Job, _: &Finish| -> answers::Told {
+                (job.waiter(place).map(|waiter| (place, waiter)).into_iter().collect(), place + 1)
             };
-            let body = job.body();
-            Ok(Found::Finished(Finished {
-                job: id,
-                kind: body.kind,
-                key: body.key,
-                outcome: finish.outcome.clone(),
-                empty_answers: found.config().empty_answers,
-                waiters: job.waiter(place).map(|waiter| (place, waiter)).into_iter().collect(),
-                before: place + 1,
-            }))
+            if let Some(finished) = Finished::of(jobs, id, only) {
+                return Ok(Found::Finished(finished));
+            }
+            let (tell, told) = oneshot::channel();
+            let waiting = callers.entry(id).or_default();
+            // Those that did not wait so long are gone. Seldom, since many may wait for one job.
+            if waiting.len().is_power_of_two() {
+                waiting.retain(|other| !other.tell.is_closed());
+            }
+            waiting.push_back(Caller { place, tell });
+            Ok(Found::Waits(told))
         })
     }
 }
@@ -371,7 +376,15 @@ impl Broker {
 /// Where a waiter's answer is.
 enum Found {
     Finished(Finished),
-    Waits(oneshot::Receiver<()>),
+    Waits(oneshot::Receiver<(WaiterAnswer, Written)>),
+}
+
+/// How a call comes to its answer.
+enum Told {
+    /// It waited, and was told.
+    Answer(WaiterAnswer, Written),
+    /// The job had come to its end before.
+    Late(Finished),
 }
 
 /// A worker's turn that is to come. Jobs that come when nobody is there any more go back.

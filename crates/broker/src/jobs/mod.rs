@@ -13,8 +13,8 @@ mod settings;
 mod takers;
 mod ticker;
 
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -24,7 +24,6 @@ use nexo_core::message::Durability;
 use nexo_log::{Claim, Urgency};
 use nexo_types::{BudgetId, JobId, JobQueueId, QueueId, Timestamp, VhostName};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 
 use crate::error::QueueError;
 use crate::journal::{ProposeError, Written};
@@ -32,6 +31,7 @@ use crate::machine_cell::{MachineCell, Replayed};
 use crate::shared::Shared;
 use crate::workers::Work;
 
+use answers::Caller;
 pub use answers::WaiterAnswer;
 pub use error::JobCallError;
 pub use requests::{JobRequest, WaiterRequest};
@@ -52,7 +52,7 @@ pub(crate) struct JobsCell {
     takers: Mutex<Takers>,
     ticker: Ticker,
     /// Calls that wait for a job to be finished.
-    callers: Mutex<HashMap<JobId, Vec<oneshot::Sender<()>>>>,
+    callers: Mutex<HashMap<JobId, VecDeque<Caller>>>,
     /// What jobs took in memory when it was last looked at.
     memory_bytes: AtomicU64,
     /// One thread at a time gives answers, so that nobody gets two.
@@ -146,42 +146,47 @@ impl Shared {
     ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
         let now = self.clock.now();
         let mut answer = JobAnswer::Done;
-        let (mut follow, about, mut wake_by) = (Follow::default(), Cell::new(None), None);
+        let (follow, mut wake_by) = (RefCell::new(Follow::default()), None);
         let changed = self.change_advanced(
             &self.jobs.cell,
             &[],
             |jobs| {
                 let (records, decided) = decide(jobs, now)?;
                 answer = decided;
-                follow = Follow::of(jobs, &records);
-                about.set(follow.job);
+                *follow.borrow_mut() = Follow::of(jobs, &records);
                 let step = |record| Step { record, durability: Durability::Durable };
                 Ok(records.into_iter().map(step).collect())
             },
             Urgency::Synced,
             claim,
             |jobs, _| {
-                let queue = about.get().and_then(|job: JobId| jobs.queue_by_id(job.queue()));
+                let mut follow = follow.borrow_mut();
+                let queue = follow.job.and_then(|job: JobId| jobs.queue_by_id(job.queue()));
                 wake_by = queue.and_then(JobQueue::next_wake);
+                follow.to_answer.retain(|job| jobs.is_to_answer(*job));
             },
         );
         let changed = changed.map_err(|error: ProposeError| JobCallError::Queue(self.refused(&error)))?;
         let changed = changed.map_err(|refusal: JobError| JobCallError::Refused(refusal))?;
-        self.follow_jobs(&follow, wake_by);
+        let follow = follow.into_inner();
+        self.follow_jobs(&follow, wake_by, changed.written);
         Ok((answer, changed.written, follow.touched))
     }
 
     /// What follows from records that were applied: calls that waited, answers that are due, a moment to look again.
-    fn follow_jobs(self: &Arc<Self>, follow: &Follow, wake_by: Option<Timestamp>) {
+    fn follow_jobs(self: &Arc<Self>, follow: &Follow, wake_by: Option<Timestamp>, written: Written) {
         for job in &follow.finished {
-            // Whoever waited looks for the answer.
-            drop(self.jobs.callers.lock().remove(job));
+            let callers = self.jobs.callers.lock().remove(job);
+            if let Some(callers) = callers {
+                self.tell_callers_soon(*job, callers, written);
+            }
         }
-        if follow.has_answers {
+        if !follow.to_answer.is_empty() {
             self.answer_jobs_soon();
         }
         if let Some(at) = wake_by {
-            self.jobs.ticker.wake_by(at);
+            // A score that is to be found is found by whoever hands out. The ticker need not run after every request.
+            self.jobs.ticker.wake_by(at.max(self.clock.now().plus(ticker::REFRESH_EVERY.into())));
         }
     }
 
@@ -272,7 +277,8 @@ const fn claim_of(command: &JobCommand) -> Claim {
 struct Follow {
     touched: Touched,
     finished: Vec<JobId>,
-    has_answers: bool,
+    /// Finished jobs with waiters to whom answers are to be brought, as far as can be told before the records are applied.
+    to_answer: Vec<JobId>,
     /// The last job that a record was about.
     job: Option<JobId>,
 }
@@ -290,7 +296,7 @@ impl Follow {
                     follow.job = Some(*job);
                 }
                 JobRecord::Join { job, .. } => {
-                    follow.has_answers |= is_finished(jobs, *job);
+                    follow.to_answer.extend(is_finished(jobs, *job).then_some(*job));
                     follow.job = Some(*job);
                 }
                 JobRecord::Return { job, .. } => {
@@ -298,7 +304,7 @@ impl Follow {
                 }
                 JobRecord::Finish { job, .. } => {
                     follow.note_settled(jobs, *job);
-                    follow.has_answers = true;
+                    follow.to_answer.push(*job);
                     follow.finished.push(*job);
                 }
                 JobRecord::Report { budget, .. } | JobRecord::Grant { budget, .. } => {

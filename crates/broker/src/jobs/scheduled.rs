@@ -65,7 +65,7 @@ impl Shared {
             Err(Not::Refused(refusal)) => return Err(refusal.into()),
             Err(Not::Scheduled(refusal)) => return Ok(Err(refusal)),
         };
-        self.follow_jobs(&follow, wake_by);
+        self.follow_jobs(&follow, wake_by, changed.written);
         self.serve_takers(follow.touched);
         Ok(Ok(changed.written))
     }

@@ -17,7 +17,7 @@ const NAME: &str = "nexo-jobs";
 /// Jobs that are looked at in one command.
 const DUE_MAX: usize = 256;
 /// Scores are brought up to date no more often than this: who hands out looks by itself besides, and finds little to do.
-const REFRESH_EVERY: Duration = Duration::from_millis(10);
+pub(super) const REFRESH_EVERY: Duration = Duration::from_millis(10);
 /// How long to wait where the log has no room.
 const BUSY_WAIT: Duration = Duration::from_millis(5);
 /// Longest sleep: what jobs take in memory is looked at meanwhile.

@@ -85,14 +85,7 @@ impl Jobs {
                 self.finish(*job, outcome, *at);
             }
             JobRecord::Answered { job, before } => self.with(*job, |queue, job| {
-                let stored = job.waiters.as_slice();
-                if let JobState::Finished(finish) = &mut job.state {
-                    let answered = (*before).min(stored.len() as u32).max(finish.answered);
-                    // Whoever has left has a place and no answer.
-                    let told = &stored[finish.answered as usize..answered as usize];
-                    queue.figures.answered += told.iter().filter(|waiter| !waiter.is_gone()).count() as u64;
-                    finish.answered = answered;
-                }
+                queue.figures.answered += job.note_answered(*before);
             }),
             JobRecord::Forget { job } => self.forget(*job),
             JobRecord::Report { budget, report, at } => {
@@ -166,7 +159,10 @@ impl Jobs {
 
     fn add_waiter(&mut self, id: JobId, waiter: &Waiter) {
         let mut place = 0;
-        self.with(id, |_, job| place = job.join(waiter));
+        self.with(id, |queue, job| {
+            place = job.join(waiter);
+            queue.figures.answered += job.note_answered(0);
+        });
         if let Some(queue) = self.queues.get_mut(&id.queue()) {
             queue.waiters.insert(&queue.jobs, &waiter.id, id.sequence(), place);
         }
@@ -301,6 +297,7 @@ impl Jobs {
                 hold: job.holds,
                 until: at.plus(kept),
             }));
+            queue.figures.answered += job.note_answered(0);
         });
         // The result that was cached before is not any more, and is kept for its own waiters only.
         if let Some(before) = before {

@@ -366,6 +366,19 @@ impl Job {
         place
     }
 
+    /// Notes that waiters of a finished job have been answered up to a place, and that those behind it who ask for their answers
+    /// need nobody to bring them. Gives back how many are answered by that.
+    pub(super) fn note_answered(&mut self, before: u32) -> u64 {
+        let waiters = self.waiters.as_slice();
+        let JobState::Finished(finish) = &mut self.state else { return 0 };
+        let first = finish.answered as usize;
+        let before = (before as usize).clamp(first, waiters.len());
+        let asking = waiters[before..].iter().take_while(|waiter| !waiter.is_to_be_told()).count();
+        let answered = before + asking;
+        finish.answered = answered as u32;
+        waiters[first..answered].iter().filter(|waiter| !waiter.is_gone()).count() as u64
+    }
+
     /// A waiter leaves.
     pub(super) fn leave(&mut self, place: u32) {
         if let Some(stored) = self.waiters.as_mut_slice().get_mut(place as usize)

@@ -3,18 +3,23 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nexo_access::{Identity, Permission};
+use nexo_access::{Identity, Logins, Permission};
 use nexo_broker::job_rules::{BudgetConfig, JobError, JobQueue, JobQueueConfig, Settled};
 use nexo_broker::{Broker, WaiterAnswer};
 use nexo_types::{BudgetId, BudgetName, JobId, JobQueueName, Millis, Timestamp, limits};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::requests::{answer, asked, fitting, from_now, job_request, lease, receipt, taken, wait};
 use super::settings::{patch_budget, patch_queue, report};
 use super::shown::{self, Detail};
+use super::stream::CallStream;
 use crate::access::{self, LikeQueue, caller};
 use crate::fields;
+use crate::incoming::Held;
+use crate::messages::{REPLY_BUFFER, attend, until_user_is_gone};
 use crate::proto::{self, job_service_server::JobService};
 use crate::status::Failure;
 
@@ -24,8 +29,10 @@ const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
 
 /// Answers [`JobService`] from a broker.
+#[derive(Clone)]
 pub(crate) struct JobCalls {
     pub(crate) broker: Broker,
+    pub(crate) logins: Logins,
     pub(crate) stop: CancellationToken,
 }
 
@@ -71,15 +78,26 @@ impl JobCalls {
             // A call that only waits must not hold up the end; the same waiter may ask again.
             () = self.stop.cancelled() => return Err(Failure::stopping().into()),
         };
-        match found {
-            Some(found) => answer(found).await.map(Some),
-            None => Ok(None),
-        }
+        Ok(found.map(answer))
     }
 }
 
 #[tonic::async_trait]
 impl JobService for JobCalls {
+    type CallsStream = ReceiverStream<Result<proto::JobCallsResponse, Status>>;
+
+    async fn calls(&self, request: Request<Streaming<proto::JobCallsRequest>>) -> Reply<Self::CallsStream> {
+        let (out, replies) = mpsc::channel(REPLY_BUFFER);
+        let held = request.extensions().get::<Held>().cloned().unwrap_or_default();
+        let identity = caller(&request)?;
+        let (stop, presence) = (self.stop.child_token(), attend(&self.logins, &identity)?);
+        // What waits ends with the stream, and not only with the broker.
+        let calls = Self { stop: stop.clone(), ..self.clone() };
+        let stream = CallStream::new(calls, identity, request.into_inner(), held, out, stop.clone());
+        tokio::spawn(until_user_is_gone(stream.run(), presence, stop));
+        Ok(Response::new(ReceiverStream::new(replies)))
+    }
+
     async fn put_queue(
         &self,
         request: Request<proto::PutJobQueueRequest>,

@@ -316,11 +316,15 @@ fn a_fresh_result_answers_without_a_job_until_it_is_too_old() {
     shop.pass(Millis(3_599_999));
     let waiter = shop.waiter("w", "pro", None);
     assert_eq!(shop.ask("k", Some(waiter)), Asked { job, state: AskedState::Cached });
+    assert_eq!(shop.jobs.to_answer(10).count(), 0, "it asks for its answer by itself");
+    let reply = Reply::Queue(QueueName::new("answers").unwrap());
+    let waiter = Waiter { reply, ..shop.waiter("v", "pro", None) };
+    assert_eq!(shop.ask("k", Some(waiter)), Asked { job, state: AskedState::Cached });
     assert_eq!(shop.jobs.to_answer(10).collect::<Vec<_>>(), [job]);
     shop.pass(Millis(1));
     let waiter = shop.waiter("w2", "pro", None);
     assert_eq!(shop.ask("k", Some(waiter)).state, AskedState::Created);
-    assert_eq!(shop.jobs.queue(&name()).unwrap().figures().cache_hits, 1);
+    assert_eq!(shop.jobs.queue(&name()).unwrap().figures().cache_hits, 2);
 }
 
 #[test]
@@ -544,7 +548,8 @@ fn a_receipt_that_was_given_back_is_nobody_elses() {
 #[test]
 fn a_job_that_fails_waits_longer_each_time_and_finally_tells_its_waiters() {
     let mut shop = Shop::with(JobQueueConfig { max_attempts: 3, ..JobQueueConfig::default() });
-    let waiter = shop.waiter("w", "pro", None);
+    let reply = Reply::Queue(QueueName::new("answers").unwrap());
+    let waiter = Waiter { reply, ..shop.waiter("w", "pro", None) };
     let job = shop.ask("k", Some(waiter)).job;
     let fail = |shop: &mut Shop, receipt| {
         let (error, report) = ("the API is down".into(), TokenReport::default());
