@@ -103,7 +103,7 @@ async fn script(broker: &Broker, told: &mut Told) -> Result<(), ()> {
     let budget = BudgetConfig { initial: TOKENS, capacity: Some(TOKENS), refill: None };
     broker.put_budget(&api(), budget).await.map_err(drop)?;
     let config = JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() };
-    broker.put_job_queue(&deals(), |_| Ok(config)).await.map_err(drop)?;
+    broker.put_job_queue(&deals(), config).await.map_err(drop)?;
     for round in 0..3 {
         for number in 0..4 {
             let key = format!("key {}", (round + number) % 3);

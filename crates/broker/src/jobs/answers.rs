@@ -14,15 +14,15 @@ use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::Admission;
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
-use nexo_types::{JobId, Millis, QueueName};
+use nexo_types::{JobId, Millis, Priority, QueueName};
 use parking_lot::MutexGuard;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::JOBS;
 use crate::error::QueueError;
-use crate::headers::{HeaderValue, Headers};
 use crate::journal::{Encoded, ProposeError, Proposed, Written};
+use crate::property_codec::Publication;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::shared::Shared;
 use crate::workers::Work;
@@ -247,7 +247,7 @@ impl Shared {
             if skips && answer.is_empty() {
                 continue;
             }
-            let message = message_of(&answer);
+            let message = self.message_of(queue, &answer);
             bytes += message.body.len();
             if bytes > ANSWER_BYTES && !by_queue.is_empty() {
                 before = *place;
@@ -372,6 +372,25 @@ impl Shared {
         Ok(())
     }
 
+    /// An answer as a message: JSON, with headers for whoever sorts messages without reading them.
+    fn message_of(&self, queue: &QueueName, answer: &WaiterAnswer) -> NewMessage {
+        let headers = [
+            ("waiter".into(), Arc::clone(&answer.waiter)),
+            ("job".into(), answer.job.0.to_string().into()),
+            ("key".into(), Arc::clone(&answer.key)),
+            ("status".into(), answer.status.into()),
+        ];
+        self.options.codecs.publication(&Publication {
+            exchange: "",
+            routing_key: queue.as_str(),
+            content_type: "application/json",
+            headers: &headers,
+            priority: Priority::default(),
+            body: Bytes::from(answer.to_json()),
+            at: self.clock.calendar(),
+        })
+    }
+
     /// Writes a record of the jobs down with records of queues, whose locks are held, and applies it. To be followed by applying
     /// those.
     fn commit_beside_jobs(
@@ -394,24 +413,5 @@ impl Shared {
         // Whoever was answered last may be forgotten at its time.
         self.jobs.ticker.wake_by(self.clock.now().plus(Millis(1)));
         Ok(proposed.expect("a record was written"))
-    }
-}
-
-/// An answer as a message: JSON, with headers for whoever sorts messages without reading them.
-fn message_of(answer: &WaiterAnswer) -> NewMessage {
-    let text = |name: &str, value: &str| (name.to_owned(), HeaderValue::Text(value.to_owned()));
-    let headers = Headers(vec![
-        text("content-type", "application/json"),
-        text("waiter", &answer.waiter),
-        text("job", &answer.job.0.to_string()),
-        text("key", &answer.key),
-        text("status", answer.status),
-    ]);
-    NewMessage {
-        body: Bytes::from(answer.to_json()),
-        // Each is far below what headers may have.
-        properties: headers.to_properties().unwrap_or_default(),
-        durability: Durability::Durable,
-        ..NewMessage::default()
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nexo_core::jobs::{
-    Asked, Budget, BudgetConfig, Finish, Handed, Job, JobAnswer, JobCommand, JobError, JobQueue,
-    JobQueueConfig, JobState, Jobs, Outcome, Receipt, Reply, Settled, TokenReport,
+    Asked, Budget, Finish, Handed, Job, JobAnswer, JobCommand, JobError, JobQueue, JobState, Jobs, Outcome,
+    Receipt, Reply, Settled, TokenReport,
 };
 use nexo_core::topology::Topology;
 use nexo_types::{BudgetName, JobId, JobQueueName, Millis, Timestamp, VhostName, limits};
@@ -18,11 +18,8 @@ use super::requests::{JobRequest, json};
 use crate::broker::Broker;
 use crate::error::QueueError;
 use crate::journal::Written;
-use crate::shared::not_found;
+use crate::shared::{Shared, not_found};
 use crate::workers::Work;
-
-/// Finished jobs that are forgotten at once where memory is short.
-const SHRINK_MAX: usize = 1_000;
 
 impl Broker {
     /// Looks at all job queues and budgets. For a short while: nothing else goes on with them meanwhile.
@@ -37,40 +34,12 @@ impl Broker {
         self.shared.jobs.takers.lock().len()
     }
 
-    /// Makes a job queue, or gives one other settings: `change` makes them from those it has, if there is one. `true` if it is
-    /// new.
-    ///
-    /// # Errors
-    /// If a setting cannot be, there is no such virtual host, or the log takes no more.
-    pub async fn put_job_queue(
-        &self,
-        name: &JobQueueName,
-        change: impl FnOnce(Option<&JobQueueConfig>) -> Result<JobQueueConfig, JobError>,
-    ) -> Result<bool, JobCallError> {
-        self.refuse_closed_vhost(&name.vhost())?;
-        let before = self.shared.jobs.look(|jobs| jobs.queue(name).map(|queue| Arc::clone(queue.config())));
-        let config = Arc::new(change(before.as_deref())?);
-        self.jobs_command(&JobCommand::PutQueue { name: name.clone(), config }).await?;
-        Ok(before.is_none())
-    }
-
     /// Deletes a job queue with all its jobs. Nobody is answered.
     ///
     /// # Errors
     /// If there is none, or the log takes no more.
     pub async fn delete_job_queue(&self, name: &JobQueueName) -> Result<(), JobCallError> {
         self.jobs_command(&JobCommand::DeleteQueue { name: name.clone() }).await.map(drop)
-    }
-
-    /// Makes a budget, or gives one other settings. `true` if it is new.
-    ///
-    /// # Errors
-    /// If a setting cannot be, there is no such virtual host, or the log takes no more.
-    pub async fn put_budget(&self, name: &BudgetName, config: BudgetConfig) -> Result<bool, JobCallError> {
-        self.refuse_closed_vhost(&name.vhost())?;
-        let is_new = self.shared.jobs.look(|jobs| jobs.budget(name).is_none());
-        self.jobs_command(&JobCommand::PutBudget { name: name.clone(), config }).await?;
-        Ok(is_new)
     }
 
     /// Deletes a budget.
@@ -128,7 +97,7 @@ impl Broker {
         {
             return Err(not_found(name).into());
         }
-        self.make_room_for_jobs()?;
+        self.shared.make_room_for_jobs()?;
         let command = JobCommand::Ask { queue: queue.clone(), job, waiter: waiter.map(Arc::new) };
         match self.jobs_command(&command).await? {
             JobAnswer::Asked(asked) => Ok(asked),
@@ -331,9 +300,17 @@ impl Broker {
     }
 
     async fn jobs_command(&self, command: &JobCommand) -> Result<JobAnswer, JobCallError> {
+        self.until_changed(|shared| shared.change_jobs(command)).await
+    }
+
+    /// Makes a change, when there is room for it, and waits until it is safe.
+    pub(super) async fn until_changed<R>(
+        &self,
+        mut change: impl FnMut(&Arc<Shared>) -> Result<(R, Written), JobCallError>,
+    ) -> Result<R, JobCallError> {
         self.shared.refuse_if_stopping()?;
         loop {
-            match self.shared.change_jobs(command) {
+            match change(&self.shared) {
                 Ok((answer, written)) => {
                     self.shared.wait_for(written).await?;
                     return Ok(answer);
@@ -349,26 +326,13 @@ impl Broker {
         }
     }
 
-    fn refuse_closed_vhost(&self, vhost: &VhostName) -> Result<(), JobCallError> {
+    pub(super) fn refuse_closed_vhost(&self, vhost: &VhostName) -> Result<(), JobCallError> {
         let open = |topology: &Topology| topology.open_vhost(vhost).is_ok();
         if self.shared.catalog.exchanges.look(open) {
             Ok(())
         } else {
             Err(JobError::BadSetting { reason: format!("there is no virtual host '{vhost}'") }.into())
         }
-    }
-
-    /// Forgets finished jobs where memory is short, and refuses new ones if that is not enough.
-    fn make_room_for_jobs(&self) -> Result<(), JobCallError> {
-        use std::sync::atomic::Ordering;
-        let (cell, max) = (&self.shared.jobs, self.shared.jobs_bytes_max());
-        if cell.memory_bytes.load(Ordering::Relaxed) <= max {
-            return Ok(());
-        }
-        self.shared.change_jobs(&JobCommand::Shrink { max: SHRINK_MAX })?;
-        self.shared.note_jobs_memory();
-        let used = cell.memory_bytes.load(Ordering::Relaxed);
-        if used <= max { Ok(()) } else { Err(JobError::OutOfMemory { used, max }.into()) }
     }
 
     /// Whether a result is JSON. A large one is looked at where no connection waits.

@@ -8,6 +8,8 @@ mod answers;
 mod calls;
 mod error;
 mod requests;
+mod scheduled;
+mod settings;
 mod takers;
 mod ticker;
 
@@ -38,6 +40,8 @@ use ticker::Ticker;
 
 /// Records of job queues are written under this id, which no queue has: ids of queues count up from one.
 pub(crate) const JOBS: QueueId = QueueId(u64::MAX - 4);
+/// Finished jobs that are forgotten at once where memory is short.
+const SHRINK_MAX: usize = 1_000;
 /// Jobs whose scores are looked at under one hold of the lock.
 const REFRESH_MAX: usize = 1_000;
 
@@ -126,6 +130,20 @@ impl Shared {
         self: &Arc<Self>,
         command: &JobCommand,
     ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
+        self.decide_jobs(claim_of(command), |jobs, now| {
+            if let JobCommand::Take { queue, .. } = command {
+                refresh_before_take(jobs, queue, now);
+            }
+            jobs.decide_command(now, command)
+        })
+    }
+
+    /// Has something decided, written down and applied, without serving workers that wait.
+    fn decide_jobs(
+        self: &Arc<Self>,
+        claim: Claim,
+        decide: impl FnOnce(&mut Jobs, Timestamp) -> Result<(Vec<JobRecord>, JobAnswer), JobError>,
+    ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
         let now = self.clock.now();
         let mut answer = JobAnswer::Done;
         let (follow, mut wake_by) = (RefCell::new(Follow::default()), None);
@@ -133,17 +151,14 @@ impl Shared {
             &self.jobs.cell,
             &[],
             |jobs| {
-                if let JobCommand::Take { queue, .. } = command {
-                    refresh_before_take(jobs, queue, now);
-                }
-                let (records, decided) = jobs.decide_command(now, command)?;
+                let (records, decided) = decide(jobs, now)?;
                 answer = decided;
                 *follow.borrow_mut() = Follow::of(jobs, &records);
                 let step = |record| Step { record, durability: Durability::Durable };
                 Ok(records.into_iter().map(step).collect())
             },
             Urgency::Synced,
-            claim_of(command),
+            claim,
             |jobs, _| {
                 let mut follow = follow.borrow_mut();
                 let queue = follow.job.and_then(|job: JobId| jobs.queue_by_id(job.queue()));
@@ -206,6 +221,18 @@ impl Shared {
         self.jobs.memory_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    /// Forgets finished jobs where memory is short, and refuses new ones if that is not enough.
+    fn make_room_for_jobs(self: &Arc<Self>) -> Result<(), JobCallError> {
+        let (used, max) = (|| self.jobs.memory_bytes.load(Ordering::Relaxed), self.jobs_bytes_max());
+        if used() <= max {
+            return Ok(());
+        }
+        self.change_jobs(&JobCommand::Shrink { max: SHRINK_MAX })?;
+        self.note_jobs_memory();
+        let used = used();
+        if used <= max { Ok(()) } else { Err(JobError::OutOfMemory { used, max }.into()) }
+    }
+
     /// Has somebody on a worker's thread see to answers.
     pub(crate) fn answer_jobs_soon(self: &Arc<Self>) {
         if !self.jobs.is_answering.swap(true, Ordering::SeqCst) {
@@ -262,6 +289,7 @@ impl Follow {
         for record in records {
             match record {
                 JobRecord::Create { job, .. }
+                | JobRecord::Raise { job }
                 | JobRecord::HandOut { job, .. }
                 | JobRecord::Extend { job, .. } => {
                     follow.touched.queue = Some(job.queue());
@@ -299,7 +327,7 @@ impl Follow {
         // Several queues in one command: time has passed.
         self.touched.all |= self.touched.queue.is_some_and(|other| other != queue);
         self.touched.queue = Some(queue);
-        self.touched.budget = jobs.queue_by_id(queue).and_then(JobQueue::budget);
+        self.touched.budget = jobs.job(job).and_then(|(queue, job)| job.paid_by(queue));
         self.job = Some(job);
     }
 }

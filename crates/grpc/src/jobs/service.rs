@@ -107,24 +107,14 @@ impl JobService for JobCalls {
         let queue = fields::job_queue(&request.vhost, &request.queue)?;
         let change = request.config.unwrap_or_default();
         access::may(&identity, Permission::Configure, &queue)?;
-        let mut refused = None;
-        let patch = |found: Option<&JobQueueConfig>| {
-            let base = found.cloned().unwrap_or_default();
-            let before = base.budget.clone();
-            let config = patch_queue(&queue, base, &change)?;
-            if let Some(budget) = config.budget.as_ref().filter(|budget| before.as_ref() != Some(*budget)) {
-                // Its jobs spend what others may count on.
-                refused = access::may(&identity, Permission::Write, budget).err();
-            }
-            match &refused {
-                None => Ok(config),
-                Some(refused) => Err(JobError::BadSetting { reason: refused.message.clone() }),
-            }
-        };
-        let created = self.broker.put_job_queue(&queue, patch).await;
-        if let Some(refused) = refused {
-            return Err(refused.into());
+        let named = patch_queue(&queue, JobQueueConfig::default(), &change).map_err(Failure::from)?.budget;
+        if let Some(budget) = &named {
+            // Its jobs spend what others may count on.
+            access::may(&identity, Permission::Write, budget)?;
         }
+        let patch =
+            |found: Option<&JobQueueConfig>| patch_queue(&queue, found.cloned().unwrap_or_default(), &change);
+        let created = self.broker.change_job_queue(&queue, patch).await.map_err(Failure::from)?;
         let created = created.map_err(Failure::from)?;
         Ok(Response::new(proto::PutJobQueueResponse { created }))
     }
@@ -189,12 +179,13 @@ impl JobService for JobCalls {
         let request = request.into_inner();
         let budget = fields::budget(&request.vhost, &request.budget)?;
         access::may(&identity, Permission::Configure, &budget)?;
-        let found = self.broker.budget(&budget).map(|(found, _)| *found.config());
-        let base: BudgetConfig = found.unwrap_or_default();
-        let config = patch_budget(base, &request.config.unwrap_or_default());
-        // The broker has no word for a setting that is too large but that there is too much of it.
-        config.check().map_err(|error| Failure::invalid(error.to_string()))?;
-        let created = self.broker.put_budget(&budget, config).await.map_err(Failure::from)?;
+        let change = request.config.unwrap_or_default();
+        let patch = |found: Option<&BudgetConfig>| {
+            let config = patch_budget(found.copied().unwrap_or_default(), &change)?;
+            // The broker has no word for a setting that is too large but that there is too much of it.
+            config.check().map(|()| config).map_err(|error| Failure::invalid(error.to_string()))
+        };
+        let created = self.broker.change_budget(&budget, patch).await.map_err(Failure::from)??;
         Ok(Response::new(proto::PutBudgetResponse { created }))
     }
 

@@ -153,7 +153,8 @@ impl Rig {
                         at: self.now,
                     })
                 });
-                let job = NewJob { body: Arc::new(body), cost: (*cost).into(), deadline };
+                let (cost, background) = ((*cost).into(), class % 2 == 0);
+                let job = NewJob { body: Arc::new(body), cost, deadline, background };
                 if let Some(JobAnswer::Asked(asked)) =
                     self.give(JobCommand::Ask { queue: name(), job, waiter })
                 {
