@@ -294,11 +294,7 @@ mod tests {
     use super::*;
 
     fn entry(term: u64, index: u64, len: usize) -> RaftEntry {
-        let mut entry = RaftEntry::default();
-        entry.term = term;
-        entry.index = index;
-        entry.data = vec![0; len].into();
-        entry
+        RaftEntry { term, index, data: vec![0; len].into(), ..RaftEntry::default() }
     }
 
     fn tail() -> Tail {
