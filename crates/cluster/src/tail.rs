@@ -168,6 +168,11 @@ impl Tail {
         }
     }
 
+    /// The one that was offered is not to be sent any more.
+    pub(crate) fn withdraw_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
     /// Whether the library has asked for a snapshot that is not there since this was last asked.
     pub(crate) fn take_snapshot_wanted(&self) -> bool {
         self.snapshot_wanted.take()

@@ -12,8 +12,8 @@ pub(crate) const HEARTBEAT_TICKS: usize = 2;
 pub(crate) const ELECTION_TICKS_MIN: usize = 12;
 /// Everybody calls one before: 1,200 ms.
 pub(crate) const ELECTION_TICKS_END: usize = 24;
-/// A snapshot that was sent and not heard of since is sent again: 10 s.
-pub(crate) const SNAPSHOT_TICKS_MAX: u32 = 200;
+/// A snapshot that was sent and not heard of since is sent again: 3 s.
+pub(crate) const SNAPSHOT_TICKS_MAX: u32 = 60;
 
 /// Members whose elections do not meet: the first in line has the first part of the time for itself, the second the next.
 const RANKS: usize = 3;

@@ -275,7 +275,8 @@ impl Ledger {
             truth.advance_time(now);
             state.advance_time(now);
             if state.snapshot() != truth.snapshot() {
-                let told = format!("node {node} has another state of group {group} at {index}");
+                let difference = truth.difference(state, now);
+                let told = format!("node {node} has another state of group {group} at {index}: {difference}");
                 self.violations.push(Violation::Diverged(told));
             }
         }

@@ -1,13 +1,13 @@
 //! The state of one group: the broker's real machines, and the messages in them. It changes by records alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use nexo_core::batch::{MessageBatch, relocate};
 use nexo_core::config::QueueConfig;
 use nexo_core::machine::Machine;
 use nexo_core::message::{Durability, StoredMessage};
-use nexo_core::queue::{Applied, MessageEntry, NeedsPage, Queue};
+use nexo_core::queue::{Applied, MessageEntry, NeedsPage, Outline, Queue};
 use nexo_core::record::Record;
 use nexo_core::topology::{Topology, TopologyRecord};
 use nexo_log::{Entry, EntryKind, EntryRef, decode_entries, encode_entries};
@@ -147,9 +147,11 @@ impl State {
     /// The numbers of all messages in a queue, by offset.
     pub(crate) fn waiting(&self, id: QueueId) -> BTreeMap<Offset, u64> {
         let mut all = BTreeMap::new();
-        self.queue(id).durable_messages(|offset, _, _| {
-            let number = self.number_of(id, offset).expect("a message that waits is stored");
-            all.insert(offset, number);
+        self.queue(id).durable_messages(|first, count, _| {
+            for offset in (first.0..first.0 + count).map(Offset) {
+                let number = self.number_of(id, offset).expect("a message that waits is stored");
+                all.insert(offset, number);
+            }
         });
         all
     }
@@ -198,6 +200,34 @@ impl State {
             }
         }
         state
+    }
+
+    /// In what two states differ, in words.
+    pub(crate) fn difference(&self, other: &Self, now: Timestamp) -> String {
+        let mut told = Vec::new();
+        for id in self.queue_ids() {
+            let (mine, others) = (self.queue(id).outline(now), other.queue(id).outline(now));
+            if mine.next_offset != others.next_offset || mine.totals != others.totals {
+                let figures = |outline: &Outline| (outline.next_offset, outline.totals);
+                told.push(format!("queue {id}: {:?} and {:?}", figures(&mine), figures(&others)));
+            }
+            if self.queue(id).whole_snapshot() != other.queue(id).whole_snapshot() {
+                told.push(format!("queue {id}: other bytes"));
+            }
+            if mine.dedup != others.dedup {
+                told.push(format!("queue {id}: other deduplication ids"));
+            }
+            let offsets: BTreeSet<Offset> =
+                mine.messages.keys().chain(others.messages.keys()).copied().collect();
+            for offset in offsets {
+                let (here, there) = (mine.messages.get(&offset), others.messages.get(&offset));
+                if here != there {
+                    told.push(format!("offset {offset} of queue {id}: {here:?} and {there:?}"));
+                }
+            }
+        }
+        told.truncate(4);
+        told.join("; ")
     }
 
     /// What time alone brings happens.

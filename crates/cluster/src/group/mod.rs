@@ -14,7 +14,7 @@ use bytes::Bytes;
 use nexo_types::limits::{RAFT_APPEND_BYTES_MAX, RAFT_APPENDS_IN_FLIGHT_MAX, RAFT_UNCOMMITTED_BYTES_MAX};
 use nexo_types::{LogIndex, NodeId, RaftGroupId, Term};
 use raft::eraftpb::{Message as RaftMessage, MessageType};
-use raft::{Config, RawNode, SnapshotStatus, StateRole};
+use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
 
 pub use output::{Event, OpenError, Output, Refused, Rejected, Role, SnapshotOutcome, Write, WriteNumber};
 
@@ -61,6 +61,8 @@ pub struct Group {
     /// Up to this write, terms and votes are not synced: until then nothing goes out at all.
     fence: WriteNumber,
     synced: WriteNumber,
+    /// A state from the leader that is being written: where it ends.
+    installing: Option<(WriteNumber, LogIndex)>,
     ticks: u64,
     /// The term in which this node's heartbeats fall on the ticks on which those of all groups do.
     in_phase: Option<Term>,
@@ -138,6 +140,7 @@ impl Group {
             writes: 0,
             fence: WriteNumber(0),
             synced: WriteNumber(0),
+            installing: None,
             ticks: 0,
             in_phase: None,
             snapshots: BTreeMap::new(),
@@ -187,9 +190,12 @@ impl Group {
     }
 
     fn overdue_snapshots(&mut self) -> Vec<NodeId> {
-        if self.role() != Role::Leader {
-            self.snapshots.clear();
-        }
+        let progress = self.raw.raft.prs();
+        let is_under_way = |node: &NodeId| {
+            progress.get(node.0).is_some_and(|progress| progress.state == ProgressState::Snapshot)
+        };
+        let leads = self.raw.raft.state == StateRole::Leader;
+        self.snapshots.retain(|node, _| leads && is_under_way(node));
         self.snapshots.values_mut().for_each(|ticks| *ticks += 1);
         let overdue = self.snapshots.iter().filter(|(_, ticks)| **ticks > SNAPSHOT_TICKS_MAX);
         overdue.map(|(node, _)| *node).collect()
@@ -201,8 +207,9 @@ impl Group {
     /// If no sound member sends it; it is not taken then.
     pub fn receive(&mut self, from: NodeId, message: Message) -> Result<(), Rejected> {
         self.screen(from, &message)?;
-        if matches!(message.body, Body::Appended { .. }) {
-            self.snapshots.remove(&from);
+        if self.installing.is_some() && message.body == Body::TimeoutNow {
+            // It has no log to be elected with.
+            return Ok(());
         }
         // The library refuses what it has no use for; the sender need not know.
         let _ = self.raw.step(message_in(from, self.options.node, message));
@@ -325,6 +332,9 @@ impl Group {
             }
             self.output.messages.extend(write.messages);
         }
+        if let Some((_, index)) = self.installing.take_if(|(write, _)| *write <= self.synced) {
+            self.raw.advance_apply_to(index.0);
+        }
         self.settle();
     }
 
@@ -355,7 +365,7 @@ impl Group {
         self.raw.mut_store().offer(snapshot);
     }
 
-    /// What became of a snapshot that was given out to be sent. If nothing is told, it counts as failed after ten seconds.
+    /// What became of a snapshot that was given out to be sent. If nothing is told, it counts as failed after three seconds.
     pub fn snapshot_sent(&mut self, to: NodeId, outcome: SnapshotOutcome) {
         self.snapshots.remove(&to);
         self.raw.report_snapshot(
@@ -483,6 +493,8 @@ impl Group {
         // It was found to be sound when it was proposed, by the same members.
         let applied = self.raw.apply_conf_change(&change_in(change));
         debug_assert!(applied.is_ok(), "{applied:?}");
+        // Who is new would not find himself among the members of an older one, and refuse it.
+        self.raw.mut_store().withdraw_snapshot();
         self.output.events.push(Event::MembersChanged(self.members.clone()));
     }
 }

@@ -23,12 +23,14 @@ impl Group {
         let now = ready.take_messages();
         let after_sync = ready.take_persisted_messages();
         let mut write = empty_write();
+        let mut installed = None;
         if !ready.snapshot().is_empty() {
             self.tell_role();
             let snapshot = snapshot_out(ready.snapshot());
             self.members = snapshot.members.clone();
             self.raw.mut_store().restore(snapshot.last);
             self.output.events.push(Event::Restored(snapshot.clone()));
+            installed = Some(snapshot.last.index);
             write.installed = Some(snapshot);
         }
         write.entries = ready.entries().iter().map(entry_out).collect();
@@ -43,6 +45,9 @@ impl Group {
 
         let after_sync = self.outgoing(&after_sync);
         let number_of_write = self.give_write(write, Some(number), after_sync);
+        if let Some(index) = installed {
+            self.installing = Some((number_of_write, index));
+        }
         if promises {
             // A term or a vote. A leader's messages need not wait for its entries, but they tell of its term: a single voter
             // that forgot it could lead twice in the same term, and its learners would not tell the two apart.

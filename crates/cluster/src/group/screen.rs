@@ -2,7 +2,7 @@
 
 use nexo_types::{LogIndex, NodeId};
 
-use super::{Group, Rejected};
+use super::{Group, Rejected, Role};
 use crate::message::{Body, Message};
 
 impl Group {
@@ -27,8 +27,10 @@ impl Group {
                     Err(Rejected::BadTerms)
                 }
             }
-            // Of another term it would not count.
-            Body::Appended { last: claimed, .. } if message.term == self.term() && *claimed > last => {
+            // Who has led in this term and restarted may have lost entries that only others have synced.
+            Body::Appended { last: claimed, .. }
+                if message.term == self.term() && self.role() == Role::Leader && *claimed > last =>
+            {
                 Err(Rejected::Unsent { from, claimed: *claimed, last })
             }
             Body::Install(snapshot) if snapshot.last.term > message.term => Err(Rejected::BadTerms),
