@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
 use nexo_types::limits::RAFT_TAIL_BYTES_MAX;
-use nexo_types::{LogIndex, Term};
+use nexo_types::{LogIndex, NodeId, Term};
 use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState as RaftHardState, Snapshot as RaftSnapshot};
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
@@ -168,11 +168,6 @@ impl Tail {
         }
     }
 
-    /// The one that was offered is not to be sent any more.
-    pub(crate) fn withdraw_snapshot(&mut self) {
-        self.snapshot = None;
-    }
-
     /// Whether the library has asked for a snapshot that is not there since this was last asked.
     pub(crate) fn take_snapshot_wanted(&self) -> bool {
         self.snapshot_wanted.take()
@@ -283,10 +278,14 @@ impl Storage for Tail {
         Ok(self.last.0)
     }
 
-    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<RaftSnapshot> {
-        match &self.snapshot {
-            Some(snapshot) if snapshot.last.index.0 >= request_index => Ok(snapshot_in(snapshot.clone())),
-            _ => {
+    fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<RaftSnapshot> {
+        // Whoever does not find himself among the members refuses it: it is older than his joining.
+        let fits = |snapshot: &&Snapshot| {
+            snapshot.last.index.0 >= request_index && snapshot.members.contains(NodeId(to))
+        };
+        match self.snapshot.as_ref().filter(fits) {
+            Some(snapshot) => Ok(snapshot_in(snapshot.clone())),
+            None => {
                 self.snapshot_wanted.set(true);
                 Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable))
             }

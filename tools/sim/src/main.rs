@@ -13,7 +13,7 @@ const HELP: &str = "\
 Usage: nexo-sim [SEED...] [--runs N | --minutes N] [--first SEED] [--millis N] [--break WHAT] [--trace]
 
   SEED...      plays these, and tells what happened
-  --runs N     plays so many, from --first on (1), on all processors
+  --runs N     plays so many (5000), from --first on (1), on all processors
   --minutes N  plays as many as fit
   --millis N   how long there are faults in each, in simulated milliseconds (12000)
   --break WHAT breaks every node on purpose, and ends well as soon as it is noticed
@@ -35,7 +35,7 @@ fn parse(words: &[String]) -> anyhow::Result<Arguments> {
     let mut arguments = Arguments {
         seeds: Vec::new(),
         first: 1,
-        runs: 1_000,
+        runs: 5_000,
         minutes: None,
         millis: 12_000,
         sabotage: None,

@@ -147,8 +147,9 @@ impl Replica {
         if self.sabotage == Some(Sabotage::KeepSpeculation) {
             return unknown;
         }
-        let upto = self.applied.index;
+        let (upto, members) = (self.applied.index, self.members.clone());
         self.load(store);
+        self.members = members;
         let from = self.applied.index.next();
         if from <= upto {
             let entries = store.read(self.group, from..upto.next(), usize::MAX);

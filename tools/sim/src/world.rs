@@ -204,7 +204,7 @@ impl World {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Tick(node) => self.tick(node),
-            Happening::Arrive { from, to, envelope } => self.arrive(from, to, envelope),
+            Happening::Arrive { from, to, envelope } => self.arrive(from, to, &envelope),
             Happening::Synced { node, life, mark } => self.synced(node, life, mark),
             Happening::Act => {
                 if !self.is_healing() {
@@ -309,10 +309,10 @@ impl World {
         self.pump(node);
     }
 
-    fn arrive(&mut self, from: NodeId, to: NodeId, envelope: Bytes) {
+    fn arrive(&mut self, from: NodeId, to: NodeId, envelope: &Bytes) {
         if self.is_awake(to, Happening::Arrive { from, to, envelope: envelope.clone() }) {
             let mut ledger = std::mem::take(&mut self.ledger);
-            self.server(to).receive(from, &envelope, &mut ledger);
+            self.server(to).receive(from, envelope, &mut ledger);
             self.ledger = ledger;
             self.pump(to);
         }

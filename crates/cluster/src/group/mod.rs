@@ -342,6 +342,10 @@ impl Group {
     /// Entries up to `purge_to`, which is not behind that, are not needed any more, but for followers that are slow.
     pub fn compact(&mut self, taken: Snapshot, purge_to: LogIndex) {
         self.collect();
+        if self.installing.is_some() {
+            // A state from the leader is being written, and is as good.
+            return;
+        }
         assert!(
             taken.last.index.0 <= self.raw.raft.raft_log.applied,
             "only what is committed is in a snapshot"
@@ -493,8 +497,6 @@ impl Group {
         // It was found to be sound when it was proposed, by the same members.
         let applied = self.raw.apply_conf_change(&change_in(change));
         debug_assert!(applied.is_ok(), "{applied:?}");
-        // Who is new would not find himself among the members of an older one, and refuse it.
-        self.raw.mut_store().withdraw_snapshot();
         self.output.events.push(Event::MembersChanged(self.members.clone()));
     }
 }
