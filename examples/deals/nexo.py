@@ -43,13 +43,20 @@ class Nexo:
             raise Refused(error.code, reason) from None
         return json.loads(text) if text else None
 
-    # Setting up. Both can be repeated: what is there gets the settings that are given.
+    # Setting up. All of it can be repeated: what is there gets the settings that are given.
 
     def put_budget(self, name, **settings):
         self.call("PUT", f"/api/jobs/budgets/{self.vhost}/{quote(name, safe='')}", settings)
 
     def put_queue(self, name, **settings):
         self.call("PUT", self._queue(name), settings)
+
+    def put_schedule(self, name, **settings):
+        self.call("PUT", self._schedule(name), settings)
+
+    def run_schedule(self, name):
+        """Has a schedule do now what it does at its times."""
+        self.call("POST", f"{self._schedule(name)}/run")
 
     # Asking.
 
@@ -106,3 +113,6 @@ class Nexo:
 
     def _queue(self, name):
         return f"/api/jobs/queues/{self.vhost}/{quote(name, safe='')}"
+
+    def _schedule(self, name):
+        return f"/api/nexo/schedules/{self.vhost}/{quote(name, safe='')}"

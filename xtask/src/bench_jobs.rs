@@ -94,16 +94,18 @@ pub(crate) fn jobs(options: Options) -> anyhow::Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contender {
     Nexo,
+    NexoHttp,
     BullAlways,
     BullEverySecond,
 }
 
 impl Contender {
-    const ALL: [Self; 3] = [Self::Nexo, Self::BullAlways, Self::BullEverySecond];
+    const ALL: [Self; 4] = [Self::Nexo, Self::NexoHttp, Self::BullAlways, Self::BullEverySecond];
 
     const fn name(self) -> &'static str {
         match self {
-            Self::Nexo => "Nexo, synced before it answers",
+            Self::Nexo => "Nexo, synced before it answers, native stream",
+            Self::NexoHttp => "the same over HTTP, a request for each call",
             Self::BullAlways => "BullMQ, appendfsync always",
             Self::BullEverySecond => "BullMQ, appendfsync everysec",
         }
@@ -114,7 +116,11 @@ impl Contender {
         match self {
             Self::Nexo => {
                 let broker = Nexo::start(Build::Release)?;
-                run_clients(place, "nexo", &broker.http().to_string(), seconds)
+                run_clients(place, "nexo", &broker.grpc().to_string(), seconds)
+            }
+            Self::NexoHttp => {
+                let broker = Nexo::start(Build::Release)?;
+                run_clients(place, "http", &broker.http().to_string(), seconds)
             }
             Self::BullAlways | Self::BullEverySecond => {
                 let fsync = if self == Self::BullAlways { "always" } else { "everysec" };
@@ -127,7 +133,11 @@ impl Contender {
 
 fn run_clients(place: &Path, which: &str, address: &str, seconds: u32) -> anyhow::Result<(f64, f64)> {
     let seconds = format!("seconds={seconds}");
-    let ran = Command::new("node").args(["run.mjs", which, address, &seconds]).current_dir(place).output();
+    let ran = Command::new("node")
+        .args(["run.mjs", which, address, &seconds])
+        .current_dir(place)
+        .env("NEXO_PROTO", root().join("proto"))
+        .output();
     let ran = ran.context("cannot start 'node'")?;
     ensure!(ran.status.success(), "the clients of {which} failed: {}", String::from_utf8_lossy(&ran.stderr));
     let text = String::from_utf8_lossy(&ran.stdout);

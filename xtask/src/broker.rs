@@ -43,6 +43,7 @@ pub(crate) struct Nexo {
     control: SocketAddr,
     amqp: SocketAddr,
     sqs: SocketAddr,
+    grpc: SocketAddr,
 }
 
 /// The process, and what it takes to start it again.
@@ -70,7 +71,7 @@ impl Nexo {
         let process = spawn(&program, &home)?;
         let running = Arc::new(Mutex::new(Running { process, program: program.clone(), home, http }));
         let control = answer_control(&running)?;
-        Ok(Self { running, program, control, amqp, sqs })
+        Ok(Self { running, program, control, amqp, sqs, grpc })
     }
 
     /// Where it listens for AMQP.
@@ -81,6 +82,11 @@ impl Nexo {
     /// Where its SQS API is.
     pub(crate) const fn sqs(&self) -> SocketAddr {
         self.sqs
+    }
+
+    /// Where its native API is.
+    pub(crate) const fn grpc(&self) -> SocketAddr {
+        self.grpc
     }
 
     /// Where its management port is.

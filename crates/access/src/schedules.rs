@@ -1,5 +1,5 @@
-//! Who may have the broker send messages by itself. It is asked when a schedule is set, of whoever sets it: he must be allowed to
-//! send such a message himself. Afterwards the schedule goes on, whatever becomes of him.
+//! Who may have the broker send messages, or ask for jobs, by itself. It is asked when a schedule is set, of whoever sets it: he must
+//! be allowed to send such a message, or to ask for such a job, himself. Afterwards the schedule goes on, whatever becomes of him.
 
 use nexo_broker::schedule::Action;
 use nexo_broker::topology::{ExchangeKind, Matching};
@@ -8,13 +8,16 @@ use crate::identity::{Identity, Refused};
 use crate::{Permission, Resource, Tag};
 
 impl Identity {
-    /// Whether he may have this done by a schedule: who may send the message himself, as AMQP asks for it.
+    /// Whether he may have this done by a schedule: who may send the message himself, as AMQP asks for it, or ask for the job.
     ///
     /// # Errors
     /// If not.
     pub fn may_schedule(&self, action: &Action) -> Result<(), Refused> {
         match action {
             Action::Push { queue, .. } => {
+                self.may(queue.vhost_str(), Permission::Write, Resource::queue(queue.as_str()))
+            }
+            Action::Ask { queue, .. } => {
                 self.may(queue.vhost_str(), Permission::Write, Resource::queue(queue.as_str()))
             }
             Action::Publish { exchange, routing_key, .. } => {

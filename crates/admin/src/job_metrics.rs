@@ -265,7 +265,7 @@ mod tests {
         let (queue, api) = (JobQueueName::new("deals").unwrap(), BudgetName::new("api").unwrap());
         broker.put_budget(&api, BudgetConfig::default()).await.unwrap();
         let config = JobQueueConfig { budget: Some(api), ..JobQueueConfig::default() };
-        broker.put_job_queue(&queue, |_| Ok(config)).await.unwrap();
+        broker.put_job_queue(&queue, config).await.unwrap();
         for key in ["a", "b"] {
             let request =
                 JobRequest { kind: "search".into(), key: key.into(), cost: Some(5), ..JobRequest::default() };

@@ -55,6 +55,12 @@ async fn two_ask_one_works_and_each_gets_its_own_answer() {
     managed.until("/api/queues/%2F/answers", is_there).await;
     let get = json!({"count": 10, "ackmode": "ack_requeue_false", "encoding": "auto"});
     let messages = managed.expect(200, "POST", "/api/queues/%2F/answers/get", Some(get)).await.json();
+    let properties = &messages[0]["properties"];
+    assert_eq!(
+        (&properties["content_type"], &properties["headers"]["waiter"], &properties["delivery_mode"]),
+        (&json!("application/json"), &json!("queue"), &json!(2))
+    );
+    assert_eq!(properties["headers"].get("content-type"), None);
     let body: Value = serde_json::from_str(messages[0]["payload"].as_str().unwrap()).unwrap();
     assert_eq!((&body["waiter"], &body["status"]), (&json!("queue"), &json!("done")));
     assert_eq!(body["result"].as_array().unwrap().len(), 2);

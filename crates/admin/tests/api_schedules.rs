@@ -192,3 +192,58 @@ async fn definitions_carry_schedules() {
     let reply = two.expect(400, "POST", "/api/definitions", Some(wrong)).await;
     assert!(reply.json()["reason"].as_str().unwrap().starts_with("schedule \"beat\""), "{reply:?}");
 }
+
+#[tokio::test]
+async fn a_schedule_may_ask_for_a_job() {
+    let managed = with_queue().await;
+    managed.expect(201, "PUT", "/api/jobs/queues/%2F/deals", Some(json!({}))).await;
+    let job = json!({
+        "queue": "deals", "type": "search", "key": "books", "payload": {"pages": [1, 2]}, "cost": 5, "background": false,
+    });
+    let asked = |job: &Value| json!({"cron": "0 6 * * *", "time_zone": "Europe/Rome", "job": job});
+    managed.expect(201, "PUT", ONE, Some(asked(&job))).await;
+    let shown = managed.get(ONE).await;
+    assert_eq!((&shown["job"], shown.get("queue"), shown.get("body")), (&job, None, None));
+    managed.expect(204, "PUT", ONE, Some(shown)).await;
+    managed.expect(204, "POST", &format!("{ONE}/run"), None).await;
+    let take = json!({"worker": "w"});
+    let taken = managed.expect(200, "POST", "/api/jobs/queues/%2F/deals/take", Some(take)).await.json();
+    let taken = &taken["jobs"][0];
+    assert_eq!(
+        (&taken["type"], &taken["key"], &taken["payload"]),
+        (&json!("search"), &json!("books"), &json!({"pages": [1, 2]}))
+    );
+    let file = managed.get("/api/definitions").await;
+    assert_eq!(file["nexo_schedules"][0]["job"], job, "definitions carry it");
+    let least = json!({"queue": "deals", "type": "search", "key": "books"});
+    managed.expect(204, "PUT", ONE, Some(asked(&least))).await;
+    assert_eq!(managed.get(ONE).await["job"]["background"], true, "unless somebody says otherwise");
+
+    for (change, reason) in [
+        (json!({"queue": "none"}), "there is no job queue 'none'"),
+        (json!({"key": null}), "job key"),
+        (json!({"costs": 5}), "'costs' is not known here"),
+        (json!({"cost": -1}), "cost must not be negative"),
+        (json!({"payload": "x".repeat(262_145)}), "the payload of a job has at most 262144 bytes"),
+    ] {
+        let mut wrong = job.clone();
+        wrong.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        let reply = managed.expect(400, "PUT", ONE, Some(asked(&wrong))).await.json();
+        assert!(reply["reason"].as_str().unwrap().contains(reason), "{reply}");
+    }
+    let mut both = asked(&job);
+    both["body"] = json!("tick");
+    let reply = managed.expect(400, "PUT", ONE, Some(both)).await.json();
+    assert!(reply["reason"].as_str().unwrap().contains("sends no message"), "{reply}");
+
+    for (user, write) in [("asker", "^deals$"), ("other", "^q$")] {
+        let new = json!({"password": user, "tags": "management"});
+        managed.expect(201, "PUT", &format!("/api/users/{user}"), Some(new)).await;
+        let rights = json!({"configure": "", "write": write, "read": ""});
+        managed.expect(201, "PUT", &format!("/api/permissions/%2F/{user}"), Some(rights)).await;
+    }
+    assert_eq!(managed.call_as("other", "PUT", ONE, Some(asked(&job))).await.status, 401);
+    assert_eq!(managed.call_as("asker", "PUT", ONE, Some(asked(&job))).await.status, 204);
+    let seen = managed.call_as("other", "GET", ONE, None).await.json();
+    assert_eq!((&seen["job"]["key"], seen["job"].get("payload")), (&json!("books"), None));
+}

@@ -51,10 +51,45 @@ pub(crate) struct Changed {
     pub(crate) written: Written,
 }
 
+/// What two machines are to do.
+type BothSteps<A, B> = (Vec<Step<<A as Machine>::Record>>, Vec<Step<<B as Machine>::Record>>);
+
+impl<M: Machine<Missing = Infallible>> State<M> {
+    /// Applies steps, of which those that are durable have been proposed.
+    fn take(&mut self, steps: &[Step<M::Record>], proposed: Proposed) {
+        if steps.iter().any(|step| step.durability == Durability::Durable) {
+            self.last_change = proposed.written.with(Urgency::Synced);
+            self.dirty = true;
+        }
+        for step in steps {
+            let Ok(_) = self.machine.apply(&step.record, step.durability);
+        }
+    }
+}
+
+/// What is written down of steps.
+fn payloads_of<M: Machine>(steps: &[Step<M::Record>]) -> Vec<bytes::Bytes> {
+    let durable = steps.iter().filter(|step| step.durability == Durability::Durable);
+    durable.map(|step| M::encode(&step.record)).collect()
+}
+
+/// What brings in more than it frees leaves the rest of a full disk, and of a busy one, to others.
+const fn patience_of(claim: Claim) -> Patience {
+    match claim {
+        Claim::Normal => Patience::Refuse,
+        Claim::Reserved | Claim::Checkpoint => Patience::RefuseLast,
+    }
+}
+
 impl<M: Machine<Missing = Infallible>> MachineCell<M> {
     /// What was in the log, with its latest snapshot.
     pub(crate) fn new(id: QueueId, restored: Replayed<M>) -> Self {
         Self { id, state: Mutex::new(restored.into()) }
+    }
+
+    /// A record of it, as an entry of a frame.
+    const fn entry<'a>(&self, payload: &'a [u8]) -> EntryRef<'a> {
+        EntryRef { queue: self.id, kind: EntryKind::Record, spans: &[], payload }
     }
 
     /// Looks at it, and at the latest change that was written down.
@@ -121,30 +156,50 @@ impl Shared {
             Ok(steps) => steps,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let durable = steps.iter().filter(|step| step.durability == Durability::Durable);
-        let payloads: Vec<bytes::Bytes> = durable.map(|step| M::encode(&step.record)).collect();
+        let payloads = payloads_of::<M>(&steps);
         let mut proposed = Proposed { at: Position::default(), written: state.last_change };
         if !payloads.is_empty() || !beside.is_empty() {
-            let entry = |payload| EntryRef { queue: cell.id, kind: EntryKind::Record, spans: &[], payload };
-            let own = payloads.iter().map(|payload| entry(payload));
+            let own = payloads.iter().map(|payload| cell.entry(payload));
             let entries: Vec<EntryRef<'_>> = beside.iter().map(Encoded::as_entry).chain(own).collect();
-            // What brings in more than it frees leaves the rest of a full disk, and of a busy one, to others.
-            let patience = match claim {
-                Claim::Normal => Patience::Refuse,
-                Claim::Reserved | Claim::Checkpoint => Patience::RefuseLast,
-            };
-            proposed = self.journal.propose(&entries, urgency, claim, patience)?;
-            if !payloads.is_empty() {
-                state.last_change = proposed.written.with(Urgency::Synced);
-                state.dirty = true;
-            }
+            proposed = self.journal.propose(&entries, urgency, claim, patience_of(claim))?;
         }
         if !steps.is_empty() {
-            for step in &steps {
-                let Ok(_) = state.machine.apply(&step.record, step.durability);
-            }
+            state.take(&steps, proposed);
             applied(&mut state.machine, proposed);
         }
+        Ok(Ok(Changed { at: proposed.at, written: proposed.written }))
+    }
+
+    /// Decides, writes down and applies changes of two machines in one frame: a crash leaves both of them or none. The first is
+    /// locked before the second, so nobody may hold the second while he waits for the first.
+    ///
+    /// # Errors
+    /// As [`Self::change_machine`]. Something must be written down of both.
+    pub(crate) fn change_both<A, B, E>(
+        &self,
+        (first, second): (&MachineCell<A>, &MachineCell<B>),
+        decide: impl FnOnce(&A, &B) -> Result<BothSteps<A, B>, E>,
+        urgency: Urgency,
+        claim: Claim,
+        applied: impl FnOnce(&A),
+    ) -> Result<Result<Changed, E>, ProposeError>
+    where
+        A: Machine<Missing = Infallible>,
+        B: Machine<Missing = Infallible>,
+    {
+        let (mut one, mut other) = (first.state.lock(), second.state.lock());
+        let (steps, other_steps) = match decide(&one.machine, &other.machine) {
+            Ok(steps) => steps,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let (payloads, other_payloads) = (payloads_of::<A>(&steps), payloads_of::<B>(&other_steps));
+        let others = other_payloads.iter().map(|payload| second.entry(payload));
+        let entries: Vec<EntryRef<'_>> =
+            payloads.iter().map(|payload| first.entry(payload)).chain(others).collect();
+        let proposed = self.journal.propose(&entries, urgency, claim, patience_of(claim))?;
+        one.take(&steps, proposed);
+        other.take(&other_steps, proposed);
+        applied(&one.machine);
         Ok(Ok(Changed { at: proposed.at, written: proposed.written }))
     }
 

@@ -1,7 +1,7 @@
-//! Firing schedules: what they send is pushed to its queues in one frame with the record that says so. So a crash neither loses a
-//! time nor has it fired twice.
+//! Firing schedules: what they send is pushed to its queues in one frame with the record that says so, and so is the job that they
+//! ask for (`jobs/scheduled.rs`). So a crash neither loses a time nor has it fired twice.
 //!
-//! What lies with the target (there is no such queue, nobody is bound, the queue is full) is a failure: it is written down, told and
+//! What lies with the target (there is no such queue, nobody is bound, the queue is full, a job is refused) is a failure: it is written down, told and
 //! counted, and the next time is tried again. What lies with the broker (an alarm, a full disk, a disk that is behind) holds the
 //! schedule up: its time stays, and it is fired when that is over, as late as it may be by then. Others go on.
 
@@ -14,18 +14,19 @@ use nexo_core::message::{Durability, NewMessage, PriorityCap};
 use nexo_core::queue::{Admission, Death, PushOutcome};
 use nexo_core::record::Record;
 use nexo_core::schedule::{
-    Action, Due, Entry, Outcome, Schedule, ScheduleError, ScheduleKey, ScheduleRecord, ScheduledMessage,
-    Schedules, as_text,
+    Action, Due, Entry, Outcome, Schedule, ScheduleError, ScheduleKey, ScheduleRecord, ScheduledJob,
+    ScheduledMessage, Schedules, as_text,
 };
 use nexo_core::shared_messages::SharedMessages;
 use nexo_core::topology::RouteError;
 use nexo_log::{Claim, Urgency};
-use nexo_types::{Millis, Position, QueueId, QueueKind, Timestamp, VhostName};
+use nexo_types::{JobQueueName, Millis, Position, QueueId, QueueKind, Timestamp, VhostName};
 use parking_lot::MutexGuard;
 
 use crate::broker::Broker;
 use crate::commit::Confirm;
 use crate::error::{QueueError, ScheduleRunError};
+use crate::jobs::JobCallError;
 use crate::journal::{Encoded, ProposeError, Proposed, Written};
 use crate::property_codec::Publication;
 use crate::queue_cell::{CellState, QueueCell};
@@ -87,6 +88,14 @@ struct Sent {
     refused: Option<(usize, String)>,
 }
 
+/// Where what a schedule does goes.
+enum Aim<'a> {
+    /// Messages to these queues.
+    Queues(Vec<Arc<QueueCell>>),
+    /// A job of this job queue.
+    Job(&'a JobQueueName, &'a ScheduledJob),
+}
+
 /// A queue that gets messages.
 struct Target<'a> {
     cell: &'a Arc<QueueCell>,
@@ -144,15 +153,13 @@ impl Shared {
     /// If it has to wait.
     fn fire(self: &Arc<Self>, key: &ScheduleKey, entry: &Arc<Entry>) -> Result<(), QueueError> {
         let now = self.clock.calendar();
-        let (cells, unsent) = match self.cells_of(&entry.schedule) {
-            Ok(cells) => (cells, None),
-            Err(error) => (Vec::new(), Some(error)),
-        };
-        let Some(due) = entry.due(now, at_once(&entry.schedule, cells.len())) else { return Ok(()) };
-        let sent = match unsent {
+        let aim = self.aim(&entry.schedule);
+        let queues = if let Ok(Aim::Queues(cells)) = &aim { cells.len() } else { 1 };
+        let Some(due) = entry.due(now, at_once(&entry.schedule, queues)) else { return Ok(()) };
+        let sent = match aim {
             _ if due.scheduled.is_empty() => self.pass(key, entry, &due, &Outcome::Done).map(|()| None),
-            Some(error) => Err(Unsent::Failed(error)),
-            None => self.send(key, entry, Why::Due(&due), &cells).map(Some),
+            Err(error) => Err(Unsent::Failed(error)),
+            Ok(aim) => self.carry_out(key, entry, Why::Due(&due), &aim).map(Some),
         };
         let failed = match sent {
             Ok(sent) => sent.and_then(|sent| sent.refused),
@@ -205,20 +212,22 @@ impl Shared {
         }
     }
 
-    /// The queues that a schedule sends to.
+    /// Where what a schedule does goes now.
     ///
     /// # Errors
-    /// If there are none, in words for whoever looks after it.
-    fn cells_of(&self, schedule: &Schedule) -> Result<Vec<Arc<QueueCell>>, String> {
+    /// If it sends to no queue, in words for whoever looks after it.
+    fn aim<'a>(&self, schedule: &'a Schedule) -> Result<Aim<'a>, String> {
         match &schedule.action {
+            Action::Ask { queue, job } => Ok(Aim::Job(queue, job)),
             Action::Push { queue, .. } => {
                 let found = self.catalog.get(queue);
-                Ok(vec![found.ok_or_else(|| format!("queue '{queue}' does not exist"))?])
+                Ok(Aim::Queues(vec![found.ok_or_else(|| format!("queue '{queue}' does not exist"))?]))
             }
-            Action::Publish { exchange, routing_key, .. } => {
+            Action::Publish { exchange, routing_key, message } => {
                 let mut ids: Vec<QueueId> = Vec::new();
                 // What the message says to an exchange of headers is the same each time.
-                let message = self.message(schedule, Timestamp(0));
+                let (name, key) = (exchange.as_str(), routing_key);
+                let message = self.message(&schedule.name, (name, key, message), Timestamp(0));
                 let headers = self.options.codecs.header_source(&message.properties);
                 let routes = self.catalog.exchanges.routes();
                 let key: [&[u8]; 1] = [routing_key.as_bytes()];
@@ -236,20 +245,33 @@ impl Shared {
                     true => {
                         Err(format!("exchange '{exchange}' has no queue for routing key '{routing_key}'"))
                     }
-                    false => Ok(cells),
+                    false => Ok(Aim::Queues(cells)),
                 }
             }
         }
     }
 
-    /// The message for one time.
-    fn message(&self, schedule: &Schedule, scheduled: Timestamp) -> NewMessage {
-        let (exchange, routing_key, message): (&str, &str, &ScheduledMessage) = match &schedule.action {
+    /// The messages for some times; none if it sends none.
+    fn messages(&self, schedule: &Schedule, times: &[Timestamp]) -> Vec<NewMessage> {
+        let publication = match &schedule.action {
             Action::Push { queue, message } => ("", queue.as_str(), message),
-            Action::Publish { exchange, routing_key, message } => (exchange.as_str(), routing_key, message),
+            Action::Publish { exchange, routing_key, message } => {
+                (exchange.as_str(), &**routing_key, message)
+            }
+            Action::Ask { .. } => return Vec::new(),
         };
+        times.iter().map(|at| self.message(&schedule.name, publication, *at)).collect()
+    }
+
+    /// The message for one time, with its exchange and routing key.
+    fn message(
+        &self,
+        schedule: &Arc<str>,
+        (exchange, routing_key, message): (&str, &str, &ScheduledMessage),
+        scheduled: Timestamp,
+    ) -> NewMessage {
         let mut headers: Vec<(Arc<str>, Arc<str>)> = message.headers.clone();
-        headers.push((SCHEDULE_HEADER.into(), Arc::clone(&schedule.name)));
+        headers.push((SCHEDULE_HEADER.into(), Arc::clone(schedule)));
         headers.push((TIME_HEADER.into(), as_text(scheduled).into()));
         let (content_type, priority) = (&*message.content_type, message.priority);
         let body = message.body.clone();
@@ -284,6 +306,40 @@ impl Shared {
         changed.map_err(|error| Unsent::Held(self.refused(&error)))?.map(drop)
     }
 
+    /// Does what a schedule does at some times, and writes down that these are fired, in one frame.
+    fn carry_out(
+        self: &Arc<Self>,
+        key: &ScheduleKey,
+        entry: &Arc<Entry>,
+        why: Why<'_>,
+        aim: &Aim<'_>,
+    ) -> Result<Sent, Unsent> {
+        self.refuse_pushes().map_err(Unsent::Held)?;
+        match aim {
+            Aim::Queues(cells) => self.send(key, entry, why, cells),
+            Aim::Job(queue, job) => self.ask(key, entry, why, queue, job),
+        }
+    }
+
+    /// Asks for a job, once for all of these times: they would be one job.
+    fn ask(
+        self: &Arc<Self>,
+        key: &ScheduleKey,
+        entry: &Arc<Entry>,
+        why: Why<'_>,
+        queue: &JobQueueName,
+        job: &ScheduledJob,
+    ) -> Result<Sent, Unsent> {
+        let taken = vec![true; why.times().len()];
+        let records = outcome_records(key, why, self.clock.calendar(), &taken, None);
+        let asked = self.ask_for_schedule(queue, job, |known| steps_if_same(known, key, entry, records));
+        match asked {
+            Ok(written) => Ok(Sent { written: written?, refused: None }),
+            Err(JobCallError::Refused(refusal)) => Err(Unsent::Failed(refusal.to_string())),
+            Err(JobCallError::Queue(error)) => Err(Unsent::Held(error)),
+        }
+    }
+
     /// Pushes the messages of some times to all their queues, and writes down that these are fired, in one frame.
     fn send(
         self: &Arc<Self>,
@@ -292,9 +348,7 @@ impl Shared {
         why: Why<'_>,
         cells: &[Arc<QueueCell>],
     ) -> Result<Sent, Unsent> {
-        self.refuse_pushes().map_err(Unsent::Held)?;
-        let messages: Vec<NewMessage> =
-            why.times().iter().map(|at| self.message(&entry.schedule, *at)).collect();
+        let messages = self.messages(&entry.schedule, why.times());
         let now = self.clock.now();
         let mut taken = vec![false; messages.len()];
         let mut refusal: Option<String> = None;
@@ -442,9 +496,9 @@ impl Broker {
             let info = self.schedule(vhost, name).ok_or_else(missing).map_err(ScheduleRunError::Refused)?;
             let key = (info.vhost, Arc::clone(&info.entry.schedule.name));
             let now = self.shared.clock.calendar();
-            let cells = self.shared.cells_of(&info.entry.schedule);
-            let cells = cells.map_err(|reason| ScheduleRunError::Failed { reason })?;
-            match self.shared.send(&key, &info.entry, Why::Asked(now), &cells) {
+            let aim = self.shared.aim(&info.entry.schedule);
+            let aim = aim.map_err(|reason| ScheduleRunError::Failed { reason })?;
+            match self.shared.carry_out(&key, &info.entry, Why::Asked(now), &aim) {
                 Ok(Sent { refused: Some((_, reason)), .. }) | Err(Unsent::Failed(reason)) => {
                     return Err(ScheduleRunError::Failed { reason });
                 }

@@ -251,6 +251,9 @@ impl Shared {
                     None => Some(format!("exchange '{exchange}' does not exist")),
                 }
             }
+            Action::Ask { queue, job } => {
+                self.check_scheduled_job(queue, job).err().map(|refusal| refusal.to_string())
+            }
         };
         refused.map_or(Ok(()), |reason| Err(ScheduleError::Target { reason }))
     }

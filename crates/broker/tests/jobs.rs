@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +14,7 @@ use nexo_broker::job_rules::{
     AskedState, BudgetConfig, EmptyAnswers, Handed, JobQueueConfig, Refill, Reply, Settled, TokenReport,
 };
 use nexo_broker::topology::VhostSpec;
-use nexo_broker::{Broker, JobCallError, JobRequest, QueueConfig, WaiterRequest};
+use nexo_broker::{Broker, JobCallError, JobRequest, QueueConfig, WaiterAnswer, WaiterRequest};
 use nexo_log::disk::MemoryDisk;
 use nexo_types::{BudgetName, JobQueueName, Millis, VhostName};
 use serde_json::{Value, json};
@@ -56,7 +58,7 @@ async fn with_jobs(config: JobQueueConfig) -> (MemoryDisk, Broker) {
         let refill = Some(Refill { tokens: 1, every: Millis(20) });
         broker.put_budget(&api(), BudgetConfig { initial: 2, capacity: Some(10), refill }).await.unwrap();
     }
-    broker.put_job_queue(&deals(), |_| Ok(config)).await.unwrap();
+    broker.put_job_queue(&deals(), config).await.unwrap();
     broker.create_queue(&name("answers"), QueueConfig::default()).await.unwrap();
     (disk, broker)
 }
@@ -112,6 +114,7 @@ async fn a_job_is_done_once_and_everyone_who_waits_gets_its_own_answer() {
     assert_eq!((&found[1]["waiter"], &found[1]["result"]), (&json!("none"), &json!([])));
     assert_eq!((&found[2]["waiter"], &found[2]["result"]), (&json!("some"), &json!([items[0]])));
     let told = broker.job_answer(&deals(), "fails", NOW).await.unwrap().unwrap().to_json();
+    let told: Value = serde_json::from_str(&told).unwrap();
     assert_eq!(told["result"], json!([items[0]]));
     let error = told["error"].as_str().unwrap();
     assert!(error.contains("failed on 1 of 3 items; item 1") && error.contains("price"), "{error}");
@@ -120,8 +123,12 @@ async fn a_job_is_done_once_and_everyone_who_waits_gets_its_own_answer() {
     let again =
         broker.ask_job(&deals(), &request("phones", Some(waiter("late", Reply::Call)))).await.unwrap();
     assert_eq!(again.state, AskedState::Cached);
-    assert_eq!(broker.job_answer(&deals(), "late", LONG).await.unwrap().unwrap().result, items);
+    assert_eq!(result_of(&broker.job_answer(&deals(), "late", LONG).await.unwrap().unwrap()), items);
     broker.shutdown().await;
+}
+
+fn result_of(answer: &WaiterAnswer) -> Value {
+    serde_json::from_slice(&answer.result).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,7 +146,7 @@ async fn workers_wait_for_jobs_and_callers_for_answers_and_nobody_polls() {
     }
     broker.ask_job(&deals(), &request("k", Some(waiter("w", Reply::Call)))).await.unwrap();
     let answer = broker.job_answer(&deals(), "w", LONG).await.unwrap().unwrap();
-    assert_eq!(answer.result, json!({ "found": 1 }));
+    assert_eq!(result_of(&answer), json!({ "found": 1 }));
     worker.await.unwrap();
     assert_eq!(broker.waiting_workers(), 0);
     broker.shutdown().await;
@@ -246,7 +253,8 @@ async fn a_failure_is_told_and_an_empty_answer_may_stay_away() {
         "and no other came"
     );
     assert_eq!(told["error"], "no such category");
-    assert_eq!(broker.job_answer(&deals(), "nothing", NOW).await.unwrap().unwrap().result, json!([]));
+    let nothing = broker.job_answer(&deals(), "nothing", NOW).await.unwrap().unwrap();
+    assert_eq!(result_of(&nothing), json!([]));
     broker.shutdown().await;
 }
 
@@ -298,10 +306,10 @@ async fn a_virtual_host_goes_with_its_job_queues_and_who_waits_there_is_told() {
     let (_, broker) = with_jobs(JobQueueConfig::default()).await;
     let shop = VhostName::new("shop").unwrap();
     let there = JobQueueName::at(&shop, "deals").unwrap();
-    let refused = broker.put_job_queue(&there, |_| Ok(JobQueueConfig::default())).await.unwrap_err();
+    let refused = broker.put_job_queue(&there, JobQueueConfig::default()).await.unwrap_err();
     assert!(refused.to_string().contains("no virtual host 'shop'"), "{refused}");
     broker.put_vhost(&shop, VhostSpec::default()).await.unwrap();
-    assert!(broker.put_job_queue(&there, |_| Ok(JobQueueConfig::default())).await.unwrap());
+    assert!(broker.put_job_queue(&there, JobQueueConfig::default()).await.unwrap());
     let waiting = broker.clone();
     let queue = there.clone();
     let waiting = tokio::spawn(async move { waiting.take_jobs(&queue, "w", None, 1, LONG).await });
@@ -320,7 +328,7 @@ async fn where_memory_is_short_results_are_forgotten_and_then_requests_refused()
     let disk = MemoryDisk::new();
     let options = nexo_broker::BrokerOptions { jobs_bytes_max: 20_000, ..options() };
     let broker = open_with(&disk, options);
-    broker.put_job_queue(&deals(), |_| Ok(JobQueueConfig::default())).await.unwrap();
+    broker.put_job_queue(&deals(), JobQueueConfig::default()).await.unwrap();
     let large = json!("x".repeat(10_000));
     for number in 0..5 {
         broker.ask_job(&deals(), &request(&format!("done {number}"), None)).await.unwrap();
@@ -338,5 +346,58 @@ async fn where_memory_is_short_results_are_forgotten_and_then_requests_refused()
     }
     let refused = refused.expect("there is a bound");
     assert!(refused.contains("may take 20000"), "{refused}");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_changes_at_the_same_time_none_is_lost() {
+    let (_, broker) = with_jobs(JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() }).await;
+    let broker = Arc::new(broker);
+    let (begun, has_begun) = tokio::sync::oneshot::channel();
+    let slow = tokio::spawn({
+        let (broker, begun) = (Arc::clone(&broker), std::sync::Mutex::new(Some(begun)));
+        async move {
+            let change = |before: Option<&JobQueueConfig>| {
+                // It has seen the settings; the other comes now.
+                if let Some(begun) = begun.lock().unwrap().take() {
+                    begun.send(()).unwrap();
+                }
+                std::thread::sleep(Duration::from_millis(100));
+                Ok::<_, Infallible>(JobQueueConfig { lease: Millis(111), ..before.unwrap().clone() })
+            };
+            broker.change_job_queue(&deals(), change).await
+        }
+    });
+    has_begun.await.unwrap();
+    let change = |before: Option<&JobQueueConfig>| {
+        Ok::<_, Infallible>(JobQueueConfig { max_attempts: 9, ..before.unwrap().clone() })
+    };
+    assert_eq!(broker.change_job_queue(&deals(), change).await.unwrap(), Ok(false));
+    assert_eq!(slow.await.unwrap().unwrap(), Ok(false));
+    let config = broker.look_at_jobs(|jobs, _| Arc::clone(jobs.queue(&deals()).unwrap().config()));
+    assert_eq!((config.lease, config.max_attempts, &config.budget), (Millis(111), 9, &Some(api())));
+
+    // Budgets likewise: each of many adds one.
+    let add = async |broker: &Broker| {
+        let change = |before: Option<&BudgetConfig>| {
+            let before = *before.unwrap();
+            Ok::<_, Infallible>(BudgetConfig { initial: before.initial + 1, ..before })
+        };
+        broker.change_budget(&api(), change).await.unwrap().unwrap();
+    };
+    let adding = (0..4).map(|_| {
+        let broker = Arc::clone(&broker);
+        tokio::spawn(async move {
+            for _ in 0..50 {
+                add(&broker).await;
+            }
+        })
+    });
+    for task in adding.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    assert_eq!(broker.budget(&api()).unwrap().0.config().initial, 2 + 200);
+    let unwanted = broker.change_budget(&api(), |_| Err("not now")).await.unwrap();
+    assert_eq!((unwanted, broker.budget(&api()).unwrap().0.config().initial), (Err("not now"), 202));
     broker.shutdown().await;
 }

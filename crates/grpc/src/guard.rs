@@ -187,7 +187,7 @@ fn refusal(error: LoginError) -> Status {
 /// How many requests a client may send with this call.
 fn requests(path: &str) -> Requests {
     match path.rsplit('/').next() {
-        Some("PushStream") => Requests::AnyTime,
+        Some("PushStream" | "Calls") => Requests::AnyTime,
         Some("Subscribe" | "ServerReflectionInfo") => Requests::Many,
         _ => Requests::One,
     }

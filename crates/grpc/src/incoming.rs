@@ -47,7 +47,7 @@ pub(crate) enum Requests {
     One,
     /// Any number, and the first at once. None of them is kept.
     Many,
-    /// Any number, whenever it likes: messages that are pushed.
+    /// Any number, whenever it likes: messages that are pushed, and calls of job queues.
     AnyTime,
 }
 

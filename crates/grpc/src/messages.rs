@@ -19,7 +19,7 @@ use crate::status::Failure;
 use crate::subscribe::Subscriber;
 
 /// Replies of a stream that are made before the client has read those before them.
-const REPLY_BUFFER: usize = 16;
+pub(crate) const REPLY_BUFFER: usize = 16;
 /// A pop answers with no more than this, unless one message is larger: clients refuse answers above 4 MiB unless
 /// they are told otherwise, and what they refuse would stay leased.
 const POP_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -31,14 +31,17 @@ pub(crate) struct Messages {
     pub(crate) stop: CancellationToken,
 }
 
-impl Messages {
-    fn attend(&self, identity: &Identity) -> Result<Presence, Status> {
-        self.logins.attend(identity).map_err(|limit| Status::resource_exhausted(limit.to_string()))
-    }
+/// Notes that a user has a stream, if he may have one more.
+pub(crate) fn attend(logins: &Logins, identity: &Identity) -> Result<Presence, Status> {
+    logins.attend(identity).map_err(|limit| Status::resource_exhausted(limit.to_string()))
 }
 
 /// Does the work of a stream, and has it end when its user is deleted, or his token expires.
-async fn until_user_is_gone(work: impl Future<Output = ()>, presence: Presence, stop: CancellationToken) {
+pub(crate) async fn until_user_is_gone(
+    work: impl Future<Output = ()>,
+    presence: Presence,
+    stop: CancellationToken,
+) {
     let ended = presence.ended();
     let mut work = std::pin::pin!(work);
     tokio::select! {
@@ -69,7 +72,7 @@ impl MessageService for Messages {
         let (out, replies) = mpsc::channel(REPLY_BUFFER);
         let held = request.extensions().get::<Held>().cloned().unwrap_or_default();
         let identity = caller(&request)?;
-        let (stop, presence) = (self.stop.child_token(), self.attend(&identity)?);
+        let (stop, presence) = (self.stop.child_token(), attend(&self.logins, &identity)?);
         let stream =
             PushStream::new(self.broker.clone(), identity, request.into_inner(), held, out, stop.clone());
         tokio::spawn(until_user_is_gone(stream.run(), presence, stop));
@@ -106,7 +109,7 @@ impl MessageService for Messages {
     ) -> Result<Response<Self::SubscribeStream>, Status> {
         let (out, replies) = mpsc::channel(REPLY_BUFFER);
         let identity = caller(&request)?;
-        let (stop, presence) = (self.stop.child_token(), self.attend(&identity)?);
+        let (stop, presence) = (self.stop.child_token(), attend(&self.logins, &identity)?);
         let (broker, end) = (self.broker.clone(), stop.clone());
         // The answer must not wait for the first request: some clients send it only once they have been answered.
         let work = async move {

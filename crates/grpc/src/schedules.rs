@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use nexo_access::Identity;
 use nexo_broker::schedule::{
-    Action, AskedSchedule, CatchUp, Schedule, ScheduleChange, ScheduleError, ScheduledMessage, TimeTable,
+    Action, AskedJob, AskedSchedule, CatchUp, Schedule, ScheduleChange, ScheduleError, ScheduledMessage,
+    TimeTable,
 };
 use nexo_broker::{Broker, ScheduleChangeError, ScheduleInfo, ScheduleRunError};
 use nexo_types::{Millis, Priority, Timestamp, VhostName};
@@ -152,6 +154,14 @@ fn asked_schedule(vhost: &VhostName, asked: proto::Schedule) -> Result<Schedule,
         headers: asked.headers.iter().map(header).collect(),
         priority: Priority(u8::try_from(priority).unwrap_or(u8::MAX)),
     };
+    let job = asked.job.as_ref().map(|job| AskedJob {
+        queue: &job.queue,
+        kind: &job.r#type,
+        key: &job.key,
+        payload: job.payload.clone(),
+        cost: job.cost,
+        background: job.background,
+    });
     let asked = AskedSchedule {
         name: &asked.name,
         cron: &asked.cron,
@@ -162,6 +172,7 @@ fn asked_schedule(vhost: &VhostName, asked: proto::Schedule) -> Result<Schedule,
         exchange: &asked.exchange,
         routing_key: &asked.routing_key,
         message,
+        job,
         catch_up: &asked.catch_up,
         catch_up_max: asked.catch_up_max,
         until: asked.until_ms.map(Timestamp),
@@ -195,26 +206,27 @@ fn to_proto(identity: &Identity, info: &ScheduleInfo) -> proto::ScheduleInfo {
             (shown.every_ms, shown.start_ms) = (Some(interval.0), ms(*start));
         }
     }
-    let message = match &schedule.action {
+    // What it says is for those who might say it themselves.
+    let shows_message = identity.may_schedule(&schedule.action).is_ok();
+    match &schedule.action {
         Action::Push { queue, message } => {
             shown.queue = queue.as_str().to_owned();
-            message
+            show_message(&mut shown, message, shows_message);
         }
         Action::Publish { exchange, routing_key, message } => {
             (shown.exchange, shown.routing_key) = (exchange.as_str().to_owned(), routing_key.to_string());
-            message
+            show_message(&mut shown, message, shows_message);
         }
-    };
-    shown.content_type = message.content_type.to_string();
-    shown.priority = message.priority.0.into();
-    // What it says is for those who might say it themselves.
-    if identity.may_schedule(&schedule.action).is_ok() {
-        shown.body = message.body.clone();
-        let header = |(name, value): &(Arc<str>, Arc<str>)| proto::ScheduleHeader {
-            name: name.to_string(),
-            value: value.to_string(),
-        };
-        shown.headers = message.headers.iter().map(header).collect();
+        Action::Ask { queue, job } => {
+            shown.job = Some(proto::ScheduledJob {
+                queue: queue.as_str().to_owned(),
+                r#type: job.kind.to_string(),
+                key: job.key.to_string(),
+                payload: if shows_message { job.payload.clone() } else { Bytes::new() },
+                cost: job.cost,
+                background: Some(job.background),
+            });
+        }
     }
     let (last_error_ms, last_error) = match &status.last_error {
         None => (None, String::new()),
@@ -234,4 +246,17 @@ fn to_proto(identity: &Identity, info: &ScheduleInfo) -> proto::ScheduleInfo {
         waits_for: info.waits_for.as_deref().unwrap_or_default().to_owned(),
     };
     proto::ScheduleInfo { schedule: Some(shown), status: Some(status) }
+}
+
+fn show_message(shown: &mut proto::Schedule, message: &ScheduledMessage, shows_message: bool) {
+    shown.content_type = message.content_type.to_string();
+    shown.priority = message.priority.0.into();
+    if shows_message {
+        shown.body = message.body.clone();
+        let header = |(name, value): &(Arc<str>, Arc<str>)| proto::ScheduleHeader {
+            name: name.to_string(),
+            value: value.to_string(),
+        };
+        shown.headers = message.headers.iter().map(header).collect();
+    }
 }

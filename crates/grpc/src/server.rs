@@ -88,8 +88,12 @@ pub async fn serve(
         stop: stop.clone(),
     })
     .max_decoding_message_size(REQUEST_BYTES_MAX);
-    let jobs = JobServiceServer::new(JobCalls { broker: broker.clone(), stop: stop.clone() })
-        .max_decoding_message_size(JOB_REQUEST_BYTES_MAX);
+    let jobs = JobServiceServer::new(JobCalls {
+        broker: broker.clone(),
+        logins: logins.clone(),
+        stop: stop.clone(),
+    })
+    .max_decoding_message_size(JOB_REQUEST_BYTES_MAX);
     let stats = StatsServiceServer::new(Stats { broker: broker.clone() })
         .max_decoding_message_size(SMALL_REQUEST_BYTES_MAX);
     let admin = AdminServiceServer::new(Admin { broker: broker.clone(), logins: logins.clone() })

@@ -690,3 +690,44 @@ async fn all_of_it_is_there_after_a_restart() {
         caller.0.jobs().get_queue(request).await.unwrap().into_inner().queue.unwrap().config.unwrap();
     assert_eq!(config.max_attempts, Some(9));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_change_while_jobs_run_and_keep_what_is_reserved() {
+    let (served, caller) = with_deals().await;
+    caller.put_budget(proto::BudgetConfig::default()).await.unwrap();
+    let paid = proto::JobQueueConfig { budget: Some("api".into()), ..Default::default() };
+    caller.put("deals", paid).await.unwrap();
+    caller.ask(work("phones")).await.unwrap();
+    let taken = caller.take(0).await.unwrap().remove(0);
+    let before = caller.budget().await.unwrap();
+    assert!(taken.cost > 0 && before.reserved == taken.cost, "{before:?}");
+    let larger = proto::BudgetConfig { capacity: Some(1_000), ..Default::default() };
+    assert!(!caller.put_budget(larger).await.unwrap());
+    let after = caller.budget().await.unwrap();
+    assert_eq!((after.reserved, after.level), (before.reserved, before.level));
+    let request = proto::PutBudgetRequest { budget: "other".into(), ..Default::default() };
+    caller.0.jobs().put_budget(request).await.unwrap();
+    let other = proto::JobQueueConfig { budget: Some("other".into()), ..Default::default() };
+    assert!(!caller.put("deals", other).await.unwrap(), "also for another budget");
+    caller.complete(&taken.receipt, &json!([])).await.unwrap();
+    let settled = caller.budget().await.unwrap();
+    assert_eq!((settled.reserved, settled.used_total), (0, taken.cost));
+
+    let refill = |tokens, every_ms| proto::BudgetConfig {
+        refill: Some(proto::TokenRefill { tokens, every_ms }),
+        ..Default::default()
+    };
+    for (config, reason) in [
+        (refill(0, 1000), "refill.tokens is 1 at least if refill.every_ms is given, here as 1000"),
+        (refill(5, 0), "refill.every_ms is 1 at least"),
+    ] {
+        let status = caller.put_budget(config).await.unwrap_err();
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, reason));
+    }
+    let report = Some(proto::TokenReport { refill_tokens: Some(5), ..Default::default() });
+    let request = proto::ReportTokensRequest { budget: "other".into(), report, ..Default::default() };
+    let status = caller.0.jobs().report_tokens(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("budget 'other' has no refill"), "{status:?}");
+    drop(served);
+}

@@ -142,6 +142,44 @@ fn a_schedule_is_set_shown_run_and_deleted() {
 }
 
 #[test]
+fn jobs_are_asked_for_and_a_kill_leaves_as_many_as_times_were_fired() {
+    let mut server = Server::start();
+    // Nothing is joined: every time that is fired by itself is a job of its own.
+    server.ok(&["jobs", "queue", "set", "deals", "--window", "0s"]);
+    let warm =
+        ["schedule", "set", "warm", r#"{"category": "books"}"#, "--every", "100ms", "--catch-up", "skip"];
+    let job = ["--job-queue", "deals", "--job-type", "search", "--job-key", "books"];
+    assert!(server.ok(&[&warm[..], &job[..]].concat()).starts_with("created 'warm': due 20"));
+    assert!(server.ok(&["schedule", "list"]).contains("job queue deals books"));
+    for _ in 0..4 {
+        let before = show(&server, "warm")["runs"].as_u64().unwrap();
+        eventually("it is fired", || show(&server, "warm")["runs"].as_u64().unwrap() >= before + 3);
+        server.kill();
+        server.restart();
+    }
+    server.ok(&["schedule", "pause", "warm"]);
+    let shown = show(&server, "warm");
+    let asked = json!({
+        "queue": "deals", "type": "search", "key": "books", "payload": {"category": "books"}, "background": true,
+    });
+    assert_eq!((&shown["job"], &shown["failures"]), (&asked, &json!(0)));
+    let queue = &server.json(&["jobs", "queue", "show", "deals"])[0];
+    assert_eq!(
+        (&queue["figures"]["created"], &queue["figures"]["pending"]),
+        (&shown["runs"], &shown["runs"]),
+        "{queue}"
+    );
+
+    let work = &server.json(&["jobs", "take", "deals", "--wait", "30s"])[0];
+    assert_eq!((&work["type"], &work["payload"]), (&json!("search"), &asked["payload"]));
+    server.ok(&["jobs", "queue", "delete", "deals", "--yes"]);
+    let gone = server.run(&["schedule", "run", "warm"]).error();
+    assert!(gone.contains("there is no job queue 'deals'"), "{gone}");
+    let again = server.run(&[&warm[..], &job[..]].concat()).error();
+    assert!(again.contains("there is no job queue 'deals'"), "{again}");
+}
+
+#[test]
 fn what_cannot_be_is_refused_with_the_reason() {
     let server = Server::start();
     server.ok(&["queue", "create", "q"]);

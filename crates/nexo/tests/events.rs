@@ -148,6 +148,50 @@ async fn what_happens_is_told_to_whoever_binds() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn schedules_are_told_in_events_and_in_the_log() {
+    let mut server = Server::start_with(&["--amqp", "127.0.0.1:0", "--log", "info"]);
+    let (_connection, channel) = connect(&server).await;
+    let mut events = watch(&channel, "amq.rabbitmq.event").await;
+    server.ok(&["queue", "create", "q"]);
+    server.ok(&["schedule", "set", "beat", "tick", "--every", "100ms", "--queue", "q"]);
+    let set = next(&mut events, "schedule.set").await;
+    assert_eq!((text(&set, "name"), text(&set, "vhost")), ("beat".into(), "/".into()));
+    assert_eq!(text(&set, "user_who_performed_action"), "guest");
+    for (command, event) in [("pause", "schedule.paused"), ("resume", "schedule.resumed")] {
+        server.ok(&["schedule", command, "beat"]);
+        assert_eq!(text(&next(&mut events, event).await, "name"), "beat");
+    }
+    let fails = |event: &Delivery, reason: &str| {
+        assert_eq!((text(event, "name"), text(event, "error")), ("beat".into(), reason.into()));
+    };
+    server.ok(&["queue", "delete", "q", "--yes"]);
+    fails(&next(&mut events, "schedule.failed").await, "queue 'q' does not exist");
+    let failures = || server.json(&["schedule", "show", "beat"])[0]["failures"].as_u64().unwrap();
+    common::eventually("it fails again and again", || failures() >= 3);
+    // With another target there is another reason, which is the next that is told.
+    server.ok(&["jobs", "queue", "set", "deals"]);
+    let job = ["--job-queue", "deals", "--job-key", "books"];
+    server.ok(&[&["schedule", "set", "beat", "--every", "100ms"], &job[..]].concat());
+    next(&mut events, "schedule.set").await;
+    server.ok(&["jobs", "queue", "delete", "deals", "--yes"]);
+    fails(&next(&mut events, "schedule.failed").await, "there is no job queue 'deals'");
+    server.ok(&["schedule", "delete", "beat", "--yes"]);
+    assert_eq!(text(&next(&mut events, "schedule.deleted").await, "name"), "beat");
+
+    let log = server.stop_and_collect().stderr;
+    let lines =
+        |words: &[&str]| log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
+    for (event, count) in
+        [("schedule.set", 2), ("schedule.paused", 1), ("schedule.resumed", 1), ("schedule.deleted", 1)]
+    {
+        assert_eq!(lines(&[event, "beat", "guest"]), count, "{event}: {log}");
+    }
+    for reason in ["queue 'q' does not exist", "there is no job queue 'deals'"] {
+        assert_eq!(lines(&["a schedule failed", reason]), 1, "each reason is told once: {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_alarm_is_told_while_it_is_on() {
     let server = Server::start_with(&["--amqp", "127.0.0.1:0"]);
     let (_connection, channel) = connect(&server).await;

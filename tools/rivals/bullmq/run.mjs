@@ -1,8 +1,12 @@
 // The same pattern on two brokers: many clients ask for few keys at random, each key is worked on once at a time, and everyone
 // who asked gets the answer.
 //
-//   node run.mjs nexo HOST:PORT [settings]      over Nexo's HTTP API
+//   node run.mjs nexo HOST:PORT [settings]      over one stream of Nexo's native API
+//   node run.mjs http HOST:PORT [settings]      over Nexo's HTTP API, a request for each call
 //   node run.mjs bullmq REDIS_PORT [settings]   with BullMQ on Redis
+//
+// A client of BullMQ sends its commands over a few connections, without waiting for one before the next; the stream is the same
+// for Nexo.
 //
 // Settings: clients=200 keys=50 workers=16 seconds=5. Prints one line of JSON: answers and jobs a second, and how long a client
 // waited for its answer.
@@ -41,6 +45,84 @@ async function client(ask, number) {
 }
 
 async function nexo(address) {
+  const grpc = await import('@grpc/grpc-js');
+  const { loadSync } = await import('@grpc/proto-loader');
+  const place = process.env.NEXO_PROTO ?? new URL('../../../proto', import.meta.url).pathname;
+  const loaded = loadSync('nexo/v1/jobs.proto', { includeDirs: [place], longs: Number, defaults: true });
+  const { JobService } = grpc.loadPackageDefinition(loaded).nexo.v1;
+  const login = new grpc.Metadata();
+  login.set('authorization', `Basic ${Buffer.from('guest:guest').toString('base64')}`);
+  const service = new JobService(address, grpc.credentials.createInsecure());
+  const config = { answerFromCache: false, rememberMs: 10_000, resultTtlMs: 0 };
+  await new Promise((resolve, reject) =>
+    service.putQueue({ queue: QUEUE, config }, login, (error) => (error ? reject(error) : resolve())),
+  );
+  /** Calls that are sent together, and those that wait for their answers. */
+  const open = () => {
+    const stream = service.calls(login);
+    const waiting = new Map();
+    let unsent = [];
+    let last = 0;
+    stream.on('data', ({ replies }) => {
+      for (const reply of replies) {
+        const { resolve, reject } = waiting.get(reply.sequence);
+        waiting.delete(reply.sequence);
+        if (reply.error) {
+          reject(new Error(`${reply.error.code}: ${reply.error.message}`));
+        } else {
+          resolve(reply);
+        }
+      }
+    });
+    stream.on('error', (error) => waiting.forEach(({ reject }) => reject(error)));
+    const call = (what) =>
+      new Promise((resolve, reject) => {
+        last += 1;
+        waiting.set(last, { resolve, reject });
+        unsent.push({ sequence: last, ...what });
+        if (unsent.length === 1) {
+          setImmediate(() => {
+            stream.write({ calls: unsent });
+            unsent = [];
+          });
+        }
+      });
+    return { call, end: () => stream.end() };
+  };
+  const [asking, working] = [open(), open()];
+  let isDone = false;
+  const result = Buffer.from(JSON.stringify(RESULT));
+  // A worker says that a job is done and asks for the next at once, as BullMQ's does.
+  const worker = async (number) => {
+    const next = () => working.call({ take: { queue: QUEUE, worker: `w${number}`, waitMs: 500 } });
+    let taken = next();
+    while (!isDone) {
+      const { take } = await taken;
+      const done = take.jobs.map(({ receipt }) => working.call({ complete: { receipt, result } }));
+      taken = next();
+      await Promise.all(done);
+      counts.jobs += isMeasured ? done.length : 0;
+    }
+    const { take } = await taken;
+    await Promise.all(take.jobs.map(({ receipt }) => working.call({ complete: { receipt, result } })));
+  };
+  const ask = async (key, id) => {
+    const waiter = { id, filter: 'item.price > 0' };
+    const reply = await asking.call({ ask: { queue: QUEUE, type: 'search', key, waiter, waitMs: 30_000 } });
+    return JSON.parse(reply.ask.answer.result);
+  };
+  const workers = Array.from({ length: settings.workers }, (_, number) => worker(number));
+  const end = async () => {
+    isDone = true;
+    await Promise.all(workers);
+    asking.end();
+    working.end();
+    service.close();
+  };
+  return { ask, end };
+}
+
+async function overHttp(address) {
   const [host, port] = address.split(':');
   const agent = new http.Agent({ keepAlive: true, maxSockets: Infinity });
   const auth = `Basic ${Buffer.from('guest:guest').toString('base64')}`;
@@ -101,7 +183,7 @@ async function bullmq(port) {
   return { ask, end: async () => { await worker.close(); await events.close(); await queue.close(); } };
 }
 
-const broker = await (which === 'nexo' ? nexo(where) : bullmq(where));
+const broker = await { nexo, http: overHttp, bullmq }[which](where);
 const clients = Array.from({ length: settings.clients }, (_, number) => client(broker.ask, number));
 const failed = Promise.all(clients);
 await Promise.race([failed, sleep(1000)]);

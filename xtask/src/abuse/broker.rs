@@ -18,12 +18,13 @@ pub(super) struct Broker {
 }
 
 impl Broker {
-    pub(super) fn start(binary: &Path, name: &str) -> anyhow::Result<Self> {
+    pub(super) fn start(binary: &Path, name: &str, serve: &[&str]) -> anyhow::Result<Self> {
         let data = target().join("abuse-data").join(format!("{}-{name}", std::process::id()));
         let any = "127.0.0.1:0";
         let mut process = Command::new(binary)
             .args(["serve", "--amqp", any, "--grpc", any, "--sqs", any, "--http", any, "--data-dir"])
             .arg(&data)
+            .args(serve)
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start '{}'", binary.display()))?;

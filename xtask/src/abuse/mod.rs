@@ -84,7 +84,7 @@ pub(crate) fn abuse(options: &Options) -> anyhow::Result<()> {
             let slowest = disk_rest::wait(&target())?;
             eprintln!("  the disk is at rest: the slowest sync takes {slowest:?}");
         }
-        let outcome = Broker::start(&binary, scenario.name)
+        let outcome = Broker::start(&binary, scenario.name, scenario.serve)
             .and_then(|broker| measure(&bench, &broker, scenario, options.size));
         if let Err(error) = &outcome {
             eprintln!("  failed: {error:#}");

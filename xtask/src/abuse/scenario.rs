@@ -18,16 +18,22 @@ pub(super) struct Scenario {
     pub(super) goals: &'static [Goal],
     /// How long it may take on a machine that is not idle.
     pub(super) limit: Duration,
+    /// What the broker is started with besides.
+    pub(super) serve: &'static [&'static str],
 }
 
 const fn scenario(name: &'static str, work: &'static str, goals: &'static [Goal], seconds: u64) -> Scenario {
-    Scenario { name, work, goals, limit: Duration::from_secs(seconds) }
+    Scenario { name, work, goals, limit: Duration::from_secs(seconds), serve: &[] }
 }
 
 /// What a port must bear of strangers: newcomers come in, the strangers go.
 const STRANGERS: &[Goal] = &[NEWCOMER, ENDED, HEALTHY, PROBE, MEMORY];
 
 impl Scenario {
+    const fn with(self, serve: &'static [&'static str]) -> Self {
+        Self { serve, ..self }
+    }
+
     /// Whether this is the scenario of that name, or one of several whose names begin with it, as `flow` is.
     fn is_called(&self, name: &str) -> bool {
         self.name == name || self.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'))
@@ -108,10 +114,11 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     scenario("flood", "four publishers of transient messages of 10 KB, 8 GB", &[HEALTHY, PROBE, MEMORY], 300),
     scenario(
         "memory-alarm",
-        "four publishers without confirms, 4 GiB, a memory watermark a little below what they have the broker take, no consumer until they are blocked",
+        "four publishers of delayed messages without confirms, --memory-high 256MiB, no consumer until the alarm has lasted for 5 s",
         &[NEAR_WATERMARK, BLOCKED, UNBLOCKED, COME, HEALTHY, MEMORY],
         600,
-    ),
+    )
+    .with(&["--memory-high", "256MiB"]),
     scenario(
         "connections",
         "5,000 idle AMQP connections, and new clients",

@@ -174,7 +174,7 @@ const DESCRIBED: &[Described] = &[
     ("GET", "/nexo/schedules/{vhost}/{name}", "One schedule", "", "Schedule"),
     ("PUT", "/nexo/schedules/{vhost}/{name}", "Sets a schedule", "NewSchedule", ""),
     ("DELETE", "/nexo/schedules/{vhost}/{name}", "Deletes it", "", ""),
-    ("POST", "/nexo/schedules/{vhost}/{name}/run", "Has it send its message now", "", ""),
+    ("POST", "/nexo/schedules/{vhost}/{name}/run", "Has it do what it does, now", "", ""),
     ("POST", "/nexo/schedules/{vhost}/{name}/pause", "Has its times pass by unnoticed", "", ""),
     ("POST", "/nexo/schedules/{vhost}/{name}/resume", "Has it go on with the next time", "", ""),
     (

@@ -14,8 +14,8 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use nexo_access::{Identity, Refused};
 use nexo_broker::schedule::{
-    Action, AskedSchedule, CatchUp, Schedule, ScheduleChange, ScheduleError, ScheduledMessage, TimeTable,
-    as_text, from_text,
+    Action, AskedJob, AskedSchedule, CatchUp, Schedule, ScheduleChange, ScheduleError, ScheduledJob,
+    ScheduledMessage, TimeTable, as_text, from_text,
 };
 use nexo_broker::{ScheduleChangeError, ScheduleInfo, ScheduleRunError};
 use nexo_types::{Millis, Priority, Timestamp, VhostName};
@@ -25,8 +25,12 @@ use super::Api;
 use super::access::{Caller, Visible};
 use super::body::{Fields, JsonBody};
 use super::error::ApiError;
+use super::jobs::refuse_unknown;
 use super::listing::ListQuery;
 use super::names::Vhost;
+
+/// What can be said of a job.
+const JOB_FIELDS: &[&str] = &["queue", "type", "key", "payload", "cost", "background"];
 
 pub(super) async fn list(
     State(api): State<Api>,
@@ -158,11 +162,7 @@ pub(super) fn change_of(
     by: &str,
 ) -> Result<ScheduleChange, ApiError> {
     let text = |name| object.text_or_nothing(name).map(Option::unwrap_or_default);
-    let number = |name: &str| match object.whole(name)?.map(u64::try_from) {
-        None => Ok(None),
-        Some(Ok(number)) => Ok(Some(number)),
-        Some(Err(_)) => Err(ApiError::bad_request(format!("{name} must not be negative"))),
-    };
+    let number = |name| positive(object, name);
     let priority = number("priority")?.unwrap_or(0);
     let priority = u8::try_from(priority)
         .map_err(|_| ApiError::bad_request(format!("priority is at most 255; it is {priority}")))?;
@@ -180,6 +180,7 @@ pub(super) fn change_of(
         headers,
         priority: Priority(priority),
     };
+    let job = object.get("job").filter(|job| !job.is_null()).map(|_| object.table("job")).transpose()?;
     let asked = AskedSchedule {
         name,
         cron: text("cron")?,
@@ -190,6 +191,7 @@ pub(super) fn change_of(
         exchange: text("exchange")?,
         routing_key: text("routing_key")?,
         message,
+        job: job.as_ref().map(job_of).transpose()?,
         catch_up: text("catch_up")?,
         catch_up_max: number("catch_up_max")?,
         until: moment(object, "until")?,
@@ -203,6 +205,29 @@ pub(super) fn change_of(
     };
     let (vhost, schedule, set_by) = (vhost.clone(), Arc::new(schedule), by.into());
     Ok(ScheduleChange::Put { vhost, schedule, set_by, is_paused })
+}
+
+/// A whole number that is not below zero.
+fn positive(object: &Map<String, Value>, name: &str) -> Result<Option<u64>, ApiError> {
+    match object.whole(name)?.map(u64::try_from) {
+        None => Ok(None),
+        Some(Ok(number)) => Ok(Some(number)),
+        Some(Err(_)) => Err(ApiError::bad_request(format!("{name} must not be negative"))),
+    }
+}
+
+/// The job that a schedule is to ask for.
+fn job_of(object: &Map<String, Value>) -> Result<AskedJob<'_>, ApiError> {
+    refuse_unknown(object, JOB_FIELDS)?;
+    let text = |name| object.text_or_nothing(name).map(Option::unwrap_or_default);
+    Ok(AskedJob {
+        queue: text("queue")?,
+        kind: text("type")?,
+        key: text("key")?,
+        payload: object.get("payload").map(|payload| Bytes::from(payload.to_string())).unwrap_or_default(),
+        cost: positive(object, "cost")?,
+        background: Some(object.truth("background", true)?),
+    })
 }
 
 fn body_of(object: &Map<String, Value>) -> Result<Bytes, ApiError> {
@@ -284,17 +309,33 @@ fn asked_json(schedule: &Schedule, shows_message: bool) -> Map<String, Value> {
             start.map(|start| put("start", as_text(start).into()));
         }
     }
-    let message = match &schedule.action {
+    match &schedule.action {
         Action::Push { queue, message } => {
             put("queue", queue.as_str().into());
-            message
+            show_message(&mut shown, message, shows_message);
         }
         Action::Publish { exchange, routing_key, message } => {
             put("exchange", exchange.as_str().into());
             put("routing_key", (&**routing_key).into());
-            message
+            show_message(&mut shown, message, shows_message);
         }
-    };
+        Action::Ask { queue, job } => {
+            put("job", job_json(queue.as_str(), job, shows_message));
+        }
+    }
+    let mut put = |name: &str, value: Value| shown.insert(name.to_owned(), value);
+    put("catch_up", schedule.catch_up.as_str().into());
+    if let CatchUp::All { max } = schedule.catch_up {
+        put("catch_up_max", max.into());
+    }
+    schedule.until.map(|until| put("until", as_text(until).into()));
+    schedule.runs_max.map(|max| put("max_runs", max.into()));
+    put("description", (&*schedule.description).into());
+    shown
+}
+
+fn show_message(shown: &mut Map<String, Value>, message: &ScheduledMessage, shows_message: bool) {
+    let mut put = |name: &str, value: Value| shown.insert(name.to_owned(), value);
     if shows_message {
         match std::str::from_utf8(&message.body) {
             Ok(text) => put("body", text.into()),
@@ -310,13 +351,18 @@ fn asked_json(schedule: &Schedule, shows_message: bool) -> Map<String, Value> {
         put("content_type", (&*message.content_type).into());
     }
     put("priority", message.priority.0.into());
-    put("catch_up", schedule.catch_up.as_str().into());
-    if let CatchUp::All { max } = schedule.catch_up {
-        put("catch_up_max", max.into());
+}
+
+fn job_json(queue: &str, job: &ScheduledJob, shows_payload: bool) -> Value {
+    let mut shown =
+        json!({ "queue": queue, "type": &*job.kind, "key": &*job.key, "background": job.background });
+    if let Some(cost) = job.cost {
+        shown["cost"] = cost.into();
     }
-    schedule.until.map(|until| put("until", as_text(until).into()));
-    schedule.runs_max.map(|max| put("max_runs", max.into()));
-    put("description", (&*schedule.description).into());
+    if shows_payload && !job.payload.is_empty() {
+        // It was JSON when it was set.
+        shown["payload"] = serde_json::from_slice(&job.payload).unwrap_or_default();
+    }
     shown
 }
 

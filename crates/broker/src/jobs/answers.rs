@@ -1,34 +1,39 @@
-//! Answers: what a result is to each waiter. They are made on a worker's thread, from the result and the waiter's filter, and
-//! pushed to the queues of those who want them there, in one frame with the note that they were. So a crash at any moment neither
-//! forgets a waiter nor answers one twice.
+//! Answers: what a result is to each waiter. They are made on a worker's thread, from the result and the waiter's filter: once for
+//! all who have the same. Those who want them in a queue get them pushed there, in one frame with the note that they were. So a
+//! crash at any moment neither forgets a waiter nor answers one twice. Those who wait in a call are told when the end of the job
+//! is safe; whoever comes later asks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use nexo_core::jobs::{EmptyAnswers, Filter, JobRecord, JobState, Outcome, Reply, Waiter};
+use nexo_core::jobs::{EmptyAnswers, Filter, Finish, Job, JobRecord, JobState, Jobs, Outcome, Reply, Waiter};
 use nexo_core::machine::Step;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::Admission;
 use nexo_core::record::Record;
 use nexo_log::{Claim, Urgency};
-use nexo_types::{JobId, Millis, QueueName};
+use nexo_types::{JobId, Millis, Priority, QueueName};
 use parking_lot::MutexGuard;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::JOBS;
 use crate::error::QueueError;
-use crate::headers::{HeaderValue, Headers};
-use crate::journal::{Encoded, ProposeError, Proposed};
+use crate::journal::{Encoded, ProposeError, Proposed, Written};
+use crate::property_codec::Publication;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::shared::Shared;
+use crate::workers::Work;
 
 /// Jobs that are looked at before others have their turn.
 const JOBS_MAX: usize = 64;
 /// Waiters that are answered in one frame, and bytes of their answers.
 const WAITERS_MAX: usize = 256;
 const ANSWER_BYTES: usize = 1024 * 1024;
+/// Filters of one job whose items are kept for others with the same one.
+const FILTERS_MAX: usize = 64;
 /// When to try again what the log did not take.
 const RETRY_AFTER: Millis = Millis(200);
 
@@ -45,8 +50,9 @@ pub struct WaiterAnswer {
     pub key: Arc<str>,
     /// `done`, `failed`, `cancelled` or `expired`.
     pub status: &'static str,
-    /// The items of the result that its filter lets through, or the whole result if it is no list and nothing is filtered.
-    pub result: Value,
+    /// The items of the result that its filter lets through, or the whole result if nothing is filtered, as JSON. Empty unless the
+    /// job was done.
+    pub result: Bytes,
     /// Why the job failed, or why items could not be judged.
     pub error: Option<String>,
 }
@@ -54,7 +60,7 @@ pub struct WaiterAnswer {
 impl WaiterAnswer {
     /// As JSON.
     #[must_use]
-    pub fn to_json(&self) -> Value {
+    pub fn to_json(&self) -> String {
         let mut answer = json!({
             "waiter": &*self.waiter,
             "job": self.job.0.to_string(),
@@ -62,20 +68,39 @@ impl WaiterAnswer {
             "key": &*self.key,
             "status": self.status,
         });
-        if self.status == "done" {
-            answer["result"] = self.result.clone();
-        }
         if let Some(error) = &self.error {
             answer["error"] = json!(error);
         }
-        answer
+        let mut text = answer.to_string();
+        // It is JSON already, and may be large.
+        if let Ok(result) = std::str::from_utf8(&self.result)
+            && !result.is_empty()
+        {
+            text.pop();
+            text.push_str(",\"result\":");
+            text.push_str(result);
+            text.push('}');
+        }
+        text
     }
 
     /// Whether its filter let nothing through.
     fn is_empty(&self) -> bool {
-        self.status == "done" && self.error.is_none() && self.result.as_array().is_some_and(Vec::is_empty)
+        self.error.is_none() && &*self.result == b"[]"
     }
 }
+
+/// A call that waits for a waiter's answer.
+#[derive(Debug)]
+pub(super) struct Caller {
+    /// The waiter's place at its job.
+    pub(super) place: u32,
+    /// Takes the answer, and what to wait for before it is passed on.
+    pub(super) tell: oneshot::Sender<(WaiterAnswer, Written)>,
+}
+
+/// Waiters to be told, and the place behind the last of them.
+pub(super) type Told = (Vec<(u32, Waiter)>, u32);
 
 /// A finished job, with what is needed for its answers.
 #[derive(Clone, Debug)]
@@ -90,60 +115,68 @@ pub(super) struct Finished {
     pub(super) before: u32,
 }
 
-/// A result that was read once, for all its waiters.
+/// What waiters with one filter are told of a result.
+type Filtered = (Bytes, Option<String>);
+
+/// A result that is read once, for all its waiters, and filtered once for all with the same filter.
 struct Read<'a> {
     finished: &'a Finished,
-    result: Result<Value, String>,
-    filters: BTreeMap<Arc<str>, Result<Filter, String>>,
+    /// Read when the first filter needs it.
+    items: Option<Result<Value, String>>,
+    filtered: BTreeMap<Arc<str>, Filtered>,
 }
 
 impl<'a> Read<'a> {
-    fn new(finished: &'a Finished) -> Self {
-        let result = match &finished.outcome {
-            Outcome::Done(result) => serde_json::from_slice(result).map_err(|error| error.to_string()),
-            Outcome::Failed(_) | Outcome::Cancelled | Outcome::Expired => Ok(Value::Null),
-        };
-        Self { finished, result, filters: BTreeMap::new() }
+    const fn new(finished: &'a Finished) -> Self {
+        Self { finished, items: None, filtered: BTreeMap::new() }
     }
 
     fn answer(&mut self, waiter: &Waiter) -> WaiterAnswer {
         let Finished { job, kind, key, outcome, .. } = self.finished;
-        let mut answer = WaiterAnswer {
+        let (result, error) = match outcome {
+            Outcome::Done(result) if waiter.filter.is_empty() => (result.clone(), None),
+            Outcome::Done(result) => self.filtered(result, &waiter.filter),
+            Outcome::Failed(error) => (Bytes::new(), Some(error.to_string())),
+            Outcome::Cancelled | Outcome::Expired => (Bytes::new(), None),
+        };
+        WaiterAnswer {
             waiter: Arc::clone(&waiter.id),
             job: *job,
             kind: Arc::clone(kind),
             key: Arc::clone(key),
             status: outcome.name(),
-            result: Value::Null,
-            error: None,
-        };
-        match (outcome, &self.result) {
-            (Outcome::Done(_), Ok(result)) if waiter.filter.is_empty() => answer.result = result.clone(),
-            (Outcome::Done(_), Ok(result)) => {
-                let filter = self
-                    .filters
-                    .entry(Arc::clone(&waiter.filter))
-                    .or_insert_with(|| Filter::new(&waiter.filter).map_err(|error| error.to_string()));
-                match filter {
-                    Ok(filter) => (answer.result, answer.error) = filtered(filter, result),
-                    Err(error) => answer.error = Some(error.clone()),
-                }
-            }
-            (Outcome::Done(_), Err(error)) => answer.error = Some(format!("the result is no JSON: {error}")),
-            (Outcome::Failed(error), _) => answer.error = Some(error.to_string()),
-            (Outcome::Cancelled | Outcome::Expired, _) => {}
+            result,
+            error,
         }
-        answer
+    }
+
+    fn filtered(&mut self, result: &Bytes, filter: &Arc<str>) -> Filtered {
+        if let Some(known) = self.filtered.get(filter) {
+            return known.clone();
+        }
+        let items = self.items.get_or_insert_with(|| {
+            serde_json::from_slice(result).map_err(|error| format!("the result is no JSON: {error}"))
+        });
+        let filtered = match (items, Filter::new(filter)) {
+            (Ok(items), Ok(filter)) => filtered(&filter, items),
+            (Err(error), _) => (Bytes::from_static(b"null"), Some(error.clone())),
+            (_, Err(error)) => (Bytes::from_static(b"null"), Some(error.to_string())),
+        };
+        if self.filtered.len() >= FILTERS_MAX {
+            self.filtered.clear();
+        }
+        self.filtered.insert(Arc::clone(filter), filtered.clone());
+        filtered
     }
 }
 
 /// The items that a filter lets through, and why some could not be judged, which are left out.
-fn filtered(filter: &Filter, result: &Value) -> (Value, Option<String>) {
+fn filtered(filter: &Filter, result: &Value) -> Filtered {
     let items = result.as_array().map_or(std::slice::from_ref(result), Vec::as_slice);
     let (mut kept, mut failed, mut first) = (Vec::new(), 0u64, None);
     for (number, item) in items.iter().enumerate() {
         match filter.lets(item) {
-            Ok(true) => kept.push(item.clone()),
+            Ok(true) => kept.push(item),
             Ok(false) => {}
             Err(error) => {
                 failed += 1;
@@ -152,14 +185,32 @@ fn filtered(filter: &Filter, result: &Value) -> (Value, Option<String>) {
         }
     }
     let error = first.map(|first| format!("the filter failed on {failed} of {} items; {first}", items.len()));
-    (Value::Array(kept), error)
+    // Values can always be written.
+    (serde_json::to_vec(&kept).unwrap_or_default().into(), error)
 }
 
 impl Finished {
+    /// A job that is finished, with some of its waiters.
+    pub(super) fn of(jobs: &Jobs, id: JobId, waiters: impl FnOnce(&Job, &Finish) -> Told) -> Option<Self> {
+        let (queue, job) = jobs.job(id)?;
+        let JobState::Finished(finish) = job.state() else { return None };
+        let (waiters, before) = waiters(job, finish);
+        let body = job.body();
+        Some(Self {
+            job: id,
+            kind: body.kind,
+            key: body.key,
+            outcome: finish.outcome.clone(),
+            empty_answers: queue.config().empty_answers,
+            waiters,
+            before,
+        })
+    }
+
     /// What its waiters are told, by the thread that calls this.
-    pub(super) fn answers(&self) -> Vec<(Waiter, WaiterAnswer)> {
+    pub(super) fn answers(&self) -> Vec<WaiterAnswer> {
         let mut read = Read::new(self);
-        self.waiters.iter().map(|(_, waiter)| (waiter.clone(), read.answer(waiter))).collect()
+        self.waiters.iter().map(|(_, waiter)| read.answer(waiter)).collect()
     }
 }
 
@@ -196,7 +247,7 @@ impl Shared {
             if skips && answer.is_empty() {
                 continue;
             }
-            let message = message_of(&answer);
+            let message = self.message_of(queue, &answer);
             bytes += message.body.len();
             if bytes > ANSWER_BYTES && !by_queue.is_empty() {
                 before = *place;
@@ -214,25 +265,47 @@ impl Shared {
 
     /// A job whose waiters wait for answers, with the first of these.
     fn to_answer(&self, job: JobId) -> Option<Finished> {
-        self.jobs.look(|jobs| {
-            let (queue, found) = jobs.job(job)?;
-            let JobState::Finished(finish) = found.state() else { return None };
-            let waiters: Vec<(u32, Waiter)> = found.waiters_from(finish.answered).take(WAITERS_MAX).collect();
+        let first = |found: &Job, finish: &Finish| -> Told {
+            let waiters: Vec<_> = found.waiters_from(finish.answered).take(WAITERS_MAX).collect();
             let before = match waiters.last() {
                 Some((last, _)) if waiters.len() == WAITERS_MAX => last + 1,
                 _ => found.places(),
             };
-            let body = found.body();
-            Some(Finished {
-                job,
-                kind: body.kind,
-                key: body.key,
-                outcome: finish.outcome.clone(),
-                empty_answers: queue.config().empty_answers,
-                waiters,
-                before,
-            })
-        })
+            (waiters, before)
+        };
+        self.jobs.look(|jobs| Finished::of(jobs, job, first))
+    }
+
+    /// Has calls that waited for a job told of its end, which is safe when `written` is.
+    pub(super) fn tell_callers_soon(
+        self: &Arc<Self>,
+        job: JobId,
+        mut callers: VecDeque<Caller>,
+        written: Written,
+    ) {
+        let shared = Arc::clone(self);
+        self.workers.spawn(Work::Answer, move || {
+            let some: Vec<Caller> = callers.drain(..callers.len().min(WAITERS_MAX)).collect();
+            shared.tell_callers(job, some, written);
+            if !callers.is_empty() {
+                shared.tell_callers_soon(job, callers, written);
+            }
+        });
+    }
+
+    fn tell_callers(&self, job: JobId, mut callers: Vec<Caller>, written: Written) {
+        callers.retain(|caller| !caller.tell.is_closed());
+        let of_callers = |found: &Job, _: &Finish| -> Told {
+            // Whoever has left is told so when it looks again.
+            callers.retain(|caller| found.waiter(caller.place).is_some());
+            let waiter = |caller: &Caller| Some((caller.place, found.waiter(caller.place)?));
+            (callers.iter().filter_map(waiter).collect(), 0)
+        };
+        let Some(finished) = self.jobs.look(|jobs| Finished::of(jobs, job, of_callers)) else { return };
+        for (caller, answer) in callers.into_iter().zip(finished.answers()) {
+            // It may have gone in this moment.
+            let _ = caller.tell.send((answer, written));
+        }
     }
 
     /// Pushes answers to their queues and notes that they were given, in one frame.
@@ -299,6 +372,25 @@ impl Shared {
         Ok(())
     }
 
+    /// An answer as a message: JSON, with headers for whoever sorts messages without reading them.
+    fn message_of(&self, queue: &QueueName, answer: &WaiterAnswer) -> NewMessage {
+        let headers = [
+            ("waiter".into(), Arc::clone(&answer.waiter)),
+            ("job".into(), answer.job.0.to_string().into()),
+            ("key".into(), Arc::clone(&answer.key)),
+            ("status".into(), answer.status.into()),
+        ];
+        self.options.codecs.publication(&Publication {
+            exchange: "",
+            routing_key: queue.as_str(),
+            content_type: "application/json",
+            headers: &headers,
+            priority: Priority::default(),
+            body: Bytes::from(answer.to_json()),
+            at: self.clock.calendar(),
+        })
+    }
+
     /// Writes a record of the jobs down with records of queues, whose locks are held, and applies it. To be followed by applying
     /// those.
     fn commit_beside_jobs(
@@ -321,24 +413,5 @@ impl Shared {
         // Whoever was answered last may be forgotten at its time.
         self.jobs.ticker.wake_by(self.clock.now().plus(Millis(1)));
         Ok(proposed.expect("a record was written"))
-    }
-}
-
-/// An answer as a message: JSON, with headers for whoever sorts messages without reading them.
-fn message_of(answer: &WaiterAnswer) -> NewMessage {
-    let text = |name: &str, value: &str| (name.to_owned(), HeaderValue::Text(value.to_owned()));
-    let headers = Headers(vec![
-        text("content-type", "application/json"),
-        text("waiter", &answer.waiter),
-        text("job", &answer.job.0.to_string()),
-        text("key", &answer.key),
-        text("status", answer.status),
-    ]);
-    NewMessage {
-        body: Bytes::from(answer.to_json().to_string()),
-        // Each is far below what headers may have.
-        properties: headers.to_properties().unwrap_or_default(),
-        durability: Durability::Durable,
-        ..NewMessage::default()
     }
 }

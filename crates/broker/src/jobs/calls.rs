@@ -5,23 +5,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use nexo_core::jobs::{
-    Asked, Budget, BudgetConfig, Handed, JobAnswer, JobCommand, JobError, JobQueue, JobQueueConfig, JobState,
-    Jobs, Outcome, Receipt, Reply, Settled, TokenReport,
+    Asked, Budget, Finish, Handed, Job, JobAnswer, JobCommand, JobError, JobQueue, JobState, Jobs, Outcome,
+    Receipt, Reply, Settled, TokenReport,
 };
 use nexo_core::topology::Topology;
 use nexo_types::{BudgetName, JobId, JobQueueName, Millis, Timestamp, VhostName, limits};
 use tokio::sync::oneshot;
 
 use super::JobCallError;
-use super::answers::{Finished, WaiterAnswer};
+use super::answers::{self, Caller, Finished, WaiterAnswer};
 use super::requests::{JobRequest, json};
 use crate::broker::Broker;
 use crate::error::QueueError;
-use crate::shared::not_found;
+use crate::journal::Written;
+use crate::shared::{Shared, not_found};
 use crate::workers::Work;
-
-/// Finished jobs that are forgotten at once where memory is short.
-const SHRINK_MAX: usize = 1_000;
 
 impl Broker {
     /// Looks at all job queues and budgets. For a short while: nothing else goes on with them meanwhile.
@@ -36,40 +34,12 @@ impl Broker {
         self.shared.jobs.takers.lock().len()
     }
 
-    /// Makes a job queue, or gives one other settings: `change` makes them from those it has, if there is one. `true` if it is
-    /// new.
-    ///
-    /// # Errors
-    /// If a setting cannot be, there is no such virtual host, or the log takes no more.
-    pub async fn put_job_queue(
-        &self,
-        name: &JobQueueName,
-        change: impl FnOnce(Option<&JobQueueConfig>) -> Result<JobQueueConfig, JobError>,
-    ) -> Result<bool, JobCallError> {
-        self.refuse_closed_vhost(&name.vhost())?;
-        let before = self.shared.jobs.look(|jobs| jobs.queue(name).map(|queue| Arc::clone(queue.config())));
-        let config = Arc::new(change(before.as_deref())?);
-        self.jobs_command(&JobCommand::PutQueue { name: name.clone(), config }).await?;
-        Ok(before.is_none())
-    }
-
     /// Deletes a job queue with all its jobs. Nobody is answered.
     ///
     /// # Errors
     /// If there is none, or the log takes no more.
     pub async fn delete_job_queue(&self, name: &JobQueueName) -> Result<(), JobCallError> {
         self.jobs_command(&JobCommand::DeleteQueue { name: name.clone() }).await.map(drop)
-    }
-
-    /// Makes a budget, or gives one other settings. `true` if it is new.
-    ///
-    /// # Errors
-    /// If a setting cannot be, there is no such virtual host, or the log takes no more.
-    pub async fn put_budget(&self, name: &BudgetName, config: BudgetConfig) -> Result<bool, JobCallError> {
-        self.refuse_closed_vhost(&name.vhost())?;
-        let is_new = self.shared.jobs.look(|jobs| jobs.budget(name).is_none());
-        self.jobs_command(&JobCommand::PutBudget { name: name.clone(), config }).await?;
-        Ok(is_new)
     }
 
     /// Deletes a budget.
@@ -127,7 +97,7 @@ impl Broker {
         {
             return Err(not_found(name).into());
         }
-        self.make_room_for_jobs()?;
+        self.shared.make_room_for_jobs()?;
         let command = JobCommand::Ask { queue: queue.clone(), job, waiter: waiter.map(Arc::new) };
         match self.jobs_command(&command).await? {
             JobAnswer::Asked(asked) => Ok(asked),
@@ -270,21 +240,31 @@ impl Broker {
         waiter: &str,
         wait: Duration,
     ) -> Result<Option<WaiterAnswer>, JobCallError> {
-        let answered = async {
+        let found = async {
             loop {
                 match self.find_answer(queue, waiter)? {
-                    Found::Finished(finished) => return Ok::<Finished, JobCallError>(finished),
-                    // It may have been finished, or thrown out of memory with all others: it is looked for again.
-                    Found::Waits(finished) => drop(finished.await),
+                    Found::Finished(finished) => return Ok(Told::Late(finished)),
+                    // Without an answer it has left, or was thrown out of memory with all others: it is looked for again.
+                    Found::Waits(told) => {
+                        if let Ok((answer, written)) = told.await {
+                            return Ok::<Told, JobCallError>(Told::Answer(answer, written));
+                        }
+                    }
                 }
             }
         };
-        let Ok(finished) = tokio::time::timeout(wait, answered).await else { return Ok(None) };
-        let finished: Finished = finished?;
-        // Not before it is safe, and not on a thread that serves connections.
-        self.shared.wait_for(self.shared.jobs.cell.last_change()).await?;
-        let made = self.shared.on_worker(Work::Answer, move || finished.answers().pop()).await?;
-        Ok(made.map(|(_, answer)| answer))
+        let Ok(found) = tokio::time::timeout(wait, found).await else { return Ok(None) };
+        match found? {
+            Told::Answer(answer, written) => {
+                self.shared.wait_for(written).await?;
+                Ok(Some(answer))
+            }
+            Told::Late(finished) => {
+                // Not before it is safe, and not on a thread that serves connections.
+                self.shared.wait_for(self.shared.jobs.cell.last_change()).await?;
+                Ok(self.shared.on_worker(Work::Answer, move || finished.answers().pop()).await?)
+            }
+        }
     }
 
     /// The result that is cached under a key, with when it was made and when it is too old.
@@ -320,9 +300,17 @@ impl Broker {
     }
 
     async fn jobs_command(&self, command: &JobCommand) -> Result<JobAnswer, JobCallError> {
+        self.until_changed(|shared| shared.change_jobs(command)).await
+    }
+
+    /// Makes a change, when there is room for it, and waits until it is safe.
+    pub(super) async fn until_changed<R>(
+        &self,
+        mut change: impl FnMut(&Arc<Shared>) -> Result<(R, Written), JobCallError>,
+    ) -> Result<R, JobCallError> {
         self.shared.refuse_if_stopping()?;
         loop {
-            match self.shared.change_jobs(command) {
+            match change(&self.shared) {
                 Ok((answer, written)) => {
                     self.shared.wait_for(written).await?;
                     return Ok(answer);
@@ -338,26 +326,13 @@ impl Broker {
         }
     }
 
-    fn refuse_closed_vhost(&self, vhost: &VhostName) -> Result<(), JobCallError> {
+    pub(super) fn refuse_closed_vhost(&self, vhost: &VhostName) -> Result<(), JobCallError> {
         let open = |topology: &Topology| topology.open_vhost(vhost).is_ok();
         if self.shared.catalog.exchanges.look(open) {
             Ok(())
         } else {
             Err(JobError::BadSetting { reason: format!("there is no virtual host '{vhost}'") }.into())
         }
-    }
-
-    /// Forgets finished jobs where memory is short, and refuses new ones if that is not enough.
-    fn make_room_for_jobs(&self) -> Result<(), JobCallError> {
-        use std::sync::atomic::Ordering;
-        let (cell, max) = (&self.shared.jobs, self.shared.jobs_bytes_max());
-        if cell.memory_bytes.load(Ordering::Relaxed) <= max {
-            return Ok(());
-        }
-        self.shared.change_jobs(&JobCommand::Shrink { max: SHRINK_MAX })?;
-        self.shared.note_jobs_memory();
-        let used = cell.memory_bytes.load(Ordering::Relaxed);
-        if used <= max { Ok(()) } else { Err(JobError::OutOfMemory { used, max }.into()) }
     }
 
     /// Whether a result is JSON. A large one is looked at where no connection waits.
@@ -380,25 +355,20 @@ impl Broker {
             let found = jobs.queue(queue).ok_or_else(|| JobError::NoSuchQueue { name: queue.clone() })?;
             let unknown = || JobError::NoSuchWaiter { queue: queue.clone(), waiter: waiter.into() };
             let (id, place) = found.waiter(waiter).ok_or_else(unknown)?;
-            let (_, job) = jobs.job(id).ok_or_else(unknown)?;
-            let JobState::Finished(finish) = job.state() else {
-                let (tell, told) = oneshot::channel();
-                let waiting = callers.entry(id).or_default();
-                // Those that did not wait so long are gone.
-                waiting.retain(|other| !other.is_closed());
-                waiting.push(tell);
-                return Ok(Found::Waits(told));
+            let only = |job: &Job, _: &Finish| -> answers::Told {
+                (job.waiter(place).map(|waiter| (place, waiter)).into_iter().collect(), place + 1)
             };
-            let body = job.body();
-            Ok(Found::Finished(Finished {
-                job: id,
-                kind: body.kind,
-                key: body.key,
-                outcome: finish.outcome.clone(),
-                empty_answers: found.config().empty_answers,
-                waiters: job.waiter(place).map(|waiter| (place, waiter)).into_iter().collect(),
-                before: place + 1,
-            }))
+            if let Some(finished) = Finished::of(jobs, id, only) {
+                return Ok(Found::Finished(finished));
+            }
+            let (tell, told) = oneshot::channel();
+            let waiting = callers.entry(id).or_default();
+            // Those that did not wait so long are gone. Seldom, since many may wait for one job.
+            if waiting.len().is_power_of_two() {
+                waiting.retain(|other| !other.tell.is_closed());
+            }
+            waiting.push_back(Caller { place, tell });
+            Ok(Found::Waits(told))
         })
     }
 }
@@ -406,7 +376,15 @@ impl Broker {
 /// Where a waiter's answer is.
 enum Found {
     Finished(Finished),
-    Waits(oneshot::Receiver<()>),
+    Waits(oneshot::Receiver<(WaiterAnswer, Written)>),
+}
+
+/// How a call comes to its answer.
+enum Told {
+    /// It waited, and was told.
+    Answer(WaiterAnswer, Written),
+    /// The job had come to its end before.
+    Late(Finished),
 }
 
 /// A worker's turn that is to come. Jobs that come when nobody is there any more go back.

@@ -8,11 +8,13 @@ mod answers;
 mod calls;
 mod error;
 mod requests;
+mod scheduled;
+mod settings;
 mod takers;
 mod ticker;
 
-use std::cell::Cell;
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -22,7 +24,6 @@ use nexo_core::message::Durability;
 use nexo_log::{Claim, Urgency};
 use nexo_types::{BudgetId, JobId, JobQueueId, QueueId, Timestamp, VhostName};
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 
 use crate::error::QueueError;
 use crate::journal::{ProposeError, Written};
@@ -30,6 +31,7 @@ use crate::machine_cell::{MachineCell, Replayed};
 use crate::shared::Shared;
 use crate::workers::Work;
 
+use answers::Caller;
 pub use answers::WaiterAnswer;
 pub use error::JobCallError;
 pub use requests::{JobRequest, WaiterRequest};
@@ -38,7 +40,9 @@ use ticker::Ticker;
 
 /// Records of job queues are written under this id, which no queue has: ids of queues count up from one.
 pub(crate) const JOBS: QueueId = QueueId(u64::MAX - 4);
-/// Jobs whose scores are looked at under one hold of the lock.
+/// Finished jobs that are forgotten at once where memory is short.
+const SHRINK_MAX: usize = 1_000;
+/// Jobs whose scores are looked at before one is handed out; mostly the ticker has seen to them.
 const REFRESH_MAX: usize = 1_000;
 
 /// All job queues and budgets.
@@ -48,7 +52,7 @@ pub(crate) struct JobsCell {
     takers: Mutex<Takers>,
     ticker: Ticker,
     /// Calls that wait for a job to be finished.
-    callers: Mutex<HashMap<JobId, Vec<oneshot::Sender<()>>>>,
+    callers: Mutex<HashMap<JobId, VecDeque<Caller>>>,
     /// What jobs took in memory when it was last looked at.
     memory_bytes: AtomicU64,
     /// One thread at a time gives answers, so that nobody gets two.
@@ -126,47 +130,63 @@ impl Shared {
         self: &Arc<Self>,
         command: &JobCommand,
     ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
+        self.decide_jobs(claim_of(command), |jobs, now| {
+            if let JobCommand::Take { queue, .. } = command {
+                refresh_before_take(jobs, queue, now);
+            }
+            jobs.decide_command(now, command)
+        })
+    }
+
+    /// Has something decided, written down and applied, without serving workers that wait.
+    fn decide_jobs(
+        self: &Arc<Self>,
+        claim: Claim,
+        decide: impl FnOnce(&mut Jobs, Timestamp) -> Result<(Vec<JobRecord>, JobAnswer), JobError>,
+    ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
         let now = self.clock.now();
         let mut answer = JobAnswer::Done;
-        let (mut follow, about, mut wake_by) = (Follow::default(), Cell::new(None), None);
+        let (follow, mut wake_by) = (RefCell::new(Follow::default()), None);
         let changed = self.change_advanced(
             &self.jobs.cell,
             &[],
             |jobs| {
-                if let JobCommand::Take { queue, .. } = command {
-                    refresh_before_take(jobs, queue, now);
-                }
-                let (records, decided) = jobs.decide_command(now, command)?;
+                let (records, decided) = decide(jobs, now)?;
                 answer = decided;
-                follow = Follow::of(jobs, &records);
-                about.set(follow.job);
+                *follow.borrow_mut() = Follow::of(jobs, &records);
                 let step = |record| Step { record, durability: Durability::Durable };
                 Ok(records.into_iter().map(step).collect())
             },
             Urgency::Synced,
-            claim_of(command),
+            claim,
             |jobs, _| {
-                let queue = about.get().and_then(|job: JobId| jobs.queue_by_id(job.queue()));
+                let mut follow = follow.borrow_mut();
+                let queue = follow.job.and_then(|job: JobId| jobs.queue_by_id(job.queue()));
                 wake_by = queue.and_then(JobQueue::next_wake);
+                follow.to_answer.retain(|job| jobs.is_to_answer(*job));
             },
         );
         let changed = changed.map_err(|error: ProposeError| JobCallError::Queue(self.refused(&error)))?;
         let changed = changed.map_err(|refusal: JobError| JobCallError::Refused(refusal))?;
-        self.follow_jobs(&follow, wake_by);
+        let follow = follow.into_inner();
+        self.follow_jobs(&follow, wake_by, changed.written);
         Ok((answer, changed.written, follow.touched))
     }
 
     /// What follows from records that were applied: calls that waited, answers that are due, a moment to look again.
-    fn follow_jobs(self: &Arc<Self>, follow: &Follow, wake_by: Option<Timestamp>) {
+    fn follow_jobs(self: &Arc<Self>, follow: &Follow, wake_by: Option<Timestamp>, written: Written) {
         for job in &follow.finished {
-            // Whoever waited looks for the answer.
-            drop(self.jobs.callers.lock().remove(job));
+            let callers = self.jobs.callers.lock().remove(job);
+            if let Some(callers) = callers {
+                self.tell_callers_soon(*job, callers, written);
+            }
         }
-        if follow.has_answers {
+        if !follow.to_answer.is_empty() {
             self.answer_jobs_soon();
         }
         if let Some(at) = wake_by {
-            self.jobs.ticker.wake_by(at);
+            // A score that is to be found is found by whoever hands out. The ticker need not run after every request.
+            self.jobs.ticker.wake_by(at.max(self.clock.now().plus(ticker::REFRESH_EVERY.into())));
         }
     }
 
@@ -199,6 +219,18 @@ impl Shared {
     pub(crate) fn note_jobs_memory(&self) {
         let bytes = self.jobs.look(Jobs::memory_bytes);
         self.jobs.memory_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Forgets finished jobs where memory is short, and refuses new ones if that is not enough.
+    fn make_room_for_jobs(self: &Arc<Self>) -> Result<(), JobCallError> {
+        let (used, max) = (|| self.jobs.memory_bytes.load(Ordering::Relaxed), self.jobs_bytes_max());
+        if used() <= max {
+            return Ok(());
+        }
+        self.change_jobs(&JobCommand::Shrink { max: SHRINK_MAX })?;
+        self.note_jobs_memory();
+        let used = used();
+        if used <= max { Ok(()) } else { Err(JobError::OutOfMemory { used, max }.into()) }
     }
 
     /// Has somebody on a worker's thread see to answers.
@@ -245,7 +277,8 @@ const fn claim_of(command: &JobCommand) -> Claim {
 struct Follow {
     touched: Touched,
     finished: Vec<JobId>,
-    has_answers: bool,
+    /// Finished jobs with waiters to whom answers are to be brought, as far as can be told before the records are applied.
+    to_answer: Vec<JobId>,
     /// The last job that a record was about.
     job: Option<JobId>,
 }
@@ -256,13 +289,14 @@ impl Follow {
         for record in records {
             match record {
                 JobRecord::Create { job, .. }
+                | JobRecord::Raise { job }
                 | JobRecord::HandOut { job, .. }
                 | JobRecord::Extend { job, .. } => {
                     follow.touched.queue = Some(job.queue());
                     follow.job = Some(*job);
                 }
                 JobRecord::Join { job, .. } => {
-                    follow.has_answers |= is_finished(jobs, *job);
+                    follow.to_answer.extend(is_finished(jobs, *job).then_some(*job));
                     follow.job = Some(*job);
                 }
                 JobRecord::Return { job, .. } => {
@@ -270,7 +304,7 @@ impl Follow {
                 }
                 JobRecord::Finish { job, .. } => {
                     follow.note_settled(jobs, *job);
-                    follow.has_answers = true;
+                    follow.to_answer.push(*job);
                     follow.finished.push(*job);
                 }
                 JobRecord::Report { budget, .. } | JobRecord::Grant { budget, .. } => {
@@ -293,7 +327,7 @@ impl Follow {
         // Several queues in one command: time has passed.
         self.touched.all |= self.touched.queue.is_some_and(|other| other != queue);
         self.touched.queue = Some(queue);
-        self.touched.budget = jobs.queue_by_id(queue).and_then(JobQueue::budget);
+        self.touched.budget = jobs.job(job).and_then(|(queue, job)| job.paid_by(queue));
         self.job = Some(job);
     }
 }

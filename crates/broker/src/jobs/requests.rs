@@ -70,7 +70,7 @@ impl JobRequest {
             key: self.key.as_str().into(),
             payload: self.payload.clone(),
         };
-        Ok(NewJob { body: Arc::new(body), cost, deadline: self.deadline })
+        Ok(NewJob { body: Arc::new(body), cost, deadline: self.deadline, background: true })
     }
 }
 

@@ -133,7 +133,7 @@ async fn the_latest_format_opens_with_everything_in_it() {
     broker.shutdown().await;
     let data = crashed.path().join("data");
     let receipts = unpack(&copy, &data);
-    check_format_6(&data, &receipts, Policies::Told, Schedules::Told).await;
+    check_format_6(&data, &receipts, Policies::Told, Schedules::WithJobs).await;
 }
 
 /// Whether a story tells of policies.
@@ -157,6 +157,8 @@ impl Policies {
 enum Schedules {
     NotYet,
     Told,
+    /// There are some that ask for jobs.
+    WithJobs,
 }
 
 impl Schedules {
@@ -167,8 +169,13 @@ impl Schedules {
                 assert!(broker.look_at_jobs(|jobs, _| jobs.queues().next().is_none()));
             }
             Self::Told => {
-                schedules::check(broker).await;
-                jobs::check(broker).await;
+                schedules::check(broker, 3).await;
+                jobs::check(broker, 5).await;
+            }
+            Self::WithJobs => {
+                schedules::check(broker, 4).await;
+                jobs::check(broker, 6).await;
+                jobs::check_schedules(broker);
             }
         }
     }

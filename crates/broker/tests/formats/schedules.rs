@@ -1,10 +1,13 @@
 //! Schedules, as format 8 has them, in the story that a fixture tells: one that has fired, one that failed, one that somebody had run.
+//! What the fixture was written without, one that asks for a job, is in what this build writes.
 
 use std::sync::Arc;
 
-use nexo_broker::schedule::{Action, CatchUp, Schedule, ScheduleChange, ScheduledMessage, TimeTable};
+use nexo_broker::schedule::{
+    Action, CatchUp, Schedule, ScheduleChange, ScheduledJob, ScheduledMessage, TimeTable,
+};
 use nexo_broker::{Broker, QueueConfig, ScheduleInfo};
-use nexo_types::{ExchangeName, Millis, Priority, QueueName, Timestamp, VhostName};
+use nexo_types::{ExchangeName, JobQueueName, Millis, Priority, QueueName, Timestamp, VhostName};
 
 use crate::common::*;
 use crate::story::{ROUNDS, in_round};
@@ -52,6 +55,37 @@ fn often(name: &str, round: &str, target: &QueueName) -> Schedule {
     plain(&format!("{round} {name}"), table, Action::Push { queue: target.clone(), message: message() })
 }
 
+/// Once a year, for a job.
+fn asking(round: &str, queue: &JobQueueName) -> Schedule {
+    let job = ScheduledJob {
+        kind: "search".into(),
+        key: "warmed".into(),
+        payload: "{\"words\":[1]}".into(),
+        cost: Some(3),
+        background: false,
+    };
+    let table = TimeTable::cron("0 6 1 1 *", "UTC").unwrap();
+    plain(&format!("{round} asking"), table, Action::Ask { queue: queue.clone(), job })
+}
+
+/// A schedule that asks for a job of this queue has done so once.
+pub(crate) async fn tell_of_jobs(broker: &Broker, round: &str, queue: &JobQueueName) {
+    let schedule = asking(round, queue);
+    let name = Arc::clone(&schedule.name);
+    broker.change_schedules(&[put(schedule, true)]).await.unwrap();
+    broker.run_schedule(&VhostName::DEFAULT, &name).await.unwrap();
+}
+
+/// Whether it has, and nobody has written over it.
+pub(crate) fn check_jobs(broker: &Broker, round: &str, queue: &JobQueueName) {
+    let found = found(broker, &format!("{round} asking"));
+    assert_eq!((&*found.entry.schedule, found.entry.status.manual_runs), (&asking(round, queue), 1));
+    broker.look_at_jobs(|jobs, _| {
+        let (_, job) = jobs.queue(queue).unwrap().of_key("warmed").next().unwrap();
+        assert_eq!((job.cost(), job.is_background()), (3, false));
+    });
+}
+
 fn put(schedule: Schedule, is_paused: bool) -> ScheduleChange {
     let (vhost, schedule) = (VhostName::DEFAULT, Arc::new(schedule));
     ScheduleChange::Put { vhost, schedule, set_by: "ann".into(), is_paused: Some(is_paused) }
@@ -93,9 +127,9 @@ pub(crate) async fn tell(broker: &Broker, round: &str) {
     broker.delete_vhost(&vhost).await.unwrap();
 }
 
-/// Checks everything. The queue that only this story has is gone afterwards, if it was there.
-pub(crate) async fn check(broker: &Broker) {
-    assert_eq!(broker.schedules().len(), 3 * ROUNDS.len());
+/// Checks everything; there are so many of each round. The queue that only this story has is gone afterwards, if it was there.
+pub(crate) async fn check(broker: &Broker, of_a_round: usize) {
+    assert_eq!(broker.schedules().len(), of_a_round * ROUNDS.len());
     for round in ROUNDS {
         let name = |text: &str| format!("{round} {text}");
         let kept = found(broker, &name("yearly"));

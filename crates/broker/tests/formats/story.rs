@@ -88,6 +88,7 @@ async fn round(broker: &Broker, round: &str) -> Vec<String> {
     crate::policies::tell(broker, round).await;
     crate::schedules::tell(broker, round).await;
     crate::jobs::tell(broker, round).await;
+    crate::jobs::tell_of_schedules(broker, round).await;
     receipts
 }
 

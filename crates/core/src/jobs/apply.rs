@@ -1,6 +1,7 @@
 //! What a record makes of the state. Nothing here looks at a clock or evaluates an expression, and nothing can fail: a record
 //! that does not fit, since its job is gone for example, changes nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nexo_types::{BudgetId, JobId, JobQueueId, Millis, Timestamp, VhostName};
@@ -50,6 +51,7 @@ impl Jobs {
                 let new = Job::new(body, *cost, *background, *deadline, *at);
                 self.create(*job, new, waiter.as_deref());
             }
+            JobRecord::Raise { job } => self.with(*job, |_, job| job.background = false),
             JobRecord::Join { job, waiter, deadline } => self.join(*job, waiter, *deadline),
             JobRecord::Leave { job, place } => self.leave(*job, *place),
             JobRecord::HandOut { job, worker, until, at } => self.hand_out(*job, worker, *until, *at),
@@ -83,12 +85,7 @@ impl Jobs {
                 self.finish(*job, outcome, *at);
             }
             JobRecord::Answered { job, before } => self.with(*job, |queue, job| {
-                let places = job.places();
-                if let JobState::Finished(finish) = &mut job.state {
-                    let answered = (*before).min(places);
-                    queue.figures.answered += u64::from(answered.saturating_sub(finish.answered));
-                    finish.answered = finish.answered.max(answered);
-                }
+                queue.figures.answered += job.note_answered(*before);
             }),
             JobRecord::Forget { job } => self.forget(*job),
             JobRecord::Report { budget, report, at } => {
@@ -162,7 +159,10 @@ impl Jobs {
 
     fn add_waiter(&mut self, id: JobId, waiter: &Waiter) {
         let mut place = 0;
-        self.with(id, |_, job| place = job.join(waiter));
+        self.with(id, |queue, job| {
+            place = job.join(waiter);
+            queue.figures.answered += job.note_answered(0);
+        });
         if let Some(queue) = self.queues.get_mut(&id.queue()) {
             queue.waiters.insert(&queue.jobs, &waiter.id, id.sequence(), place);
         }
@@ -193,6 +193,7 @@ impl Jobs {
                 since: at,
                 until,
                 progress: bytes::Bytes::new(),
+                budget: queue.budget,
             }));
         });
         if let (Some(budget), cost) = reserved
@@ -206,6 +207,7 @@ impl Jobs {
     fn settle(&mut self, id: JobId, used: u64, report: &TokenReport, at: Timestamp, success: bool) {
         let Some(queue) = self.queues.get_mut(&id.queue()) else { return };
         let Some(job) = queue.jobs.get(id.sequence()) else { return };
+        let budget = job.paid_by(queue);
         let (reserved, took) = match &job.state {
             JobState::Running(run) => (job.cost, at.since(run.since)),
             JobState::Pending { .. } | JobState::Finished(_) => (0, Millis::ZERO),
@@ -216,7 +218,7 @@ impl Jobs {
             queue.figures.note(&kind, &key, |figures| figures.tokens += used);
         }
         // What no budget has paid for is in the figures, and is nobody's use.
-        let log = queue.budget.filter(|_| used > 0).map(|budget| TokenUse {
+        let log = budget.filter(|_| used > 0).map(|budget| TokenUse {
             at,
             budget,
             job: id,
@@ -226,7 +228,7 @@ impl Jobs {
             success,
             took,
         });
-        self.settle_budget(queue_budget(&self.queues, id), reserved, used, report, at);
+        self.settle_budget(budget, reserved, used, report, at);
         if let Some(used) = log {
             self.touch_part(Part::of_use(self.token_log.next()));
             if let Some(oldest) = self.token_log.to_give_way() {
@@ -295,6 +297,7 @@ impl Jobs {
                 hold: job.holds,
                 until: at.plus(kept),
             }));
+            queue.figures.answered += job.note_answered(0);
         });
         // The result that was cached before is not any more, and is kept for its own waiters only.
         if let Some(before) = before {
@@ -330,13 +333,18 @@ impl Jobs {
     fn delete_queue(&mut self, id: JobQueueId, at: Timestamp) {
         let Some(queue) = self.queues.get(&id) else { return };
         let blocks: Vec<u64> = queue.jobs.blocks().collect();
-        let running = queue.deadlines.iter().filter_map(|(_, number)| queue.jobs.get(*number));
-        let reserved: u64 = running.filter(|job| job.is_running()).map(|job| job.cost).sum();
-        let budget = queue.budget;
+        let mut reserved: BTreeMap<BudgetId, u64> = BTreeMap::new();
+        for job in queue.deadlines.iter().filter_map(|(_, number)| queue.jobs.get(*number)) {
+            if let Some(budget) = job.paid_by(queue).filter(|_| job.is_running()) {
+                *reserved.entry(budget).or_default() += job.cost;
+            }
+        }
         for block in blocks {
             self.touch_part(Part::Jobs(id, block));
         }
-        self.settle_budget(budget, reserved, 0, &TokenReport::default(), at);
+        for (budget, reserved) in reserved {
+            self.settle_budget(Some(budget), reserved, 0, &TokenReport::default(), at);
+        }
         if let Some(queue) = self.queues.remove(&id) {
             self.queue_names.remove(&queue.name);
             self.garbage.push(queue);
@@ -356,10 +364,6 @@ impl Jobs {
             !is_gone
         });
     }
-}
-
-fn queue_budget(queues: &std::collections::BTreeMap<JobQueueId, JobQueue>, job: JobId) -> Option<BudgetId> {
-    queues.get(&job.queue())?.budget
 }
 
 impl JobQueue {

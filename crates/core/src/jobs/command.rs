@@ -158,6 +158,8 @@ pub struct NewJob {
     pub cost: u64,
     /// When it is too late for whoever asks.
     pub deadline: Option<Timestamp>,
+    /// Whether it is done only when nothing more urgent is there, as long as nobody waits for it.
+    pub background: bool,
 }
 
 /// A worker's hold of a job: the job, and which hold it is.

@@ -75,6 +75,7 @@ impl Jobs {
             }
             JobCommand::Fail { receipt, error, used, report, retry } => {
                 let (queue, job) = self.held(*receipt)?;
+                self.check_report(job.paid_by(queue), report)?;
                 let used = used.unwrap_or(job.cost);
                 let retry = if *retry { Retry::Later } else { Retry::Never };
                 let decided = decide_failure(now, queue, receipt.job, job, error, used, *report, retry);
@@ -103,6 +104,7 @@ impl Jobs {
             }
             JobCommand::Report { budget, report } => {
                 let budget = self.budget_of(budget)?;
+                self.check_report(Some(budget), report)?;
                 done(JobRecord::Report { budget, report: *report, at: now })
             }
             JobCommand::Grant { budget, tokens, when } => {
@@ -156,18 +158,6 @@ impl Jobs {
         if known.is_some_and(|queue| *queue.config == **config) {
             return Ok((Vec::new(), JobAnswer::Done));
         }
-        if let Some(known) = known
-            && known.config.budget != config.budget
-            && known.running > 0
-        {
-            // What its jobs have reserved is to go back to where it came from.
-            return Err(JobError::BadSetting {
-                reason: format!(
-                    "job queue '{name}' has {} jobs at work, which its present budget pays for; pause it and change its budget when they are finished",
-                    known.running
-                ),
-            });
-        }
         if known.is_none()
             && (self.queues.len() >= limits::JOB_QUEUES_MAX || self.next_queue >= JobId::QUEUES_END)
         {
@@ -192,8 +182,12 @@ impl Jobs {
         let found = queue.joinable(&new.body.key, now);
         if let Some((number, state)) = found {
             let job = JobId::new(queue.id, number);
-            let Some(waiter) = waiter else { return asked(Vec::new(), job, state) };
             let known = queue.jobs.get(number);
+            let Some(waiter) = waiter else {
+                let is_raised = !new.background && known.is_some_and(|known| known.background);
+                let raise = (is_raised && state == AskedState::Joined).then_some(JobRecord::Raise { job });
+                return asked(raise.into_iter().collect(), job, state);
+            };
             if known.is_some_and(|known| known.places() as usize >= limits::JOB_WAITERS_MAX) {
                 let max = limits::JOB_WAITERS_MAX as u64;
                 return Err(JobError::TooMany { what: "the number of waiters of one job", max });
@@ -208,12 +202,7 @@ impl Jobs {
         if new.cost > limits::TOKENS_MAX {
             return Err(JobError::BadCost { cost: new.cost.to_string() });
         }
-        if let Some(budget) = queue.budget.and_then(|id| self.budgets.get(&id))
-            && let Some(capacity) = budget.capacity()
-            && new.cost > capacity
-        {
-            return Err(JobError::NeverPaid { cost: new.cost, budget: budget.name().clone(), capacity });
-        }
+        self.check_payable(queue, new.cost)?;
         if let Some(max) = queue.config.pending_max
             && queue.pending >= max
         {
@@ -224,12 +213,40 @@ impl Jobs {
             job,
             body: Arc::clone(&new.body),
             cost: if queue.budget.is_some() { new.cost } else { 0 },
-            background: waiter.is_none(),
+            background: waiter.is_none() && new.background,
             deadline: new.deadline.unwrap_or(Timestamp::MAX),
             waiter: waiter.cloned(),
             at: now,
         };
         asked(vec![record], job, AskedState::Created)
+    }
+
+    /// Whether a job of this cost can be paid for at all.
+    ///
+    /// # Errors
+    /// If its queue's budget never holds as much.
+    pub fn check_payable(&self, queue: &JobQueue, cost: u64) -> Result<(), JobError> {
+        let budget = queue.budget.and_then(|id| self.budgets.get(&id));
+        match budget.and_then(|budget| Some((budget.name(), budget.capacity()?))) {
+            Some((budget, capacity)) if cost > capacity => {
+                Err(JobError::NeverPaid { cost, budget: budget.clone(), capacity })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a budget can follow what an API has said. Nobody knows how often tokens come that no refill brings.
+    fn check_report(&self, budget: Option<BudgetId>, report: &TokenReport) -> Result<(), JobError> {
+        match budget.and_then(|id| self.budgets.get(&id)) {
+            Some(budget) if report.refill_tokens.is_some() && budget.config().refill.is_none() => {
+                let reason = format!(
+                    "refill_tokens says how many tokens come with each refill, and budget '{}' has no refill; give it one",
+                    budget.name()
+                );
+                Err(JobError::BadSetting { reason })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The jobs that a worker gets. Scores must be current.
@@ -271,12 +288,8 @@ impl Jobs {
                 break;
             };
             let id = JobId::new(queue.id, number);
-            if let Some(budget) = budget
-                && let Some(capacity) = budget.capacity()
-                && job.cost > capacity
-            {
+            if let Err(error) = self.check_payable(queue, job.cost) {
                 // The budget has become smaller since the job was asked for. It would hold up the others for ever.
-                let error = JobError::NeverPaid { cost: job.cost, budget: budget.name().clone(), capacity };
                 let outcome = Outcome::Failed(error.to_string().into());
                 records.push(finished(id, outcome, 0, TokenReport::default(), now));
                 if queue.config.overtake == Overtake::Affordable {
@@ -361,7 +374,7 @@ impl Jobs {
         report: TokenReport,
     ) -> Decided {
         let Receipt { job, hold } = receipt;
-        let (_, found) = self.job(job).ok_or(JobError::NoSuchJob { job })?;
+        let (queue, found) = self.job(job).ok_or(JobError::NoSuchJob { job })?;
         let settled = JobAnswer::Settled(Settled::Finished);
         match &found.state {
             // The same once more: the answer to the first was lost.
@@ -374,6 +387,7 @@ impl Jobs {
             JobState::Pending { .. } if found.holds == hold && found.attempts > 0 => {}
             _ => drop(self.held(receipt)?),
         }
+        self.check_report(found.paid_by(queue), &report)?;
         let used = used.unwrap_or(found.cost).min(limits::TOKENS_MAX);
         let outcome = Outcome::Done(result.clone());
         Ok((vec![finished(job, outcome, used, report, now)], settled))

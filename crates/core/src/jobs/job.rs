@@ -13,8 +13,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_types::Timestamp;
+use nexo_types::{BudgetId, Timestamp};
 
+use super::queue::JobQueue;
 use super::score::Standing;
 use super::waiter::{StoredWaiter, Waiter, unzigzag, zigzag};
 use crate::wire::{Reader, WireError, Writer};
@@ -55,6 +56,8 @@ pub struct Run {
     pub until: Timestamp,
     /// What it has told of the way it went, as JSON; empty for nothing.
     pub progress: Bytes,
+    /// The budget in which its cost is reserved. Its queue may have another by now.
+    pub budget: Option<BudgetId>,
 }
 
 /// The end of a job.
@@ -325,6 +328,15 @@ impl Job {
         matches!(self.state, JobState::Running(_))
     }
 
+    /// The budget that pays for what is under way, or for what comes next.
+    #[must_use]
+    pub fn paid_by(&self, queue: &JobQueue) -> Option<BudgetId> {
+        match &self.state {
+            JobState::Running(run) => run.budget,
+            JobState::Pending { .. } | JobState::Finished(_) => queue.budget,
+        }
+    }
+
     /// Whether somebody still has to be answered.
     pub(super) fn is_to_answer(&self) -> bool {
         matches!(&self.state, JobState::Finished(finish) if finish.answered < self.places())
@@ -352,6 +364,19 @@ impl Job {
         self.class = self.class.min(waiter.class_value);
         self.background = false;
         place
+    }
+
+    /// Notes that waiters of a finished job have been answered up to a place, and that those behind it who ask for their answers
+    /// need nobody to bring them. Gives back how many are answered by that.
+    pub(super) fn note_answered(&mut self, before: u32) -> u64 {
+        let waiters = self.waiters.as_slice();
+        let JobState::Finished(finish) = &mut self.state else { return 0 };
+        let first = finish.answered as usize;
+        let before = (before as usize).clamp(first, waiters.len());
+        let asking = waiters[before..].iter().take_while(|waiter| !waiter.is_to_be_told()).count();
+        let answered = before + asking;
+        finish.answered = answered as u32;
+        waiters[first..answered].iter().filter(|waiter| !waiter.is_gone()).count() as u64
     }
 
     /// A waiter leaves.
@@ -416,6 +441,7 @@ impl Job {
                 out.u64(run.since.0);
                 out.u64(run.until.0);
                 out.bytes(&run.progress);
+                out.optional(run.budget.map(|budget| budget.0.into()));
             }
             JobState::Finished(finish) => {
                 out.u8(2);
@@ -428,7 +454,12 @@ impl Job {
         }
     }
 
-    pub(super) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    /// Reads a job of a snapshot of this version, whose queue has this budget.
+    pub(super) fn decode(
+        input: &mut Reader<'_>,
+        version: u64,
+        budget: Option<BudgetId>,
+    ) -> Result<Self, WireError> {
         let body: Box<[u8]> = input.bytes()?.into();
         JobBody::decode(&mut Reader::new(&body))?;
         let (created_at, cost) = (Timestamp(input.u64()?), input.u64()?);
@@ -450,6 +481,14 @@ impl Job {
                 since: Timestamp(input.u64()?),
                 until: Timestamp(input.u64()?),
                 progress: Bytes::copy_from_slice(input.bytes()?),
+                budget: match version {
+                    // Queues had one budget for as long as jobs were at work.
+                    1 => budget,
+                    _ => input
+                        .optional()?
+                        .map(|id| Ok(BudgetId(u32::try_from(id).map_err(|_| WireError::Range)?)))
+                        .transpose()?,
+                },
             })),
             2 => JobState::Finished(Box::new(Finish {
                 outcome: Outcome::decode(input)?,

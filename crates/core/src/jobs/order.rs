@@ -13,14 +13,43 @@ use super::score::{Score, Standing};
 /// The order.
 #[derive(Debug, Default)]
 pub(super) struct Order {
-    by_cost: BTreeMap<u64, BTreeSet<(Score, u64)>>,
+    by_cost: BTreeMap<u64, Ranks>,
     len: usize,
-    /// When scores may change. An entry that does not fit its job's standing any more is passed over.
-    changes: BinaryHeap<Reverse<(Timestamp, u64)>>,
+    /// When scores may change, and whose. One that does not fit its job's standing any more is passed over. A tree and not a
+    /// heap: scores that change together mostly change together again, so what is noted lies next to what was.
+    changes: BTreeSet<(Timestamp, u64)>,
     /// Jobs whose score is to be found.
     unscored: Vec<u64>,
     /// Jobs that may be handed out from a moment on.
     delayed: BTreeSet<(Timestamp, u64)>,
+}
+
+/// Jobs of one cost: by score, and of one score by age. Few scores have many jobs.
+#[derive(Debug, Default)]
+struct Ranks(BTreeMap<Score, BTreeSet<u64>>);
+
+impl Ranks {
+    fn insert(&mut self, score: Score, number: u64) -> bool {
+        self.0.entry(score).or_default().insert(number)
+    }
+
+    fn remove(&mut self, score: Score, number: u64) -> bool {
+        let Some(jobs) = self.0.get_mut(&score) else { return false };
+        let is_removed = jobs.remove(&number);
+        if jobs.is_empty() {
+            self.0.remove(&score);
+        }
+        is_removed
+    }
+
+    fn first(&self) -> Option<(Score, u64)> {
+        let (score, jobs) = self.0.first_key_value()?;
+        Some((*score, *jobs.first()?))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Score, u64)> + '_ {
+        self.0.iter().flat_map(|(score, jobs)| jobs.iter().map(|number| (*score, *number)))
+    }
 }
 
 impl Order {
@@ -55,8 +84,8 @@ impl Order {
             self.delayed.pop_first();
             return Some(ToScore::Unscored(number));
         }
-        let Reverse((until, number)) = self.changes.peek().copied().filter(|Reverse((at, _))| *at <= now)?;
-        self.changes.pop();
+        let (until, number) = self.changes.first().copied().filter(|(at, _)| *at <= now)?;
+        self.changes.pop_first();
         Some(ToScore::Changed { number, until })
     }
 
@@ -66,7 +95,7 @@ impl Order {
             return Some(Timestamp(0));
         }
         let delayed = self.delayed.first().map(|(until, _)| *until);
-        let changes = self.changes.peek().map(|Reverse((at, _))| *at);
+        let changes = self.changes.first().map(|(at, _)| *at);
         delayed.into_iter().chain(changes).min()
     }
 
@@ -76,37 +105,52 @@ impl Order {
     }
 
     pub(super) fn insert(&mut self, number: u64, cost: u64, standing: Standing) {
-        if self.by_cost.entry(cost).or_default().insert((standing.score, number)) {
+        if self.by_cost.entry(cost).or_default().insert(standing.score, number) {
             self.len += 1;
         }
-        if standing.until != Timestamp::MAX {
-            self.changes.push(Reverse((standing.until, number)));
-        }
+        self.note_change(number, standing);
     }
 
     pub(super) fn remove(&mut self, number: u64, cost: u64, standing: Standing) {
         if let Some(jobs) = self.by_cost.get_mut(&cost) {
-            if jobs.remove(&(standing.score, number)) {
+            if jobs.remove(standing.score, number) {
                 self.len -= 1;
             }
-            if jobs.is_empty() {
+            if jobs.0.is_empty() {
                 self.by_cost.remove(&cost);
             }
         }
         if self.len == 0 {
             // Whatever is there fits no job any more.
-            self.changes = BinaryHeap::new();
+            self.changes = BTreeSet::new();
+        }
+    }
+
+    /// Has a job that stays in the order stand elsewhere.
+    pub(super) fn stand(&mut self, number: u64, cost: u64, before: Standing, standing: Standing) {
+        if before.score != standing.score
+            && let Some(jobs) = self.by_cost.get_mut(&cost)
+        {
+            jobs.remove(before.score, number);
+            jobs.insert(standing.score, number);
+        }
+        self.note_change(number, standing);
+    }
+
+    fn note_change(&mut self, number: u64, standing: Standing) {
+        if standing.until != Timestamp::MAX {
+            self.changes.insert((standing.until, number));
         }
     }
 
     /// The first of all.
     pub(super) fn first(&self) -> Option<(Score, u64)> {
-        self.by_cost.values().filter_map(|jobs| jobs.first().copied()).min()
+        self.by_cost.values().filter_map(Ranks::first).min()
     }
 
     /// The first of those that cost at most so much.
     pub(super) fn first_within(&self, cost: u64) -> Option<(Score, u64)> {
-        self.by_cost.range(..=cost).filter_map(|(_, jobs)| jobs.first().copied()).min()
+        self.by_cost.range(..=cost).filter_map(|(_, jobs)| jobs.first()).min()
     }
 
     /// The least that a job costs.
@@ -117,7 +161,7 @@ impl Order {
     /// The first jobs, in their order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Score, u64)> + '_ {
         let mut heads: BinaryHeap<Reverse<((Score, u64), usize)>> = BinaryHeap::new();
-        let mut rows: Vec<_> = self.by_cost.values().map(|jobs| jobs.iter().copied()).collect();
+        let mut rows: Vec<_> = self.by_cost.values().map(Ranks::iter).collect();
         for (row, jobs) in rows.iter_mut().enumerate() {
             heads.extend(jobs.next().map(|job| Reverse((job, row))));
         }
@@ -134,7 +178,8 @@ impl Order {
 pub(super) enum ToScore {
     /// Whatever was known of it.
     Unscored(u64),
-    /// Only if its standing holds until that moment: otherwise this is about an earlier one.
+    /// Only if its standing holds until that moment: otherwise this is about an earlier one. It can be handed out, or it would
+    /// have no standing.
     Changed {
         /// The job.
         number: u64,

@@ -250,21 +250,31 @@ impl JobQueue {
     /// Finds scores that are to be found, and follows those that change with the clock. Says whether there are more.
     pub(super) fn refresh(&mut self, now: Timestamp, max: usize) -> bool {
         for _ in 0..max {
-            let Some(to_score) = self.order.next_to_score(now) else { return false };
-            let number = match to_score {
-                ToScore::Unscored(number) => number,
-                ToScore::Changed { number, until } => {
-                    let is_it = |job: &Job| job.standing.is_some_and(|standing| standing.until == until);
-                    if !self.jobs.get(number).is_some_and(is_it) {
-                        continue;
-                    }
-                    number
+            match self.order.next_to_score(now) {
+                None => return false,
+                Some(ToScore::Unscored(number)) => {
+                    self.take_out(number);
+                    self.put_in(number, now);
                 }
-            };
-            self.take_out(number);
-            self.put_in(number, now);
+                Some(ToScore::Changed { number, until }) => self.stand_again(number, until, now),
+            }
         }
         self.order.next_change().is_some_and(|at| at <= now)
+    }
+
+    /// Finds the score of a job in the order again, if its standing ends at this moment. Nothing else about it has changed: it
+    /// would have been taken out. A million jobs come by here again and again.
+    fn stand_again(&mut self, number: u64, until: Timestamp, now: Timestamp) {
+        let Some(job) = self.jobs.get_mut(number) else { return };
+        let Some(before) = job.standing.filter(|standing| standing.until == until) else { return };
+        let standing = self.policy.standing(job, now);
+        job.standing = Some(standing);
+        self.order.stand(number, job.cost, before, standing);
+        let (from, to) = (self.config.band_of(before.score.0), self.config.band_of(standing.score.0));
+        if from != to {
+            self.bands[from] = self.bands[from].saturating_sub(1);
+            self.bands[to] += 1;
+        }
     }
 
     /// Takes a job out of the order, if it is in it.

@@ -72,6 +72,11 @@ pub enum JobRecord {
         /// When.
         at: Timestamp,
     },
+    /// A job that nobody waits for is as urgent from here on as if somebody did.
+    Raise {
+        /// The job.
+        job: JobId,
+    },
     /// Somebody waits for a job that is there.
     Join {
         /// The job.
@@ -220,6 +225,7 @@ impl JobRecord {
             | Self::Grant { at, .. } => Some(*at),
             Self::Join { waiter, .. } => Some(waiter.at),
             Self::DeleteBudget { .. }
+            | Self::Raise { .. }
             | Self::Leave { .. }
             | Self::Extend { .. }
             | Self::Answered { .. }
@@ -345,6 +351,10 @@ impl JobRecord {
                 out.u64(when.0);
                 out.u64(at.0);
             }
+            Self::Raise { job } => {
+                out.tag(VERSION, 16);
+                out.u64(job.0);
+            }
         }
         out.into_bytes()
     }
@@ -436,6 +446,7 @@ impl JobRecord {
                 when: Timestamp(from.u64()?),
                 at: Timestamp(from.u64()?),
             },
+            16 => Self::Raise { job: JobId(from.u64()?) },
             value => return Err(WireError::Unknown { what: "kind of record of job queues", value }),
         };
         input.finish()?;

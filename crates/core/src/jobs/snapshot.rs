@@ -18,7 +18,8 @@ use crate::wire::{Reader, WireError, Writer};
 
 /// The versions in which the parts of a snapshot are written.
 const HEAD_VERSION: u64 = 1;
-const CHUNK_VERSION: u64 = 1;
+/// Version 2 says of a job at work which budget it has reserved its cost in.
+const CHUNK_VERSION: u64 = 2;
 const JOBS: u8 = 0;
 const TOKEN_LOG: u8 = 1;
 
@@ -129,14 +130,14 @@ impl Jobs {
 
     fn restore_chunk(&mut self, chunk: &[u8]) -> Result<(), WireError> {
         let mut input = Reader::new(chunk);
-        input.version("a part of the snapshot of job queues", CHUNK_VERSION)?;
+        let version = input.version("a part of the snapshot of job queues", CHUNK_VERSION)?;
         match input.u8()? {
             JOBS => {
                 let id = JobQueueId(input.u32()?);
                 let queue = self.queues.get_mut(&id).ok_or(WireError::Range)?;
                 for _ in 0..input.u64()? {
                     let number = input.u64()?;
-                    let job = Job::decode(&mut input)?;
+                    let job = Job::decode(&mut input, version, queue.budget)?;
                     queue.restore_job(number, job);
                 }
             }

@@ -124,6 +124,12 @@ impl Jobs {
         self.queues.values().filter_map(|queue| queue.order.next_change()).min()
     }
 
+    /// Whether a job is finished and has waiters to whom answers are to be brought.
+    #[must_use]
+    pub fn is_to_answer(&self, job: JobId) -> bool {
+        self.queues.get(&job.queue()).is_some_and(|queue| queue.to_answer.contains(&job.sequence()))
+    }
+
     /// Finished jobs with waiters that have no answer, at most `max` of them.
     pub fn to_answer(&self, max: usize) -> impl Iterator<Item = JobId> + '_ {
         let of = |queue: &JobQueue| {

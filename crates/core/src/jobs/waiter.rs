@@ -100,6 +100,21 @@ impl StoredWaiter {
         Reader::new(&self.0).text().unwrap_or_default()
     }
 
+    /// Whether its answer is to be brought to it. Otherwise it asks for it, or has left.
+    pub(super) fn is_to_be_told(&self) -> bool {
+        let reply = || -> Result<u8, WireError> {
+            let mut input = Reader::new(&self.0);
+            for _ in 0..3 {
+                input.text()?;
+            }
+            input.u64()?;
+            input.optional()?;
+            input.text()?;
+            input.u8()
+        };
+        reply().is_ok_and(|reply| reply == QUEUE)
+    }
+
     /// All of it; `None` if it has left.
     pub(super) fn read(&self) -> Option<Waiter> {
         // It was written by `new`, or was read once when it came from a snapshot.

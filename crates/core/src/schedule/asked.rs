@@ -1,9 +1,11 @@
 //! A schedule in the plain words in which all ways in ask for one, and what it becomes.
 
-use nexo_types::{ExchangeName, Millis, QueueName, Timestamp, VhostName, limits};
+use bytes::Bytes;
+use nexo_types::{ExchangeName, JobQueueName, Millis, QueueName, Timestamp, VhostName, limits};
 
+use super::action::{Action, ScheduledJob, ScheduledMessage};
 use super::error::ScheduleError;
-use super::schedule::{Action, CatchUp, Schedule, ScheduledMessage};
+use super::schedule::{CatchUp, Schedule};
 use super::timetable::TimeTable;
 
 /// What somebody asks for. Empty texts are such that were not given.
@@ -27,6 +29,8 @@ pub struct AskedSchedule<'a> {
     pub routing_key: &'a str,
     /// The message.
     pub message: ScheduledMessage,
+    /// The job to ask for, in place of a message.
+    pub job: Option<AskedJob<'a>>,
     /// `skip`, `once` or `all`; `once` if it is not given.
     pub catch_up: &'a str,
     /// How many times at most, with `all`.
@@ -37,6 +41,37 @@ pub struct AskedSchedule<'a> {
     pub runs_max: Option<u64>,
     /// For those who look after it.
     pub description: &'a str,
+}
+
+/// The job that a schedule is to ask for.
+#[derive(Clone, Debug, Default)]
+pub struct AskedJob<'a> {
+    /// The job queue.
+    pub queue: &'a str,
+    /// What kind of work it is.
+    pub kind: &'a str,
+    /// What it is about.
+    pub key: &'a str,
+    /// What its worker is told, as JSON.
+    pub payload: Bytes,
+    /// What it costs; `None` for what its job queue says.
+    pub cost: Option<u64>,
+    /// Whether it is done only when nothing more urgent is there; it is if nobody says.
+    pub background: Option<bool>,
+}
+
+impl AskedJob<'_> {
+    fn action(self, vhost: &VhostName) -> Result<Action, ScheduleError> {
+        let queue = JobQueueName::at(vhost, self.queue)?;
+        let job = ScheduledJob {
+            kind: self.kind.into(),
+            key: self.key.into(),
+            payload: self.payload,
+            cost: self.cost,
+            background: self.background.unwrap_or(true),
+        };
+        Ok(Action::Ask { queue, job })
+    }
 }
 
 impl AskedSchedule<'_> {
@@ -62,7 +97,20 @@ impl AskedSchedule<'_> {
         };
         let message = self.message;
         let action = match (self.queue, self.exchange) {
-            ("", "") => return invalid("a schedule needs a queue or an exchange to send to"),
+            ("", "") => match self.job {
+                Some(_) if message != ScheduledMessage::default() || !self.routing_key.is_empty() => {
+                    return invalid("a schedule that asks for a job sends no message; a job has a payload");
+                }
+                Some(job) => job.action(vhost)?,
+                None => {
+                    return invalid(
+                        "a schedule needs a queue or an exchange to send to, or a job to ask for",
+                    );
+                }
+            },
+            (_, _) if self.job.is_some() => {
+                return invalid("a schedule sends a message or asks for a job, not both");
+            }
             (_, "") if !self.routing_key.is_empty() => {
                 return invalid("a routing key is for exchanges; a queue needs none");
             }
@@ -121,7 +169,12 @@ mod tests {
     fn what_contradicts_itself_is_refused() {
         let fine = || AskedSchedule { name: "s", cron: "* * * * *", queue: "q", ..AskedSchedule::default() };
         let refused = |asked: AskedSchedule<'_>| asked.schedule(&VhostName::DEFAULT).unwrap_err().to_string();
+        let job = || AskedJob { queue: "deals", kind: "search", key: "books", ..AskedJob::default() };
+        let asks = |job| AskedSchedule { queue: "", job: Some(job), ..fine() };
+        let message = ScheduledMessage { body: "x".into(), ..ScheduledMessage::default() };
         assert!(fine().schedule(&VhostName::DEFAULT).is_ok());
+        let made = asks(job()).schedule(&VhostName::DEFAULT).unwrap();
+        assert!(matches!(made.action, Action::Ask { job, .. } if job.background && job.cost.is_none()));
         let every = Some(Millis(1000));
         for (asked, text) in [
             (AskedSchedule { every, ..fine() }, "not both"),
@@ -130,6 +183,13 @@ mod tests {
             (AskedSchedule { start: Some(Timestamp(1)), ..fine() }, "a start is for intervals"),
             (AskedSchedule { exchange: "x", ..fine() }, "not to both"),
             (AskedSchedule { queue: "", ..fine() }, "needs a queue or an exchange"),
+            (AskedSchedule { job: Some(job()), ..fine() }, "sends a message or asks for a job, not both"),
+            (AskedSchedule { message, ..asks(job()) }, "asks for a job sends no message"),
+            (asks(AskedJob { queue: "", ..job() }), "job queue name"),
+            (asks(AskedJob { kind: "", ..job() }), "job type"),
+            (asks(AskedJob { key: "", ..job() }), "job key"),
+            (asks(AskedJob { payload: "{".into(), ..job() }), "the payload of a job is JSON; this is none"),
+            (asks(AskedJob { cost: Some(u64::MAX), ..job() }), "cost must be between 0 and"),
             (AskedSchedule { routing_key: "k", ..fine() }, "a routing key is for exchanges"),
             (AskedSchedule { catch_up: "some", ..fine() }, "it is 'some'"),
             (AskedSchedule { catch_up_max: Some(5), ..fine() }, "catch_up_max is for"),

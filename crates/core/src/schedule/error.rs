@@ -106,3 +106,8 @@ pub enum ScheduleError {
         max: usize,
     },
 }
+
+/// Whether so many bytes are not too many.
+pub(super) const fn within(what: &'static str, max: usize, bytes: usize) -> Result<(), ScheduleError> {
+    if bytes > max { Err(ScheduleError::TooLarge { what, max, bytes }) } else { Ok(()) }
+}

@@ -44,7 +44,7 @@ pub enum ScheduleRecord {
         /// When it is due.
         next: Option<Timestamp>,
     },
-    /// Times of a schedule were fired, or passed. What it sent is in the same frame.
+    /// Times of a schedule were fired, or passed. What it sent, or the job that it asked for, is in the same frame.
     Fired {
         /// Where.
         vhost: VhostName,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use nexo_types::{ExchangeName, Priority, QueueName, Timestamp, VhostName, check_name, limits};
+use nexo_types::{Timestamp, VhostName, check_name, limits};
 
-use super::error::ScheduleError;
+use super::action::Action;
+use super::error::{ScheduleError, within};
 use super::timetable::{TimeTable, check_time};
 use crate::wire::{Reader, WireError, Writer};
 
@@ -26,40 +26,6 @@ pub struct Schedule {
     pub runs_max: Option<u64>,
     /// For those who look after it.
     pub description: Arc<str>,
-}
-
-/// What a schedule does. Kinds are numbered in its bytes, so that there is room for more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Pushes a message to a queue.
-    Push {
-        /// The queue.
-        queue: QueueName,
-        /// The message.
-        message: ScheduledMessage,
-    },
-    /// Publishes a message to an exchange.
-    Publish {
-        /// The exchange.
-        exchange: ExchangeName,
-        /// The key it is routed by.
-        routing_key: Arc<str>,
-        /// The message.
-        message: ScheduledMessage,
-    },
-}
-
-/// The message that is sent each time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScheduledMessage {
-    /// What it says.
-    pub body: Bytes,
-    /// What kind of text or bytes that is; empty if nobody says.
-    pub content_type: Arc<str>,
-    /// Headers, in their order.
-    pub headers: Vec<(Arc<str>, Arc<str>)>,
-    /// How urgent it is.
-    pub priority: Priority,
 }
 
 /// What becomes of times that passed while the broker was away, or could not take messages.
@@ -84,34 +50,9 @@ impl Schedule {
     /// Says what is wrong with it.
     pub fn check(&self, vhost: &VhostName) -> Result<(), ScheduleError> {
         check_name(&self.name, "schedule name", limits::SCHEDULE_NAME_BYTES_MAX)?;
-        let within = |what, max, bytes| match bytes > max {
-            true => Err(ScheduleError::TooLarge { what, max, bytes }),
-            false => Ok(()),
-        };
         within("a description", limits::SCHEDULE_DESCRIPTION_BYTES_MAX, self.description.len())?;
-        let (Action::Push { message, .. } | Action::Publish { message, .. }) = &self.action;
-        within("the body of a scheduled message", limits::SCHEDULE_BODY_BYTES_MAX, message.body.len())?;
-        within("a content type", limits::ROUTING_KEY_BYTES_MAX, message.content_type.len())?;
-        let headers = message.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-        within("the headers of a scheduled message", limits::SCHEDULE_HEADERS_BYTES_MAX, headers)?;
-        for (name, _) in &message.headers {
-            check_name(name, "header name", limits::ROUTING_KEY_BYTES_MAX)?;
-        }
-        if message.headers.len() > limits::SCHEDULE_HEADERS_MAX {
-            let (what, max) = ("headers of a scheduled message", limits::SCHEDULE_HEADERS_MAX);
-            return Err(ScheduleError::TooMany { what, max });
-        }
-        let target = match &self.action {
-            Action::Push { queue, .. } => queue.vhost(),
-            Action::Publish { exchange, routing_key, .. } => {
-                within("a routing key", limits::ROUTING_KEY_BYTES_MAX, routing_key.len())?;
-                if exchange.is_default() {
-                    let reason = "the default exchange stands for queues: name the queue".to_owned();
-                    return Err(ScheduleError::Target { reason });
-                }
-                exchange.vhost()
-            }
-        };
+        self.action.check()?;
+        let target = self.action.vhost();
         if target != *vhost {
             let reason =
                 format!("a schedule of virtual host '{vhost}' cannot send to virtual host '{target}'");
@@ -131,9 +72,7 @@ impl Schedule {
     /// What it takes in memory and in a snapshot, about.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let (Action::Push { message, .. } | Action::Publish { message, .. }) = &self.action;
-        let headers: usize = message.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
-        message.body.len() + headers + self.description.len() + self.name.len() + limits::CRON_BYTES_MAX
+        self.action.bytes() + self.description.len() + self.name.len() + limits::CRON_BYTES_MAX
     }
 
     pub(super) fn encode(&self, out: &mut Writer) {
@@ -167,61 +106,5 @@ impl Schedule {
             runs_max: input.optional()?,
             description: input.text()?.into(),
         })
-    }
-}
-
-impl Action {
-    fn encode(&self, out: &mut Writer) {
-        match self {
-            Self::Push { queue, message } => {
-                out.u8(0);
-                out.text(queue.stored());
-                message.encode(out);
-            }
-            Self::Publish { exchange, routing_key, message } => {
-                out.u8(1);
-                out.text(exchange.stored());
-                out.text(routing_key);
-                message.encode(out);
-            }
-        }
-    }
-
-    fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        match input.u8()? {
-            0 => {
-                let queue = QueueName::from_stored(input.text()?).map_err(|_| WireError::BadName)?;
-                Ok(Self::Push { queue, message: ScheduledMessage::decode(input)? })
-            }
-            1 => {
-                let exchange = ExchangeName::from_stored(input.text()?).map_err(|_| WireError::BadName)?;
-                let routing_key = input.text()?.into();
-                Ok(Self::Publish { exchange, routing_key, message: ScheduledMessage::decode(input)? })
-            }
-            value => Err(WireError::Unknown { what: "action of a schedule", value }),
-        }
-    }
-}
-
-impl ScheduledMessage {
-    fn encode(&self, out: &mut Writer) {
-        out.bytes(&self.body);
-        out.text(&self.content_type);
-        out.u64(self.headers.len() as u64);
-        for (name, value) in &self.headers {
-            out.text(name);
-            out.text(value);
-        }
-        out.u8(self.priority.0);
-    }
-
-    fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        let body = Bytes::copy_from_slice(input.bytes()?);
-        let content_type = input.text()?.into();
-        let mut headers = Vec::new();
-        for _ in 0..input.u64()? {
-            headers.push((input.text()?.into(), input.text()?.into()));
-        }
-        Ok(Self { body, content_type, headers, priority: Priority(input.u8()?) })
     }
 }

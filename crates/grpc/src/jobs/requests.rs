@@ -1,11 +1,9 @@
 //! Requests for work, receipts and answers between the wire and the broker.
 
-use bytes::Bytes;
 use nexo_access::{Identity, Permission};
 use nexo_broker::job_rules::{AskedState, Handed, Receipt, Reply};
 use nexo_broker::{JobRequest, WaiterAnswer, WaiterRequest};
 use nexo_types::{JobQueueName, Millis, Timestamp, limits};
-use tonic::Status;
 
 use crate::access;
 use crate::fields;
@@ -102,8 +100,8 @@ pub(super) const fn asked(state: AskedState) -> proto::JobAsked {
     }
 }
 
-/// What a waiter is told. A result may be large, so it is written where no connection waits.
-pub(super) async fn answer(answer: WaiterAnswer) -> Result<proto::JobAnswer, Status> {
+/// What a waiter is told.
+pub(super) fn answer(answer: WaiterAnswer) -> proto::JobAnswer {
     let outcome = match answer.status {
         "done" => proto::JobOutcome::Done,
         "failed" => proto::JobOutcome::Failed,
@@ -112,14 +110,7 @@ pub(super) async fn answer(answer: WaiterAnswer) -> Result<proto::JobAnswer, Sta
         _ => proto::JobOutcome::Unspecified,
     };
     let WaiterAnswer { waiter, job, kind, key, result, error, .. } = answer;
-    let result = match outcome {
-        proto::JobOutcome::Done => {
-            let written = tokio::task::spawn_blocking(move || result.to_string()).await;
-            Bytes::from(written.map_err(|_| Status::internal("the answer could not be written"))?)
-        }
-        _ => Bytes::new(),
-    };
-    Ok(proto::JobAnswer {
+    proto::JobAnswer {
         waiter: waiter.to_string(),
         job: job.0,
         r#type: kind.to_string(),
@@ -127,7 +118,7 @@ pub(super) async fn answer(answer: WaiterAnswer) -> Result<proto::JobAnswer, Sta
         outcome: outcome.into(),
         result,
         error: error.unwrap_or_default(),
-    })
+    }
 }
 
 /// The jobs that fit into one answer, and those that do not.

@@ -3,18 +3,23 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nexo_access::{Identity, Permission};
+use nexo_access::{Identity, Logins, Permission};
 use nexo_broker::job_rules::{BudgetConfig, JobError, JobQueue, JobQueueConfig, Settled};
 use nexo_broker::{Broker, WaiterAnswer};
 use nexo_types::{BudgetId, BudgetName, JobId, JobQueueName, Millis, Timestamp, limits};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use super::requests::{answer, asked, fitting, from_now, job_request, lease, receipt, taken, wait};
 use super::settings::{patch_budget, patch_queue, report};
 use super::shown::{self, Detail};
+use super::stream::CallStream;
 use crate::access::{self, LikeQueue, caller};
 use crate::fields;
+use crate::incoming::Held;
+use crate::messages::{REPLY_BUFFER, attend, until_user_is_gone};
 use crate::proto::{self, job_service_server::JobService};
 use crate::status::Failure;
 
@@ -24,8 +29,10 @@ const PAGE_DEFAULT: usize = 100;
 const PAGE_MAX: usize = 1_000;
 
 /// Answers [`JobService`] from a broker.
+#[derive(Clone)]
 pub(crate) struct JobCalls {
     pub(crate) broker: Broker,
+    pub(crate) logins: Logins,
     pub(crate) stop: CancellationToken,
 }
 
@@ -71,15 +78,26 @@ impl JobCalls {
             // A call that only waits must not hold up the end; the same waiter may ask again.
             () = self.stop.cancelled() => return Err(Failure::stopping().into()),
         };
-        match found {
-            Some(found) => answer(found).await.map(Some),
-            None => Ok(None),
-        }
+        Ok(found.map(answer))
     }
 }
 
 #[tonic::async_trait]
 impl JobService for JobCalls {
+    type CallsStream = ReceiverStream<Result<proto::JobCallsResponse, Status>>;
+
+    async fn calls(&self, request: Request<Streaming<proto::JobCallsRequest>>) -> Reply<Self::CallsStream> {
+        let (out, replies) = mpsc::channel(REPLY_BUFFER);
+        let held = request.extensions().get::<Held>().cloned().unwrap_or_default();
+        let identity = caller(&request)?;
+        let (stop, presence) = (self.stop.child_token(), attend(&self.logins, &identity)?);
+        // What waits ends with the stream, and not only with the broker.
+        let calls = Self { stop: stop.clone(), ..self.clone() };
+        let stream = CallStream::new(calls, identity, request.into_inner(), held, out, stop.clone());
+        tokio::spawn(until_user_is_gone(stream.run(), presence, stop));
+        Ok(Response::new(ReceiverStream::new(replies)))
+    }
+
     async fn put_queue(
         &self,
         request: Request<proto::PutJobQueueRequest>,
@@ -89,24 +107,14 @@ impl JobService for JobCalls {
         let queue = fields::job_queue(&request.vhost, &request.queue)?;
         let change = request.config.unwrap_or_default();
         access::may(&identity, Permission::Configure, &queue)?;
-        let mut refused = None;
-        let patch = |found: Option<&JobQueueConfig>| {
-            let base = found.cloned().unwrap_or_default();
-            let before = base.budget.clone();
-            let config = patch_queue(&queue, base, &change)?;
-            if let Some(budget) = config.budget.as_ref().filter(|budget| before.as_ref() != Some(*budget)) {
-                // Its jobs spend what others may count on.
-                refused = access::may(&identity, Permission::Write, budget).err();
-            }
-            match &refused {
-                None => Ok(config),
-                Some(refused) => Err(JobError::BadSetting { reason: refused.message.clone() }),
-            }
-        };
-        let created = self.broker.put_job_queue(&queue, patch).await;
-        if let Some(refused) = refused {
-            return Err(refused.into());
+        let named = patch_queue(&queue, JobQueueConfig::default(), &change).map_err(Failure::from)?.budget;
+        if let Some(budget) = &named {
+            // Its jobs spend what others may count on.
+            access::may(&identity, Permission::Write, budget)?;
         }
+        let patch =
+            |found: Option<&JobQueueConfig>| patch_queue(&queue, found.cloned().unwrap_or_default(), &change);
+        let created = self.broker.change_job_queue(&queue, patch).await.map_err(Failure::from)?;
         let created = created.map_err(Failure::from)?;
         Ok(Response::new(proto::PutJobQueueResponse { created }))
     }
@@ -171,12 +179,13 @@ impl JobService for JobCalls {
         let request = request.into_inner();
         let budget = fields::budget(&request.vhost, &request.budget)?;
         access::may(&identity, Permission::Configure, &budget)?;
-        let found = self.broker.budget(&budget).map(|(found, _)| *found.config());
-        let base: BudgetConfig = found.unwrap_or_default();
-        let config = patch_budget(base, &request.config.unwrap_or_default());
-        // The broker has no word for a setting that is too large but that there is too much of it.
-        config.check().map_err(|error| Failure::invalid(error.to_string()))?;
-        let created = self.broker.put_budget(&budget, config).await.map_err(Failure::from)?;
+        let change = request.config.unwrap_or_default();
+        let patch = |found: Option<&BudgetConfig>| {
+            let config = patch_budget(found.copied().unwrap_or_default(), &change)?;
+            // The broker has no word for a setting that is too large but that there is too much of it.
+            config.check().map(|()| config).map_err(|error| Failure::invalid(error.to_string()))
+        };
+        let created = self.broker.change_budget(&budget, patch).await.map_err(Failure::from)??;
         Ok(Response::new(proto::PutBudgetResponse { created }))
     }
 

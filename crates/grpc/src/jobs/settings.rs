@@ -13,6 +13,7 @@ use nexo_types::{BudgetName, JobQueueName, Millis};
 
 use crate::config::{backoff, backoff_to_proto};
 use crate::proto;
+use crate::status::Failure;
 
 /// `base`, settings of the job queue `own`, with every setting that `change` gives. Ranges and expressions are left to the broker,
 /// which knows them.
@@ -107,16 +108,23 @@ pub(super) fn queue_to_proto(config: &JobQueueConfig) -> proto::JobQueueConfig {
 }
 
 /// `base` with every setting of a budget that `change` gives.
-pub(super) fn patch_budget(mut base: BudgetConfig, change: &proto::BudgetConfig) -> BudgetConfig {
+pub(super) fn patch_budget(
+    mut base: BudgetConfig,
+    change: &proto::BudgetConfig,
+) -> Result<BudgetConfig, Failure> {
     base.initial = change.initial.unwrap_or(base.initial);
     if let Some(capacity) = change.capacity {
         base.capacity = (capacity > 0).then_some(capacity);
     }
-    if let Some(refill) = change.refill {
-        base.refill =
-            (refill.tokens > 0).then_some(Refill { tokens: refill.tokens, every: Millis(refill.every_ms) });
+    if let Some(proto::TokenRefill { tokens, every_ms }) = change.refill {
+        if tokens == 0 && every_ms > 0 {
+            let reason =
+                format!("refill.tokens is 1 at least if refill.every_ms is given, here as {every_ms}");
+            return Err(Failure::invalid(reason));
+        }
+        base.refill = (tokens > 0).then_some(Refill { tokens, every: Millis(every_ms) });
     }
-    base
+    Ok(base)
 }
 
 /// All settings of a budget.
@@ -237,7 +245,7 @@ mod tests {
         let unusual = BudgetConfig { initial: 1, capacity: Some(2), refill };
         for config in [unusual, BudgetConfig::default()] {
             for base in [unusual, BudgetConfig::default()] {
-                assert_eq!(patch_budget(base, &budget_to_proto(&config)), config);
+                assert_eq!(patch_budget(base, &budget_to_proto(&config)).unwrap(), config);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `nexo schedule`: messages that the broker sends by itself.
+//! `nexo schedule`: messages that the broker sends, and jobs that it asks for, by itself.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,17 +22,18 @@ use crate::view::{Figures, columns, moment};
 const EXAMPLES: &str = "\
 A cron expression has five fields (minute, hour, day of month, month, day of week), or six with seconds in front. Each message has
 the headers x-schedule and x-scheduled-at. After a downtime, the latest time that was missed is fired (once), each of them (all), or none
-(skip).
+(skip). With --job-queue a job is asked for in place of a message: the text is its payload, as JSON, and nobody waits for it.
 
 Examples:
   nexo schedule set report --cron '0 9 * * 1-5' --time-zone Europe/Berlin --queue reports 'make it'
   nexo schedule set beat --every 30s --exchange amq.topic --routing-key health.beat ping
   nexo schedule set bill --cron '0 0 1 * *' --queue billing --file bill.json --catch-up all
+  nexo schedule set warm --cron '0 6 * * *' --job-queue deals --job-type search --job-key books '{\"category\": \"books\"}'
   nexo schedule list --all-vhosts
   nexo schedule pause report
   nexo schedule run report";
 
-/// Messages that the broker sends by itself, by a cron expression or at an interval
+/// Messages that the broker sends, or jobs that it asks for, by a cron expression or at an interval
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ScheduleArgs {
@@ -63,7 +64,7 @@ enum ScheduleCommand {
         #[arg(long, short)]
         yes: bool,
     },
-    /// Have a schedule send its message now, whatever its time table says
+    /// Have a schedule send its message, or ask for its job, now, whatever its time table says
     Run {
         /// Its name
         name: String,
@@ -82,14 +83,14 @@ enum ScheduleCommand {
 
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("table").required(true).args(["cron", "every"]))]
-#[command(group = clap::ArgGroup::new("target").required(true).args(["queue", "exchange"]))]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["queue", "exchange", "job_queue"]))]
 struct SetArgs {
     /// Its name
     name: String,
-    /// The message
+    /// The message, or the payload of the job
     #[arg(default_value = "", hide_default_value = true, conflicts_with = "file")]
     text: String,
-    /// The message is what this file holds
+    /// The message, or the payload, is what this file holds
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// When: a cron expression of five fields, or of six with seconds in front
@@ -113,6 +114,21 @@ struct SetArgs {
     /// The key by which the exchange routes the message
     #[arg(long, value_name = "KEY", requires = "exchange")]
     routing_key: Option<String>,
+    /// The job queue to ask for a job
+    #[arg(long, value_name = "QUEUE", requires = "job_key")]
+    job_queue: Option<String>,
+    /// What kind of work the job is
+    #[arg(long, value_name = "TYPE", requires = "job_queue", default_value = "job")]
+    job_type: String,
+    /// What the job is about: if one of that key is pending, it is that one
+    #[arg(long, value_name = "KEY", requires = "job_queue")]
+    job_key: Option<String>,
+    /// The tokens that the job costs, in place of what its queue says
+    #[arg(long, value_name = "N", requires = "job_queue")]
+    cost: Option<u64>,
+    /// The job is not left until nothing more urgent is there
+    #[arg(long, requires = "job_queue")]
+    foreground: bool,
     /// The content type of the message
     #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
     content_type: String,
@@ -157,6 +173,20 @@ impl SetArgs {
             None => self.text.into_bytes(),
         };
         let header = |(name, value)| proto::ScheduleHeader { name, value };
+        let (body, job) = match self.job_queue {
+            None => (body, None),
+            Some(queue) => {
+                let job = proto::ScheduledJob {
+                    queue,
+                    r#type: self.job_type,
+                    key: self.job_key.unwrap_or_default(),
+                    payload: body.into(),
+                    cost: self.cost,
+                    background: Some(!self.foreground),
+                };
+                (Vec::new(), Some(job))
+            }
+        };
         Ok(proto::Schedule {
             vhost,
             name: self.name,
@@ -177,6 +207,7 @@ impl SetArgs {
             max_runs: self.max_runs,
             paused: self.paused.then_some(true),
             description: self.description,
+            job,
         })
     }
 }
@@ -200,6 +231,8 @@ struct ScheduleView {
     exchange: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     routing_key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<serde_json::Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -236,7 +269,9 @@ struct ScheduleView {
 impl From<proto::ScheduleInfo> for ScheduleView {
     fn from(info: proto::ScheduleInfo) -> Self {
         let (schedule, status) = (info.schedule.unwrap_or_default(), info.status.unwrap_or_default());
+        let job = schedule.job.as_ref().map(job_value);
         let (body, body_base64) = match std::str::from_utf8(&schedule.body) {
+            _ if job.is_some() => (None, None),
             Ok(text) => (Some(text.to_owned()), None),
             Err(_) => (None, Some(STANDARD.encode(&schedule.body))),
         };
@@ -251,6 +286,7 @@ impl From<proto::ScheduleInfo> for ScheduleView {
             queue: schedule.queue,
             exchange: schedule.exchange,
             routing_key: schedule.routing_key,
+            job,
             body,
             body_base64,
             content_type: schedule.content_type,
@@ -277,6 +313,18 @@ impl From<proto::ScheduleInfo> for ScheduleView {
     }
 }
 
+fn job_value(job: &proto::ScheduledJob) -> serde_json::Value {
+    let mut shown =
+        json!({ "queue": job.queue, "type": job.r#type, "key": job.key, "background": job.background });
+    if let Some(cost) = job.cost {
+        shown["cost"] = cost.into();
+    }
+    if let Ok(payload) = serde_json::from_slice(&job.payload) {
+        shown["payload"] = payload;
+    }
+    shown
+}
+
 impl ScheduleView {
     fn when(&self) -> String {
         match self.every_ms {
@@ -286,9 +334,13 @@ impl ScheduleView {
     }
 
     fn target(&self) -> String {
-        match self.queue.is_empty() {
-            true => format!("exchange {} {}", self.exchange, self.routing_key).trim_end().to_owned(),
-            false => format!("queue {}", self.queue),
+        let text = |job: &serde_json::Value, name: &str| job[name].as_str().unwrap_or_default().to_owned();
+        match &self.job {
+            Some(job) => format!("job queue {} {}", text(job, "queue"), text(job, "key")),
+            None if self.queue.is_empty() => {
+                format!("exchange {} {}", self.exchange, self.routing_key).trim_end().to_owned()
+            }
+            None => format!("queue {}", self.queue),
         }
     }
 

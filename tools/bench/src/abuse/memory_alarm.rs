@@ -1,8 +1,9 @@
-//! A memory watermark that is passed on purpose: publishers without confirms and nobody who consumes. They must be blocked,
-//! with a reason; memory must stay near the watermark; and when consumers come back everything must come, and publishing go on.
+//! A memory watermark that is passed on purpose: publishers without confirms, and no consumer. Publishers must be blocked, with a
+//! reason; memory must stay near the watermark; and when consumers come back everything must come, and publishing go on.
 //!
-//! What a broker takes under such a load differs by build, disk and processor, so the watermark is set a little below what this
-//! one was seen to take. Afterwards it is what it was.
+//! The broker has its watermark from its start (`--memory-high`). What waits in a queue, or at a consumer that does not acknowledge,
+//! is left on disk long before the watermark is passed, however much it is. So the messages are delayed: of these something stays
+//! in memory until they are due.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -14,11 +15,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use nexo_amqp::codec::ShortStr;
 use nexo_amqp::codec::method::{ConnectionMethod, basic};
-use nexo_amqp::codec::{Frame, FrameKind, Method, PropertiesBuilder};
+use nexo_amqp::codec::{Frame, FrameKind, Method, PropertiesBuilder, TableBuf};
 use nexo_amqp_client::{Filled, methods, refuse_close};
 use nexo_harness::http;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::Found;
 use super::target::{DURABLE, Target, message};
@@ -29,19 +30,16 @@ use crate::threads::joined;
 
 const QUEUE: &str = "abuse-memory-alarm";
 const PUBLISHERS: usize = 4;
-/// All of them together at most: many times what a broker keeps in memory.
-const PUBLISHED_BYTES: u64 = 8 << 30;
-/// So large that the disk is the limit and not the count of messages: what waits to be written passes the watermark.
-const BODY_BYTES: usize = 100_000;
-/// Fewer would fit into memory, or be written before anybody had to wait.
-const MESSAGES_MIN: u64 = 5_000;
+/// So small that what the broker keeps of each counts, and not the disk.
+const BODY_BYTES: usize = 100;
+/// Messages that are written to a socket at once.
+const WRITE_MESSAGES: usize = 100;
+/// How long messages are delayed: until the watermark has been passed for a while.
+const DELAY: Duration = Duration::from_secs(20);
+/// A higher one would not be passed by what comes meanwhile.
+const WATERMARK_MAX: u64 = 512 << 20;
 /// How long the alarm may take to come, and a consumer to get its next message.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long publishers go on before it is seen what the broker takes, and how long it is looked at.
-const FREELY: Duration = Duration::from_millis(1500);
-const LOOKED_AT: Duration = Duration::from_millis(500);
-/// The watermark, of what the broker takes under the load.
-const WATERMARK_PART: f64 = 0.95;
+const PATIENCE: Duration = Duration::from_secs(120);
 /// How long publishers go on against the alarm before consumers come back.
 const UNDER_ALARM: Duration = Duration::from_secs(5);
 /// And how long after consumers have come.
@@ -63,30 +61,27 @@ struct Told {
 }
 
 pub(super) fn memory_alarm(target: &Target) -> anyhow::Result<Found> {
-    let before = watermark(target, "GET", "")?;
+    let limit_bytes = watermark(target)?;
+    ensure!(
+        limit_bytes <= WATERMARK_MAX,
+        "the watermark is at {}; start the broker with '--memory-high 256MiB', or it takes long to pass it",
+        mib(limit_bytes)
+    );
     let mut found = Found::default();
     declare_queue(&mut target.connect(InputSize::Small)?, QUEUE, &DURABLE)?;
-    let count = target.count(PUBLISHED_BYTES / BODY_BYTES as u64).max(MESSAGES_MIN);
-    let each = count / PUBLISHERS as u64;
     let told = Arc::<Told>::default();
+    process::forget_peak(target.pid)?;
+    let before = process::resident_bytes(target.pid)?;
+    let began = Instant::now();
     let publishers: Vec<JoinHandle<anyhow::Result<()>>> = (0..PUBLISHERS)
         .map(|_| {
             let (connection, told) = (target.connect(InputSize::Small)?, Arc::clone(&told));
-            Ok(std::thread::spawn(move || publish(connection, each, &told)))
+            Ok(std::thread::spawn(move || publish(connection, &told)))
         })
         .collect::<anyhow::Result<_>>()?;
-    std::thread::sleep(FREELY);
-    let taken = median(&looks(target, LOOKED_AT)?);
-    let limit_bytes = (taken as f64 * WATERMARK_PART) as u64;
-    let began = Instant::now();
-    watermark(target, "PUT", &json!({ "absolute_bytes": limit_bytes }).to_string())?;
-    process::forget_peak(target.pid)?;
     while told.blocked.load(Ordering::Relaxed) == 0 {
         ensure!(began.elapsed() < PATIENCE, "no publisher was blocked within {PATIENCE:?}");
-        ensure!(
-            !publishers.iter().all(JoinHandle::is_finished),
-            "everything was published and no publisher was blocked"
-        );
+        ensure!(!publishers.iter().any(JoinHandle::is_finished), "a publisher ended before it was blocked");
         std::thread::sleep(LOOK_EVERY);
     }
     found.add("first blocked after", format!("{:.1} s", began.elapsed().as_secs_f64()));
@@ -107,16 +102,13 @@ pub(super) fn memory_alarm(target: &Target) -> anyhow::Result<Found> {
     let peak = process::peak_resident_bytes(target.pid)?;
     let (blocked, unblocked) = (told.blocked.load(Ordering::Relaxed), told.unblocked.load(Ordering::Relaxed));
     let reason = told.reason.lock().clone().context("who is blocked is told why")?;
-    let restored = match before.get("high") {
-        Some(high) => json!({ "high": high }),
-        None => json!({ "absolute_bytes": before["absolute_bytes"] }),
-    };
-    watermark(target, "PUT", &restored.to_string())?;
     let is_over = http::get(&target.http, "/health", PATIENCE)?.body.contains("\"ok\"");
     found
-        .add("memory without a watermark, median", mib(taken))
         .add("watermark", mib(limit_bytes))
-        .add("memory under it: median, at most", format!("{}, {}", mib(median(&looks)), mib(peak)))
+        .add(
+            "memory before; under the alarm, median; at most",
+            format!("{}; {}; {}", mib(before), mib(median(&looks)), mib(peak)),
+        )
         .add("told", format!("{reason:?}; blocked {blocked} times, unblocked {unblocked} times"))
         .add("published", thousands(published as f64))
         .add("drained", format!("{} in {:.1} s", thousands(come as f64), back.elapsed().as_secs_f64()))
@@ -128,13 +120,14 @@ pub(super) fn memory_alarm(target: &Target) -> anyhow::Result<Found> {
     Ok(found)
 }
 
-/// Asks for the watermark, or sets another.
-fn watermark(target: &Target, method: &str, body: &str) -> anyhow::Result<Value> {
+/// The watermark that the broker has, in bytes.
+fn watermark(target: &Target) -> anyhow::Result<u64> {
     let head = "Host: localhost\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n";
-    let request = http::request(method, "/api/nexo/memory", head, body);
+    let request = http::request("GET", "/api/nexo/memory", head, "");
     let answer = http::exchange(&target.http, &request, PATIENCE)?;
     ensure!(answer.status == 200, "the watermark is not told: {} {}", answer.status, answer.body);
-    serde_json::from_str(&answer.body).context("the watermark is JSON")
+    let told: Value = serde_json::from_str(&answer.body).context("the watermark is JSON")?;
+    told["limit_bytes"].as_u64().context("the watermark is a number of bytes")
 }
 
 /// What the broker takes, again and again for so long.
@@ -154,17 +147,19 @@ fn median(looks: &[u64]) -> u64 {
 }
 
 /// Publishes without confirms, and notes what the broker says meanwhile. When it is done the broker has seen all of it.
-fn publish(mut connection: Connection, count: u64, told: &Arc<Told>) -> anyhow::Result<()> {
-    // They stay in memory for as long as there is some, and are written when it runs short.
-    let properties = PropertiesBuilder::new().delivery_mode(1).to_vec();
-    let frames = message("", QUEUE, &properties, &[b'x'; BODY_BYTES], connection.frame_max)?;
+fn publish(mut connection: Connection, told: &Arc<Told>) -> anyhow::Result<()> {
+    let mut headers = TableBuf::new();
+    headers.put(ShortStr::from_static("x-delay"), i64::try_from(DELAY.as_millis())?);
+    let properties = PropertiesBuilder::new().headers(headers.as_table()).delivery_mode(1).to_vec();
+    let frames =
+        message("", QUEUE, &properties, &[b'x'; BODY_BYTES], connection.frame_max)?.repeat(WRITE_MESSAGES);
     let socket = connection.socket.try_clone().context("cannot share a socket")?;
     // A publisher that is blocked waits for as long as it takes.
     socket.set_write_timeout(None)?;
     let done = Arc::<AtomicBool>::default();
     let (is_done, counted) = (Arc::clone(&done), Arc::clone(told));
     let writer = std::thread::spawn(move || {
-        let written = write_all(&socket, &frames, count, &counted);
+        let written = write_all(&socket, &frames, &counted);
         is_done.store(true, Ordering::Relaxed);
         written
     });
@@ -190,13 +185,10 @@ fn publish(mut connection: Connection, count: u64, told: &Arc<Told>) -> anyhow::
     Ok(())
 }
 
-fn write_all(mut socket: &TcpStream, frames: &[u8], count: u64, told: &Told) -> anyhow::Result<()> {
-    for _ in 0..count {
-        if told.stop.load(Ordering::Relaxed) {
-            break;
-        }
+fn write_all(mut socket: &TcpStream, frames: &[u8], told: &Told) -> anyhow::Result<()> {
+    while !told.stop.load(Ordering::Relaxed) {
         socket.write_all(frames).context("cannot publish")?;
-        told.published.fetch_add(1, Ordering::Relaxed);
+        told.published.fetch_add(WRITE_MESSAGES as u64, Ordering::Relaxed);
     }
     Ok(())
 }

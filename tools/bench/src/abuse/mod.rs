@@ -65,7 +65,7 @@ pub enum Scenario {
     Headers,
     /// Transient messages of 10 KB, as fast as they go
     Flood,
-    /// 4 GiB without confirms and without a consumer, past a memory watermark that is set on purpose
+    /// Publishers of delayed messages without confirms, past a low memory watermark (--memory-high)
     MemoryAlarm,
     /// 5,000 idle AMQP connections, and new clients
     Connections,

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use nexo_access::Permission;
 use nexo_broker::JobCallError;
-use nexo_broker::job_rules::{JobError, TokenReport};
+use nexo_broker::job_rules::{BudgetConfig, JobError, Jobs, TokenReport};
 use nexo_types::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -17,9 +17,8 @@ use super::super::access::Caller;
 use super::super::body::JsonBody;
 use super::super::error::ApiError;
 use super::super::listing::ListQuery;
-use super::super::names::Vhost;
 use super::shown::{budget_config_of, budget_json, use_json};
-use super::{budget_named, count, may, millis, moment, query_of, refuse_unknown, whole};
+use super::{Sees, budget_named, count, list_seen, may, millis, moment, query_of, refuse_unknown, whole};
 
 /// Uses of tokens in one answer, if nobody says how many, and at most.
 const USES_DEFAULT: usize = 100;
@@ -30,7 +29,7 @@ pub(super) async fn list(
     caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    all(&api, caller, None, query).await
+    list_seen(&api, caller, None, query, seen).await
 }
 
 pub(super) async fn list_of_vhost(
@@ -39,29 +38,12 @@ pub(super) async fn list_of_vhost(
     Path(vhost): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    let vhost = Vhost::named(&api, &vhost)?.as_str().to_owned();
-    all(&api, caller, Some(vhost), query).await
+    list_seen(&api, caller, Some(&vhost), query, seen).await
 }
 
-async fn all(
-    api: &Api,
-    caller: Caller,
-    vhost: Option<String>,
-    query: ListQuery,
-) -> Result<Response, ApiError> {
-    let rows = api
-        .look(move |api| {
-            api.broker.look_at_jobs(|jobs, now| {
-                let own = |name: &str| vhost.as_deref().is_none_or(|vhost| vhost == name);
-                let seen = jobs.budgets().filter(|budget| {
-                    let name = budget.name();
-                    own(name.vhost_str()) && may(&caller, name.vhost_str(), name.as_str(), None).is_ok()
-                });
-                seen.map(|budget| budget_json(budget, now)).collect::<Vec<Value>>()
-            })
-        })
-        .await?;
-    query.answer(rows)
+fn seen(jobs: &Jobs, now: Timestamp, sees: Sees<'_>) -> Vec<Value> {
+    let seen = jobs.budgets().filter(|budget| sees(budget.name().vhost_str(), budget.name().as_str()));
+    seen.map(|budget| budget_json(budget, now)).collect()
 }
 
 pub(super) async fn show(
@@ -82,8 +64,9 @@ pub(super) async fn put(
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let name = budget_named(&api, &caller, &vhost, &name, Some(Permission::Configure))?;
-    let before = api.broker.budget(&name).map(|(budget, _)| *budget.config()).unwrap_or_default();
-    let is_new = api.broker.put_budget(&name, budget_config_of(before, &body.object)?).await?;
+    let change =
+        |before: Option<&BudgetConfig>| budget_config_of(before.copied().unwrap_or_default(), &body.object);
+    let is_new = api.broker.change_budget(&name, change).await??;
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 

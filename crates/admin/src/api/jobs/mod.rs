@@ -11,8 +11,9 @@ mod work;
 
 use std::collections::BTreeMap;
 
+use axum::response::Response;
 use nexo_access::{Permission, Resource};
-use nexo_broker::job_rules::{JobError, Receipt};
+use nexo_broker::job_rules::{JobError, Jobs, Receipt};
 use nexo_broker::{JobCallError, QueueError};
 use nexo_types::{BudgetName, JobId, JobQueueName, Millis, Timestamp};
 use serde_json::{Map, Value};
@@ -21,6 +22,7 @@ use super::Api;
 use super::access::{Caller, Needs};
 use super::body::Fields;
 use super::error::ApiError;
+use super::listing::ListQuery;
 use super::names::Vhost;
 use super::routes::Routes;
 
@@ -88,6 +90,28 @@ fn may(caller: &Caller, vhost: &str, name: &str, permission: Option<Permission>)
         None => identity.may_see(vhost, resource),
     };
     allowed.map_err(|_| ApiError::access_refused())
+}
+
+/// Whether whoever asks may see what is called so in a virtual host.
+type Sees<'a> = &'a dyn Fn(&str, &str) -> bool;
+
+/// Answers with what whoever asks may see, of one virtual host or of all.
+async fn list_seen(
+    api: &Api,
+    caller: Caller,
+    vhost: Option<&str>,
+    query: ListQuery,
+    seen: fn(&Jobs, Timestamp, Sees<'_>) -> Vec<Value>,
+) -> Result<Response, ApiError> {
+    let vhost = vhost.map(|vhost| Vhost::named(api, vhost)).transpose()?;
+    let vhost = vhost.map(|vhost| vhost.as_str().to_owned());
+    let rows = api.look(move |api| {
+        let sees = |own: &str, name: &str| {
+            vhost.as_deref().is_none_or(|vhost| vhost == own) && may(&caller, own, name, None).is_ok()
+        };
+        api.broker.look_at_jobs(|jobs, now| seen(jobs, now, &sees))
+    });
+    query.answer(rows.await?)
 }
 
 /// The queue of a job, if whoever asks may do this with it.
@@ -166,7 +190,7 @@ fn moment(
 }
 
 /// Refuses what nobody knows: a setting that was spelt wrong would be without effect.
-fn refuse_unknown(object: &Map<String, Value>, known: &[&str]) -> Result<(), ApiError> {
+pub(super) fn refuse_unknown(object: &Map<String, Value>, known: &[&str]) -> Result<(), ApiError> {
     refuse_unknown_names(object.keys(), known)
 }
 

@@ -8,7 +8,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use nexo_access::Permission;
 use nexo_broker::JobCallError;
-use nexo_broker::job_rules::{JobError, JobQueueConfig};
+use nexo_broker::job_rules::{JobError, JobQueueConfig, Jobs};
+use nexo_types::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::Api;
@@ -16,9 +17,8 @@ use super::super::access::Caller;
 use super::super::body::JsonBody;
 use super::super::error::ApiError;
 use super::super::listing::ListQuery;
-use super::super::names::Vhost;
 use super::shown::{config_of, job_json, queue_in_full_json, queue_json};
-use super::{may, no_such_queue, query_of, queue_named};
+use super::{Sees, list_seen, may, no_such_queue, query_of, queue_named};
 
 /// Jobs in one answer, if nobody says how many, and at most.
 const PENDING_DEFAULT: usize = 100;
@@ -29,7 +29,7 @@ pub(super) async fn list(
     caller: Caller,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    all(&api, caller, None, query).await
+    list_seen(&api, caller, None, query, seen).await
 }
 
 pub(super) async fn list_of_vhost(
@@ -38,29 +38,12 @@ pub(super) async fn list_of_vhost(
     Path(vhost): Path<String>,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, ApiError> {
-    let vhost = Vhost::named(&api, &vhost)?.as_str().to_owned();
-    all(&api, caller, Some(vhost), query).await
+    list_seen(&api, caller, Some(&vhost), query, seen).await
 }
 
-async fn all(
-    api: &Api,
-    caller: Caller,
-    vhost: Option<String>,
-    query: ListQuery,
-) -> Result<Response, ApiError> {
-    let rows = api
-        .look(move |api| {
-            api.broker.look_at_jobs(|jobs, now| {
-                let own = |name: &str| vhost.as_deref().is_none_or(|vhost| vhost == name);
-                let seen = jobs.queues().filter(|queue| {
-                    let name = queue.name();
-                    own(name.vhost_str()) && may(&caller, name.vhost_str(), name.as_str(), None).is_ok()
-                });
-                seen.map(|queue| queue_json(queue, now)).collect::<Vec<Value>>()
-            })
-        })
-        .await?;
-    query.answer(rows)
+fn seen(jobs: &Jobs, now: Timestamp, sees: Sees<'_>) -> Vec<Value> {
+    let seen = jobs.queues().filter(|queue| sees(queue.name().vhost_str(), queue.name().as_str()));
+    seen.map(|queue| queue_json(queue, now)).collect()
 }
 
 pub(super) async fn show(
@@ -81,18 +64,18 @@ pub(super) async fn put(
     body: JsonBody,
 ) -> Result<StatusCode, ApiError> {
     let name = queue_named(&api, &caller, &vhost, &name, Some(Permission::Configure))?;
-    let before = api.broker.look_at_jobs(|jobs, _| jobs.queue(&name).map(|queue| (**queue.config()).clone()));
-    let config = config_of(&name.vhost(), &before.unwrap_or_default(), &body.object)?;
-    if let Some(budget) = &config.budget {
+    let change = |before: Option<&JobQueueConfig>| {
+        config_of(&name.vhost(), before.cloned().unwrap_or_default(), &body.object)
+    };
+    if let Some(budget) = &change(None)?.budget {
         // Whoever has jobs paid spends what is in it.
         may(&caller, budget.vhost_str(), budget.as_str(), Some(Permission::Write))?;
     }
-    let put = api.broker.put_job_queue(&name, |_| Ok::<JobQueueConfig, JobError>(config)).await;
-    let is_new = put.map_err(|error| match error {
+    let is_new = api.broker.change_job_queue(&name, change).await.map_err(|error| match error {
         // What is not there is a setting and not what the address names.
         JobCallError::Refused(JobError::NoSuchBudget { .. }) => ApiError::bad_request(error.to_string()),
         other => other.into(),
-    })?;
+    })??;
     Ok(if is_new { StatusCode::CREATED } else { StatusCode::NO_CONTENT })
 }
 

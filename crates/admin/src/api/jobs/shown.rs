@@ -82,11 +82,10 @@ pub(super) fn config_json(config: &JobQueueConfig) -> Value {
 /// Settings that are given on top of those there are.
 pub(super) fn config_of(
     vhost: &VhostName,
-    before: &JobQueueConfig,
+    mut config: JobQueueConfig,
     object: &Map<String, Value>,
 ) -> Result<JobQueueConfig, ApiError> {
     refuse_unknown(object, QUEUE_SETTINGS)?;
-    let mut config = before.clone();
     if object.contains_key("budget") {
         let named = object.text_or_nothing("budget")?.filter(|name| !name.is_empty());
         config.budget = named.map(|name| BudgetName::at(vhost, name)).transpose()?;

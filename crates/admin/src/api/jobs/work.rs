@@ -7,6 +7,8 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use nexo_access::{Permission, Resource};
 use nexo_broker::job_rules::{AskedState, Reply, Settled};
 use nexo_broker::{JobRequest, WaiterAnswer, WaiterRequest};
@@ -38,7 +40,7 @@ pub(super) async fn ask(
     caller: Caller,
     Path((vhost, name)): Path<(String, String)>,
     body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let queue = queue_named(&api, &caller, &vhost, &name, Some(Permission::Write))?;
     let object = &body.object;
     refuse_unknown(object, ASKED)?;
@@ -60,7 +62,7 @@ pub(super) async fn ask(
         waiter,
     };
     let asked = api.broker.ask_job(&queue, &request).await?;
-    let mut shown = json!({
+    let shown = json!({
         "job": asked.job.0.to_string(),
         "state": match asked.state {
             AskedState::Created => "created",
@@ -70,11 +72,26 @@ pub(super) async fn ask(
             AskedState::Known => "known",
         },
     });
-    if let Some(waiter) = waits_as {
-        let answer = until_answered(&api, &caller, &queue, &waiter, wait).await?;
-        shown["answer"] = answer.map_or(Value::Null, |answer| answer.to_json());
+    match waits_as {
+        None => Ok(Json(shown).into_response()),
+        Some(waiter) => {
+            let answer = until_answered(&api, &caller, &queue, &waiter, wait).await?;
+            Ok(with_answer(&shown, answer.as_ref()))
+        }
     }
-    Ok(Json(shown))
+}
+
+/// An object with a waiter's answer, which is JSON already and may be large.
+fn with_answer(object: &Value, answer: Option<&WaiterAnswer>) -> Response {
+    let mut text = object.to_string();
+    text.pop();
+    if text.len() > 1 {
+        text.push(',');
+    }
+    text.push_str("\"answer\":");
+    text.push_str(&answer.map_or_else(|| "null".to_owned(), WaiterAnswer::to_json));
+    text.push('}');
+    ([(CONTENT_TYPE, "application/json")], text).into_response()
 }
 
 fn waiter_of(
@@ -238,11 +255,11 @@ pub(super) async fn answer(
     caller: Caller,
     Path((vhost, name, waiter)): Path<(String, String, String)>,
     Query(query): Query<BTreeMap<String, String>>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Response, ApiError> {
     let queue = queue_named(&api, &caller, &vhost, &name, Some(Permission::Write))?;
     let wait = wait_of(query_of(&query, &["wait_ms"])?("wait_ms")?);
     let answer = until_answered(&api, &caller, &queue, &waiter, wait).await?;
-    Ok(Json(json!({ "answer": answer.map_or(Value::Null, |answer| answer.to_json()) })))
+    Ok(with_answer(&json!({}), answer.as_ref()))
 }
 
 pub(super) async fn result(

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use nexo_types::{JobId, Millis, Timestamp};
+use nexo_types::{JobId, Millis, QueueName, Timestamp};
 use proptest::prelude::*;
 
 use super::tests::{MINUTE, START, api, name};
@@ -140,6 +140,7 @@ impl Rig {
                     payload: Bytes::from_static(b"{}"),
                 };
                 let deadline = deadline.map(|wait| self.now.plus(Millis(wait.into())));
+                let answers = QueueName::new("answers").unwrap();
                 let waiter = waiter.map(|id| {
                     Arc::new(Waiter {
                         id: format!("waiter {id}").into(),
@@ -148,11 +149,12 @@ impl Rig {
                         class_value: [0, 3, 6, 10][usize::from(*class)],
                         due: (*due < 35).then(|| self.now.plus(Millis(u64::from(*due) * MINUTE))),
                         filter: "".into(),
-                        reply: Reply::Call,
+                        reply: if id % 2 == 0 { Reply::Call } else { Reply::Queue(answers.clone()) },
                         at: self.now,
                     })
                 });
-                let job = NewJob { body: Arc::new(body), cost: (*cost).into(), deadline };
+                let (cost, background) = ((*cost).into(), class % 2 == 0);
+                let job = NewJob { body: Arc::new(body), cost, deadline, background };
                 if let Some(JobAnswer::Asked(asked)) =
                     self.give(JobCommand::Ask { queue: name(), job, waiter })
                 {

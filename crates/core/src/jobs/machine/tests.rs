@@ -79,7 +79,7 @@ impl Shop {
 
     fn ask_at(&mut self, key: &str, cost: u64, waiter: Option<Waiter>) -> Result<Asked, JobError> {
         let body = JobBody { kind: "search".into(), key: key.into(), payload: Bytes::from_static(b"{}") };
-        let job = NewJob { body: Arc::new(body), cost, deadline: None };
+        let job = NewJob { body: Arc::new(body), cost, deadline: None, background: true };
         match self.give(JobCommand::Ask { queue: name(), job, waiter: waiter.map(Arc::new) })? {
             JobAnswer::Asked(asked) => Ok(asked),
             other => panic!("{other:?}"),
@@ -124,6 +124,20 @@ impl Shop {
     ) -> Result<JobAnswer, JobError> {
         let result = Bytes::from_static(b"[]");
         self.give(JobCommand::Complete { receipt, result, used, report })
+    }
+
+    /// As a snapshot of now has it.
+    fn restore(&mut self) {
+        let head = self.jobs.begin_snapshot(std::iter::empty(), &[]);
+        let mut chunks = Vec::new();
+        while let Some(slice) = self.jobs.next_chunks(10, 10) {
+            chunks.extend(slice.chunks.into_iter().map(|(_, bytes)| bytes));
+            if !slice.more {
+                break;
+            }
+        }
+        self.jobs = Jobs::restore(&head, chunks.iter().map(|bytes| &**bytes)).unwrap();
+        while self.jobs.refresh(self.now, 7) {}
     }
 
     fn score(&self, job: JobId) -> f64 {
@@ -302,11 +316,39 @@ fn a_fresh_result_answers_without_a_job_until_it_is_too_old() {
     shop.pass(Millis(3_599_999));
     let waiter = shop.waiter("w", "pro", None);
     assert_eq!(shop.ask("k", Some(waiter)), Asked { job, state: AskedState::Cached });
+    assert_eq!(shop.jobs.to_answer(10).count(), 0, "it asks for its answer by itself");
+    let reply = Reply::Queue(QueueName::new("answers").unwrap());
+    let waiter = Waiter { reply, ..shop.waiter("v", "pro", None) };
+    assert_eq!(shop.ask("k", Some(waiter)), Asked { job, state: AskedState::Cached });
     assert_eq!(shop.jobs.to_answer(10).collect::<Vec<_>>(), [job]);
     shop.pass(Millis(1));
     let waiter = shop.waiter("w2", "pro", None);
     assert_eq!(shop.ask("k", Some(waiter)).state, AskedState::Created);
-    assert_eq!(shop.jobs.queue(&name()).unwrap().figures().cache_hits, 1);
+    assert_eq!(shop.jobs.queue(&name()).unwrap().figures().cache_hits, 2);
+}
+
+#[test]
+fn work_that_nobody_waits_for_may_be_asked_for_before_the_background() {
+    let mut shop = Shop::with(JobQueueConfig::default());
+    let first = shop.ask("first", None).job;
+    let second = shop.ask("second", None).job;
+    let ask = |key: &str| {
+        let body = JobBody { kind: "search".into(), key: key.into(), payload: Bytes::new() };
+        let job = NewJob { body: Arc::new(body), cost: 0, deadline: None, background: false };
+        JobCommand::Ask { queue: name(), job, waiter: None }
+    };
+    let answer = |job, state| JobAnswer::Asked(Asked { job, state });
+    assert_eq!(shop.give(ask("second")).unwrap(), answer(second, AskedState::Joined));
+    let (_, raised) = shop.jobs.job(second).unwrap();
+    // Never due, and nobody waits: 30 + 20.
+    assert_eq!((raised.is_background(), raised.score()), (false, Some(50.0)));
+    let taken: Vec<JobId> = shop.take_many(2).into_iter().map(|handed| handed.receipt.job).collect();
+    assert_eq!(taken, [second, first]);
+    // One that is being worked on is as it is.
+    assert_eq!(shop.give(ask("first")).unwrap(), answer(first, AskedState::JoinedRunning));
+    assert!(shop.jobs.job(first).unwrap().1.is_background());
+    let JobAnswer::Asked(new) = shop.give(ask("third")).unwrap() else { panic!() };
+    assert!(!shop.jobs.job(new.job).unwrap().1.is_background());
 }
 
 #[test]
@@ -317,6 +359,61 @@ fn where_the_cache_does_not_answer_every_request_is_a_job() {
     let receipt = shop.take().unwrap().receipt;
     shop.complete(receipt).unwrap();
     assert_eq!(shop.ask("k", None).state, AskedState::Created);
+}
+
+#[test]
+fn what_is_reserved_goes_back_to_the_budget_it_came_from() {
+    let other = BudgetName::new("other").unwrap();
+    let tokens = BudgetConfig { initial: 10, ..BudgetConfig::default() };
+    let mut shop = Shop::paid_by(tokens, JobQueueConfig::default());
+    shop.give(JobCommand::PutBudget { name: other.clone(), config: tokens }).unwrap();
+    for key in ["one", "two", "three"] {
+        shop.ask_at(key, 4, None).unwrap();
+    }
+    let [one, two] = [shop.take().unwrap(), shop.take().unwrap()].map(|handed| handed.receipt);
+    let config = JobQueueConfig { budget: Some(other.clone()), ..JobQueueConfig::default() };
+    shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(config) }).unwrap();
+    let three = shop.take().unwrap().receipt;
+    shop.restore();
+    let reserved = |shop: &Shop| {
+        let of = |name: &BudgetName| shop.jobs.budget(name).unwrap().reserved();
+        [of(&api()), of(&other)]
+    };
+    assert_eq!(reserved(&shop), [8, 4]);
+    shop.complete_with(one, Some(1), TokenReport::default()).unwrap();
+    shop.give(JobCommand::GiveBack { receipt: three }).unwrap();
+    assert_eq!((reserved(&shop), shop.level()), ([4, 0], 5));
+    // A budget with another size keeps what is reserved in it, and one that is gone takes it along.
+    let small = BudgetConfig { capacity: Some(2), ..tokens };
+    shop.give(JobCommand::PutBudget { name: api(), config: small }).unwrap();
+    assert_eq!((reserved(&shop), shop.level()), ([4, 0], 2));
+    shop.give(JobCommand::DeleteBudget { name: api() }).unwrap();
+    shop.complete(two).unwrap();
+    shop.give(JobCommand::DeleteQueue { name: name() }).unwrap();
+    assert_eq!(shop.jobs.budget(&other).unwrap().level(shop.now), 10);
+}
+
+#[test]
+fn an_api_that_tells_of_a_refill_that_nobody_knows_is_told_so() {
+    let mut shop = Shop::paid_by(BudgetConfig::default(), JobQueueConfig::default());
+    shop.ask_at("k", 4, None).unwrap();
+    let receipt = shop.take().unwrap().receipt;
+    let report = TokenReport { refill_tokens: Some(5), refill_in: Some(Millis(10)), tokens_left: None };
+    let refused = [
+        shop.give(JobCommand::Report { budget: api(), report }),
+        shop.complete_with(receipt, None, report),
+        shop.give(JobCommand::Fail { receipt, error: "no".into(), used: None, report, retry: true }),
+    ];
+    for refusal in refused {
+        let said = refusal.unwrap_err().to_string();
+        assert!(said.contains("budget 'api' has no refill; give it one"), "{said}");
+    }
+    shop.complete_with(receipt, None, TokenReport { refill_tokens: None, ..report }).unwrap();
+    let refill = Some(Refill { tokens: 1, every: Millis(1000) });
+    let config = BudgetConfig { refill, ..BudgetConfig::default() };
+    shop.give(JobCommand::PutBudget { name: api(), config }).unwrap();
+    shop.give(JobCommand::Report { budget: api(), report }).unwrap();
+    assert_eq!(shop.jobs.budget(&api()).unwrap().next_tokens(shop.now), Some((shop.now.plus(Millis(10)), 5)));
 }
 
 #[test]
@@ -451,7 +548,8 @@ fn a_receipt_that_was_given_back_is_nobody_elses() {
 #[test]
 fn a_job_that_fails_waits_longer_each_time_and_finally_tells_its_waiters() {
     let mut shop = Shop::with(JobQueueConfig { max_attempts: 3, ..JobQueueConfig::default() });
-    let waiter = shop.waiter("w", "pro", None);
+    let reply = Reply::Queue(QueueName::new("answers").unwrap());
+    let waiter = Waiter { reply, ..shop.waiter("w", "pro", None) };
     let job = shop.ask("k", Some(waiter)).job;
     let fail = |shop: &mut Shop, receipt| {
         let (error, report) = ("the API is down".into(), TokenReport::default());
@@ -478,7 +576,7 @@ fn a_job_that_is_not_done_by_its_deadline_expires() {
     let mut shop = Shop::new();
     let body = Arc::new(JobBody { kind: "t".into(), key: "k".into(), payload: Bytes::new() });
     let deadline = Some(START.plus(Millis(500)));
-    let job = NewJob { body, cost: 0, deadline };
+    let job = NewJob { body, cost: 0, deadline, background: true };
     let waiter = Some(Arc::new(shop.waiter("w", "pro", None)));
     shop.give(JobCommand::Ask { queue: name(), job, waiter }).unwrap();
     shop.pass(Millis(499));
@@ -519,6 +617,9 @@ fn answers_are_given_in_order_and_then_the_job_is_forgotten() {
         shop.ask("k", Some(waiter));
     }
     let receipt = shop.take().unwrap().receipt;
+    let fourth = Waiter { reply: Reply::Queue(queue), ..shop.waiter("4", "pro", None) };
+    shop.ask("k", Some(fourth));
+    shop.give(JobCommand::Leave { queue: name(), waiter: "2".into() }).unwrap();
     shop.complete(receipt).unwrap();
     let job = receipt.job;
     shop.pass(Millis::from_secs(100_000));
@@ -529,8 +630,11 @@ fn answers_are_given_in_order_and_then_the_job_is_forgotten() {
         let JobState::Finished(finish) = found.state() else { panic!() };
         found.waiters_from(finish.answered).map(|(place, _)| place).collect()
     };
-    assert_eq!(left, [2]);
-    shop.give(JobCommand::Answered { job, before: 3 }).unwrap();
+    assert_eq!(left, [2, 3]);
+    let told = |shop: &Shop| shop.jobs.queue(&name()).unwrap().figures().answered;
+    assert_eq!(told(&shop), 1, "one of the first two has left");
+    shop.give(JobCommand::Answered { job, before: 4 }).unwrap();
+    assert_eq!(told(&shop), 3);
     assert_eq!(shop.jobs.to_answer(10).count(), 0);
     shop.pass(Millis(0));
     assert!(shop.jobs.job(job).is_none());
@@ -547,7 +651,7 @@ fn a_dear_job_is_not_starved_by_another_queue_of_the_same_budget() {
     let config = Arc::new(JobQueueConfig { budget: Some(api()), ..JobQueueConfig::default() });
     shop.give(JobCommand::PutQueue { name: other.clone(), config }).unwrap();
     let body = Arc::new(JobBody { kind: "t".into(), key: "cheap".into(), payload: Bytes::new() });
-    let job = NewJob { body, cost: 1, deadline: None };
+    let job = NewJob { body, cost: 1, deadline: None, background: true };
     shop.give(JobCommand::Ask { queue: other.clone(), job, waiter: None }).unwrap();
     let take = JobCommand::Take { queue: other.clone(), worker: "w".into(), lease: None, max: 1 };
     let deals = shop.jobs.queue(&name()).unwrap().id();

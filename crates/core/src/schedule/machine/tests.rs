@@ -1,12 +1,12 @@
 //! Schedules over any changes and times: the same records give the same schedules, and each time of a table is fired once or
 //! counted as missed.
 
-use nexo_types::{ExchangeName, Millis, Priority, QueueName, limits};
+use nexo_types::{ExchangeName, JobQueueName, Millis, Priority, QueueName, limits};
 use proptest::prelude::*;
 
 use super::*;
 use crate::machine::check::{Checked, START, check};
-use crate::schedule::{Action, CatchUp, Schedule, ScheduledMessage, TimeTable};
+use crate::schedule::{Action, CatchUp, Schedule, ScheduledJob, ScheduledMessage, TimeTable};
 
 impl Checked for Schedules {
     fn read_back(_: &ScheduleRecord, bytes: Bytes) -> ScheduleRecord {
@@ -122,7 +122,18 @@ fn a_schedule(vhost: &VhostName) -> impl Strategy<Value = Schedule> + use<> {
     if let Action::Publish { message, .. } = &mut named {
         message.headers.truncate(1);
     }
-    let actions = prop::sample::select(vec![push_to(vhost), named, publish]);
+    let ask = |cost: Option<u64>, background: bool| Action::Ask {
+        queue: JobQueueName::at(vhost, "deals").unwrap(),
+        job: ScheduledJob {
+            kind: "search".into(),
+            key: "books".into(),
+            payload: Bytes::from_static(b"[1]"),
+            cost,
+            background,
+        },
+    };
+    let actions = vec![push_to(vhost), named, publish, ask(None, true), ask(Some(5), false)];
+    let actions = prop::sample::select(actions);
     let until = prop::option::of(900_000..5_000_000u64);
     let numbers = (until, prop::option::of(1..9u64));
     (a_name(), a_table(), actions, a_catch_up(), numbers).prop_map(

@@ -99,7 +99,7 @@ pub(super) struct ReportArgs {
     /// When more of them come
     #[arg(long, value_name = "TIME")]
     refill_in: Option<Span>,
-    /// How many come then, and each time from then on
+    /// How many come with each refill from then on; for a budget that has a refill
     #[arg(long, value_name = "N")]
     refill_tokens: Option<u64>,
 }
