@@ -163,7 +163,8 @@ impl Tail {
 
     /// A snapshot that may be sent to followers.
     pub(crate) fn offer(&mut self, snapshot: Snapshot) {
-        if snapshot.last.index >= self.purged.index {
+        let is_newer = |offered: &Snapshot| offered.last.index <= snapshot.last.index;
+        if snapshot.last.index >= self.purged.index && self.snapshot.as_ref().is_none_or(is_newer) {
             self.snapshot = Some(snapshot);
         }
     }

@@ -77,6 +77,9 @@ fn a_power_cut_at_any_byte_leaves_a_prefix_with_all_that_was_synced() {
             let end = store.append(*group, write).unwrap();
             states.push((end, state(&store)));
         }
+        if synced == story.len() {
+            store.sync();
+        }
         let (from, to) = (store.synced().0, store.end().0);
         for kept in 0..=to - from {
             let mut cut = store.clone();

@@ -214,6 +214,10 @@ impl Server {
             }
             Event::LeadershipChecked { .. } => Vec::new(),
             Event::SnapshotWanted => {
+                // A new one may wait for a commit that needs whoever wants it.
+                if let Some(saved) = self.store.snapshot(id).expect("memory can be read") {
+                    group.offer_snapshot(saved);
+                }
                 replica.checkpoint(group, SLACK);
                 Vec::new()
             }

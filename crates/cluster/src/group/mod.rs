@@ -276,7 +276,20 @@ impl Group {
         if after == self.members || !after.is_sound() || !after.voters.contains(&self.options.node) {
             return Err(Refused::BadChange);
         }
+        if let Change::AddVoter(node) = change
+            && !self.has_caught_up(node)
+        {
+            return Err(Refused::NotCaughtUp(node));
+        }
         self.step_proposal(id, Payload::Change(change))
+    }
+
+    /// Whether a learner has a state and gets entries. A voter without could be needed for a majority before it has any.
+    fn has_caught_up(&self, node: NodeId) -> bool {
+        let progress = self.raw.raft.prs().get(node.0);
+        progress.is_some_and(|progress| {
+            progress.state != ProgressState::Snapshot && progress.matched >= self.purged().index.0
+        })
     }
 
     /// Hands leadership over. Until that has come about, or to nothing after an election's time, proposals are refused.

@@ -87,7 +87,8 @@ pub enum Event {
         check: u64,
     },
     /// A follower needs a state in place of entries that are gone: one is to be offered with
-    /// [`Group::offer_snapshot`](super::Group::offer_snapshot).
+    /// [`Group::offer_snapshot`](super::Group::offer_snapshot). A leader that waits for the commit of what it has made of its
+    /// proposals must offer the last one that it saved: that commit may need this very follower.
     SnapshotWanted,
 }
 
@@ -135,6 +136,9 @@ pub enum Refused {
     /// No group could have such members, or the leader would lose itself.
     #[error("the group cannot have such members")]
     BadChange,
+    /// It would vote before it has what the others have. It is to be a learner first.
+    #[error("node {0} has not caught up with the group")]
+    NotCaughtUp(NodeId),
     /// The receiver is no voter.
     #[error("node {0} is no voter of the group")]
     NotVoter(NodeId),
