@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::process::Signal;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::clients;
 use crate::clock;
@@ -17,7 +17,7 @@ use crate::damage;
 use crate::disk::Disk;
 use crate::jobs;
 use crate::ledger::{Violation, What};
-use crate::plan::{DiskDamage, End, Fault, Meanwhile, Step, plan};
+use crate::plan::{DiskDamage, End, Fault, Meanwhile, Moment, Step, plan};
 use crate::report::Tally;
 use crate::server::Server;
 use crate::setup::set_up;
@@ -28,6 +28,8 @@ const PROGRESS: Duration = Duration::from_secs(5);
 /// With nothing moving for this long, the broker is stuck.
 pub(crate) const STUCK: Duration = Duration::from_secs(60);
 
+/// How long a kill waits for its moment.
+const MOMENT_MAX: Duration = Duration::from_millis(500);
 /// The last sealed segments that are not damaged after a kill: more than are filled between two checkpoints.
 const SEGMENTS_SPARED: usize = 4;
 
@@ -100,7 +102,8 @@ impl Run {
         self.wait(step.pause).await?;
         self.note(&format!("{:?}", step.fault));
         match &step.fault {
-            Fault::Kill { again_after } => {
+            Fault::Kill { moment, again_after } => {
+                self.until(*moment).await;
                 self.kill().await?;
                 for span in again_after {
                     self.server.launch()?;
@@ -208,6 +211,17 @@ impl Run {
             self.wait(Duration::from_millis(50)).await?;
         }
         Ok(())
+    }
+
+    /// Waits for the moment of a kill, but not long: the broker may serve nobody just now.
+    async fn until(&self, moment: Moment) {
+        let yard = &self.world.yard;
+        let come = match moment {
+            Moment::Any => return,
+            Moment::HandedOut => yard.handed_out.notified(),
+            Moment::Settled => yard.settled.notified(),
+        };
+        let _ = timeout(MOMENT_MAX, come).await;
     }
 
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
