@@ -59,10 +59,15 @@ impl End {
 pub(crate) enum Moment {
     /// At any moment.
     Any,
-    /// As soon as a worker reads of jobs that it was handed: nothing else has synced them since.
+    /// With a busy disk, as soon as a worker reads of jobs that it was handed.
     HandedOut,
-    /// As soon as somebody reads that the broker has done what it was asked to do with a job.
+    /// The same, as soon as somebody reads that the broker has done what it was asked to do with a job.
     Settled,
+}
+
+impl Moment {
+    /// For how long the disk is busy before the moment is waited for.
+    pub(crate) const DISK_BUSY: Duration = Duration::from_millis(300);
 }
 
 /// Whether the disk changes what it was given.
@@ -179,7 +184,8 @@ impl Fault {
         let start = Duration::from_millis(200);
         start * self.kills()
             + match self {
-                Self::Kill { again_after, .. } => again_after.iter().sum(),
+                Self::Kill { moment: Moment::Any, again_after } => again_after.iter().sum(),
+                Self::Kill { again_after, .. } => Moment::DISK_BUSY + again_after.iter().sum::<Duration>(),
                 Self::Freeze(span) | Self::FillDisk(span, _) | Self::SlowDisk(span, _) => *span,
                 Self::Stop => start,
                 Self::Damage { end: End::Stop, .. } => End::Stop.backlog_grows() + start,

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::clients;
 use crate::clock;
 use crate::damage;
-use crate::disk::Disk;
+use crate::disk::{Disk, Storm};
 use crate::jobs;
 use crate::ledger::{Violation, What};
 use crate::plan::{DiskDamage, End, Fault, Meanwhile, Moment, Step, plan};
@@ -29,7 +29,7 @@ const PROGRESS: Duration = Duration::from_secs(5);
 pub(crate) const STUCK: Duration = Duration::from_secs(60);
 
 /// How long a kill waits for its moment.
-const MOMENT_MAX: Duration = Duration::from_millis(500);
+const MOMENT_MAX: Duration = Duration::from_secs(1);
 /// The last sealed segments that are not damaged after a kill: more than are filled between two checkpoints.
 const SEGMENTS_SPARED: usize = 4;
 
@@ -103,8 +103,9 @@ impl Run {
         self.note(&format!("{:?}", step.fault));
         match &step.fault {
             Fault::Kill { moment, again_after } => {
-                self.until(*moment).await;
+                let storm = self.until(*moment).await?;
                 self.kill().await?;
+                tokio::task::spawn_blocking(move || drop(storm)).await?;
                 for span in again_after {
                     self.server.launch()?;
                     sleep(*span).await;
@@ -213,15 +214,19 @@ impl Run {
         Ok(())
     }
 
-    /// Waits for the moment of a kill, but not long: the broker may serve nobody just now.
-    async fn until(&self, moment: Moment) {
+    /// Waits for the moment of a kill, but not long: the broker may serve nobody just now. The disk is busy meanwhile, or the log
+    /// is written before anybody has read an answer that did not wait for it.
+    async fn until(&self, moment: Moment) -> anyhow::Result<Option<Storm>> {
         let yard = &self.world.yard;
-        let come = match moment {
-            Moment::Any => return,
-            Moment::HandedOut => yard.handed_out.notified(),
-            Moment::Settled => yard.settled.notified(),
+        let moments = match moment {
+            Moment::Any => return Ok(None),
+            Moment::HandedOut => &yard.handed_out,
+            Moment::Settled => &yard.settled,
         };
-        let _ = timeout(MOMENT_MAX, come).await;
+        let storm = self.disk.disturb().context("cannot keep the disk busy")?;
+        sleep(Moment::DISK_BUSY).await;
+        let _ = timeout(MOMENT_MAX, moments.notified()).await;
+        Ok(Some(storm))
     }
 
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
