@@ -5,14 +5,16 @@ use anyhow::Context;
 use crate::bench::Size;
 use crate::conformance;
 use crate::run::{answers, install, run};
+use crate::sim;
 use crate::torture;
 
-/// What to run after every change: all that takes seconds, and a short torture of the real program. What real clients see
+/// What to run after every change: all that takes seconds, simulated clusters, and a short torture of the real program. What real clients see
 /// is left to [`test`]. Writes nothing.
 pub(crate) fn verify() -> anyhow::Result<()> {
     run("cargo", &["fmt", "--all", "--check"])?;
     run("cargo", &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
     rust_tests(&[])?;
+    sim::short()?;
     torture::short()
 }
 
@@ -30,6 +32,7 @@ pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
     if !rest.is_empty() {
         return Ok(());
     }
+    sim::short()?;
     torture::short()?;
     // What real clients see.
     conformance::nexo(&[])?;

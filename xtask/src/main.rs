@@ -16,6 +16,7 @@ mod python;
 mod rabbitmq;
 mod rivals;
 mod run;
+mod sim;
 mod spread;
 mod torture;
 
@@ -40,6 +41,9 @@ Usage: cargo xtask COMMAND
                  (--short: a small load, to see that it works)
   torture        kills, freezes and starves the broker under load, and accounts for every message
                  (--seconds 300, --kills one every 12 seconds, --seed any; --damage: also changes bytes on disk)
+  sim [SEED...]  plays whole clusters in one thread, from seeds, with faults and books on every message
+                 (--runs 5000 or --minutes N, --first SEED, --millis 12000: how long there are faults in each;
+                 --break NAME: breaks every node on purpose, until it is noticed; --trace: all that happens)
   bench engine   measures the engine on this machine and writes docs/benchmarks.md
                  (--quick: a twentieth of the load, and writes nothing)
   bench sqs      measures the SQS API beside moto's, in turn, and writes docs/benchmarks.md
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         // For tests of a broker that this program runs.
         ["control", address, word] => broker::control(address, word),
         ["torture", rest @ ..] => torture::torture(rest),
+        ["sim", rest @ ..] => sim::sim(rest),
         ["bench", "engine"] => bench::engine(bench::Size::Full),
         ["bench", "engine", "--quick"] => bench::engine(bench::Size::Quick),
         ["bench", "sqs", rest @ ..] => bench_sqs::Options::parse(rest).and_then(bench_sqs::sqs),

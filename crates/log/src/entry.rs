@@ -157,8 +157,18 @@ pub(crate) fn take_head(bytes: &mut &[u8], mut span: impl FnMut(QueueId, Span)) 
     Some(EntryHead { queue, kind, payload_len })
 }
 
-/// Decodes the entries of a frame; `None` if they are malformed.
-pub(crate) fn decode_entries(bytes: &Bytes) -> Option<Vec<Entry>> {
+/// The bytes of entries, one after the other, as they lie in a frame: for taking them to another node, which appends them to
+/// its own log.
+#[must_use]
+pub fn encode_entries(entries: &[EntryRef<'_>]) -> Bytes {
+    let mut out = Vec::with_capacity(entries.iter().map(EntryRef::encoded_len).sum());
+    entries.iter().for_each(|entry| entry.encode(&mut out));
+    out.into()
+}
+
+/// Takes apart what [`encode_entries`] made; `None` if the bytes are malformed. Payloads share them.
+#[must_use]
+pub fn decode_entries(bytes: &Bytes) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     let mut rest = &bytes[..];
     while !rest.is_empty() {

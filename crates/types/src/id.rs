@@ -53,6 +53,35 @@ id! {
     JobId(u64)
 }
 
+id! {
+    /// A node of a cluster, for as long as the cluster exists. A node that was wiped comes back under another id: the one
+    /// before may have promised what this one does not know.
+    NodeId(u64)
+}
+
+id! {
+    /// A Raft group of a cluster.
+    RaftGroupId(u32)
+}
+
+id! {
+    /// A term of a Raft group: it has one leader at most. The first is 1.
+    Term(u64)
+}
+
+id! {
+    /// The place of an entry in the log of a Raft group. The first is 1; 0 is the place before it.
+    LogIndex(u64)
+}
+
+impl LogIndex {
+    /// The place after this one.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
 impl JobId {
     /// How many bits count the jobs of one queue: a thousand billions.
     const SEQUENCE_BITS: u32 = 40;

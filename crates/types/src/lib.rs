@@ -14,7 +14,9 @@ pub mod varint;
 mod vhost;
 
 pub use bytes::same_bytes;
-pub use id::{BudgetId, ConsumerId, JobId, JobQueueId, Offset, Priority, QueueId};
+pub use id::{
+    BudgetId, ConsumerId, JobId, JobQueueId, LogIndex, NodeId, Offset, Priority, QueueId, RaftGroupId, Term,
+};
 pub use name::{
     BudgetName, DedupId, ExchangeName, GroupId, InFull, JobQueueName, NameError, QueueName, Tag, UserName,
     check as check_name,

@@ -205,3 +205,24 @@ pub const CATCH_UP_MAX: u32 = 10_000;
 pub const MISSED_COUNTED_MAX: u64 = 10_000;
 /// A schedule that skips what it missed still fires a time that is late by no more than this: a start takes as long.
 pub const SKIPPED_LATE: Millis = Millis::from_secs(10);
+
+/// Voters and learners of one Raft group. A majority of seven already outlives three losses; the rest is for nodes that come
+/// while others go.
+pub const RAFT_MEMBERS_MAX: usize = 16;
+/// Terms and places in Raft logs. What a peer sends is refused beyond this, so that counting on never wraps around.
+pub const RAFT_NUMBER_MAX: u64 = u64::MAX >> 8;
+/// One message between nodes: the largest frame of a log (160 MiB) and room for what stands around it.
+pub const RAFT_MESSAGE_BYTES_MAX: usize = 161 * 1024 * 1024;
+/// Entries in one message between nodes: far above what fits into a message's usual size.
+pub const RAFT_MESSAGE_ENTRIES_MAX: usize = 65_536;
+/// Bytes of entries in one message between nodes, unless one entry has more: a slow link is not held up by one of them for
+/// long, and heartbeats travel apart.
+pub const RAFT_APPEND_BYTES_MAX: usize = 1024 * 1024;
+/// Messages with entries on their way to one follower. With the size above it bounds what a link has to hold.
+pub const RAFT_APPENDS_IN_FLIGHT_MAX: usize = 64;
+/// Bytes that a leader has proposed in one group and that are not committed. Beyond it proposals are refused as busy. One of
+/// any size passes.
+pub const RAFT_UNCOMMITTED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of entries that are committed and still in memory, in one group, for followers that are a little behind. What is
+/// older is read from the disk.
+pub const RAFT_TAIL_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -42,7 +42,7 @@ use ticker::Ticker;
 pub(crate) const JOBS: QueueId = QueueId(u64::MAX - 4);
 /// Finished jobs that are forgotten at once where memory is short.
 const SHRINK_MAX: usize = 1_000;
-/// Jobs whose scores are looked at under one hold of the lock.
+/// Jobs whose scores are looked at before one is handed out; mostly the ticker has seen to them.
 const REFRESH_MAX: usize = 1_000;
 
 /// All job queues and budgets.

@@ -216,7 +216,8 @@ impl Queue {
         for (id, until, offset) in self.dedup.range(start, end) {
             add(offset, Item::Dedup(id, until));
         }
-        items.sort_unstable_by_key(|(offset, _)| *offset);
+        // Those of one offset stay in the order in which they were added: every node has the same bytes.
+        items.sort_by_key(|(offset, _)| *offset);
         let mut out = Writer::with_capacity(items.len() * 48);
         out.version(CHUNK_VERSION);
         let empty = out.len();

@@ -1,0 +1,157 @@
+//! What breaks.
+
+use nexo_cluster::Change;
+use nexo_types::NodeId;
+
+use crate::world::{GROUPS, Happening, World};
+
+impl World {
+    pub(crate) fn fault(&mut self) {
+        let ids = self.ids();
+        let node = ids[self.rng.usize(0..ids.len())];
+        match self.rng.u32(0..20) {
+            0..=3 => self.crash_for_a_while(node),
+            4 => {
+                // All at once: the power of a house.
+                ids.into_iter().for_each(|id| self.crash_for_a_while(id));
+            }
+            5..=7 => self.isolate(node),
+            8 => self.cut_one_way(node),
+            9 => self.split(&ids),
+            10 => self.pause(node),
+            11 => {
+                self.server(node).clock_off = self.rng.i64(-5_000..5_000);
+                self.ledger.tally.others += 1;
+                self.note(&format!("the clock of node {node} jumps"));
+            }
+            12 => self.slow_disk(node),
+            13 => self.full_disk(node),
+            14 => self.storm(),
+            15 => self.hand_over(node),
+            16 => self.checkpoint(node),
+            _ => self.change_members(node),
+        }
+    }
+
+    fn crash_for_a_while(&mut self, node: NodeId) {
+        self.crash(node);
+        let down = self.rng.u64(10_000..2_500_000);
+        self.after(down, Happening::Restart(node));
+    }
+
+    fn cut(&mut self, from: NodeId, to: NodeId, span: u64) {
+        self.cut.insert((from, to));
+        self.after(span, Happening::Heal(from, to));
+    }
+
+    fn isolate(&mut self, node: NodeId) {
+        self.ledger.tally.partitions += 1;
+        let span = self.rng.u64(200_000..4_000_000);
+        self.note(&format!("node {node} is cut off"));
+        for other in self.ids() {
+            self.cut(node, other, span);
+            self.cut(other, node, span);
+        }
+    }
+
+    /// It hears nobody, and is heard; or the other way round.
+    fn cut_one_way(&mut self, node: NodeId) {
+        self.ledger.tally.partitions += 1;
+        let span = self.rng.u64(200_000..3_000_000);
+        let hears = self.rng.bool();
+        self.note(&format!("node {node} is cut off one way"));
+        for other in self.ids() {
+            if hears { self.cut(node, other, span) } else { self.cut(other, node, span) }
+        }
+    }
+
+    fn split(&mut self, ids: &[NodeId]) {
+        self.ledger.tally.partitions += 1;
+        let span = self.rng.u64(200_000..4_000_000);
+        let sides: Vec<(NodeId, bool)> = ids.iter().map(|id| (*id, self.rng.bool())).collect();
+        self.note(&format!("the network splits: {sides:?}"));
+        for (from, side) in &sides {
+            for (to, other) in &sides {
+                if side != other {
+                    self.cut(*from, *to, span);
+                }
+            }
+        }
+    }
+
+    fn pause(&mut self, node: NodeId) {
+        self.ledger.tally.others += 1;
+        let span = self.rng.u64(50_000..2_500_000);
+        self.note(&format!("node {node} is paused"));
+        self.server(node).paused_until = self.now_us + span;
+    }
+
+    fn slow_disk(&mut self, node: NodeId) {
+        self.ledger.tally.others += 1;
+        self.slow_disks.insert(node);
+        let span = self.rng.u64(300_000..3_000_000);
+        self.after(span, Happening::DiskWell(node));
+    }
+
+    fn full_disk(&mut self, node: NodeId) {
+        self.ledger.tally.others += 1;
+        let room = self.rng.usize(0..5_000);
+        self.note(&format!("node {node} has room for {room} bytes"));
+        self.server(node).store.set_room(Some(room));
+        let span = self.rng.u64(300_000..3_000_000);
+        self.after(span, Happening::DiskWell(node));
+    }
+
+    /// Messages are lost, come twice and late.
+    fn storm(&mut self) {
+        self.ledger.tally.others += 1;
+        self.loss = self.rng.f64() * 0.4;
+        self.doubles = self.rng.f64() * 0.3;
+        self.delay_max_us = self.rng.u64(2_000..400_000);
+        let span = self.rng.u64(300_000..3_000_000);
+        self.after(span, Happening::Calm);
+    }
+
+    fn hand_over(&mut self, to: NodeId) {
+        for id in GROUPS {
+            if let Some(leader) = self.find_leader(id) {
+                // Who is no voter is not elected.
+                let _ = self.server(leader).part(id).0.hand_over(to);
+                self.pump(leader);
+            }
+        }
+    }
+
+    fn checkpoint(&mut self, node: NodeId) {
+        if !self.servers[&node].is_up {
+            return;
+        }
+        let slack = self.rng.u64(0..20);
+        for id in GROUPS {
+            let (group, replica) = self.server(node).part(id);
+            replica.checkpoint(group, slack);
+        }
+        self.pump(node);
+    }
+
+    /// A node comes or goes, by one step.
+    fn change_members(&mut self, node: NodeId) {
+        let id = GROUPS[self.rng.usize(0..GROUPS.len())];
+        let Some(leader) = self.find_leader(id) else { return };
+        let (goes, voters_min) = (self.rng.bool(), self.voters_min);
+        let group = self.server(leader).part(id).0;
+        let members = group.members();
+        let change = if members.learners.contains(&node) {
+            if goes { Change::Remove(node) } else { Change::AddVoter(node) }
+        } else if !members.voters.contains(&node) {
+            Change::AddLearner(node)
+        } else if members.voters.len() > voters_min {
+            if goes { Change::Remove(node) } else { Change::AddLearner(node) }
+        } else {
+            return;
+        };
+        let taken = group.change_members(change);
+        self.note(&format!("{change:?} in group {id}: {taken:?}"));
+        self.pump(leader);
+    }
+}
