@@ -13,7 +13,7 @@ pub(crate) struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// SIGKILL, and then once more after each of these times since the start that follows, during recovery or not.
-    Kill { again_after: Vec<Duration> },
+    Kill { moment: Moment, again_after: Vec<Duration> },
     /// SIGSTOP, and SIGCONT after this.
     Freeze(Duration),
     /// SIGTERM: an end as it should be.
@@ -52,6 +52,22 @@ impl End {
             Self::Stop => Duration::from_secs(2),
         }
     }
+}
+
+/// When the broker is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// At any moment.
+    Any,
+    /// With a busy disk, as soon as a worker reads of jobs that it was handed.
+    HandedOut,
+    /// The same, as soon as somebody reads that the broker has done what it was asked to do with a job.
+    Settled,
+}
+
+impl Moment {
+    /// For how long the disk is busy before the moment is waited for.
+    pub(crate) const DISK_BUSY: Duration = Duration::from_millis(300);
 }
 
 /// Whether the disk changes what it was given.
@@ -100,13 +116,15 @@ fn draw(seed: u64, kills: u32, damage: DiskDamage) -> Vec<Step> {
     let mut rng = fastrand::Rng::with_seed(seed);
     // Of its own, so that the other faults are the same with it and without.
     let mut damage_rng = fastrand::Rng::with_seed(seed ^ 0xDA_3A6E);
+    // The same.
+    let mut moment_rng = fastrand::Rng::with_seed(seed ^ 0x30_3E27);
     let pause = Duration::from_secs(1);
     let mut steps = Vec::new();
     let (mut killed, mut counted) = (0, 0);
     // The rare faults come early in turn, so that a short run meets each kind as well.
     let mut turn = rng.u32(..);
     while killed < kills {
-        let fault = kill(&mut rng);
+        let fault = kill(&mut rng, &mut moment_rng);
         killed += fault.kills();
         steps.push(Step { pause: pause.mul_f64(0.2 + 0.6 * rng.f64()), fault });
         turn = turn.wrapping_add(1);
@@ -128,10 +146,15 @@ fn draw(seed: u64, kills: u32, damage: DiskDamage) -> Vec<Step> {
     steps
 }
 
-fn kill(rng: &mut fastrand::Rng) -> Fault {
+fn kill(rng: &mut fastrand::Rng, moment_rng: &mut fastrand::Rng) -> Fault {
+    let moment = match moment_rng.u8(..4) {
+        0 => Moment::HandedOut,
+        1 => Moment::Settled,
+        _ => Moment::Any,
+    };
     let again = if rng.u8(..100) < 25 { rng.usize(1..=3) } else { 0 };
     // Recovery of a few megabytes takes some tens of milliseconds.
-    Fault::Kill { again_after: (0..again).map(|_| millis(rng, 1, 120)).collect() }
+    Fault::Kill { moment, again_after: (0..again).map(|_| millis(rng, 1, 120)).collect() }
 }
 
 fn other(rng: &mut fastrand::Rng, turn: u32) -> Fault {
@@ -161,7 +184,8 @@ impl Fault {
         let start = Duration::from_millis(200);
         start * self.kills()
             + match self {
-                Self::Kill { again_after } => again_after.iter().sum(),
+                Self::Kill { moment: Moment::Any, again_after } => again_after.iter().sum(),
+                Self::Kill { again_after, .. } => Moment::DISK_BUSY + again_after.iter().sum::<Duration>(),
                 Self::Freeze(span) | Self::FillDisk(span, _) | Self::SlowDisk(span, _) => *span,
                 Self::Stop => start,
                 Self::Damage { end: End::Stop, .. } => End::Stop.backlog_grows() + start,
@@ -174,7 +198,7 @@ impl Fault {
     /// How often the broker is killed by it.
     pub(crate) fn kills(&self) -> u32 {
         match self {
-            Self::Kill { again_after } => 1 + again_after.len() as u32,
+            Self::Kill { again_after, .. } => 1 + again_after.len() as u32,
             Self::FillDisk(_, Meanwhile::Kill)
             | Self::SlowDisk(_, Meanwhile::Kill)
             | Self::Damage { end: End::Kill, .. } => 1,
@@ -211,6 +235,18 @@ mod tests {
         let plan = |seed| plan(seed, span, 250, DiskDamage::Some);
         assert_eq!(plan(7), plan(7));
         assert_ne!(plan(7), plan(8));
+    }
+
+    #[test]
+    fn a_run_of_a_minute_kills_at_every_moment() {
+        for seed in 0..50 {
+            let steps = plan(seed, Duration::from_secs(60), 30, DiskDamage::Never);
+            let is_at =
+                |at| move |step: &Step| matches!(step.fault, Fault::Kill { moment, .. } if moment == at);
+            for moment in [Moment::Any, Moment::HandedOut, Moment::Settled] {
+                assert!(steps.iter().any(is_at(moment)), "{moment:?} with seed {seed}");
+            }
+        }
     }
 
     #[test]

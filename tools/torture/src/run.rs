@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rustix::process::Signal;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::clients;
 use crate::clock;
 use crate::damage;
-use crate::disk::Disk;
+use crate::disk::{Disk, Storm};
 use crate::jobs;
 use crate::ledger::{Violation, What};
-use crate::plan::{DiskDamage, End, Fault, Meanwhile, Step, plan};
+use crate::plan::{DiskDamage, End, Fault, Meanwhile, Moment, Step, plan};
 use crate::report::Tally;
 use crate::server::Server;
 use crate::setup::set_up;
@@ -28,6 +28,8 @@ const PROGRESS: Duration = Duration::from_secs(5);
 /// With nothing moving for this long, the broker is stuck.
 pub(crate) const STUCK: Duration = Duration::from_secs(60);
 
+/// How long a kill waits for its moment.
+const MOMENT_MAX: Duration = Duration::from_secs(1);
 /// The last sealed segments that are not damaged after a kill: more than are filled between two checkpoints.
 const SEGMENTS_SPARED: usize = 4;
 
@@ -100,8 +102,10 @@ impl Run {
         self.wait(step.pause).await?;
         self.note(&format!("{:?}", step.fault));
         match &step.fault {
-            Fault::Kill { again_after } => {
+            Fault::Kill { moment, again_after } => {
+                let storm = self.until(*moment).await?;
                 self.kill().await?;
+                tokio::task::spawn_blocking(move || drop(storm)).await?;
                 for span in again_after {
                     self.server.launch()?;
                     sleep(*span).await;
@@ -208,6 +212,21 @@ impl Run {
             self.wait(Duration::from_millis(50)).await?;
         }
         Ok(())
+    }
+
+    /// Waits for the moment of a kill, but not long: the broker may serve nobody just now. The disk is busy meanwhile, or the log
+    /// is written before anybody has read an answer that did not wait for it.
+    async fn until(&self, moment: Moment) -> anyhow::Result<Option<Storm>> {
+        let yard = &self.world.yard;
+        let moments = match moment {
+            Moment::Any => return Ok(None),
+            Moment::HandedOut => &yard.handed_out,
+            Moment::Settled => &yard.settled,
+        };
+        let storm = self.disk.disturb().context("cannot keep the disk busy")?;
+        sleep(Moment::DISK_BUSY).await;
+        let _ = timeout(MOMENT_MAX, moments.notified()).await;
+        Ok(Some(storm))
     }
 
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {

@@ -126,6 +126,7 @@ impl Client<'_> {
                         Some(job) => books.asked(waiter, JobNumber(job), &state),
                         None => books.report(What::Broker, format!("{waiter} asked: {}", replied.body)),
                     });
+                    self.world.yard.settled.notify_waiters();
                     return true;
                 }
                 Ok(replied) if !replied.is_for_now() => {

@@ -57,9 +57,9 @@ async fn read_session(world: &World, reply: Reply) -> Option<()> {
             Err(status) if matches!(status.code(), Code::FailedPrecondition | Code::NotFound) => continue,
             Err(_) => return None,
         };
-        for (waiter, result) in whose.into_iter().zip(results) {
+        for ((waiter, message), result) in whose.into_iter().zip(&popped).zip(results) {
             if let Some(waiter) = waiter.filter(|_| result.error.is_none()) {
-                world.books(|books| books.acked(waiter));
+                world.books(|books| books.acked(waiter, message.id));
             }
         }
     }

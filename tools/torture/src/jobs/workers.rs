@@ -95,6 +95,9 @@ impl Worker<'_> {
         let jobs = replied.body["jobs"].as_array().cloned().unwrap_or_default();
         let now = clock::now();
         let tasks: Vec<Task> = jobs.iter().filter_map(|job| self.begin(kind, job, lease_ms, now)).collect();
+        if !tasks.is_empty() {
+            self.world.yard.handed_out.notify_waiters();
+        }
         for task in tasks {
             let deed = self.choose();
             self.deal_with(&task, deed).await;
@@ -225,6 +228,7 @@ impl Worker<'_> {
                         }
                         books.settled(run, clock::now());
                     });
+                    self.world.yard.settled.notify_waiters();
                     return;
                 }
                 Ok(replied) if is_stale(&replied) => {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::books::{Books, WaiterId};
 use super::setup::CONNECTIONS;
@@ -19,6 +19,10 @@ pub(crate) struct Yard {
     books: Mutex<Books>,
     /// Where HTTP is served.
     pub(super) http: SocketAddr,
+    /// A worker has read of jobs that it was handed, and the books know.
+    pub(crate) handed_out: Notify,
+    /// Somebody was told that something was done with a job, and the books know.
+    pub(crate) settled: Notify,
     permits: Semaphore,
     idle: Mutex<Vec<Wire>>,
     /// Clients that wait for a message.
@@ -30,6 +34,8 @@ impl Yard {
         Self {
             books: Mutex::default(),
             http,
+            handed_out: Notify::new(),
+            settled: Notify::new(),
             permits: Semaphore::new(CONNECTIONS),
             idle: Mutex::default(),
             waiting: Mutex::default(),

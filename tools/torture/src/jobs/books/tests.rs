@@ -70,7 +70,7 @@ fn every_waiter_with_its_own_answer_is_as_it_should_be() {
     let via = Via::Message { from: Reply::A, id: 4 };
     books.answered(&answer(message, run), via);
     books.answered(&answer(message, run), via);
-    books.acked(message);
+    books.acked(message, 4);
     assert_eq!((found(&mut books), books.open()), (vec![], 0));
     assert_eq!((books.totals().messages, books.totals().messages_again), (1, 1));
     let figures = Figures { created: 1, waiters: 2, answered: 2, done: 1, failed: 0 };
@@ -86,7 +86,10 @@ fn two_messages_to_one_waiter_are_two_answers_and_one_that_was_acknowledged_does
     books.answered(&answer(waiter, run), via(4));
     books.answered(&answer(waiter, run), via(5));
     assert_eq!(found(&mut books), [What::AnsweredTwice]);
-    books.acked(waiter);
+    books.acked(waiter, 5);
+    books.answered(&answer(waiter, run), via(4));
+    assert_eq!(found(&mut books), [], "the first was not acknowledged");
+    books.acked(waiter, 4);
     books.answered(&answer(waiter, run), via(4));
     assert_eq!(found(&mut books), [What::Resurrected]);
 }
