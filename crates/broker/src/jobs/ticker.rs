@@ -16,7 +16,7 @@ const NAME: &str = "nexo-jobs";
 /// Jobs that are looked at in one command.
 const DUE_MAX: usize = 256;
 /// Scores are brought up to date no more often than this: who hands out looks by itself besides, and finds little to do.
-pub(super) const REFRESH_EVERY: Duration = Duration::from_millis(10);
+pub(super) const REFRESH_EVERY: Duration = Duration::from_millis(5);
 /// Jobs whose scores are looked at under one hold of the lock: less than a tenth of a millisecond, which nobody notices.
 const REFRESH_SLICE: usize = 24;
 /// How long to wait where the log has no room.
