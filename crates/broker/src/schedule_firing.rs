@@ -1,9 +1,9 @@
 //! Firing schedules: what they send is pushed to its queues in one frame with the record that says so, and so is the job that they
 //! ask for (`jobs/scheduled.rs`). So a crash neither loses a time nor has it fired twice.
 //!
-//! What lies with the target (there is no such queue, nobody is bound, the queue is full, a job is refused) is a failure: it is written down, told and
-//! counted, and the next time is tried again. What lies with the broker (an alarm, a full disk, a disk that is behind) holds the
-//! schedule up: its time stays, and it is fired when that is over, as late as it may be by then. Others go on.
+//! What lies with the target (there is no such queue, nobody is bound, the queue is full, a job is refused) is a failure: it is
+//! written down, told and counted, and the next time is tried again. What lies with the broker (an alarm, a full disk, a disk that
+//! is behind) holds the schedule up: its time stays, and it is fired when that is over, as late as it may be by then. Others go on.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -241,6 +241,10 @@ async fn a_failure_is_told_and_an_empty_answer_may_stay_away() {
     broker.ask_job(&deals(), &request("k", Some(nothing))).await.unwrap();
     let handed = take(&broker, NOW).await.unwrap();
     complete(&broker, &handed, &json!([1])).await;
+    broker.ask_job(&deals(), &request("none", Some(waiter("unfiltered", queue.clone())))).await.unwrap();
+    let handed = take(&broker, NOW).await.unwrap();
+    let spaced = Bytes::from_static(b" [ ]\n");
+    broker.complete_job(handed.receipt, spaced, None, TokenReport::default()).await.unwrap();
     broker.ask_job(&deals(), &request("bad", Some(waiter("unlucky", queue)))).await.unwrap();
     let handed = take(&broker, NOW).await.unwrap();
     let settled =

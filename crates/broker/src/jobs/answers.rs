@@ -84,9 +84,11 @@ impl WaiterAnswer {
         text
     }
 
-    /// Whether its filter let nothing through.
+    /// Whether it has no items: its filter let nothing through, or there were none. Without a filter they are as the worker wrote
+    /// them, with space in between or not.
     fn is_empty(&self) -> bool {
-        self.error.is_none() && &*self.result == b"[]"
+        let written = self.result.iter().filter(|byte| !byte.is_ascii_whitespace());
+        self.error.is_none() && written.eq(b"[]")
     }
 }
 
