@@ -174,7 +174,7 @@ impl Shared {
     /// locked before the second, so nobody may hold the second while he waits for the first.
     ///
     /// # Errors
-    /// As [`Self::change_machine`]. Something must be written down of both.
+    /// As [`Self::change_machine`]. Something must be written down of one of them at least.
     pub(crate) fn change_both<A, B, E>(
         &self,
         (first, second): (&MachineCell<A>, &MachineCell<B>),
