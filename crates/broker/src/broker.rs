@@ -31,6 +31,7 @@ use crate::maintenance::Maintenance;
 use crate::memory_high::{MemoryHigh, MemoryState, MemoryWatermark};
 use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
+use crate::nodes::NodesCell;
 use crate::policies::PolicyCell;
 use crate::queue_cell::QueueCell;
 use crate::recovery;
@@ -149,6 +150,7 @@ impl Broker {
             policies: PolicyCell::new(restored.machines.policies),
             jobs: JobsCell::new(restored.machines.jobs),
             schedules: ScheduleCell::new(restored.machines.schedules),
+            nodes: NodesCell::new(restored.machines.nodes),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),

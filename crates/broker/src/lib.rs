@@ -20,6 +20,7 @@
 //!   `buffers.rs`: memory of connections' buffers.
 //! - `machine_cell.rs`, `machines.rs`: state machines that are not queues. `access_cell.rs`: users and permissions. `policies.rs`: policies,
 //!   parameters, and how they take effect. `schedules.rs`, `schedule_firing.rs`: schedules, and what they send.
+//!   `nodes.rs`: the nodes of a cluster.
 //! - `connections.rs`: how many clients may be connected. `open_connections.rs`: who they are. `listing.rs`: queues, exchanges and
 //!   bindings for those who look after them.
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
@@ -69,6 +70,7 @@ mod memory_high;
 mod memory_total;
 mod messages;
 mod missing;
+mod nodes;
 mod open_connections;
 mod options;
 mod owed;
@@ -123,7 +125,7 @@ pub use declare::Declared;
 pub use delivery::Delivery;
 pub use describe::{BindingShown, QueueDetails};
 pub use error::{
-    AccessChangeError, CreateError, DeleteError, ExchangeError, OpenError, PolicyChangeError, PopError,
+    AccessChangeError, CreateError, DeleteError, ExchangeError, NodeChangeError, OpenError, PolicyChangeError, PopError,
     PushError, QueueError, ScheduleChangeError, ScheduleRunError, SettleError, SubscribeError,
 };
 pub use event_kinds::LoginFacts;
@@ -148,6 +150,7 @@ pub use nexo_core::message::{
     DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, PriorityCap, Properties,
     PropertyFormat, StoredMessage,
 };
+pub use nexo_core::nodes as cluster_nodes;
 pub use nexo_core::policy;
 pub use nexo_core::queue::QueueSnapshot;
 pub use nexo_core::queue::{

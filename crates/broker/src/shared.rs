@@ -27,6 +27,7 @@ use crate::maintenance::Maintenance;
 use crate::memory_high::MemoryWatermark;
 use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
+use crate::nodes::NodesCell;
 use crate::policies::PolicyCell;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::schedules::ScheduleCell;
@@ -69,6 +70,7 @@ pub(crate) struct Shared {
     pub(crate) policies: PolicyCell,
     pub(crate) jobs: JobsCell,
     pub(crate) schedules: ScheduleCell,
+    pub(crate) nodes: NodesCell,
     pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,

@@ -24,9 +24,19 @@ const FORMAT_VERSION_MIN: u32 = 2;
 /// Longer than any FORMAT file of ours.
 const FORMAT_BYTES_MAX: usize = 256;
 
-/// What an opening that was cut off may have left behind before it wrote `FORMAT`, and what file systems put
-/// into a new volume by themselves.
-const HARMLESS: [&str; 7] = ["LOCK", FORMAT_NEW, INVENTORY, SEGMENTS, SPARE, DAMAGED, "lost+found"];
+/// What an opening that was cut off may have left behind before it wrote `FORMAT`, what file systems put into a new volume by
+/// themselves, and what a node of a cluster writes down of itself before it has any data.
+const HARMLESS: [&str; 9] = [
+    "LOCK",
+    FORMAT_NEW,
+    INVENTORY,
+    SEGMENTS,
+    SPARE,
+    DAMAGED,
+    "lost+found",
+    "cluster.json",
+    "cluster.json.new",
+];
 
 pub(crate) fn segment_path(id: SegmentId) -> String {
     format!("{SEGMENTS}/{id}.seg")

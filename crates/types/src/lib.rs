@@ -18,7 +18,7 @@ pub use id::{
     BudgetId, ConsumerId, JobId, JobQueueId, LogIndex, NodeId, Offset, Priority, QueueId, RaftGroupId, Term,
 };
 pub use name::{
-    BudgetName, DedupId, ExchangeName, GroupId, InFull, JobQueueName, NameError, QueueName, Tag, UserName,
+    BudgetName, DedupId, ExchangeName, GroupId, InFull, JobQueueName, NameError, NodeName, QueueName, Tag, UserName,
     check as check_name,
 };
 pub use place::{Position, SegmentId};
