@@ -14,6 +14,7 @@
 //! - `placement`: where the messages of a queue lie in the log of this node. `transplant.rs`: taking a queue to another broker.
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`, `fetch.rs`: reading messages back. `transfer.rs`: dead letters. `snapshots.rs`: what
 //!   a checkpoint writes. `threads.rs`: which threads are well.
+//! - [`replication`]: the broker as one of several replicas.
 //! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `alarms.rs`: when publishers must wait, with `memory_high.rs` and `memory_total.rs`: how much memory the process may
 //!   take; `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
@@ -89,6 +90,7 @@ mod queue_cell;
 mod rebuild;
 mod receipt;
 mod recovery;
+pub mod replication;
 mod request;
 mod schedule_firing;
 mod schedules;

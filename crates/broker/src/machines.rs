@@ -142,6 +142,34 @@ impl Shared {
         ]
     }
 
+    /// All of them as they are now: the id, the head and the chunks of each.
+    ///
+    /// # Errors
+    /// If one is purged meanwhile.
+    pub(crate) fn whole_machines(&self) -> Result<Vec<(QueueId, Bytes, Vec<Bytes>)>, String> {
+        let _no_other_snapshot = self.maintenance.begin_checkpoint();
+        Ok(vec![
+            self.catalog.exchanges.cell().whole()?,
+            self.access.cell().whole()?,
+            self.policies.cell().whole()?,
+            self.jobs.cell().whole()?,
+            self.schedules.cell().whole()?,
+        ])
+    }
+
+    /// Users and nodes are kept current on nodes that follow: they are asked for there as well.
+    pub(crate) fn follow_records(&self, entries: &[nexo_log::Entry]) {
+        for entry in entries.iter().filter(|entry| entry.kind == nexo_log::EntryKind::Record) {
+            let followed = match entry.queue {
+                ACCESS => self.access.cell().follow(&entry.payload),
+                _ => Ok(()),
+            };
+            if let Err(error) = followed {
+                tracing::error!(%error, "a record of another node cannot be read");
+            }
+        }
+    }
+
     /// Has other machines instead of those there were.
     pub(crate) fn replace_machines(&self, mut machines: ReplayedMachines) {
         // Before anybody publishes to them: a message without a binding would be lost.

@@ -30,6 +30,7 @@ use crate::options::BrokerOptions;
 use crate::nodes::NodesCell;
 use crate::policies::PolicyCell;
 use crate::queue_cell::{CellState, QueueCell};
+use crate::replication::Replica;
 use crate::schedules::ScheduleCell;
 use crate::threads::Threads;
 use crate::timer::Timer;
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) dispatch: Dispatch,
     /// Where changes are written down.
     pub(crate) journal: Box<dyn Journal>,
+    /// What is behind it, if the node is part of a cluster.
+    pub(crate) replica: Option<Arc<Replica>>,
     /// The storage of this node: what was written down is read from it.
     pub(crate) log: Log,
     pub(crate) clock: Arc<Clock>,
@@ -220,6 +223,7 @@ impl Shared {
 impl Drop for Shared {
     /// A broker that is dropped without being shut down is as one that crashed, but its threads end.
     fn drop(&mut self) {
+        self.journal.stop();
         self.jobs.stop();
         self.alarm_watch.stop();
         self.maintenance.stop();
