@@ -127,8 +127,9 @@ pub use declare::Declared;
 pub use delivery::Delivery;
 pub use describe::{BindingShown, QueueDetails};
 pub use error::{
-    AccessChangeError, CreateError, DeleteError, ExchangeError, NodeChangeError, OpenError, PolicyChangeError, PopError,
-    PushError, QueueError, ScheduleChangeError, ScheduleRunError, SettleError, SubscribeError,
+    AccessChangeError, CreateError, DeleteError, ExchangeError, NodeChangeError, OpenError,
+    PolicyChangeError, PopError, PushError, QueueError, ScheduleChangeError, ScheduleRunError, SettleError,
+    SubscribeError,
 };
 pub use event_kinds::LoginFacts;
 pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, OnBehalf, acting};

@@ -141,13 +141,15 @@ impl<M: Machine<Missing = Infallible>> MachineCell<M> {
         is_whole.then_some((self.id, head, chunks)).ok_or_else(|| "a machine gives no snapshot now".into())
     }
 
-    /// Applies a record that another node has written down.
+    /// Applies a record that another node has written down. `applied` sees the machine afterwards, under its lock.
     ///
     /// # Errors
     /// If the bytes are not a record.
-    pub(crate) fn follow(&self, payload: &[u8]) -> Result<(), String> {
+    pub(crate) fn follow(&self, payload: &[u8], applied: impl FnOnce(&M)) -> Result<(), String> {
         let record = M::decode(payload).map_err(|error| error.to_string())?;
-        let Ok(_) = self.state.lock().machine.apply(&record, Durability::Durable);
+        let mut state = self.state.lock();
+        let Ok(_) = state.machine.apply(&record, Durability::Durable);
+        applied(&state.machine);
         Ok(())
     }
 

@@ -154,6 +154,7 @@ impl Shared {
             self.policies.cell().whole()?,
             self.jobs.cell().whole()?,
             self.schedules.cell().whole()?,
+            self.nodes.cell().whole()?,
         ])
     }
 
@@ -161,7 +162,8 @@ impl Shared {
     pub(crate) fn follow_records(&self, entries: &[nexo_log::Entry]) {
         for entry in entries.iter().filter(|entry| entry.kind == nexo_log::EntryKind::Record) {
             let followed = match entry.queue {
-                ACCESS => self.access.cell().follow(&entry.payload),
+                ACCESS => self.access.follow(&entry.payload),
+                NODES => self.nodes.cell().follow(&entry.payload, |_| ()),
                 _ => Ok(()),
             };
             if let Err(error) = followed {

@@ -5,7 +5,7 @@
 
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
-use nexo_core::nodes::{ClusterNode, NodeChange, NodeRecord, Nodes};
+use nexo_core::nodes::{ClusterNode, NodeChange, NodeError, NodeRecord, Nodes};
 use nexo_log::{Claim, Urgency};
 use nexo_types::QueueId;
 
@@ -50,7 +50,7 @@ impl Shared {
     fn change_nodes(&self, change: &NodeChange) -> Result<(ClusterNode, Written), NodeChangeError> {
         self.refuse_if_stopping()?;
         let mut about = None;
-        let decide = |nodes: &Nodes| -> Result<Vec<Step<NodeRecord>>, _> {
+        let decide = |nodes: &Nodes| -> Result<Vec<Step<NodeRecord>>, NodeError> {
             let (record, node) = nodes.decide_change(self.clock.now(), change)?;
             about = Some(node);
             Ok(record.into_iter().map(|record| Step { record, durability: Durability::Durable }).collect())

@@ -9,6 +9,7 @@ use nexo_types::{LogIndex, Position};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
+use super::alone::write_alone;
 use super::head::head_entry;
 use super::open::{first_entry, scan};
 use super::places::Place;
@@ -39,7 +40,11 @@ impl GroupJournal {
                 write_first(&log, Membership::of([options.node]))?;
                 found = scan(&log, manifest)?;
             }
-            (ClusterStart::Known, false) => {
+            (ClusterStart::Alone, true) => {
+                write_alone(&log, &found, options.node)?;
+                found = scan(&log, manifest)?;
+            }
+            (ClusterStart::Known | ClusterStart::Alone, false) => {
                 return Err("the node is known to be part of a cluster, and its log has nothing of it".into());
             }
         }

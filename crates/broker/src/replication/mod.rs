@@ -7,6 +7,7 @@
 //!
 //! - `head.rs`: what stands at the head of each frame of the group. `places.rs`: where the frame of each entry lies.
 //! - `open.rs`: what is found in the log at a start. `state.rs`: the group, and what becomes of what it gives out.
+//! - `alone.rs`: a node that goes on without the others.
 //! - `driver.rs`: the threads that bring time, messages and syncs to it. `journal.rs`: the group as the broker's journal.
 //! - `handle.rs`: what others may ask of it. `send_state.rs`, `receive_state.rs`: a whole state for a node that is too far behind;
 //!   `state_stream.rs` has its bytes.
@@ -14,6 +15,7 @@
 //! A message is written once on each node: an entry of the group is a frame of the log with a head before what the broker
 //! proposed. Where an entry lies is this node's own business, and so are checkpoints and segments.
 
+mod alone;
 mod driver;
 mod handle;
 mod head;
@@ -30,7 +32,7 @@ mod waiters;
 
 use nexo_types::{NodeId, RaftGroupId, Term};
 
-pub use handle::{ChangeError, GroupStatus, MemberStatus, Replication, StreamOpener};
+pub use handle::{ChangeError, GroupStatus, MemberStatus, NodeStream, Replication, StreamOpener};
 pub(crate) use head::{RAFT, head_of};
 pub(crate) use journal::GroupJournal;
 pub(crate) use state::Replica;
@@ -56,6 +58,8 @@ pub enum ClusterStart {
     Join,
     /// It is part of one already.
     Known,
+    /// It was part of one, and goes on without the others, who are gone for good.
+    Alone,
 }
 
 /// What a node is in its cluster.

@@ -65,7 +65,7 @@ impl Nodes {
         join: JoinId,
     ) -> Result<(Option<NodeRecord>, ClusterNode), NodeError> {
         self.refuse_taken(name, address)?;
-        if let Some(known) = self.by_name(name) {
+        if let Some(known) = self.by_name(name.as_str()) {
             // It asked before and did not hear the answer. It may be somewhere else by now.
             return if known.join == join {
                 Ok(known.moved(address))
@@ -88,7 +88,7 @@ impl Nodes {
     }
 
     fn named(&self, name: &NodeName) -> Result<&ClusterNode, NodeError> {
-        self.by_name(name).ok_or_else(|| NodeError::NoSuchNode { name: name.clone() })
+        self.by_name(name.as_str()).ok_or_else(|| NodeError::NoSuchNode { name: name.clone() })
     }
 
     /// Two nodes with one address would be taken for each other.

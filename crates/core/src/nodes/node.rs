@@ -122,7 +122,9 @@ mod tests {
         }
         assert_eq!(NodeAddress::new("[::1]:7655").unwrap().host(), "::1");
         assert_eq!(NodeAddress::new("a.example:1").unwrap().host(), "a.example");
-        for text in ["", "a", "a:", ":1", "a:0", "a:70000", "::1:1", "a b:1", "[]:1", "a,b:1", "[a:1", "a@b:1"] {
+        for text in
+            ["", "a", "a:", ":1", "a:0", "a:70000", "::1:1", "a b:1", "[]:1", "a,b:1", "[a:1", "a@b:1"]
+        {
             assert!(NodeAddress::new(text).is_err(), "{text}");
         }
         let long = format!("{}:1", "a".repeat(limits::NODE_ADDRESS_BYTES_MAX));

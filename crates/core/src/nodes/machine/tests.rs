@@ -89,10 +89,7 @@ fn a_node_that_asks_again_is_the_same_and_one_with_other_data_is_not() {
     let refused = nodes.decide_change(START, &add("b", "h:3", 9)).unwrap_err();
     assert_eq!(refused, NodeError::NameTaken { name: name("b") });
     let refused = nodes.decide_change(START, &add("c", "h:1", 9)).unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "node 'a' has the address h:1 already; each node needs one of its own"
-    );
+    assert_eq!(refused.to_string(), "node 'a' has the address h:1 already; each node needs one of its own");
 }
 
 #[test]
