@@ -18,7 +18,7 @@ pub(crate) const INVENTORY: &str = "INVENTORY";
 const FORMAT: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
 const FORMAT_NAME: &str = "nexo-data";
-const FORMAT_VERSION: u32 = 8;
+const FORMAT_VERSION: u32 = 9;
 /// The oldest version whose data is read. It has no batches that share messages; version 3 has no messages that are dying.
 const FORMAT_VERSION_MIN: u32 = 2;
 /// Longer than any FORMAT file of ours.

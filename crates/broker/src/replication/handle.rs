@@ -15,6 +15,8 @@ use super::state::Replica;
 use super::{Role, driver};
 use crate::threads::Threads;
 
+/// What has come and was not looked at takes no more memory than this. An envelope may be larger by itself.
+const INBOX_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// So long is waited for another node to lead.
 const TRANSFER_MAX: Duration = Duration::from_secs(5);
 
@@ -113,6 +115,11 @@ impl Replication {
     /// An envelope has come from another node. Never waits.
     pub fn receive(&self, from: NodeId, envelope: Bytes) {
         let mut state = self.0.state.lock();
+        if state.inbox_bytes + envelope.len() > INBOX_BYTES_MAX && !state.inbox.is_empty() {
+            // It is as if it were lost on the way, which the group copes with.
+            return;
+        }
+        state.inbox_bytes += envelope.len();
         state.inbox.push((from, envelope));
         drop(state);
         self.0.work.notify_one();

@@ -37,6 +37,8 @@ impl GroupJournal {
         match (options.start, found.is_known) {
             (ClusterStart::New, true) | (ClusterStart::Known, true) | (ClusterStart::Join, _) => {}
             (ClusterStart::New, false) => {
+                // An earlier release does not know what comes now.
+                log.raise_format().map_err(|error| error.to_string())?;
                 write_first(&log, Membership::of([options.node]))?;
                 found = scan(&log, manifest)?;
             }

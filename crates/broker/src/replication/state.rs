@@ -106,6 +106,7 @@ pub(super) struct State {
     /// What the one that waits for syncs is to wait for.
     pub(super) sync_to: Position,
     pub(super) inbox: Vec<(NodeId, Bytes)>,
+    pub(super) inbox_bytes: usize,
     pub(super) is_urgent: bool,
     pub(super) is_stopping: bool,
     pub(super) is_started: bool,
@@ -155,6 +156,7 @@ impl State {
             followed: Vec::new(),
             sync_to: Position::default(),
             inbox: Vec::new(),
+            inbox_bytes: 0,
             is_urgent: false,
             is_stopping: false,
             is_started: false,
@@ -397,6 +399,7 @@ impl Replica {
 
     /// Messages have come.
     pub(super) fn take_messages(&self, state: &mut State) {
+        state.inbox_bytes = 0;
         for (from, envelope) in std::mem::take(&mut state.inbox) {
             let messages = match nexo_cluster::wire::decode_envelope(&envelope) {
                 Ok(messages) => messages,

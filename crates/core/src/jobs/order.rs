@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use nexo_types::Timestamp;
 
+use super::numbers::Numbers;
 use super::score::{Score, Standing};
 
 /// The order.
@@ -26,7 +27,7 @@ pub(super) struct Order {
 
 /// Jobs of one cost: by score, and of one score by age. Few scores have many jobs.
 #[derive(Debug, Default)]
-struct Ranks(BTreeMap<Score, BTreeSet<u64>>);
+struct Ranks(BTreeMap<Score, Numbers>);
 
 impl Ranks {
     fn insert(&mut self, score: Score, number: u64) -> bool {
@@ -35,8 +36,8 @@ impl Ranks {
 
     fn remove(&mut self, score: Score, number: u64) -> bool {
         let Some(jobs) = self.0.get_mut(&score) else { return false };
-        let is_removed = jobs.remove(&number);
-        if jobs.is_empty() {
+        let is_removed = jobs.remove(number);
+        if jobs.first().is_none() {
             self.0.remove(&score);
         }
         is_removed
@@ -44,11 +45,11 @@ impl Ranks {
 
     fn first(&self) -> Option<(Score, u64)> {
         let (score, jobs) = self.0.first_key_value()?;
-        Some((*score, *jobs.first()?))
+        Some((*score, jobs.first()?))
     }
 
     fn iter(&self) -> impl Iterator<Item = (Score, u64)> + '_ {
-        self.0.iter().flat_map(|(score, jobs)| jobs.iter().map(|number| (*score, *number)))
+        self.0.iter().flat_map(|(score, jobs)| jobs.iter().map(|number| (*score, number)))
     }
 }
 
