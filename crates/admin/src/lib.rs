@@ -7,12 +7,15 @@
 //! - `/api` is RabbitMQ's management API ([`mod@api`]), for whoever logs in.
 //! - `GET /` points at all of them.
 //!
+//! In a cluster the node that leads answers what is not about a single node (`forward.rs`).
+//!
 //! Health and metrics may be asked for by anybody, as long as they are asked of this machine by a name that is its own.
 
 mod accept;
 mod api;
 mod cluster;
 mod cluster_metrics;
+mod forward;
 mod health;
 mod job_metrics;
 mod metrics;

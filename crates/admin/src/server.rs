@@ -13,13 +13,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use nexo_access::Logins;
 use nexo_broker::{Broker, Health, Protocol};
-use nexo_net::{Ends, HttpLimits, HttpPort, Listeners, TlsServer, is_for_this_machine};
+use nexo_net::{Ends, Gate, HttpLimits, HttpPort, Listeners, TlsServer, is_for_this_machine};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::accept::Format;
 use crate::api::{self, Api, Listener};
 use crate::cluster::ClusterControl;
+use crate::forward;
 use crate::health;
 use crate::metrics;
 
@@ -48,6 +49,8 @@ pub struct AdminOptions {
     pub tls: Option<Arc<TlsServer>>,
     /// The cluster that the broker is in, if it is in one.
     pub cluster: Option<Arc<dyn ClusterControl>>,
+    /// Says which node answers, in a cluster.
+    pub gate: Option<Arc<dyn Gate>>,
 }
 
 #[derive(Clone, Debug)]
@@ -73,6 +76,7 @@ pub async fn serve(
     let api = Api::new(broker.clone(), logins, options.listeners.clone())
         .over_tls(options.tls.clone())
         .in_cluster(options.cluster.clone());
+    let gate = options.gate.clone();
     let port = Port {
         broker: broker.clone(),
         options: Arc::new(options),
@@ -85,8 +89,12 @@ pub async fn serve(
         .route("/health/live", get(live))
         .route("/metrics", get(metrics))
         .with_state(port.clone())
-        .nest("/api", api::router(api.clone()))
-        .layer(middleware::from_fn_with_state(port, check_host));
+        .nest("/api", api::router(api.clone()));
+    let router = match gate {
+        None => router,
+        Some(gate) => router.layer(middleware::from_fn_with_state(gate, forward::forward)),
+    };
+    let router = router.layer(middleware::from_fn_with_state(port, check_host));
     let stop = CancellationToken::new();
     let port = HttpPort { broker, protocol: Protocol::Http, router, limits: LIMITS, stop };
     tokio::select! {
@@ -111,6 +119,10 @@ impl AdminOptions {
     /// Whether a request is meant for this broker, by all the names it has for it.
     fn is_asked(&self, request: &Request) -> bool {
         let Some(ends) = request.extensions().get::<Ends>() else { return false };
+        // The node that passes it on has looked, by the names that it has.
+        if ends.is_tunnel {
+            return true;
+        }
         let mut names: Vec<&[u8]> = Vec::new();
         names.extend(request.headers().get_all(header::HOST).iter().map(|host| host.as_bytes()));
         names.extend(request.uri().authority().map(|authority| authority.as_str().as_bytes()));

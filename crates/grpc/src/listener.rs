@@ -7,11 +7,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use nexo_broker::{Broker, Protocol};
-use nexo_net::{Accepted, Connection, Listeners, ReadLimit, TimeLimits, serve_connections};
+use nexo_net::{Accepted, Connection, Listeners, ReadLimit, Tenure, TimeLimits, serve_connections};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio::time::{Sleep, sleep};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
 use crate::limits::{PREFACE_BYTES, PREFACE_MAX, WRITE_STALL_MAX};
@@ -40,12 +40,15 @@ pub(crate) struct Caller {
     limit_reached: Option<usize>,
     /// When it ends, if it is one too many.
     ends: Option<Pin<Box<Sleep>>>,
+    /// When it ends in a cluster: this node leads no more.
+    deposed: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
 }
 
 impl Caller {
-    fn new(connection: Connection, limit_reached: Option<usize>) -> Self {
+    fn new(connection: Connection, limit_reached: Option<usize>, tenure: Option<Tenure>) -> Self {
         let ends = limit_reached.map(|_| Box::pin(sleep(TURNED_AWAY_WITHIN)));
-        Self { connection, limit_reached, ends }
+        let deposed = tenure.map(|tenure| Box::pin(tenure.over.cancelled_owned()));
+        Self { connection, limit_reached, ends, deposed }
     }
 }
 
@@ -57,14 +60,14 @@ pub(crate) async fn accept_callers(
     callers: mpsc::Sender<io::Result<Caller>>,
 ) {
     let counting = broker.clone();
-    let serve = move |Accepted { stream, permit, .. }| {
+    let serve = move |Accepted { stream, permit, tenure, .. }| {
         let (broker, callers) = (counting.clone(), callers.clone());
         async move {
             let limit_reached = permit.limit_reached();
             match Connection::new(stream, permit, &broker, Protocol::Grpc, TIME_LIMITS) {
                 Ok(connection) => {
                     // A server that ends takes no more.
-                    let _ = callers.send(Ok(Caller::new(connection, limit_reached))).await;
+                    let _ = callers.send(Ok(Caller::new(connection, limit_reached, tenure))).await;
                 }
                 // The peer is gone already.
                 Err(error) => tracing::debug!(%error, "a connection of the native API ended at once"),
@@ -97,6 +100,12 @@ impl AsyncRead for Caller {
         {
             // It was told, and others may be waiting to be.
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        if let Some(deposed) = &mut self.deposed
+            && deposed.as_mut().poll(cx).is_ready()
+        {
+            // Its calls end without an answer, as with a leader that is lost: what came of them is not known.
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         Pin::new(&mut self.connection).poll_read(cx, buf)
     }

@@ -1,5 +1,5 @@
 //! Takes connections in until it is told to stop, and then waits for them to end. A connection that there is no room for
-//! is told so and closed.
+//! is told so and closed. In a cluster a gate says whether a connection is served here or passed on.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -12,9 +12,11 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::listeners::{Arrival, Listeners};
+use crate::gate::{Gatekeeper, Place, Tenure};
+use crate::listeners::{Arrival, Listeners, Source};
+use crate::pass_on::{Way, pass_on};
 use crate::stream::Stream;
-use crate::tls::{TlsPeer, TlsServer};
+use crate::tls::TlsPeer;
 
 /// How long to wait after an accept failed for want of descriptors or memory: the next one would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -35,6 +37,8 @@ pub struct Accepted {
     pub tls: Option<TlsPeer>,
     /// To be kept as long as the connection is open.
     pub permit: ConnectionPermit,
+    /// How long this node serves clients, in a cluster.
+    pub tenure: Option<Tenure>,
 }
 
 /// Runs `serve` for every connection of `listeners` until `shutdown` is done. Then closes the listeners, cancels `stop`,
@@ -51,27 +55,17 @@ pub async fn serve_connections<S, F>(
     F: Future<Output = ()> + Send + 'static,
 {
     let allowed = broker.connections();
+    let mut gatekeeper = listeners.gate().map(|gate| Gatekeeper::new(gate, stop));
+    let port = Port { protocol, stop: stop.clone(), serve: Arc::new(serve) };
     let mut connections = JoinSet::new();
-    let serve = Arc::new(serve);
     tokio::pin!(shutdown);
     loop {
         tokio::select! {
             () = &mut shutdown => break,
-            (Arrival { socket, peer, tls }, permit) = accept(&mut listeners, allowed, protocol) => match tls {
-                None => {
-                    connections.spawn(serve(Accepted { stream: Stream::Plain(socket), peer, tls: None, permit }));
-                }
-                Some(tls) => {
-                    let (serve, stop) = (Arc::clone(&serve), stop.clone());
-                    // Not in the task of every connection, for which many have no use.
-                    let secured = Box::pin(secure(tls, socket, peer, protocol, permit, stop));
-                    connections.spawn(async move {
-                        if let Some(accepted) = secured.await {
-                            serve(accepted).await;
-                        }
-                    });
-                }
-            },
+            () = Gatekeeper::follow(&mut gatekeeper) => {}
+            (arrival, permit) = accept(&mut listeners, allowed, protocol) => {
+                port.begin(&mut connections, gatekeeper.as_ref(), arrival, permit);
+            }
             Some(ended) = connections.join_next(), if !connections.is_empty() => note_end(protocol, ended),
         }
     }
@@ -82,18 +76,97 @@ pub async fn serve_connections<S, F>(
     }
 }
 
+/// What every connection of a port needs to begin.
+struct Port<S> {
+    protocol: Protocol,
+    stop: CancellationToken,
+    serve: Arc<S>,
+}
+
+impl<S, F> Port<S>
+where
+    S: Fn(Accepted) -> F + Send + Sync + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    /// Has a connection begin, here or on the node that leads.
+    fn begin(
+        &self,
+        connections: &mut JoinSet<()>,
+        gatekeeper: Option<&Gatekeeper>,
+        Arrival { from, peer, tls }: Arrival<Source>,
+        permit: ConnectionPermit,
+    ) {
+        let Some(gatekeeper) = gatekeeper else {
+            return self.begin_here(connections, Arrival { from, peer, tls }, permit, None);
+        };
+        let course = gatekeeper.course();
+        match (course.place, from) {
+            (Place::Here { .. }, from) => {
+                self.begin_here(connections, Arrival { from, peer, tls }, permit, Some(course.tenure));
+            }
+            (Place::Node(_) | Place::Nowhere, Source::Socket(from)) => {
+                let way = Way {
+                    gate: gatekeeper.gate(),
+                    courses: gatekeeper.courses(),
+                    stop: self.stop.clone(),
+                    open: connections.len(),
+                };
+                let passed = Box::pin(pass_on(way, Arrival { from, peer, tls }, self.protocol, permit));
+                let (serve, stop, protocol) = (Arc::clone(&self.serve), self.stop.clone(), self.protocol);
+                connections.spawn(async move {
+                    // It comes back if this node leads by now.
+                    let Some((Arrival { from, peer, tls }, permit, tenure)) = passed.await else { return };
+                    let arrival = Arrival { from: Source::Socket(from), peer, tls };
+                    let accepted = Box::pin(secure(arrival, protocol, permit, Some(tenure), stop)).await;
+                    if let Some(accepted) = accepted {
+                        serve(accepted).await;
+                    }
+                });
+            }
+            // The other node will hear who leads. Its client comes again.
+            (Place::Node(_) | Place::Nowhere, Source::Tunnel(_)) => {
+                tracing::debug!(protocol = self.protocol.name(), %peer, "a tunnel is closed: this node does not lead");
+            }
+        }
+    }
+
+    /// Has a connection begin on this node.
+    fn begin_here(
+        &self,
+        connections: &mut JoinSet<()>,
+        arrival: Arrival<Source>,
+        permit: ConnectionPermit,
+        tenure: Option<Tenure>,
+    ) {
+        if arrival.tls.is_none() {
+            let accepted =
+                Accepted { stream: arrival.from.into(), peer: arrival.peer, tls: None, permit, tenure };
+            connections.spawn((self.serve)(accepted));
+            return;
+        }
+        let serve = Arc::clone(&self.serve);
+        // Not in the task of every connection, for which many have no use.
+        let secured = Box::pin(secure(arrival, self.protocol, permit, tenure, self.stop.clone()));
+        connections.spawn(async move {
+            if let Some(accepted) = secured.await {
+                serve(accepted).await;
+            }
+        });
+    }
+}
+
 /// The next connection that may be served. An accept that fails is tried again after a pause. May be dropped while it
 /// waits: no connection is lost.
 async fn accept(
     listeners: &mut Listeners,
     allowed: &Arc<Connections>,
     protocol: Protocol,
-) -> (Arrival, ConnectionPermit) {
+) -> (Arrival<Source>, ConnectionPermit) {
     loop {
         // Before it is accepted: one that is waited for may be dropped here.
         allowed.until_others_left(protocol).await;
         match listeners.accept().await {
-            Ok(arrival) => match allowed.admit(protocol).inspect(|_| keep_alive(&arrival.socket)) {
+            Ok(arrival) => match allowed.admit(protocol).inspect(|_| keep_alive(&arrival.from)) {
                 Some(permit) => {
                     if permit.limit_reached().is_some() {
                         allowed.note_refused(protocol, arrival.peer);
@@ -113,36 +186,40 @@ async fn accept(
     }
 }
 
-/// Has the system ask now and then whether the peer is still there.
-fn keep_alive(socket: &TcpStream) {
+/// Has the system ask now and then whether the peer is still there. Those who open tunnels have seen to it.
+fn keep_alive(source: &Source) {
+    let Source::Socket(socket) = source else { return };
     let asked = TcpKeepalive::new().with_time(SILENT_FOR).with_interval(ASKED_EVERY);
     if let Err(error) = SockRef::from(socket).set_tcp_keepalive(&asked) {
         tracing::debug!(%error, "cannot set TCP keepalive");
     }
 }
 
-/// Agrees on keys with a client, unless the port closes or its place is needed meanwhile.
+/// Agrees on keys with a client that speaks TLS, unless the port closes or its place is needed meanwhile.
 async fn secure(
-    tls: Arc<TlsServer>,
-    socket: TcpStream,
-    peer: SocketAddr,
+    Arrival { from, peer, tls }: Arrival<Source>,
     protocol: Protocol,
     permit: ConnectionPermit,
+    tenure: Option<Tenure>,
     stop: CancellationToken,
 ) -> Option<Accepted> {
+    let Some(tls) = tls else {
+        return Some(Accepted { stream: from.into(), peer, tls: None, permit, tenure });
+    };
     let presence = Arc::clone(permit.presence());
     let (stream, tls) = tokio::select! {
-        secured = tls.handshake(socket, peer, protocol) => secured?,
+        secured = tls.handshake(from, peer, protocol) => secured?,
         () = stop.cancelled() => return None,
         () = presence.asked_to_go() => return None,
     };
-    Some(Accepted { stream, peer, tls: Some(tls), permit })
+    Some(Accepted { stream, peer, tls: Some(tls), permit, tenure })
 }
 
 /// Closes a connection. Its client is told why, where its protocol has words for that and as far as it goes without waiting.
-fn refuse(protocol: Protocol, Arrival { socket, tls, .. }: Arrival) {
+fn refuse(protocol: Protocol, Arrival { from, tls, .. }: Arrival<Source>) {
     // Words that are not enciphered mean nothing to a client that speaks TLS.
     let Some(words) = protocol.too_many_connections().filter(|_| tls.is_none()) else { return };
+    let Source::Socket(socket) = from else { return };
     if let Err(error) = tell(socket, words) {
         tracing::debug!(%error, "a refused connection could not be told why");
     }
@@ -177,7 +254,8 @@ mod tests {
         let mut listeners = Listeners::from(listener);
         let _first = TcpStream::connect(address).await.unwrap();
         let (arrival, permit) = accept(&mut listeners, &connections, Protocol::Http).await;
-        assert!(SockRef::from(&arrival.socket).keepalive().unwrap(), "the system looks whether it is there");
+        let Source::Socket(socket) = &arrival.from else { panic!("there are no tunnels") };
+        assert!(SockRef::from(socket).keepalive().unwrap(), "the system looks whether it is there");
         permit.presence().set_in_request(true);
         let mut second = TcpStream::connect(address).await.unwrap();
         let next = tokio::spawn({

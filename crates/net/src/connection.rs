@@ -167,6 +167,12 @@ impl Connection {
         self.stream.is_tls()
     }
 
+    /// Whether another node passes it on.
+    #[must_use]
+    pub const fn is_tunnel(&self) -> bool {
+        self.stream.is_tunnel()
+    }
+
     /// Where to note that a request is being worked on: bytes that come then belong to its body.
     #[must_use]
     pub fn presence(&self) -> Arc<Presence> {
@@ -243,7 +249,7 @@ impl AsyncWrite for Connection {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
         // Over plain TCP there is nothing to flush, which says nothing about what waits to be written.
-        if self.is_tls() { self.watch(flushed, cx) } else { flushed }
+        if self.stream.has_to_flush() { self.watch(flushed, cx) } else { flushed }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -15,10 +15,13 @@ use tower_service::Service as _;
 
 use crate::accept::{Accepted, serve_connections};
 use crate::connection::{Connection, ReadLimit, TimeLimits};
+use crate::gate::Tenure;
 use crate::listeners::Listeners;
 
 /// How long a connection that is to make room for another may take for an answer that it has begun.
 const LEAVE_WITHIN: Duration = Duration::from_secs(30);
+/// How long a request may take that was begun by a leader which leads no more. What it does comes to nothing.
+const DEPOSED_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long a client may keep a port waiting. What a request's body may take is for whoever reads it to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub struct Ends {
     pub local: SocketAddr,
     /// Whether nobody between them can read it.
     pub is_tls: bool,
+    /// Whether another node of the cluster passes it on.
+    pub is_tunnel: bool,
 }
 
 /// A port that speaks HTTP.
@@ -74,7 +79,12 @@ impl HttpPort {
         else {
             return;
         };
-        let ends = Ends { peer: connection.peer(), local: connection.local(), is_tls: connection.is_tls() };
+        let ends = Ends {
+            peer: connection.peer(),
+            local: connection.local(),
+            is_tls: connection.is_tls(),
+            is_tunnel: connection.is_tunnel(),
+        };
         let presence = connection.presence();
         let in_service = Arc::clone(&presence);
         let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
@@ -104,6 +114,14 @@ impl HttpPort {
                 // What it was asked meanwhile is answered, and what is being written comes to its end.
                 serving.as_mut().graceful_shutdown();
                 match tokio::time::timeout(LEAVE_WITHIN, serving).await {
+                    Ok(ended) => ended,
+                    Err(_) => return,
+                }
+            }
+            () = Tenure::until_over(accepted.tenure.as_ref()) => {
+                tracing::debug!(protocol = protocol.name(), %ends.peer, "connection ends: this node leads no more");
+                serving.as_mut().graceful_shutdown();
+                match tokio::time::timeout(DEPOSED_WITHIN, serving).await {
                     Ok(ended) => ended,
                     Err(_) => return,
                 }

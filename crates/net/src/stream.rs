@@ -1,5 +1,5 @@
-//! The bytes of a connection: plain TCP, or TLS over it. An enum, so that plain connections pay nothing for the other
-//! kind but a branch.
+//! The bytes of a connection: plain TCP, TLS over it, or a tunnel from another node. An enum, so that plain connections pay
+//! nothing for the other kinds but a branch.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr};
@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio_rustls::server::TlsStream;
 
+use crate::tunnel::Tunnel;
+
 /// A connection.
 #[derive(Debug)]
 pub enum Stream {
@@ -20,23 +22,31 @@ pub enum Stream {
     Plain(TcpStream),
     /// TLS, after its handshake.
     Tls(Box<TlsStream<SharedSocket>>),
+    /// Either of them with a client of another node, which passes it on.
+    Tunnel(Box<Tunnel>),
 }
 
 impl Stream {
-    /// The other end.
+    /// The other end: the client, wherever it is connected.
     ///
     /// # Errors
     /// If it is gone already.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        self.socket().peer_addr()
+        match self {
+            Self::Plain(_) | Self::Tls(_) => self.socket().peer_addr(),
+            Self::Tunnel(tunnel) => Ok(tunnel.head().client),
+        }
     }
 
-    /// This end.
+    /// The address that the client connected to.
     ///
     /// # Errors
     /// If the system does not tell.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.socket().local_addr()
+        match self {
+            Self::Plain(_) | Self::Tls(_) => self.socket().local_addr(),
+            Self::Tunnel(tunnel) => Ok(tunnel.head().reached),
+        }
     }
 
     /// Has small writes go out at once.
@@ -50,7 +60,25 @@ impl Stream {
     /// Whether nobody between the two ends can read it.
     #[must_use]
     pub const fn is_tls(&self) -> bool {
-        matches!(self, Self::Tls(_))
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(_) => true,
+            Self::Tunnel(tunnel) => tunnel.is_tls(),
+        }
+    }
+
+    /// Whether another node passes it on.
+    #[must_use]
+    pub const fn is_tunnel(&self) -> bool {
+        matches!(self, Self::Tunnel(_))
+    }
+
+    /// Whether bytes that were written may wait to be flushed.
+    pub(crate) const fn has_to_flush(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(_) | Self::Tunnel(_) => true,
+        }
     }
 
     /// Its two directions, for use at the same time.
@@ -66,6 +94,11 @@ impl Stream {
                 let (reader, writer) = tokio::io::split(*stream);
                 (ReadHalf::Tls { reader, socket }, WriteHalf::Tls { writer, holds_bytes: false })
             }
+            Self::Tunnel(tunnel) => {
+                let socket = tunnel.stream().socket().clone();
+                let (reader, writer) = tokio::io::split(*tunnel);
+                (ReadHalf::Tunnel { reader, socket }, WriteHalf::Tunnel { writer, holds_bytes: false })
+            }
         }
     }
 
@@ -73,6 +106,7 @@ impl Stream {
         match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => &stream.get_ref().0.0,
+            Self::Tunnel(tunnel) => tunnel.stream().socket().socket(),
         }
     }
 }
@@ -82,6 +116,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Tunnel(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -91,6 +126,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Tunnel(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -102,6 +138,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Tunnel(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -109,6 +146,7 @@ impl AsyncWrite for Stream {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Tunnel(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -116,6 +154,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tunnel(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -123,6 +162,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tunnel(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }
@@ -139,6 +179,13 @@ pub enum ReadHalf {
         /// What it comes over.
         socket: SharedSocket,
     },
+    /// From another node.
+    Tunnel {
+        /// What the client said.
+        reader: tokio::io::ReadHalf<Tunnel>,
+        /// What it comes over.
+        socket: SharedSocket,
+    },
 }
 
 impl ReadHalf {
@@ -150,7 +197,7 @@ impl ReadHalf {
     pub async fn failed(&self) -> io::Result<()> {
         match self {
             Self::Plain(half) => half.ready(Interest::ERROR).await?,
-            Self::Tls { socket, .. } => socket.0.ready(Interest::ERROR).await?,
+            Self::Tls { socket, .. } | Self::Tunnel { socket, .. } => socket.0.ready(Interest::ERROR).await?,
         };
         Ok(())
     }
@@ -161,6 +208,7 @@ impl AsyncRead for ReadHalf {
         match self.get_mut() {
             Self::Plain(half) => Pin::new(half).poll_read(cx, buf),
             Self::Tls { reader, .. } => Pin::new(reader).poll_read(cx, buf),
+            Self::Tunnel { reader, .. } => Pin::new(reader).poll_read(cx, buf),
         }
     }
 }
@@ -177,13 +225,20 @@ pub enum WriteHalf {
         /// Whether something was written since the last flush.
         holds_bytes: bool,
     },
+    /// By way of another node.
+    Tunnel {
+        /// Takes it there.
+        writer: tokio::io::WriteHalf<Tunnel>,
+        /// Whether something was written since the last flush.
+        holds_bytes: bool,
+    },
 }
 
 impl WriteHalf {
     /// Whether bytes that were written may not have gone out. They do when it is flushed.
     #[must_use]
     pub const fn holds_bytes(&self) -> bool {
-        matches!(self, Self::Tls { holds_bytes: true, .. })
+        matches!(self, Self::Tls { holds_bytes: true, .. } | Self::Tunnel { holds_bytes: true, .. })
     }
 }
 
@@ -198,6 +253,7 @@ impl AsyncWrite for WriteHalf {
         match self.get_mut() {
             Self::Plain(half) => Pin::new(half).poll_write(cx, buf),
             Self::Tls { writer, holds_bytes } => note(holds_bytes, Pin::new(writer).poll_write(cx, buf)),
+            Self::Tunnel { writer, holds_bytes } => note(holds_bytes, Pin::new(writer).poll_write(cx, buf)),
         }
     }
 
@@ -211,6 +267,9 @@ impl AsyncWrite for WriteHalf {
             Self::Tls { writer, holds_bytes } => {
                 note(holds_bytes, Pin::new(writer).poll_write_vectored(cx, bufs))
             }
+            Self::Tunnel { writer, holds_bytes } => {
+                note(holds_bytes, Pin::new(writer).poll_write_vectored(cx, bufs))
+            }
         }
     }
 
@@ -218,6 +277,7 @@ impl AsyncWrite for WriteHalf {
         match self {
             Self::Plain(half) => half.is_write_vectored(),
             Self::Tls { writer, .. } => writer.is_write_vectored(),
+            Self::Tunnel { writer, .. } => writer.is_write_vectored(),
         }
     }
 
@@ -229,6 +289,11 @@ impl AsyncWrite for WriteHalf {
                 *holds_bytes = false;
                 Poll::Ready(Ok(()))
             }
+            Self::Tunnel { writer, holds_bytes } => {
+                ready!(Pin::new(writer).poll_flush(cx))?;
+                *holds_bytes = false;
+                Poll::Ready(Ok(()))
+            }
         }
     }
 
@@ -236,11 +301,12 @@ impl AsyncWrite for WriteHalf {
         match self.get_mut() {
             Self::Plain(half) => Pin::new(half).poll_shutdown(cx),
             Self::Tls { writer, .. } => Pin::new(writer).poll_shutdown(cx),
+            Self::Tunnel { writer, .. } => Pin::new(writer).poll_shutdown(cx),
         }
     }
 }
 
-/// A socket under TLS, which can be watched by whoever reads what TLS deciphers.
+/// A socket under TLS or between nodes, which can be watched by whoever reads what comes over it.
 #[derive(Clone, Debug)]
 pub struct SharedSocket(Arc<TcpStream>);
 
@@ -263,6 +329,12 @@ impl AsyncRead for SharedSocket {
 }
 
 impl SharedSocket {
+    /// The socket itself.
+    #[must_use]
+    pub fn socket(&self) -> &TcpStream {
+        &self.0
+    }
+
     fn poll_try_write(
         &self,
         cx: &mut Context<'_>,

@@ -230,3 +230,20 @@ pub const RAFT_UNCOMMITTED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of entries that are committed and still in memory, in one group, for followers that are a little behind. What is
 /// older is read from the disk.
 pub const RAFT_TAIL_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// One envelope between nodes: appends on their way to one follower (64 MiB), and among them some as large as a message may
+/// be. It is read as it comes, so nobody takes memory by announcing one.
+pub const PEER_ENVELOPE_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// Bytes of envelopes that wait to be sent to one node: what may be on its way to one follower, and room for heartbeats and
+/// answers. Beyond it envelopes are dropped. One of any size passes if nothing waits.
+pub const PEER_QUEUE_BYTES_MAX: usize = 80 * 1024 * 1024;
+/// Bytes of one message before two nodes know each other: names, addresses, nonces.
+pub const PEER_HELLO_BYTES_MAX: usize = 2 * 1024;
+/// Connections to the cluster's port that have not proven yet whose they are. The oldest makes room for a new one, so silent
+/// strangers keep no node out.
+pub const PEER_STRANGERS_MAX: usize = 256;
+/// Connections that a node opens to another at the same time, below what the other takes from strangers: after a change of
+/// leader all clients come at once.
+pub const PEER_DIALS_MAX: usize = 32;
+/// A question of one node to another, or its answer: a list of all nodes and how each is.
+pub const PEER_MESSAGE_BYTES_MAX: usize = 1024 * 1024;

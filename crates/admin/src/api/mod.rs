@@ -62,7 +62,7 @@ pub use definitions::import_definitions;
 use crate::cluster::ClusterControl;
 use access::Needs;
 use attempts::Attempts;
-use error::ApiError;
+pub(crate) use error::ApiError;
 use rates::Rates;
 use routes::Routes;
 use sessions::Sessions;

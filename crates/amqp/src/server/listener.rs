@@ -30,10 +30,11 @@ pub async fn serve(
     let shared = Arc::new(ServerState::new(&broker, logins, options));
     let stop = CancellationToken::new();
     let to_stop = stop.clone();
-    let serve = move |Accepted { stream, peer, tls, permit }| {
+    let serve = move |Accepted { stream, peer, tls, permit, tenure }| {
         let origin = Origin { address: peer, tls };
-        let run =
-            connection::run(Arc::clone(&shared), stream, origin, permit.limit_reached(), to_stop.clone());
+        // A leader that is deposed tells its clients what one that stops tells them: they connect again.
+        let stop = tenure.map_or_else(|| to_stop.clone(), |tenure| tenure.over_or_closed);
+        let run = connection::run(Arc::clone(&shared), stream, origin, permit.limit_reached(), stop);
         async move {
             run.await;
             drop(permit);

@@ -1,12 +1,18 @@
-//! The client's side of TLS, for our own command line.
+//! The client's side of TLS, for our own command line, and for a node that connects to another.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::files::{self, TlsError};
 use super::provider;
+use crate::peer_stream::PeerStream;
+use crate::stream::SharedSocket;
 
 /// Whom to trust, and who one is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,6 +47,22 @@ pub fn client_config(tls: &ClientTls, alpn: &[u8]) -> Result<Arc<ClientConfig>, 
     };
     config.alpn_protocols = vec![alpn.to_vec()];
     Ok(Arc::new(config))
+}
+
+/// Agrees on keys with a node of this name or address, which must be in its certificate.
+///
+/// # Errors
+/// If it is another, or does not trust this one.
+pub async fn connect_peer(
+    config: &Arc<ClientConfig>,
+    host: &str,
+    socket: TcpStream,
+) -> io::Result<PeerStream> {
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidInput, format!("'{host}' cannot be in a certificate"))
+    })?;
+    let stream = TlsConnector::from(Arc::clone(config)).connect(name, SharedSocket::from(socket)).await?;
+    Ok(PeerStream::Tls(Box::new(stream.into())))
 }
 
 /// What this machine trusts in.

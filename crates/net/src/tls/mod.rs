@@ -3,7 +3,7 @@
 //! - `files.rs`: PEM files.
 //! - `server.rs`: the server's side; its files can be read again while connections are open.
 //! - `certificate.rs`: the name in a client's certificate.
-//! - `client.rs`: the side of our own command line.
+//! - `client.rs`: the side of our own command line, and of a node that connects to another.
 
 mod certificate;
 mod client;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tokio_rustls::rustls::crypto::{self, CryptoProvider};
 
 pub use certificate::{CertificateName, Expiry, certificate_user};
-pub use client::{ClientTls, client_config};
+pub use client::{ClientTls, client_config, connect_peer};
 pub use files::TlsError;
 pub use server::{CertificateFile, ClientCertificates, TlsOptions, TlsPeer, TlsServer};
 

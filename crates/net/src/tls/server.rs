@@ -11,17 +11,22 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use nexo_broker::Protocol;
 use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::server::TlsStream;
 
 use super::certificate::{CertificateName, Expiry, certificate_user, expiry};
 use super::files::{self as pem, TlsError};
 use super::provider;
+use crate::listeners::Source;
+use crate::peer_stream::PeerStream;
 use crate::stream::{SharedSocket, Stream};
+use crate::tunnel::Tunnel;
 
 /// How long a handshake may take, as long as AMQP's own.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -119,17 +124,50 @@ impl TlsServer {
         self.current.load().files.clone()
     }
 
+    /// Agrees on keys with another node. How long that may take is for the caller to say.
+    ///
+    /// # Errors
+    /// If one does not trust the other.
+    pub async fn accept_peer(&self, socket: TcpStream) -> io::Result<PeerStream> {
+        // The settings without a protocol to agree on.
+        let config = Arc::clone(&self.current.load().amqp);
+        let stream = TlsAcceptor::from(config).accept(SharedSocket::from(socket)).await?;
+        Ok(PeerStream::Tls(Box::new(stream.into())))
+    }
+
     /// Agrees with a client on keys; `None` if that leads nowhere or takes too long.
     pub(crate) async fn handshake(
         &self,
-        socket: TcpStream,
+        source: Source,
         peer: SocketAddr,
         protocol: Protocol,
     ) -> Option<(Stream, TlsPeer)> {
-        // Otherwise a part of the handshake may wait for the last one to be acknowledged. It is only slower then.
-        let _ = socket.set_nodelay(true);
+        match source {
+            Source::Socket(socket) => {
+                // Otherwise a part of the handshake may wait for the last one to be acknowledged. It is only slower then.
+                let _ = socket.set_nodelay(true);
+                let (stream, tls) = self.agree(SharedSocket::from(socket), peer, protocol).await?;
+                Some((Stream::Tls(Box::new(stream)), tls))
+            }
+            Source::Tunnel(tunnel) => {
+                let head = *tunnel.head();
+                let (stream, tls) = self.agree(tunnel.into_stream()?, peer, protocol).await?;
+                Some((Stream::Tunnel(Box::new(Tunnel::secured(head, stream))), tls))
+            }
+        }
+    }
+
+    async fn agree<S>(
+        &self,
+        socket: S,
+        peer: SocketAddr,
+        protocol: Protocol,
+    ) -> Option<(TlsStream<S>, TlsPeer)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let loaded = self.current.load_full();
-        let accept = TlsAcceptor::from(loaded.config(protocol)).accept(SharedSocket::from(socket));
+        let accept = TlsAcceptor::from(loaded.config(protocol)).accept(socket);
         let accepted = timeout(HANDSHAKE_MAX, accept).await.unwrap_or_else(|_| {
             Err(io::Error::new(io::ErrorKind::TimedOut, format!("it took more than {HANDSHAKE_MAX:?}")))
         });
@@ -137,7 +175,7 @@ impl TlsServer {
             Ok(stream) => {
                 let shown = stream.get_ref().1.peer_certificates().and_then(|shown| shown.first());
                 let certificate_user = shown.and_then(|shown| certificate_user(shown, loaded.login_from));
-                Some((Stream::Tls(Box::new(stream)), TlsPeer { certificate_user }))
+                Some((stream, TlsPeer { certificate_user }))
             }
             Err(error) => {
                 self.note_failure(peer, protocol, &error);
@@ -269,7 +307,10 @@ pub(crate) mod tests {
             client.write_all(said).await.unwrap();
             let (socket, peer) = listener.accept().await.unwrap();
             let began = tokio::time::Instant::now();
-            assert!(server.handshake(socket, peer, Protocol::Amqp).await.is_none(), "{said:?}");
+            assert!(
+                server.handshake(Source::Socket(socket), peer, Protocol::Amqp).await.is_none(),
+                "{said:?}"
+            );
             assert!(began.elapsed() >= HANDSHAKE_MAX, "{said:?}");
             assert_eq!(client.read(&mut [0; 16]).await.unwrap_or(0), 0, "{said:?}");
         }
