@@ -73,7 +73,8 @@ impl Cluster {
     async fn start(&mut self, node: NodeId, start: ClusterStart) {
         let disk = Arc::clone(&self.disks[node.0 as usize - 1]);
         let options = options(node, start, self.segment_bytes);
-        let broker = tokio::task::spawn_blocking(move || Broker::open_on(disk, options).unwrap()).await.unwrap();
+        let broker =
+            tokio::task::spawn_blocking(move || Broker::open_on(disk, options).unwrap()).await.unwrap();
         let replication = broker.replication().unwrap();
         let network = Arc::clone(&self.network);
         replication.set_sender(Box::new(move |to, envelope| {
@@ -130,7 +131,8 @@ impl Cluster {
             let leads = |(node, broker): &(NodeId, Broker)| {
                 let others = nodes.iter().map(|(other, _)| *other).filter(|other| other != node);
                 let cut = self.network.cut.lock().clone();
-                let is_alone = nodes.len() > 1 && others.into_iter().all(|other| cut.contains(&(*node, other)));
+                let is_alone =
+                    nodes.len() > 1 && others.into_iter().all(|other| cut.contains(&(*node, other)));
                 !is_alone && broker.replication().unwrap().role().is_leading()
             };
             if let Some((_, broker)) = nodes.iter().find(|node| leads(node)) {
@@ -180,13 +182,18 @@ async fn push(broker: &Broker, body: String) -> bool {
 async fn drain(broker: &Broker) -> Vec<String> {
     let mut bodies = Vec::new();
     loop {
-        let request =
-            PopRequest { max: 100, wait: Millis::ZERO, visibility: Some(Millis::from_secs(600)), bytes_max: None };
+        let request = PopRequest {
+            max: 100,
+            wait: Millis::ZERO,
+            visibility: Some(Millis::from_secs(600)),
+            bytes_max: None,
+        };
         let messages = broker.pop(&queue(), request).await.unwrap();
         if messages.is_empty() {
             return bodies;
         }
-        bodies.extend(messages.iter().map(|message| String::from_utf8(message.message.body.to_vec()).unwrap()));
+        bodies
+            .extend(messages.iter().map(|message| String::from_utf8(message.message.body.to_vec()).unwrap()));
     }
 }
 
