@@ -165,7 +165,9 @@ impl<'t> View<'t> {
             None => NodeRole::Joining,
         };
         let matched = member.and_then(|member| member.matched);
-        let skew_ms = peer.and_then(|peer| peer.clock_skew_ms);
+        // What was measured of a node that does not answer is of the past.
+        let measured = peer.filter(|_| own.is_some());
+        let skew_ms = measured.and_then(|peer| peer.clock_skew_ms);
         let skewed = skew_ms.filter(|skew| skew.abs() > SKEW_MAX_MS);
         let reason = match own {
             None => Some(
@@ -190,7 +192,7 @@ impl<'t> View<'t> {
             },
             reason,
             lag_entries: matched.map(|matched| self.status.last.saturating_sub(matched)),
-            round_trip_ms: peer.and_then(|peer| peer.round_trip).map(|time| time.as_secs_f64() * 1e3),
+            round_trip_ms: measured.and_then(|peer| peer.round_trip).map(|time| time.as_secs_f64() * 1e3),
             skew_ms,
             version: own.map(|own| own.version.clone()),
             is_draining: own.is_some_and(|own| own.is_draining),
