@@ -606,11 +606,11 @@ mod tests {
         let decided = |keys: &str| {
             Layer::from_toml(&format!("sqs_access_keys = [{keys}]\nsqs_limits = 'strict'")).unwrap().decide()
         };
-        let config = decided("'one:secret', 'two:other'").unwrap();
+        let config = decided("'one:hush', 'two:other'").unwrap();
         assert_eq!(config.sqs_options.access_keys.len(), 2);
         assert_eq!(config.sqs_options.limits, LimitMode::Strict);
-        assert!(!format!("{config:?}").contains("secret"));
-        let error = format!("{:#}", decided("'one:secret', 'hidden'").unwrap_err());
+        assert!(!format!("{config:?}").contains("hush"));
+        let error = format!("{:#}", decided("'one:hush', 'hidden'").unwrap_err());
         assert!(error.starts_with("sqs_access_keys cannot be used: key 2 is wrong"), "{error}");
         assert!(!error.contains("hidden"), "{error}");
     }
