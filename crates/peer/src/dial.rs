@@ -135,12 +135,25 @@ pub(crate) fn watch_closely(stream: &PeerStream) {
     let _ = stream;
 }
 
-/// Whether an error may well be the network's, which comes and goes, and not somebody's mistake.
-pub(crate) fn is_of_network(error: &PeerError) -> bool {
-    match error {
-        PeerError::Connect { .. } | PeerError::Late { .. } | PeerError::Closed => true,
-        PeerError::Hello { source, .. } => matches!(source, HelloError::Io(_)),
-        PeerError::Listen { .. } | PeerError::Tls(_) | PeerError::Unknown(_) => false,
+/// What lies behind an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// It comes and goes.
+    Network,
+    /// Somebody has to do something.
+    Mistake,
+}
+
+impl Cause {
+    pub(crate) const fn of(error: &PeerError) -> Self {
+        match error {
+            PeerError::Connect { .. } | PeerError::Late { .. } | PeerError::Closed => Self::Network,
+            PeerError::Hello { source: HelloError::Io(_), .. } => Self::Network,
+            PeerError::Hello { .. }
+            | PeerError::Listen { .. }
+            | PeerError::Tls(_)
+            | PeerError::Unknown(_) => Self::Mistake,
+        }
     }
 }
 

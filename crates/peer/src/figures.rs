@@ -60,10 +60,10 @@ impl Figures {
     }
 
     /// Notes why there is no connection, and tells whether that is news.
-    pub(crate) fn failed(&self, reason: String) -> bool {
+    pub(crate) fn failed(&self, reason: &str) -> bool {
         let mut state = self.state.lock();
-        let is_news = state.connected_since.take().is_some() || state.last_error.as_ref() != Some(&reason);
-        state.last_error = Some(reason);
+        let is_news = state.connected_since.take().is_some() || state.last_error.as_deref() != Some(reason);
+        state.last_error = Some(reason.to_owned());
         is_news
     }
 

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::error::HelloError;
 use crate::hello::{
-    Answer, Challenge, HEAD_BYTES, Hello, Versions, Welcome, decode_proof, encode_proof, encode_refused,
-    rest_len,
+    Answer, Challenge, HEAD_BYTES, Hello, Versions, Welcome, check_beginning, decode_proof, encode_proof,
+    encode_refused, rest_len,
 };
 use crate::identity::PeerIdentity;
 use crate::proof::{Side, holds, nonce, prove};
@@ -176,7 +176,9 @@ async fn listen<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, HelloEr
 
 async fn listen_whole<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Vec<u8>, HelloError> {
     let mut head = [0; HEAD_BYTES];
-    stream.read_exact(&mut head).await?;
+    stream.read_exact(&mut head[..2]).await?;
+    check_beginning([head[0], head[1]])?;
+    stream.read_exact(&mut head[2..]).await?;
     let len = rest_len(&head)?;
     let mut message = head.to_vec();
     message.resize(HEAD_BYTES + len, 0);

@@ -112,12 +112,20 @@ pub(crate) enum Answer<T> {
     Refused(String),
 }
 
+/// Looks at how a message begins. TLS that does not understand says no more than seven bytes, fewer than a head has.
+pub(crate) fn check_beginning(bytes: [u8; 2]) -> Result<(), HelloError> {
+    if TLS_RECORDS.contains(&bytes[0]) && bytes[1] == 3 {
+        return Err(HelloError::OneSpeaksTls);
+    }
+    if bytes != MAGIC[..2] {
+        return Err(HelloError::NotANode);
+    }
+    Ok(())
+}
+
 /// How long the rest of a message is, by its head.
 pub(crate) fn rest_len(head: &[u8; HEAD_BYTES]) -> Result<usize, HelloError> {
     let (magic, len) = head.split_at(MAGIC.len());
-    if TLS_RECORDS.contains(&magic[0]) && magic[1] == 3 {
-        return Err(HelloError::OneSpeaksTls);
-    }
     if magic != MAGIC {
         return Err(HelloError::NotANode);
     }

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::dial::{dial, is_of_network};
+use crate::dial::{Cause, dial};
 use crate::figures::{Figures, PeerStatus};
 use crate::frame::{Frame, envelope_head, ping, read_frame, within, write_all};
 use crate::handshake::{skew_ms, wall_clock};
@@ -102,7 +102,7 @@ impl Link {
         let (stream, met) = match dialed {
             Ok(dialed) => dialed,
             Err(error) => {
-                self.note_failure(error.to_string(), is_of_network(&error));
+                self.note_failure(&error.to_string(), Cause::of(&error));
                 return Duration::ZERO;
             }
         };
@@ -114,20 +114,23 @@ impl Link {
         self.queue.connect();
         let error = self.converse(stream).await;
         self.queue.disconnect();
-        self.note_failure(error.to_string(), true);
+        self.note_failure(&error.to_string(), Cause::Network);
         began.elapsed()
     }
 
-    fn note_failure(&self, reason: String, is_of_network: bool) {
+    fn note_failure(&self, reason: &str, cause: Cause) {
         let (node, address) = (self.node, &self.address);
         tracing::debug!(%node, address, reason, "no connection to another node");
-        if !self.figures.failed(reason.clone()) {
+        if !self.figures.failed(reason) {
             return;
         }
-        if is_of_network {
-            tracing::info!(%node, address, reason, "no connection to another node; it is tried again");
-        } else {
-            tracing::warn!(%node, address, reason, "another node cannot be spoken with; it is tried again");
+        match cause {
+            Cause::Network => {
+                tracing::info!(%node, address, reason, "no connection to another node; it is tried again");
+            }
+            Cause::Mistake => {
+                tracing::warn!(%node, address, reason, "another node cannot be spoken with; it is tried again");
+            }
         }
     }
 

@@ -24,6 +24,7 @@ use parking_lot::RwLock;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
@@ -157,7 +158,7 @@ async fn clients_of_all_nodes_see_the_same_queue() {
     here.consume(1, "q", "waits").await.unwrap();
     there.add_publish(1, "", "q", PERSISTENT, b"from afar").unwrap();
     there.round_trip(1).await.unwrap();
-    assert_eq!(here.message(PATIENCE).await.unwrap().expect("a message").body, b"from afar");
+    assert_eq!(here.message(PATIENCE).await.unwrap().expect("a message").body, b"from afar"[..]);
 }
 
 /// An address at which connections come out at `leader` as those of `client`.
@@ -224,26 +225,36 @@ async fn a_missed_heartbeat_costs_no_tunnel() {
     use_queue(&mut client, "q", 10).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_client_waits_for_an_election_and_is_served_by_whoever_wins() {
-    let (leader, follower) = pair().await;
-    follower.place.send_replace(Place::Nowhere);
-    let waiting = [tokio::spawn(connect(follower.amqp)), tokio::spawn(connect(follower.amqp))];
-    eventually("they wait", || follower.open() == 2).await;
+/// Clients that wait at a node which knows no leader.
+async fn waiting_at(node: &Node) -> [JoinHandle<Result<Client, Error>>; 2] {
+    let waiting = [tokio::spawn(connect(node.amqp)), tokio::spawn(connect(node.amqp))];
+    eventually("they wait", || node.open() == waiting.len()).await;
     assert!(waiting.iter().all(|client| !client.is_finished()));
+    waiting
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_wait_for_an_election_and_are_led_to_whoever_wins() {
+    let leader = Node::start(1, LEADS).await;
+    let follower = Node::start(2, Place::Nowhere).await;
+    follower.knows(&[&leader]);
+    let waiting = waiting_at(&follower).await;
     follower.place.send_replace(Place::Node(NodeId(1)));
-    let [first, second] = waiting;
-    let (_first, mut second) =
-        (within(first).await.unwrap().unwrap(), within(second).await.unwrap().unwrap());
-    use_queue(&mut second, "q", 10).await;
-    assert_eq!(leader.broker.queue_names().len(), 1);
-    // And by the node itself, if it wins.
-    follower.place.send_replace(Place::Nowhere);
-    let waiting = tokio::spawn(connect(follower.amqp));
-    eventually("it waits", || follower.open() == 3).await;
-    follower.place.send_replace(LEADS);
-    use_queue(&mut within(waiting).await.unwrap().unwrap(), "own", 10).await;
-    assert_eq!(follower.broker.queue_names().len(), 1);
+    for client in waiting {
+        use_queue(&mut within(client).await.unwrap().unwrap(), "q", 10).await;
+    }
+    assert_eq!((leader.broker.queue_names().len(), follower.broker.queue_names().len()), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_wait_for_an_election_and_are_served_here_if_this_node_wins() {
+    let node = Node::start(2, Place::Nowhere).await;
+    let waiting = waiting_at(&node).await;
+    node.place.send_replace(LEADS);
+    for client in waiting {
+        use_queue(&mut within(client).await.unwrap().unwrap(), "q", 10).await;
+    }
+    assert_eq!((node.broker.queue_names().len(), node.forwarder.opened()), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
