@@ -72,22 +72,25 @@ impl Order {
         self.delayed.remove(&(until, number));
     }
 
-    /// A job that is to be looked at now: its score is not known, or may have changed, or its delay is over. It is handed out
-    /// here once for each reason.
-    pub(super) fn next_to_score(&mut self, now: Timestamp) -> Option<ToScore> {
+    /// A job whose score is to be found now: it is not known, or its delay is over. It is handed out here once for each reason.
+    pub(super) fn next_unscored(&mut self, now: Timestamp) -> Option<u64> {
         if let Some(number) = self.unscored.pop() {
             if self.unscored.is_empty() && self.unscored.capacity() > 1024 {
                 self.unscored = Vec::new();
             }
-            return Some(ToScore::Unscored(number));
+            return Some(number);
         }
-        if let Some((_, number)) = self.delayed.first().copied().filter(|(until, _)| *until <= now) {
-            self.delayed.pop_first();
-            return Some(ToScore::Unscored(number));
-        }
-        let (until, number) = self.changes.first().copied().filter(|(at, _)| *at <= now)?;
+        let (_, number) = self.delayed.first().copied().filter(|(until, _)| *until <= now)?;
+        self.delayed.pop_first();
+        Some(number)
+    }
+
+    /// A job whose score may have changed by now, and the moment at which its standing was to end. If that does not fit any
+    /// more, this is about an earlier one. It can be handed out, or it would have no standing.
+    pub(super) fn next_changed(&mut self, now: Timestamp) -> Option<(Timestamp, u64)> {
+        let first = self.changes.first().copied().filter(|(at, _)| *at <= now)?;
         self.changes.pop_first();
-        Some(ToScore::Changed { number, until })
+        Some(first)
     }
 
     /// When a job is next to be looked at, if ever.
@@ -172,19 +175,4 @@ impl Order {
             Some(job)
         })
     }
-}
-
-/// A job to be looked at.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ToScore {
-    /// Whatever was known of it.
-    Unscored(u64),
-    /// Only if its standing holds until that moment: otherwise this is about an earlier one. It can be handed out, or it would
-    /// have no standing.
-    Changed {
-        /// The job.
-        number: u64,
-        /// When its standing was to end.
-        until: Timestamp,
-    },
 }
