@@ -37,7 +37,7 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("nexo serve --node", "it needs other nodes, which tests/cluster.rs starts"),
     (
         "nexo cluster",
-        "it needs a cluster, of which tests/cluster.rs has one; that there is such a command is checked",
+        "it needs a cluster, of which tests/cluster_nodes.rs has one; that there is such a command is checked",
     ),
 ];
 

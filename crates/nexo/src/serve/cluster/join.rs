@@ -9,7 +9,7 @@ use nexo_types::NodeId;
 use tokio::time::Instant;
 
 use super::node_file::{Membership, NodeFile, Stage};
-use super::request::{Answer, Request, ask};
+use super::request::{Answer, Asker, Request, ask};
 
 /// How long nodes are asked that cannot be reached yet, or have no leader: they may be starting, too.
 const TRY_FOR: Duration = Duration::from_secs(60);
@@ -66,7 +66,7 @@ pub(super) async fn join(
 async fn try_at(address: &str, request: &Request, security: &PeerSecurity) -> Result<Answer, String> {
     let stream = Peers::open_address(security, address, Purpose::Request);
     let stream = stream.await.map_err(|error| error.to_string())?;
-    ask(stream, request, false, ANSWER_MAX)
+    ask(stream, request, Asker::Itself, ANSWER_MAX)
         .await
         .map_err(|reason| format!("'{address}' was asked, but {reason}"))
 }

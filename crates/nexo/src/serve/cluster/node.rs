@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
 
 use super::node_file::{Membership, NodeFile};
-use super::request::{Answer, Request, ask};
+use super::request::{Answer, Asker, Request, ask};
 
 /// How long an answer of the leader may take: it may wait for a majority, or for another to lead.
 const LEADER_ANSWER_MAX: Duration = Duration::from_secs(20);
@@ -119,9 +119,19 @@ impl ClusterNode {
         !nodes.is_empty() && nodes.by_id(self.id()).is_none()
     }
 
-    /// Asks another node.
+    /// Asks another node, which does not ask anybody else.
     pub(super) async fn ask(
         &self,
+        to: NodeId,
+        request: &Request,
+        patience: Duration,
+    ) -> Result<Answer, ClusterRefused> {
+        self.ask_as(Asker::Another, to, request, patience).await
+    }
+
+    async fn ask_as(
+        &self,
+        asker: Asker,
         to: NodeId,
         request: &Request,
         patience: Duration,
@@ -130,7 +140,7 @@ impl ClusterNode {
             |reason: String| ClusterRefused::Unavailable(format!("node '{}': {reason}", self.name_of(to)));
         let asked = async {
             let stream = self.peers.open(to, Purpose::Request).await.map_err(|error| error.to_string())?;
-            ask(stream, request, true, patience).await
+            ask(stream, request, asker, patience).await
         };
         let answer = tokio::time::timeout(patience, asked).await;
         let answer =
@@ -148,6 +158,18 @@ impl ClusterNode {
             Some(leader) => self.ask(leader, &request, LEADER_ANSWER_MAX).await,
             None => Err(no_leader()),
         }
+    }
+
+    /// Has any other node ask the leader: this one may not know who that is, because the leader cannot reach it.
+    pub(super) async fn ask_around(&self, request: &Request) -> Result<Answer, ClusterRefused> {
+        let mut refused = no_leader();
+        for other in self.nodes().iter().filter(|node| node.id != self.id()) {
+            match self.ask_as(Asker::Itself, other.id, request, LEADER_ANSWER_MAX).await {
+                Err(unavailable @ ClusterRefused::Unavailable(_)) => refused = unavailable,
+                answered => return answered,
+            }
+        }
+        Err(refused)
     }
 
     /// Hands leadership over, if this node has it, so that it can be stopped.

@@ -19,6 +19,15 @@ pub(super) struct Asked {
     pub(super) request: Request,
 }
 
+/// Whose question it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asker {
+    /// Of the node that asks. Whoever is asked may ask the leader for it.
+    Itself,
+    /// Of somebody who has asked that node. It is not passed on again.
+    Another,
+}
+
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -92,9 +101,10 @@ pub(super) struct MemberShown {
 pub(super) async fn ask(
     mut stream: PeerStream,
     request: &Request,
-    is_passed_on: bool,
+    asker: Asker,
     patience: Duration,
 ) -> Result<Answer, String> {
+    let is_passed_on = asker == Asker::Another;
     let asked = Asked { version: VERSION, is_passed_on, request: request.clone() };
     let question = serde_json::to_vec(&asked).map_err(|error| error.to_string())?;
     let answered = tokio::time::timeout(patience, async {

@@ -21,8 +21,6 @@ use super::request::Request;
 const EVERY: Duration = Duration::from_millis(200);
 /// How long one change of the group may take until it is looked at again.
 const CHANGE_MAX: Duration = Duration::from_secs(5);
-/// How long the leader may take to note a new address.
-const MOVE_MAX: Duration = Duration::from_secs(5);
 /// The pause after something failed that others have to mend.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -125,12 +123,8 @@ impl ClusterNode {
             Some(_) | None => return Ok(()),
         }
         let request = Request::Move { name, address };
-        let told = tokio::time::timeout(MOVE_MAX, self.ask_leader(request)).await;
-        match told {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(refused)) => Err(refused.to_string()),
-            Err(_) => Err("the leader does not note the new address".to_owned()),
-        }
+        let told = if self.is_leading() { self.lead(request).await } else { self.ask_around(&request).await };
+        told.map(drop).map_err(|refused| refused.to_string())
     }
 }
 
