@@ -24,6 +24,7 @@ mod figures;
 mod job;
 mod keys;
 mod machine;
+mod numbers;
 mod order;
 mod queue;
 mod record;

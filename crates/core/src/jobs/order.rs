@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use nexo_types::Timestamp;
 
+use super::numbers::Numbers;
 use super::score::{Score, Standing};
 
 /// The order.
@@ -26,7 +27,7 @@ pub(super) struct Order {
 
 /// Jobs of one cost: by score, and of one score by age. Few scores have many jobs.
 #[derive(Debug, Default)]
-struct Ranks(BTreeMap<Score, BTreeSet<u64>>);
+struct Ranks(BTreeMap<Score, Numbers>);
 
 impl Ranks {
     fn insert(&mut self, score: Score, number: u64) -> bool {
@@ -35,8 +36,8 @@ impl Ranks {
 
     fn remove(&mut self, score: Score, number: u64) -> bool {
         let Some(jobs) = self.0.get_mut(&score) else { return false };
-        let is_removed = jobs.remove(&number);
-        if jobs.is_empty() {
+        let is_removed = jobs.remove(number);
+        if jobs.first().is_none() {
             self.0.remove(&score);
         }
         is_removed
@@ -44,11 +45,11 @@ impl Ranks {
 
     fn first(&self) -> Option<(Score, u64)> {
         let (score, jobs) = self.0.first_key_value()?;
-        Some((*score, *jobs.first()?))
+        Some((*score, jobs.first()?))
     }
 
     fn iter(&self) -> impl Iterator<Item = (Score, u64)> + '_ {
-        self.0.iter().flat_map(|(score, jobs)| jobs.iter().map(|number| (*score, *number)))
+        self.0.iter().flat_map(|(score, jobs)| jobs.iter().map(|number| (*score, number)))
     }
 }
 
@@ -71,22 +72,25 @@ impl Order {
         self.delayed.remove(&(until, number));
     }
 
-    /// A job that is to be looked at now: its score is not known, or may have changed, or its delay is over. It is handed out
-    /// here once for each reason.
-    pub(super) fn next_to_score(&mut self, now: Timestamp) -> Option<ToScore> {
+    /// A job whose score is to be found now: it is not known, or its delay is over. It is handed out here once for each reason.
+    pub(super) fn next_unscored(&mut self, now: Timestamp) -> Option<u64> {
         if let Some(number) = self.unscored.pop() {
             if self.unscored.is_empty() && self.unscored.capacity() > 1024 {
                 self.unscored = Vec::new();
             }
-            return Some(ToScore::Unscored(number));
+            return Some(number);
         }
-        if let Some((_, number)) = self.delayed.first().copied().filter(|(until, _)| *until <= now) {
-            self.delayed.pop_first();
-            return Some(ToScore::Unscored(number));
-        }
-        let (until, number) = self.changes.first().copied().filter(|(at, _)| *at <= now)?;
+        let (_, number) = self.delayed.first().copied().filter(|(until, _)| *until <= now)?;
+        self.delayed.pop_first();
+        Some(number)
+    }
+
+    /// A job whose score may have changed by now, and the moment at which its standing was to end. If that does not fit any
+    /// more, this is about an earlier one. It can be handed out, or it would have no standing.
+    pub(super) fn next_changed(&mut self, now: Timestamp) -> Option<(Timestamp, u64)> {
+        let first = self.changes.first().copied().filter(|(at, _)| *at <= now)?;
         self.changes.pop_first();
-        Some(ToScore::Changed { number, until })
+        Some(first)
     }
 
     /// When a job is next to be looked at, if ever.
@@ -171,19 +175,4 @@ impl Order {
             Some(job)
         })
     }
-}
-
-/// A job to be looked at.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ToScore {
-    /// Whatever was known of it.
-    Unscored(u64),
-    /// Only if its standing holds until that moment: otherwise this is about an earlier one. It can be handed out, or it would
-    /// have no standing.
-    Changed {
-        /// The job.
-        number: u64,
-        /// When its standing was to end.
-        until: Timestamp,
-    },
 }

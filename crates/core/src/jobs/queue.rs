@@ -10,8 +10,8 @@ use super::expressions::CostRule;
 use super::figures::Figures;
 use super::job::{Job, JobState};
 use super::keys::{KeyIndex, WaiterIndex};
-use super::order::{Order, ToScore};
-use super::score::{Score, ScorePolicy};
+use super::order::Order;
+use super::score::{Score, ScorePolicy, Standing};
 use super::table::JobTable;
 
 /// A job queue.
@@ -250,30 +250,38 @@ impl JobQueue {
     /// Finds scores that are to be found, and follows those that change with the clock. Says whether there are more.
     pub(super) fn refresh(&mut self, now: Timestamp, max: usize) -> bool {
         for _ in 0..max {
-            match self.order.next_to_score(now) {
-                None => return false,
-                Some(ToScore::Unscored(number)) => {
-                    self.take_out(number);
-                    self.put_in(number, now);
-                }
-                Some(ToScore::Changed { number, until }) => self.stand_again(number, until, now),
-            }
+            let Some(number) = self.order.next_unscored(now) else {
+                self.stand_again(now, max);
+                break;
+            };
+            self.take_out(number);
+            self.put_in(number, now);
         }
         self.order.next_change().is_some_and(|at| at <= now)
     }
 
-    /// Finds the score of a job in the order again, if its standing ends at this moment. Nothing else about it has changed: it
-    /// would have been taken out. A million jobs come by here again and again.
-    fn stand_again(&mut self, number: u64, until: Timestamp, now: Timestamp) {
-        let Some(job) = self.jobs.get_mut(number) else { return };
-        let Some(before) = job.standing.filter(|standing| standing.until == until) else { return };
-        let standing = self.policy.standing(job, now);
-        job.standing = Some(standing);
-        self.order.stand(number, job.cost, before, standing);
-        let (from, to) = (self.config.band_of(before.score.0), self.config.band_of(standing.score.0));
-        if from != to {
-            self.bands[from] = self.bands[from].saturating_sub(1);
-            self.bands[to] += 1;
+    /// Finds the scores of jobs in the order again whose standing has ended. Nothing else about them has changed: they would
+    /// have been taken out. A million jobs come by here again and again, and none of them is in the processor's caches. So all
+    /// are looked at before any is moved: then the memory of several is waited for at once.
+    fn stand_again(&mut self, now: Timestamp, max: usize) {
+        let Self { order, jobs, policy, config, bands, .. } = self;
+        let ended = std::iter::from_fn(|| order.next_changed(now)).take(max);
+        let stand = |(until, number): (Timestamp, u64)| {
+            let job = jobs.get(number)?;
+            let before = job.standing.filter(|standing| standing.until == until)?;
+            Some((number, job.cost, before, policy.standing(job, now)))
+        };
+        let moves: Vec<(u64, u64, Standing, Standing)> = ended.filter_map(stand).collect();
+        for (number, cost, before, standing) in moves {
+            if let Some(job) = jobs.get_mut(number) {
+                job.standing = Some(standing);
+            }
+            order.stand(number, cost, before, standing);
+            let (from, to) = (config.band_of(before.score.0), config.band_of(standing.score.0));
+            if from != to {
+                bands[from] = bands[from].saturating_sub(1);
+                bands[to] += 1;
+            }
         }
     }
 
