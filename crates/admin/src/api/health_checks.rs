@@ -64,7 +64,10 @@ pub(super) async fn quorum(State(api): State<Api>) -> Response {
     let Some(cluster) = &api.cluster else { return not_critical().await };
     let report = cluster.report().await;
     if report.nodes.len() > 1 && is_critical(&report.node, &report.nodes) {
-        return failed(json!({ "queues": [] }), &format!("without this node the cluster stops: {}", report.risk));
+        return failed(
+            json!({ "queues": [] }),
+            &format!("without this node the cluster stops: {}", report.risk),
+        );
     }
     ok()
 }

@@ -178,7 +178,10 @@ impl ClusterNode {
             }
         };
         if tokio::time::timeout(STATE_MAX, informed).await.is_err() {
-            tracing::warn!("the state of the cluster is not here after {} s; nobody can log in until it is", STATE_MAX.as_secs());
+            tracing::warn!(
+                "the state of the cluster is not here after {} s; nobody can log in until it is",
+                STATE_MAX.as_secs()
+            );
         }
     }
 
