@@ -291,7 +291,7 @@ pub fn risk_of(leader: Option<&str>, nodes: &[NodeReport]) -> (ClusterHealth, St
 
 /// Whether stopping a node would leave no majority of those that are in step.
 #[must_use]
-pub fn is_critical(node: &str, nodes: &[NodeReport]) -> bool {
+pub(crate) fn is_critical(node: &str, nodes: &[NodeReport]) -> bool {
     let voters = nodes.iter().filter(|node| node.role.is_voter());
     let majority = voters.clone().count() / 2 + 1;
     let others = voters.filter(|voter| voter.name != node && is_well(voter)).count();
