@@ -27,7 +27,7 @@ const CLASSES: [&str; 5] = ["", "business", "pro", "starter", "free"];
 pub(super) async fn ask_and_wait(world: Arc<World>, number: u64) {
     let mut client = Client { chances: world.chances(number), phase: world.phases(), world: &world };
     // The first requests come spread over time, too.
-    while client.pause(0..THINKS_MS).await {
+    while client.pause(0..client.thinks_ms()).await {
         if client.phase() == RunPhase::Load {
             client.ask_once().await;
         }
@@ -43,6 +43,11 @@ struct Client<'a> {
 impl Client<'_> {
     fn phase(&self) -> RunPhase {
         *self.phase.borrow()
+    }
+
+    /// How long it thinks at most, in a world of this pace.
+    fn thinks_ms(&self) -> u64 {
+        (THINKS_MS as f64 / self.world.pace) as u64
     }
 
     /// `false` if the run ended meanwhile.
