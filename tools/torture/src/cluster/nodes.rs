@@ -20,6 +20,8 @@ pub(super) const NODES: usize = 3;
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 /// How long nodes may take to find together.
 pub(super) const TOGETHER_MAX: Duration = Duration::from_secs(60);
+/// Who leads, and why, is told in the log.
+const SAY_MORE: [&str; 2] = ["--log", "info"];
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// The nodes, by their numbers.
@@ -58,10 +60,11 @@ impl Nodes {
             if number > 0 {
                 arguments.extend(["--join".to_owned(), addresses[0].to_string()]);
             }
+            arguments.extend(SAY_MORE.map(str::to_owned));
             server.set_arguments(arguments);
             server.start().await.with_context(|| format!("node {}", name(number)))?;
             // What a node is in its cluster it knows from its data.
-            server.set_arguments(Vec::new());
+            server.set_arguments(SAY_MORE.map(str::to_owned).into());
         }
         Ok(Self { all })
     }
@@ -78,7 +81,6 @@ impl Nodes {
     pub(super) fn iter(&self) -> impl Iterator<Item = &Server> {
         self.all.iter()
     }
-
 
     /// What a node says, if it does.
     pub(super) async fn figures(&self, number: usize) -> Option<Figures> {

@@ -17,6 +17,8 @@ use crate::world::{RunPhase, World};
 
 /// How long a client thinks before it asks again, at most.
 const THINKS_MS: u64 = 16_000;
+/// With less than this the budget would never be short of tokens.
+const PACE_MIN: f64 = 0.5;
 /// How long a call waits for an answer: others want the connection too.
 const WAIT_MS: u64 = 300;
 /// Before something is tried again.
@@ -47,7 +49,7 @@ impl Client<'_> {
 
     /// How long it thinks at most, in a world of this pace.
     fn thinks_ms(&self) -> u64 {
-        (THINKS_MS as f64 / self.world.pace) as u64
+        (THINKS_MS as f64 / self.world.pace.max(PACE_MIN)) as u64
     }
 
     /// `false` if the run ended meanwhile.

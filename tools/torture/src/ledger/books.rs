@@ -20,8 +20,8 @@ use crate::way::Way;
 pub(crate) const SLACK: Micros = 3_000;
 /// No lease of the ordered queue is shorter.
 const LEASE_LEAST: Micros = 2_400_000;
-/// Violations that are told in full; the rest is counted.
-const TOLD_MAX: usize = 40;
+/// Violations of each kind that are told in full; the rest is counted.
+const TOLD_MAX: u64 = 10;
 /// Copies that are done and still told of, in case one comes back.
 const REMEMBERED: usize = 50_000;
 
@@ -487,8 +487,9 @@ impl Ledger {
 
     /// Reports something that is not about one message alone.
     pub(crate) fn report(&mut self, violation: Violation) {
-        *self.counts.entry(violation.what).or_default() += 1;
-        if self.violations.len() < TOLD_MAX {
+        let count = self.counts.entry(violation.what).or_default();
+        *count += 1;
+        if *count <= TOLD_MAX {
             self.violations.push(violation);
         }
     }
