@@ -13,6 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::accept::Format;
+use crate::cluster::ClusterFigures;
 use crate::job_metrics::JobFigures;
 use crate::text_format;
 
@@ -130,10 +131,14 @@ const SCHEDULE_TIMES: &[Of<BrokerStats, f64>] =
     })];
 
 /// All figures of `broker` at this moment. Reads every queue, so it belongs on a thread that may be busy.
-pub(crate) fn render(broker: &Broker, format: Format) -> Result<String, fmt::Error> {
+pub(crate) fn render(
+    broker: &Broker,
+    cluster: Option<ClusterFigures>,
+    format: Format,
+) -> Result<String, fmt::Error> {
     let traffic = Protocol::ALL.map(|protocol| (protocol, broker.traffic().of(protocol).stats()));
     let snapshot = Snapshot { stats: broker.stats(), traffic, queues: all_queues(broker) };
-    let open_metrics = render_snapshot(snapshot, JobFigures::of(broker))?;
+    let open_metrics = render_snapshot(snapshot, JobFigures::of(broker), cluster)?;
     Ok(match format {
         Format::OpenMetrics => open_metrics,
         Format::Text => text_format::from_open_metrics(&open_metrics),
@@ -153,10 +158,17 @@ fn all_queues(broker: &Broker) -> Vec<QueueStats> {
     }
 }
 
-fn render_snapshot(snapshot: Snapshot, jobs: JobFigures) -> Result<String, fmt::Error> {
+fn render_snapshot(
+    snapshot: Snapshot,
+    jobs: JobFigures,
+    cluster: Option<ClusterFigures>,
+) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
     registry.register_collector(Box::new(jobs));
+    if let Some(cluster) = cluster {
+        registry.register_collector(Box::new(cluster));
+    }
     let mut out = String::new();
     text::encode(&mut out, &registry)?;
     Ok(out)
@@ -403,7 +415,7 @@ mod tests {
         };
         let traffic =
             Protocol::ALL.map(|protocol| (protocol, TrafficStats { published: 5, ..Default::default() }));
-        render_snapshot(Snapshot { stats, traffic, queues }, JobFigures::default()).unwrap()
+        render_snapshot(Snapshot { stats, traffic, queues }, JobFigures::default(), None).unwrap()
     }
 
     #[test]

@@ -12,13 +12,14 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use nexo_access::Logins;
-use nexo_broker::{Broker, Protocol};
+use nexo_broker::{Broker, Health, Protocol};
 use nexo_net::{Ends, Gate, HttpLimits, HttpPort, Listeners, TlsServer, is_for_this_machine};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::accept::Format;
 use crate::api::{self, Api, Listener};
+use crate::cluster::ClusterControl;
 use crate::forward;
 use crate::health;
 use crate::metrics;
@@ -32,6 +33,8 @@ const LIMITS: HttpLimits = HttpLimits {
     head: Duration::from_secs(30),
     write_stall: Duration::from_secs(30),
 };
+/// Why a node of a cluster takes nothing.
+const NO_LEADER: &str = "no node is known to lead the cluster";
 /// Metrics that are made at the same time: each reads all queues and holds all of its text.
 const RENDERS_MAX: usize = 2;
 
@@ -44,6 +47,8 @@ pub struct AdminOptions {
     pub listeners: Vec<Listener>,
     /// What speaks TLS there, for those who ask how long its certificates are valid.
     pub tls: Option<Arc<TlsServer>>,
+    /// The cluster that the broker is in, if it is in one.
+    pub cluster: Option<Arc<dyn ClusterControl>>,
     /// Says which node answers, in a cluster.
     pub gate: Option<Arc<dyn Gate>>,
 }
@@ -68,7 +73,9 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let broker = broker.over(Protocol::Http);
-    let api = Api::new(broker.clone(), logins, options.listeners.clone()).over_tls(options.tls.clone());
+    let api = Api::new(broker.clone(), logins, options.listeners.clone())
+        .over_tls(options.tls.clone())
+        .in_cluster(options.cluster.clone());
     let gate = options.gate.clone();
     let port = Port {
         broker: broker.clone(),
@@ -78,6 +85,8 @@ pub async fn serve(
     let router = Router::new()
         .route("/", get(async || INDEX))
         .route("/health", get(health))
+        .route("/health/ready", get(ready))
+        .route("/health/live", get(live))
         .route("/metrics", get(metrics))
         .with_state(port.clone())
         .nest("/api", api::router(api.clone()));
@@ -133,7 +142,36 @@ impl AdminOptions {
 }
 
 async fn health(State(port): State<Port>) -> Response {
-    health::response(&port.broker.health())
+    health::response(&port.health())
+}
+
+/// Whether clients should be sent here.
+async fn ready(State(port): State<Port>) -> Response {
+    match port.options.cluster.as_ref().and_then(|cluster| cluster.unready()) {
+        Some(reason) => health::response(&Health::Unhealthy { reason }),
+        None => health::response(&port.broker.health()),
+    }
+}
+
+/// Whether there is no reason to start the process again. A node that knows no leader waits for others.
+async fn live(State(port): State<Port>) -> Response {
+    match port.broker.health() {
+        ill @ Health::Unhealthy { .. } if port.options.cluster.is_none() => health::response(&ill),
+        _ => health::response(&Health::Ok),
+    }
+}
+
+impl Port {
+    /// A node of a cluster takes and confirms messages while it knows who leads.
+    fn health(&self) -> Health {
+        let own = self.broker.health();
+        match &self.options.cluster {
+            Some(cluster) if !cluster.figures().has_leader => {
+                Health::Unhealthy { reason: NO_LEADER.to_owned() }
+            }
+            Some(_) | None => own,
+        }
+    }
 }
 
 async fn metrics(State(port): State<Port>, headers: HeaderMap) -> Response {
@@ -142,7 +180,8 @@ async fn metrics(State(port): State<Port>, headers: HeaderMap) -> Response {
     let format = Format::accepted(&accept.join(","));
     let Ok(_turn) = port.renders.acquire().await else { return failed() };
     let broker = port.broker.clone();
-    match tokio::task::spawn_blocking(move || metrics::render(&broker, format)).await {
+    let cluster = port.options.cluster.as_ref().map(|cluster| cluster.figures());
+    match tokio::task::spawn_blocking(move || metrics::render(&broker, cluster, format)).await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         Ok(Err(_)) | Err(_) => failed(),
     }

@@ -52,6 +52,14 @@ impl AccessCell {
         self.cell.replace(restored, |_, access| self.publish(access));
     }
 
+    /// Applies a record that another node has written down.
+    ///
+    /// # Errors
+    /// If the bytes are not a record.
+    pub(crate) fn follow(&self, payload: &[u8]) -> Result<(), String> {
+        self.cell.follow(payload, |access| self.publish(access))
+    }
+
     /// To be called under the cell's lock, so that the latest copy is the last.
     fn publish(&self, access: &Access) {
         self.latest.store(Arc::new(access.clone()));

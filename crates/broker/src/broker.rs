@@ -10,7 +10,7 @@ use nexo_core::config::QueueConfig;
 use nexo_core::queue::{Outgoing, Outline};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, RealDisk};
-use nexo_log::{Claim, Log, LogOptions, Patience, Urgency};
+use nexo_log::{Claim, Log, LogOptions, Patience, Recovered, Urgency};
 use nexo_types::{Offset, Protocol, QueueName, Timestamp, limits};
 
 use crate::access_cell::AccessCell;
@@ -26,14 +26,17 @@ use crate::events::Events;
 use crate::exchanges::Exchanges;
 use crate::intake::Intake;
 use crate::jobs::JobsCell;
-use crate::journal::{Journal, LocalJournal, ProposeError};
+use crate::journal::{Journal, LocalJournal, ProposeError, Standing};
 use crate::maintenance::Maintenance;
+use crate::manifest::Manifest;
 use crate::memory_high::{MemoryHigh, MemoryState, MemoryWatermark};
+use crate::nodes::NodesCell;
 use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
 use crate::policies::PolicyCell;
 use crate::queue_cell::QueueCell;
 use crate::recovery;
+use crate::replication::{GroupJournal, Replica, Replication};
 use crate::request::ListRequest;
 use crate::schedules::ScheduleCell;
 use crate::shared::{Shared, not_found};
@@ -91,7 +94,16 @@ impl Broker {
     /// # Errors
     /// As there.
     pub fn open_at(disk: Arc<dyn Disk>, options: BrokerOptions, time: Timestamp) -> Result<Self, OpenError> {
-        Self::open_with(disk, options, time, |log| Box::new(LocalJournal::new(log)))
+        let Some(cluster) = options.cluster else {
+            return Self::open_with(disk, options, time, |log| Box::new(LocalJournal::new(log)));
+        };
+        Self::open_with_any(disk, options, time, |log, recovered| {
+            let manifest = recovered.last_manifest.as_ref().map(|(_, payload)| Manifest::decode(payload));
+            let manifest = manifest.transpose().map_err(|error| error.to_string())?.unwrap_or_default();
+            let journal = GroupJournal::open(log, &manifest, cluster)?;
+            let replica = Arc::clone(&journal.0);
+            Ok((Box::new(journal), Some(replica)))
+        })
     }
 
     /// The same, with any journal over the log.
@@ -100,6 +112,15 @@ impl Broker {
         options: BrokerOptions,
         time: Timestamp,
         journal: impl FnOnce(Log) -> Box<dyn Journal>,
+    ) -> Result<Self, OpenError> {
+        Self::open_with_any(disk, options, time, |log, _| Ok((journal(log), None)))
+    }
+
+    fn open_with_any(
+        disk: Arc<dyn Disk>,
+        options: BrokerOptions,
+        time: Timestamp,
+        journal: impl FnOnce(Log, &Recovered) -> Result<(Box<dyn Journal>, Option<Arc<Replica>>), String>,
     ) -> Result<Self, OpenError> {
         let began = Instant::now();
         let path = options.data_dir.clone();
@@ -112,8 +133,10 @@ impl Broker {
         };
         let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
         let is_new = recovered.is_new;
-        let journal = journal(log.clone());
-        let stored = Stored { log: &log, discarded: journal.discarded() };
+        let unreadable = |reason: String| OpenError::Unreadable { path: path.clone(), reason };
+        let (journal, replica) = journal(log.clone(), &recovered).map_err(unreadable)?;
+        let committed = journal.begin_load();
+        let stored = Stored { log: &log, discarded: journal.discarded(), committed };
         let restored = recovery::restore(stored, &recovered, &path, options.accept_loss)?;
         // Not before: the release that wrote a directory can go on with it if this one refuses it.
         log.raise_format().map_err(|source| OpenError::Log { source })?;
@@ -142,6 +165,7 @@ impl Broker {
             uncounted,
             dispatch: Dispatch::new(outgoing),
             journal,
+            replica,
             log,
             clock: Arc::new(Clock::not_before(restored.time.max(time))),
             catalog: Catalog::new(exchanges, restored.next_queue),
@@ -149,6 +173,7 @@ impl Broker {
             policies: PolicyCell::new(restored.machines.policies),
             jobs: JobsCell::new(restored.machines.jobs),
             schedules: ScheduleCell::new(restored.machines.schedules),
+            nodes: NodesCell::new(restored.machines.nodes),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),
@@ -175,17 +200,25 @@ impl Broker {
         for cell in &cells {
             shared.catalog.insert(cell);
         }
-        // What a crash cut off, before anybody sees it.
-        shared.finish_deleted_vhosts();
-        shared.apply_all_policies();
-        // Messages die in this, and are moved at once: all queues they may go to must be known by then.
-        for cell in &cells {
-            shared.end_sessions(cell);
-        }
         let path = shared.options.data_dir.clone();
-        shared.start_jobs().map_err(|source| OpenError::Directory { path, source })?;
-        // Not before all queues are known.
-        shared.arm_schedules();
+        let directory = |source| OpenError::Directory { path: path.clone(), source };
+        if shared.journal.standing() == Standing::Serving {
+            // What a crash cut off, before anybody sees it.
+            shared.finish_deleted_vhosts();
+            shared.apply_all_policies();
+            // Messages die in this, and are moved at once: all queues they may go to must be known by then.
+            for cell in &cells {
+                shared.end_sessions(cell);
+            }
+            shared.start_jobs().map_err(directory)?;
+            // Not before all queues are known.
+            shared.arm_schedules();
+        } else {
+            // All of that comes when this node is elected.
+            shared.catalog.begin_rebuild();
+            shared.start_jobs().map_err(directory)?;
+            shared.follow_leaders();
+        }
         let log = shared.log.stats();
         let took_ms = began.elapsed().as_millis();
         if is_new {
@@ -201,6 +234,20 @@ impl Broker {
             );
         }
         Ok(Self { shared, protocol: None })
+    }
+
+    /// The part that takes part in a cluster, if it does.
+    #[must_use]
+    pub fn replication(&self) -> Option<Replication> {
+        self.shared.replica.clone().map(Replication)
+    }
+
+    /// Takes part in its cluster from now on, if it is in one. What goes to other nodes must be set before.
+    ///
+    /// # Errors
+    /// If there can be no more threads.
+    pub fn start_replication(&self) -> std::io::Result<()> {
+        self.replication().map_or(Ok(()), |replication| replication.start(&self.shared.threads))
     }
 
     /// The same broker, in the hands of a protocol: what is pushed, delivered and acknowledged is counted there.
@@ -507,9 +554,13 @@ impl Broker {
             shared.maintenance.stop();
             shared.timer.stop();
             shared.workers.stop();
-            if let Err(error) = shared.checkpoint() {
+            // Whoever follows has an earlier state in memory, of which there is a checkpoint.
+            if shared.journal.standing() == Standing::Serving
+                && let Err(error) = shared.checkpoint()
+            {
                 tracing::warn!(%error, "no checkpoint at the end; the next start reads more of the log");
             }
+            shared.journal.stop();
             shared.log.close();
         });
         if stop.await.is_err() {

@@ -1,5 +1,6 @@
 //! What time it is. The only place that asks.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nexo_types::Timestamp;
@@ -16,6 +17,8 @@ pub(crate) struct Clock {
     started: Instant,
     /// What the wall clock said then.
     wall: Duration,
+    /// By how many milliseconds it was put forward since.
+    forward: AtomicU64,
 }
 
 impl Default for Clock {
@@ -29,11 +32,20 @@ impl Clock {
     pub(crate) fn not_before(floor: Timestamp) -> Self {
         let started = Instant::now();
         let wall = wall();
-        Self { start: start(wall, floor), started, wall }
+        Self { start: start(wall, floor), started, wall, forward: AtomicU64::new(0) }
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        as_timestamp(self.start.saturating_add(self.started.elapsed()))
+        let forward = self.forward.load(Ordering::Relaxed);
+        as_timestamp(self.start.saturating_add(self.started.elapsed()) + Duration::from_millis(forward))
+    }
+
+    /// Puts it forward: another node, whose clock was ahead, wrote records up to this time.
+    pub(crate) fn raise(&self, floor: Timestamp) {
+        let behind = floor.since(self.now()).0;
+        if behind > 0 {
+            self.forward.fetch_add(behind, Ordering::Relaxed);
+        }
     }
 
     /// What the calendar says, for schedules: the same, and it is set when the wall clock is, forward and back. A machine that
@@ -43,7 +55,8 @@ impl Clock {
     }
 
     fn calendar_at(&self, wall: Duration) -> Duration {
-        self.start.saturating_add(wall).saturating_sub(self.wall)
+        let forward = Duration::from_millis(self.forward.load(Ordering::Relaxed));
+        (self.start + forward).saturating_add(wall).saturating_sub(self.wall)
     }
 }
 
@@ -87,6 +100,16 @@ mod tests {
         let (wall, later) = (Duration::from_secs(1000), Duration::from_secs(5000));
         assert_eq!(start(wall, Timestamp(999_999)), wall);
         assert_eq!(start(wall, Timestamp(5_000_000)), later);
+    }
+
+    #[test]
+    fn a_clock_that_is_put_forward_goes_on_from_there() {
+        let clock = Clock::default();
+        let later = clock.now().plus(Millis::from_secs(3600));
+        clock.raise(later);
+        clock.raise(Timestamp(1));
+        assert!(clock.now() >= later && clock.calendar() >= later);
+        assert!(clock.now() < later.plus(Millis::from_secs(3600)));
     }
 
     #[test]

@@ -134,6 +134,17 @@ pub enum PolicyChangeError {
     Queue(#[from] QueueError),
 }
 
+/// A change of a cluster's nodes that was not made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NodeChangeError {
+    /// The rules forbid it.
+    #[error(transparent)]
+    Refused(nexo_core::nodes::NodeError),
+    /// See there.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
 /// A change of schedules that was not made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ScheduleChangeError {

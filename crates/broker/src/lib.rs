@@ -14,12 +14,14 @@
 //! - `placement`: where the messages of a queue lie in the log of this node. `transplant.rs`: taking a queue to another broker.
 //! - `timer.rs`: deadlines. `workers.rs`, `paging.rs`, `fetch.rs`: reading messages back. `transfer.rs`: dead letters. `snapshots.rs`: what
 //!   a checkpoint writes. `threads.rs`: which threads are well.
+//! - [`replication`]: the broker as one of several replicas.
 //! - `maintenance.rs`, `manifest.rs`, `recovery.rs`: checkpoints, space on disk, coming back after a crash.
 //!   `alarms.rs`: when publishers must wait, with `memory_high.rs` and `memory_total.rs`: how much memory the process may
 //!   take; `disk_room.rs`: how much of the disk is left to others. `intake.rs`: memory for what is on its way in;
 //!   `buffers.rs`: memory of connections' buffers.
 //! - `machine_cell.rs`, `machines.rs`: state machines that are not queues. `access_cell.rs`: users and permissions. `policies.rs`: policies,
 //!   parameters, and how they take effect. `schedules.rs`, `schedule_firing.rs`: schedules, and what they send.
+//!   `nodes.rs`: the nodes of a cluster.
 //! - `connections.rs`: how many clients may be connected. `open_connections.rs`: who they are. `listing.rs`: queues, exchanges and
 //!   bindings for those who look after them.
 //! - `traffic.rs`: counters of each protocol. `system.rs`: what the operating system says about the process.
@@ -69,6 +71,7 @@ mod memory_high;
 mod memory_total;
 mod messages;
 mod missing;
+mod nodes;
 mod open_connections;
 mod options;
 mod owed;
@@ -87,6 +90,7 @@ mod queue_cell;
 mod rebuild;
 mod receipt;
 mod recovery;
+pub mod replication;
 mod request;
 mod schedule_firing;
 mod schedules;
@@ -123,8 +127,9 @@ pub use declare::Declared;
 pub use delivery::Delivery;
 pub use describe::{BindingShown, QueueDetails};
 pub use error::{
-    AccessChangeError, CreateError, DeleteError, ExchangeError, OpenError, PolicyChangeError, PopError,
-    PushError, QueueError, ScheduleChangeError, ScheduleRunError, SettleError, SubscribeError,
+    AccessChangeError, CreateError, DeleteError, ExchangeError, NodeChangeError, OpenError,
+    PolicyChangeError, PopError, PushError, QueueError, ScheduleChangeError, ScheduleRunError, SettleError,
+    SubscribeError,
 };
 pub use event_kinds::LoginFacts;
 pub use events::{Actor, EVENT_EXCHANGE, Event, EventValue, Events, OnBehalf, acting};
@@ -148,6 +153,7 @@ pub use nexo_core::message::{
     DeathReason, DedupScope, Durability, MessageView, NewMessage, Origin, PriorityCap, Properties,
     PropertyFormat, StoredMessage,
 };
+pub use nexo_core::nodes as cluster_nodes;
 pub use nexo_core::policy;
 pub use nexo_core::queue::QueueSnapshot;
 pub use nexo_core::queue::{

@@ -113,6 +113,46 @@ impl<M: Machine<Missing = Infallible>> MachineCell<M> {
         self.state.lock().snapshot.clone()
     }
 
+    /// All of it as it is now: its id, the head and the chunks of a snapshot. No other snapshot may be under way.
+    ///
+    /// # Errors
+    /// If the machine gives none.
+    pub(crate) fn whole(&self) -> Result<(QueueId, bytes::Bytes, Vec<bytes::Bytes>), String> {
+        let mut state = self.state.lock();
+        let State { machine, snapshot, dirty, .. } = &mut *state;
+        let known: Vec<ChunkId> = snapshot.chunks.keys().copied().collect();
+        let head = machine.begin_snapshot(known.iter().copied(), &known);
+        let (mut taken, mut chunks) = (Vec::new(), Vec::new());
+        let is_whole = loop {
+            let Some(slice) = machine.next_chunks(SLICE_CHUNKS, SLICE_MESSAGES) else { break false };
+            for (id, bytes) in slice.chunks {
+                taken.push(id);
+                if !bytes.is_empty() {
+                    chunks.push(bytes);
+                }
+            }
+            if !slice.more {
+                break true;
+            }
+        };
+        // It was not written down.
+        machine.abandon_snapshot(&taken);
+        *dirty = true;
+        is_whole.then_some((self.id, head, chunks)).ok_or_else(|| "a machine gives no snapshot now".into())
+    }
+
+    /// Applies a record that another node has written down. `applied` sees the machine afterwards, under its lock.
+    ///
+    /// # Errors
+    /// If the bytes are not a record.
+    pub(crate) fn follow(&self, payload: &[u8], applied: impl FnOnce(&M)) -> Result<(), String> {
+        let record = M::decode(payload).map_err(|error| error.to_string())?;
+        let mut state = self.state.lock();
+        let Ok(_) = state.machine.apply(&record, Durability::Durable);
+        applied(&state.machine);
+        Ok(())
+    }
+
     /// Has another in its place, which `adapt` sees together with the one there was.
     pub(crate) fn replace(&self, mut restored: Replayed<M>, adapt: impl FnOnce(&M, &mut M)) {
         let mut state = self.state.lock();
@@ -225,7 +265,7 @@ impl Shared {
                 let was_dirty = std::mem::replace(dirty, false);
                 let stale: Vec<ChunkId> = again.iter().copied().collect();
                 let head = machine.begin_snapshot(snapshot.chunks.keys().copied(), &stale);
-                (self.log.next_position(), head, was_dirty, again)
+                (self.state_position(), head, was_dirty, again)
             };
             let mut taken = Vec::new();
             let next = || cell.state.lock().machine.next_chunks(SLICE_CHUNKS, SLICE_MESSAGES);

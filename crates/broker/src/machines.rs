@@ -1,9 +1,10 @@
-//! The state machines that are not queues: exchanges with their bindings, users, policies, schedules, and job queues. Each is written under an id that no queue
+//! The state machines that are not queues: exchanges with their bindings, users, policies, schedules, job queues, and the nodes of a cluster. Each is written under an id that no queue
 //! has; here a start, a rebuild and a checkpoint find all of them.
 
 use bytes::Bytes;
 use nexo_core::access::Access;
 use nexo_core::jobs::Jobs;
+use nexo_core::nodes::Nodes;
 use nexo_core::policy::Policies;
 use nexo_core::schedule::Schedules;
 use nexo_core::topology::Topology;
@@ -15,13 +16,19 @@ use crate::jobs::JOBS;
 use crate::journal::ProposeError;
 use crate::machine_cell::Replayed;
 use crate::manifest::{Demand, Manifest, Snapshot};
+use crate::nodes::NODES;
 use crate::policies::{POLICIES, set_all_alternates};
 use crate::schedules::SCHEDULES;
 use crate::shared::Shared;
 
 /// Whether this is the id of a machine that is not a queue.
 pub(crate) const fn is_machine(id: QueueId) -> bool {
-    id.0 == TOPOLOGY.0 || id.0 == ACCESS.0 || id.0 == POLICIES.0 || id.0 == JOBS.0 || id.0 == SCHEDULES.0
+    id.0 == TOPOLOGY.0
+        || id.0 == ACCESS.0
+        || id.0 == POLICIES.0
+        || id.0 == JOBS.0
+        || id.0 == SCHEDULES.0
+        || id.0 == NODES.0
 }
 
 /// What an id stands for, for whoever reads of it.
@@ -32,6 +39,7 @@ pub(crate) fn shown(id: QueueId) -> String {
         POLICIES => "the policies".to_owned(),
         JOBS => "the job queues".to_owned(),
         SCHEDULES => "the schedules".to_owned(),
+        NODES => "the nodes".to_owned(),
         id => format!("queue {id}"),
     }
 }
@@ -44,6 +52,7 @@ pub(crate) struct ReplayedMachines {
     pub(crate) policies: Replayed<Policies>,
     pub(crate) jobs: Replayed<Jobs>,
     pub(crate) schedules: Replayed<Schedules>,
+    pub(crate) nodes: Replayed<Nodes>,
 }
 
 impl ReplayedMachines {
@@ -55,6 +64,7 @@ impl ReplayedMachines {
             policies: Replayed::new(Policies::new()),
             jobs: Replayed::new(Jobs::new()),
             schedules: Replayed::new(Schedules::new()),
+            nodes: Replayed::new(Nodes::new()),
         }
     }
 
@@ -75,6 +85,7 @@ impl ReplayedMachines {
             POLICIES => self.policies.load(head, chunks, snapshot),
             JOBS => self.jobs.load(head, chunks, snapshot),
             SCHEDULES => self.schedules.load(head, chunks, snapshot),
+            NODES => self.nodes.load(head, chunks, snapshot),
             id => Err(format!("there is no machine {id}")),
         }
     }
@@ -95,6 +106,7 @@ impl ReplayedMachines {
             POLICIES => self.policies.replay(at, payload),
             JOBS => self.jobs.replay(at, payload),
             SCHEDULES => self.schedules.replay(at, payload),
+            NODES => self.nodes.replay(at, payload),
             id => Err(format!("there is no machine {id}")),
         }
     }
@@ -112,18 +124,52 @@ impl Shared {
         manifest.queues.push((POLICIES, self.snapshot_machine(self.policies.cell(), demand)?));
         manifest.queues.push((JOBS, self.snapshot_machine(self.jobs.cell(), demand)?));
         manifest.queues.push((SCHEDULES, self.snapshot_machine(self.schedules.cell(), demand)?));
+        if self.nodes.is_used() {
+            manifest.queues.push((NODES, self.snapshot_machine(self.nodes.cell(), demand)?));
+        }
         Ok(())
     }
 
     /// The latest snapshots of all of them.
-    pub(crate) fn machine_snapshots(&self) -> [Snapshot; 5] {
+    pub(crate) fn machine_snapshots(&self) -> [Snapshot; 6] {
         [
             self.catalog.exchanges.cell().snapshot(),
             self.access.cell().snapshot(),
             self.policies.cell().snapshot(),
             self.schedules.cell().snapshot(),
             self.jobs.cell().snapshot(),
+            self.nodes.cell().snapshot(),
         ]
+    }
+
+    /// All of them as they are now: the id, the head and the chunks of each.
+    ///
+    /// # Errors
+    /// If one is purged meanwhile.
+    pub(crate) fn whole_machines(&self) -> Result<Vec<(QueueId, Bytes, Vec<Bytes>)>, String> {
+        let _no_other_snapshot = self.maintenance.begin_checkpoint();
+        Ok(vec![
+            self.catalog.exchanges.cell().whole()?,
+            self.access.cell().whole()?,
+            self.policies.cell().whole()?,
+            self.jobs.cell().whole()?,
+            self.schedules.cell().whole()?,
+            self.nodes.cell().whole()?,
+        ])
+    }
+
+    /// Users and nodes are kept current on nodes that follow: they are asked for there as well.
+    pub(crate) fn follow_records(&self, entries: &[nexo_log::Entry]) {
+        for entry in entries.iter().filter(|entry| entry.kind == nexo_log::EntryKind::Record) {
+            let followed = match entry.queue {
+                ACCESS => self.access.follow(&entry.payload),
+                NODES => self.nodes.cell().follow(&entry.payload, |_| ()),
+                _ => Ok(()),
+            };
+            if let Err(error) = followed {
+                tracing::error!(%error, "a record of another node cannot be read");
+            }
+        }
     }
 
     /// Has other machines instead of those there were.
@@ -134,6 +180,7 @@ impl Shared {
         self.policies.replace(machines.policies);
         self.schedules.replace(machines.schedules);
         self.jobs.replace(machines.jobs);
+        self.nodes.replace(machines.nodes);
         self.catalog.exchanges.replace(machines.topology);
     }
 }

@@ -13,7 +13,7 @@ use nexo_log::{Claim, EntryKind, EntryRef, Patience, SegmentUsage, Urgency};
 use nexo_types::{Position, QueueId, SegmentId};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::journal::{ProposeError, Proposed};
+use crate::journal::{ProposeError, Proposed, Standing};
 use crate::manifest::{Demand, Manifest};
 use crate::page_out_pace::PageOutPace;
 use crate::queue_cell::QueueCell;
@@ -247,7 +247,7 @@ impl Signal {
             #[cfg(test)]
             shared.threads.panic_if_asked(NAME);
             // Before anything else: what is in memory never was.
-            if reasons.lost && !shared.rebuild() {
+            if reasons.lost && !shared.follow_journal() {
                 self.reasons.lock().lost = true;
             }
             if reasons.pressure && shared.under_pressure() {
@@ -337,6 +337,9 @@ impl Shared {
             return true;
         }
         let begin = self.maintenance.note_begin(self.log.appended_bytes());
+        if self.journal.standing() == Standing::Following && !self.load_followed() {
+            return false;
+        }
         if let Err(error) = self.checkpoint_and_free(full) {
             tracing::warn!(%error, "no checkpoint could be written; trying again later");
             return false;
@@ -347,7 +350,8 @@ impl Shared {
 
     fn checkpoint_and_free(self: &Arc<Self>, full: bool) -> Result<(), ProposeError> {
         self.checkpoint()?;
-        if full {
+        if full || self.journal.standing() == Standing::Following {
+            // Whoever follows copies nothing: what lies behind the state that he has would have to be told apart.
             return Ok(());
         }
         if self.copy_sparse_segments() {
@@ -369,6 +373,7 @@ impl Shared {
         self: &Arc<Self>,
         more: Option<&Arc<QueueCell>>,
     ) -> Result<(), ProposeError> {
+        let standing = self.journal.standing();
         let before = self.all_that_can_be_lost();
         let segments = self.log.segments();
         // Looked at before any snapshot is taken: what is empty now is in none of them, and stays empty.
@@ -377,7 +382,7 @@ impl Shared {
         let sparse: BTreeSet<SegmentId> = self.sparse_segments().iter().map(|s| s.id).collect();
         let (replay_from, mut cells) = {
             let _changing = self.catalog.change();
-            (self.log.next_position(), self.catalog.all())
+            (self.state_position(), self.catalog.all())
         };
         let mut manifest = Manifest { replay_from, time: self.clock.now(), ..Manifest::default() };
         // An old snapshot in a segment that is nearly empty would keep it.
@@ -393,10 +398,13 @@ impl Shared {
         }
         manifest.next_queue = self.catalog.next_queue();
         // What is in the snapshots must be safe before they count.
-        if let Err(error) = self.journal.wait(before.and(self.all_that_can_be_lost())).wait_blocking() {
+        let is_committed = matches!(standing, Standing::Following | Standing::Installing);
+        let rests_on = before.and(self.all_that_can_be_lost());
+        if !is_committed && let Err(error) = self.journal.wait(rests_on).wait_blocking() {
             tracing::debug!(%error, "a checkpoint is given up: what is in it was lost");
             return Err(ProposeError::Lost);
         }
+        manifest.group = self.journal.mark(replay_from);
         let payload = manifest.encode();
         let entry = EntryRef { queue: QueueId(0), kind: EntryKind::Manifest, spans: &[], payload: &payload };
         let appended =
@@ -411,6 +419,7 @@ impl Shared {
         // What the checkpoint before this one needs is kept, in case this one cannot be read. On a full disk there is no
         // room for that.
         let before = self.maintenance.last_checkpoint.lock().replace(this.clone());
+        self.journal.checkpointed(replay_from);
         let is_full = self.journal.health() != nexo_log::LogHealth::Ok;
         let before = if is_full { Some(this.clone()) } else { before };
         let Some(before) = before else { return Ok(()) };
@@ -434,6 +443,11 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Records before this are in memory, and none behind.
+    pub(crate) fn state_position(&self) -> Position {
+        self.journal.state_end().unwrap_or_else(|| self.log.next_position())
     }
 
     /// Whether segments can be given up by the next checkpoint that this one had to keep.

@@ -2,16 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nexo_cluster::{EntryId, HardState, Membership};
 use nexo_core::queue::ChunkId;
-use nexo_types::{Position, QueueId, SegmentId, Timestamp, varint};
+use nexo_types::{LogIndex, NodeId, Position, QueueId, SegmentId, Term, Timestamp, varint};
 use thiserror::Error;
 
 /// The version in which manifests are written.
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 /// The oldest that is read. It does not say when it was written.
 const VERSION_MIN: u64 = 2;
 /// From this on it says where placements are. Before, snapshots of queues said where their messages lay.
 const VERSION_PLACEMENT: u64 = 4;
+/// From this on it says what is known of the Raft group.
+const VERSION_GROUP: u64 = 5;
 
 /// Bytes that are no manifest for this build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -33,6 +36,21 @@ pub(crate) struct Manifest {
     pub(crate) time: Timestamp,
     /// Each queue's snapshot.
     pub(crate) queues: Vec<(QueueId, Snapshot)>,
+    /// Where the Raft group stands, if the node is part of a cluster.
+    pub(crate) group: Option<GroupMark>,
+}
+
+/// Where the Raft group of a node stands as of a checkpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GroupMark {
+    /// The last entry before `replay_from`.
+    pub(crate) last: EntryId,
+    /// The members as of that entry.
+    pub(crate) members: Membership,
+    /// What the node has promised.
+    pub(crate) hard_state: HardState,
+    /// Frames that do not count, since they were never committed.
+    pub(crate) discarded: Vec<Position>,
 }
 
 /// Where the parts of a snapshot are.
@@ -185,6 +203,10 @@ impl Manifest {
                 chunk.copy.iter().for_each(|frame| put_frame(&mut out, *frame));
             }
         }
+        varint::put(&mut out, self.group.is_some().into());
+        if let Some(group) = &self.group {
+            put_group(&mut out, group);
+        }
         out
     }
 
@@ -211,8 +233,42 @@ impl Manifest {
         for _ in 0..varint::take(rest)? {
             queues.push((QueueId(varint::take(rest)?), take_snapshot(version, rest)?));
         }
-        rest.is_empty().then_some(Self { next_queue, replay_from, time, queues })
+        let mut group = None;
+        if version >= VERSION_GROUP && varint::take(rest)? != 0 {
+            group = Some(take_group(rest)?);
+        }
+        rest.is_empty().then_some(Self { next_queue, replay_from, time, queues, group })
     }
+}
+
+fn put_group(out: &mut Vec<u8>, GroupMark { last, members, hard_state, discarded }: &GroupMark) {
+    let vote = hard_state.vote.map_or(0, |node| node.0);
+    for number in [last.term.0, last.index.0, hard_state.term.0, vote, hard_state.commit.0] {
+        varint::put(out, number);
+    }
+    for nodes in [&members.voters, &members.learners] {
+        varint::put(out, nodes.len() as u64);
+        nodes.iter().for_each(|node| varint::put(out, node.0));
+    }
+    varint::put(out, discarded.len() as u64);
+    discarded.iter().for_each(|at| put_position(out, *at));
+}
+
+fn take_group(rest: &mut &[u8]) -> Option<GroupMark> {
+    let mut mark = GroupMark::default();
+    mark.last = EntryId::new(Term(varint::take(rest)?), LogIndex(varint::take(rest)?));
+    mark.hard_state.term = Term(varint::take(rest)?);
+    mark.hard_state.vote = Some(NodeId(varint::take(rest)?)).filter(|node| node.0 != 0);
+    mark.hard_state.commit = LogIndex(varint::take(rest)?);
+    for nodes in [&mut mark.members.voters, &mut mark.members.learners] {
+        for _ in 0..varint::take(rest)? {
+            nodes.insert(NodeId(varint::take(rest)?));
+        }
+    }
+    for _ in 0..varint::take(rest)? {
+        mark.discarded.push(take_position(rest)?);
+    }
+    Some(mark)
 }
 
 fn take_snapshot(version: u64, rest: &mut &[u8]) -> Option<Snapshot> {
@@ -307,6 +363,12 @@ mod tests {
             replay_from: at(3, 4096),
             time: Timestamp(1_234_567),
             queues: vec![(QueueId(1), plain), (QueueId(8), chunked)],
+            group: Some(GroupMark {
+                last: EntryId::new(Term(7), LogIndex(1000)),
+                members: Membership { voters: [1, 2, 3].map(NodeId).into(), learners: [NodeId(9)].into() },
+                hard_state: HardState { term: Term(8), vote: Some(NodeId(2)), commit: LogIndex(1001) },
+                discarded: vec![at(2, 4096), at(3, 70)],
+            }),
         };
         assert_eq!(manifest.segments(), [1, 2, 3].map(SegmentId).into());
         let bytes = manifest.encode();
@@ -318,8 +380,8 @@ mod tests {
 
     #[test]
     fn a_later_version_is_not_guessed_at() {
-        let later = Manifest::decode(&[5, 9, 3, 4, 0]).unwrap_err();
-        assert_eq!(later.to_string(), "it is of version 5; this build of Nexo reads versions 2 to 4");
+        let later = Manifest::decode(&[6, 9, 3, 4, 0]).unwrap_err();
+        assert_eq!(later.to_string(), "it is of version 6; this build of Nexo reads versions 2 to 5");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use nexo_types::limits;
 
 use crate::codecs::Codecs;
 use crate::memory_high::MemoryHigh;
+use crate::replication::ClusterOptions;
 
 /// Settings of one broker. Everything has a default but the place of the data.
 #[derive(Clone, Debug)]
@@ -40,6 +41,8 @@ pub struct BrokerOptions {
     pub body_bytes_max: usize,
     /// Memory that jobs and their results may take; past it, finished jobs are forgotten early and new ones refused.
     pub jobs_bytes_max: u64,
+    /// How it takes part in a cluster; a node by itself if it does not.
+    pub cluster: Option<ClusterOptions>,
     /// Whether to start although files of the log are missing, without what was in them.
     pub accept_loss: bool,
 }
@@ -63,6 +66,7 @@ impl BrokerOptions {
             queues_max: limits::QUEUES_MAX,
             body_bytes_max: limits::BODY_BYTES_MAX,
             jobs_bytes_max: 1024 * 1024 * 1024,
+            cluster: None,
             accept_loss: false,
         }
     }

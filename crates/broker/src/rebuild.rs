@@ -10,39 +10,97 @@
 //! as replaced, and stays in the catalog until the new one has its place: nobody is told that it does not exist.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nexo_core::record::Record;
 use nexo_log::{EntryKind, Recovered};
-use nexo_types::{Position, QueueName};
+use nexo_types::{Position, QueueName, Timestamp};
 
 use crate::error::{OpenError, QueueError};
+use crate::journal::Standing;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::recovery;
 use crate::shared::{Shared, not_found};
+use crate::stored::Stored;
 use crate::workers::Work;
 
 impl Shared {
-    /// Rebuilds all queues and has the journal go on. `false` if it has to be tried again; until then nothing is taken.
-    pub(crate) fn rebuild(self: &Arc<Self>) -> bool {
+    /// Does with the memory what the journal asks for. `false` if it has to be tried again.
+    pub(crate) fn follow_journal(self: &Arc<Self>) -> bool {
+        match self.journal.standing() {
+            Standing::Serving | Standing::Following => true,
+            Standing::Lost => self.rebuild(),
+            Standing::Installing => self.install_staged(),
+            Standing::Deposed => {
+                self.throw_away();
+                self.journal.stood_down();
+                true
+            }
+        }
+    }
+
+    /// Lets go of all queues. Whoever looks for one is told that they are being rebuilt.
+    pub(crate) fn throw_away(self: &Arc<Self>) {
         self.catalog.begin_rebuild();
         for cell in self.catalog.all() {
             self.empty_cell(&cell);
         }
+    }
+
+    /// Loads what is committed by now, to write a checkpoint of it. Nobody is served.
+    pub(crate) fn load_followed(self: &Arc<Self>) -> bool {
+        self.throw_away();
+        self.load().is_some_and(|(cells, _)| {
+            tracing::debug!(queues = cells.len(), "the state that this node follows is loaded");
+            self.catalog.begin_rebuild();
+            true
+        })
+    }
+
+    /// Rebuilds all queues and has the journal go on. `false` if it has to be tried again; until then nothing is taken.
+    pub(crate) fn rebuild(self: &Arc<Self>) -> bool {
+        let began = Instant::now();
+        self.throw_away();
         // A receipt names the moment of its delivery. Those of before fit no delivery that comes.
         let before = self.clock.now();
         while self.clock.now() <= before {
             std::thread::sleep(Duration::from_millis(1));
         }
+        let Some((cells, time)) = self.load() else { return false };
+        self.clock.raise(time);
+        if !self.journal.resume() {
+            self.catalog.begin_rebuild();
+            return !matches!(self.journal.standing(), Standing::Lost | Standing::Deposed);
+        }
+        let took_ms = began.elapsed().as_millis();
+        tracing::info!(queues = cells.len(), took_ms, "the queues are rebuilt from what is committed");
+        let shared = Arc::clone(self);
+        self.workers.spawn(Work::Chore, move || {
+            shared.finish_deleted_vhosts();
+            shared.apply_all_policies();
+        });
+        self.wake_jobs();
+        // As at a start: only now can dead letters find their way.
+        for cell in &cells {
+            self.end_sessions(cell);
+        }
+        self.arm_schedules();
+        true
+    }
+
+    /// Reads all queues and machines from the log, in place of those that were there. Nothing if that fails.
+    fn load(self: &Arc<Self>) -> Option<(Vec<Arc<QueueCell>>, Timestamp)> {
+        let committed = self.journal.begin_load();
         let restored = self.latest_manifest().and_then(|recovered| {
             let path = self.options.data_dir.as_path();
-            recovery::restore(self.stored(), &recovered, path, self.options.accept_loss)
+            let stored = Stored { committed, ..self.stored() };
+            recovery::restore(stored, &recovered, path, self.options.accept_loss)
         });
         let restored = match restored {
             Ok(restored) => restored,
             Err(error) => {
                 tracing::error!(%error, "the queues cannot be rebuilt now; it is tried again");
-                return false;
+                return None;
             }
         };
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
@@ -50,22 +108,7 @@ impl Shared {
         self.begin_unused_times(&cells);
         self.replace_machines(restored.machines);
         self.catalog.replace(&cells, restored.next_queue);
-        self.journal.resume();
-        tracing::warn!(
-            queues = cells.len(),
-            "changes that were not safe yet are lost; the queues are rebuilt"
-        );
-        let shared = Arc::clone(self);
-        self.workers.spawn(Work::Chore, move || {
-            shared.finish_deleted_vhosts();
-            shared.apply_all_policies();
-        });
-        // As at a start: only now can dead letters find their way.
-        for cell in &cells {
-            self.end_sessions(cell);
-        }
-        self.arm_schedules();
-        true
+        Some((cells, restored.time))
     }
 
     /// Lets go of all that is in a cell, whose queue is somewhere else from now on.

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use bytes::Bytes;
+use nexo_cluster::store::GroupRecord;
 use nexo_core::batch::BatchKind;
 use nexo_core::message::Durability;
 use nexo_core::queue::Queue;
@@ -20,6 +21,7 @@ use crate::manifest::{Chunk, Manifest, PlacementFrames, Snapshot, SnapshotFrame}
 use crate::missing;
 use crate::placement::{OldPlaces, Placement};
 use crate::queue_cell::QueueCell;
+use crate::replication::{RAFT, head_of};
 use crate::stored::Stored;
 use crate::unread::Unread;
 
@@ -365,16 +367,34 @@ impl<'a> Rebuild<'a> {
     }
 
     fn visit(&mut self, frame: &Frame) -> ControlFlow<()> {
-        if self.stored.discarded.contains(frame.at) {
-            return ControlFlow::Continue(());
-        }
-        for entry in &frame.entries {
+        let counts = match self.counts(frame) {
+            Ok(counts) => counts,
+            Err(reason) => {
+                self.error = Some(format!("the frame at {} cannot be read: {reason}", frame.at));
+                return ControlFlow::Break(());
+            }
+        };
+        for entry in frame.entries.iter().filter(|entry| counts && entry.queue != RAFT) {
             if let Err(reason) = self.apply(frame, entry) {
                 self.error = Some(format!("the record at {} cannot be applied: {reason}", frame.at));
                 return ControlFlow::Break(());
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// Whether what a frame says has come to pass: it was not discarded, and if it is an entry of a group it is committed.
+    fn counts(&self, frame: &Frame) -> Result<bool, String> {
+        if self.stored.discarded.contains(frame.at) {
+            return Ok(false);
+        }
+        Ok(match (head_of(frame)?, self.stored.committed) {
+            (Some(GroupRecord::Entry(id, _)), Some(committed)) => id.index <= committed,
+            (None, _) | (Some(_), Some(_)) => true,
+            (Some(_), None) => {
+                return Err("the data belongs to a node of a cluster; start it as one".into());
+            }
+        })
     }
 
     fn apply(&mut self, frame: &Frame, entry: &Entry) -> Result<(), String> {

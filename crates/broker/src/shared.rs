@@ -25,10 +25,12 @@ use crate::jobs::JobsCell;
 use crate::journal::Journal;
 use crate::maintenance::Maintenance;
 use crate::memory_high::MemoryWatermark;
+use crate::nodes::NodesCell;
 use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
 use crate::policies::PolicyCell;
 use crate::queue_cell::{CellState, QueueCell};
+use crate::replication::Replica;
 use crate::schedules::ScheduleCell;
 use crate::threads::Threads;
 use crate::timer::Timer;
@@ -61,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) dispatch: Dispatch,
     /// Where changes are written down.
     pub(crate) journal: Box<dyn Journal>,
+    /// What is behind it, if the node is part of a cluster.
+    pub(crate) replica: Option<Arc<Replica>>,
     /// The storage of this node: what was written down is read from it.
     pub(crate) log: Log,
     pub(crate) clock: Arc<Clock>,
@@ -69,6 +73,7 @@ pub(crate) struct Shared {
     pub(crate) policies: PolicyCell,
     pub(crate) jobs: JobsCell,
     pub(crate) schedules: ScheduleCell,
+    pub(crate) nodes: NodesCell,
     pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,
@@ -218,6 +223,7 @@ impl Shared {
 impl Drop for Shared {
     /// A broker that is dropped without being shut down is as one that crashed, but its threads end.
     fn drop(&mut self) {
+        self.journal.stop();
         self.jobs.stop();
         self.alarm_watch.stop();
         self.maintenance.stop();

@@ -90,7 +90,7 @@ impl Shared {
                 state.dirty = false;
                 let head = state.queue.begin_snapshot(state.snapshot.chunks.keys().copied(), &again);
                 let again = again.into_iter().collect();
-                let begun = Begun { at: self.log.next_position(), head, placement: Vec::new(), same, again };
+                let begun = Begun { at: self.state_position(), head, placement: Vec::new(), same, again };
                 (begun, state.placement.copy())
             };
             // Where there is no message there is nothing to say.

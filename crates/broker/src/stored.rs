@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use nexo_log::{FrameRef, Log, ReadError};
-use nexo_types::{Offset, Position, Priority, QueueId, SegmentId};
+use nexo_types::{LogIndex, Offset, Position, Priority, QueueId, SegmentId};
 
 use crate::journal::Discarded;
 use crate::shared::Shared;
@@ -13,6 +13,8 @@ use crate::shared::Shared;
 pub(crate) struct Stored<'a> {
     pub(crate) log: &'a Log,
     pub(crate) discarded: &'a Discarded,
+    /// Of a Raft group's entries, those up to this one count so far.
+    pub(crate) committed: Option<LogIndex>,
 }
 
 impl Stored<'_> {
@@ -36,6 +38,6 @@ impl Stored<'_> {
 impl Shared {
     /// What is stored and counts.
     pub(crate) fn stored(&self) -> Stored<'_> {
-        Stored { log: &self.log, discarded: self.journal.discarded() }
+        Stored { log: &self.log, discarded: self.journal.discarded(), committed: None }
     }
 }

@@ -117,6 +117,46 @@ pub struct QueueExport {
     read: VecDeque<StoredBody>,
 }
 
+/// A queue as it was at one moment, and where its messages lay.
+pub(crate) struct FrozenQueue {
+    pub(crate) id: QueueId,
+    name: QueueName,
+    pub(crate) snapshot: QueueSnapshot,
+    placement: Placement,
+}
+
+impl FrozenQueue {
+    /// A queue as it is now, if it survives a restart.
+    pub(crate) fn of(cell: &QueueCell) -> Option<Self> {
+        let state = cell.state.lock();
+        let is_there = !state.deleted && cell.is_durable();
+        is_there.then(|| Self {
+            id: cell.id,
+            name: cell.name.clone(),
+            snapshot: state.queue.whole_snapshot(),
+            placement: state.placement.copy(),
+        })
+    }
+
+    /// Its messages. No segment may be given up meanwhile.
+    pub(crate) fn export(self, shared: &Arc<Shared>) -> Result<QueueExport, QueueError> {
+        let queue = Queue::restore_as(self.id, &self.snapshot)
+            .map_err(|error| QueueError::Unavailable { reason: format!("queue '{}': {error}", self.name) })?;
+        shared.maintenance.begin_reading();
+        Ok(QueueExport {
+            shared: Arc::clone(shared),
+            id: self.id,
+            snapshot: self.snapshot,
+            time: shared.clock.now(),
+            queue,
+            placement: self.placement,
+            next: Offset(0),
+            found: VecDeque::new(),
+            read: VecDeque::new(),
+        })
+    }
+}
+
 /// A queue that comes from another broker.
 #[derive(Debug)]
 pub struct QueueInstall {

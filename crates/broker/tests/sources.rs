@@ -28,7 +28,8 @@ fn only_the_journal_appends_to_the_log() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut files = Vec::new();
     sources(&root, &mut files);
-    let of_journal = |path: &PathBuf| path.starts_with(root.join("journal"));
+    let of_journal =
+        |path: &PathBuf| ["journal", "replication"].iter().any(|part| path.starts_with(root.join(part)));
     let read = |path: &PathBuf| fs::read_to_string(path).unwrap();
     let (journal, others): (Vec<PathBuf>, Vec<PathBuf>) = files.into_iter().partition(of_journal);
     assert!(

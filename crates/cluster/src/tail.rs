@@ -169,6 +169,11 @@ impl Tail {
         }
     }
 
+    /// There is none to be sent any more.
+    pub(crate) fn withdraw(&mut self) {
+        self.snapshot = None;
+    }
+
     /// Whether the library has asked for a snapshot that is not there since this was last asked.
     pub(crate) fn take_snapshot_wanted(&self) -> bool {
         self.snapshot_wanted.take()

@@ -14,6 +14,7 @@ pub mod draft;
 pub mod jobs;
 pub mod machine;
 pub mod message;
+pub mod nodes;
 pub mod offsets;
 pub mod policy;
 pub mod queue;

@@ -73,7 +73,9 @@ fn other_protocol(bytes: &[u8]) -> Option<&'static str> {
         [b'H', b'T', b'T', b'P', ..] => Some("HTTP/1.1 (is it the SQS API, or the management port?)"),
         [first, second, ..] if [*first, *second] == TLS_ALERT => Some("TLS (ask for it with https://)"),
         [_, _, _, SETTINGS, ..] => None,
-        [] => Some("no HTTP/2 (is it the SQS API, the management port, or another program?)"),
+        [] => Some(
+            "no HTTP/2 (is it the SQS API, the management port, another program, or a node of a cluster without a leader?)",
+        ),
         _ => Some("another protocol"),
     }
 }

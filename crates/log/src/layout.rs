@@ -18,15 +18,25 @@ pub(crate) const INVENTORY: &str = "INVENTORY";
 const FORMAT: &str = "FORMAT";
 const FORMAT_NEW: &str = "FORMAT.new";
 const FORMAT_NAME: &str = "nexo-data";
-const FORMAT_VERSION: u32 = 8;
+const FORMAT_VERSION: u32 = 9;
 /// The oldest version whose data is read. It has no batches that share messages; version 3 has no messages that are dying.
 const FORMAT_VERSION_MIN: u32 = 2;
 /// Longer than any FORMAT file of ours.
 const FORMAT_BYTES_MAX: usize = 256;
 
-/// What an opening that was cut off may have left behind before it wrote `FORMAT`, and what file systems put
-/// into a new volume by themselves.
-const HARMLESS: [&str; 7] = ["LOCK", FORMAT_NEW, INVENTORY, SEGMENTS, SPARE, DAMAGED, "lost+found"];
+/// What an opening that was cut off may have left behind before it wrote `FORMAT`, what file systems put into a new volume by
+/// themselves, and what a node of a cluster writes down of itself before it has any data.
+const HARMLESS: [&str; 9] = [
+    "LOCK",
+    FORMAT_NEW,
+    INVENTORY,
+    SEGMENTS,
+    SPARE,
+    DAMAGED,
+    "lost+found",
+    "cluster.json",
+    "cluster.json.new",
+];
 
 pub(crate) fn segment_path(id: SegmentId) -> String {
     format!("{SEGMENTS}/{id}.seg")

@@ -7,8 +7,8 @@ use clap::{Parser, Subcommand};
 use nexo_grpc::client::{Client, ClientTls, Credentials};
 
 use crate::command::{
-    bench, binding, channel, completions, connection, consume, consumer_list, exchange, health, jobs, peek,
-    permission, policy, pop, produce, push, queue, schedule, settle, stats, user, vhost,
+    bench, binding, channel, cluster, completions, connection, consume, consumer_list, exchange, health,
+    jobs, peek, permission, policy, pop, produce, push, queue, schedule, settle, stats, user, vhost,
 };
 use crate::connect::Server;
 use crate::management::{Authorization, Management, ManagementUrl};
@@ -149,6 +149,8 @@ enum Command {
     Channel(channel::ChannelArgs),
     /// Look at who consumes from queues
     Consumer(consumer_list::ConsumerArgs),
+    /// Look after a cluster: its nodes, who leads, and what it can still lose
+    Cluster(cluster::ClusterArgs),
     /// Job queues: work that many ask for and that is done once, most urgent first
     Jobs(jobs::JobsArgs),
     /// Put messages into a queue
@@ -210,6 +212,7 @@ impl Cli {
             Command::Connection(args) => args.run(shared).await,
             Command::Channel(args) => args.run(shared).await,
             Command::Consumer(args) => args.run(shared).await,
+            Command::Cluster(args) => args.run(shared).await,
             Command::Jobs(args) => args.run(shared).await,
             Command::Push(args) => args.run(shared).await,
             Command::Pop(args) => args.run(shared).await,
@@ -276,6 +279,8 @@ mod tests {
             "channel list --of x",
             "consumer list --of q --all-vhosts",
             "jobs ask q k --type t --cost 1 --waiter w --for-user u --class c --due-in 1m --filter f --reply-to r",
+            "cluster status --watch --every 2s --count 3",
+            "cluster try --first-port 20000 --data-dir x --log info",
             "jobs result q k",
             "jobs take q --worker w --max 2 --wait 1s --lease 1m",
             "jobs queue set q --budget b --class a=1 --cost t=2 --retry none --cache off --pending-max none",

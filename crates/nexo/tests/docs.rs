@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
 use common::{Process, Server, nexo};
 
 /// How lines begin that are not run here, and why.
-const ELSEWHERE: [(&str, &str); 7] = [
+const ELSEWHERE: [(&str, &str); 9] = [
     ("cargo run", "it builds for release, and then serves as 'nexo serve' does, which is run"),
     (
         "examples/",
@@ -34,15 +34,23 @@ const ELSEWHERE: [(&str, &str); 7] = [
     ("import boto3", "the block is Python, and runs in 'cargo xtask conformance sqs', or that of 'nexo'"),
     ("import ssl", "the block is Python, and runs in 'cargo xtask conformance nexo'"),
     ("nexo --server https", "it needs a broker with TLS, of which tests/tls.rs has one"),
+    ("nexo serve --node", "it needs other nodes, which tests/cluster.rs starts"),
+    (
+        "nexo cluster",
+        "it needs a cluster, of which tests/cluster_nodes.rs has one; that there is such a command is checked",
+    ),
 ];
 
 /// How blocks begin that hold no commands, and what they are.
-const NO_COMMANDS: [(&str, &str); 6] = [
+const NO_COMMANDS: [(&str, &str); 9] = [
     ("0        header block", "the layout of a file"),
     ("Resurrected: ", "what a torture prints"),
     ("push ─┬─", "the life of a message"),
     ("ask ──►", "the life of a job"),
     ("{", "an answer, as JSON"),
+    ("[Unit]", "a unit of systemd"),
+    ("data_dir = ", "a file of settings"),
+    ("services:", "containers that are started together"),
     ("prefetch ? 100", "expressions, which the tests of 'expr' evaluate"),
 ];
 

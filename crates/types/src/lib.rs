@@ -18,8 +18,8 @@ pub use id::{
     BudgetId, ConsumerId, JobId, JobQueueId, LogIndex, NodeId, Offset, Priority, QueueId, RaftGroupId, Term,
 };
 pub use name::{
-    BudgetName, DedupId, ExchangeName, GroupId, InFull, JobQueueName, NameError, QueueName, Tag, UserName,
-    check as check_name,
+    BudgetName, DedupId, ExchangeName, GroupId, InFull, JobQueueName, NameError, NodeName, QueueName, Tag,
+    UserName, check as check_name,
 };
 pub use place::{Position, SegmentId};
 pub use protocol::{Protocol, QueueKind};

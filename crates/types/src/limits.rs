@@ -206,6 +206,10 @@ pub const MISSED_COUNTED_MAX: u64 = 10_000;
 /// A schedule that skips what it missed still fires a time that is late by no more than this: a start takes as long.
 pub const SKIPPED_LATE: Millis = Millis::from_secs(10);
 
+/// The name of a node is typed by hand, and shown in tables.
+pub const NODE_NAME_BYTES_MAX: usize = 64;
+/// `HOST:PORT` of a node: a name in the DNS has at most 253 bytes.
+pub const NODE_ADDRESS_BYTES_MAX: usize = 260;
 /// Voters and learners of one Raft group. A majority of seven already outlives three losses; the rest is for nodes that come
 /// while others go.
 pub const RAFT_MEMBERS_MAX: usize = 16;

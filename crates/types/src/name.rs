@@ -278,6 +278,11 @@ impl Tag {
 }
 
 name! {
+    /// What people call a node of a cluster.
+    NodeName, "node name", limits::NODE_NAME_BYTES_MAX
+}
+
+name! {
     /// Names the group of messages that must be worked on one at a time and in order.
     GroupId, "group id", limits::GROUP_ID_BYTES_MAX
 }

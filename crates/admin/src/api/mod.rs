@@ -5,7 +5,7 @@
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `attempts` (logins), `vhosts`, `users`, `permissions`, `connections`
 //!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
-//!   `health_checks`. `nexo`: what RabbitMQ has no words for; `schedules`. `jobs`: job queues and budgets. `memory`: the memory
+//!   `health_checks`. `nexo`: what RabbitMQ has no words for; `cluster`; `schedules`. `jobs`: job queues and budgets. `memory`: the memory
 //!   watermark.
 //!
 //! What a queue or an exchange may be, and in which words it is refused, is AMQP's matter: `nexo_amqp::management`. Where an
@@ -15,6 +15,7 @@ mod access;
 mod attempts;
 mod bindings;
 mod body;
+mod cluster;
 mod connections;
 mod definitions;
 mod error;
@@ -58,6 +59,7 @@ use tokio::sync::Semaphore;
 
 pub use definitions::import_definitions;
 
+use crate::cluster::ClusterControl;
 use access::Needs;
 use attempts::Attempts;
 pub(crate) use error::ApiError;
@@ -95,6 +97,7 @@ pub(crate) struct Api {
     node: Arc<str>,
     listeners: Arc<[Listener]>,
     tls: Option<Arc<TlsServer>>,
+    cluster: Option<Arc<dyn ClusterControl>>,
     attempts: Arc<Attempts>,
     rates: Arc<Rates>,
     large_bodies: Arc<Semaphore>,
@@ -113,6 +116,7 @@ impl Api {
             node: nexo_broker::node_name().into(),
             listeners: listeners.into(),
             tls: None,
+            cluster: None,
             attempts: Arc::default(),
             rates: Arc::default(),
             large_bodies: Arc::new(Semaphore::new(body::LARGE_BODIES_MAX)),
@@ -126,6 +130,11 @@ impl Api {
     /// The same, where ports speak TLS.
     pub(crate) fn over_tls(self, tls: Option<Arc<TlsServer>>) -> Self {
         Self { tls, ..self }
+    }
+
+    /// The same, in a cluster.
+    pub(crate) fn in_cluster(self, cluster: Option<Arc<dyn ClusterControl>>) -> Self {
+        Self { cluster, ..self }
     }
 
     /// Takes samples until it is dropped.
@@ -281,6 +290,7 @@ fn routes(api: &Api) -> Routes {
         .get("/health/checks/protocol-listener/{protocol}", Management, health_checks::protocol)
         .get("/health/checks/certificate-expiration/{within}/{unit}", Management, health_checks::certificates)
         .with(jobs::routes)
+        .with(cluster::routes)
         .get("/nexo/memory", Monitoring, memory::show)
         .put("/nexo/memory", Administrator, memory::set)
         .get("/nexo/queues/{vhost}/{name}", VisibleVhost, nexo::queue)

@@ -26,7 +26,7 @@ use nexo_types::{BudgetId, JobId, JobQueueId, QueueId, Timestamp, VhostName};
 use parking_lot::Mutex;
 
 use crate::error::QueueError;
-use crate::journal::{ProposeError, Written};
+use crate::journal::{ProposeError, Standing, Written};
 use crate::machine_cell::{MachineCell, Replayed};
 use crate::shared::Shared;
 use crate::workers::Work;
@@ -205,10 +205,18 @@ impl Shared {
     /// Begins what a start has to do: answers that a crash cut off, and time.
     pub(crate) fn start_jobs(self: &Arc<Self>) -> std::io::Result<()> {
         self.jobs.ticker.start(self)?;
+        if self.journal.standing() == Standing::Serving {
+            self.wake_jobs();
+        }
+        Ok(())
+    }
+
+    /// Others are in place of the job queues that there were: there may be something to do.
+    pub(crate) fn wake_jobs(self: &Arc<Self>) {
+        self.jobs.ticker.wake_by(Timestamp(0));
         if self.jobs.look(|jobs| jobs.to_answer(1).next().is_some()) {
             self.answer_jobs_soon();
         }
-        Ok(())
     }
 
     /// What job queues may take in memory together: half of what the process may take.

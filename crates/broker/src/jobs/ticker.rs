@@ -10,6 +10,7 @@ use nexo_core::jobs::{JobAnswer, JobCommand, Jobs};
 use nexo_types::Timestamp;
 use parking_lot::{Condvar, Mutex};
 
+use crate::journal::Standing;
 use crate::shared::Shared;
 
 const NAME: &str = "nexo-jobs";
@@ -119,6 +120,10 @@ impl Shared {
     /// Does what time brings, in slices, and says when to look again.
     fn tick_jobs(self: &Arc<Self>) -> Timestamp {
         let soon = |wait: Duration| self.clock.now().plus(wait.into());
+        if self.journal.standing() != Standing::Serving {
+            // Another node brings them time. Whoever is elected is woken.
+            return soon(SLEEP_MAX);
+        }
         loop {
             match self.change_jobs(&JobCommand::Due { max: DUE_MAX }) {
                 Ok((JobAnswer::Looked(count), _)) if count >= DUE_MAX => {}

@@ -27,7 +27,6 @@ impl Discarded {
     }
 
     /// These do not count from now on.
-    #[cfg(test)]
     pub(crate) fn add(&self, frames: impl IntoIterator<Item = Position>) {
         let mut all = self.frames.write();
         for at in frames {
@@ -37,6 +36,16 @@ impl Discarded {
             }
         }
         self.any.store(!all.is_empty(), Ordering::Release);
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Position> {
+        let frames = self.frames.read();
+        let of_segment = |(segment, bytes): (&SegmentId, &Vec<u32>)| {
+            let segment = *segment;
+            bytes.iter().map(move |byte| Position { segment, byte: *byte }).collect::<Vec<_>>()
+        };
+        frames.iter().flat_map(of_segment).collect()
     }
 
     /// A segment is given up: nobody finds its frames any more.

@@ -47,7 +47,6 @@ pub(crate) enum TicketError {
     #[error(transparent)]
     Log(#[from] LogError),
     /// It and everything that was proposed after it is discarded. The log of one node does not do that.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only the journal of the tests loses anything by now"))]
     #[error("the change is lost: it was discarded before it was safe")]
     Lost,
 }

@@ -16,7 +16,7 @@ use super::discarded::Discarded;
 use super::error::{ProposeError, TicketError};
 use super::local::LocalJournal;
 use super::ticket::{Waiting, Written};
-use super::{Journal, Proposed};
+use super::{Journal, Proposed, Standing};
 
 /// The term of what is not proposed, and cannot be lost.
 const LOCAL: u32 = u32::MAX - 1;
@@ -255,10 +255,15 @@ impl Journal for FakeJournal {
         *self.0.hook.lock() = Some(hook);
     }
 
-    fn resume(&self) {
+    fn standing(&self) -> Standing {
+        if self.is_fenced() { Standing::Lost } else { Standing::Serving }
+    }
+
+    fn resume(&self) -> bool {
         let mut state = self.0.state.lock();
         // Not before: until now memory was that of the term that is over, and so is what rests on it.
         state.term += 1;
         state.fenced = false;
+        true
     }
 }

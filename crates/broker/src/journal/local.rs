@@ -6,7 +6,7 @@ use nexo_types::Position;
 use super::discarded::Discarded;
 use super::error::ProposeError;
 use super::ticket::{Waiting, Written};
-use super::{Journal, Proposed};
+use super::{Journal, Proposed, Standing};
 
 /// A log has one term.
 const TERM: u32 = 0;
@@ -93,5 +93,11 @@ impl Journal for LocalJournal {
     /// That never happens.
     fn on_loss(&self, _hook: Box<dyn Fn() + Send + Sync>) {}
 
-    fn resume(&self) {}
+    fn standing(&self) -> Standing {
+        Standing::Serving
+    }
+
+    fn resume(&self) -> bool {
+        true
+    }
 }

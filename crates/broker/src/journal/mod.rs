@@ -4,9 +4,9 @@
 //! lie and a ticket ([`Written`]). The ticket resolves when the records are safe, or says what became of them. Nothing
 //! else of this crate appends to the log; `tests/sources.rs` says so.
 //!
-//! Behind the trait stands the log of this node ([`LocalJournal`]), and later a Raft group. A group can *lose* proposals:
+//! Behind the trait stands the log of this node ([`LocalJournal`]), or a Raft group (`replication`). A group can *lose* proposals:
 //! another leader is elected and what was not committed is discarded, always a suffix. `rebuild.rs` has what the broker
-//! does then. `fake.rs` is a journal for tests that delays, refuses and loses.
+//! does then, and what it does when it is elected. `fake.rs` is a journal for tests that delays, refuses and loses.
 //!
 //! Reading frames, segments, giving them up and accounting for space are not here: they are the business of this node's
 //! storage, `nexo_log::Log`. So is what only this node needs (snapshots, checkpoints, copies of messages out of segments
@@ -26,7 +26,7 @@ mod ticket;
 use std::fmt::Debug;
 
 use nexo_log::{Claim, EntryRef, LogHealth, Patience, Urgency};
-use nexo_types::Position;
+use nexo_types::{LogIndex, Position};
 
 pub(crate) use discarded::Discarded;
 pub(crate) use encoded::Encoded;
@@ -34,6 +34,23 @@ pub(crate) use error::{ProposeError, TicketError};
 pub(crate) use local::LocalJournal;
 pub(crate) use ticket::Waiting;
 pub use ticket::Written;
+
+use crate::manifest::GroupMark;
+
+/// What is to be done about the broker's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Nothing: it is what was written down.
+    Serving,
+    /// It is to be thrown away and built again.
+    Lost,
+    /// It is to be thrown away. Another node serves.
+    Deposed,
+    /// Nothing: it is an earlier state, which nobody sees. Another node serves.
+    Following,
+    /// It is to be replaced by a state that has come from the node that serves.
+    Installing,
+}
 
 /// Records that the journal has taken.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +132,34 @@ pub(crate) trait Journal: Send + Sync + Debug {
     /// [`Self::resume`], and what is [so far](Self::so_far) counts as lost: memory still has it. The hook must be quick and must not call the journal.
     fn on_loss(&self, hook: Box<dyn Fn() + Send + Sync>);
 
-    /// Begins a new term after a loss: what was lost has been thrown out of memory.
-    fn resume(&self);
+    /// What is to be done about the broker's memory.
+    fn standing(&self) -> Standing;
+
+    /// The memory has been thrown away, and another node serves.
+    fn stood_down(&self) {}
+
+    /// What counts is about to be read from the log into memory: gives back up to which entry, if entries count only when they are
+    /// committed.
+    fn begin_load(&self) -> Option<LogIndex> {
+        None
+    }
+
+    /// Begins a new term: memory is what was written down. `false` if that is not so any more.
+    fn resume(&self) -> bool;
+
+    /// Where the first frame lies that is not in memory, if there may be any.
+    fn state_end(&self) -> Option<Position> {
+        None
+    }
+
+    /// What a checkpoint has to say of a group, if it stands for all before this position.
+    fn mark(&self, _replay_from: Position) -> Option<GroupMark> {
+        None
+    }
+
+    /// A checkpoint is safe that stands for all before this position.
+    fn checkpointed(&self, _replay_from: Position) {}
+
+    /// The broker ends.
+    fn stop(&self) {}
 }

@@ -6,7 +6,6 @@ use std::task::{Context, Poll};
 
 use nexo_log::{Reached, Urgency};
 use nexo_types::{Position, SegmentId};
-#[cfg(test)]
 use tokio::sync::oneshot;
 
 use super::error::TicketError;
@@ -67,7 +66,6 @@ impl Written {
         self.end
     }
 
-    #[cfg(test)]
     pub(crate) const fn term(self) -> u32 {
         self.term
     }
@@ -86,8 +84,8 @@ pub(crate) struct Waiting(Inner);
 enum Inner {
     Nothing,
     Log(Reached),
+    Known(Result<(), TicketError>),
     /// A journal that is more than the log tells by itself.
-    #[cfg(test)]
     Told(oneshot::Receiver<Result<(), TicketError>>),
 }
 
@@ -100,7 +98,11 @@ impl Waiting {
         Self(Inner::Log(reached))
     }
 
-    #[cfg(test)]
+    /// It is known already.
+    pub(crate) const fn known(outcome: Result<(), TicketError>) -> Self {
+        Self(Inner::Known(outcome))
+    }
+
     pub(crate) const fn told(receiver: oneshot::Receiver<Result<(), TicketError>>) -> Self {
         Self(Inner::Told(receiver))
     }
@@ -110,7 +112,7 @@ impl Waiting {
         match self.0 {
             Inner::Nothing => Ok(()),
             Inner::Log(reached) => Ok(reached.wait_blocking()?),
-            #[cfg(test)]
+            Inner::Known(outcome) => outcome,
             Inner::Told(receiver) => receiver.blocking_recv().unwrap_or(Err(TicketError::Lost)),
         }
     }
@@ -123,7 +125,7 @@ impl Future for Waiting {
         match &mut self.0 {
             Inner::Nothing => Poll::Ready(Ok(())),
             Inner::Log(reached) => Pin::new(reached).poll(cx).map_err(TicketError::from),
-            #[cfg(test)]
+            Inner::Known(outcome) => Poll::Ready(outcome.clone()),
             Inner::Told(receiver) => {
                 Pin::new(receiver).poll(cx).map(|told| told.unwrap_or(Err(TicketError::Lost)))
             }

@@ -123,6 +123,14 @@ async fn format_8_opens_with_everything_in_it() {
     check_format_6(dir.path(), &receipts, Policies::Told, Schedules::Told).await;
 }
 
+/// The same story; checkpoints may say what is known of a Raft group, and a schedule asks for a job.
+#[tokio::test(flavor = "multi_thread")]
+async fn format_9_opens_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let receipts = unpack(&fixture("format-9"), dir.path());
+    check_format_6(dir.path(), &receipts, Policies::Told, Schedules::WithJobs).await;
+}
+
 /// What this build writes, as a crash leaves it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_latest_format_opens_with_everything_in_it() {

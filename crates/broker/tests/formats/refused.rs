@@ -32,7 +32,7 @@ async fn a_directory_that_lacks_a_segment_keeps_its_older_mark_until_it_is_opene
 
     fs::rename(&aside, &segments[0]).unwrap();
     let broker = Broker::open(BrokerOptions::new(dir.path())).unwrap();
-    assert_eq!(mark(dir.path()), "nexo-data 8\n");
+    assert_eq!(mark(dir.path()), "nexo-data 9\n");
     broker.shutdown().await;
 }
 

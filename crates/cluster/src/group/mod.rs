@@ -382,6 +382,11 @@ impl Group {
         self.raw.mut_store().offer(snapshot);
     }
 
+    /// No snapshot is offered any more: whoever needs one is waited for with [`Event::SnapshotWanted`].
+    pub fn withdraw_snapshot(&mut self) {
+        self.raw.mut_store().withdraw();
+    }
+
     /// What became of a snapshot that was given out to be sent. If nothing is told, it counts as failed after three seconds.
     pub fn snapshot_sent(&mut self, to: NodeId, outcome: SnapshotOutcome) {
         self.snapshots.remove(&to);

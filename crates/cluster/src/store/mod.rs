@@ -14,6 +14,7 @@ use nexo_types::{LogIndex, RaftGroupId};
 use thiserror::Error;
 
 pub use memory::{Cut, MemoryStore};
+pub use record::GroupRecord;
 
 use crate::entry::{Entry, EntryId, HardState, Snapshot};
 use crate::group::Write;

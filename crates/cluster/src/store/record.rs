@@ -19,7 +19,7 @@ const PURGED: u8 = 5;
 
 /// Something that is stored of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum GroupRecord {
+pub enum GroupRecord {
     /// An entry, in place of all from its index on. `Payload::Data` stands for what lies beside it, and is empty here.
     Entry(EntryId, Payload),
     /// In place of the one before.
@@ -35,7 +35,9 @@ pub(crate) enum GroupRecord {
 const BESIDE: u8 = 0xff;
 
 impl GroupRecord {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         match self {
             Self::Entry(id, payload) => {
@@ -68,7 +70,11 @@ impl GroupRecord {
         out
     }
 
-    pub(crate) fn decode(bytes: &Bytes) -> Result<Self, WireError> {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// If the bytes are none, or of a later version.
+    pub fn decode(bytes: &Bytes) -> Result<Self, WireError> {
         let mut input = Input::of(bytes);
         match input.byte()? {
             VERSION => {}

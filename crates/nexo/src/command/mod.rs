@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod binding;
 pub(crate) mod channel;
+pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod connection;
 pub(crate) mod consume;

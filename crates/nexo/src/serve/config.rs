@@ -14,6 +14,7 @@ use nexo_sqs::{AccessKey, LimitMode, SqsOptions};
 use nexo_types::limits;
 use serde::Deserialize;
 
+use super::cluster::ClusterSettings;
 use super::listen::Listen;
 use super::tls::{TlsLoginFrom, TlsSettings, TlsVerify};
 use crate::units::{Size, Watermark};
@@ -81,6 +82,30 @@ pub(crate) struct Layer {
     /// Names, besides those of this machine, by which health and metrics may be asked for, with commas between them
     #[arg(long, value_name = "NAMES", env = "NEXO_HTTP_HOSTS", value_delimiter = ',')]
     pub(crate) http_hosts: Option<Vec<String>>,
+    /// What this node is called in its cluster. A node by itself needs no name
+    #[arg(long, value_name = "NAME", env = "NEXO_NODE")]
+    pub(crate) node: Option<String>,
+    /// The address at which the other nodes of a cluster reach this one; without --join it begins a cluster of one
+    #[arg(long, value_name = "HOST:PORT", env = "NEXO_CLUSTER")]
+    pub(crate) cluster: Option<String>,
+    /// Nodes of a cluster that this node is to join; any of them will do, and a node that is in a cluster already ignores it
+    #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_JOIN", value_delimiter = ',')]
+    pub(crate) join: Option<Vec<String>>,
+    /// Addresses to listen on for other nodes [default: the address of --cluster]
+    #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_CLUSTER_LISTEN", value_delimiter = ',')]
+    pub(crate) cluster_listen: Option<Vec<String>>,
+    /// A file with the secret that all nodes of a cluster share
+    #[arg(long, value_name = "FILE", env = "NEXO_CLUSTER_SECRET_FILE")]
+    pub(crate) cluster_secret_file: Option<PathBuf>,
+    /// This node's certificate (PEM), which other nodes check: for its address, as a server and as a client
+    #[arg(long, value_name = "FILE", env = "NEXO_CLUSTER_TLS_CERT")]
+    pub(crate) cluster_tls_cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "NEXO_CLUSTER_TLS_KEY")]
+    pub(crate) cluster_tls_key: Option<PathBuf>,
+    /// Certificates (PEM) by which those of other nodes are checked
+    #[arg(long, value_name = "FILE", env = "NEXO_CLUSTER_TLS_CA")]
+    pub(crate) cluster_tls_ca: Option<PathBuf>,
     /// The broker's certificate (PEM), followed by those that lead to one that clients know. It and the other files of
     /// TLS are read again on SIGHUP
     #[arg(long, value_name = "FILE", env = "NEXO_TLS_CERT")]
@@ -201,6 +226,7 @@ pub(crate) struct Config {
     pub(crate) first_user: FirstUser,
     pub(crate) oauth: Option<OAuthOptions>,
     pub(crate) load_definitions: Option<PathBuf>,
+    pub(crate) cluster: ClusterSettings,
     pub(crate) broker: BrokerOptions,
 }
 
@@ -263,6 +289,14 @@ impl Layer {
             http: self.http.or(below.http),
             https: self.https.or(below.https),
             http_hosts: self.http_hosts.or(below.http_hosts),
+            node: self.node.or(below.node),
+            cluster: self.cluster.or(below.cluster),
+            join: self.join.or(below.join),
+            cluster_listen: self.cluster_listen.or(below.cluster_listen),
+            cluster_secret_file: self.cluster_secret_file.or(below.cluster_secret_file),
+            cluster_tls_cert: self.cluster_tls_cert.or(below.cluster_tls_cert),
+            cluster_tls_key: self.cluster_tls_key.or(below.cluster_tls_key),
+            cluster_tls_ca: self.cluster_tls_ca.or(below.cluster_tls_ca),
             tls_cert: self.tls_cert.or(below.tls_cert),
             tls_key: self.tls_key.or(below.tls_key),
             tls_client_ca: self.tls_client_ca.or(below.tls_client_ca),
@@ -357,6 +391,17 @@ impl Layer {
             login_from: self.tls_login_from,
         };
         let tls = tls.decide(&over_tls)?;
+        let cluster = ClusterSettings {
+            node: self.node,
+            address: self.cluster,
+            join: self.join.unwrap_or_default(),
+            listen: self.cluster_listen.unwrap_or_default(),
+            secret_file: self.cluster_secret_file,
+            tls_cert: self.cluster_tls_cert,
+            tls_key: self.cluster_tls_key,
+            tls_ca: self.cluster_tls_ca,
+        };
+        cluster.check()?;
         let sqs_options = SqsOptions {
             limits: match self.sqs_limits {
                 Some(SqsLimits::Strict) => LimitMode::Strict,
@@ -389,6 +434,7 @@ impl Layer {
             first_user,
             oauth,
             load_definitions: self.load_definitions,
+            cluster,
             broker,
         })
     }
@@ -560,11 +606,11 @@ mod tests {
         let decided = |keys: &str| {
             Layer::from_toml(&format!("sqs_access_keys = [{keys}]\nsqs_limits = 'strict'")).unwrap().decide()
         };
-        let config = decided("'one:secret', 'two:other'").unwrap();
+        let config = decided("'one:hush', 'two:other'").unwrap();
         assert_eq!(config.sqs_options.access_keys.len(), 2);
         assert_eq!(config.sqs_options.limits, LimitMode::Strict);
-        assert!(!format!("{config:?}").contains("secret"));
-        let error = format!("{:#}", decided("'one:secret', 'hidden'").unwrap_err());
+        assert!(!format!("{config:?}").contains("hush"));
+        let error = format!("{:#}", decided("'one:hush', 'hidden'").unwrap_err());
         assert!(error.starts_with("sqs_access_keys cannot be used: key 2 is wrong"), "{error}");
         assert!(!error.contains("hidden"), "{error}");
     }

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use nexo_access::{Logins, OAuth, OAuthOptions};
-use nexo_admin::{AdminOptions, Listener};
+use nexo_access::{FirstUser, Logins, OAuth, OAuthOptions};
+use nexo_admin::{AdminOptions, ClusterControl, Listener};
 use nexo_broker::{Broker, BrokerOptions, Codecs};
-use nexo_net::{Listeners, TlsOptions, TlsServer};
+use nexo_net::{Listeners, TlsOptions, TlsServer, Tunnels};
+use nexo_types::Protocol;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::cluster::{ClusterNode, Control, Prepared};
 use super::config::{Config, Layer};
 use super::listen::Listen;
 use super::{descriptors, logging};
@@ -37,7 +39,9 @@ everything else needs a restart.
 Examples:
   nexo serve
   nexo serve --data-dir /var/lib/nexo --log info
-  nexo serve --config /etc/nexo.toml --http off";
+  nexo serve --config /etc/nexo.toml --http off
+  nexo serve --node mq1 --cluster 127.0.0.1:7655
+  nexo serve --node mq2 --cluster 127.0.0.1:7656 --join 127.0.0.1:7655 --data-dir data2 --amqp 127.0.0.1:5682 ...";
 
 /// Run a broker.
 #[derive(Debug, clap::Args)]
@@ -113,6 +117,28 @@ async fn load_definitions(broker: &Broker, path: &Path) -> anyhow::Result<()> {
     imported.map_err(|reason| anyhow::anyhow!("the definitions '{name}' cannot be imported: {reason}"))
 }
 
+async fn make_event_exchange(broker: &Broker) {
+    if let Err(error) = broker.ensure_event_exchange().await {
+        tracing::warn!(%error, "the exchange of events could not be made");
+    }
+}
+
+/// Whenever this node begins to lead: what every broker has is there, also if the leader before was lost before it had made it.
+async fn see_to_basics(node: Arc<ClusterNode>, broker: Broker, first_user: FirstUser) {
+    let mut leading = node.watch_role();
+    loop {
+        if leading.borrow_and_update().is_leading() {
+            make_event_exchange(&broker).await;
+            if let Err(error) = Logins::open(&broker, &first_user).await {
+                tracing::warn!(%error, "the first user could not be made");
+            }
+        }
+        if leading.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// The ports of one way in.
 struct Ports {
     listeners: Listeners,
@@ -155,6 +181,7 @@ struct Serving {
     addresses: Vec<(&'static str, Vec<SocketAddr>)>,
     tls: Option<Arc<TlsServer>>,
     logins: Logins,
+    cluster: Option<Arc<ClusterNode>>,
 }
 
 impl Serving {
@@ -170,29 +197,64 @@ impl Serving {
         let tls = config.tls.as_ref().map(TlsServer::load).transpose()?.map(Arc::new);
         let oauth = config.oauth.as_ref().map(OAuth::load).transpose()?;
         let by = tls.as_ref();
-        let amqp = Ports::open("AMQP", ("amqp", &config.amqp), ("amqps", &config.amqps), by).await?;
-        let grpc =
+        let mut amqp = Ports::open("AMQP", ("amqp", &config.amqp), ("amqps", &config.amqps), by).await?;
+        let mut grpc =
             Ports::open("the native API", ("grpc", &config.grpc), ("grpc-tls", &config.grpc_tls), by).await?;
-        let sqs = Ports::open("the SQS API", ("sqs", &config.sqs), ("sqs-tls", &config.sqs_tls), by).await?;
-        let http =
+        let mut sqs =
+            Ports::open("the SQS API", ("sqs", &config.sqs), ("sqs-tls", &config.sqs_tls), by).await?;
+        let mut http =
             Ports::open("health and metrics", ("http", &config.http), ("https", &config.https), by).await?;
+        let prepared = Prepared::new(&config.cluster, &config.broker).await?;
         // SQS first: it knows its own queues for certain.
         let codecs = nexo_amqp::register(nexo_sqs::register(Codecs::default()));
-        let options = BrokerOptions { codecs, connections_max, ..config.broker.clone() };
+        let cluster = prepared.as_ref().map(Prepared::options);
+        let options = BrokerOptions { codecs, connections_max, cluster, ..config.broker.clone() };
         let broker = tokio::task::spawn_blocking(move || Broker::open(options))
             .await
             .context("the broker failed while it opened its data")??;
-        if let Some(path) = &config.load_definitions {
-            load_definitions(&broker, path).await?;
-        }
-        let logins = Logins::open(&broker, &config.first_user).await?;
+        let (mut servers, stop, mut addresses) = (JoinSet::new(), CancellationToken::new(), Vec::new());
+        let cluster = match prepared {
+            None => None,
+            Some(prepared) => {
+                addresses.push(("cluster", prepared.addresses().to_vec()));
+                let mut tunnels = Tunnels::default();
+                tunnels.attach(Protocol::Amqp, &mut amqp.listeners);
+                tunnels.attach(Protocol::Grpc, &mut grpc.listeners);
+                tunnels.attach(Protocol::Sqs, &mut sqs.listeners);
+                tunnels.attach(Protocol::Http, &mut http.listeners);
+                let node = prepared.begin(&broker, tunnels, stop.clone()).await?;
+                for ports in [&mut amqp, &mut grpc, &mut sqs] {
+                    ports.listeners.set_gate(node.gate());
+                }
+                Some(node)
+            }
+        };
+        let logins = match &cluster {
+            // What is there, the leader sees to.
+            Some(node) if !node.is_leading() => Logins::new(&broker),
+            Some(_) | None => {
+                if let Some(path) = &config.load_definitions {
+                    load_definitions(&broker, path).await?;
+                }
+                Logins::open(&broker, &config.first_user).await?
+            }
+        };
         logins.set_oauth(oauth);
-        let only_guest = logins.has_only_guest().then_some(ONLY_GUEST);
-        let (servers, stop, addresses) = (JoinSet::new(), CancellationToken::new(), Vec::new());
-        let mut serving = Self { broker, servers, stop, addresses, tls, logins: logins.clone() };
-        if let Err(error) = serving.broker.ensure_event_exchange().await {
-            tracing::warn!(%error, "the exchange of events could not be made");
+        match &cluster {
+            None => make_event_exchange(&broker).await,
+            Some(node) => {
+                let (leading, stopped) = (
+                    see_to_basics(Arc::clone(node), broker.clone(), config.first_user.clone()),
+                    stop.clone(),
+                );
+                servers.spawn(async move {
+                    stopped.run_until_cancelled(leading).await;
+                    Ok(())
+                });
+            }
         }
+        let only_guest = logins.has_only_guest().then_some(ONLY_GUEST);
+        let mut serving = Self { broker, servers, stop, addresses, tls, logins: logins.clone(), cluster };
         let (teller, stopped) = (nexo_amqp::publish_events(serving.broker.clone()), serving.stop.clone());
         serving.servers.spawn(async move {
             stopped.run_until_cancelled(teller).await;
@@ -220,6 +282,11 @@ impl Serving {
             let options = AdminOptions {
                 listeners: serving.listeners(),
                 tls: serving.tls.clone(),
+                gate: serving.cluster.as_ref().map(|node| node.gate()),
+                cluster: serving
+                    .cluster
+                    .clone()
+                    .map(|node| Arc::new(Control(node)) as Arc<dyn ClusterControl>),
                 ..config.admin_options.clone()
             };
             let server = nexo_admin::serve(serving.broker.clone(), logins, listeners, options, stop);
@@ -300,6 +367,10 @@ impl Serving {
 
     /// Lets no one in any more, lets those inside finish, then syncs and closes the data.
     async fn end(mut self) {
+        if let Some(node) = &self.cluster {
+            // Clients of this node, and all others, go on with another leader.
+            node.step_down().await;
+        }
         self.stop.cancel();
         let drained = tokio::time::timeout(DRAIN, async {
             while let Some(result) = self.servers.join_next().await {
@@ -313,6 +384,9 @@ impl Serving {
             self.servers.abort_all();
         }
         self.broker.shutdown().await;
+        if let Some(node) = &self.cluster {
+            node.close().await;
+        }
         tracing::info!("stopped");
     }
 }

@@ -49,7 +49,14 @@ impl Authority {
     /// A certificate for this machine, in files that begin with `name`.
     pub fn server(&self, name: &str) -> Signed {
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-        self.sign(name, CertificateParams::new(names).unwrap(), ExtendedKeyUsagePurpose::ServerAuth)
+        self.sign(name, CertificateParams::new(names).unwrap(), &[ExtendedKeyUsagePurpose::ServerAuth])
+    }
+
+    /// A certificate for a node of a cluster on this machine, which is server and client.
+    pub fn node(&self, name: &str) -> Signed {
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let both = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(name, CertificateParams::new(names).unwrap(), &both)
     }
 
     /// A certificate for a client with this common name.
@@ -57,11 +64,16 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, common_name);
-        self.sign(common_name, params, ExtendedKeyUsagePurpose::ClientAuth)
+        self.sign(common_name, params, &[ExtendedKeyUsagePurpose::ClientAuth])
     }
 
-    fn sign(&self, name: &str, mut params: CertificateParams, purpose: ExtendedKeyUsagePurpose) -> Signed {
-        params.extended_key_usages = vec![purpose];
+    fn sign(
+        &self,
+        name: &str,
+        mut params: CertificateParams,
+        purposes: &[ExtendedKeyUsagePurpose],
+    ) -> Signed {
+        params.extended_key_usages = purposes.to_vec();
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let file = |end: &str| self.dir.path().join(format!("{name}-{end}.pem"));

@@ -1,0 +1,143 @@
+//! The threads that bring time, messages and syncs to the group.
+//!
+//! The *driver* is woken by messages of other nodes, by proposals that somebody waits for, by syncs, and by every tick. What
+//! it has to send goes out without the lock. The other thread waits for the disk.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use nexo_cluster::wire::encode_envelope;
+use nexo_cluster::{Message, TICK};
+use nexo_log::decode_entries;
+use nexo_types::NodeId;
+
+use super::GROUP;
+use super::state::{Replica, State};
+use crate::threads::Threads;
+
+const DRIVER: &str = "nexo-raft";
+const SYNC: &str = "nexo-raft-sync";
+/// A log that fails or has ended is looked at again after this.
+const FAILED_WAIT: Duration = Duration::from_millis(200);
+
+/// Starts both threads. They end when the replica is stopped.
+pub(super) fn start(replica: &Arc<Replica>, threads: &Threads) -> std::io::Result<()> {
+    let weak = Arc::downgrade(replica);
+    threads.spawn(DRIVER, move || drive(&weak))?;
+    let weak = Arc::downgrade(replica);
+    threads.spawn(SYNC, move || wait_for_syncs(&weak))?;
+    Ok(())
+}
+
+fn drive(weak: &Weak<Replica>) {
+    let mut next_tick = Instant::now() + TICK.as_duration();
+    loop {
+        let Some(replica) = weak.upgrade() else { return };
+        let mut state = replica.state.lock();
+        while !state.has_work() {
+            if replica.work.wait_until(&mut state, next_tick).timed_out() {
+                break;
+            }
+        }
+        if state.is_stopping {
+            return;
+        }
+        if state.has_failed {
+            drop(state);
+            std::thread::sleep(FAILED_WAIT);
+            continue;
+        }
+        state.is_urgent = false;
+        replica.take_messages(&mut state);
+        replica.note_synced(&mut state);
+        let now = Instant::now();
+        if now >= next_tick {
+            // A thread that was held up does not make up for it: that would be an election for nothing.
+            next_tick = now + TICK.as_duration();
+            replica.tick(&mut state);
+        }
+        replica.settle(&mut state);
+        replica.write_more(&mut state);
+        replica.read_fetches(&mut state);
+        let outgoing = std::mem::take(&mut state.outgoing);
+        let followed = std::mem::take(&mut state.followed);
+        let wants_state = std::mem::take(&mut state.snapshot_wanted);
+        let installs = state.installing.is_some();
+        drop(state);
+        replica.send_all(outgoing);
+        if let Some(tell) = replica.on_followed.get() {
+            for data in followed {
+                // It was read before it was written down.
+                tell(&decode_entries(&data).unwrap_or_default());
+            }
+        }
+        if wants_state {
+            replica.send_states();
+        }
+        if installs {
+            replica.tell_change();
+        }
+    }
+}
+
+fn wait_for_syncs(weak: &Weak<Replica>) {
+    loop {
+        let Some(replica) = weak.upgrade() else { return };
+        let until = {
+            let mut state = replica.state.lock();
+            while !state.is_stopping && state.sync_to <= replica.log.synced_position() {
+                replica.sync.wait_for(&mut state, Duration::from_secs(1));
+            }
+            if state.is_stopping {
+                return;
+            }
+            state.sync_to
+        };
+        match replica.log.synced(until).wait_blocking() {
+            Ok(()) => {
+                replica.state.lock().is_urgent = true;
+                replica.work.notify_one();
+            }
+            Err(error) => {
+                tracing::error!(%error, "the log has failed: this node takes no part in the cluster any more");
+                replica.fail(&mut replica.state.lock());
+                return;
+            }
+        }
+    }
+}
+
+impl State {
+    fn has_work(&self) -> bool {
+        self.is_stopping || self.is_urgent || !self.inbox.is_empty()
+    }
+}
+
+impl Replica {
+    /// Sends messages, those for one node together.
+    fn send_all(&self, messages: Vec<(NodeId, Message)>) {
+        let Some(send) = self.send.get() else { return };
+        let mut by_node: BTreeMap<NodeId, Vec<Message>> = BTreeMap::new();
+        for (to, message) in messages {
+            by_node.entry(to).or_default().push(message);
+        }
+        for (to, messages) in by_node {
+            // One envelope has a bound, and entries are most of it.
+            for message in messages {
+                send(to, encode_envelope([(GROUP, &message)]));
+            }
+        }
+    }
+
+    /// Ends the threads. What is not committed stays so.
+    pub(crate) fn stop(&self) {
+        let mut state = self.state.lock();
+        state.is_stopping = true;
+        state.pending.clear();
+        state.waiters.take_all().for_each(drop);
+        drop(state);
+        self.work.notify_all();
+        self.sync.notify_all();
+    }
+}

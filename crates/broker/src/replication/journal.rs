@@ -1,0 +1,317 @@
+//! The group as the journal of the broker.
+
+use std::sync::Arc;
+
+use nexo_cluster::store::GroupRecord;
+use nexo_cluster::{Group, GroupOptions, Membership, Payload, Refused, Snapshot};
+use nexo_log::{AppendError, Claim, EntryRef, Log, LogHealth, Patience, Urgency, encode_entries};
+use nexo_types::{LogIndex, Position};
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::watch;
+
+use super::alone::write_alone;
+use super::head::head_entry;
+use super::open::{first_entry, scan};
+use super::places::Place;
+use super::state::{Memory, Replica, State};
+use super::{ClusterOptions, ClusterStart, GROUP, Role};
+use crate::journal::{
+    Discarded, Journal, LocalJournal, ProposeError, Proposed, Standing, TicketError, Waiting, Written,
+};
+use crate::manifest::{GroupMark, Manifest};
+
+/// The term of what is not proposed, and cannot be lost.
+const LOCAL: u32 = u32::MAX - 1;
+
+/// A clone is the same journal.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupJournal(pub(crate) Arc<Replica>);
+
+impl GroupJournal {
+    /// The group as it is in the log.
+    ///
+    /// # Errors
+    /// If what is there makes no sense, or is not what the node was told.
+    pub(crate) fn open(log: Log, manifest: &Manifest, options: ClusterOptions) -> Result<Self, String> {
+        let mut found = scan(&log, manifest)?;
+        match (options.start, found.is_known) {
+            (ClusterStart::New, true) | (ClusterStart::Known, true) | (ClusterStart::Join, _) => {}
+            (ClusterStart::New, false) => {
+                // An earlier release does not know what comes now.
+                log.raise_format().map_err(|error| error.to_string())?;
+                write_first(&log, Membership::of([options.node]))?;
+                found = scan(&log, manifest)?;
+            }
+            (ClusterStart::Alone, true) => {
+                write_alone(&log, &found, options.node)?;
+                found = scan(&log, manifest)?;
+            }
+            (ClusterStart::Known | ClusterStart::Alone, false) => {
+                return Err("the node is known to be part of a cluster, and its log has nothing of it".into());
+            }
+        }
+        let recovered = found.recovered(&log)?;
+        found.hard_state = recovered.hard_state;
+        let seed = u64::from(std::process::id()) << 32 | u64::from(recovered.snapshot.index.0 as u32);
+        let group = GroupOptions { id: GROUP, node: options.node, rank: 0, seed };
+        let group = Group::open(group, recovered).map_err(|error| error.to_string())?;
+        let discarded = Discarded::default();
+        discarded.add(std::mem::take(&mut found.discarded));
+        Ok(Self(Arc::new(Replica {
+            node: options.node,
+            local: LocalJournal::new(log.clone()),
+            log,
+            discarded,
+            state: Mutex::new(State::new(group, found)),
+            work: Condvar::new(),
+            sync: Condvar::new(),
+            role: watch::Sender::new(Role::Following { leader: None }),
+            on_change: std::sync::OnceLock::new(),
+            on_followed: std::sync::OnceLock::new(),
+            send: std::sync::OnceLock::new(),
+            open_stream: std::sync::OnceLock::new(),
+            on_send_state: std::sync::OnceLock::new(),
+        })))
+    }
+
+    fn outcome(state: &State, written: Written) -> Option<Result<(), TicketError>> {
+        match state.cuts.get(written.term() as usize) {
+            Some(cut) => Some(if written.end() <= *cut { Ok(()) } else { Err(TicketError::Lost) }),
+            None => (written.end() <= state.safe_to()).then_some(Ok(())),
+        }
+    }
+}
+
+/// What the node had before is the first state of the cluster.
+fn write_first(log: &Log, members: Membership) -> Result<(), String> {
+    let last = first_entry();
+    let snapshot = Snapshot { last, members, data: bytes::Bytes::new() };
+    let record = GroupRecord::Installed(snapshot).encode();
+    log.append(&[head_entry(&record)], Urgency::Synced, Claim::Reserved)
+        .map_err(|error| error.to_string())?;
+    log.sync_blocking().map_err(|error| error.to_string())
+}
+
+impl From<Refused> for ProposeError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Busy | Refused::HandingOver => Self::Busy,
+            _ => Self::Lost,
+        }
+    }
+}
+
+impl Journal for GroupJournal {
+    fn propose(
+        &self,
+        entries: &[EntryRef<'_>],
+        urgency: Urgency,
+        claim: Claim,
+        patience: Patience,
+    ) -> Result<Proposed, ProposeError> {
+        let replica = &*self.0;
+        let data = encode_entries(entries);
+        loop {
+            let mut state = replica.state.lock();
+            if !matches!(state.memory, Memory::Serving(_)) {
+                return Err(ProposeError::Lost);
+            }
+            let taken = match state.group.next_proposal(data.len()) {
+                _ if state.is_busy() => Err(ProposeError::Busy),
+                Err(refused) => Err(refused.into()),
+                Ok(id) => {
+                    let head = GroupRecord::Entry(id, Payload::Data(bytes::Bytes::new())).encode();
+                    let framed: Vec<EntryRef<'_>> =
+                        std::iter::once(head_entry(&head)).chain(entries.iter().copied()).collect();
+                    // Nobody waits for the disk with the lock.
+                    let hurry = match patience {
+                        Patience::Wait => Patience::Refuse,
+                        other => other,
+                    };
+                    match replica.log.append_with(&framed, Urgency::Lazy, claim, hurry) {
+                        Ok(appended) => Ok((id, appended)),
+                        Err(AppendError::Busy) => Err(ProposeError::Busy),
+                        Err(error) => Err(error.into()),
+                    }
+                }
+            };
+            let (id, appended) = match taken {
+                Ok(taken) => taken,
+                Err(ProposeError::Busy) if patience == Patience::Wait => {
+                    drop(state);
+                    self.wait_for_room();
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            replica.note_place(&mut state, Place { id, at: appended.at, end: appended.end });
+            let proposed = state.group.propose(data);
+            assert_eq!(proposed, Ok(id), "what was asked for under the same lock holds");
+            state.pending.push_back((id.index, appended.at));
+            let written = Written::new(appended.end, state.term, urgency);
+            if urgency != Urgency::Lazy && !state.is_urgent {
+                state.is_urgent = true;
+                drop(state);
+                replica.work.notify_one();
+            }
+            return Ok(Proposed { at: appended.at, written });
+        }
+    }
+
+    fn write_local(
+        &self,
+        entries: &[EntryRef<'_>],
+        urgency: Urgency,
+        claim: Claim,
+        patience: Patience,
+    ) -> Result<Proposed, ProposeError> {
+        let Proposed { at, written } = self.0.local.propose(entries, urgency, claim, patience)?;
+        Ok(Proposed { at, written: Written::new(written.end(), LOCAL, urgency) })
+    }
+
+    fn wait(&self, written: Written) -> Waiting {
+        if written.is_nothing() {
+            return Waiting::NOTHING;
+        }
+        if written.term() == LOCAL {
+            return self.0.local.wait(written);
+        }
+        let mut state = self.0.state.lock();
+        match Self::outcome(&state, written) {
+            Some(outcome) => Waiting::known(outcome),
+            None => {
+                let receiver = state.waiters.add(written.end());
+                // It may have been proposed as something that nobody waits for.
+                if !state.is_urgent {
+                    state.is_urgent = true;
+                    self.0.work.notify_one();
+                }
+                Waiting::told(receiver)
+            }
+        }
+    }
+
+    fn is_safe(&self, written: Written) -> bool {
+        if written.is_nothing() {
+            return true;
+        }
+        if written.term() == LOCAL {
+            return self.0.local.is_safe(written);
+        }
+        Self::outcome(&self.0.state.lock(), written) == Some(Ok(()))
+    }
+
+    fn frame_at(&self, at: Position) -> Written {
+        Written::frame_at(at, self.0.state.lock().term)
+    }
+
+    fn so_far(&self, urgency: Urgency) -> Written {
+        let state = self.0.state.lock();
+        Written::new(self.0.log.unwritten().1, state.term, urgency)
+    }
+
+    fn unwritten_bytes(&self) -> usize {
+        self.0.local.unwritten_bytes()
+    }
+
+    fn has_room(&self) -> bool {
+        let state = self.0.state.lock();
+        let is_busy = state.is_busy() || matches!(state.group.next_proposal(1), Err(Refused::Busy));
+        drop(state);
+        !is_busy && self.0.local.has_room()
+    }
+
+    fn wait_for_room(&self) {
+        loop {
+            self.0.local.wait_for_room();
+            let state = self.0.state.lock();
+            let is_serving = matches!(state.memory, Memory::Serving(_));
+            let is_busy = state.is_busy()
+                || matches!(state.group.next_proposal(1), Err(Refused::Busy | Refused::HandingOver));
+            drop(state);
+            // Who is not served is told so when he tries.
+            if !is_busy || !is_serving {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    fn health(&self) -> LogHealth {
+        self.0.local.health()
+    }
+
+    fn releases_early(&self) -> bool {
+        false
+    }
+
+    fn discarded(&self) -> &Discarded {
+        &self.0.discarded
+    }
+
+    fn on_loss(&self, hook: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.0.on_change.set(hook);
+    }
+
+    fn standing(&self) -> Standing {
+        let state = self.0.state.lock();
+        match state.memory {
+            Memory::Following if state.installing.is_some() => Standing::Installing,
+            Memory::Serving(_) => Standing::Serving,
+            Memory::Promoted(_) => Standing::Lost,
+            Memory::Deposed => Standing::Deposed,
+            Memory::Following => Standing::Following,
+        }
+    }
+
+    fn stood_down(&self) {
+        let mut state = self.0.state.lock();
+        if state.memory == Memory::Deposed {
+            state.memory = Memory::Following;
+        }
+        self.0.settle(&mut state);
+    }
+
+    fn resume(&self) -> bool {
+        let mut state = self.0.state.lock();
+        let Memory::Promoted(term) = state.memory else { return false };
+        // What was built is the state that it had when it was elected, and nothing was proposed since.
+        if state.loaded.0 != state.group.applied() {
+            return false;
+        }
+        state.memory = Memory::Serving(term);
+        state.term = state.cuts.len() as u32;
+        self.0.settle(&mut state);
+        true
+    }
+
+    fn begin_load(&self) -> Option<LogIndex> {
+        let mut state = self.0.state.lock();
+        let applied = state.group.applied();
+        let next = state.places.get(applied.next()).map(|place| place.at);
+        let end = next.unwrap_or_else(|| self.0.log.next_position());
+        state.loaded = (applied, end);
+        Some(applied)
+    }
+
+    fn state_end(&self) -> Option<Position> {
+        let state = self.0.state.lock();
+        match state.memory {
+            Memory::Serving(_) => None,
+            Memory::Promoted(_) | Memory::Deposed | Memory::Following => Some(state.loaded.1),
+        }
+    }
+
+    fn mark(&self, replay_from: Position) -> Option<GroupMark> {
+        let discarded = self.0.discarded.all();
+        Some(self.0.state.lock().mark(replay_from, discarded))
+    }
+
+    fn checkpointed(&self, replay_from: Position) {
+        self.0.note_checkpoint(replay_from);
+    }
+
+    fn stop(&self) {
+        self.0.stop();
+    }
+}

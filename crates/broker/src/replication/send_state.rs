@@ -1,0 +1,208 @@
+//! A leader gives a node that is too far behind its whole state.
+//!
+//! For the moment in which the state is looked at nothing is proposed; it is sent while the broker goes on. Segments are kept
+//! meanwhile, and so are the entries behind that state. When the other has all of it, the leader gives its word for it: a message
+//! of the group, after which the other goes on from there.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use nexo_cluster::Snapshot;
+use nexo_types::{NodeId, QueueId};
+
+use super::state::{Memory, Replica};
+use super::state_stream::{Part, StateHead, receive, send};
+use crate::shared::Shared;
+use crate::transplant::FrozenQueue;
+
+/// A state that is not committed after this is not sent now.
+const COMMIT_WAIT_MAX: Duration = Duration::from_secs(2);
+/// So long the other may take to make it its own.
+const INSTALL_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// A state at one moment.
+struct Frozen {
+    head: StateHead,
+    machines: Vec<(QueueId, Bytes, Vec<Bytes>)>,
+    queues: Vec<FrozenQueue>,
+}
+
+/// Nothing is proposed while this is there.
+struct Pause<'a>(&'a Replica);
+
+impl<'a> Pause<'a> {
+    fn begin(replica: &'a Replica) -> Self {
+        replica.state.lock().is_paused = true;
+        Self(replica)
+    }
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().is_paused = false;
+    }
+}
+
+impl Replica {
+    /// A follower needs a whole state.
+    pub(super) fn send_states(&self) {
+        let to = {
+            let mut state = self.state.lock();
+            if state.sending.is_some() || !matches!(state.memory, Memory::Serving(_)) {
+                return;
+            }
+            let purged = state.group.purged().index;
+            let behind = state.group.progress().find(|(_, matched)| *matched < purged);
+            let Some((to, _)) = behind else { return };
+            state.sending = Some(to);
+            to
+        };
+        if let Some(hook) = self.on_send_state.get() {
+            hook(to);
+        }
+    }
+}
+
+impl Shared {
+    /// Sends the whole state to a node. On a thread of its own.
+    pub(super) fn send_state(self: &Arc<Self>, replica: &Arc<Replica>, to: NodeId) {
+        let (shared, of) = (Arc::clone(self), Arc::clone(replica));
+        let spawned = self.threads.spawn("nexo-raft-state", move || {
+            let began = Instant::now();
+            tracing::info!(%to, "a node is too far behind, and is sent the whole state");
+            match shared.send_state_to(&of, to) {
+                Ok(bytes) => {
+                    tracing::info!(%to, bytes, took_ms = began.elapsed().as_millis(), "the whole state was sent");
+                    of.state.lock().snapshots_sent += 1;
+                }
+                Err(error) => tracing::warn!(%to, %error, "the whole state could not be sent; it is tried again"),
+            }
+            let mut state = of.state.lock();
+            state.sending = None;
+            state.pinned = None;
+            state.group.withdraw_snapshot();
+        });
+        if spawned.is_err() {
+            replica.state.lock().sending = None;
+        }
+    }
+
+    fn send_state_to(self: &Arc<Self>, replica: &Arc<Replica>, to: NodeId) -> Result<u64, String> {
+        let (runtime, open) = replica.open_stream.get().ok_or("no stream can be opened")?;
+        let mut stream = runtime.block_on(open(to)).map_err(|error| error.to_string())?;
+        // Before the look: what is alive then stays readable.
+        let _reading = Reading::begin(self);
+        let frozen = self.freeze(replica)?;
+        let head = frozen.head.clone();
+        let mut bytes = 0;
+        let mut put = |part: Part| {
+            bytes += match &part {
+                Part::Bodies(bodies) => bodies.iter().map(|body| body.payload.len() as u64).sum(),
+                Part::Machine(_, head) | Part::Queue(_, head) => head.len() as u64,
+                Part::Chunk(chunk) => chunk.len() as u64,
+                _ => 0,
+            };
+            runtime.block_on(send(&mut *stream, &part))
+        };
+        put(Part::Begin(frozen.head))?;
+        for (id, head, chunks) in frozen.machines {
+            put(Part::Machine(id, head))?;
+            chunks.into_iter().try_for_each(|chunk| put(Part::Chunk(chunk)))?;
+        }
+        for queue in frozen.queues {
+            put(Part::Queue(queue.id, queue.snapshot.head.clone()))?;
+            queue.snapshot.chunks.iter().try_for_each(|chunk| put(Part::Chunk(chunk.clone())))?;
+            let mut export = queue.export(self).map_err(|error| error.to_string())?;
+            loop {
+                let batch = export.next_batch().map_err(|error| error.to_string())?;
+                if batch.is_empty() {
+                    break;
+                }
+                put(Part::Bodies(batch))?;
+            }
+        }
+        put(Part::End)?;
+        match runtime.block_on(receive(&mut *stream))? {
+            Part::Staged => {}
+            Part::Failed(reason) => return Err(format!("the other node says: {reason}")),
+            _ => return Err("the other node does not answer as it should".into()),
+        }
+        self.give_word(replica, to, &head)?;
+        Ok(bytes)
+    }
+
+    /// The state as it is now, when all of it is committed.
+    fn freeze(self: &Arc<Self>, replica: &Replica) -> Result<Frozen, String> {
+        let _paused = Pause::begin(replica);
+        let end = Instant::now() + COMMIT_WAIT_MAX;
+        let (last, members) = loop {
+            {
+                let mut state = replica.state.lock();
+                if !matches!(state.memory, Memory::Serving(_)) {
+                    return Err("this node leads no more".into());
+                }
+                let last = state.places.last();
+                if state.pending.is_empty() && state.group.applied() == last.index {
+                    state.pinned = Some(last.index);
+                    break (last, state.members_at(last.index));
+                }
+                state.is_urgent = true;
+            }
+            replica.work.notify_one();
+            if Instant::now() > end {
+                return Err("what was proposed is not committed in time".into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let machines = self.whole_machines()?;
+        let mut cells = self.catalog.all();
+        cells.sort_unstable_by_key(|cell| cell.id);
+        let queues = cells.iter().filter_map(|cell| FrozenQueue::of(cell)).collect();
+        let token = last.index.0 ^ (u64::from(std::process::id()) << 40) ^ (last.term.0 << 56);
+        let (next_queue, time) = (self.catalog.next_queue(), self.clock.now());
+        Ok(Frozen { head: StateHead { last, members, token, next_queue, time }, machines, queues })
+    }
+
+    /// The other has everything: the group tells it so, and it goes on from there.
+    fn give_word(&self, replica: &Replica, to: NodeId, head: &StateHead) -> Result<(), String> {
+        let data = Bytes::copy_from_slice(&head.token.to_le_bytes());
+        let snapshot = Snapshot { last: head.last, members: head.members.clone(), data };
+        let end = Instant::now() + INSTALL_WAIT_MAX;
+        replica.state.lock().group.offer_snapshot(snapshot);
+        loop {
+            {
+                let mut state = replica.state.lock();
+                if state.group.leader() != Some(replica.node) {
+                    return Err("this node leads no more".into());
+                }
+                let matched = state.group.progress().find(|(node, _)| *node == to).map(|(_, index)| index);
+                if matched.is_none_or(|matched| matched >= head.last.index) {
+                    return Ok(());
+                }
+                state.is_urgent = true;
+            }
+            replica.work.notify_one();
+            if Instant::now() > end {
+                return Err("the other node has not made it its own in time".into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// No segment is given up while this is there.
+struct Reading(Arc<Shared>);
+
+impl Reading {
+    fn begin(shared: &Arc<Shared>) -> Self {
+        shared.maintenance.begin_reading();
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.maintenance.end_reading();
+    }
+}

@@ -1,0 +1,571 @@
+//! The group of this node, and what becomes of what it gives out: writes go to the log, messages to other nodes, and whoever
+//! waits for a proposal is told of its commit.
+//!
+//! Everything is under one lock, which nobody holds while he waits for the disk. Each input of the group is followed by
+//! [`State::settle`] under the same hold, so that frames lie in the log in the order of their entries. Only a proposal appends
+//! its frame itself: the broker needs to know at once where it lies.
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use nexo_cluster::store::GroupRecord;
+use nexo_cluster::{
+    Body, EntryId, Event, Fetch, Group, HardState, Membership, Message, Payload, Snapshot, Write, WriteNumber,
+};
+use nexo_log::{Claim, Entry, EntryRef, Log, LogHealth, Patience, Urgency, decode_entries};
+use nexo_types::{LogIndex, NodeId, Position, SegmentId, Term};
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::{oneshot, watch};
+
+use super::Role;
+use super::handle::StreamOpener;
+use super::head::{as_ref, head_entry};
+use super::open::read_entry;
+use super::places::{Place, Places};
+use super::receive_state::Staged;
+use super::waiters::Waiters;
+use crate::journal::{Discarded, LocalJournal, TicketError};
+use crate::manifest::GroupMark;
+
+/// Behind everything.
+pub(super) const END: Position = Position { segment: SegmentId(u32::MAX), byte: u32::MAX };
+/// A leader whose log takes nothing hands over after so many ticks: 2 s.
+const UNWELL_TICKS_MAX: u32 = 40;
+
+type SendEnvelope = Box<dyn Fn(NodeId, Vec<u8>) + Send + Sync>;
+type Follow = Box<dyn Fn(&[Entry]) + Send + Sync>;
+
+/// This node as a member of the group.
+pub(crate) struct Replica {
+    pub(super) node: NodeId,
+    pub(super) log: Log,
+    pub(super) local: LocalJournal,
+    pub(super) discarded: Discarded,
+    pub(super) state: Mutex<State>,
+    /// For the driver: there is something to do.
+    pub(super) work: Condvar,
+    /// For the one that waits for syncs.
+    pub(super) sync: Condvar,
+    pub(super) role: watch::Sender<Role>,
+    /// Told that the broker's memory is to be thrown away, or to be built.
+    pub(super) on_change: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Told what others have proposed and is committed.
+    pub(super) on_followed: OnceLock<Follow>,
+    pub(super) send: OnceLock<SendEnvelope>,
+    pub(super) open_stream: OnceLock<(tokio::runtime::Handle, StreamOpener)>,
+    /// Told which node needs a whole state.
+    pub(super) on_send_state: OnceLock<Box<dyn Fn(NodeId) + Send + Sync>>,
+}
+
+impl std::fmt::Debug for Replica {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replica").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+/// Whether the broker's memory is what it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// It is the state of the group, with what was proposed here: this node serves.
+    Serving(Term),
+    /// This node leads, and the broker builds its memory.
+    Promoted(Term),
+    /// This node led, and the broker has not let go of its memory yet.
+    Deposed,
+    /// It is an earlier state, or nothing.
+    Following,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) group: Group,
+    pub(super) places: Places,
+    /// Members, and since which entry.
+    pub(super) members: Vec<(LogIndex, Membership)>,
+    pub(super) memory: Memory,
+    /// The journal's own terms: it begins a new one whenever this node serves.
+    pub(super) term: u32,
+    /// Of each term that is over: where the first frame starts that nobody knows to be committed.
+    pub(super) cuts: Vec<Position>,
+    /// What was proposed here and is not committed: where each frame starts.
+    pub(super) pending: VecDeque<(LogIndex, Position)>,
+    pub(super) waiters: Waiters,
+    /// Writes that are appended and not synced.
+    unsynced: VecDeque<(WriteNumber, Position)>,
+    /// Writes for which the log had no room. While there are any nothing is proposed.
+    unwritten: VecDeque<Write>,
+    /// The promises, as the group knows them and as they are written.
+    hard_state: HardState,
+    written_state: HardState,
+    /// To be sent.
+    pub(super) outgoing: Vec<(NodeId, Message)>,
+    fetches: Vec<Fetch>,
+    /// Committed entries of other leaders, which have not been told.
+    pub(super) followed: Vec<Bytes>,
+    /// What the one that waits for syncs is to wait for.
+    pub(super) sync_to: Position,
+    pub(super) inbox: Vec<(NodeId, Bytes)>,
+    pub(super) inbox_bytes: usize,
+    pub(super) is_urgent: bool,
+    pub(super) is_stopping: bool,
+    pub(super) is_started: bool,
+    /// Nothing is proposed now: a whole state is being looked at.
+    pub(super) is_paused: bool,
+    /// The log has failed: this node keeps still.
+    pub(super) has_failed: bool,
+    unwell_ticks: u32,
+    /// Of which state the broker's memory is, while it follows: the last entry in it, and where the first frame lies that is not.
+    pub(super) loaded: (LogIndex, Position),
+    /// Where the log had to be read from as of the last checkpoint: entries before are purged with the next one.
+    last_replay_from: Option<Position>,
+    /// While a state is sent, entries behind it are kept.
+    pub(super) pinned: Option<LogIndex>,
+    /// To whom a state is being sent.
+    pub(super) sending: Option<NodeId>,
+    /// A state that has come and waits for the leader's word.
+    pub(super) staged: Option<Staged>,
+    /// A state that came was accepted by the group: it is to take the place of everything.
+    pub(super) installing: Option<(WriteNumber, Snapshot)>,
+    pub(super) changes: Vec<(EntryId, oneshot::Sender<Result<(), TicketError>>)>,
+    pub(super) snapshot_wanted: bool,
+    pub(super) elections: u64,
+    pub(super) snapshots_sent: u64,
+    pub(super) snapshots_received: u64,
+}
+
+impl State {
+    pub(super) fn new(group: Group, found: super::open::Found) -> Self {
+        let hard_state = found.hard_state;
+        let applied = group.applied();
+        Self {
+            group,
+            places: found.places,
+            members: found.members,
+            memory: Memory::Following,
+            term: 0,
+            cuts: vec![Position::default()],
+            pending: VecDeque::new(),
+            waiters: Waiters::default(),
+            unsynced: VecDeque::new(),
+            unwritten: VecDeque::new(),
+            hard_state,
+            written_state: hard_state,
+            outgoing: Vec::new(),
+            fetches: Vec::new(),
+            followed: Vec::new(),
+            sync_to: Position::default(),
+            inbox: Vec::new(),
+            inbox_bytes: 0,
+            is_urgent: false,
+            is_stopping: false,
+            is_started: false,
+            is_paused: false,
+            has_failed: false,
+            unwell_ticks: 0,
+            loaded: (applied, Position::default()),
+            last_replay_from: None,
+            pinned: None,
+            sending: None,
+            staged: None,
+            installing: None,
+            changes: Vec::new(),
+            snapshot_wanted: false,
+            elections: 0,
+            snapshots_sent: 0,
+            snapshots_received: 0,
+        }
+    }
+
+    /// Up to where what this node proposed is committed.
+    pub(super) fn safe_to(&self) -> Position {
+        self.pending.front().map_or(END, |(_, at)| *at)
+    }
+
+    /// Up to where entries were known to be committed when that was last written down.
+    pub(super) const fn written_commit(&self) -> LogIndex {
+        self.written_state.commit
+    }
+
+    /// Whether there is no room for a proposal of this size.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_paused || !self.unwritten.is_empty()
+    }
+
+    /// Members as of an entry that is committed.
+    pub(super) fn members_at(&self, index: LogIndex) -> Membership {
+        let known = self.members.iter().rev().find(|(at, _)| *at <= index);
+        known.map_or_else(|| self.group.members().clone(), |(_, members)| members.clone())
+    }
+
+    /// What a checkpoint has to say of the group, if it stands for all before this position.
+    pub(super) fn mark(&self, replay_from: Position, discarded: Vec<Position>) -> GroupMark {
+        let last = self.places.last_before(replay_from);
+        GroupMark { last, members: self.members_at(last.index), hard_state: self.hard_state, discarded }
+    }
+}
+
+impl Replica {
+    /// Does what the group has given out. To be called under the lock after each input.
+    pub(super) fn settle(&self, state: &mut State) {
+        loop {
+            let output = state.group.take_output();
+            if output.is_empty() {
+                break;
+            }
+            for write in output.writes {
+                self.take_write(state, write);
+            }
+            for event in output.events {
+                self.take_event(state, event);
+            }
+            state.outgoing.extend(output.messages);
+            state.fetches.extend(output.fetches);
+        }
+        self.publish_role(state);
+    }
+
+    fn take_write(&self, state: &mut State, write: Write) {
+        if let Some(snapshot) = write.installed.clone() {
+            state.installing = Some((write.number, snapshot));
+            // The rest of it is written with the state.
+            if let Some(hard_state) = write.hard_state {
+                state.hard_state = hard_state;
+            }
+            return;
+        }
+        state.unwritten.push_back(write);
+        self.write_more(state);
+    }
+
+    /// Appends what waits to be written, as far as the log takes it.
+    pub(super) fn write_more(&self, state: &mut State) {
+        // Nothing goes behind a state that is not in its place yet.
+        while state.installing.is_none() {
+            let Some(write) = state.unwritten.front().cloned() else { return };
+            if let Some(hard_state) = write.hard_state {
+                state.hard_state = hard_state;
+            }
+            let promises = |of: &HardState| (of.term, of.vote);
+            let is_promise = promises(&state.hard_state) != promises(&state.written_state);
+            let mut end = Position::default();
+            for entry in &write.entries {
+                match self.write_entry(state, entry) {
+                    Ok(at) => end = end.max(at),
+                    Err(error) => {
+                        tracing::debug!(%error, "an entry of the group waits for room in the log");
+                        return;
+                    }
+                }
+            }
+            if is_promise || (write.is_urgent && write.entries.is_empty()) {
+                match self.write_hard_state(state) {
+                    Ok(at) => end = end.max(at),
+                    Err(_) => return,
+                }
+            }
+            state.unwritten.pop_front();
+            if write.is_urgent {
+                state.unsynced.push_back((write.number, end));
+                state.sync_to = state.sync_to.max(end);
+                self.sync.notify_one();
+            }
+        }
+    }
+
+    fn write_entry(
+        &self,
+        state: &mut State,
+        entry: &nexo_cluster::Entry,
+    ) -> Result<Position, nexo_log::AppendError> {
+        if let Some(place) = state.places.get(entry.id.index).filter(|place| place.id == entry.id) {
+            return Ok(place.end);
+        }
+        let head = match &entry.payload {
+            Payload::Data(_) => GroupRecord::Entry(entry.id, Payload::Data(Bytes::new())),
+            payload => GroupRecord::Entry(entry.id, payload.clone()),
+        };
+        let head = head.encode();
+        let body: Vec<Entry> = match &entry.payload {
+            // It was checked when it came.
+            Payload::Data(data) => decode_entries(data).unwrap_or_default(),
+            Payload::Blank | Payload::Change(_) => Vec::new(),
+        };
+        let entries: Vec<EntryRef<'_>> =
+            std::iter::once(head_entry(&head)).chain(body.iter().map(as_ref)).collect();
+        let appended =
+            self.log.append_with(&entries, Urgency::Lazy, Claim::Reserved, Patience::RefuseLast)?;
+        self.note_place(state, Place { id: entry.id, at: appended.at, end: appended.end });
+        Ok(appended.end)
+    }
+
+    /// An entry lies there.
+    pub(super) fn note_place(&self, state: &mut State, place: Place) {
+        match state.places.push(place) {
+            Some(replaced) => {
+                if !replaced.is_empty() {
+                    tracing::debug!(entries = replaced.len(), from = %place.id.index, "entries were never committed and are replaced");
+                    self.discarded.add(replaced);
+                }
+            }
+            None => {
+                tracing::error!(index = %place.id.index, last = %state.places.last().index, "an entry does not follow the one before")
+            }
+        }
+    }
+
+    fn write_hard_state(&self, state: &mut State) -> Result<Position, nexo_log::AppendError> {
+        // It must not promise what is not written down before it.
+        state.hard_state.commit = state.hard_state.commit.min(state.places.last().index);
+        let record = GroupRecord::HardState(state.hard_state).encode();
+        let appended = self.log.append_with(
+            &[head_entry(&record)],
+            Urgency::Lazy,
+            Claim::Reserved,
+            Patience::RefuseLast,
+        )?;
+        state.written_state = state.hard_state;
+        Ok(appended.end)
+    }
+
+    fn take_event(&self, state: &mut State, event: Event) {
+        match event {
+            Event::Committed { entry, proposed_here } => {
+                while state.pending.front().is_some_and(|(index, _)| *index <= entry.id.index) {
+                    state.pending.pop_front();
+                }
+                let safe_to = state.safe_to();
+                state.waiters.take_until(safe_to).for_each(|teller| drop(teller.send(Ok(()))));
+                for (id, teller) in state.changes.extract_if(.., |(id, _)| id.index <= entry.id.index) {
+                    let outcome = if id == entry.id { Ok(()) } else { Err(TicketError::Lost) };
+                    let _ = teller.send(outcome);
+                }
+                if let Payload::Data(data) = entry.payload
+                    && !proposed_here
+                {
+                    state.followed.push(data);
+                    state.is_urgent = true;
+                }
+            }
+            Event::MembersChanged(members) => {
+                let index = state.group.applied();
+                tracing::info!(voters = ?members.voters, learners = ?members.learners, "the members of the cluster have changed");
+                state.members.push((index, members));
+            }
+            Event::Leading { term } => {
+                tracing::info!(%term, "this node leads");
+                state.elections += 1;
+                state.memory = Memory::Promoted(term);
+                self.tell_change();
+            }
+            Event::Deposed { term } => {
+                tracing::warn!(%term, uncommitted = state.pending.len(), "this node leads no more");
+                self.end_term(state);
+                state.memory = Memory::Deposed;
+                self.tell_change();
+            }
+            Event::Restored(_) => {}
+            Event::LeadershipChecked { .. } => {}
+            Event::SnapshotWanted => state.snapshot_wanted = true,
+        }
+    }
+
+    /// Whoever waits for what was proposed here is told that it is not known.
+    fn end_term(&self, state: &mut State) {
+        if matches!(state.memory, Memory::Serving(_)) {
+            state.cuts.push(state.safe_to());
+        }
+        state.pending.clear();
+        state.waiters.take_all().for_each(|teller| drop(teller.send(Err(TicketError::Lost))));
+        state.changes.clear();
+    }
+
+    /// The log has failed. This node keeps still from now on, so that another is elected.
+    pub(super) fn fail(&self, state: &mut State) {
+        state.has_failed = true;
+        self.end_term(state);
+        state.memory = Memory::Deposed;
+        self.publish_role(state);
+        self.tell_change();
+    }
+
+    pub(super) fn tell_change(&self) {
+        if let Some(hook) = self.on_change.get() {
+            hook();
+        }
+    }
+
+    fn publish_role(&self, state: &State) {
+        let role = match state.memory {
+            Memory::Serving(term) => Role::Leading { term },
+            Memory::Promoted(_) => Role::Following { leader: None },
+            Memory::Deposed | Memory::Following => {
+                Role::Following { leader: state.group.leader().filter(|leader| *leader != self.node) }
+            }
+        };
+        self.role.send_if_modified(|before| std::mem::replace(before, role) != role);
+    }
+
+    /// Messages have come.
+    pub(super) fn take_messages(&self, state: &mut State) {
+        state.inbox_bytes = 0;
+        for (from, envelope) in std::mem::take(&mut state.inbox) {
+            let messages = match nexo_cluster::wire::decode_envelope(&envelope) {
+                Ok(messages) => messages,
+                Err(error) => {
+                    tracing::warn!(%from, %error, "a message of another node cannot be read");
+                    continue;
+                }
+            };
+            for (_, message) in messages {
+                if !self.is_sound(state, &message) {
+                    continue;
+                }
+                if let Err(error) = state.group.receive(from, message) {
+                    tracing::warn!(%from, %error, "a message of another node is not taken");
+                }
+                self.settle(state);
+            }
+        }
+    }
+
+    /// Whether what a message brings can be written down here.
+    fn is_sound(&self, state: &State, message: &Message) -> bool {
+        match &message.body {
+            Body::Append { entries, .. } => entries.iter().all(|entry| match &entry.payload {
+                Payload::Data(data) => decode_entries(data).is_some(),
+                Payload::Blank | Payload::Change(_) => true,
+            }),
+            // Without the state that it stands for it would take everything and give nothing.
+            Body::Install(snapshot) => state.staged.as_ref().is_some_and(|staged| staged.is_for(snapshot)),
+            _ => true,
+        }
+    }
+
+    /// Time passes.
+    pub(super) fn tick(&self, state: &mut State) {
+        if state.hard_state.commit < state.group.commit() {
+            state.hard_state.commit = state.group.commit();
+        }
+        if state.hard_state != state.written_state && state.installing.is_none() && state.unwritten.is_empty()
+        {
+            // It may be behind, so nobody waits for it.
+            let _ = self.write_hard_state(state);
+        }
+        self.write_more(state);
+        // What nobody waits for is to be committed all the same.
+        if let Some((_, at)) = state.unsynced.back() {
+            state.sync_to = state.sync_to.max(*at);
+            self.sync.notify_one();
+        }
+        state.group.tick();
+        self.settle(state);
+        self.hand_over_if_unwell(state);
+    }
+
+    /// A leader that cannot write holds all others up.
+    fn hand_over_if_unwell(&self, state: &mut State) {
+        let is_unwell = self.log.health() != LogHealth::Ok;
+        state.unwell_ticks = if is_unwell { state.unwell_ticks + 1 } else { 0 };
+        if state.unwell_ticks < UNWELL_TICKS_MAX || !matches!(state.memory, Memory::Serving(_)) {
+            return;
+        }
+        state.unwell_ticks = 0;
+        if let Some(node) = state.best_successor() {
+            tracing::warn!(to = %node, "this node's log takes nothing: leadership is handed over");
+            let _ = state.group.hand_over(node);
+            self.settle(state);
+        }
+    }
+
+    /// What is synced may be told to the group.
+    pub(super) fn note_synced(&self, state: &mut State) {
+        let synced = self.log.synced_position();
+        let mut last = None;
+        while state.unsynced.front().is_some_and(|(_, end)| *end <= synced) {
+            last = state.unsynced.pop_front();
+        }
+        if let Some((number, _)) = last {
+            state.group.stored(number);
+            self.settle(state);
+        }
+    }
+
+    /// Reads old entries for followers that are slow.
+    pub(super) fn read_fetches(&self, state: &mut State) {
+        for fetch in std::mem::take(&mut state.fetches) {
+            let mut entries = Vec::new();
+            let mut bytes = 0;
+            let mut index = fetch.from;
+            while index < fetch.to {
+                let Some(place) = state.places.get(index) else { break };
+                match read_entry(&self.log, place) {
+                    Ok(entry) => {
+                        bytes += entry.payload.len();
+                        entries.push(entry);
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, %index, "an entry cannot be read");
+                        break;
+                    }
+                }
+                if bytes >= fetch.bytes_max {
+                    break;
+                }
+                index = index.next();
+            }
+            state.group.fetched(fetch, entries);
+            self.settle(state);
+        }
+    }
+
+    /// The state before this position is in a checkpoint: entries before the checkpoint before are not kept for others any
+    /// more.
+    pub(super) fn note_checkpoint(&self, replay_from: Position) {
+        let mut state = self.state.lock();
+        let last = state.places.last_before(replay_from);
+        let purge_to = match state.last_replay_from.replace(replay_from) {
+            Some(before) => state.places.last_before(before).index,
+            None => state.places.before().index,
+        };
+        let purge_to = state.pinned.map_or(purge_to, |pinned| purge_to.min(pinned));
+        if last.index == LogIndex(0) || last.index > state.group.applied() {
+            return;
+        }
+        let taken = Snapshot { last, members: state.members_at(last.index), data: Bytes::new() };
+        state.group.compact(taken, purge_to);
+        let purged = state.group.purged().index;
+        state.places.purge(purged);
+        let keep_from = state.members.iter().rposition(|(index, _)| *index <= purged).unwrap_or(0);
+        state.members.drain(..keep_from);
+        self.settle(&mut state);
+    }
+}
+
+impl State {
+    /// The other voter that has most of the log.
+    pub(super) fn best_successor(&self) -> Option<NodeId> {
+        let voters = &self.group.members().voters;
+        let others = self.group.progress().filter(|(node, _)| voters.contains(node));
+        others.max_by_key(|(_, index)| *index).map(|(node, _)| node)
+    }
+}
+
+impl crate::shared::Shared {
+    /// Has the replica tell this broker what other nodes have proposed, and who needs its whole state.
+    pub(crate) fn follow_leaders(self: &std::sync::Arc<Self>) {
+        let Some(replica) = &self.replica else { return };
+        let weak = std::sync::Arc::downgrade(self);
+        let _ = replica.on_followed.set(Box::new(move |entries| {
+            if let Some(shared) = weak.upgrade() {
+                shared.follow_records(entries);
+            }
+        }));
+        let (weak, of) = (std::sync::Arc::downgrade(self), std::sync::Arc::downgrade(replica));
+        let _ = replica.on_send_state.set(Box::new(move |to| {
+            if let (Some(shared), Some(replica)) = (weak.upgrade(), of.upgrade()) {
+                shared.send_state(&replica, to);
+            }
+        }));
+    }
+}

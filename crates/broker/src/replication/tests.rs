@@ -1,0 +1,452 @@
+//! Several brokers in one process that agree: on disks in memory, over a network that can be cut.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nexo_cluster::Change;
+use nexo_core::config::QueueConfig;
+use nexo_core::message::NewMessage;
+use nexo_log::disk::{CutMode, MemoryDisk};
+use nexo_types::{Millis, NodeId, QueueName};
+use parking_lot::Mutex;
+
+use super::{ChangeError, ClusterOptions, ClusterStart, Role};
+use crate::broker::Broker;
+use crate::options::BrokerOptions;
+use crate::request::PopRequest;
+
+/// What should happen at last has this long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+struct Network {
+    nodes: Mutex<Vec<(NodeId, Broker)>>,
+    /// Links that take nothing, in this direction.
+    cut: Mutex<BTreeSet<(NodeId, NodeId)>>,
+}
+
+impl Network {
+    fn find(&self, from: NodeId, to: NodeId) -> Option<Broker> {
+        if self.cut.lock().contains(&(from, to)) {
+            return None;
+        }
+        self.nodes.lock().iter().find(|(node, _)| *node == to).map(|(_, broker)| broker.clone())
+    }
+
+    fn isolate(&self, node: NodeId) {
+        let others: Vec<NodeId> = (1..10).map(NodeId).filter(|other| *other != node).collect();
+        let mut cut = self.cut.lock();
+        cut.extend(others.iter().flat_map(|other| [(node, *other), (*other, node)]));
+    }
+
+    fn heal(&self) {
+        self.cut.lock().clear();
+    }
+}
+
+struct Cluster {
+    network: Arc<Network>,
+    disks: Vec<Arc<MemoryDisk>>,
+    segment_bytes: u32,
+}
+
+fn options(node: NodeId, start: ClusterStart, segment_bytes: u32) -> BrokerOptions {
+    let cluster = Some(ClusterOptions { node, start });
+    BrokerOptions { cluster, segment_bytes, ..BrokerOptions::new("memory") }
+}
+
+impl Cluster {
+    /// Starts nodes: the first begins the cluster, the others join it.
+    async fn of(count: u64, segment_bytes: u32) -> Self {
+        let disks = (0..count).map(|_| Arc::new(MemoryDisk::new())).collect();
+        let mut cluster = Self { network: Arc::default(), disks, segment_bytes };
+        cluster.start(NodeId(1), ClusterStart::New).await;
+        cluster.leader().await;
+        for node in (2..=count).map(NodeId) {
+            cluster.start(node, ClusterStart::Join).await;
+            cluster.add(node).await;
+        }
+        cluster
+    }
+
+    async fn start(&mut self, node: NodeId, start: ClusterStart) {
+        let disk = Arc::clone(&self.disks[node.0 as usize - 1]);
+        let options = options(node, start, self.segment_bytes);
+        let broker =
+            tokio::task::spawn_blocking(move || Broker::open_on(disk, options).unwrap()).await.unwrap();
+        let replication = broker.replication().unwrap();
+        let network = Arc::clone(&self.network);
+        replication.set_sender(Box::new(move |to, envelope| {
+            if let Some(broker) = network.find(node, to) {
+                broker.replication().unwrap().receive(node, envelope.into());
+            }
+        }));
+        let network = Arc::clone(&self.network);
+        replication.set_streams(Box::new(move |to| {
+            let other = network.find(node, to);
+            Box::pin(async move {
+                let other = other.ok_or(std::io::ErrorKind::NotConnected)?;
+                let (one_end, other_end) = tokio::io::duplex(64 * 1024);
+                tokio::spawn(async move { other.receive_state(Box::new(other_end)).await });
+                Ok(Box::new(one_end) as _)
+            })
+        }));
+        self.network.nodes.lock().push((node, broker.clone()));
+        broker.start_replication().unwrap();
+    }
+
+    /// Has a node that was started join.
+    async fn add(&self, node: NodeId) {
+        self.change(Change::AddLearner(node)).await;
+        self.change(Change::AddVoter(node)).await;
+    }
+
+    async fn change(&self, change: Change) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let leader = self.leader().await;
+            match leader.replication().unwrap().change(change).await {
+                Ok(()) => return,
+                Err(ChangeError::Refused(nexo_cluster::Refused::BadChange)) => {
+                    // It was done before, and that was not known.
+                    return;
+                }
+                Err(error) => assert!(Instant::now() < end, "{change:?}: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn node(&self, node: NodeId) -> Broker {
+        let nodes = self.network.nodes.lock();
+        nodes.iter().find(|(id, _)| *id == node).map(|(_, broker)| broker.clone()).expect("it runs")
+    }
+
+    /// The node that serves, as soon as there is one that others hear of.
+    async fn leader(&self) -> Broker {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let nodes: Vec<(NodeId, Broker)> = self.network.nodes.lock().clone();
+            let leads = |(node, broker): &(NodeId, Broker)| {
+                let others = nodes.iter().map(|(other, _)| *other).filter(|other| other != node);
+                let cut = self.network.cut.lock().clone();
+                let is_alone =
+                    nodes.len() > 1 && others.into_iter().all(|other| cut.contains(&(*node, other)));
+                !is_alone && broker.replication().unwrap().role().is_leading()
+            };
+            if let Some((_, broker)) = nodes.iter().find(|node| leads(node)) {
+                return broker.clone();
+            }
+            assert!(Instant::now() < end, "nobody leads");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Ends a node as a crash does: what is not synced is lost.
+    async fn crash(&mut self, node: NodeId) {
+        self.network.nodes.lock().retain(|(id, _)| *id != node);
+        let at = node.0 as usize - 1;
+        self.disks[at] = Arc::new(self.disks[at].after_power_cut(CutMode::Tear, 7));
+    }
+
+    async fn in_step(&self) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = self.leader().await.replication().unwrap().status();
+            let nodes = self.network.nodes.lock().clone();
+            let commits: Vec<_> =
+                nodes.iter().map(|(_, broker)| broker.replication().unwrap().status().applied).collect();
+            if commits.iter().all(|commit| *commit >= status.last) {
+                return;
+            }
+            assert!(Instant::now() < end, "{commits:?} of {status:?}");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn queue() -> QueueName {
+    QueueName::new("orders").unwrap()
+}
+
+fn node_of(broker: &Broker) -> NodeId {
+    broker.replication().unwrap().status().node
+}
+
+async fn push(broker: &Broker, body: String) -> bool {
+    broker.push(&queue(), vec![NewMessage::new(body)]).await.is_ok()
+}
+
+/// Takes everything out of the queue.
+async fn drain(broker: &Broker) -> Vec<String> {
+    let mut bodies = Vec::new();
+    loop {
+        let request = PopRequest {
+            max: 100,
+            wait: Millis::ZERO,
+            visibility: Some(Millis::from_secs(600)),
+            bytes_max: None,
+        };
+        let messages = broker.pop(&queue(), request).await.unwrap();
+        if messages.is_empty() {
+            return bodies;
+        }
+        bodies
+            .extend(messages.iter().map(|message| String::from_utf8(message.message.body.to_vec()).unwrap()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_of_one_keeps_what_it_confirmed() {
+    let mut cluster = Cluster::of(1, 1024 * 1024).await;
+    let leader = cluster.leader().await;
+    leader.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    for number in 0..100 {
+        assert!(push(&leader, number.to_string()).await);
+    }
+    drop(leader);
+    cluster.crash(NodeId(1)).await;
+    cluster.start(NodeId(1), ClusterStart::Known).await;
+    let leader = cluster.leader().await;
+    assert_eq!(drain(&leader).await.len(), 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_confirmed_is_there_when_the_leader_is_lost() {
+    let mut cluster = Cluster::of(3, 1024 * 1024).await;
+    let leader = cluster.leader().await;
+    leader.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    let mut confirmed = BTreeSet::new();
+    for round in 0..4 {
+        let leader = cluster.leader().await;
+        for number in 0..50 {
+            let body = format!("{round}-{number}");
+            if push(&leader, body.clone()).await {
+                confirmed.insert(body);
+            }
+        }
+        let node = node_of(&leader);
+        drop(leader);
+        cluster.crash(node).await;
+        let successor = cluster.leader().await;
+        assert_ne!(node_of(&successor), node);
+        drop(successor);
+        cluster.start(node, ClusterStart::Known).await;
+    }
+    cluster.in_step().await;
+    let bodies = drain(&cluster.leader().await).await;
+    assert_eq!(bodies.len(), bodies.iter().collect::<BTreeSet<_>>().len(), "none is there twice");
+    assert!(confirmed.iter().all(|body| bodies.contains(body)));
+    assert_eq!(confirmed.len(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_cut_off_confirms_nothing_and_follows_when_it_is_back() {
+    let cluster = Cluster::of(3, 1024 * 1024).await;
+    let old = cluster.leader().await;
+    old.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    assert!(push(&old, "before".into()).await);
+    cluster.network.isolate(node_of(&old));
+    assert!(!push(&old, "lost".into()).await, "no majority has it");
+    let new = cluster.leader().await;
+    assert_ne!(node_of(&new), node_of(&old));
+    assert!(push(&new, "after".into()).await);
+    cluster.network.heal();
+    let end = Instant::now() + PATIENCE;
+    while old.replication().unwrap().role() != (Role::Following { leader: Some(node_of(&new)) }) {
+        assert!(Instant::now() < end, "{:?}", old.replication().unwrap().status());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    cluster.in_step().await;
+    // It leads again, with what the other has written.
+    new.replication().unwrap().transfer(Some(node_of(&old))).await.unwrap();
+    let leader = cluster.leader().await;
+    assert_eq!(node_of(&leader), node_of(&old));
+    assert_eq!(drain(&leader).await, ["before", "after"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_far_behind_gets_everything() {
+    const SEGMENT: u32 = 128 * 1024;
+    let mut cluster = Cluster::of(2, SEGMENT).await;
+    let leader = cluster.leader().await;
+    leader.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    let mut confirmed = Vec::new();
+    // Much of it goes again, so that checkpoints are written and entries are purged.
+    for number in 0..60 {
+        let body = format!("{number}-{}", "x".repeat(20_000));
+        assert!(push(&leader, body.clone()).await);
+        confirmed.push(body);
+        if number < 40 {
+            assert_eq!(drain_and_settle(&leader).await, 1);
+            confirmed.clear();
+        }
+    }
+    let end = Instant::now() + PATIENCE;
+    while leader.shared.replica.as_ref().unwrap().state.lock().group.purged().index.0 < 10 {
+        let shared = Arc::clone(&leader.shared);
+        tokio::task::spawn_blocking(move || shared.checkpoint()).await.unwrap().unwrap();
+        assert!(Instant::now() < end, "nothing is purged");
+    }
+    let sent = || leader.replication().unwrap().status().snapshots_sent;
+    let sent_before = sent();
+    cluster.disks.push(Arc::new(MemoryDisk::new()));
+    cluster.start(NodeId(3), ClusterStart::Join).await;
+    cluster.add(NodeId(3)).await;
+    cluster.in_step().await;
+    assert!(push(&leader, "more".into()).await);
+    confirmed.push("more".into());
+    assert_eq!(sent(), sent_before + 1);
+    cluster.in_step().await;
+    // After a crash it has it still.
+    cluster.crash(NodeId(3)).await;
+    cluster.start(NodeId(3), ClusterStart::Known).await;
+    cluster.in_step().await;
+    cluster.leader().await.replication().unwrap().transfer(Some(NodeId(3))).await.unwrap();
+    let leader = cluster.leader().await;
+    assert_eq!(node_of(&leader), NodeId(3));
+    let bodies = drain(&leader).await;
+    assert_eq!(bodies.len(), confirmed.len());
+    assert!(bodies == confirmed);
+}
+
+async fn drain_and_settle(broker: &Broker) -> usize {
+    let request = PopRequest { max: 100, wait: Millis::ZERO, visibility: None, bytes_max: None };
+    let messages = broker.pop(&queue(), request).await.unwrap();
+    let receipts: Vec<_> = messages.iter().map(crate::delivery::Delivery::receipt).collect();
+    for outcome in broker.ack(&receipts).await {
+        outcome.unwrap();
+    }
+    messages.len()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_data_of_its_own_becomes_a_cluster() {
+    let disk = Arc::new(MemoryDisk::new());
+    let alone = Broker::open_on(disk.clone(), BrokerOptions::new("memory")).unwrap();
+    alone.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    assert!(push(&alone, "mine".into()).await);
+    alone.shutdown().await;
+    drop(alone);
+    let disks = vec![disk, Arc::new(MemoryDisk::new())];
+    let mut cluster = Cluster { network: Arc::default(), disks, segment_bytes: 64 * 1024 * 1024 };
+    cluster.start(NodeId(1), ClusterStart::New).await;
+    assert!(push(&cluster.leader().await, "ours".into()).await);
+    cluster.start(NodeId(2), ClusterStart::Join).await;
+    cluster.add(NodeId(2)).await;
+    cluster.in_step().await;
+    cluster.leader().await.replication().unwrap().transfer(Some(NodeId(2))).await.unwrap();
+    let leader = cluster.leader().await;
+    assert_eq!(node_of(&leader), NodeId(2));
+    assert_eq!(drain(&leader).await, ["mine", "ours"]);
+    // And it cannot be opened as a node by itself any more.
+    let disk = Arc::clone(&cluster.disks[0]);
+    drop(leader);
+    cluster.network.nodes.lock().clear();
+    let opened = tokio::task::spawn_blocking(move || Broker::open_on(disk, BrokerOptions::new("memory")));
+    let error = opened.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("belongs to a node of a cluster"), "{error}");
+}
+
+/// What a client knows of its messages.
+#[derive(Default)]
+struct Book {
+    sent: u64,
+    confirmed: BTreeSet<u64>,
+    /// Settled, and that was confirmed.
+    done: BTreeSet<u64>,
+    /// Settled, and nobody knows whether that counts.
+    maybe_done: BTreeSet<u64>,
+}
+
+impl Book {
+    /// Sends some messages, takes some, and settles most of those.
+    async fn work(&mut self, broker: &Broker, rng: &mut fastrand::Rng) {
+        for _ in 0..rng.usize(1..8) {
+            self.sent += 1;
+            let filler = "x".repeat(rng.usize(0..3000));
+            if push(broker, format!("{}:{filler}", self.sent)).await {
+                self.confirmed.insert(self.sent);
+            }
+        }
+        let request = PopRequest {
+            max: rng.usize(1..10),
+            wait: Millis::ZERO,
+            visibility: Some(Millis(rng.u64(200..2_000))),
+            bytes_max: None,
+        };
+        let Ok(messages) = broker.pop(&queue(), request).await else { return };
+        for message in messages {
+            let number = number_of(&message.message.body);
+            assert!(!self.done.contains(&number), "message {number} was settled, and comes again");
+            if rng.u8(..) < 200 {
+                self.maybe_done.insert(number);
+                if broker.ack(&[message.receipt()]).await == [Ok(())] {
+                    self.done.insert(number);
+                }
+            }
+        }
+    }
+}
+
+fn number_of(body: &[u8]) -> u64 {
+    std::str::from_utf8(body).unwrap().split(':').next().unwrap().parse().unwrap()
+}
+
+/// Leaders are lost in every way, again and again, while a client works: nothing that was confirmed is lost, and nothing that
+/// was settled comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn leaders_are_lost_again_and_again() {
+    let seed = fastrand::u64(..);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    println!("seed {seed}");
+    let mut cluster = Cluster::of(3, 256 * 1024).await;
+    let without_deaths = QueueConfig { max_attempts: None, ..QueueConfig::default() };
+    cluster.leader().await.create_queue(&queue(), without_deaths).await.unwrap();
+    let mut book = Book::default();
+    for round in 0..12 {
+        let leader = cluster.leader().await;
+        let end = Instant::now() + Duration::from_millis(rng.u64(50..600));
+        while Instant::now() < end {
+            book.work(&leader, &mut rng).await;
+        }
+        let node = node_of(&leader);
+        match round % 4 {
+            0 | 2 => {
+                drop(leader);
+                cluster.crash(node).await;
+                cluster.leader().await;
+                cluster.start(node, ClusterStart::Known).await;
+            }
+            1 => {
+                cluster.network.isolate(node);
+                book.work(&leader, &mut rng).await;
+                let successor = cluster.leader().await;
+                book.work(&successor, &mut rng).await;
+                cluster.network.heal();
+            }
+            _ => {
+                cluster.in_step().await;
+                leader.replication().unwrap().transfer(None).await.unwrap();
+            }
+        }
+    }
+    cluster.in_step().await;
+    let leader = cluster.leader().await;
+    // What others hold comes back when its time is over.
+    let wanted: BTreeSet<u64> = book.confirmed.difference(&book.maybe_done).copied().collect();
+    let mut found = BTreeSet::new();
+    let end = Instant::now() + PATIENCE;
+    while !wanted.is_subset(&found) {
+        for body in drain(&leader).await {
+            found.insert(number_of(body.as_bytes()));
+        }
+        let missing: Vec<_> = wanted.difference(&found).take(5).collect();
+        assert!(Instant::now() < end, "seed {seed}: messages {missing:?} are lost");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let resurrected: Vec<_> = found.intersection(&book.done).collect();
+    assert!(resurrected.is_empty(), "seed {seed}: {resurrected:?} were settled, and came back");
+    assert!(book.confirmed.len() > 100 && book.done.len() > 50);
+}

@@ -1,0 +1,111 @@
+//! Whether a change of nodes can be made, and which record it comes to.
+
+use nexo_types::{NodeName, Timestamp, limits};
+
+use super::error::NodeError;
+use super::node::{ClusterNode, JoinId, NodeAddress};
+use super::record::NodeRecord;
+use super::state::Nodes;
+
+/// What is wanted of the nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeChange {
+    /// A node joins. The one that is there with the same name and data is that node.
+    Add {
+        /// Its name.
+        name: NodeName,
+        /// Where the others reach it.
+        address: NodeAddress,
+        /// Which data directory it is.
+        join: JoinId,
+    },
+    /// A node is reached somewhere else.
+    SetAddress {
+        /// Its name.
+        name: NodeName,
+        /// Where.
+        address: NodeAddress,
+    },
+    /// A node leaves, for good.
+    Remove {
+        /// Its name.
+        name: NodeName,
+    },
+}
+
+impl Nodes {
+    /// What a change comes to: a record, or none if everything is so already; and the node as it is then, or was.
+    ///
+    /// # Errors
+    /// Says why it cannot be made.
+    pub fn decide_change(
+        &self,
+        now: Timestamp,
+        change: &NodeChange,
+    ) -> Result<(Option<NodeRecord>, ClusterNode), NodeError> {
+        match change {
+            NodeChange::Add { name, address, join } => self.decide_add(now, name, address, *join),
+            NodeChange::SetAddress { name, address } => {
+                let node = self.named(name)?;
+                self.refuse_taken(name, address)?;
+                Ok(node.moved(address))
+            }
+            NodeChange::Remove { name } => {
+                let node = self.named(name)?.clone();
+                Ok((Some(NodeRecord::Removed { id: node.id }), node))
+            }
+        }
+    }
+
+    fn decide_add(
+        &self,
+        now: Timestamp,
+        name: &NodeName,
+        address: &NodeAddress,
+        join: JoinId,
+    ) -> Result<(Option<NodeRecord>, ClusterNode), NodeError> {
+        self.refuse_taken(name, address)?;
+        if let Some(known) = self.by_name(name.as_str()) {
+            // It asked before and did not hear the answer. It may be somewhere else by now.
+            return if known.join == join {
+                Ok(known.moved(address))
+            } else {
+                Err(NodeError::NameTaken { name: name.clone() })
+            };
+        }
+        let max = limits::RAFT_MEMBERS_MAX;
+        if self.len() >= max {
+            return Err(NodeError::TooMany { max });
+        }
+        let node = ClusterNode {
+            id: self.next_id(),
+            name: name.clone(),
+            address: address.clone(),
+            join,
+            added_at: now,
+        };
+        Ok((Some(NodeRecord::Added(node.clone())), node))
+    }
+
+    fn named(&self, name: &NodeName) -> Result<&ClusterNode, NodeError> {
+        self.by_name(name.as_str()).ok_or_else(|| NodeError::NoSuchNode { name: name.clone() })
+    }
+
+    /// Two nodes with one address would be taken for each other.
+    fn refuse_taken(&self, name: &NodeName, address: &NodeAddress) -> Result<(), NodeError> {
+        match self.iter().find(|node| node.address == *address && node.name != *name) {
+            Some(other) => {
+                Err(NodeError::AddressTaken { name: other.name.clone(), address: address.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl ClusterNode {
+    /// The node at an address, and the record of that if it is another than before.
+    fn moved(&self, address: &NodeAddress) -> (Option<NodeRecord>, Self) {
+        let record = NodeRecord::Changed { id: self.id, address: address.clone() };
+        ((self.address != *address).then_some(record), Self { address: address.clone(), ..self.clone() })
+    }
+}
