@@ -249,9 +249,7 @@ pub struct PeerFigures {
 pub fn risk_of(leader: Option<&str>, nodes: &[NodeReport]) -> (ClusterHealth, String) {
     let voters: Vec<&NodeReport> = nodes.iter().filter(|node| node.role.is_voter()).collect();
     let majority = voters.len() / 2 + 1;
-    let are_well =
-        |node: &&&NodeReport| node.is_reachable && node.lag_entries.unwrap_or(0) <= IN_STEP_ENTRIES;
-    let current = voters.iter().filter(are_well).count();
+    let current = voters.iter().filter(|node| is_well(node)).count();
     if leader.is_none() {
         let up = voters.iter().filter(|node| node.is_reachable).count();
         let words = format!(
@@ -289,6 +287,23 @@ pub fn risk_of(leader: Option<&str>, nodes: &[NodeReport]) -> (ClusterHealth, St
         return (health, words);
     }
     (ClusterHealth::AtRisk, format!("{words}; {}", wrong.join("; ")))
+}
+
+/// Whether stopping a node would leave no majority of those that are in step.
+#[must_use]
+pub(crate) fn is_critical(node: &str, nodes: &[NodeReport]) -> bool {
+    let voters = nodes.iter().filter(|node| node.role.is_voter());
+    let majority = voters.clone().count() / 2 + 1;
+    let others = voters.filter(|voter| voter.name != node && is_well(voter)).count();
+    others < majority
+}
+
+const fn is_well(node: &NodeReport) -> bool {
+    let lag = match node.lag_entries {
+        Some(lag) => lag,
+        None => 0,
+    };
+    node.is_reachable && lag <= IN_STEP_ENTRIES
 }
 
 /// A node that lacks no more than this is in step: so much is on its way in a busy cluster.
@@ -346,6 +361,8 @@ mod tests {
             (ClusterHealth::AtRisk, "both nodes are in step: losing either stops the cluster".into())
         );
         assert_eq!(said(1).0, ClusterHealth::AtRisk);
+        let critical = [1, 2, 3, 4, 5].map(|count| is_critical("a", &nodes(count)));
+        assert_eq!(critical, [true, true, false, false, false]);
     }
 
     #[test]
@@ -356,6 +373,7 @@ mod tests {
             risk_of(Some("a"), &three).1,
             "2 of 3 nodes are in step: losing one more node stops the cluster; node 'c' cannot be reached"
         );
+        assert!(is_critical("a", &three) && !is_critical("c", &three), "it is gone already");
         let mut five = nodes(5);
         five[4].lag_entries = Some(50_000);
         assert_eq!(

@@ -255,8 +255,8 @@ fn put_group(out: &mut Vec<u8>, GroupMark { last, members, hard_state, discarded
 }
 
 fn take_group(rest: &mut &[u8]) -> Option<GroupMark> {
-    let mut mark = GroupMark::default();
-    mark.last = EntryId::new(Term(varint::take(rest)?), LogIndex(varint::take(rest)?));
+    let last = EntryId::new(Term(varint::take(rest)?), LogIndex(varint::take(rest)?));
+    let mut mark = GroupMark { last, ..GroupMark::default() };
     mark.hard_state.term = Term(varint::take(rest)?);
     mark.hard_state.vote = Some(NodeId(varint::take(rest)?)).filter(|node| node.0 != 0);
     mark.hard_state.commit = LogIndex(varint::take(rest)?);

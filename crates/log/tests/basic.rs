@@ -149,7 +149,7 @@ fn a_second_opener_is_refused_until_the_first_has_closed() {
 fn a_directory_that_is_not_ours_is_refused_and_left_alone() {
     for (name, text, expected) in [
         ("precious.txt", "mine", "is not a Nexo data directory"),
-        ("FORMAT", "nexo-data 9\n", "version 9"),
+        ("FORMAT", "nexo-data 10\n", "version 10"),
         ("FORMAT", "nexo-data 1\n", "says 'nexo-data 1'"),
         ("FORMAT", "something\n", "is not a Nexo data directory"),
         ("segments", "", ""),
@@ -171,9 +171,9 @@ fn a_directory_that_is_not_ours_is_refused_and_left_alone() {
 #[test]
 fn a_newer_format_names_both_versions() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("FORMAT"), "nexo-data 9\n").unwrap();
+    std::fs::write(dir.path().join("FORMAT"), "nexo-data 10\n").unwrap();
     let error = Log::open(Arc::new(RealDisk::open(dir.path()).unwrap()), small()).unwrap_err();
-    assert!(error.to_string().contains("version 9") && error.to_string().contains("version 8"), "{error}");
+    assert!(error.to_string().contains("version 10") && error.to_string().contains("version 9"), "{error}");
 }
 
 #[test]
@@ -186,13 +186,13 @@ fn an_older_format_is_opened_and_raised_so_that_its_release_refuses_it() {
     block_on(log.synced(appended.end)).unwrap();
     drop(log);
     let format = dir.path().join("FORMAT");
-    assert_eq!(std::fs::read_to_string(&format).unwrap(), "nexo-data 8\n");
+    assert_eq!(std::fs::read_to_string(&format).unwrap(), "nexo-data 9\n");
     std::fs::write(&format, "nexo-data 2\n").unwrap();
     let (log, _) = open();
     assert_eq!(&log.read_frame(appended.at).unwrap().entries[0].payload[..], b"before");
     assert_eq!(std::fs::read_to_string(&format).unwrap(), "nexo-data 2\n", "it may still be refused");
     log.raise_format().unwrap();
-    assert_eq!(std::fs::read_to_string(&format).unwrap(), "nexo-data 8\n");
+    assert_eq!(std::fs::read_to_string(&format).unwrap(), "nexo-data 9\n");
 }
 
 #[test]

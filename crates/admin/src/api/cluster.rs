@@ -50,7 +50,7 @@ async fn groups(State(api): State<Api>) -> Result<Json<Vec<GroupReport>>, ApiErr
 async fn transfer(State(api): State<Api>, caller: Caller, body: JsonBody) -> Result<Json<Value>, ApiError> {
     let to = body.object.text_or_nothing("to")?.map(str::to_owned);
     tracing::info!(user = caller.name(), ?to, "leadership is to be handed over");
-    let leader = cluster(&api)?.transfer(to).await.map_err(refused)?;
+    let leader = cluster(&api)?.transfer(to).await.map_err(|error| refused(&error))?;
     Ok(Json(json!({ "leader": leader })))
 }
 
@@ -63,7 +63,7 @@ async fn drain(
 ) -> Result<StatusCode, ApiError> {
     let wanted = if body.object.truth("drain", true)? { Drain::Begin } else { Drain::End };
     tracing::info!(user = caller.name(), node = name, ?wanted, "a node is to be drained");
-    cluster(&api)?.drain(name, wanted).await.map_err(refused)?;
+    cluster(&api)?.drain(name, wanted).await.map_err(|error| refused(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -77,11 +77,11 @@ async fn remove(
     let is_forced = query.get("force").is_some_and(|force| force == "true");
     let when = if is_forced { RemoveIf::Always } else { RemoveIf::Safe };
     tracing::warn!(user = caller.name(), node = name, ?when, "a node is to be removed");
-    cluster(&api)?.remove(name, when).await.map_err(refused)?;
+    cluster(&api)?.remove(name, when).await.map_err(|error| refused(&error))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn refused(refused: ClusterRefused) -> ApiError {
+fn refused(refused: &ClusterRefused) -> ApiError {
     let words = refused.to_string();
     match refused {
         ClusterRefused::NoSuchNode(_) => ApiError::not_found().with_reason(words),

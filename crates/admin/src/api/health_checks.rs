@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use super::error::ApiError;
 use super::names::Vhost;
 use super::{Api, Listener};
+use crate::cluster::is_critical;
 
 fn ok() -> Response {
     Json(json!({ "status": "ok" })).into_response()
@@ -56,6 +57,19 @@ pub(super) async fn ready(State(api): State<Api>) -> Response {
         Some(reason) if !health.can_serve() => failed(json!({}), reason),
         Some(_) | None => ok(),
     }
+}
+
+/// Whether this node can be stopped without stopping the cluster.
+pub(super) async fn quorum(State(api): State<Api>) -> Response {
+    let Some(cluster) = &api.cluster else { return not_critical().await };
+    let report = cluster.report().await;
+    if report.nodes.len() > 1 && is_critical(&report.node, &report.nodes) {
+        return failed(
+            json!({ "queues": [] }),
+            &format!("without this node the cluster stops: {}", report.risk),
+        );
+    }
+    ok()
 }
 
 /// There is one node; none waits for another.

@@ -285,7 +285,7 @@ fn routes(api: &Api) -> Routes {
         .get("/health/checks/virtual-hosts", Management, health_checks::vhosts)
         .get("/health/checks/ready-to-serve-clients", Management, health_checks::ready)
         .get("/health/checks/node-is-mirror-sync-critical", Management, health_checks::not_critical)
-        .get("/health/checks/node-is-quorum-critical", Management, health_checks::not_critical)
+        .get("/health/checks/node-is-quorum-critical", Management, health_checks::quorum)
         .get("/health/checks/port-listener/{port}", Management, health_checks::port)
         .get("/health/checks/protocol-listener/{protocol}", Management, health_checks::protocol)
         .get("/health/checks/certificate-expiration/{within}/{unit}", Management, health_checks::certificates)

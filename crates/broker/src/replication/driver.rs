@@ -101,7 +101,7 @@ fn wait_for_syncs(weak: &Weak<Replica>) {
             }
             Err(error) => {
                 tracing::error!(%error, "the log has failed: this node takes no part in the cluster any more");
-                replica.state.lock().has_failed = true;
+                replica.fail(&mut replica.state.lock());
                 return;
             }
         }

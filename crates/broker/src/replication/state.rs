@@ -380,6 +380,15 @@ impl Replica {
         state.changes.clear();
     }
 
+    /// The log has failed. This node keeps still from now on, so that another is elected.
+    pub(super) fn fail(&self, state: &mut State) {
+        state.has_failed = true;
+        self.end_term(state);
+        state.memory = Memory::Deposed;
+        self.publish_role(state);
+        self.tell_change();
+    }
+
     pub(super) fn tell_change(&self) {
         if let Some(hook) = self.on_change.get() {
             hook();

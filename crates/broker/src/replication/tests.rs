@@ -121,11 +121,6 @@ impl Cluster {
         }
     }
 
-    fn node(&self, node: NodeId) -> Broker {
-        let nodes = self.network.nodes.lock();
-        nodes.iter().find(|(id, _)| *id == node).map(|(_, broker)| broker.clone()).expect("it runs")
-    }
-
     /// The node that serves, as soon as there is one that others hear of.
     async fn leader(&self) -> Broker {
         let end = Instant::now() + PATIENCE;
@@ -388,4 +383,106 @@ async fn a_message_for_several_queues_is_in_all_of_them_on_every_node() {
     for name in [&queue(), &other] {
         assert!(peek(&cluster.node(node), name).await == bodies, "{name}");
     }
+}
+
+/// What a client knows of its messages.
+#[derive(Default)]
+struct Book {
+    sent: u64,
+    confirmed: BTreeSet<u64>,
+    /// Settled, and that was confirmed.
+    done: BTreeSet<u64>,
+    /// Settled, and nobody knows whether that counts.
+    maybe_done: BTreeSet<u64>,
+}
+
+impl Book {
+    /// Sends some messages, takes some, and settles most of those.
+    async fn work(&mut self, broker: &Broker, rng: &mut fastrand::Rng) {
+        for _ in 0..rng.usize(1..8) {
+            self.sent += 1;
+            let filler = "x".repeat(rng.usize(0..3000));
+            if push(broker, format!("{}:{filler}", self.sent)).await {
+                self.confirmed.insert(self.sent);
+            }
+        }
+        let request = PopRequest {
+            max: rng.usize(1..10),
+            wait: Millis::ZERO,
+            visibility: Some(Millis(rng.u64(200..2_000))),
+            bytes_max: None,
+        };
+        let Ok(messages) = broker.pop(&queue(), request).await else { return };
+        for message in messages {
+            let number = number_of(&message.message.body);
+            assert!(!self.done.contains(&number), "message {number} was settled, and comes again");
+            if rng.u8(..) < 200 {
+                self.maybe_done.insert(number);
+                if broker.ack(&[message.receipt()]).await == [Ok(())] {
+                    self.done.insert(number);
+                }
+            }
+        }
+    }
+}
+
+fn number_of(body: &[u8]) -> u64 {
+    std::str::from_utf8(body).unwrap().split(':').next().unwrap().parse().unwrap()
+}
+
+/// Leaders are lost in every way, again and again, while a client works: nothing that was confirmed is lost, and nothing that
+/// was settled comes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn leaders_are_lost_again_and_again() {
+    let seed = fastrand::u64(..);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    println!("seed {seed}");
+    let mut cluster = Cluster::of(3, 256 * 1024).await;
+    let without_deaths = QueueConfig { max_attempts: None, ..QueueConfig::default() };
+    cluster.leader().await.create_queue(&queue(), without_deaths).await.unwrap();
+    let mut book = Book::default();
+    for round in 0..12 {
+        let leader = cluster.leader().await;
+        let end = Instant::now() + Duration::from_millis(rng.u64(50..600));
+        while Instant::now() < end {
+            book.work(&leader, &mut rng).await;
+        }
+        let node = node_of(&leader);
+        match round % 4 {
+            0 | 2 => {
+                drop(leader);
+                cluster.crash(node).await;
+                cluster.leader().await;
+                cluster.start(node, ClusterStart::Known).await;
+            }
+            1 => {
+                cluster.network.isolate(node);
+                book.work(&leader, &mut rng).await;
+                let successor = cluster.leader().await;
+                book.work(&successor, &mut rng).await;
+                cluster.network.heal();
+            }
+            _ => {
+                cluster.in_step().await;
+                leader.replication().unwrap().transfer(None).await.unwrap();
+            }
+        }
+    }
+    cluster.in_step().await;
+    let leader = cluster.leader().await;
+    // What others hold comes back when its time is over.
+    let wanted: BTreeSet<u64> = book.confirmed.difference(&book.maybe_done).copied().collect();
+    let mut found = BTreeSet::new();
+    let end = Instant::now() + PATIENCE;
+    while !wanted.is_subset(&found) {
+        for body in drain(&leader).await {
+            found.insert(number_of(body.as_bytes()));
+        }
+        let missing: Vec<_> = wanted.difference(&found).take(5).collect();
+        assert!(Instant::now() < end, "seed {seed}: messages {missing:?} are lost");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let resurrected: Vec<_> = found.intersection(&book.done).collect();
+    assert!(resurrected.is_empty(), "seed {seed}: {resurrected:?} were settled, and came back");
+    assert!(book.confirmed.len() > 100 && book.done.len() > 50);
 }

@@ -104,7 +104,7 @@ fn read_secret(path: &Path) -> anyhow::Result<Secret> {
 mod tests {
     use super::*;
 
-    fn refused(settings: ClusterSettings) -> String {
+    fn refused(settings: &ClusterSettings) -> String {
         format!("{:#}", settings.check().unwrap_err())
     }
 
@@ -115,12 +115,12 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_named_with_the_demand() {
         assert!(at("mq1.example:7655").check().is_ok());
-        assert!(refused(at("mq1.example")).contains("it must be HOST:PORT"));
-        assert!(refused(at("0.0.0.0:7655")).contains("cluster_listen"));
+        assert!(refused(&at("mq1.example")).contains("it must be HOST:PORT"));
+        assert!(refused(&at("0.0.0.0:7655")).contains("cluster_listen"));
         let join = ClusterSettings { join: vec!["x".to_owned()], ..at("a:1") };
-        assert!(refused(join).starts_with("join cannot be used"));
+        assert!(refused(&join).starts_with("join cannot be used"));
         let tls = ClusterSettings { tls_cert: Some("c.pem".into()), ..at("a:1") };
-        assert!(refused(tls).contains("go together"));
+        assert!(refused(&tls).contains("go together"));
     }
 
     #[test]

@@ -26,6 +26,11 @@ use super::upkeep;
 /// How long a start waits until somebody leads. Then it goes on: the other nodes may be started later.
 const LEADER_MAX: Duration = Duration::from_secs(10);
 
+/// How long a node that has just joined waits for the state of the others.
+const STATE_MAX: Duration = Duration::from_secs(60);
+/// How often it looks.
+const GLANCE: Duration = Duration::from_millis(20);
+
 /// A node that listens for others, and whose broker is not open yet.
 pub(crate) struct Prepared {
     file: NodeFile,
@@ -120,6 +125,7 @@ impl Prepared {
         node.connect();
         broker.start_replication().context("cannot start the threads of the cluster")?;
         until_led(&replication).await;
+        node.until_informed().await;
         node.found().await?;
         tokio::spawn(upkeep::run(Arc::clone(&node), stop));
         Ok(node)
@@ -161,6 +167,24 @@ async fn until_led(replication: &Replication) {
 }
 
 impl ClusterNode {
+    /// A node that has just joined knows nobody, and would let nobody in: it waits for the state of the others, for a while.
+    async fn until_informed(&self) {
+        if !matches!(self.file.lock().stage, Stage::Joining(..)) {
+            return;
+        }
+        let informed = async {
+            while self.nodes().by_id(self.id()).is_none() {
+                tokio::time::sleep(GLANCE).await;
+            }
+        };
+        if tokio::time::timeout(STATE_MAX, informed).await.is_err() {
+            tracing::warn!(
+                "the state of the cluster is not here after {} s; nobody can log in until it is",
+                STATE_MAX.as_secs()
+            );
+        }
+    }
+
     /// Notes the first node of a cluster.
     async fn found(&self) -> anyhow::Result<()> {
         let (name, address, join, stage) = {
