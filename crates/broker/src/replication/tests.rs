@@ -121,6 +121,11 @@ impl Cluster {
         }
     }
 
+    fn node(&self, node: NodeId) -> Broker {
+        let nodes = self.network.nodes.lock();
+        nodes.iter().find(|(id, _)| *id == node).map(|(_, broker)| broker.clone()).expect("it runs")
+    }
+
     /// The node that serves, as soon as there is one that others hear of.
     async fn leader(&self) -> Broker {
         let end = Instant::now() + PATIENCE;
