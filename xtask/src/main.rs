@@ -41,6 +41,9 @@ Usage: cargo xtask COMMAND
                  (--short: a small load, to see that it works)
   torture        kills, freezes and starves the broker under load, and accounts for every message
                  (--seconds 300, --kills one every 12 seconds, --seed any; --damage: also changes bytes on disk)
+  torture --cluster
+                 loses the leader of three nodes again and again under load, and accounts for every message
+                 (--minutes 5, --seed any, --every 10 seconds, --load 25 percent of a single broker's)
   sim [SEED...]  plays whole clusters in one thread, from seeds, with faults and books on every message
                  (--runs 5000 or --minutes N, --first SEED, --millis 12000: how long there are faults in each;
                  --break NAME: breaks every node on purpose, until it is noticed; --trace: all that happens)

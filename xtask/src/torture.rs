@@ -15,6 +15,9 @@ enum Build {
 
 /// As long and as hard as `rest` says; see the help.
 pub(crate) fn torture(rest: &[&str]) -> anyhow::Result<()> {
+    if rest.contains(&"--cluster") {
+        return cluster(rest);
+    }
     let mut words = rest.iter();
     while let Some(word) = words.next() {
         if *word == "--damage" {
@@ -23,7 +26,7 @@ pub(crate) fn torture(rest: &[&str]) -> anyhow::Result<()> {
         let number = words.next().is_some_and(|number| number.parse::<u64>().is_ok());
         if !matches!(*word, "--seconds" | "--seed" | "--kills") || !number {
             bail!(
-                "torture takes --seconds, --seed and --kills, each with a number, and --damage, not '{}'",
+                "torture takes --seconds, --seed and --kills, each with a number, --damage and --cluster, not '{}'",
                 rest.join(" ")
             );
         }
@@ -32,9 +35,37 @@ pub(crate) fn torture(rest: &[&str]) -> anyhow::Result<()> {
     begin(Build::Release, "torture", &[seconds, rest].concat())
 }
 
-/// Half a minute with a fixed seed, as a part of the tests.
+/// The same for three nodes.
+fn cluster(rest: &[&str]) -> anyhow::Result<()> {
+    let mut args = vec!["--cluster".to_owned()];
+    let mut seconds = 300;
+    let mut words = rest.iter().filter(|word| **word != "--cluster");
+    while let Some(word) = words.next() {
+        let number = words.next().and_then(|number| number.parse::<u64>().ok());
+        match (*word, number) {
+            ("--minutes", Some(minutes)) => seconds = minutes.saturating_mul(60),
+            ("--seconds", Some(number)) => seconds = number,
+            ("--seed" | "--every" | "--load", Some(number)) => {
+                args.extend([(*word).to_owned(), number.to_string()])
+            }
+            _ => bail!(
+                "torture --cluster takes --minutes or --seconds, --seed, --every and --load, each with a number, not '{}'",
+                rest.join(" ")
+            ),
+        }
+    }
+    args.extend(["--seconds".to_owned(), seconds.to_string()]);
+    begin(Build::Release, "torture-cluster", &args.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Half a minute of one broker and about a minute of three nodes with a fixed seed, as a part of the tests.
 pub(crate) fn short() -> anyhow::Result<()> {
-    begin(Build::Debug, "torture-short", &["--seconds", "25", "--seed", "1", "--kills", "8", "--damage"])
+    begin(Build::Debug, "torture-short", &["--seconds", "25", "--seed", "1", "--kills", "8", "--damage"])?;
+    begin(
+        Build::Debug,
+        "torture-cluster-short",
+        &["--cluster", "--seconds", "30", "--seed", "1", "--load", "10"],
+    )
 }
 
 fn begin(build: Build, home: &str, args: &[&str]) -> anyhow::Result<()> {

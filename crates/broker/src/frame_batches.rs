@@ -8,6 +8,7 @@ use nexo_log::{Entry, EntryKind, Frame};
 use nexo_types::QueueId;
 
 use crate::exchanges::TOPOLOGY;
+use crate::replication::RAFT;
 
 /// The queue of entries that only hold messages for batches of the same frame: none.
 pub(crate) const STORE: QueueId = TOPOLOGY;
@@ -35,7 +36,9 @@ pub(crate) fn batches_of(frame: &Frame, queue: QueueId) -> impl Iterator<Item = 
     )
 }
 
+/// Places count among the entries that were proposed together. In a cluster the group's own record stands before them.
 fn store_at(frame: &Frame, place: u64) -> Option<Bytes> {
-    let entry = frame.entries.get(usize::try_from(place).ok()?)?;
+    let head = frame.entries.first().is_some_and(|first| first.queue == RAFT);
+    let entry = frame.entries.get(usize::from(head) + usize::try_from(place).ok()?)?;
     (entry.queue == STORE && entry.kind == EntryKind::Messages).then(|| entry.payload.clone())
 }

@@ -26,7 +26,7 @@ use nexo_types::{ExchangeName, QueueId, QueueKind, QueueName, VhostName};
 use crate::broker::Broker;
 use crate::error::{PolicyChangeError, QueueError};
 use crate::event_kinds::log_policies;
-use crate::journal::{ProposeError, Written};
+use crate::journal::{ProposeError, Standing, Written};
 use crate::machine_cell::{MachineCell, Replayed};
 use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
@@ -272,6 +272,9 @@ impl Shared {
                 tracing::debug!(%queue, %error, "a queue cannot be set as its policies say yet");
                 self.maintenance.note_stuck(cell);
             }
+            // Another node leads, or the queue is somewhere else by now: whoever builds it does it.
+            Err(QueueError::Unavailable { .. })
+                if self.journal.standing() != Standing::Serving || cell.state.lock().replaced => {}
             // The log takes nothing more. The next start does it, or a rebuild.
             Err(error @ QueueError::Unavailable { .. }) => {
                 let queue = cell.name.in_full();

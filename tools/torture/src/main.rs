@@ -7,13 +7,16 @@
 //! | when all is accounted for | `stock` |
 //! | who publishes and consumes | `clients`, `workload`, `amqp`, `native`, `sqs`, `priorities`, `places` |
 //! | job queues, their clients and workers | `jobs` |
+//! | three nodes of a cluster instead of one broker | `cluster` |
 //! | the queues | `queues`, `setup` |
 
 mod amqp;
 mod clients;
 mod clock;
+mod cluster;
 mod damage;
 mod disk;
+mod doors;
 mod jobs;
 mod ledger;
 mod link;
@@ -41,6 +44,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 
+use cluster::ClusterSettings;
 use plan::DiskDamage;
 use run::Settings;
 
@@ -65,13 +69,20 @@ struct Args {
     /// Also damages bytes of sealed segments while the broker is down: what is lost then, it must count
     #[arg(long)]
     damage: bool,
+    /// Three nodes instead of one broker: the leader is killed, frozen and stopped, and a follower is killed every fourth time
+    #[arg(long, conflicts_with_all = ["kills", "damage"])]
+    cluster: bool,
+    /// Seconds from one fault to the next, in a cluster
+    #[arg(long, requires = "cluster", default_value_t = 10)]
+    every: u64,
+    /// The load of a cluster, in percent of what a single broker gets
+    #[arg(long, requires = "cluster", default_value_t = 25)]
+    load: u32,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1_000_000_000));
-    let kills = args.kills.unwrap_or_else(|| u32::try_from(args.seconds / 12).unwrap_or(u32::MAX).max(6));
-    println!("seed {seed}: {} seconds, {kills} kills", args.seconds);
     // What an earlier run left.
     if args.home.exists() {
         disk::Disk::release(&args.home);
@@ -79,6 +90,12 @@ fn main() -> anyhow::Result<ExitCode> {
             .with_context(|| format!("cannot remove '{}'", args.home.display()))?;
     }
     std::fs::create_dir_all(&args.home).with_context(|| format!("cannot make '{}'", args.home.display()))?;
+    if args.cluster { torture_cluster(args, seed) } else { torture_broker(args, seed) }
+}
+
+fn torture_broker(args: Args, seed: u64) -> anyhow::Result<ExitCode> {
+    let kills = args.kills.unwrap_or_else(|| u32::try_from(args.seconds / 12).unwrap_or(u32::MAX).max(6));
+    println!("seed {seed}: {} seconds, {kills} kills", args.seconds);
     let disk_damage = if args.damage { DiskDamage::Some } else { DiskDamage::Never };
     let settings = Settings {
         nexo: args.nexo,
@@ -98,4 +115,37 @@ fn main() -> anyhow::Result<ExitCode> {
     let ledger = world.ledger();
     report::print(&ledger, &tally, seed);
     Ok(if ledger.counts().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn torture_cluster(args: Args, seed: u64) -> anyhow::Result<ExitCode> {
+    let every = Duration::from_secs(args.every.max(1));
+    // Taking stock comes after that.
+    let faults = usize::try_from(args.seconds / args.every.max(1))?.max(1);
+    println!("seed {seed}: three nodes, {faults} faults, one every {} seconds", every.as_secs());
+    let logs = args.home.clone();
+    let settings = ClusterSettings {
+        nexo: args.nexo,
+        home: args.home,
+        seed,
+        faults,
+        every,
+        pace: f64::from(args.load.max(1)) / 100.0,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        tokio::select! {
+            outcome = cluster::run(&settings) => outcome,
+            _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
+        }
+    });
+    let kept = format!("n1.log to n3.log, faults.log and the data of the nodes are in '{}'", logs.display());
+    let (world, tally, outages) = outcome.with_context(|| format!("seed {seed}; {kept}"))?;
+    let ledger = world.ledger();
+    report::print(&ledger, &tally, seed);
+    println!("\n{outages}");
+    if ledger.counts().is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{kept}");
+    Ok(ExitCode::FAILURE)
 }

@@ -24,7 +24,8 @@ use crate::setup::set_up;
 use crate::stamp::Stamp;
 use crate::world::{Order, RunPhase, World};
 
-const PROGRESS: Duration = Duration::from_secs(5);
+/// How often a run tells how it goes.
+pub(crate) const PROGRESS: Duration = Duration::from_secs(5);
 /// With nothing moving for this long, the broker is stuck.
 pub(crate) const STUCK: Duration = Duration::from_secs(60);
 
@@ -67,7 +68,7 @@ pub(crate) async fn run(settings: &Settings) -> anyhow::Result<(Arc<World>, Tall
     let log = settings.home.join("broker.log");
     let mut server = Server::new(&settings.nexo, &disk.data_dir(), &log)?;
     server.start().await?;
-    let world = World::new(server.amqp(), server.grpc(), server.sqs(), server.http(), settings.seed);
+    let world = World::new(server.door(), settings.seed);
     set_up(&world).await?;
     jobs::set_up(&world).await?;
     let mut run = Run {

@@ -1,7 +1,6 @@
 //! The broker's process: started again and again on the same ports and the same data.
 
 use std::fs::{File, OpenOptions};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -13,6 +12,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
+use crate::doors::Door;
+
 /// How long anything about the process may take: far more than it does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -22,10 +23,9 @@ pub(crate) struct Server {
     nexo: PathBuf,
     data_dir: PathBuf,
     log: PathBuf,
-    amqp: SocketAddr,
-    grpc: SocketAddr,
-    sqs: SocketAddr,
-    http: SocketAddr,
+    door: Door,
+    /// What else it is started with.
+    arguments: Vec<String>,
     child: Option<Child>,
     stdout: Option<ChildStdout>,
 }
@@ -38,37 +38,31 @@ impl Server {
             nexo: nexo.to_owned(),
             data_dir: data_dir.to_owned(),
             log: log.to_owned(),
-            amqp,
-            grpc,
-            sqs,
-            http,
+            door: Door { amqp, grpc, sqs, http },
+            arguments: Vec::new(),
             child: None,
             stdout: None,
         })
     }
 
-    pub(crate) const fn amqp(&self) -> SocketAddr {
-        self.amqp
+    /// Where it is reached, now and after every start.
+    pub(crate) const fn door(&self) -> Door {
+        self.door
     }
 
-    pub(crate) const fn grpc(&self) -> SocketAddr {
-        self.grpc
-    }
-
-    pub(crate) const fn sqs(&self) -> SocketAddr {
-        self.sqs
-    }
-
-    pub(crate) const fn http(&self) -> SocketAddr {
-        self.http
+    /// Gives it more to be started with, from its next start on.
+    pub(crate) fn set_arguments(&mut self, arguments: Vec<String>) {
+        self.arguments = arguments;
     }
 
     /// Starts it and does not wait.
     pub(crate) fn launch(&mut self) -> anyhow::Result<()> {
+        let Door { amqp, grpc, sqs, http } = self.door;
         let mut child = Command::new(&self.nexo)
             .args(["serve", "--segment-bytes", "4MiB", "--memory-bytes-max", "32MiB"])
-            .args(["--amqp", &self.amqp.to_string(), "--grpc", &self.grpc.to_string()])
-            .args(["--sqs", &self.sqs.to_string(), "--http", &self.http.to_string()])
+            .args(["--amqp", &amqp.to_string(), "--grpc", &grpc.to_string()])
+            .args(["--sqs", &sqs.to_string(), "--http", &http.to_string()])
+            .args(&self.arguments)
             .arg("--data-dir")
             .arg(&self.data_dir)
             .stdin(Stdio::null())

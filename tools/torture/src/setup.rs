@@ -14,7 +14,7 @@ use crate::world::World;
 
 /// Makes all queues, the exchange and its bindings.
 pub(crate) async fn set_up(world: &World) -> anyhow::Result<()> {
-    let client = Client::connect(&format!("http://{}", world.grpc)).await?;
+    let client = Client::connect(&format!("http://{}", world.doors.any().grpc)).await?;
     for place in Place::all().filter(|place| place.queue().make == Make::Native) {
         let max_attempts = if place == Place::LIMITED { ATTEMPTS_MAX } else { 0 };
         let config = proto::QueueConfig { max_attempts: Some(max_attempts), ..Default::default() };
@@ -30,7 +30,7 @@ pub(crate) async fn set_up(world: &World) -> anyhow::Result<()> {
 }
 
 async fn declare_all(world: &World) -> Result<(), Gone> {
-    let mut wire = Wire::connect(world.amqp).await?;
+    let mut wire = Wire::connect(world.doors.any().amqp).await?;
     for place in Place::all().filter(|place| matches!(place.queue().make, Make::Quorum | Make::Classic)) {
         let arguments = arguments(place);
         let declare = queue::Declare {

@@ -19,7 +19,7 @@ pub(crate) async fn of(world: &World, place: Place) -> Option<proto::QueueStats>
 /// The same by its name.
 pub(crate) async fn named(world: &World, name: &str) -> Option<proto::QueueStats> {
     let asked = async {
-        let client = Client::connect(&format!("http://{}", world.grpc)).await.ok()?;
+        let client = Client::connect(&format!("http://{}", world.doors.any().grpc)).await.ok()?;
         let request = proto::GetQueueRequest { queue: name.to_owned(), ..Default::default() };
         client.queues().get_queue(request).await.ok()?.into_inner().queue?.stats
     };

@@ -4,6 +4,7 @@
 //! when every queue is empty after a clean stop; so the books need no more room than what a few kills leave open, and a
 //! loss is told within minutes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,7 +16,25 @@ use crate::ledger::{Violation, What};
 use crate::queues::Place;
 use crate::run::{Run, STUCK};
 use crate::stats;
-use crate::world::RunPhase;
+use crate::world::{RunPhase, World};
+
+/// Whoever can wait while clients are at work.
+pub(crate) trait Host {
+    fn world(&self) -> &Arc<World>;
+
+    /// Lets time pass, and sees whether the broker is still there.
+    async fn wait(&mut self, span: Duration) -> anyhow::Result<()>;
+}
+
+impl Host for Run {
+    fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+
+    async fn wait(&mut self, span: Duration) -> anyhow::Result<()> {
+        Self::wait(self, span).await
+    }
+}
 
 impl Run {
     /// A kill, the rest of what is owed, an end as it should be, and a start that brings nothing back.
@@ -25,11 +44,11 @@ impl Run {
         self.wait(Duration::from_millis(200)).await?;
         self.kill().await?;
         self.start().await?;
-        self.drain().await?;
-        self.work_off().await?;
+        drain(self).await?;
+        work_off(self).await?;
         self.stop().await?;
         self.start().await?;
-        let back = self.left().await;
+        let back = left(&self.world).await;
         if jobs::take_account(&self.world).await.is_none() {
             let fact = "after a clean stop and a start the broker does not say what its job queues count";
             self.world.ledger().report(Violation::new(What::Stuck, fact));
@@ -46,53 +65,6 @@ impl Run {
         Ok(())
     }
 
-    /// Waits until every queue is empty and every publish is answered, as long as anything moves.
-    async fn drain(&mut self) -> anyhow::Result<()> {
-        let (mut before, mut moved) = (None, Instant::now());
-        loop {
-            self.wait(Duration::from_millis(300)).await?;
-            let left = self.left().await;
-            let (owed, unanswered) = {
-                let ledger = self.world.ledger();
-                (ledger.owed(), ledger.unanswered())
-            };
-            if left == Some(0) && unanswered == 0 {
-                return Ok(());
-            }
-            if before != Some((left, owed, unanswered)) {
-                (before, moved) = (Some((left, owed, unanswered)), Instant::now());
-            }
-            if moved.elapsed() > STUCK {
-                let fact = format!(
-                    "{owed} copies are owed, {unanswered} are not answered for, {left:?} are in queues, and nothing moves"
-                );
-                self.world.ledger().report(Violation::new(What::Stuck, fact));
-                return Ok(());
-            }
-        }
-    }
-
-    /// Waits until every job is done and every waiter has its answer, as long as anything moves.
-    async fn work_off(&mut self) -> anyhow::Result<()> {
-        let (mut before, mut moved) = (None, Instant::now());
-        loop {
-            let account = jobs::is_worked_off(&self.world).await;
-            if account.is_some_and(|account| account.is_clear()) {
-                return Ok(());
-            }
-            if before != Some(account) {
-                (before, moved) = (Some(account), Instant::now());
-            }
-            if moved.elapsed() > STUCK {
-                let fact = format!("jobs are not worked off, and nothing moves: {account:?}");
-                self.world.ledger().report(Violation::new(What::Stuck, fact));
-                self.world.books(|books| books.give_up());
-                return Ok(());
-            }
-            self.wait(Duration::from_millis(200)).await?;
-        }
-    }
-
     /// Messages that the broker has ever counted as lost to damage, in all queues; `None` if it does not say.
     async fn damaged(&self) -> Option<u64> {
         let mut damaged = 0;
@@ -104,19 +76,6 @@ impl Run {
             damaged += found?.damaged;
         }
         Some(damaged)
-    }
-
-    /// Messages in all queues; `None` if the broker does not say.
-    async fn left(&self) -> Option<u64> {
-        let mut left = 0;
-        for place in Place::all() {
-            let found = stats::of(&self.world, place).await;
-            if found.is_none() && place == Place::LIMITED_DEAD {
-                continue;
-            }
-            left += stats::all_messages(&found?);
-        }
-        Some(left)
     }
 
     /// Everybody goes home, the broker too, and what it said is read.
@@ -135,6 +94,66 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// Waits until every queue is empty and every publish is answered, as long as anything moves.
+pub(crate) async fn drain(host: &mut impl Host) -> anyhow::Result<()> {
+    let (mut before, mut moved) = (None, Instant::now());
+    loop {
+        host.wait(Duration::from_millis(300)).await?;
+        let left = left(host.world()).await;
+        let (owed, unanswered) = {
+            let ledger = host.world().ledger();
+            (ledger.owed(), ledger.unanswered())
+        };
+        if left == Some(0) && unanswered == 0 {
+            return Ok(());
+        }
+        if before != Some((left, owed, unanswered)) {
+            (before, moved) = (Some((left, owed, unanswered)), Instant::now());
+        }
+        if moved.elapsed() > STUCK {
+            let fact = format!(
+                "{owed} copies are owed, {unanswered} are not answered for, {left:?} are in queues, and nothing moves"
+            );
+            host.world().ledger().report(Violation::new(What::Stuck, fact));
+            return Ok(());
+        }
+    }
+}
+
+/// Waits until every job is done and every waiter has its answer, as long as anything moves.
+pub(crate) async fn work_off(host: &mut impl Host) -> anyhow::Result<()> {
+    let (mut before, mut moved) = (None, Instant::now());
+    loop {
+        let account = jobs::is_worked_off(host.world()).await;
+        if account.is_some_and(|account| account.is_clear()) {
+            return Ok(());
+        }
+        if before != Some(account) {
+            (before, moved) = (Some(account), Instant::now());
+        }
+        if moved.elapsed() > STUCK {
+            let fact = format!("jobs are not worked off, and nothing moves: {account:?}");
+            host.world().ledger().report(Violation::new(What::Stuck, fact));
+            host.world().books(|books| books.give_up());
+            return Ok(());
+        }
+        host.wait(Duration::from_millis(200)).await?;
+    }
+}
+
+/// Messages in all queues; `None` if the broker does not say.
+pub(crate) async fn left(world: &World) -> Option<u64> {
+    let mut left = 0;
+    for place in Place::all() {
+        let found = stats::of(world, place).await;
+        if found.is_none() && place == Place::LIMITED_DEAD {
+            continue;
+        }
+        left += stats::all_messages(&found?);
+    }
+    Some(left)
 }
 
 /// Whether a line says what a broker must say of damage.

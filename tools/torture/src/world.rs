@@ -1,6 +1,5 @@
 //! What all clients share: the books, where the broker is, and what they are told to do.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -8,6 +7,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{broadcast, watch};
 
+use crate::doors::{Door, Doors};
 use crate::jobs::Yard;
 use crate::ledger::Ledger;
 use crate::plan::Clients;
@@ -46,9 +46,9 @@ pub(crate) enum Told {
 #[derive(Debug)]
 pub(crate) struct World {
     ledger: Mutex<Ledger>,
-    pub(crate) amqp: SocketAddr,
-    pub(crate) grpc: SocketAddr,
-    pub(crate) sqs: SocketAddr,
+    pub(crate) doors: Arc<Doors>,
+    /// What part of the usual load there is.
+    pub(crate) pace: f64,
     /// What is about jobs.
     pub(crate) yard: Yard,
     phase: watch::Sender<RunPhase>,
@@ -66,25 +66,22 @@ pub(crate) struct Ear {
 }
 
 impl World {
-    pub(crate) fn new(
-        amqp: SocketAddr,
-        grpc: SocketAddr,
-        sqs: SocketAddr,
-        http: SocketAddr,
-        seed: u64,
-    ) -> Arc<Self> {
-        let (phase, orders) = (watch::channel(RunPhase::Load).0, broadcast::channel(1024).0);
-        let next_publisher = AtomicU16::new(1);
-        let yard = Yard::new(http);
+    /// A world of one broker.
+    pub(crate) fn new(door: Door, seed: u64) -> Arc<Self> {
+        Self::of(Doors::new(door, Vec::new()), 1.0, seed)
+    }
+
+    /// A world of a broker with several doors.
+    pub(crate) fn of(doors: Doors, pace: f64, seed: u64) -> Arc<Self> {
+        let doors = Arc::new(doors);
         Arc::new(Self {
             ledger: Mutex::default(),
-            amqp,
-            grpc,
-            sqs,
-            yard,
-            phase,
-            orders,
-            next_publisher,
+            yard: Yard::new(Arc::clone(&doors)),
+            doors,
+            pace,
+            phase: watch::channel(RunPhase::Load).0,
+            orders: broadcast::channel(1024).0,
+            next_publisher: AtomicU16::new(1),
             seed,
         })
     }

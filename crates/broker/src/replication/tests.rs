@@ -6,15 +6,18 @@ use std::time::{Duration, Instant};
 
 use nexo_cluster::Change;
 use nexo_core::config::QueueConfig;
-use nexo_core::message::NewMessage;
+use nexo_core::draft::PackedBatch;
+use nexo_core::message::{Durability, NewMessage};
 use nexo_log::disk::{CutMode, MemoryDisk};
 use nexo_types::{Millis, NodeId, QueueName};
 use parking_lot::Mutex;
 
 use super::{ChangeError, ClusterOptions, ClusterStart, Role};
 use crate::broker::Broker;
+use crate::flow::Pacing;
 use crate::options::BrokerOptions;
 use crate::request::PopRequest;
+use crate::share::SharedPush;
 
 /// What should happen at last has this long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -342,6 +345,44 @@ async fn a_node_with_data_of_its_own_becomes_a_cluster() {
     let opened = tokio::task::spawn_blocking(move || Broker::open_on(disk, BrokerOptions::new("memory")));
     let error = opened.await.unwrap().unwrap_err().to_string();
     assert!(error.contains("belongs to a node of a cluster"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_for_several_queues_is_in_all_of_them_on_every_node() {
+    let mut cluster = Cluster::of(3, 1024 * 1024).await;
+    let leader = cluster.leader().await;
+    let other = QueueName::new("mail").unwrap();
+    for name in [&queue(), &other] {
+        leader.create_queue(name, QueueConfig::default()).await.unwrap();
+    }
+    let bodies: Vec<String> = (0..20).map(|number| format!("{number}-{}", "x".repeat(5_000))).collect();
+    for body in &bodies {
+        let mut packed = PackedBatch::new(Durability::Durable, body.len() + 64, 1);
+        packed.push(&NewMessage::new(body.clone()).as_draft());
+        let handles = [&queue(), &other].map(|name| leader.queue(name).unwrap());
+        let handles: Vec<_> = handles.iter().collect();
+        for pushed in leader.push_shared(&handles, &leader.share(packed), Pacing::Unpaced).unwrap() {
+            let SharedPush::Taken { written, .. } = pushed else { panic!("{pushed:?}") };
+            leader.wait_for(written).await.unwrap();
+        }
+    }
+    let node = node_of(&leader);
+    drop(leader);
+    cluster.crash(node).await;
+    let peek = async |broker: &Broker, name: &QueueName| -> Vec<String> {
+        let found = broker.peek(name, 100).await.unwrap();
+        found.iter().map(|found| String::from_utf8(found.message.body.to_vec()).unwrap()).collect()
+    };
+    for name in [&queue(), &other] {
+        assert!(peek(&cluster.leader().await, name).await == bodies, "{name}");
+    }
+    // The one that was lost can read its own frames too.
+    cluster.start(node, ClusterStart::Known).await;
+    cluster.in_step().await;
+    cluster.leader().await.replication().unwrap().transfer(Some(node)).await.unwrap();
+    for name in [&queue(), &other] {
+        assert!(peek(&cluster.node(node), name).await == bodies, "{name}");
+    }
 }
 
 /// What a client knows of its messages.

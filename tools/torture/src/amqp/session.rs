@@ -135,7 +135,8 @@ impl Session<'_> {
                         RunPhase::Load | RunPhase::Drain => {}
                     }
                     if ear.phase() == RunPhase::Load && !is_over {
-                        credit = (credit + f64::from(self.role.publishes) * TICK.as_secs_f64()).min(100.0);
+                        let rate = f64::from(self.role.publishes) * self.world.pace;
+                        credit = (credit + rate * TICK.as_secs_f64()).min(100.0);
                         self.publish(&mut credit);
                     }
                     if self.stage == Stage::Working {

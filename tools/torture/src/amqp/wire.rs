@@ -83,7 +83,7 @@ pub(crate) struct Wire {
 impl Wire {
     /// As [`Self::connect`], for a session: if its life has ended meanwhile, the connection is of no use.
     pub(crate) async fn connect_as(world: &World, session: SessionId) -> Result<Self, Gone> {
-        let wire = Self::connect(world.amqp).await?;
+        let wire = Self::connect(world.doors.of(session).amqp).await?;
         if world.ledger().is_current(session) { Ok(wire) } else { Err(Gone("its life is over".into())) }
     }
 

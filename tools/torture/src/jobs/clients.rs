@@ -17,6 +17,8 @@ use crate::world::{RunPhase, World};
 
 /// How long a client thinks before it asks again, at most.
 const THINKS_MS: u64 = 16_000;
+/// With less than this the budget would never be short of tokens.
+const PACE_MIN: f64 = 0.5;
 /// How long a call waits for an answer: others want the connection too.
 const WAIT_MS: u64 = 300;
 /// Before something is tried again.
@@ -27,7 +29,7 @@ const CLASSES: [&str; 5] = ["", "business", "pro", "starter", "free"];
 pub(super) async fn ask_and_wait(world: Arc<World>, number: u64) {
     let mut client = Client { chances: world.chances(number), phase: world.phases(), world: &world };
     // The first requests come spread over time, too.
-    while client.pause(0..THINKS_MS).await {
+    while client.pause(0..client.thinks_ms()).await {
         if client.phase() == RunPhase::Load {
             client.ask_once().await;
         }
@@ -43,6 +45,11 @@ struct Client<'a> {
 impl Client<'_> {
     fn phase(&self) -> RunPhase {
         *self.phase.borrow()
+    }
+
+    /// How long it thinks at most, in a world of this pace.
+    fn thinks_ms(&self) -> u64 {
+        (THINKS_MS as f64 / self.world.pace.max(PACE_MIN)) as u64
     }
 
     /// `false` if the run ended meanwhile.

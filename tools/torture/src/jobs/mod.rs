@@ -25,6 +25,7 @@ use crate::world::World;
 pub(crate) use books::Totals;
 pub(crate) use setup::set_up;
 pub(crate) use stock::{close, is_worked_off, take_account};
+pub(crate) use wire::Wire as Http;
 pub(crate) use yard::Yard;
 
 /// Starts everybody; they end with the run.

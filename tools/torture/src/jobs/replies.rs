@@ -32,7 +32,7 @@ pub(super) async fn read(world: Arc<World>, reply: Reply) {
 
 /// `None` when the connection does not work any more.
 async fn read_session(world: &World, reply: Reply) -> Option<()> {
-    let link = Link::to(world.grpc).await.ok()?;
+    let link = Link::to(world.doors.any().grpc).await.ok()?;
     let client = timeout(PATIENCE, Client::connect(&link.url)).await.ok()?.ok()?;
     let mut service = client.messages();
     while world.phase() != RunPhase::Over {

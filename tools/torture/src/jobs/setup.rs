@@ -87,13 +87,13 @@ impl Reply {
 
 /// Makes them all, and tells the books when the budget was made.
 pub(crate) async fn set_up(world: &World) -> anyhow::Result<()> {
-    let client = Client::connect(&format!("http://{}", world.grpc)).await?;
+    let client = Client::connect(&format!("http://{}", world.doors.any().grpc)).await?;
     for reply in Reply::ALL {
         let queue = reply.name().to_owned();
         let create = proto::CreateQueueRequest { queue, ..Default::default() };
         client.queues().create_queue(create).await.with_context(|| format!("queue '{}'", reply.name()))?;
     }
-    let mut wire = Wire::connect(world.yard.http).await.map_err(lost)?;
+    let mut wire = Wire::connect(world.doors.any().http).await.map_err(lost)?;
     let every_ms = u64::try_from(REFILL_EVERY.as_millis()).unwrap_or(u64::MAX);
     let budget = json!({ "initial": INITIAL, "refill": { "tokens": REFILL_TOKENS, "every_ms": every_ms } });
     let sent_at = clock::now();

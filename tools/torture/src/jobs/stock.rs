@@ -34,7 +34,7 @@ impl Account {
 
 /// What is left to do; `None` if the broker does not say.
 pub(crate) async fn is_worked_off(world: &World) -> Option<Account> {
-    let mut wire = Wire::connect(world.yard.http).await.ok()?;
+    let mut wire = Wire::connect(world.doors.any().http).await.ok()?;
     let mut unfinished = 0;
     for kind in Kind::ALL {
         let shown = show(&mut wire, kind).await?;
@@ -57,7 +57,7 @@ pub(crate) async fn is_worked_off(world: &World) -> Option<Account> {
 
 /// Compares the figures of a broker in which nothing is under way, and asks for some answers once more.
 pub(crate) async fn take_account(world: &World) -> Option<()> {
-    let mut wire = Wire::connect(world.yard.http).await.ok()?;
+    let mut wire = Wire::connect(world.doors.any().http).await.ok()?;
     watch::look(world, &mut wire).await?;
     for kind in Kind::ALL {
         let shown = show(&mut wire, kind).await?;

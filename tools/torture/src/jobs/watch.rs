@@ -19,7 +19,7 @@ pub(super) async fn look_at_budget(world: Arc<World>) {
     let mut wire = None;
     while world.phase() != RunPhase::Over {
         if wire.is_none() {
-            wire = Wire::connect(world.yard.http).await.ok();
+            wire = Wire::connect(world.doors.any().http).await.ok();
         }
         if let Some(open) = &mut wire
             && look(&world, open).await.is_none()

@@ -21,7 +21,7 @@ const LOGIN: &str = "guest:guest";
 
 /// The connection. Dropping it resets it, in the middle of a request or not.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(crate) struct Wire {
     address: SocketAddr,
     requests: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
@@ -29,30 +29,30 @@ pub(super) struct Wire {
 
 /// The connection is over: whether the broker did what it was asked for is not known.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Gone;
+pub(crate) struct Gone;
 
 /// What the broker answered.
 #[derive(Clone, Debug)]
-pub(super) struct Replied {
-    pub(super) status: u16,
+pub(crate) struct Replied {
+    pub(crate) status: u16,
     /// Null if there is none.
-    pub(super) body: Value,
+    pub(crate) body: Value,
 }
 
 impl Replied {
     /// Whether the broker says that it cannot now, for want of disk or memory or because it stops. Nothing is said about what
     /// it did.
-    pub(super) const fn is_for_now(&self) -> bool {
+    pub(crate) const fn is_for_now(&self) -> bool {
         self.status >= 500 || self.status == 429
     }
 
-    pub(super) const fn is_ok(&self) -> bool {
+    pub(crate) const fn is_ok(&self) -> bool {
         self.status >= 200 && self.status < 300
     }
 }
 
 impl Wire {
-    pub(super) async fn connect(address: SocketAddr) -> Result<Self, Gone> {
+    pub(crate) async fn connect(address: SocketAddr) -> Result<Self, Gone> {
         let stream = TcpStream::connect(address).await.map_err(|_| Gone)?;
         stream.set_nodelay(true).map_err(|_| Gone)?;
         // Closing then sends a reset, and what is under way is gone, as when a machine dies.
@@ -64,7 +64,7 @@ impl Wire {
     }
 
     /// Asks for something.
-    pub(super) async fn call(
+    pub(crate) async fn call(
         &mut self,
         method: &str,
         path: &str,

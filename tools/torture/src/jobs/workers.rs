@@ -253,7 +253,7 @@ impl Worker<'_> {
     async fn call(&mut self, method: &str, path: &str, body: &Value) -> Result<Replied, Gone> {
         let wire = match &mut self.wire {
             Some(wire) => wire,
-            None => self.wire.insert(Wire::connect(self.world.yard.http).await?),
+            None => self.wire.insert(Wire::connect(self.world.doors.any().http).await?),
         };
         wire.call(method, path, Some(body)).await
     }

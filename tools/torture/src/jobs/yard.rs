@@ -1,7 +1,7 @@
 //! What clients, workers and readers of answers share: the books, where the broker is, and few connections for many clients.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -10,6 +10,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use super::books::{Books, WaiterId};
 use super::setup::CONNECTIONS;
 use super::wire::{Gone, Replied, Wire};
+use crate::doors::Doors;
 use crate::ledger::Violation;
 use crate::world::World;
 
@@ -17,8 +18,8 @@ use crate::world::World;
 #[derive(Debug)]
 pub(crate) struct Yard {
     books: Mutex<Books>,
-    /// Where HTTP is served.
-    pub(super) http: SocketAddr,
+    /// Where the broker is.
+    doors: Arc<Doors>,
     /// A worker has read of jobs that it was handed, and the books know.
     pub(crate) handed_out: Notify,
     /// Somebody was told that something was done with a job, and the books know.
@@ -30,10 +31,10 @@ pub(crate) struct Yard {
 }
 
 impl Yard {
-    pub(crate) fn new(http: SocketAddr) -> Self {
+    pub(crate) fn new(doors: Arc<Doors>) -> Self {
         Self {
             books: Mutex::default(),
-            http,
+            doors,
             handed_out: Notify::new(),
             settled: Notify::new(),
             permits: Semaphore::new(CONNECTIONS),
@@ -48,7 +49,7 @@ impl Yard {
         let idle = self.idle.lock().pop();
         let mut wire = match idle {
             Some(wire) => wire,
-            None => Wire::connect(self.http).await?,
+            None => Wire::connect(self.doors.any().http).await?,
         };
         let replied = wire.call(method, path, body).await?;
         self.idle.lock().push(wire);

@@ -7,6 +7,7 @@ use super::cause::Cause;
 use super::damage::Damage;
 use super::groups::Groups;
 use super::order::Order;
+use super::outage::{Shut, Silence};
 use super::record::{Attempt, Custody, Event, Promise, Record, Seen};
 use super::totals::Totals;
 use super::violation::{Violation, What};
@@ -19,8 +20,8 @@ use crate::way::Way;
 pub(crate) const SLACK: Micros = 3_000;
 /// No lease of the ordered queue is shorter.
 const LEASE_LEAST: Micros = 2_400_000;
-/// Violations that are told in full; the rest is counted.
-const TOLD_MAX: usize = 40;
+/// Violations of each kind that are told in full; the rest is counted.
+const TOLD_MAX: u64 = 10;
 /// Copies that are done and still told of, in case one comes back.
 const REMEMBERED: usize = 50_000;
 
@@ -29,6 +30,13 @@ const REMEMBERED: usize = 50_000;
 pub(crate) struct SessionId {
     way: Way,
     number: u64,
+}
+
+impl SessionId {
+    /// Which of so many doors it goes through.
+    pub(crate) const fn door(self, doors: usize) -> usize {
+        (self.number % doors as u64) as usize
+    }
 }
 
 impl fmt::Display for SessionId {
@@ -70,6 +78,10 @@ pub(crate) struct Ledger {
     /// For each life, the latest moment before which all is durable.
     horizons: BTreeMap<u32, Micros>,
     sessions: HashMap<SessionId, u32>,
+    /// Doors behind which nobody can say who serves: sessions that begin there meanwhile are never judged.
+    shut: Shut,
+    /// How long nothing was confirmed.
+    pub(super) silence: Silence,
     next_session: u64,
     order: Order,
     pub(super) groups: Groups,
@@ -96,8 +108,22 @@ impl Ledger {
     pub(crate) fn open_session(&mut self, way: Way) -> SessionId {
         self.next_session += 1;
         let id = SessionId { way, number: self.next_session };
-        self.sessions.insert(id, self.life);
+        if !self.shut.has(id) {
+            self.sessions.insert(id, self.life);
+        }
         id
+    }
+
+    /// These doors, of so many, lead nowhere, or nobody knows where, from now on: all sessions behind them are over.
+    pub(crate) fn shut(&mut self, doors: impl IntoIterator<Item = usize>, of: usize) {
+        self.shut.add(doors, of);
+        let shut = &self.shut;
+        self.sessions.retain(|session, _| !shut.has(*session));
+    }
+
+    /// All doors lead to the broker again.
+    pub(crate) fn open_doors(&mut self) {
+        self.shut = Shut::default();
     }
 
     /// Its client is about to end it, or has just seen it end.
@@ -130,6 +156,7 @@ impl Ledger {
     /// The broker said that a message is in all its queues; it had been sent at `sent_at`, over this session.
     pub(crate) fn confirmed(&mut self, stamp: &Stamp, session: SessionId, sent_at: Micros, at: Micros) {
         let life = self.sessions.get(&session).copied().unwrap_or(self.life);
+        self.silence.broken(at);
         for copy in stamp.copies() {
             self.totals.confirmed += 1;
             self.totals.of(session.way).confirmed += 1;
@@ -460,8 +487,9 @@ impl Ledger {
 
     /// Reports something that is not about one message alone.
     pub(crate) fn report(&mut self, violation: Violation) {
-        *self.counts.entry(violation.what).or_default() += 1;
-        if self.violations.len() < TOLD_MAX {
+        let count = self.counts.entry(violation.what).or_default();
+        *count += 1;
+        if *count <= TOLD_MAX {
             self.violations.push(violation);
         }
     }

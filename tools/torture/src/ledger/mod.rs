@@ -13,6 +13,8 @@
 //!   acknowledgement that the same connection had sent before.
 //! - *Custody.* While a connection holds a message, and after it has acknowledged it, nobody gets the message, unless
 //!   the connection, its lease or the broker's life ended in between.
+//! - *Doors.* Nodes of a cluster are one broker, whose life is the time of one leader. What goes through a node ends with it;
+//!   while nobody can say which node serves, as when a leader hands over, what begins is not judged.
 //! - *Groups.* In a FIFO queue a message comes when all before it in its group are done. So one that is done for certain
 //!   proves that those before it are.
 //! - *Attempts* count up: always within a life, and across lives from what lies before the horizon. Leases are written
@@ -25,6 +27,7 @@ mod cause;
 mod damage;
 mod groups;
 mod order;
+mod outage;
 mod record;
 #[cfg(test)]
 mod tests;

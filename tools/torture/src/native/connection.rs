@@ -36,7 +36,10 @@ impl<'a> Connection<'a> {
         // The session must be of the life that the connection is of: if the life has ended meanwhile, nobody can say.
         let session = world.ledger().open_session(Way::Native);
         let connected = async {
-            let link = Link::to(world.grpc).await.ok().filter(|_| world.ledger().is_current(session))?;
+            let link = Link::to(world.doors.of(session).grpc)
+                .await
+                .ok()
+                .filter(|_| world.ledger().is_current(session))?;
             let client = timeout(PATIENCE, Client::connect(&link.url)).await.ok()?.ok()?;
             Some((client, link))
         };

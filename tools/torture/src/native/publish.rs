@@ -64,7 +64,7 @@ async fn serve_stream(
                     }
                     continue;
                 }
-                credit = (credit + f64::from(rate) * TICK.as_secs_f64()).min(100.0);
+                credit = (credit + f64::from(rate) * world.pace * TICK.as_secs_f64()).min(100.0);
                 while credit >= 1.0 && open.len() < WINDOW && !world.is_behind() {
                     let batch = batch(workload, &mut credit);
                     sequence += 1;

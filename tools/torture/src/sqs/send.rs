@@ -47,7 +47,7 @@ async fn serve(
             continue;
         }
         *open = batch(workload);
-        next += Duration::from_secs(1) * open.len() as u32 / rate;
+        next += Duration::from_secs(1).mul_f64(open.len() as f64 / (f64::from(rate) * world.pace));
         tokio::select! {
             sent = send_batch(&mut wire, open) => {
                 settle(world, session, open, &sent?);
@@ -69,7 +69,7 @@ async fn serve(
 
 /// Connects to the broker of the life that the session is of.
 pub(super) async fn connect(world: &World, session: SessionId) -> Result<Wire, Gone> {
-    let wire = Wire::connect(world.sqs).await?;
+    let wire = Wire::connect(world.doors.of(session).sqs).await?;
     if world.ledger().is_current(session) { Ok(wire) } else { Err(Gone) }
 }
 

@@ -10,7 +10,7 @@ use crate::world::World;
 /// Makes them.
 pub(crate) async fn create_queues(world: &World) -> anyhow::Result<()> {
     let lost = |Gone| anyhow!("the connection to SQS ended");
-    let mut wire = Wire::connect(world.sqs).await.map_err(lost)?;
+    let mut wire = Wire::connect(world.doors.any().sqs).await.map_err(lost)?;
     for place in Place::all().filter(|place| place.queue().make == Make::Sqs) {
         let attributes = if place == Place::GROUPS { json!({ "FifoQueue": "true" }) } else { json!({}) };
         let create = json!({ "QueueName": place.name(), "Attributes": attributes });
