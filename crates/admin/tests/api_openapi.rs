@@ -142,6 +142,11 @@ async fn every_address_answers_as_it_is_described() {
                 );
             } else if method == "GET" {
                 let reply = managed.call(method, &address, None).await;
+                // This broker is by itself. api_cluster.rs asks one that is in a cluster.
+                if path.starts_with("/api/nexo/cluster") {
+                    assert_eq!(reply.status, 404, "{path}: {reply:?}");
+                    continue;
+                }
                 let schema = &operation["responses"][reply.status.to_string()]["content"]["application/json"]
                     ["schema"];
                 assert!(!schema.is_null() && [200, 503].contains(&reply.status), "{path}: {reply:?}");

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
 
 #[path = "common/certificates.rs"]
-#[allow(dead_code, reason = "other tests use more of it")]
 mod certificates;
 mod common;
 #[path = "common/nodes.rs"]

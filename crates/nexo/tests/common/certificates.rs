@@ -1,6 +1,7 @@
 //! An authority that exists for one test, what it has signed, and a way through TLS for clients that do not speak it.
 
-#![allow(unreachable_pub)]
+// Each test program uses its own part of this.
+#![allow(dead_code, unreachable_pub)]
 
 use std::fs;
 use std::net::SocketAddr;
