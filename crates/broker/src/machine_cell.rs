@@ -51,6 +51,9 @@ pub(crate) struct Changed {
     pub(crate) written: Written,
 }
 
+/// All of a machine at one moment: its id, and the head and the chunks of a snapshot.
+pub(crate) type WholeMachine = (QueueId, bytes::Bytes, Vec<(ChunkId, bytes::Bytes)>);
+
 /// What two machines are to do.
 type BothSteps<A, B> = (Vec<Step<<A as Machine>::Record>>, Vec<Step<<B as Machine>::Record>>);
 
@@ -117,7 +120,7 @@ impl<M: Machine<Missing = Infallible>> MachineCell<M> {
     ///
     /// # Errors
     /// If the machine gives none.
-    pub(crate) fn whole(&self) -> Result<(QueueId, bytes::Bytes, Vec<bytes::Bytes>), String> {
+    pub(crate) fn whole(&self) -> Result<WholeMachine, String> {
         let mut state = self.state.lock();
         let State { machine, snapshot, dirty, .. } = &mut *state;
         let known: Vec<ChunkId> = snapshot.chunks.keys().copied().collect();
@@ -128,7 +131,7 @@ impl<M: Machine<Missing = Infallible>> MachineCell<M> {
             for (id, bytes) in slice.chunks {
                 taken.push(id);
                 if !bytes.is_empty() {
-                    chunks.push(bytes);
+                    chunks.push((id, bytes));
                 }
             }
             if !slice.more {
@@ -316,6 +319,21 @@ impl<M: Machine<Missing = Infallible>> Replayed<M> {
     ) -> Result<(), String> {
         self.machine = restored(head, chunks)?;
         self.snapshot = snapshot;
+        Ok(())
+    }
+
+    /// Takes a whole state that no checkpoint knows: the next one has to write all of these chunks.
+    ///
+    /// # Errors
+    /// If head and chunks are none.
+    pub(crate) fn load_whole(
+        &mut self,
+        head: &[u8],
+        chunks: &[bytes::Bytes],
+        ids: &[ChunkId],
+    ) -> Result<(), String> {
+        self.load(head, chunks, Snapshot::default())?;
+        self.machine.abandon_snapshot(ids);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use nexo_core::access::Access;
 use nexo_core::jobs::Jobs;
 use nexo_core::nodes::Nodes;
 use nexo_core::policy::Policies;
+use nexo_core::queue::ChunkId;
 use nexo_core::schedule::Schedules;
 use nexo_core::topology::Topology;
 use nexo_types::{Position, QueueId, Timestamp};
@@ -14,7 +15,7 @@ use crate::access_cell::ACCESS;
 use crate::exchanges::TOPOLOGY;
 use crate::jobs::JOBS;
 use crate::journal::ProposeError;
-use crate::machine_cell::Replayed;
+use crate::machine_cell::{Replayed, WholeMachine};
 use crate::manifest::{Demand, Manifest, Snapshot};
 use crate::nodes::NODES;
 use crate::policies::{POLICIES, set_all_alternates};
@@ -90,6 +91,28 @@ impl ReplayedMachines {
         }
     }
 
+    /// Takes the whole state of the machine with this id, from another node.
+    ///
+    /// # Errors
+    /// If head and chunks are none.
+    pub(crate) fn load_whole(
+        &mut self,
+        id: QueueId,
+        head: &[u8],
+        chunks: &[Bytes],
+        ids: &[ChunkId],
+    ) -> Result<(), String> {
+        match id {
+            TOPOLOGY => self.topology.load_whole(head, chunks, ids),
+            ACCESS => self.access.load_whole(head, chunks, ids),
+            POLICIES => self.policies.load_whole(head, chunks, ids),
+            JOBS => self.jobs.load_whole(head, chunks, ids),
+            SCHEDULES => self.schedules.load_whole(head, chunks, ids),
+            NODES => self.nodes.load_whole(head, chunks, ids),
+            id => Err(format!("there is no machine {id}")),
+        }
+    }
+
     /// Applies a record of the machine with this id. Gives back the time that it carries.
     ///
     /// # Errors
@@ -146,7 +169,7 @@ impl Shared {
     ///
     /// # Errors
     /// If one is purged meanwhile.
-    pub(crate) fn whole_machines(&self) -> Result<Vec<(QueueId, Bytes, Vec<Bytes>)>, String> {
+    pub(crate) fn whole_machines(&self) -> Result<Vec<WholeMachine>, String> {
         let _no_other_snapshot = self.maintenance.begin_checkpoint();
         Ok(vec![
             self.catalog.exchanges.cell().whole()?,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use nexo_cluster::Snapshot;
 use nexo_core::batch;
-use nexo_core::queue::{MessageEntry, Queue, QueueSnapshot};
+use nexo_core::queue::{ChunkId, MessageEntry, Queue, QueueSnapshot};
 use nexo_core::record::Record;
 use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{Offset, QueueId, Timestamp};
@@ -21,7 +21,6 @@ use super::state_stream::{Part, StateHead, receive, send};
 use crate::broker::Broker;
 use crate::journal::Encoded;
 use crate::machines::ReplayedMachines;
-use crate::manifest;
 use crate::placement::Placement;
 use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
@@ -66,7 +65,7 @@ struct Open {
     id: QueueId,
     is_queue: bool,
     head: Bytes,
-    chunks: Vec<Bytes>,
+    chunks: Vec<(ChunkId, Bytes)>,
 }
 
 impl Broker {
@@ -108,8 +107,8 @@ impl Shared {
             match next()? {
                 Part::Machine(id, head) => receiving.begin(id, false, head)?,
                 Part::Queue(id, head) => receiving.begin(id, true, head)?,
-                Part::Chunk(chunk) => {
-                    receiving.open.as_mut().ok_or("a chunk of nothing")?.chunks.push(chunk);
+                Part::Chunk(id, chunk) => {
+                    receiving.open.as_mut().ok_or("a chunk of nothing")?.chunks.push((id, chunk));
                 }
                 Part::Bodies(bodies) => {
                     receiving.close()?;
@@ -242,12 +241,13 @@ impl Receiving {
     /// All chunks of a machine or queue have come.
     fn close(&mut self) -> Result<(), String> {
         let Some(Open { id, is_queue, head, chunks }) = self.open.take() else { return Ok(()) };
+        let (ids, chunks): (Vec<ChunkId>, Vec<Bytes>) = chunks.into_iter().unzip();
         if is_queue {
             let queue =
                 Queue::restore_as(id, &QueueSnapshot { head, chunks }).map_err(|error| error.to_string())?;
             self.staged.queues.push((queue, Placement::default()));
             return Ok(());
         }
-        self.staged.machines.load(id, &head, &chunks, manifest::Snapshot::default())
+        self.staged.machines.load_whole(id, &head, &chunks, &ids)
     }
 }

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nexo_cluster::Snapshot;
-use nexo_types::{NodeId, QueueId};
+use nexo_core::queue::ChunkId;
+use nexo_types::NodeId;
 
 use super::state::{Memory, Replica};
 use super::state_stream::{Part, StateHead, receive, send};
+use crate::machine_cell::WholeMachine;
 use crate::shared::Shared;
 use crate::transplant::FrozenQueue;
 
@@ -24,7 +26,7 @@ const INSTALL_WAIT_MAX: Duration = Duration::from_secs(60);
 /// A state at one moment.
 struct Frozen {
     head: StateHead,
-    machines: Vec<(QueueId, Bytes, Vec<Bytes>)>,
+    machines: Vec<WholeMachine>,
     queues: Vec<FrozenQueue>,
 }
 
@@ -100,7 +102,7 @@ impl Shared {
             bytes += match &part {
                 Part::Bodies(bodies) => bodies.iter().map(|body| body.payload.len() as u64).sum(),
                 Part::Machine(_, head) | Part::Queue(_, head) => head.len() as u64,
-                Part::Chunk(chunk) => chunk.len() as u64,
+                Part::Chunk(_, chunk) => chunk.len() as u64,
                 _ => 0,
             };
             runtime.block_on(send(&mut *stream, &part))
@@ -108,11 +110,13 @@ impl Shared {
         put(Part::Begin(frozen.head))?;
         for (id, head, chunks) in frozen.machines {
             put(Part::Machine(id, head))?;
-            chunks.into_iter().try_for_each(|chunk| put(Part::Chunk(chunk)))?;
+            chunks.into_iter().try_for_each(|(id, chunk)| put(Part::Chunk(id, chunk)))?;
         }
         for queue in frozen.queues {
             put(Part::Queue(queue.id, queue.snapshot.head.clone()))?;
-            queue.snapshot.chunks.iter().try_for_each(|chunk| put(Part::Chunk(chunk.clone())))?;
+            // All chunks of a queue that is restored count as changed, whichever they are.
+            let chunks = queue.snapshot.chunks.iter();
+            chunks.cloned().try_for_each(|chunk| put(Part::Chunk(ChunkId(0), chunk)))?;
             let mut export = queue.export(self).map_err(|error| error.to_string())?;
             loop {
                 let batch = export.next_batch().map_err(|error| error.to_string())?;

@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use nexo_cluster::{EntryId, Membership};
+use nexo_core::queue::ChunkId;
 use nexo_types::{LogIndex, NodeId, Offset, QueueId, Term, Timestamp, varint};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -49,7 +50,7 @@ pub(super) enum Part {
     /// The same of a queue.
     Queue(QueueId, Bytes),
     /// A chunk of the machine or queue before.
-    Chunk(Bytes),
+    Chunk(ChunkId, Bytes),
     /// Messages of the queue before.
     Bodies(Vec<StoredBody>),
     End,
@@ -77,8 +78,9 @@ impl Part {
                 varint::put(&mut out, id.0);
                 out.extend_from_slice(head);
             }
-            Self::Chunk(bytes) => {
+            Self::Chunk(id, bytes) => {
                 out.push(CHUNK);
+                varint::put(&mut out, id.0);
                 out.extend_from_slice(bytes);
             }
             Self::Bodies(bodies) => {
@@ -114,7 +116,10 @@ impl Part {
                 let id = QueueId(varint::take(&mut input).ok_or_else(malformed)?);
                 if kind == MACHINE { Self::Machine(id, slice(input)) } else { Self::Queue(id, slice(input)) }
             }
-            CHUNK => Self::Chunk(slice(rest)),
+            CHUNK => {
+                let id = ChunkId(varint::take(&mut input).ok_or_else(malformed)?);
+                Self::Chunk(id, slice(input))
+            }
             BODIES => {
                 let mut bodies = Vec::new();
                 while !input.is_empty() {
@@ -203,7 +208,7 @@ mod tests {
             }),
             Part::Machine(QueueId(u64::MAX), Bytes::from_static(b"head")),
             Part::Queue(QueueId(7), Bytes::new()),
-            Part::Chunk(Bytes::from_static(b"chunk")),
+            Part::Chunk(ChunkId(1 << 63), Bytes::from_static(b"chunk")),
             Part::Bodies(vec![body(5, b"five"), body(600, b"")]),
             Part::End,
             Part::Staged,

@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 use nexo_cluster::Change;
 use nexo_core::config::QueueConfig;
 use nexo_core::draft::PackedBatch;
+use nexo_core::jobs::JobQueueConfig;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_log::disk::{CutMode, MemoryDisk};
-use nexo_types::{Millis, NodeId, QueueName};
+use nexo_types::{JobQueueName, Millis, NodeId, QueueName};
 use parking_lot::Mutex;
 
 use super::{ChangeError, ClusterOptions, ClusterStart, Role};
 use crate::broker::Broker;
 use crate::flow::Pacing;
+use crate::jobs::JobRequest;
 use crate::options::BrokerOptions;
 use crate::request::PopRequest;
 use crate::share::SharedPush;
@@ -490,4 +492,37 @@ async fn leaders_are_lost_again_and_again() {
     let resurrected: Vec<_> = found.intersection(&book.done).collect();
     assert!(resurrected.is_empty(), "seed {seed}: {resurrected:?} were settled, and came back");
     assert!(book.confirmed.len() > 100 && book.done.len() > 50);
+}
+
+/// A state that came whole is written down whole: no checkpoint knows any part of it before.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_came_with_a_whole_state_are_there_after_a_restart() {
+    const JOBS: u64 = 200;
+    let mut cluster = Cluster::of(1, 1024 * 1024).await;
+    let leader = cluster.leader().await;
+    let name = JobQueueName::new("deals").unwrap();
+    leader.put_job_queue(&name, JobQueueConfig::default()).await.unwrap();
+    for number in 0..JOBS {
+        let request = JobRequest {
+            kind: "search".into(),
+            key: number.to_string(),
+            payload: bytes::Bytes::from_static(b"{}"),
+            ..JobRequest::default()
+        };
+        leader.ask_job(&name, &request).await.unwrap();
+    }
+    for node in [2, 3].map(NodeId) {
+        cluster.disks.push(Arc::new(MemoryDisk::new()));
+        cluster.start(node, ClusterStart::Join).await;
+        cluster.add(node).await;
+    }
+    cluster.in_step().await;
+    cluster.crash(NodeId(2)).await;
+    cluster.start(NodeId(2), ClusterStart::Known).await;
+    cluster.in_step().await;
+    cluster.leader().await.replication().unwrap().transfer(Some(NodeId(2))).await.unwrap();
+    let leader = cluster.leader().await;
+    assert_eq!(node_of(&leader), NodeId(2));
+    let there = leader.look_at_jobs(|jobs, _| jobs.queue(&name).unwrap().jobs_from(0).count());
+    assert_eq!(there as u64, JOBS);
 }
