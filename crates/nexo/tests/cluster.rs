@@ -186,6 +186,19 @@ fn all_nodes_are_killed_at_once_and_come_back() {
     assert_eq!(popped.lines().collect::<Vec<_>>(), bodies);
 }
 
+/// Has a node lead. On a busy machine another may be quicker, and is told by name; then it is tried again.
+fn lead(cluster: &Cluster, name: &str, is_over: &AtomicBool) {
+    for _ in 0..20 {
+        let told = insist(cluster.node(name).server(), &["cluster", "transfer", name]);
+        if told == format!("node '{name}' leads\n") {
+            return;
+        }
+    }
+    // Those who push would go on for ever.
+    is_over.store(true, Ordering::Relaxed);
+    panic!("node '{name}' does not lead");
+}
+
 #[test]
 fn leadership_moves_under_load_and_nothing_is_lost() {
     let cluster = Cluster::start(&["a", "b", "c"]);
@@ -201,10 +214,7 @@ fn leadership_moves_under_load_and_nothing_is_lost() {
             })
             .collect();
         for name in ["b", "c", "a", "c", "b", "a", "b", "c", "a", "b"] {
-            assert_eq!(
-                insist(cluster.node(name).server(), &["cluster", "transfer", name]),
-                format!("node '{name}' leads\n")
-            );
+            lead(&cluster, name, &is_over);
             std::thread::sleep(Duration::from_millis(200));
         }
         is_over.store(true, Ordering::Relaxed);

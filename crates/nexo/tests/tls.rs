@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/certificates.rs"]
-#[allow(dead_code, reason = "each test program uses its own part of it")]
 mod certificates;
 mod common;
 
