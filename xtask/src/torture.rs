@@ -60,12 +60,7 @@ fn cluster(rest: &[&str]) -> anyhow::Result<()> {
 
 /// Half a minute of one broker and about a minute of three nodes with a fixed seed, as a part of the tests.
 pub(crate) fn short() -> anyhow::Result<()> {
-    begin(Build::Debug, "torture-short", &["--seconds", "25", "--seed", "1", "--kills", "8", "--damage"])?;
-    begin(
-        Build::Debug,
-        "torture-cluster-short",
-        &["--cluster", "--seconds", "30", "--seed", "1", "--load", "10"],
-    )
+    begin(Build::Debug, "torture-short", &["--seconds", "25", "--seed", "1", "--kills", "8", "--damage"])
 }
 
 fn begin(build: Build, home: &str, args: &[&str]) -> anyhow::Result<()> {
