@@ -42,10 +42,11 @@ const ELSEWHERE: [(&str, &str); 9] = [
 ];
 
 /// How blocks begin that hold no commands, and what they are.
-const NO_COMMANDS: [(&str, &str); 9] = [
+const NO_COMMANDS: [(&str, &str); 10] = [
     ("0        header block", "the layout of a file"),
     ("Resurrected: ", "what a torture prints"),
     ("push ─┬─", "the life of a message"),
+    ("client ── any node", "the path of a message through three nodes"),
     ("ask ──►", "the life of a job"),
     ("{", "an answer, as JSON"),
     ("[Unit]", "a unit of systemd"),
