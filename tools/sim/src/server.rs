@@ -285,7 +285,7 @@ impl Server {
     }
 
     fn end_of(&self, group: RaftGroupId) -> LogIndex {
-        let recovered = self.store.recover(group).expect("memory can be read");
+        let recovered = self.store.recover(group).unwrap_or_default();
         recovered.entries.last().map_or(recovered.snapshot.index, |entry| entry.id.index).next()
     }
 
