@@ -134,6 +134,28 @@ fn leadership_is_handed_over_without_an_election_timeout() {
 }
 
 #[test]
+fn a_leader_that_is_no_voter_any_more_hands_over() {
+    let mut cluster = Cluster::new(3, 1);
+    cluster.elect();
+    // Node 1 removes node 2, which alone has heard of it, and is elected before it is committed.
+    cluster.cut_off.insert(NodeId(3));
+    cluster.member(2).syncs = false;
+    cluster.group(1).change_members(Change::Remove(NodeId(2))).unwrap();
+    cluster.settle();
+    cluster.cut_off = [NodeId(1)].into();
+    cluster.member(2).syncs = true;
+    assert_eq!(cluster.elect(), 2, "node 3 lacks an entry");
+    cluster.ticks(4);
+    assert!(!cluster.group(2).members().contains(NodeId(2)));
+    cluster.cut_off.clear();
+    cluster.ticks(60);
+    let leader = cluster.elect();
+    assert_ne!(leader, 2, "it is no member");
+    let change = cluster.group(leader).change_members(Change::AddLearner(NodeId(2)));
+    assert!(change.is_ok(), "members can change again: {change:?}");
+}
+
+#[test]
 fn a_check_of_leadership_needs_a_majority() {
     let mut cluster = Cluster::new(3, 1);
     cluster.elect();

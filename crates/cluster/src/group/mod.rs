@@ -165,6 +165,7 @@ impl Group {
         if self.is_out_of_phase() {
             return;
         }
+        self.hand_over_if_demoted();
         let before = self.raw.raft.state;
         if self.raw.tick() && before != StateRole::Leader {
             let term = Term(self.raw.raft.term);
@@ -172,6 +173,22 @@ impl Group {
             self.attempts = (term, failed);
         }
         self.settle();
+    }
+
+    /// A leader that is no voter any more hands over. It was elected before that change was committed, which one before it had
+    /// proposed. It could lead on, but not change members: nobody could be replaced.
+    fn hand_over_if_demoted(&mut self) {
+        let leads = self.role() == Role::Leader && self.raw.raft.lead_transferee.is_none();
+        if !leads || self.members.voters.contains(&self.options.node) {
+            return;
+        }
+        let mut voters: Vec<_> = self.progress().filter(|(id, _)| self.members.voters.contains(id)).collect();
+        voters.sort_unstable_by_key(|(_, matched)| std::cmp::Reverse(*matched));
+        // Whoever has most may be down: then another is tried after an election's time.
+        let turn = self.ticks as usize / ELECTION_TICKS_END;
+        if let Some((to, _)) = turn.checked_rem(voters.len()).and_then(|turn| voters.get(turn)) {
+            self.raw.transfer_leader(to.0);
+        }
     }
 
     /// A new leader waits for a tick, if its heartbeats would fall between those of others.
@@ -415,6 +432,12 @@ impl Group {
         }
         self.raw.mut_store().forget_fetched();
         self.settle();
+    }
+
+    /// Whether [`Self::take_output`] would give anything.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.raw.has_ready() || !self.output.is_empty() || self.raw.store().wants_something()
     }
 
     /// Takes what has come of all inputs.
