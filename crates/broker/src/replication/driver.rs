@@ -23,7 +23,7 @@ const FAILED_WAIT: Duration = Duration::from_millis(200);
 /// Starts the thread. It ends when the replica is stopped.
 pub(super) fn start(replica: &Arc<Replica>, threads: &Threads) -> std::io::Result<()> {
     let waker = Arc::clone(&replica.waker);
-    replica.log.on_synced(Box::new(move || waker.wake()));
+    replica.log.on_synced(Box::new(move || waker.synced()));
     let weak = Arc::downgrade(replica);
     threads.spawn(DRIVER, move || drive(&weak))?;
     Ok(())

@@ -433,6 +433,8 @@ impl Replica {
         };
         let is_alone = role.is_leading() && state.group.is_alone();
         self.is_alone.store(is_alone, Ordering::Release);
+        // Whoever waits then waits for the log itself.
+        self.waker.set_ignores_syncs(is_alone);
         self.role.send_if_modified(|before| std::mem::replace(before, role) != role);
     }
 

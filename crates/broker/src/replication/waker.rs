@@ -8,6 +8,8 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub(super) struct Waker {
     is_called: AtomicBool,
+    /// Nobody is told of syncs by the driver: the next tick is soon enough.
+    ignores_syncs: AtomicBool,
     sleeper: OnceLock<Thread>,
 }
 
@@ -19,6 +21,18 @@ impl Waker {
         {
             sleeper.unpark();
         }
+    }
+
+    /// More is synced than before.
+    pub(super) fn synced(&self) {
+        if !self.ignores_syncs.load(Ordering::Acquire) {
+            self.wake();
+        }
+    }
+
+    /// Whether the driver is to be woken by syncs.
+    pub(super) fn set_ignores_syncs(&self, ignores: bool) {
+        self.ignores_syncs.store(ignores, Ordering::Release);
     }
 
     /// Sleeps until somebody calls, or has called since the last time, or it is time. One thread does that.
