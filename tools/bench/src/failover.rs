@@ -78,7 +78,7 @@ pub fn run(options: &FailoverOptions) -> anyhow::Result<FailoverReport> {
     ensure!(options.url.len() == options.pid.len(), "each --url needs its --pid");
     let queue = format!("failover-{}", std::process::id());
     let leader = declare(options, &queue)?;
-    // The leader last: it is not there any more when the others were tried.
+    // All but the leader, which is not there later.
     let others: Vec<&Target> =
         (1..options.url.len()).map(|at| &options.url[(leader + at) % options.url.len()]).collect();
     let mut run = Run { others, queue, next: 0, publisher: None, reconnects: 0 };
