@@ -8,6 +8,7 @@ mod bench_jobs;
 mod bench_sqs;
 mod broker;
 mod check;
+mod cluster;
 mod conformance;
 mod load;
 mod nats;
@@ -54,6 +55,10 @@ Usage: cargo xtask COMMAND
   bench rivals   measures Nexo beside RabbitMQ and NATS, in turn, and writes docs/benchmarks.md
                  (--reps N, --seconds S; --backlog: only a hundred million waiting messages, Nexo alone;
                  --quick: one short repetition, and writes nothing)
+  bench cluster  measures three nodes beside three of RabbitMQ and of NATS, and a cluster of one beside a node by itself,
+                 in turn, and writes docs/benchmarks.md (--reps N, --seconds S; --nexo: three nodes of Nexo alone;
+                 --single: only the cluster of one; --quick: one short repetition; those three write nothing;
+                 NEXO_BIN: a binary that is there, in place of building one)
   bench jobs     a million pending jobs, and the coalescing pattern beside BullMQ on Redis, in turn; writes nothing
                  (--reps N, --seconds S, --jobs N)
   bench compare PATH
@@ -90,6 +95,7 @@ fn main() -> ExitCode {
         ["bench", "compare", rest @ ..] => {
             rivals::compare::Options::parse(rest).and_then(|options| rivals::compare::compare(&options))
         }
+        ["bench", "cluster", rest @ ..] => cluster::Options::parse(rest).and_then(cluster::cluster),
         ["bench", "rivals", rest @ ..] => rivals::Options::parse(rest).and_then(rivals::rivals),
         ["bench", "abuse", rest @ ..] => {
             abuse::Options::parse(rest).and_then(|options| abuse::abuse(&options))

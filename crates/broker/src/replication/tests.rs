@@ -309,6 +309,12 @@ async fn a_node_that_is_far_behind_gets_everything() {
     cluster.in_step().await;
     assert!(push(&leader, "more".into()).await);
     confirmed.push("more".into());
+    // Whoever sends it notes that a moment after the other has it.
+    let end = Instant::now() + PATIENCE;
+    while sent() == sent_before {
+        assert!(Instant::now() < end, "no state was sent");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     assert_eq!(sent(), sent_before + 1);
     cluster.in_step().await;
     // After a crash it has it still.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use nexo_types::limits::{RAFT_APPEND_BYTES_MAX, RAFT_APPENDS_IN_FLIGHT_MAX, RAFT_UNCOMMITTED_BYTES_MAX};
 use nexo_types::{LogIndex, NodeId, RaftGroupId, Term};
-use raft::eraftpb::{Message as RaftMessage, MessageType};
+use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType};
 use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
 
 pub use output::{Event, OpenError, Output, Refused, Rejected, Role, SnapshotOutcome, Write, WriteNumber};
@@ -54,6 +54,9 @@ pub struct Group {
     leading: Option<Term>,
     /// What this node proposed in that term and is not committed, in order.
     proposed: VecDeque<LogIndex>,
+    /// What was proposed since the last other input: the library gets it all at once, and sends it in one message.
+    queued: Vec<RaftEntry>,
+    queued_bytes: usize,
     checks: u64,
     /// Writes that promise something, were given out and are not synced.
     unsynced: VecDeque<Unsynced>,
@@ -123,6 +126,8 @@ impl Group {
             check_quorum: true,
             pre_vote: true,
             max_uncommitted_size: RAFT_UNCOMMITTED_BYTES_MAX as u64,
+            // Followers are told what is committed with the next entries, or with the next heartbeat.
+            skip_bcast_commit: true,
             ..Config::default()
         };
         let silent = slog::Logger::root(slog::Discard, slog::o!());
@@ -135,6 +140,8 @@ impl Group {
             attempts: (hard_state.term, 0),
             leading: None,
             proposed: VecDeque::new(),
+            queued: Vec::new(),
+            queued_bytes: 0,
             checks: 0,
             unsynced: VecDeque::new(),
             writes: 0,
@@ -223,6 +230,7 @@ impl Group {
     /// # Errors
     /// If no sound member sends it; it is not taken then.
     pub fn receive(&mut self, from: NodeId, message: Message) -> Result<(), Rejected> {
+        self.flush();
         self.screen(from, &message)?;
         if self.installing.is_some() && message.body == Body::TimeoutNow {
             // It has no log to be elected with.
@@ -246,7 +254,7 @@ impl Group {
         if self.raw.raft.lead_transferee.is_some() {
             return Err(Refused::HandingOver);
         }
-        let waiting = self.raw.raft.uncommitted_size();
+        let waiting = self.raw.raft.uncommitted_size() + self.queued_bytes;
         if waiting > 0 && waiting + bytes > RAFT_UNCOMMITTED_BYTES_MAX {
             return Err(Refused::Busy);
         }
@@ -263,20 +271,43 @@ impl Group {
     pub fn propose(&mut self, data: Bytes) -> Result<EntryId, Refused> {
         assert!(!data.is_empty(), "a proposal says something");
         let id = self.next_proposal(data.len())?;
-        self.step_proposal(id, Payload::Data(data))
+        if self.queued_bytes + data.len() > RAFT_APPEND_BYTES_MAX {
+            self.flush();
+        }
+        self.queued_bytes += data.len();
+        self.queued.push(proposal_in(Payload::Data(data)));
+        self.proposed.push_back(id.index);
+        Ok(id)
     }
 
-    fn step_proposal(&mut self, id: EntryId, payload: Payload) -> Result<EntryId, Refused> {
+    /// Gives the library what was proposed. It takes all of it: whether it would was asked for each, and no other input has
+    /// come since.
+    fn flush(&mut self) {
+        if self.queued.is_empty() {
+            return;
+        }
+        self.queued_bytes = 0;
+        let entries = std::mem::take(&mut self.queued);
+        let last = self.raw.raft.raft_log.last_index() + entries.len() as u64;
+        let stepped = self.step_proposals(entries);
+        assert!(
+            stepped.is_ok() && self.raw.raft.raft_log.last_index() == last,
+            "the library takes what was promised"
+        );
+    }
+
+    fn step_proposals(&mut self, entries: Vec<RaftEntry>) -> raft::Result<()> {
         let mut message = RaftMessage::default();
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.options.node.0;
-        message.set_entries(vec![proposal_in(payload)].into());
-        if self.raw.step(message).is_err() {
-            return Err(Refused::Busy);
-        }
-        debug_assert_eq!(self.last(), id.index, "a proposal is one entry");
-        self.proposed.push_back(id.index);
-        Ok(id)
+        message.set_entries(entries.into());
+        self.raw.step(message)
+    }
+
+    /// Bytes that were proposed and not given out yet, neither to be stored nor to be sent.
+    #[must_use]
+    pub const fn queued_bytes(&self) -> usize {
+        self.queued_bytes
     }
 
     /// Proposes another membership. Only one such change is under way at a time.
@@ -284,6 +315,7 @@ impl Group {
     /// # Errors
     /// If it was not taken.
     pub fn change_members(&mut self, change: Change) -> Result<EntryId, Refused> {
+        self.flush();
         let id = self.next_proposal(0)?;
         if self.raw.raft.has_pending_conf() {
             return Err(Refused::ChangePending);
@@ -298,7 +330,21 @@ impl Group {
         {
             return Err(Refused::NotCaughtUp(node));
         }
-        self.step_proposal(id, Payload::Change(change))
+        if self.step_proposals(vec![proposal_in(Payload::Change(change))]).is_err() {
+            return Err(Refused::Busy);
+        }
+        debug_assert_eq!(self.last(), id.index, "a proposal is one entry");
+        self.proposed.push_back(id.index);
+        Ok(id)
+    }
+
+    /// Whether what is synced here is committed: there is no other voter, and there will be none before what was proposed so
+    /// far is committed.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.leading.is_some()
+            && self.members.voters.iter().eq([&self.options.node])
+            && !self.raw.raft.has_pending_conf()
     }
 
     /// Whether a learner has a state and gets entries. A voter without could be needed for a majority before it has any.
@@ -320,6 +366,7 @@ impl Group {
         if !self.members.voters.contains(&to) || to == self.options.node {
             return Err(Refused::NotVoter(to));
         }
+        self.flush();
         self.raw.transfer_leader(to.0);
         self.settle();
         Ok(())
@@ -336,6 +383,7 @@ impl Group {
         if self.leading.is_none() {
             return Err(Refused::NotReady);
         }
+        self.flush();
         self.checks += 1;
         self.raw.read_index(check_context(self.checks));
         self.settle();
@@ -354,6 +402,7 @@ impl Group {
 
     /// A write and all before it are synced.
     pub fn stored(&mut self, number: WriteNumber) {
+        self.flush();
         while self.unsynced.front().is_some_and(|write| write.number <= number) {
             let Some(write) = self.unsynced.pop_front() else { break };
             self.synced = write.number;
@@ -406,6 +455,7 @@ impl Group {
 
     /// What became of a snapshot that was given out to be sent. If nothing is told, it counts as failed after three seconds.
     pub fn snapshot_sent(&mut self, to: NodeId, outcome: SnapshotOutcome) {
+        self.flush();
         self.snapshots.remove(&to);
         self.raw.report_snapshot(
             to.0,
@@ -419,12 +469,14 @@ impl Group {
 
     /// Messages to a member were lost: the connection to it broke.
     pub fn unreachable(&mut self, node: NodeId) {
+        self.flush();
         self.raw.report_unreachable(node.0);
         self.settle();
     }
 
     /// Entries that were asked for, from the first on, as many as there were room for. None if they are gone.
     pub fn fetched(&mut self, fetch: Fetch, entries: Vec<crate::entry::Entry>) {
+        self.flush();
         let entries = entries.into_iter().map(entry_in).collect();
         let contexts = self.raw.mut_store().fetched(fetch, entries);
         for context in contexts {
@@ -488,12 +540,15 @@ impl Group {
     /// The last entry, synced or not.
     #[must_use]
     pub fn last(&self) -> LogIndex {
-        LogIndex(self.raw.raft.raft_log.last_index())
+        LogIndex(self.raw.raft.raft_log.last_index() + self.queued.len() as u64)
     }
 
     /// The term of an entry, if it is there.
     #[must_use]
     pub fn term_of(&self, index: LogIndex) -> Option<Term> {
+        if index.0 > self.raw.raft.raft_log.last_index() && index <= self.last() {
+            return self.leading;
+        }
         self.raw.raft.raft_log.term(index.0).ok().filter(|term| *term != 0).map(Term)
     }
 
