@@ -90,7 +90,7 @@ impl Nexo {
         for name in names {
             // Fixed, because clients come back to the same address after a restart.
             ports = free_addresses()?;
-            let cluster = (nodes == Nodes::Three).then(|| free_addresses::<1>()).transpose()?;
+            let cluster = (nodes == Nodes::Three).then(free_addresses::<1>).transpose()?;
             running.add(name, ports, cluster.map(|[address]| address), &mut join)?;
         }
         let [amqp, sqs, grpc, _] = ports;

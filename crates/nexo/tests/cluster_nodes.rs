@@ -219,7 +219,8 @@ fn new_nodes_begin_one_cluster_together_and_a_wiped_one_begins_no_other() {
         started.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     let finished = wiped.finish();
-    assert!(finished.error().contains("there is a node 'a' already, with other data"));
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(finished.stderr.contains("there is a node 'a' already, with other data"), "{finished:?}");
     assert_eq!(
         insist(&others[0], &["queue", "list"]).lines().filter(|line| line.starts_with("work")).count(),
         1
@@ -287,7 +288,8 @@ fn nodes_know_each_other_by_certificates() {
     assert_eq!(b.ok(&["pop", "mail", "--wait", "5s", "--ack"]), "over TLS\n");
 
     // Whoever has a certificate of somebody else is kept out.
-    let mut stranger = serve("x", &third, Some(&first), &Authority::new());
+    let foreign = Authority::new();
+    let mut stranger = serve("x", &third, Some(&first), &foreign);
     stranger.env("NEXO_GRPC", "127.0.0.1:0").env("NEXO_HTTP", "127.0.0.1:0");
     let mut stranger = Process::spawn(&mut stranger);
     let said = stranger.first_error_line().expect("it says why it cannot join");
