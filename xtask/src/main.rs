@@ -35,6 +35,8 @@ Usage: cargo xtask COMMAND
                  what AWS's clients see: boto3 in both protocols, Celery, the SDK for JavaScript
   conformance management nexo|rabbitmq
                  what clients of the management API see, rabbitmqadmin among them, on either broker
+  conformance nexo|sqs|management nexo --cluster
+                 the same through a node that leads nothing, of three
   conformance compare [SEED...]
                  random acts on both brokers, whose answers must be the same
   conformance scale
@@ -77,10 +79,17 @@ fn main() -> ExitCode {
         ["verify"] => check::verify(),
         ["test", rest @ ..] => check::test(rest),
         ["fix"] => check::fix(),
-        ["conformance", "nexo", rest @ ..] => conformance::nexo(rest),
+        ["conformance", "nexo", "--cluster", rest @ ..] => conformance::nexo(broker::Nodes::Three, rest),
+        ["conformance", "nexo", rest @ ..] => conformance::nexo(broker::Nodes::One, rest),
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
-        ["conformance", "sqs", rest @ ..] => conformance::sqs(rest),
-        ["conformance", "management", broker, rest @ ..] => conformance::management_of(broker, rest),
+        ["conformance", "sqs", "--cluster", rest @ ..] => conformance::sqs(broker::Nodes::Three, rest),
+        ["conformance", "sqs", rest @ ..] => conformance::sqs(broker::Nodes::One, rest),
+        ["conformance", "management", broker, "--cluster", rest @ ..] => {
+            conformance::management_of(broker, broker::Nodes::Three, rest)
+        }
+        ["conformance", "management", broker, rest @ ..] => {
+            conformance::management_of(broker, broker::Nodes::One, rest)
+        }
         ["conformance", "compare", seeds @ ..] => conformance::compare(seeds),
         ["conformance", "scale"] => conformance::scale(bench::Size::Full),
         ["conformance", "scale", "--short"] => conformance::scale(bench::Size::Quick),

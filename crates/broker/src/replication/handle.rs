@@ -112,6 +112,12 @@ impl Replication {
         self.0.role.subscribe()
     }
 
+    /// Tells what was found of damage on the disk of this node, if others can mend it. It does not end by itself.
+    #[must_use]
+    pub fn watch_damage(&self) -> watch::Receiver<Option<String>> {
+        self.0.damage.subscribe()
+    }
+
     /// An envelope has come from another node. Never waits.
     pub fn receive(&self, from: NodeId, envelope: Bytes) {
         let mut inbox = self.0.inbox.lock();

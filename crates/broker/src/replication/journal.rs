@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nexo_cluster::store::GroupRecord;
-use nexo_cluster::{Group, GroupOptions, Membership, Payload, Refused, Snapshot};
+use nexo_cluster::{Group, GroupOptions, Membership, OpenError, Payload, Refused, Snapshot};
 use nexo_log::{AppendError, Claim, EntryRef, Log, LogHealth, Patience, Urgency, encode_entries};
 use nexo_types::{LogIndex, Position};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::alone::write_alone;
+use super::damage::JournalOpenError;
 use super::head::head_entry;
 use super::open::{first_entry, scan};
 use super::places::Place;
@@ -37,13 +38,17 @@ impl GroupJournal {
     ///
     /// # Errors
     /// If what is there makes no sense, or is not what the node was told.
-    pub(crate) fn open(log: Log, manifest: &Manifest, options: ClusterOptions) -> Result<Self, String> {
+    pub(crate) fn open(
+        log: Log,
+        manifest: &Manifest,
+        options: ClusterOptions,
+    ) -> Result<Self, JournalOpenError> {
         let mut found = scan(&log, manifest)?;
         match (options.start, found.is_known) {
             (ClusterStart::New, true) | (ClusterStart::Known, true) | (ClusterStart::Join, _) => {}
             (ClusterStart::New, false) => {
                 // An earlier release does not know what comes now.
-                log.raise_format().map_err(|error| error.to_string())?;
+                log.raise_format().map_err(|error| JournalOpenError::from(error.to_string()))?;
                 write_first(&log, Membership::of([options.node]))?;
                 found = scan(&log, manifest)?;
             }
@@ -52,14 +57,25 @@ impl GroupJournal {
                 found = scan(&log, manifest)?;
             }
             (ClusterStart::Known | ClusterStart::Alone, false) => {
-                return Err("the node is known to be part of a cluster, and its log has nothing of it".into());
+                let reason = "the node is known to be part of a cluster, and its log has nothing of it";
+                return Err(JournalOpenError::Damaged(reason.into()));
             }
+        }
+        let voters = found.members_at(LogIndex(u64::MAX)).voters;
+        if let Some(damage) = found.damage.first()
+            && options.start != ClusterStart::Alone
+            && voters.iter().any(|voter| *voter != options.node)
+        {
+            return Err(JournalOpenError::Damaged(damage.to_string()));
         }
         let recovered = found.recovered(&log)?;
         found.hard_state = recovered.hard_state;
         let seed = u64::from(std::process::id()) << 32 | u64::from(recovered.snapshot.index.0 as u32);
         let group = GroupOptions { id: GROUP, node: options.node, rank: 0, seed };
-        let group = Group::open(group, recovered).map_err(|error| error.to_string())?;
+        let group = Group::open(group, recovered).map_err(|error| match error {
+            OpenError::LostEntries { .. } => JournalOpenError::Damaged(error.to_string()),
+            error => JournalOpenError::Unreadable(error.to_string()),
+        })?;
         let discarded = Discarded::default();
         discarded.add(std::mem::take(&mut found.discarded));
         Ok(Self(Arc::new(Replica {
@@ -73,6 +89,7 @@ impl GroupJournal {
             safe: SafeMark::default(),
             is_alone: AtomicBool::new(false),
             role: watch::Sender::new(Role::Following { leader: None }),
+            damage: watch::Sender::new(None),
             on_change: std::sync::OnceLock::new(),
             on_followed: std::sync::OnceLock::new(),
             send: std::sync::OnceLock::new(),

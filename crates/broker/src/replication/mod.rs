@@ -7,7 +7,7 @@
 //!
 //! - `head.rs`: what stands at the head of each frame of the group. `places.rs`: where the frame of each entry lies.
 //! - `open.rs`: what is found in the log at a start. `state.rs`: the group, and what becomes of what it gives out.
-//! - `alone.rs`: a node that goes on without the others.
+//! - `alone.rs`: a node that goes on without the others. `damage.rs`: one whose disk is damaged.
 //! - `driver.rs`: the thread that brings time, messages and syncs to it, and `waker.rs` wakes. `journal.rs`: the group as the
 //!   broker's journal. `safe_mark.rs`: what is committed of it, for those who ask often.
 //! - `handle.rs`: what others may ask of it. `send_state.rs`, `receive_state.rs`: a whole state for a node that is too far behind;
@@ -17,6 +17,7 @@
 //! proposed. Where an entry lies is this node's own business, and so are checkpoints and segments.
 
 mod alone;
+mod damage;
 mod driver;
 mod handle;
 mod head;
@@ -35,6 +36,7 @@ mod waker;
 
 use nexo_types::{NodeId, RaftGroupId, Term};
 
+pub(crate) use damage::JournalOpenError;
 pub use handle::{ChangeError, GroupStatus, MemberStatus, NodeStream, Replication, StreamOpener};
 pub(crate) use head::{RAFT, head_of};
 pub(crate) use journal::GroupJournal;

@@ -34,7 +34,7 @@ use crate::manifest::GroupMark;
 /// Behind everything.
 pub(super) const END: Position = Position { segment: SegmentId(u32::MAX), byte: u32::MAX };
 /// A leader whose log takes nothing hands over after so many ticks: 2 s.
-const UNWELL_TICKS_MAX: u32 = 40;
+pub(super) const UNWELL_TICKS_MAX: u32 = 40;
 
 type SendEnvelope = Box<dyn Fn(NodeId, Vec<u8>) + Send + Sync>;
 type Follow = Box<dyn Fn(&[Entry]) + Send + Sync>;
@@ -55,6 +55,8 @@ pub(crate) struct Replica {
     /// Whether what is synced here is committed: this node serves, and is the only voter.
     pub(super) is_alone: AtomicBool,
     pub(super) role: watch::Sender<Role>,
+    /// What was found of damage that others can mend.
+    pub(super) damage: watch::Sender<Option<String>>,
     /// Told that the broker's memory is to be thrown away, or to be built.
     pub(super) on_change: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Told what others have proposed and is committed.
@@ -127,7 +129,9 @@ pub(super) struct State {
     pub(super) is_paused: bool,
     /// The log has failed: this node keeps still.
     pub(super) has_failed: bool,
-    unwell_ticks: u32,
+    pub(super) unwell_ticks: u32,
+    /// How often leadership was to be handed over because of that.
+    handovers: usize,
     /// Of which state the broker's memory is, while it follows: the last entry in it, and where the first frame lies that is not.
     pub(super) loaded: (LogIndex, Position),
     /// Where the log had to be read from as of the last checkpoint: entries before are purged with the next one.
@@ -174,6 +178,7 @@ impl State {
             is_paused: false,
             has_failed: false,
             unwell_ticks: 0,
+            handovers: 0,
             loaded: (applied, Position::default()),
             last_replay_from: None,
             pinned: None,
@@ -468,6 +473,8 @@ impl Replica {
                 Payload::Data(data) => decode_entries(data).is_some(),
                 Payload::Blank | Payload::Change(_) => true,
             }),
+            // A node with a hole in its log has nothing to lead with.
+            Body::TimeoutNow => !self.is_damaged(),
             // Without the state that it stands for it would take everything and give nothing.
             Body::Install(snapshot) => state.staged.as_ref().is_some_and(|staged| staged.is_for(snapshot)),
             _ => true,
@@ -487,19 +494,25 @@ impl Replica {
         self.write_more(state);
         state.group.tick();
         self.settle(state);
+        self.look_for_damage(state);
         self.hand_over_if_unwell(state);
     }
 
-    /// A leader that cannot write holds all others up.
+    /// A leader that cannot write holds all others up, and one that cannot read has nothing to give.
     fn hand_over_if_unwell(&self, state: &mut State) {
-        let is_unwell = self.log.health() != LogHealth::Ok;
+        let is_unwell = self.log.health() != LogHealth::Ok || self.is_damaged();
         state.unwell_ticks = if is_unwell { state.unwell_ticks + 1 } else { 0 };
-        if state.unwell_ticks < UNWELL_TICKS_MAX || !matches!(state.memory, Memory::Serving(_)) {
+        let leads = matches!(state.memory, Memory::Serving(_) | Memory::Promoted(_));
+        if state.unwell_ticks < UNWELL_TICKS_MAX || !leads {
             return;
         }
         state.unwell_ticks = 0;
-        if let Some(node) = state.best_successor() {
-            tracing::warn!(to = %node, "this node's log takes nothing: leadership is handed over");
+        // The one that has most may be unwell itself.
+        let successors = state.successors();
+        let next = successors.get(state.handovers % successors.len().max(1)).copied();
+        state.handovers += 1;
+        if let Some(node) = next {
+            tracing::warn!(to = %node, "this node's disk is full, damaged or has failed: leadership is handed over");
             let _ = state.group.hand_over(node);
             self.settle(state);
         }
@@ -575,11 +588,17 @@ impl Replica {
 }
 
 impl State {
+    /// The other voters, by how much of the log they have.
+    pub(super) fn successors(&self) -> Vec<NodeId> {
+        let voters = &self.group.members().voters;
+        let mut others: Vec<_> = self.group.progress().filter(|(node, _)| voters.contains(node)).collect();
+        others.sort_by_key(|(_, index)| std::cmp::Reverse(*index));
+        others.into_iter().map(|(node, _)| node).collect()
+    }
+
     /// The other voter that has most of the log.
     pub(super) fn best_successor(&self) -> Option<NodeId> {
-        let voters = &self.group.members().voters;
-        let others = self.group.progress().filter(|(node, _)| voters.contains(node));
-        others.max_by_key(|(_, index)| *index).map(|(node, _)| node)
+        self.successors().first().copied()
     }
 }
 
