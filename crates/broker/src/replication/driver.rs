@@ -58,6 +58,7 @@ fn drive(weak: &Weak<Replica>) {
             replica.tick(&mut state);
         }
         replica.settle(&mut state);
+        replica.check_leadership(&mut state);
         replica.write_more(&mut state);
         replica.read_fetches(&mut state);
         let outgoing = std::mem::take(&mut state.outgoing);
@@ -136,6 +137,7 @@ impl Replica {
         state.is_stopping = true;
         state.pending.clear();
         state.waiters.take_all().for_each(drop);
+        state.checks.fail();
         drop(state);
         self.work.notify_all();
         self.sync.notify_all();

@@ -264,6 +264,18 @@ impl Journal for GroupJournal {
         }
     }
 
+    fn confirm_standing(&self, since: Written) -> Waiting {
+        let mut state = self.0.state.lock();
+        if !matches!(state.memory, Memory::Serving(_)) || since.term() != state.term {
+            return Waiting::known(Err(TicketError::Lost));
+        }
+        let receiver = state.checks.add();
+        state.is_urgent = true;
+        drop(state);
+        self.0.work.notify_one();
+        Waiting::told(receiver)
+    }
+
     fn stood_down(&self) {
         let mut state = self.0.state.lock();
         if state.memory == Memory::Deposed {

@@ -9,6 +9,7 @@
 //! - `open.rs`: what is found in the log at a start. `state.rs`: the group, and what becomes of what it gives out.
 //! - `alone.rs`: a node that goes on without the others.
 //! - `driver.rs`: the threads that bring time, messages and syncs to it. `journal.rs`: the group as the broker's journal.
+//! - `waiters.rs`: those who wait for a commit. `checks.rs`: those who wait to know whether this node leads still.
 //! - `handle.rs`: what others may ask of it. `send_state.rs`, `receive_state.rs`: a whole state for a node that is too far behind;
 //!   `state_stream.rs` has its bytes.
 //!
@@ -16,6 +17,7 @@
 //! proposed. Where an entry lies is this node's own business, and so are checkpoints and segments.
 
 mod alone;
+mod checks;
 mod driver;
 mod handle;
 mod head;

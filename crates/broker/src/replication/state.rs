@@ -19,6 +19,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::{oneshot, watch};
 
 use super::Role;
+use super::checks::Checks;
 use super::handle::StreamOpener;
 use super::head::{as_ref, head_entry};
 use super::open::read_entry;
@@ -91,6 +92,7 @@ pub(super) struct State {
     /// What was proposed here and is not committed: where each frame starts.
     pub(super) pending: VecDeque<(LogIndex, Position)>,
     pub(super) waiters: Waiters,
+    pub(super) checks: Checks,
     /// Writes that are appended and not synced.
     unsynced: VecDeque<(WriteNumber, Position)>,
     /// Writes for which the log had no room. While there are any nothing is proposed.
@@ -147,6 +149,7 @@ impl State {
             cuts: vec![Position::default()],
             pending: VecDeque::new(),
             waiters: Waiters::default(),
+            checks: Checks::default(),
             unsynced: VecDeque::new(),
             unwritten: VecDeque::new(),
             hard_state,
@@ -365,7 +368,10 @@ impl Replica {
                 self.tell_change();
             }
             Event::Restored(_) => {}
-            Event::LeadershipChecked { .. } => {}
+            Event::LeadershipChecked { check } => {
+                state.checks.answered(check);
+                state.is_urgent |= state.checks.is_due();
+            }
             Event::SnapshotWanted => state.snapshot_wanted = true,
         }
     }
@@ -377,6 +383,7 @@ impl Replica {
         }
         state.pending.clear();
         state.waiters.take_all().for_each(|teller| drop(teller.send(Err(TicketError::Lost))));
+        state.checks.fail();
         state.changes.clear();
     }
 
@@ -440,6 +447,18 @@ impl Replica {
             Body::Install(snapshot) => state.staged.as_ref().is_some_and(|staged| staged.is_for(snapshot)),
             _ => true,
         }
+    }
+
+    /// Asks a majority whether this node leads, if somebody wants to know.
+    pub(super) fn check_leadership(&self, state: &mut State) {
+        if !state.checks.is_due() {
+            return;
+        }
+        match state.group.check_leadership() {
+            Ok(number) => state.checks.ask(number),
+            Err(_) => state.checks.fail(),
+        }
+        self.settle(state);
     }
 
     /// Time passes.
