@@ -312,12 +312,12 @@ impl Shared {
     }
 
     /// In which term of the journal the memory is. What was looked at in an earlier one may be lost.
-    fn memory_term(&self) -> u32 {
+    pub(crate) fn memory_term(&self) -> u32 {
         self.journal.so_far(Urgency::Lazy).term()
     }
 
     /// Pushes answers to their queues and notes that they were given, in one frame. They were found in memory in this term.
-    fn push_answers(
+    pub(crate) fn push_answers(
         self: &Arc<Self>,
         term: u32,
         job: JobId,

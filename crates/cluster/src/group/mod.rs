@@ -4,6 +4,7 @@
 //! that promises something (a vote, entries that are there) is given out when [`Group::stored`] has told that what it
 //! promises is synced, and not before. So no caller can send it too early.
 
+mod heard;
 mod output;
 mod ready;
 mod screen;
@@ -18,6 +19,7 @@ use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
 
 pub use output::{Event, OpenError, Output, Refused, Rejected, Role, SnapshotOutcome, Write, WriteNumber};
 
+use self::heard::Heard;
 use crate::entry::{EntryId, Payload, Snapshot};
 use crate::membership::{Change, Membership};
 use crate::message::{Body, Message};
@@ -64,6 +66,8 @@ pub struct Group {
     /// A state from the leader that is being written: where it ends.
     installing: Option<(WriteNumber, LogIndex)>,
     ticks: u64,
+    /// When each other member was last heard of, while this node leads.
+    heard: Heard,
     /// The term in which this node's heartbeats fall on the ticks on which those of all groups do.
     in_phase: Option<Term>,
     /// Snapshots on their way, with the ticks since.
@@ -142,6 +146,7 @@ impl Group {
             synced: WriteNumber(0),
             installing: None,
             ticks: 0,
+            heard: Heard::default(),
             in_phase: None,
             snapshots: BTreeMap::new(),
             output: Output::default(),
@@ -162,6 +167,7 @@ impl Group {
         if self.role() != Role::Leader && !self.unsynced.is_empty() {
             return;
         }
+        self.step_down_if_unheard();
         if self.is_out_of_phase() {
             return;
         }
@@ -172,6 +178,16 @@ impl Group {
             self.attempts = (term, failed);
         }
         self.settle();
+    }
+
+    /// A leader that hears of no majority leads no more. The library looks at that too, but only once in an election's time: it
+    /// would notice up to twice as late, and the others wait for it, since they may still hear this one.
+    fn step_down_if_unheard(&mut self) {
+        let leads = self.role() == Role::Leader;
+        if !self.heard.is_by_majority(leads, &self.members.voters, self.options.node) {
+            let term = self.raw.raft.term;
+            self.raw.raft.become_follower(term, raft::INVALID_ID);
+        }
     }
 
     /// A new leader waits for a tick, if its heartbeats would fall between those of others.
@@ -211,6 +227,7 @@ impl Group {
             // It has no log to be elected with.
             return Ok(());
         }
+        self.heard.of(from);
         // The library refuses what it has no use for; the sender need not know.
         let _ = self.raw.step(message_in(from, self.options.node, message));
         self.settle();
