@@ -20,13 +20,18 @@ impl Heard {
         self.last.insert(node, self.ticks);
     }
 
-    /// A tick has passed. Says whether a node, if it leads, has heard of a majority of the voters lately, itself included.
-    pub(super) fn is_by_majority(&mut self, leads: bool, voters: &BTreeSet<NodeId>, own: NodeId) -> bool {
+    /// A tick has passed.
+    pub(super) const fn tick(&mut self) {
         self.ticks += 1;
-        if !leads {
-            self.led_since = None;
-            return true;
-        }
+    }
+
+    /// This node does not lead.
+    pub(super) const fn follows(&mut self) {
+        self.led_since = None;
+    }
+
+    /// Whether this node, which leads, has heard of a majority of the voters lately, itself included.
+    pub(super) fn leads_majority(&mut self, voters: &BTreeSet<NodeId>, own: NodeId) -> bool {
         let led_since = *self.led_since.get_or_insert(self.ticks);
         let is_heard = |node: &&NodeId| {
             let last = self.last.get(*node).copied().unwrap_or(0).max(led_since);
@@ -40,17 +45,25 @@ impl Heard {
 mod tests {
     use super::*;
 
+    /// For how many ticks node 1 leads on if it hears of nobody.
+    fn lasts(heard: &mut Heard, voters: &[u64]) -> u64 {
+        let voters: BTreeSet<NodeId> = voters.iter().copied().map(NodeId).collect();
+        let leads = |heard: &mut Heard| heard.leads_majority(&voters, NodeId(1));
+        (0..1_000).take_while(|_| leads(heard).then(|| heard.tick()).is_some()).count() as u64
+    }
+
     #[test]
     fn a_leader_is_one_until_it_has_not_heard_of_a_majority_for_its_time() {
-        let voters: BTreeSet<NodeId> = [1, 2, 3].map(NodeId).into();
         let mut heard = Heard::default();
-        let mut tick = |heard: &mut Heard, leads| heard.is_by_majority(leads, &voters, NodeId(1));
-        assert!((0..100).all(|_| tick(&mut heard, false)), "who does not lead need not hear of anybody");
-        assert!((0..=UNHEARD_TICKS_MAX).all(|_| tick(&mut heard, true)), "it has just been elected");
-        assert!(!tick(&mut heard, true));
+        (0..100).for_each(|_| heard.tick());
+        assert_eq!(lasts(&mut heard, &[1, 2, 3]), UNHEARD_TICKS_MAX + 1, "from its election on");
+        assert_eq!(lasts(&mut heard, &[1, 2, 3]), 0);
         heard.of(NodeId(3));
-        assert!((0..UNHEARD_TICKS_MAX).all(|_| tick(&mut heard, true)), "with one of two it is a majority");
-        assert!(!tick(&mut heard, true));
-        assert!(heard.is_by_majority(true, &[NodeId(1)].into(), NodeId(1)), "alone it needs nobody");
+        assert_eq!(lasts(&mut heard, &[1, 2, 3]), UNHEARD_TICKS_MAX + 1, "one of two is enough");
+        heard.of(NodeId(3));
+        assert_eq!(lasts(&mut heard, &[1, 2, 3, 4, 5]), 0, "and one of four is not");
+        heard.follows();
+        assert_eq!(lasts(&mut heard, &[1, 2, 3]), UNHEARD_TICKS_MAX + 1, "it is elected again");
+        assert_eq!(lasts(&mut heard, &[1]), 1_000, "alone it needs nobody");
     }
 }

@@ -183,8 +183,10 @@ impl Group {
     /// A leader that hears of no majority leads no more. The library looks at that too, but only once in an election's time: it
     /// would notice up to twice as late, and the others wait for it, since they may still hear this one.
     fn step_down_if_unheard(&mut self) {
-        let leads = self.role() == Role::Leader;
-        if !self.heard.is_by_majority(leads, &self.members.voters, self.options.node) {
+        self.heard.tick();
+        if self.role() != Role::Leader {
+            self.heard.follows();
+        } else if !self.heard.leads_majority(&self.members.voters, self.options.node) {
             let term = self.raw.raft.term;
             self.raw.raft.become_follower(term, raft::INVALID_ID);
         }
