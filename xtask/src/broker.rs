@@ -36,6 +36,15 @@ impl Build {
     }
 }
 
+/// How many nodes the broker has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nodes {
+    /// It is by itself.
+    One,
+    /// It is a cluster, and clients come to a node that leads nothing.
+    Three,
+}
+
 /// A running broker, stopped when dropped.
 pub(crate) struct Nexo {
     running: Arc<Mutex<Running>>,
@@ -46,30 +55,47 @@ pub(crate) struct Nexo {
     grpc: SocketAddr,
 }
 
-/// The process, and what it takes to start it again.
+/// The processes, and what it takes to start them again.
 struct Running {
-    process: BrokerProcess,
     program: PathBuf,
     home: PathBuf,
+    /// All nodes. The last one is that of the clients.
+    nodes: Vec<Node>,
+}
+
+struct Node {
+    process: BrokerProcess,
+    name: String,
+    settings: PathBuf,
     http: SocketAddr,
 }
 
 impl Nexo {
     /// Builds and starts one.
     pub(crate) fn start(build: Build) -> anyhow::Result<Self> {
+        Self::start_nodes(build, Nodes::One)
+    }
+
+    /// The same with so many nodes.
+    pub(crate) fn start_nodes(build: Build, nodes: Nodes) -> anyhow::Result<Self> {
         let program = build.program("nexo")?;
         let home = target().join("conformance-data").join(std::process::id().to_string());
         fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
-        // Fixed, because clients come back to the same address after a restart.
-        let [amqp, sqs, grpc, http] = free_addresses()?;
-        let data = home.join("data");
-        let settings = format!(
-            "amqp = '{amqp}'\nsqs = '{sqs}'\ngrpc = '{grpc}'\nhttp = '{http}'\ndata_dir = '{}'\n",
-            data.display()
-        );
-        write(&home.join("nexo.toml"), &settings)?;
-        let process = spawn(&program, &home)?;
-        let running = Arc::new(Mutex::new(Running { process, program: program.clone(), home, http }));
+        let names: &[&str] = match nodes {
+            Nodes::One => &["a"],
+            Nodes::Three => &["a", "b", "c"],
+        };
+        let mut running = Running { program: program.clone(), home, nodes: Vec::new() };
+        let (mut ports, mut join) = (free_addresses::<4>()?, Vec::new());
+        for name in names {
+            // Fixed, because clients come back to the same address after a restart.
+            ports = free_addresses()?;
+            let cluster = (nodes == Nodes::Three).then(free_addresses::<1>).transpose()?;
+            running.add(name, ports, cluster.map(|[address]| address), &mut join)?;
+        }
+        let [amqp, sqs, grpc, _] = ports;
+        running.until_followed()?;
+        let running = Arc::new(Mutex::new(running));
         let control = answer_control(&running)?;
         Ok(Self { running, program, control, amqp, sqs, grpc })
     }
@@ -91,12 +117,12 @@ impl Nexo {
 
     /// Where its management port is.
     pub(crate) fn http(&self) -> SocketAddr {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).http
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).judged().http
     }
 
     /// The number of its process.
     pub(crate) fn pid(&self) -> u32 {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).process.pid()
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).judged().process.pid()
     }
 
     /// What the conformance tests need to know of it.
@@ -122,31 +148,113 @@ impl Nexo {
 impl Drop for Nexo {
     fn drop(&mut self) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        running.process.kill();
+        running.nodes.iter_mut().for_each(|node| node.process.kill());
         fs::remove_dir_all(&running.home).ok();
     }
 }
 
 impl Running {
-    fn obey(&mut self, word: &str) -> anyhow::Result<()> {
-        match word {
-            // More than any disk has: as if it were nearly full.
-            "block" => self.set_disk_free_min(u64::from(u32::MAX) << 30, 503),
-            "unblock" => self.set_disk_free_min(0, 200),
-            "restart" => {
-                // As a power cut would: whatever was promised must be there already.
-                self.process.kill();
-                self.process = spawn(&self.program, &self.home)?;
-                Ok(())
+    /// The node that clients come to.
+    fn judged(&self) -> &Node {
+        self.nodes.last().expect("there is one from the start on")
+    }
+
+    /// Starts one more. In a cluster it joins those that are there.
+    fn add(
+        &mut self,
+        name: &str,
+        [amqp, sqs, grpc, http]: [SocketAddr; 4],
+        cluster: Option<SocketAddr>,
+        join: &mut Vec<String>,
+    ) -> anyhow::Result<()> {
+        let data = self.home.join(format!("data-{name}"));
+        let mut text = format!(
+            "amqp = '{amqp}'\nsqs = '{sqs}'\ngrpc = '{grpc}'\nhttp = '{http}'\ndata_dir = '{}'\n",
+            data.display()
+        );
+        if let Some(address) = cluster {
+            text.push_str(&format!("node = '{name}'\ncluster = '{address}'\njoin = {join:?}\n"));
+            join.push(address.to_string());
+        }
+        let settings = self.home.join(format!("{name}.toml"));
+        write(&settings, &text)?;
+        let process = spawn(&self.program, &settings)?;
+        self.nodes.push(Node { process, name: name.to_owned(), settings, http });
+        Ok(())
+    }
+
+    /// In a cluster: waits until all nodes are in step and another one than that of the clients leads.
+    fn until_followed(&self) -> anyhow::Result<()> {
+        if self.nodes.len() == 1 {
+            return Ok(());
+        }
+        let (judged, first) = (self.judged(), &self.nodes[0]);
+        let ask = |words: &[&str]| -> anyhow::Result<String> {
+            let management = format!("http://{}", judged.http);
+            let asked = Command::new(&self.program)
+                .args(["--management", &management, "--output", "json", "cluster"])
+                .args(words)
+                .output()?;
+            Ok(String::from_utf8_lossy(&asked.stdout).into_owned())
+        };
+        let in_step = format!("all {} nodes are in step", self.nodes.len());
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = ask(&["status"])?;
+            let compact: String = status.split_whitespace().collect();
+            let leads = |node: &Node| compact.contains(&format!(r#""leader":"{}""#, node.name));
+            if status.contains(&in_step) && self.nodes.iter().any(leads) {
+                if !leads(judged) {
+                    return Ok(());
+                }
+                ask(&["transfer", &first.name])?;
             }
-            other => bail!("'{other}' is none of block, unblock and restart"),
+            ensure!(Instant::now() < end, "the cluster is not in step after {PATIENCE:?}: {status}");
+            std::thread::sleep(Duration::from_millis(100));
         }
     }
 
+    /// Starts all nodes again. None of a cluster gets ready alone.
+    fn restart(&mut self) -> anyhow::Result<()> {
+        let program = &self.program;
+        std::thread::scope(|scope| {
+            let started: Vec<_> = self
+                .nodes
+                .iter_mut()
+                .map(|node| {
+                    // As a power cut would: whatever was promised must be there already.
+                    node.process.kill();
+                    scope.spawn(move || -> anyhow::Result<()> {
+                        node.process = spawn(program, &node.settings)?;
+                        Ok(())
+                    })
+                })
+                .collect();
+            started.into_iter().try_for_each(|thread| match thread.join() {
+                Ok(started) => started,
+                Err(_) => bail!("a node could not be started"),
+            })
+        })?;
+        self.until_followed()
+    }
+
+    fn obey(&mut self, word: &str) -> anyhow::Result<()> {
+        match word {
+            // More than any disk has: as if it were nearly full.
+            "block" => {
+                self.nodes.iter().try_for_each(|node| node.set_disk_free_min(u64::from(u32::MAX) << 30, 503))
+            }
+            "unblock" => self.nodes.iter().try_for_each(|node| node.set_disk_free_min(0, 200)),
+            "restart" => self.restart(),
+            other => bail!("'{other}' is none of block, unblock and restart"),
+        }
+    }
+}
+
+impl Node {
     /// Changes the setting, has the broker read it, and waits until its health shows that it did.
     fn set_disk_free_min(&self, bytes: u64, status: u16) -> anyhow::Result<()> {
-        let path = self.home.join("nexo.toml");
-        let text = fs::read_to_string(&path).context("cannot read the broker's settings")?;
+        let text = fs::read_to_string(&self.settings).context("cannot read the broker's settings")?;
         let others: String = text.lines().filter(|line| !line.starts_with("disk_free_min")).fold(
             String::new(),
             |mut text, line| {
@@ -155,7 +263,7 @@ impl Running {
                 text
             },
         );
-        write(&path, &format!("{others}disk_free_min = {bytes}\n"))?;
+        write(&self.settings, &format!("{others}disk_free_min = {bytes}\n"))?;
         let asked = Command::new("kill").args(["-HUP", &self.process.pid().to_string()]).status();
         ensure!(
             asked.is_ok_and(|status| status.success()),
@@ -201,6 +309,6 @@ fn answer_control(running: &Arc<Mutex<Running>>) -> anyhow::Result<SocketAddr> {
 }
 
 /// Starts the broker and waits until it is ready.
-fn spawn(program: &Path, home: &Path) -> anyhow::Result<BrokerProcess> {
-    BrokerProcess::start(Command::new(program).args(["serve", "--config"]).arg(home.join("nexo.toml")))
+fn spawn(program: &Path, settings: &Path) -> anyhow::Result<BrokerProcess> {
+    BrokerProcess::start(Command::new(program).args(["serve", "--config"]).arg(settings))
 }

@@ -3,6 +3,7 @@
 use anyhow::Context;
 
 use crate::bench::Size;
+use crate::broker::Nodes;
 use crate::conformance;
 use crate::run::{answers, install, run};
 use crate::sim;
@@ -35,7 +36,7 @@ pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
     sim::short()?;
     torture::short()?;
     // What real clients see.
-    conformance::nexo(&[])?;
+    conformance::nexo(Nodes::One, &[])?;
     conformance::scale(Size::Quick)
 }
 

@@ -5,14 +5,14 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use crate::bench::Size;
-use crate::broker::{Build, Nexo};
+use crate::broker::{Build, Nexo, Nodes};
 use crate::python::{self, Variable};
 use crate::rabbitmq::{self, RabbitMq};
 use crate::run::{root, show};
 
 /// On the broker that was just built. `rest` goes to pytest, for example `-k confirms`.
-pub(crate) fn nexo(rest: &[&str]) -> anyhow::Result<()> {
-    let broker = Nexo::start(Build::Debug)?;
+pub(crate) fn nexo(nodes: Nodes, rest: &[&str]) -> anyhow::Result<()> {
+    let broker = Nexo::start_nodes(Build::Debug, nodes)?;
     let variables = broker.variables()?;
     all(&variables, rest)?;
     if rest.is_empty() {
@@ -25,8 +25,8 @@ pub(crate) fn nexo(rest: &[&str]) -> anyhow::Result<()> {
 }
 
 /// What AWS's clients see of the broker that was just built. `rest` goes to pytest.
-pub(crate) fn sqs(rest: &[&str]) -> anyhow::Result<()> {
-    let broker = Nexo::start(Build::Debug)?;
+pub(crate) fn sqs(nodes: Nodes, rest: &[&str]) -> anyhow::Result<()> {
+    let broker = Nexo::start_nodes(Build::Debug, nodes)?;
     let variables = broker.variables()?;
     both_protocols(&variables, rest)?;
     if rest.is_empty() { python::node(&variables) } else { Ok(()) }
@@ -42,9 +42,10 @@ fn both_protocols(variables: &[Variable], rest: &[&str]) -> anyhow::Result<()> {
 }
 
 /// What clients of RabbitMQ's management API see of the broker that was just built, or of RabbitMQ. `rest` goes to pytest.
-pub(crate) fn management_of(broker: &str, rest: &[&str]) -> anyhow::Result<()> {
+pub(crate) fn management_of(broker: &str, nodes: Nodes, rest: &[&str]) -> anyhow::Result<()> {
     match broker {
-        "nexo" => management(&Nexo::start(Build::Debug)?.variables()?, rest),
+        "nexo" => management(&Nexo::start_nodes(Build::Debug, nodes)?.variables()?, rest),
+        "rabbitmq" if nodes == Nodes::Three => bail!("--cluster is for nexo"),
         "rabbitmq" => management(&RabbitMq::start()?.variables(), rest),
         other => bail!("'{other}' is neither nexo nor rabbitmq"),
     }

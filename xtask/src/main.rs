@@ -8,6 +8,7 @@ mod bench_jobs;
 mod bench_sqs;
 mod broker;
 mod check;
+mod cluster;
 mod conformance;
 mod load;
 mod nats;
@@ -34,6 +35,8 @@ Usage: cargo xtask COMMAND
                  what AWS's clients see: boto3 in both protocols, Celery, the SDK for JavaScript
   conformance management nexo|rabbitmq
                  what clients of the management API see, rabbitmqadmin among them, on either broker
+  conformance nexo|sqs|management nexo --cluster
+                 the same through a node that leads nothing, of three
   conformance compare [SEED...]
                  random acts on both brokers, whose answers must be the same
   conformance scale
@@ -54,6 +57,10 @@ Usage: cargo xtask COMMAND
   bench rivals   measures Nexo beside RabbitMQ and NATS, in turn, and writes docs/benchmarks.md
                  (--reps N, --seconds S; --backlog: only a hundred million waiting messages, Nexo alone;
                  --quick: one short repetition, and writes nothing)
+  bench cluster  measures three nodes beside three of RabbitMQ and of NATS, and a cluster of one beside a node by itself,
+                 in turn, and writes docs/benchmarks.md (--reps N, --seconds S; --nexo: three nodes of Nexo alone;
+                 --single: only the cluster of one; --quick: one short repetition; those three write nothing;
+                 NEXO_BIN: a binary that is there, in place of building one)
   bench jobs     a million pending jobs, and the coalescing pattern beside BullMQ on Redis, in turn; writes nothing
                  (--reps N, --seconds S, --jobs N)
   bench compare PATH
@@ -72,10 +79,17 @@ fn main() -> ExitCode {
         ["verify"] => check::verify(),
         ["test", rest @ ..] => check::test(rest),
         ["fix"] => check::fix(),
-        ["conformance", "nexo", rest @ ..] => conformance::nexo(rest),
+        ["conformance", "nexo", "--cluster", rest @ ..] => conformance::nexo(broker::Nodes::Three, rest),
+        ["conformance", "nexo", rest @ ..] => conformance::nexo(broker::Nodes::One, rest),
         ["conformance", "rabbitmq", rest @ ..] => conformance::rabbitmq(rest),
-        ["conformance", "sqs", rest @ ..] => conformance::sqs(rest),
-        ["conformance", "management", broker, rest @ ..] => conformance::management_of(broker, rest),
+        ["conformance", "sqs", "--cluster", rest @ ..] => conformance::sqs(broker::Nodes::Three, rest),
+        ["conformance", "sqs", rest @ ..] => conformance::sqs(broker::Nodes::One, rest),
+        ["conformance", "management", broker, "--cluster", rest @ ..] => {
+            conformance::management_of(broker, broker::Nodes::Three, rest)
+        }
+        ["conformance", "management", broker, rest @ ..] => {
+            conformance::management_of(broker, broker::Nodes::One, rest)
+        }
         ["conformance", "compare", seeds @ ..] => conformance::compare(seeds),
         ["conformance", "scale"] => conformance::scale(bench::Size::Full),
         ["conformance", "scale", "--short"] => conformance::scale(bench::Size::Quick),
@@ -90,6 +104,7 @@ fn main() -> ExitCode {
         ["bench", "compare", rest @ ..] => {
             rivals::compare::Options::parse(rest).and_then(|options| rivals::compare::compare(&options))
         }
+        ["bench", "cluster", rest @ ..] => cluster::Options::parse(rest).and_then(cluster::cluster),
         ["bench", "rivals", rest @ ..] => rivals::Options::parse(rest).and_then(rivals::rivals),
         ["bench", "abuse", rest @ ..] => {
             abuse::Options::parse(rest).and_then(|options| abuse::abuse(&options))

@@ -5,10 +5,10 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use nexo_harness::until_connected;
+use nexo_harness::{http, until_connected};
 
 use crate::python::environment;
 use crate::run::{first_line, free_ports, target};
@@ -28,12 +28,19 @@ pub(crate) struct Nats {
 impl Nats {
     /// Starts one, installing it first where that is missing.
     pub(crate) fn start() -> anyhow::Result<Self> {
-        let program = program()?;
-        let home = target().join("nats").join(std::process::id().to_string());
-        fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
         let [port] = free_ports()?;
+        let mut started = Self::spawn(&std::process::id().to_string(), port, "")?;
+        started.wait_until_ready()?;
+        Ok(started)
+    }
+
+    /// Starts one with its data in a folder of this name, and does not wait for it.
+    fn spawn(folder: &str, port: u16, extra: &str) -> anyhow::Result<Self> {
+        let program = program()?;
+        let home = target().join("nats").join(folder);
+        fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
         let config = format!(
-            "listen: \"127.0.0.1:{port}\"\njetstream {{\n  store_dir: \"{}\"\n  sync_interval: always\n}}\n",
+            "listen: \"127.0.0.1:{port}\"\njetstream {{\n  store_dir: \"{}\"\n  sync_interval: always\n}}\n{extra}",
             home.display()
         );
         fs::write(home.join("nats.conf"), config).context("cannot write the configuration of NATS")?;
@@ -46,9 +53,7 @@ impl Nats {
             .stderr(log)
             .spawn()
             .with_context(|| format!("cannot start '{}'", program.display()))?;
-        let mut started = Self { process, home, port };
-        started.wait_until_ready()?;
-        Ok(started)
+        Ok(Self { process, home, port })
     }
 
     pub(crate) fn url(&self) -> String {
@@ -79,6 +84,52 @@ impl Drop for Nats {
         self.process.kill().ok();
         self.process.wait().ok();
         fs::remove_dir_all(&self.home).ok();
+    }
+}
+
+/// Three servers that are one cluster, stopped when dropped. Their names are n1, n2 and n3.
+pub(crate) struct NatsCluster(Vec<Nats>);
+
+impl NatsCluster {
+    /// Starts them, and waits until streams can be made.
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let ports: [u16; 9] = free_ports()?;
+        let (clients, rest) = ports.split_at(3);
+        let (routes, monitors) = rest.split_at(3);
+        let all: Vec<String> = routes.iter().map(|port| format!("nats://127.0.0.1:{port}")).collect();
+        let mut started = Self(Vec::new());
+        for at in 0..3 {
+            let extra = format!(
+                "server_name: n{}\nhttp: \"127.0.0.1:{}\"\ncluster {{\n  name: measured\n  listen: \"127.0.0.1:{}\"\n  \
+                 routes: [{}]\n}}\n",
+                at + 1,
+                monitors[at],
+                routes[at],
+                all.join(", ")
+            );
+            started.0.push(Nats::spawn(&format!("{}-{at}", std::process::id()), clients[at], &extra)?);
+        }
+        for node in &mut started.0 {
+            node.wait_until_ready()?;
+        }
+        let end = Instant::now() + PATIENCE;
+        for monitor in monitors {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *monitor));
+            while !http::get(address, "/healthz", PATIENCE).is_ok_and(|answer| answer.status == 200) {
+                ensure!(Instant::now() < end, "the servers of NATS do not find together");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        Ok(started)
+    }
+
+    /// Where clients find each, for streams on all of them, and its process.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = (String, u32)> {
+        self.0.iter().map(|node| (format!("{}?replicas=3", node.url()), node.pid()))
+    }
+
+    pub(crate) fn version(&self) -> anyhow::Result<String> {
+        self.0[0].version()
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use nexo_harness::until_connected;
 
 use crate::python::Variable;
@@ -46,8 +47,21 @@ impl RabbitMq {
     pub(crate) fn start() -> anyhow::Result<Self> {
         install()?;
         let home = root().join("target").join("rabbitmq").join(std::process::id().to_string());
-        fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
         let [port, management, distribution, mapper] = free_ports()?;
+        let mut started = Self::spawn(home, port, management, distribution, mapper)?;
+        started.wait_until_ready()?;
+        Ok(started)
+    }
+
+    /// Starts one there and on these ports, and does not wait for it.
+    fn spawn(
+        home: PathBuf,
+        port: u16,
+        management: u16,
+        distribution: u16,
+        mapper: u16,
+    ) -> anyhow::Result<Self> {
+        fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
         let settings = settings(&home, port, distribution, mapper);
         let plugins = "[rabbitmq_consistent_hash_exchange,rabbitmq_management].\n";
         write(&home.join("enabled_plugins"), plugins)?;
@@ -64,9 +78,22 @@ impl RabbitMq {
             .stderr(errors)
             .spawn()
             .context("cannot start RabbitMQ")?;
-        let mut started = Self { process, home, port, management, settings };
-        started.wait_until_ready()?;
-        Ok(started)
+        Ok(Self { process, home, port, management, settings })
+    }
+
+    /// What it is called among others.
+    fn name(&self) -> String {
+        node_name(self.port)
+    }
+
+    /// Runs `rabbitmqctl` for it.
+    fn control(&self, args: &[&str]) -> anyhow::Result<()> {
+        let mut command = Command::new(format!("{PROGRAMS}/rabbitmqctl"));
+        let output = command.arg("-q").args(args).envs(self.settings.iter().cloned()).output();
+        let output = output.context("cannot start rabbitmqctl")?;
+        let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        ensure!(output.status.success(), "rabbitmqctl {} failed: {words}", args.join(" "));
+        Ok(())
     }
 
     /// Where clients find it.
@@ -152,6 +179,47 @@ impl Drop for RabbitMq {
     }
 }
 
+/// Several of them that are one cluster, stopped when dropped.
+pub(crate) struct RabbitCluster(Vec<RabbitMq>);
+
+impl RabbitCluster {
+    /// Starts so many, and has all join the first.
+    pub(crate) fn start(count: usize) -> anyhow::Result<Self> {
+        install()?;
+        let home = root().join("target").join("rabbitmq").join(std::process::id().to_string());
+        let [mapper] = free_ports()?;
+        let mut started = Self(Vec::new());
+        for number in 0..count {
+            let [port, management, distribution] = free_ports()?;
+            let home = home.join(number.to_string());
+            write_cookie(&home)?;
+            started.0.push(RabbitMq::spawn(home, port, management, distribution, mapper)?);
+            // The first one starts the port mapper.
+            started.0[number].wait_until_ready()?;
+        }
+        let [first, others @ ..] = started.0.as_slice() else { return Ok(started) };
+        for node in others {
+            node.control(&["stop_app"])?;
+            node.control(&["join_cluster", &first.name()])?;
+            node.control(&["start_app"])?;
+        }
+        first.control(&["await_online_nodes", &count.to_string()])?;
+        Ok(started)
+    }
+
+    pub(crate) fn nodes(&self) -> &[RabbitMq] {
+        &self.0
+    }
+}
+
+/// Nodes talk to each other if they have the same, in a file that nobody else may read.
+fn write_cookie(home: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(home).with_context(|| format!("cannot make '{}'", home.display()))?;
+    let path = home.join(".erlang.cookie");
+    write(&path, "MEASUREMENTSONLOOPBACK")?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).context("cannot protect the cookie")
+}
+
 /// The script `rabbitmqadmin` of the package, which is installed where that is missing and allowed.
 pub(crate) fn admin_script() -> anyhow::Result<Variable> {
     install()?;
@@ -184,7 +252,7 @@ fn settings(home: &Path, port: u16, distribution: u16, mapper: u16) -> Vec<Varia
     [
         ("HOME", home.display().to_string()),
         ("LANG", "C.UTF-8".to_owned()),
-        ("RABBITMQ_NODENAME", format!("conformance{port}@localhost")),
+        ("RABBITMQ_NODENAME", node_name(port)),
         ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
         ("RABBITMQ_NODE_PORT", port.to_string()),
         ("RABBITMQ_DIST_PORT", distribution.to_string()),
@@ -200,6 +268,10 @@ fn settings(home: &Path, port: u16, distribution: u16, mapper: u16) -> Vec<Varia
     ]
     .map(|(key, value)| (key.to_owned(), value))
     .to_vec()
+}
+
+fn node_name(port: u16) -> String {
+    format!("conformance{port}@localhost")
 }
 
 /// The script that the tests call to block, unblock or restart the broker.

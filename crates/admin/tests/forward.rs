@@ -11,7 +11,9 @@ use nexo_admin::AdminOptions;
 use nexo_broker::{Broker, BrokerOptions, Codecs, Protocol};
 use nexo_log::disk::FaultyDisk;
 use nexo_net::{Gate, Listeners, PeerStream, Place, TunnelHead, TunnelTls, Tunnels};
-use nexo_peer::{ClusterId, Forwarder, PeerHandler, PeerIdentity, PeerOptions, PeerSecurity, Peers, Purpose};
+use nexo_peer::{
+    ClusterId, Forwarder, PeerHandler, PeerIdentity, PeerOptions, PeerSecurity, Peers, Purpose, Versions,
+};
 use nexo_types::{NodeId, Term};
 use parking_lot::RwLock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -53,6 +55,8 @@ impl Node {
             node: NodeId(node),
             name: format!("node-{node}"),
             advertise: String::new(),
+            versions: Versions::OWN,
+            clock_offset_ms: 0,
         };
         let listen = vec!["127.0.0.1:0".to_owned()];
         let options = PeerOptions { listen, identity, security: PeerSecurity::default() };

@@ -35,8 +35,8 @@ use crate::open_connections::OpenConnections;
 use crate::options::BrokerOptions;
 use crate::policies::PolicyCell;
 use crate::queue_cell::QueueCell;
-use crate::recovery;
-use crate::replication::{GroupJournal, Replica, Replication};
+use crate::recovery::{self, OnLoss};
+use crate::replication::{ClusterStart, GroupJournal, JournalOpenError, Replica, Replication};
 use crate::request::ListRequest;
 use crate::schedules::ScheduleCell;
 use crate::shared::{Shared, not_found};
@@ -99,7 +99,8 @@ impl Broker {
         };
         Self::open_with_any(disk, options, time, |log, recovered| {
             let manifest = recovered.last_manifest.as_ref().map(|(_, payload)| Manifest::decode(payload));
-            let manifest = manifest.transpose().map_err(|error| error.to_string())?.unwrap_or_default();
+            let unreadable = |error| JournalOpenError::Unreadable(format!("{error}"));
+            let manifest = manifest.transpose().map_err(unreadable)?.unwrap_or_default();
             let journal = GroupJournal::open(log, &manifest, cluster)?;
             let replica = Arc::clone(&journal.0);
             Ok((Box::new(journal), Some(replica)))
@@ -120,7 +121,10 @@ impl Broker {
         disk: Arc<dyn Disk>,
         options: BrokerOptions,
         time: Timestamp,
-        journal: impl FnOnce(Log, &Recovered) -> Result<(Box<dyn Journal>, Option<Arc<Replica>>), String>,
+        journal: impl FnOnce(
+            Log,
+            &Recovered,
+        ) -> Result<(Box<dyn Journal>, Option<Arc<Replica>>), JournalOpenError>,
     ) -> Result<Self, OpenError> {
         let began = Instant::now();
         let path = options.data_dir.clone();
@@ -131,13 +135,24 @@ impl Broker {
             accept_loss: options.accept_loss,
             ..LogOptions::default()
         };
-        let (log, recovered) = Log::open(disk, log_options).map_err(|source| OpenError::Log { source })?;
+        let has_others = options.cluster.is_some_and(|cluster| cluster.start != ClusterStart::Alone);
+        let (log, recovered) = Log::open(disk, log_options).map_err(|source| match source {
+            nexo_log::OpenError::Missing { .. } if has_others => {
+                OpenError::Damaged { path: path.clone(), reason: source.to_string() }
+            }
+            source => OpenError::Log { source },
+        })?;
         let is_new = recovered.is_new;
-        let unreadable = |reason: String| OpenError::Unreadable { path: path.clone(), reason };
-        let (journal, replica) = journal(log.clone(), &recovered).map_err(unreadable)?;
+        let opened = journal(log.clone(), &recovered);
+        let (journal, replica) = opened.map_err(|error| error.into_open_error(&path, &recovered))?;
+        let on_loss = match &replica {
+            Some(replica) if replica.has_other_voters() => OnLoss::Mend,
+            Some(_) | None if options.accept_loss => OnLoss::Accept,
+            Some(_) | None => OnLoss::Refuse,
+        };
         let committed = journal.begin_load();
         let stored = Stored { log: &log, discarded: journal.discarded(), committed };
-        let restored = recovery::restore(stored, &recovered, &path, options.accept_loss)?;
+        let restored = recovery::restore(stored, &recovered, &path, on_loss)?;
         // Not before: the release that wrote a directory can go on with it if this one refuses it.
         log.raise_format().map_err(|source| OpenError::Log { source })?;
         let room = DiskRoom::new(options.data_dir.clone(), options.disk_free_min);

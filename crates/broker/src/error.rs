@@ -35,6 +35,14 @@ pub enum OpenError {
         /// What is wrong.
         reason: String,
     },
+    /// The node is one of several, and something that was in its log is gone. The others have it: it has to come from them.
+    #[error("the data of this node in '{}' is damaged: {reason}", path.display())]
+    Damaged {
+        /// The data directory.
+        path: PathBuf,
+        /// The first place that was found.
+        reason: String,
+    },
 }
 
 /// A queue that is not there, or a broker that cannot serve it.

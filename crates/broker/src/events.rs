@@ -11,8 +11,8 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use nexo_core::machine::Step;
@@ -239,7 +239,7 @@ impl Events {
 
     /// Looks whether anybody wants to know from now on.
     pub(crate) fn look_at(&self, topology: &Topology) {
-        let wanted = topology.bindings_from(&event_exchange()).next().is_some();
+        let wanted = topology.bindings_from(event_exchange()).next().is_some();
         self.wanted.store(wanted, Ordering::Relaxed);
     }
 
@@ -300,8 +300,12 @@ impl Events {
     }
 }
 
-fn event_exchange() -> ExchangeName {
-    ExchangeName::at(&VhostName::DEFAULT, EVENT_EXCHANGE).expect("the name of an exchange")
+/// Where events are told. Asked for with every change of exchanges.
+fn event_exchange() -> &'static ExchangeName {
+    static NAME: LazyLock<ExchangeName> = LazyLock::new(|| {
+        ExchangeName::at(&VhostName::DEFAULT, EVENT_EXCHANGE).expect("the name of an exchange")
+    });
+    &NAME
 }
 
 impl Broker {
@@ -318,7 +322,7 @@ impl Broker {
     pub async fn ensure_event_exchange(&self) -> Result<(), QueueError> {
         let decide = |topology: &Topology| -> Result<Plan, std::convert::Infallible> {
             let name = event_exchange();
-            if topology.open_vhost(&VhostName::DEFAULT).is_err() || topology.spec(&name).is_some() {
+            if topology.open_vhost(&VhostName::DEFAULT).is_err() || topology.spec(name).is_some() {
                 return Ok(Plan::default());
             }
             // Clients may bind to it, and not publish, as with RabbitMQ's.
@@ -330,7 +334,7 @@ impl Broker {
                 alternate: None,
                 arguments: Bytes::new(),
             };
-            let record = TopologyRecord::Declare { name, spec };
+            let record = TopologyRecord::Declare { name: name.clone(), spec };
             Ok(Plan { steps: vec![Step { record, durability: Durability::Durable }] })
         };
         let attempt = || match self.shared.change_topology(&[], decide, Urgency::Synced) {

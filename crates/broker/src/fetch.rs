@@ -24,7 +24,7 @@ pub(crate) type Places = BTreeMap<SegmentId, Vec<(Priority, Offset)>>;
 #[derive(Debug, Default)]
 pub(crate) struct Fetched {
     pub(crate) found: BTreeMap<Offset, Bytes>,
-    /// Their bytes are there and wrong: they are lost.
+    /// Their bytes are there and wrong: they are lost. None on a node whose others have them.
     pub(crate) damaged: Vec<Offset>,
     /// The disk would not say; another time it may.
     pub(crate) unreadable: Vec<Offset>,
@@ -55,12 +55,18 @@ pub(crate) enum Retry {
 impl Shared {
     /// Reads messages that are leased or about to be moved. Maintenance may copy one forward and give up its segment
     /// between the moment its place was looked up and the read: then its new place is asked for.
-    pub(crate) fn fetch(
-        &self,
-        cell: &QueueCell,
-        mut wanted: Vec<(Priority, Offset)>,
-        retry: Retry,
-    ) -> Fetched {
+    pub(crate) fn fetch(&self, cell: &QueueCell, wanted: Vec<(Priority, Offset)>, retry: Retry) -> Fetched {
+        let mut fetched = self.fetch_here(cell, wanted, retry);
+        if !fetched.damaged.is_empty() && self.keeps_damaged() {
+            let segment = cell.state.lock().placement.segment_of(fetched.damaged[0]);
+            let at = Position { segment, byte: 0 };
+            fetched.retry_after = fetched.retry_after.max(self.note_unreadable(at, "messages are damaged"));
+            fetched.unreadable.append(&mut fetched.damaged);
+        }
+        fetched
+    }
+
+    fn fetch_here(&self, cell: &QueueCell, mut wanted: Vec<(Priority, Offset)>, retry: Retry) -> Fetched {
         let mut fetched = Fetched::default();
         let mut tried: BTreeMap<Offset, SegmentId> = BTreeMap::new();
         for _ in 0..FETCH_TRIES {
@@ -138,7 +144,7 @@ impl Shared {
             Err(ReadError::Io { segment, reason }) => {
                 // The index of the segment.
                 let at = Position { segment, byte: 0 };
-                read.retry_after = read.retry_after.max(self.unreadable.note(at, &reason));
+                read.retry_after = read.retry_after.max(self.note_unreadable(at, &reason));
                 read.unreadable.extend(messages.iter().map(|(_, offset)| *offset));
                 return;
             }
@@ -175,7 +181,7 @@ impl Shared {
                     damaged.extend(offsets);
                 }
                 Err(error @ ReadError::Io { .. }) => {
-                    let delay = self.unreadable.note(Position { segment, byte: *byte }, &error.to_string());
+                    let delay = self.note_unreadable(Position { segment, byte: *byte }, &error.to_string());
                     read.retry_after = read.retry_after.max(delay);
                     unreadable.extend(offsets);
                 }

@@ -66,7 +66,7 @@ impl Shared {
         self.catalog.insert(&cell);
         // With every queue there is less memory for messages.
         self.note_if_pressed();
-        self.catalog.exchanges.change(|topology| topology.queue_added(name, id, durability));
+        self.catalog.exchanges.add_queue(name, id, durability);
         drop(changing);
         // A queue that goes when it is not used has a deadline from the start.
         let _ = self.with(&cell, |_, _| ());
@@ -174,7 +174,9 @@ impl Shared {
     pub(crate) fn free_removed(self: &Arc<Self>, removed: Option<Removed>) -> u64 {
         let Some(removed) = removed else { return 0 };
         let count = removed.count;
-        self.workers.spawn(Work::Chore, move || drop(removed));
+        if count > 0 {
+            self.workers.spawn(Work::Chore, move || drop(removed));
+        }
         count
     }
 }

@@ -51,9 +51,9 @@ impl Shared {
         self.refuse_if_stopping()?;
         let mut about = None;
         let decide = |nodes: &Nodes| -> Result<Vec<Step<NodeRecord>>, NodeError> {
-            let (record, node) = nodes.decide_change(self.clock.now(), change)?;
+            let (records, node) = nodes.decide_change(self.clock.now(), change)?;
             about = Some(node);
-            Ok(record.into_iter().map(|record| Step { record, durability: Durability::Durable }).collect())
+            Ok(records.into_iter().map(|record| Step { record, durability: Durability::Durable }).collect())
         };
         let cell = &self.nodes.cell;
         let changed = self.change_machine(cell, &[], decide, Urgency::Synced, Claim::Reserved, |_| ());

@@ -43,7 +43,7 @@ impl Shared {
         {
             Ok(read) => read,
             Err(error) => {
-                self.wait_for_disk(cell, self.unreadable.note(index, &error.to_string()));
+                self.wait_for_disk(cell, self.note_unreadable(index, &error.to_string()));
                 return;
             }
         };
@@ -51,11 +51,15 @@ impl Shared {
         for at in frames {
             self.unreadable.clear(at);
         }
-        let delays = unreadable.iter().map(|(at, error)| self.unreadable.note(*at, &error.to_string()));
+        let delays = unreadable.iter().map(|(at, error)| self.note_unreadable(*at, &error.to_string()));
         if let Some(delay) = delays.max()
             && read.iter().all(Vec::is_empty)
         {
             self.wait_for_disk(cell, delay);
+            return;
+        }
+        if self.keeps_damaged() && self.is_any_lost(cell, pages.segment, &read) {
+            self.wait_for_disk(cell, self.note_unreadable(index, "messages are damaged"));
             return;
         }
         // A queue that was deleted meanwhile has no use for it. One lane at a time, so that nobody waits long for the lock.
@@ -67,6 +71,13 @@ impl Shared {
                 self.take_page(state, pages.segment, request, entries);
             });
         }
+    }
+
+    /// Whether the log should have given back more than it did.
+    fn is_any_lost(&self, cell: &QueueCell, segment: SegmentId, read: &[Vec<MessageEntry>]) -> bool {
+        let state = cell.state.lock();
+        let mut lost = read.iter().flatten().filter(|entry| entry.payload.is_none());
+        lost.any(|entry| state.placement.segment_of(entry.offset) == segment)
     }
 
     /// Has a queue ask for nothing until maintenance says that it may.
@@ -91,6 +102,10 @@ impl Shared {
         let lost: OffsetSet =
             entries.iter().filter(|entry| entry.payload.is_none()).map(|entry| entry.offset).collect();
         if lost.iter().any(|offset| state.placement.segment_of(offset) != segment) {
+            return;
+        }
+        if !lost.is_empty() && self.keeps_damaged() {
+            // Others have them. The page is asked for again.
             return;
         }
         if state.queue.page_in(request, entries, self.clock.now()) && !lost.is_empty() {
@@ -217,6 +232,7 @@ impl Shared {
     }
 
     fn settle_damaged(&self, state: &mut CellState, now: Timestamp, damaged: Vec<Offset>) {
+        debug_assert!(damaged.is_empty() || !self.keeps_damaged(), "others have them");
         if damaged.is_empty() || !self.is_damage() {
             return;
         }

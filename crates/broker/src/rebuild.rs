@@ -94,7 +94,7 @@ impl Shared {
         let restored = self.latest_manifest().and_then(|recovered| {
             let path = self.options.data_dir.as_path();
             let stored = Stored { committed, ..self.stored() };
-            recovery::restore(stored, &recovered, path, self.options.accept_loss)
+            recovery::restore(stored, &recovered, path, self.on_loss())
         });
         let restored = match restored {
             Ok(restored) => restored,

@@ -39,6 +39,19 @@ pub(crate) struct Restored {
     pub(crate) damaged_uncounted: bool,
     /// The latest changes of users are lost, or something is, and no user is known.
     pub(crate) users_lost: bool,
+    /// A segment that is not there and held messages.
+    lost_segment: Option<SegmentId>,
+}
+
+/// What becomes of a start that cannot bring everything back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnLoss {
+    /// What is damaged is reported and passed over; the start is refused if nobody can tell what was in it.
+    Refuse,
+    /// The same, and what cannot be told is accepted.
+    Accept,
+    /// Others have all of it, so nothing is passed over: the start is refused, and the state comes from them.
+    Mend,
 }
 
 /// A queue that is being rebuilt.
@@ -56,8 +69,32 @@ pub(crate) struct Rebuilt {
 ///
 /// # Errors
 /// If the log's content makes no sense, or what was in it cannot be known and that was not accepted. Damage that the
-/// log found is reported and passed over.
+/// log found is reported and passed over, unless others can give what is lost.
 pub(crate) fn restore(
+    stored: Stored<'_>,
+    recovered: &Recovered,
+    path: &Path,
+    on_loss: OnLoss,
+) -> Result<Restored, OpenError> {
+    if on_loss != OnLoss::Mend {
+        return restore_readable(stored, recovered, path, on_loss == OnLoss::Accept);
+    }
+    let damaged = |reason: String| OpenError::Damaged { path: path.to_owned(), reason };
+    if recovered.is_incomplete() {
+        let first = stored.log.damage().map(|(_, first)| first);
+        return Err(damaged(first.unwrap_or_else(|| "parts of the log are missing".to_owned())));
+    }
+    let restored = restore_readable(stored, recovered, path, false);
+    match (stored.log.damage(), restored) {
+        (Some((_, first)), _) => Err(damaged(first)),
+        (None, Ok(Restored { lost_segment: Some(segment), .. })) => {
+            Err(damaged(format!("segments/{segment}.seg, which holds messages, is not there")))
+        }
+        (None, restored) => restored,
+    }
+}
+
+fn restore_readable(
     stored: Stored<'_>,
     recovered: &Recovered,
     path: &Path,
@@ -201,6 +238,7 @@ struct Rebuild<'a> {
     /// The latest changes of users are lost.
     users_lost: bool,
     unread: Unread,
+    lost_segment: Option<SegmentId>,
     error: Option<String>,
 }
 
@@ -220,6 +258,7 @@ impl<'a> Rebuild<'a> {
             uncounted: false,
             users_lost: false,
             unread: Unread::default(),
+            lost_segment: None,
             error: None,
         }
     }
@@ -536,6 +575,7 @@ impl<'a> Rebuild<'a> {
             for segment in segments.difference(&present) {
                 let (dropped, later) = self.unread.drop_segment(self.stored, rebuilt, *segment)?;
                 tracing::error!(queue = %rebuilt.queue.name().in_full(), %segment, dropped, later, "messages are lost with a segment of the log");
+                self.lost_segment = Some(*segment);
                 rebuilt.dirty = true;
             }
         }
@@ -582,6 +622,7 @@ impl<'a> Rebuild<'a> {
             damaged_messages,
             damaged_uncounted: false,
             users_lost: self.users_lost,
+            lost_segment: self.lost_segment,
         }
     }
 }

@@ -37,13 +37,13 @@ struct Trouble {
 }
 
 impl Unreadable {
-    /// Takes note of a read that failed, and says after which time it may be tried again.
-    pub(crate) fn note(&self, at: Position, reason: &str) -> Millis {
+    /// Takes note of a read that failed, and says after which time it may be tried again, and how often it was.
+    pub(crate) fn note(&self, at: Position, reason: &str) -> (Millis, u32) {
         let now = Instant::now();
         let mut places = self.0.lock();
         if places.by_position.len() >= PLACES_MAX && !places.by_position.contains_key(&at) {
             places.others_from = Some(now + DELAY_MAX.as_duration());
-            return DELAY_MAX;
+            return (DELAY_MAX, 1);
         }
         let trouble = places.by_position.entry(at).or_insert_with(|| {
             tracing::error!(%at, reason, "messages cannot be read from the log; trying again, less and less often");
@@ -53,7 +53,7 @@ impl Unreadable {
         let delay = DELAY_MIN.0.saturating_mul(1 << (trouble.tries - 1).min(16));
         let delay = Millis(delay).min(DELAY_MAX);
         trouble.retry_at = now + delay.as_duration();
-        delay
+        (delay, trouble.tries)
     }
 
     /// Whether it is time to read what lies there, as far as reading it has failed.
@@ -115,7 +115,7 @@ mod tests {
     fn pauses_grow_to_a_bound_and_a_place_that_can_be_read_is_forgotten() {
         let unreadable = Unreadable::default();
         let at = Position { segment: SegmentId(3), byte: 5000 };
-        let delays: Vec<u64> = (0..9).map(|_| unreadable.note(at, "EIO").0).collect();
+        let delays: Vec<u64> = (0..9).map(|_| unreadable.note(at, "EIO").0.0).collect();
         assert_eq!(delays, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000, 30_000]);
         let reason = unreadable.reason(|_| true).unwrap();
         assert!(reason.contains("0000000003.seg cannot be read at byte 5000: EIO"), "{reason}");

@@ -65,6 +65,11 @@ fn after(known: &[(NodeId, String)], change: &NodeChange, given: &mut u64) -> Ve
             node.1 = format!("{name} at {address}");
         }
         NodeChange::Remove { name } => nodes.retain(|(_, text)| !is(text, name)),
+        NodeChange::Replace { name, address, .. } => {
+            nodes.retain(|(_, text)| !is(text, name));
+            *given += 1;
+            nodes.push((NodeId(*given), format!("{name} at {address}")));
+        }
     }
     nodes
 }

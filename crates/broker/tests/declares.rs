@@ -527,3 +527,34 @@ async fn a_name_deleted_and_declared_at_once_is_the_new_queue() {
         broker.shutdown().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whoever_publishes_finds_what_was_declared_before_and_nothing_that_was_deleted() {
+    let broker = Broker::open_on(Arc::new(FaultyDisk::new()), options()).unwrap();
+    let rounds = (0..3).map(|task| {
+        let broker = broker.clone();
+        tokio::spawn(async move {
+            for round in 0..200 {
+                let queue = name(&format!("q-{task}-{round}"));
+                broker.try_declare(&queue, &transient()).unwrap();
+                assert!(is_reached(&broker, &queue), "it was declared");
+                // Others change the routes at the same time, and take them out.
+                tokio::task::yield_now().await;
+                assert!(is_reached(&broker, &queue), "it is still there");
+                broker.try_delete(&queue, DeleteIf::default()).unwrap();
+                assert!(!is_reached(&broker, &queue), "it was deleted");
+            }
+        })
+    });
+    for round in rounds.collect::<Vec<_>>() {
+        round.await.unwrap();
+    }
+}
+
+/// Whether the default exchange leads to a queue.
+fn is_reached(broker: &Broker, queue: &QueueName) -> bool {
+    let mut found = Vec::new();
+    let key = queue.as_str().as_bytes();
+    broker.routes().publish(&queue.vhost(), "", &[key], &NoHeaders, &mut found).unwrap();
+    !found.is_empty()
+}

@@ -81,11 +81,17 @@ impl Node {
         Ok(rejected)
     }
 
+    /// Whether any group has something to be done.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.groups.values().any(Group::has_output)
+    }
+
     /// Takes what has come of all inputs, of all groups.
     pub fn take_output(&mut self) -> NodeOutput {
         let mut out = NodeOutput::default();
         let mut messages: BTreeMap<NodeId, Vec<(RaftGroupId, Message)>> = BTreeMap::new();
-        for (id, group) in &mut self.groups {
+        for (id, group) in self.groups.iter_mut().filter(|(_, group)| group.has_output()) {
             let of_group = group.take_output();
             out.writes.extend(of_group.writes.into_iter().map(|write| (*id, write)));
             out.events.extend(of_group.events.into_iter().map(|event| (*id, event)));

@@ -46,6 +46,8 @@ pub(crate) struct Tail {
     untold: RefCell<Vec<Fetch>>,
     snapshot: Option<Snapshot>,
     snapshot_wanted: Cell<bool>,
+    /// The last entry that the disk is known not to give back. Whoever needs it, or one before, gets a snapshot.
+    unreadable: LogIndex,
 }
 
 impl Tail {
@@ -64,6 +66,7 @@ impl Tail {
             untold: RefCell::default(),
             snapshot: None,
             snapshot_wanted: Cell::new(false),
+            unreadable: LogIndex(0),
         }
     }
 
@@ -125,6 +128,7 @@ impl Tail {
         self.last = last.index;
         self.applied = last.index;
         self.snapshot = None;
+        self.unreadable = LogIndex(0);
     }
 
     /// Entries up to this one are gone from the disk.
@@ -179,6 +183,11 @@ impl Tail {
         self.snapshot_wanted.take()
     }
 
+    /// Whether entries or a snapshot are wanted, and nobody has been told.
+    pub(crate) fn wants_something(&self) -> bool {
+        self.snapshot_wanted.get() || !self.untold.borrow().is_empty()
+    }
+
     /// Entries that are wanted from the disk. Each is told once.
     pub(crate) fn take_fetches(&self) -> Vec<Fetch> {
         self.untold.take()
@@ -191,6 +200,10 @@ impl Tail {
         *wanted = others;
         drop(wanted);
         let these: Vec<_> = these;
+        // Asking again would not help, and would have no end.
+        if entries.is_empty() && fetch.from > self.purged.index {
+            self.unreadable = self.unreadable.max(fetch.from);
+        }
         // The log may have changed meanwhile.
         let is_current = |entry: &RaftEntry| self.term_of(LogIndex(entry.index)) == Some(Term(entry.term));
         self.fetched = if entries.iter().all(is_current) { entries } else { Vec::new() };
@@ -254,8 +267,8 @@ impl Storage for Tail {
         if let Some(entries) = self.slice(low, high, bytes_max) {
             return Ok(entries);
         }
-        if !context.can_async() {
-            // What is not applied is always here.
+        if !context.can_async() || low <= self.unreadable.0 {
+            // What is not applied is always here. For a follower that needs more the library wants a snapshot then.
             return Err(Error::Store(StorageError::Unavailable));
         }
         let fetch = Fetch { from: LogIndex(low), to: LogIndex(high), bytes_max };
@@ -285,10 +298,11 @@ impl Storage for Tail {
     }
 
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<RaftSnapshot> {
-        // Whoever does not find himself among the members refuses it: it is older than his joining.
-        let fits = |snapshot: &&Snapshot| {
-            snapshot.last.index.0 >= request_index && snapshot.members.contains(NodeId(to))
-        };
+        // Whoever does not find himself among the members refuses it: it is older than his joining. And behind what cannot be
+        // read it is of no use.
+        let from = request_index.max(self.unreadable.0);
+        let fits =
+            |snapshot: &&Snapshot| snapshot.last.index.0 >= from && snapshot.members.contains(NodeId(to));
         match self.snapshot.as_ref().filter(fits) {
             Some(snapshot) => Ok(snapshot_in(snapshot.clone())),
             None => {
@@ -349,5 +363,32 @@ mod tests {
         assert_eq!(found, all[..2]);
         tail.forget_fetched();
         assert!(tail.take_fetches().is_empty() && tail.wanted.borrow().is_empty());
+    }
+
+    #[test]
+    fn for_what_the_disk_does_not_give_back_there_is_a_snapshot() {
+        let mut tail = tail();
+        let size = RAFT_TAIL_BYTES_MAX / 4;
+        let all: Vec<RaftEntry> = (2..=11).map(|index| entry(1, index, size)).collect();
+        tail.append(&all);
+        tail.set_applied(LogIndex(11));
+        let asks = |tail: &Tail, low| tail.entries(low, low + 2, None, GetEntriesContext::empty(true));
+        assert!(asks(&tail, 4).is_err());
+        let [fetch] = tail.take_fetches()[..] else { panic!("one fetch is asked for") };
+        assert_eq!(tail.fetched(fetch, Vec::new()).len(), 1);
+        let unavailable = Err(Error::Store(StorageError::Unavailable));
+        assert_eq!(asks(&tail, 4), unavailable);
+        assert_eq!(asks(&tail, 2), unavailable, "the way leads through what cannot be read");
+        assert!(tail.take_fetches().is_empty(), "it is not asked for again");
+        assert!(asks(&tail, 5).is_err() && tail.take_fetches().len() == 1, "others are");
+        let snapshot = |index| Snapshot {
+            last: EntryId::new(Term(1), LogIndex(index)),
+            members: crate::Membership::of([NodeId(2)]),
+            data: bytes::Bytes::new(),
+        };
+        tail.offer(snapshot(3));
+        assert!(tail.snapshot(0, 2).is_err() && tail.take_snapshot_wanted(), "this one ends before it");
+        tail.offer(snapshot(11));
+        assert!(tail.snapshot(0, 2).is_ok());
     }
 }

@@ -12,8 +12,6 @@ pub(crate) const HEARTBEAT_TICKS: usize = 2;
 pub(crate) const ELECTION_TICKS_MIN: usize = 12;
 /// Everybody calls one before: 1,200 ms.
 pub(crate) const ELECTION_TICKS_END: usize = 24;
-/// A leader that hears of no majority for longer leads no more: 700 ms.
-pub(crate) const UNHEARD_TICKS_MAX: u64 = 14;
 /// A snapshot that was sent and not heard of since is sent again: 3 s.
 pub(crate) const SNAPSHOT_TICKS_MAX: u32 = 60;
 

@@ -62,8 +62,10 @@ const REMOVE: u8 = 4;
 pub fn encode_envelope<'a>(messages: impl IntoIterator<Item = (RaftGroupId, &'a Message)>) -> Vec<u8> {
     let mut out = vec![VERSION];
     for (group, message) in messages {
-        varint::put(&mut out, u64::from(group.0));
         let body = encode(message);
+        // The group and the length are two numbers of at most ten bytes.
+        out.reserve(body.len() + 20);
+        varint::put(&mut out, u64::from(group.0));
         varint::put(&mut out, body.len() as u64);
         out.extend_from_slice(&body);
     }
@@ -88,13 +90,23 @@ pub fn decode_envelope(bytes: &Bytes) -> Result<Vec<(RaftGroupId, Message)>, Wir
 /// The bytes of a message.
 #[must_use]
 pub fn encode(message: &Message) -> Vec<u8> {
-    let mut out = Vec::with_capacity(32);
+    let mut out = Vec::with_capacity(64 + data_bytes(&message.body));
     out.push(VERSION);
     let kind_at = out.len();
     out.push(0);
     varint::put(&mut out, message.term.0);
     out[kind_at] = put_body(&mut out, &message.body);
     out
+}
+
+/// The most that entries of a message take, so that its bytes are not moved while it is written.
+fn data_bytes(body: &Body) -> usize {
+    match body {
+        // A term, a kind and a length stand before the data.
+        Body::Append { entries, .. } => entries.iter().map(|entry| entry.payload.len() + 21).sum(),
+        Body::Install(snapshot) => snapshot.data.len() + 20 * RAFT_MEMBERS_MAX,
+        _ => 0,
+    }
 }
 
 fn put_body(out: &mut Vec<u8>, body: &Body) -> u8 {

@@ -1,5 +1,6 @@
 //! Whatever is written is read back, and whatever is read does no harm.
 
+use nexo_types::limits::RAFT_APPEND_BYTES_MAX;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 
@@ -130,6 +131,18 @@ fn a_length_that_is_not_there_takes_no_memory() {
     let mut bytes = vec![VERSION, INSTALL, 1, 1, 1, 1, 9, 0];
     varint::put(&mut bytes, RAFT_NUMBER_MAX);
     assert_eq!(decode(&bytes.into()), Err(WireError::Short));
+}
+
+#[test]
+fn as_many_small_entries_as_a_leader_sends_at_once_are_read() {
+    let entries = (2..).take(RAFT_APPEND_BYTES_MAX).map(|index| Entry {
+        id: EntryId::new(Term(1), LogIndex(index)),
+        payload: Payload::Data(Bytes::from_static(b"x")),
+    });
+    let after = EntryId::new(Term(1), LogIndex(1));
+    let body = Body::Append { after, commit: LogIndex(1), entries: entries.collect() };
+    let message = Message { term: Term(1), body };
+    assert!(decode(&encode(&message).into()) == Ok(message));
 }
 
 #[test]

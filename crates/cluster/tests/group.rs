@@ -7,6 +7,7 @@ use bytes::Bytes;
 use common::{Cluster, GROUP, Member};
 use nexo_cluster::store::{Cut, GroupStore};
 use nexo_cluster::{Body, Change, EntryId, Event, Membership, Message, Refused, Rejected, Role, Snapshot};
+use nexo_types::limits::RAFT_UNCOMMITTED_BYTES_MAX;
 use nexo_types::{LogIndex, NodeId, Term};
 
 fn all(data: &[&'static str]) -> Vec<Bytes> {
@@ -134,6 +135,28 @@ fn leadership_is_handed_over_without_an_election_timeout() {
 }
 
 #[test]
+fn a_leader_that_is_no_voter_any_more_hands_over() {
+    let mut cluster = Cluster::new(3, 1);
+    cluster.elect();
+    // Node 1 removes node 2, which alone has heard of it, and is elected before it is committed.
+    cluster.cut_off.insert(NodeId(3));
+    cluster.member(2).syncs = false;
+    cluster.group(1).change_members(Change::Remove(NodeId(2))).unwrap();
+    cluster.settle();
+    cluster.cut_off = [NodeId(1)].into();
+    cluster.member(2).syncs = true;
+    assert_eq!(cluster.elect(), 2, "node 3 lacks an entry");
+    cluster.ticks(4);
+    assert!(!cluster.group(2).members().contains(NodeId(2)));
+    cluster.cut_off.clear();
+    cluster.ticks(60);
+    let leader = cluster.elect();
+    assert_ne!(leader, 2, "it is no member");
+    let change = cluster.group(leader).change_members(Change::AddLearner(NodeId(2)));
+    assert!(change.is_ok(), "members can change again: {change:?}");
+}
+
+#[test]
 fn a_check_of_leadership_needs_a_majority() {
     let mut cluster = Cluster::new(3, 1);
     cluster.elect();
@@ -203,6 +226,52 @@ fn a_single_voter_leads_at_once_and_is_as_careful() {
     cluster.member(1).sync();
     cluster.settle();
     assert_eq!(cluster.member(1).committed(), all(&["a"]));
+}
+
+#[test]
+fn what_is_proposed_before_anything_else_happens_is_one_message() {
+    let mut cluster = Cluster::new(3, 1);
+    cluster.elect();
+    let (before, term) = (cluster.group(1).last(), cluster.group(1).term());
+    for (number, data) in ["a", "b", "c"].into_iter().enumerate() {
+        let id = cluster.group(1).propose(Bytes::from_static(data.as_bytes()));
+        assert_eq!(id, Ok(EntryId::new(term, LogIndex(before.0 + 1 + number as u64))));
+    }
+    assert_eq!(cluster.group(1).last().0, before.0 + 3);
+    assert_eq!(cluster.group(1).term_of(LogIndex(before.0 + 3)), Some(term));
+    let output = cluster.group(1).take_output();
+    let sent: Vec<&Body> =
+        output.messages.iter().filter(|(to, _)| *to == NodeId(2)).map(|(_, message)| &message.body).collect();
+    let [Body::Append { entries, .. }] = sent[..] else { panic!("{sent:?}") };
+    assert_eq!(entries.len(), 3);
+    assert_eq!(output.writes.iter().map(|write| write.entries.len()).sum::<usize>(), 3);
+}
+
+#[test]
+fn proposals_that_wait_to_be_given_on_count_as_uncommitted() {
+    let mut cluster = Cluster::new(3, 1);
+    cluster.elect();
+    let large = Bytes::from(vec![0; RAFT_UNCOMMITTED_BYTES_MAX / 2]);
+    cluster.group(1).propose(large.clone()).unwrap();
+    cluster.group(1).propose(large).unwrap();
+    assert_eq!(cluster.group(1).propose(Bytes::from_static(b"a")), Err(Refused::Busy));
+    cluster.settle();
+    cluster.group(1).propose(Bytes::from_static(b"a")).unwrap();
+}
+
+#[test]
+fn a_single_voter_is_alone_until_a_change_is_proposed() {
+    let mut cluster = Cluster::new(1, 1);
+    cluster.elect();
+    assert!(cluster.group(1).is_alone());
+    cluster.members.insert(NodeId(2), Member::empty(2, 1));
+    cluster.group(1).change_members(Change::AddLearner(NodeId(2))).unwrap();
+    assert!(!cluster.group(1).is_alone(), "it may bring a voter");
+    cluster.settle();
+    assert!(cluster.group(1).is_alone(), "a learner has no vote");
+    let mut three = Cluster::new(3, 1);
+    three.elect();
+    assert!(!three.group(1).is_alone());
 }
 
 #[test]

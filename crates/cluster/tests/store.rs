@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
 use bytes::Bytes;
-use nexo_cluster::store::{Cut, GroupStore, Mark, MemoryStore, Recovered, StoreError, first_write};
+use nexo_cluster::store::{Cut, GroupStore, Harm, Mark, MemoryStore, Recovered, StoreError, first_write};
 use nexo_cluster::{Change, Entry, EntryId, HardState, Membership, Payload, Snapshot, Write, WriteNumber};
 use nexo_types::{LogIndex, NodeId, RaftGroupId, Term};
 
@@ -121,4 +121,37 @@ fn a_full_disk_takes_nothing_and_goes_on_when_there_is_room() {
     store.set_room(None);
     store.append(ONE, &entries(2, 7..=9)).unwrap();
     assert_eq!(store.recover(ONE).unwrap().entries.len(), 8);
+}
+
+#[test]
+fn damage_to_what_was_synced_is_never_taken_for_the_end_of_the_log() {
+    let mut store = MemoryStore::default();
+    for (group, write) in &story() {
+        store.append(*group, write).unwrap();
+        store.sync();
+    }
+    let proven = store.proven();
+    let last = story().len() - 1;
+    assert!(proven > 0 && (proven as u64) < store.synced().0, "of the last of {last} syncs nobody knows");
+    let entries = |store: &MemoryStore| store.read(TWO, LogIndex(3)..LogIndex(9), usize::MAX);
+    let whole = entries(&store).unwrap();
+    for at in 0..proven {
+        for harm in [Harm::Flip((at % 8) as u8), Harm::Zero(100)] {
+            let mut harmed = store.clone();
+            harmed.harm(at, harm);
+            // While it is open: all is as it was, or it cannot be read.
+            match entries(&harmed) {
+                Ok(entries) => assert_eq!(entries, whole, "{harm:?} at {at}"),
+                Err(error) => assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}"),
+            }
+            harmed.cut(Cut::Unsynced);
+            for group in [ONE, TWO] {
+                let opened = harmed.recover(group);
+                assert!(matches!(opened, Err(StoreError::Damaged { .. })), "{harm:?} at {at}: {opened:?}");
+            }
+        }
+    }
+    store.cut(Cut::Unsynced);
+    assert_eq!(store.proven(), proven, "what is whole is opened");
+    assert_eq!(entries(&store).unwrap(), whole);
 }

@@ -25,8 +25,8 @@ const FORMAT_VERSION_MIN: u32 = 2;
 const FORMAT_BYTES_MAX: usize = 256;
 
 /// What an opening that was cut off may have left behind before it wrote `FORMAT`, what file systems put into a new volume by
-/// themselves, and what a node of a cluster writes down of itself before it has any data.
-const HARMLESS: [&str; 9] = [
+/// themselves, and what a node of a cluster writes down of itself before it has any data, or keeps of damaged data that came anew.
+const HARMLESS: [&str; 10] = [
     "LOCK",
     FORMAT_NEW,
     INVENTORY,
@@ -36,6 +36,7 @@ const HARMLESS: [&str; 9] = [
     "lost+found",
     "cluster.json",
     "cluster.json.new",
+    "set-aside",
 ];
 
 pub(crate) fn segment_path(id: SegmentId) -> String {

@@ -2,8 +2,8 @@
 
 use std::ops::{ControlFlow, RangeInclusive};
 use std::panic::{self, AssertUnwindSafe};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use nexo_types::{Offset, Position, Priority, QueueId, SegmentId};
@@ -103,6 +103,7 @@ impl Log {
             metrics,
             known_damage: KnownDamage::new(&recovered.damage),
             rotate_hook: RwLock::new(None),
+            sync_hook: OnceLock::new(),
             oversize_turn: Mutex::new(()),
             lock: Mutex::new(Some(lock)),
         });
@@ -359,6 +360,27 @@ impl Log {
     /// must be quick, must not call the log, and must not own a `Log`, which then would never close.
     pub fn on_rotate(&self, hook: Box<dyn Fn(SegmentId) + Send + Sync>) {
         *self.shared().rotate_hook.write() = Some(hook);
+    }
+
+    /// Has `hook` called whenever more is synced, and when the log fails. Set once. As for [`Log::on_rotate`], it must be
+    /// quick, must not call the log, and must not own a `Log`.
+    pub fn on_synced(&self, hook: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.shared().sync_hook.set(hook);
+    }
+
+    /// Asks for a sync of everything before `end`, without waiting for it.
+    pub fn want_synced(&self, end: Position) {
+        let shared = self.shared();
+        if end <= shared.synced.get() {
+            return;
+        }
+        let mut state = shared.state.lock();
+        let end = end.min(state.appended_end);
+        if end > state.sync_wanted {
+            state.sync_wanted = end;
+            shared.calls.fetch_add(1, Ordering::Release);
+            shared.writer_wake.notify_one();
+        }
     }
 
     /// Figures for whoever watches.

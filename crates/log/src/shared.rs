@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use nexo_types::{Position, SegmentId};
@@ -25,6 +25,8 @@ use crate::wait::{Mark, Waiters};
 
 /// Called with the segment that has become the active one.
 pub(crate) type RotateHook = Box<dyn Fn(SegmentId) + Send + Sync>;
+/// Called when more is synced.
+pub(crate) type SyncHook = Box<dyn Fn() + Send + Sync>;
 
 pub(crate) struct LogInner {
     pub(crate) disk: Arc<dyn Disk>,
@@ -48,6 +50,7 @@ pub(crate) struct LogInner {
     pub(crate) metrics: Metrics,
     pub(crate) known_damage: KnownDamage,
     pub(crate) rotate_hook: RwLock<Option<RotateHook>>,
+    pub(crate) sync_hook: OnceLock<SyncHook>,
     /// Held by whoever appends an oversize frame: one at a time, to bound memory.
     pub(crate) oversize_turn: Mutex<()>,
     /// Held until the log is closed.
@@ -186,6 +189,14 @@ impl LogInner {
         error!(%reason, "the log has failed and takes no more writes");
         for waiter in woken {
             waiter.wake(Err(LogError::Failed { reason: reason.clone() }));
+        }
+        self.tell_synced();
+    }
+
+    /// Tells that more is synced than before, or that nothing will be.
+    pub(crate) fn tell_synced(&self) {
+        if let Some(hook) = self.sync_hook.get() {
+            hook();
         }
     }
 

@@ -205,6 +205,7 @@ fn write_group(shared: &LogInner, group: &CommitGroup) -> Result<(), (&'static s
             for waiter in woken {
                 waiter.wake(Ok(()));
             }
+            shared.tell_synced();
         }
     }
     Ok(())
@@ -294,6 +295,7 @@ fn sync(shared: &LogInner) -> io::Result<()> {
     for waiter in woken {
         waiter.wake(Ok(()));
     }
+    shared.tell_synced();
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use common::Server;
 use lapin::options::*;
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Confirmation, Connection, ConnectionProperties};
-use nodes::{Cluster, Node, insist, push_until, serve};
+use nodes::{Cluster, Node, insist, push_until};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -166,21 +166,7 @@ fn all_nodes_are_killed_at_once_and_come_back() {
         cluster.node_mut(name).kill();
     }
     // The first waits for another before it is of any use, but starts.
-    std::thread::scope(|scope| {
-        let secret = cluster.dir.path().join("secret");
-        let servers: Vec<_> = cluster
-            .nodes
-            .iter()
-            .map(|node| {
-                let (secret, data) = (secret.clone(), node.data.clone());
-                scope.spawn(move || serve(&secret, &data, &[]))
-            })
-            .collect();
-        servers.into_iter().map(|server| server.join().unwrap()).collect::<Vec<_>>()
-    })
-    .into_iter()
-    .zip(["a", "b", "c"])
-    .for_each(|(server, name)| cluster.node_mut(name).server = Some(server));
+    cluster.restart_all();
     cluster.until_in_step(3);
     let popped = insist(cluster.follower().server(), &["pop", "work", "--max", "100", "--ack"]);
     assert_eq!(popped.lines().collect::<Vec<_>>(), bodies);

@@ -178,6 +178,56 @@ fn three_nodes_to_try_out() {
 }
 
 #[test]
+fn new_nodes_begin_one_cluster_together_and_a_wiped_one_begins_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, nodes::SECRET).unwrap();
+    let addresses = nexo_harness::free_addresses::<3>().unwrap().map(|address| address.to_string());
+    let names = ["a", "b", "c"];
+    // The same on all of them, but for who they are.
+    let args = |at: usize| {
+        let join = addresses.join(",");
+        ["--node", names[at], "--cluster", &addresses[at], "--join", &join, "--bootstrap"].map(str::to_owned)
+    };
+    let start = |at: usize| nodes::serve(&secret, &dir.path().join(names[at]), &args(at));
+    // The first one is not enough, nor are two: the third could be in a cluster.
+    let mut servers: Vec<Server> = std::thread::scope(|scope| {
+        let started: Vec<_> = [0, 1].map(|at| scope.spawn(move || start(at))).into();
+        std::thread::sleep(std::time::Duration::from_secs(3));
+        assert!(started.iter().all(|thread| !thread.is_finished()), "a cluster was begun without the third");
+        let last = start(2);
+        started.into_iter().map(|thread| thread.join().unwrap()).chain([last]).collect()
+    });
+    let in_step = |server: &Server| {
+        server.run(&["--output", "json", "cluster", "status"]).stdout.contains("all 3 nodes are in step")
+    };
+    eventually("they are one cluster", || servers.iter().all(in_step));
+    insist(&servers[0], &["queue", "create", "work"]);
+
+    // The first one loses its disk while the others are away: it waits, and begins nothing.
+    for server in &mut servers {
+        server.kill();
+    }
+    std::fs::remove_dir_all(dir.path().join("a")).unwrap();
+    let mut command = serve_command(dir.path().join("a"));
+    command.args(args(0)).env("NEXO_CLUSTER_SECRET_FILE", &secret).env("NEXO_LOG", "warn");
+    command.env("NEXO_GRPC", "127.0.0.1:0").env("NEXO_HTTP", "127.0.0.1:0").env("NEXO_AMQP", "127.0.0.1:0");
+    let mut wiped = Process::spawn(&mut command);
+    assert!(wiped.first_error_line().expect("it says that it waits").contains("cannot join yet"));
+    let others: Vec<Server> = std::thread::scope(|scope| {
+        let started: Vec<_> = [1, 2].map(|at| scope.spawn(move || start(at))).into();
+        started.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let finished = wiped.finish();
+    assert_eq!(finished.code, Some(1), "{finished:?}");
+    assert!(finished.stderr.contains("there is a node 'a' already, with other data"), "{finished:?}");
+    assert_eq!(
+        insist(&others[0], &["queue", "list"]).lines().filter(|line| line.starts_with("work")).count(),
+        1
+    );
+}
+
+#[test]
 fn one_node_goes_on_alone_when_a_majority_is_gone_for_good() {
     let mut cluster = Cluster::start(&["a", "b", "c"]);
     let left = cluster.follower().name;
@@ -238,7 +288,8 @@ fn nodes_know_each_other_by_certificates() {
     assert_eq!(b.ok(&["pop", "mail", "--wait", "5s", "--ack"]), "over TLS\n");
 
     // Whoever has a certificate of somebody else is kept out.
-    let mut stranger = serve("x", &third, Some(&first), &Authority::new());
+    let foreign = Authority::new();
+    let mut stranger = serve("x", &third, Some(&first), &foreign);
     stranger.env("NEXO_GRPC", "127.0.0.1:0").env("NEXO_HTTP", "127.0.0.1:0");
     let mut stranger = Process::spawn(&mut stranger);
     let said = stranger.first_error_line().expect("it says why it cannot join");
@@ -263,6 +314,29 @@ fn a_node_that_has_moved_tells_the_others() {
         nodes.iter().any(|node| node["name"] == moved && node["address"] == address.to_string())
     });
     cluster.until_in_step(3);
+}
+
+#[test]
+fn a_leader_whose_clock_is_off_hands_over_to_one_whose_clock_is_right() {
+    let mut cluster = Cluster::start(&["a", "b", "c"]);
+    let off = cluster.follower().name;
+    cluster.node_mut(off).kill();
+    let mut command = serve_command(cluster.node(off).data.clone());
+    command.env("NEXO_CLUSTER_SECRET_FILE", cluster.dir.path().join("secret"));
+    command.env("NEXO_TEST_CLOCK_OFFSET_MS", "-90000");
+    let server = Server::start_by(command, &cluster.node(off).data.clone());
+    cluster.node_mut(off).server = Some(server);
+    eventually("the others name it", || {
+        let nodes = cluster.node(off).status().unwrap()["nodes"].as_array().unwrap().clone();
+        nodes.iter().any(|node| node["reason"].as_str().is_some_and(|why| why.contains("clock is off by")))
+    });
+    // It may be asked to lead, but does not for long.
+    insist(cluster.node(off).server(), &["cluster", "transfer", off]);
+    eventually("another leads", || cluster.leader() != off);
+    // The others stay.
+    let leader = cluster.leader();
+    insist(cluster.node(off).server(), &["queue", "create", "work"]);
+    assert_eq!(cluster.leader(), leader);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use std::process::{Command, Stdio};
 use common::{Process, Server, nexo};
 
 /// How lines begin that are not run here, and why.
-const ELSEWHERE: [(&str, &str); 9] = [
+const ELSEWHERE: [(&str, &str); 10] = [
     ("cargo run", "it builds for release, and then serves as 'nexo serve' does, which is run"),
     (
         "examples/",
@@ -34,6 +34,7 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("import boto3", "the block is Python, and runs in 'cargo xtask conformance sqs', or that of 'nexo'"),
     ("import ssl", "the block is Python, and runs in 'cargo xtask conformance nexo'"),
     ("nexo --server https", "it needs a broker with TLS, of which tests/tls.rs has one"),
+    ("helm ", "it needs Kubernetes; tests/deploy.rs holds the chart against the settings of the broker"),
     ("nexo serve --node", "it needs other nodes, which tests/cluster.rs starts"),
     (
         "nexo cluster",

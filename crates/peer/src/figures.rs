@@ -21,6 +21,8 @@ pub struct PeerStatus {
     pub round_trip: Option<Duration>,
     /// How many milliseconds its clock is ahead of this node's, the last time.
     pub clock_skew_ms: Option<i64>,
+    /// The version of the protocol that was agreed upon, the last time.
+    pub version: Option<u16>,
     /// Bytes of envelopes that came from it.
     pub received_bytes: u64,
     /// Bytes of envelopes that went to it.
@@ -45,13 +47,14 @@ struct State {
     connected_since: Option<Timestamp>,
     round_trip: Option<Duration>,
     clock_skew_ms: Option<i64>,
+    version: Option<u16>,
     last_error: Option<String>,
 }
 
 impl Figures {
-    pub(crate) fn connected(&self, now: Timestamp, name: String) {
+    pub(crate) fn connected(&self, now: Timestamp, name: String, version: u16) {
         let mut state = self.state.lock();
-        (state.connected_since, state.name) = (Some(now), Some(name));
+        (state.connected_since, state.name, state.version) = (Some(now), Some(name), Some(version));
     }
 
     pub(crate) fn measured(&self, round_trip: Duration, skew_ms: i64) {
@@ -68,7 +71,7 @@ impl Figures {
     }
 
     pub(crate) fn status(&self, node: NodeId, address: &str, dropped: u64) -> PeerStatus {
-        let State { name, connected_since, round_trip, clock_skew_ms, last_error } =
+        let State { name, connected_since, round_trip, clock_skew_ms, version, last_error } =
             self.state.lock().clone();
         PeerStatus {
             node,
@@ -77,6 +80,7 @@ impl Figures {
             connected_since,
             round_trip,
             clock_skew_ms,
+            version,
             received_bytes: self.received_bytes.load(Ordering::Relaxed),
             sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
             dropped,

@@ -23,6 +23,8 @@ pub(crate) struct Met {
     pub(crate) round_trip: Duration,
     /// How much its clock is ahead of this node's.
     pub(crate) skew_ms: i64,
+    /// The version that both speak from now on.
+    pub(crate) version: u16,
 }
 
 /// Who has connected, and what for.
@@ -34,10 +36,11 @@ pub(crate) struct Caller {
     pub(crate) purpose: Purpose,
 }
 
-/// The time of this machine's clock.
-pub(crate) fn wall_clock() -> Timestamp {
+/// The time of this machine's clock, as this node takes it.
+pub(crate) fn wall_clock(identity: Option<&PeerIdentity>) -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    let time = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    Timestamp(time.saturating_add_signed(identity.map_or(0, |identity| identity.clock_offset_ms)))
 }
 
 /// How much another clock is ahead, if it was read in the middle of a round trip that began at `sent`.
@@ -58,9 +61,10 @@ pub(crate) async fn introduce<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let sent = (wall_clock(), Instant::now());
+    let sent = (wall_clock(identity), Instant::now());
+    let versions = identity.map_or(Versions::OWN, |identity| identity.versions);
     let hello = Hello {
-        versions: Versions::OWN,
+        versions,
         member: identity.map(|identity| (identity.cluster, identity.node)),
         time: sent.0,
         nonce: nonce(),
@@ -76,7 +80,7 @@ where
     };
     let round_trip = sent.1.elapsed();
     // It has chosen from those that it was offered.
-    if !(Versions::OWN.min..=Versions::OWN.max).contains(&challenge.version) {
+    if !(versions.min..=versions.max).contains(&challenge.version) {
         return Err(HelloError::Malformed("it chose a version that was not offered"));
     }
     let proof = prove(secret, Side::Connecting, &[&hello, &challenge_bytes]);
@@ -95,7 +99,8 @@ where
     if let Some(expected) = expected.filter(|expected| *expected != welcome.node) {
         return Err(HelloError::OtherNode { expected, found: welcome.node });
     }
-    Ok(Met { name: welcome.name, round_trip, skew_ms: skew_ms(sent.0, round_trip, challenge.time) })
+    let skew_ms = skew_ms(sent.0, round_trip, challenge.time);
+    Ok(Met { name: welcome.name, round_trip, skew_ms, version: challenge.version })
 }
 
 /// Hears the hello of a node that has connected. It is told why, if it is refused.
@@ -124,9 +129,10 @@ where
     let hello = Hello::decode(&hello_bytes[HEAD_BYTES..])?;
     let version = hello
         .versions
-        .common(Versions::OWN)
-        .ok_or(HelloError::Version { connecting: hello.versions, other: Versions::OWN })?;
-    let challenge = Challenge { version, time: wall_clock(), nonce: nonce() }.encode();
+        .common(identity.versions)
+        .ok_or(HelloError::Version { connecting: hello.versions, other: identity.versions })?;
+    let time = wall_clock(Some(identity));
+    let challenge = Challenge { version, time, nonce: nonce() }.encode();
     say(stream, &challenge).await?;
     let proof = decode_proof(&listen(stream).await?)?;
     let challenge = &challenge[HEAD_BYTES..];

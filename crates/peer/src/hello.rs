@@ -57,7 +57,7 @@ pub struct Versions {
 
 impl Versions {
     /// Those of this build.
-    pub(crate) const OWN: Self = Self { min: VERSION_MIN, max: VERSION_MAX };
+    pub const OWN: Self = Self { min: VERSION_MIN, max: VERSION_MAX };
 
     /// The highest that both speak.
     pub(crate) fn common(self, other: Self) -> Option<u16> {

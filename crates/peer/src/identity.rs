@@ -7,6 +7,8 @@ use std::str::FromStr;
 use nexo_types::NodeId;
 use thiserror::Error;
 
+use crate::hello::Versions;
+
 /// A cluster, for as long as it exists: 128 random bits. A node that reaches another cluster by mistake is refused by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId(pub [u8; Self::BYTES]);
@@ -48,7 +50,7 @@ impl FromStr for ClusterId {
     }
 }
 
-/// Who a node is.
+/// Who a node is, and how it speaks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerIdentity {
     /// The cluster that it is in.
@@ -59,6 +61,10 @@ pub struct PeerIdentity {
     pub name: String,
     /// `HOST:PORT` at which others reach it.
     pub advertise: String,
+    /// Versions of the protocol between nodes that it speaks: those of this build, unless a test says otherwise.
+    pub versions: Versions,
+    /// By how many milliseconds its clock is set off. Not 0 in tests of clocks alone.
+    pub clock_offset_ms: i64,
 }
 
 /// By what nodes of a cluster know each other. With neither, whoever reaches the port is taken for one of them.

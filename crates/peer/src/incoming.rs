@@ -47,7 +47,8 @@ async fn receive(shared: &Shared, from: NodeId, stream: PeerStream) -> io::Resul
                 shared.handler.envelope(from, envelope);
             }
             Frame::Ping(number) => {
-                write_all(&mut writer, &pong(number, wall_clock()), WRITE_STALL_MAX).await?;
+                write_all(&mut writer, &pong(number, wall_clock(Some(&shared.identity))), WRITE_STALL_MAX)
+                    .await?;
                 within(WRITE_STALL_MAX, writer.flush()).await?;
             }
             Frame::Pong { .. } => {

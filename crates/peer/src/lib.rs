@@ -35,7 +35,7 @@ mod strangers;
 pub use error::{HelloError, PeerError};
 pub use figures::PeerStatus;
 pub use forwarder::{Forwarder, follow};
-pub use hello::{VERSION_MAX, VERSION_MIN};
+pub use hello::{VERSION_MAX, VERSION_MIN, Versions};
 pub use identity::{ClusterId, NoClusterId, PeerIdentity, PeerOptions, PeerSecurity, PeerTls, Secret};
 pub use message::{read_message, write_message};
 pub use nexo_net::{PeerStream, TunnelHead, TunnelTls};

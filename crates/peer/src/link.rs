@@ -109,10 +109,10 @@ impl Link {
         let began = Instant::now();
         let (node, name) = (self.node, met.name);
         tracing::info!(%node, name, address = self.address, "connected to another node");
-        self.figures.connected(wall_clock(), name);
+        self.figures.connected(wall_clock(identity), name, met.version);
         self.figures.measured(met.round_trip, met.skew_ms);
         self.queue.connect();
-        let error = self.converse(stream).await;
+        let error = self.converse(shared, stream).await;
         self.queue.disconnect();
         self.note_failure(&error.to_string(), Cause::Network);
         began.elapsed()
@@ -135,24 +135,29 @@ impl Link {
     }
 
     /// Sends what there is to send until the connection fails. Tells why.
-    async fn converse(&self, stream: PeerStream) -> io::Error {
+    async fn converse(&self, shared: &Shared, stream: PeerStream) -> io::Error {
         let (mut reader, writer) = tokio::io::split(stream);
         let pinged = Pinged::default();
         let ended = tokio::select! {
-            ended = self.write(BufWriter::with_capacity(WRITE_BYTES, writer), &pinged) => ended,
+            ended = self.write(shared, BufWriter::with_capacity(WRITE_BYTES, writer), &pinged) => ended,
             ended = self.read(&mut reader, &pinged) => ended,
         };
         ended.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     /// Writes envelopes and pings. Ends with an error only.
-    async fn write(&self, mut writer: impl AsyncWrite + Unpin, pinged: &Pinged) -> io::Result<()> {
+    async fn write(
+        &self,
+        shared: &Shared,
+        mut writer: impl AsyncWrite + Unpin,
+        pinged: &Pinged,
+    ) -> io::Result<()> {
         let (mut next_ping, mut number) = (Instant::now(), 0);
         loop {
             let now = Instant::now();
             if now >= next_ping {
                 number += 1;
-                pinged.asks(Asked { number, at: now, time: wall_clock() })?;
+                pinged.asks(Asked { number, at: now, time: wall_clock(Some(&shared.identity)) })?;
                 write_all(&mut writer, &ping(number), WRITE_STALL_MAX).await?;
                 next_ping = now + PING_EVERY;
             }

@@ -217,8 +217,9 @@ pub const RAFT_MEMBERS_MAX: usize = 16;
 pub const RAFT_NUMBER_MAX: u64 = u64::MAX >> 8;
 /// One message between nodes: the largest frame of a log (160 MiB) and room for what stands around it.
 pub const RAFT_MESSAGE_BYTES_MAX: usize = 161 * 1024 * 1024;
-/// Entries in one message between nodes: far above what fits into a message's usual size.
-pub const RAFT_MESSAGE_ENTRIES_MAX: usize = 65_536;
+/// Entries in one message between nodes: as many as bytes in a message of the usual size, so that no leader makes one that its
+/// followers refuse. Memory is taken for entries that are there.
+pub const RAFT_MESSAGE_ENTRIES_MAX: usize = 1024 * 1024;
 /// Bytes of entries in one message between nodes, unless one entry has more: a slow link is not held up by one of them for
 /// long, and heartbeats travel apart.
 pub const RAFT_APPEND_BYTES_MAX: usize = 1024 * 1024;

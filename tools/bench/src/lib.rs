@@ -1,7 +1,7 @@
 //! Load for brokers, and what came of it.
 //!
 //! `nexo bench` runs one load against a broker that is already there: [`throughput`], [`latency`], [`backlog`], [`churn`],
-//! [`mixed`], [`waiting`], [`probe`], [`jobs`], [`abuse`] and [`disk`] each take options, run, and give back a [`Report`] that can be printed, drawn and read
+//! [`mixed`], [`waiting`], [`probe`], [`failover`], [`jobs`], [`abuse`] and [`disk`] each take options, run, and give back a [`Report`] that can be printed, drawn and read
 //! by programs. What they need of a broker is in `protocol`; `amqp`, `native`, `nats` and `sqs` provide it. Client and broker share the
 //! machine, so every nanosecond that the load takes is one the broker does not have: the hot paths are in
 //! `amqp/publisher.rs` and `amqp/deliveries.rs`. [`Sink`] is a server that only parses, to see what the load itself could
@@ -17,6 +17,7 @@ pub mod churn;
 mod crew;
 pub mod disk;
 pub mod engine;
+pub mod failover;
 pub mod html;
 pub mod jobs;
 pub mod latency;

@@ -9,7 +9,7 @@ impl World {
     pub(crate) fn fault(&mut self) {
         let ids = self.ids();
         let node = ids[self.rng.usize(0..ids.len())];
-        match self.rng.u32(0..20) {
+        match self.rng.u32(0..28) {
             0..=3 => self.crash_for_a_while(node),
             4 => {
                 // All at once: the power of a house.
@@ -19,18 +19,89 @@ impl World {
             8 => self.cut_one_way(node),
             9 => self.split(&ids),
             10 => self.pause(node),
-            11 => {
-                self.server(node).clock_off = self.rng.i64(-5_000..5_000);
-                self.ledger.tally.others += 1;
-                self.note(&format!("the clock of node {node} jumps"));
-            }
+            11 => self.jump(node),
             12 => self.slow_disk(node),
             13 => self.full_disk(node),
             14 => self.storm(),
             15 => self.hand_over(node),
             16 => self.checkpoint(node),
-            _ => self.change_members(node),
+            17..=19 => self.change_members(node),
+            20 => self.cut_links(&ids),
+            21 => self.bridge(&ids, node),
+            22 => {
+                if let Some(leader) = self.any_leader() {
+                    self.full_disk(leader);
+                }
+            }
+            23 | 24 => {
+                // It is found when the node starts, or when it has to read what is there.
+                if self.rng.u32(0..4) != 0 {
+                    self.crash_for_a_while(node);
+                }
+                self.harm(node);
+            }
+            _ => self.change_under_fire(node),
         }
+    }
+
+    fn any_leader(&mut self) -> Option<NodeId> {
+        let id = GROUPS[self.rng.usize(0..GROUPS.len())];
+        self.find_leader(id)
+    }
+
+    /// A clock is wrong: by seconds, or by up to an hour.
+    fn jump(&mut self, node: NodeId) {
+        let most = if self.rng.u32(0..3) == 0 { 3_600_000 } else { 5_000 };
+        self.server(node).clock_off = self.rng.i64(-most..most);
+        self.ledger.tally.others += 1;
+        self.note(&format!("the clock of node {node} jumps"));
+    }
+
+    /// Some links carry nothing, each by itself and in one direction.
+    fn cut_links(&mut self, ids: &[NodeId]) {
+        self.ledger.tally.partitions += 1;
+        self.note("some links break");
+        for from in ids {
+            for to in ids {
+                if from != to && self.rng.u32(0..3) == 0 {
+                    let span = self.rng.u64(200_000..4_000_000);
+                    self.cut(*from, *to, span);
+                }
+            }
+        }
+    }
+
+    /// Two sides that hear each other only through one node.
+    fn bridge(&mut self, ids: &[NodeId], middle: NodeId) {
+        self.ledger.tally.partitions += 1;
+        let span = self.rng.u64(200_000..4_000_000);
+        self.note(&format!("only node {middle} hears everybody"));
+        let sides: Vec<(NodeId, bool)> =
+            ids.iter().filter(|id| **id != middle).map(|id| (*id, self.rng.bool())).collect();
+        for (from, side) in &sides {
+            for (to, other) in &sides {
+                if side != other {
+                    self.cut(*from, *to, span);
+                }
+            }
+        }
+    }
+
+    /// Members change while somebody is cut off or crashes: the leader, or whom it is about.
+    fn change_under_fire(&mut self, node: NodeId) {
+        self.change_members(node);
+        let victim = if self.rng.bool() { Some(node) } else { self.any_leader() };
+        let Some(victim) = victim else { return };
+        match self.rng.u32(0..4) {
+            0 => self.crash_for_a_while(victim),
+            1 => self.isolate(victim),
+            2 => self.cut_one_way(victim),
+            _ => {
+                let ids = self.ids();
+                self.split(&ids);
+            }
+        }
+        self.change_members(node);
     }
 
     fn crash_for_a_while(&mut self, node: NodeId) {

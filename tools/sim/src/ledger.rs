@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nexo_cluster::{Entry, EntryId, Payload};
-use nexo_types::{LogIndex, NodeId, Offset, QueueId, RaftGroupId, Term, Timestamp};
+use nexo_core::jobs::{JobState, Receipt as JobReceipt};
+use nexo_types::{JobId, LogIndex, NodeId, Offset, QueueId, RaftGroupId, Term, Timestamp};
 
 use crate::state::{State, look_into};
 
@@ -22,8 +23,10 @@ pub enum Violation {
     OffsetReused(String),
     /// A message was delivered after its acknowledgement was confirmed.
     Resurrected(String),
-    /// A confirmed message is gone.
+    /// A confirmed message, or anything else that was confirmed, is gone.
     Lost(String),
+    /// Two workers got the same hold of a job.
+    HeldTwice(String),
     /// Replicas differ in the end.
     Diverged(String),
     /// The time of records went back.
@@ -51,6 +54,16 @@ pub(crate) struct Receipt {
     pub(crate) node: NodeId,
 }
 
+/// A job in a worker's hands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) group: RaftGroupId,
+    pub(crate) node: NodeId,
+    /// The term of the leader that handed it out.
+    pub(crate) term: Term,
+    pub(crate) receipt: JobReceipt,
+}
+
 /// What is known of one message.
 #[derive(Clone, Debug, Default)]
 struct Message {
@@ -74,6 +87,11 @@ pub(crate) struct Ledger {
     numbers: BTreeMap<(RaftGroupId, QueueId, u64), Offset>,
     messages: BTreeMap<(RaftGroupId, u64), Message>,
     times: BTreeMap<RaftGroupId, Timestamp>,
+    /// Entries whose proposers were told that they count.
+    changed: Vec<(RaftGroupId, EntryId)>,
+    held: BTreeSet<(RaftGroupId, JobReceipt)>,
+    /// Jobs with a result that was taken, and the term in which that was told.
+    ended: BTreeMap<(RaftGroupId, JobId), Term>,
     pub(crate) violations: Vec<Violation>,
     pub(crate) tally: Tally,
 }
@@ -103,6 +121,16 @@ pub struct Tally {
     pub partitions: u64,
     /// Other faults.
     pub others: u64,
+    /// Disks with damage.
+    pub damaged: u64,
+    /// Nodes that came in place of those that found damage.
+    pub replaced: u64,
+    /// What was confirmed of machines beside the queues.
+    pub changed: u64,
+    /// Jobs handed out.
+    pub jobs: u64,
+    /// Dead letters in the end.
+    pub dead: u64,
 }
 
 impl Tally {
@@ -119,6 +147,11 @@ impl Tally {
         self.crashes += other.crashes;
         self.partitions += other.partitions;
         self.others += other.others;
+        self.damaged += other.damaged;
+        self.replaced += other.replaced;
+        self.changed += other.changed;
+        self.jobs += other.jobs;
+        self.dead += other.dead;
     }
 }
 
@@ -239,13 +272,62 @@ impl Ledger {
         self.messages.entry((receipt.group, receipt.number)).or_default().acked = Some(receipt.term);
     }
 
+    /// Messages may be gone: somebody threw away all that waited where they are.
+    pub(crate) fn purge_asked(&mut self, group: RaftGroupId, numbers: impl Iterator<Item = u64>) {
+        for number in numbers {
+            self.messages.entry((group, number)).or_default().ack_asked = true;
+        }
+    }
+
+    /// A client was told that what it wanted of a machine is done.
+    pub(crate) fn changed(&mut self, group: RaftGroupId, id: EntryId) {
+        self.tally.changed += 1;
+        self.changed.push((group, id));
+    }
+
+    /// A worker got a job.
+    pub(crate) fn job_handed(&mut self, hold: &Hold) {
+        self.tally.jobs += 1;
+        let Hold { group, receipt, term, .. } = *hold;
+        if !self.held.insert((group, receipt)) {
+            self.violations.push(Violation::HeldTwice(format!("{hold:?} was handed out before")));
+        }
+        if self.ended.get(&(group, receipt.job)).is_some_and(|ended| term >= *ended) {
+            self.violations.push(Violation::Resurrected(format!("{hold:?} has ended")));
+        }
+    }
+
+    /// A worker was told that its result is taken.
+    pub(crate) fn job_ended(&mut self, group: RaftGroupId, job: JobId, term: Term) {
+        self.ended.insert((group, job), term);
+    }
+
+    fn close_machines(&mut self) {
+        for (group, id) in &self.changed {
+            if self.committed.get(group).and_then(|all| all.get(&id.index)) != Some(id) {
+                let told = format!("entry {id:?} of group {group} was confirmed and is not committed");
+                self.violations.push(Violation::Lost(told));
+            }
+        }
+        for (group, job) in self.ended.keys() {
+            let Some((_, truth)) = self.truth.get(group) else { continue };
+            let found = truth.machines.jobs().job(*job).map(|(_, job)| job.state());
+            if found.is_some_and(|state| !matches!(state, JobState::Finished(_))) {
+                let told = format!("job {job} of group {group} has a result, and is not finished");
+                self.violations.push(Violation::Resurrected(told));
+            }
+        }
+    }
+
     /// The end: what every replica has must be what is committed, and that what was promised.
     pub(crate) fn close(
         &mut self,
         now: Timestamp,
         replicas: &mut [(NodeId, RaftGroupId, LogIndex, &mut State)],
     ) {
+        self.close_machines();
         for (group, (_, truth)) in &mut self.truth {
+            self.tally.dead += truth.waiting(crate::state::DEAD).len() as u64;
             let mut waiting = BTreeSet::new();
             for queue in truth.queue_ids() {
                 for number in truth.waiting(queue).into_values() {
@@ -264,6 +346,11 @@ impl Ledger {
                 }
             }
         }
+        let mut snapshots = BTreeMap::new();
+        for (group, (_, truth)) in &mut self.truth {
+            truth.advance_time(now);
+            snapshots.insert(*group, truth.snapshot());
+        }
         for (node, group, applied, state) in replicas {
             let Some((index, truth)) = self.truth.get_mut(group) else { continue };
             if applied != index {
@@ -272,9 +359,8 @@ impl Ledger {
                 self.violations.push(Violation::Stuck(told));
                 continue;
             }
-            truth.advance_time(now);
             state.advance_time(now);
-            if state.snapshot() != truth.snapshot() {
+            if Some(&state.snapshot()) != snapshots.get(group) {
                 let difference = truth.difference(state, now);
                 let told = format!("node {node} has another state of group {group} at {index}: {difference}");
                 self.violations.push(Violation::Diverged(told));
@@ -283,11 +369,20 @@ impl Ledger {
     }
 }
 
-/// FNV-1a: these are our own bytes, and equal ones are meant.
+/// A sum over our own bytes: equal ones are meant, so it is made to be fast.
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    let mut words = bytes.chunks_exact(8);
+    let mut sum = mix(0xcbf2_9ce4_8422_2325, bytes.len() as u64);
+    for word in &mut words {
+        sum = mix(sum, u64::from_le_bytes(word.try_into().expect("eight bytes")));
+    }
+    words.remainder().iter().fold(sum, |sum, byte| mix(sum, u64::from(*byte)))
+}
+
+/// Adds a word to a sum.
+pub(crate) const fn mix(sum: u64, word: u64) -> u64 {
+    let mixed = (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ (mixed >> 29)
 }
 
 fn sum_of(payload: &Payload) -> u64 {

@@ -1,12 +1,17 @@
 //! Whole clusters in one thread, from a seed.
 //!
 //! Every node is what it is in truth: Raft groups (`nexo-cluster`), their log, and the broker's state machines (`nexo-core`).
-//! Network, disks, clocks and clients are simulated (`world`), things break (`faults`), and books are kept on everything that
+//! Network, disks and clocks are simulated (`world`), and so is what clients do (`clients`). Things break (`faults`), disks that are
+//! damaged too (`repair`), and books are kept on everything that
 //! clients were told (`ledger`). The same seed gives the same run, to the byte; its trace is summed up to show that.
-//! `replica` is what a leader does before the others agree. `sabotage` breaks nodes on purpose, to see that it is noticed.
+//! `replica` is what a leader does before the others agree, with the queues (`state`) and the other machines (`machines`).
+//! `sabotage` breaks nodes on purpose, to see that it is noticed.
 
+mod clients;
 mod faults;
 mod ledger;
+mod machines;
+mod repair;
 mod replica;
 pub mod sabotage;
 mod server;

@@ -6,20 +6,22 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use nexo_cluster::store::{GroupStore, MemoryStore};
+use nexo_cluster::store::{GroupStore, MemoryStore, StoreError};
 use nexo_cluster::{EntryId, Group, Membership, Payload, Snapshot};
+use nexo_core::jobs::{JobAnswer, JobCommand, Settled};
 use nexo_core::machine::Machine;
 use nexo_core::message::NewMessage;
 use nexo_core::queue::{Admission, Handed, PushOutcome, QueueAnswer, QueueCommand, ReturnCause, Terms};
-use nexo_core::topology::{ExchangeKind, ExchangeSpec, Matching, TopologyCommand};
+use nexo_core::record::{Leave, Record};
 use nexo_types::{
-    ConsumerId, DedupId, ExchangeName, GroupId, LogIndex, Millis, NodeId, Offset, QueueId, RaftGroupId, Term,
-    Timestamp,
+    ConsumerId, DedupId, GroupId, JobId, LogIndex, Millis, NodeId, Offset, Priority, QueueId, RaftGroupId,
+    Term, Timestamp,
 };
 
-use crate::ledger::Receipt;
+use crate::ledger::{Hold, Receipt};
+use crate::machines::Command;
 use crate::sabotage::Sabotage;
-use crate::state::{AnyRecord, GROUPED, State, encode};
+use crate::state::{AnyRecord, DEAD, GROUPED, RICH, State, encode};
 
 /// Something that a client is told, once it may be.
 #[derive(Clone, Debug)]
@@ -28,6 +30,29 @@ pub(crate) enum Effect {
     PushUnknown(u64),
     Delivered(Receipt),
     AckConfirmed(Receipt),
+    /// Something that was asked of another machine is done, by this entry.
+    Changed(EntryId),
+    /// A worker has a job.
+    JobHanded(Hold),
+    /// A worker's result was taken.
+    JobEnded(JobId, Term),
+}
+
+/// A message as a client wants it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) queue: QueueId,
+    pub(crate) delay: Millis,
+    pub(crate) ttl: Option<Millis>,
+}
+
+/// What a consumer says of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    Done,
+    Again,
+    Never,
+    Longer,
 }
 
 /// See the file.
@@ -47,6 +72,8 @@ pub(crate) struct Replica {
     /// A snapshot of a state that is not committed yet.
     unfinished: Option<(LogIndex, Bytes)>,
     sabotage: Option<Sabotage>,
+    /// With [`Sabotage::MoveInTwo`]: dead letters that have left their queue, and are not in the other.
+    moving: Vec<NewMessage>,
     told: u64,
 }
 
@@ -60,7 +87,7 @@ impl Replica {
         group: RaftGroupId,
         store: &MemoryStore,
         sabotage: Option<Sabotage>,
-    ) -> Self {
+    ) -> Result<Self, StoreError> {
         let mut replica = Self {
             group,
             node,
@@ -72,21 +99,22 @@ impl Replica {
             uncommitted: BTreeMap::new(),
             unfinished: None,
             sabotage,
+            moving: Vec::new(),
             told: 0,
         };
-        replica.load(store);
-        replica
+        replica.load(store)?;
+        Ok(replica)
     }
 
-    fn load(&mut self, store: &MemoryStore) {
-        let snapshot = store.snapshot(self.group).expect("memory can be read");
-        match snapshot {
+    fn load(&mut self, store: &MemoryStore) -> Result<(), StoreError> {
+        match store.snapshot(self.group)? {
             Some(snapshot) => self.restore(&snapshot),
             None => {
                 self.state = State::new();
                 self.applied = EntryId::default();
             }
         }
+        Ok(())
     }
 
     /// A state from the leader, or from the disk.
@@ -128,7 +156,10 @@ impl Replica {
         if let Payload::Data(data) = payload {
             self.told += 1;
             let skips = self.sabotage == Some(Sabotage::SkipEntry) && self.told.is_multiple_of(50);
-            if !skips {
+            let forgets = self.sabotage == Some(Sabotage::ForgetMachines) && self.told.is_multiple_of(10);
+            if forgets {
+                self.state.apply_queues(data);
+            } else if !skips {
                 self.state.apply_data(data);
             }
             if self.sabotage == Some(Sabotage::ApplyTwice) && self.told.is_multiple_of(20) {
@@ -139,21 +170,23 @@ impl Replica {
     }
 
     /// This node leads no more: its memory is thrown away and built again of what is committed.
-    pub(crate) fn depose(&mut self, store: &MemoryStore) -> Vec<Effect> {
+    ///
+    /// # Errors
+    /// If that cannot be read.
+    pub(crate) fn depose(&mut self, store: &MemoryStore) -> Result<Vec<Effect>, StoreError> {
         self.leading = None;
         self.uncommitted.clear();
         self.unfinished = None;
         let unknown = self.give_up();
         if self.sabotage == Some(Sabotage::KeepSpeculation) {
-            return unknown;
+            return Ok(unknown);
         }
         let (upto, members) = (self.applied.index, self.members.clone());
-        self.load(store);
+        self.load(store)?;
         self.members = members;
         let from = self.applied.index.next();
         if from <= upto {
-            let entries = store.read(self.group, from..upto.next(), usize::MAX);
-            for entry in entries.expect("what is committed is stored") {
+            for entry in store.read(self.group, from..upto.next(), usize::MAX)? {
                 self.applied = entry.id;
                 if let Payload::Data(data) = &entry.payload {
                     self.state.apply_data(data);
@@ -161,11 +194,12 @@ impl Replica {
             }
         }
         assert_eq!(self.applied.index, upto, "all that was told is stored");
-        unknown
+        Ok(unknown)
     }
 
     /// Nobody can tell any more what becomes of what was proposed.
     pub(crate) fn give_up(&mut self) -> Vec<Effect> {
+        self.moving.clear();
         let pending = std::mem::take(&mut self.pending).into_iter().flat_map(|(_, effects)| effects);
         pending
             .filter_map(|effect| match effect {
@@ -173,7 +207,12 @@ impl Replica {
                     Some(Effect::PushConfirmed(number))
                 }
                 Effect::PushConfirmed(number) => Some(Effect::PushUnknown(number)),
-                Effect::PushUnknown(_) | Effect::Delivered(_) | Effect::AckConfirmed(_) => None,
+                Effect::PushUnknown(_)
+                | Effect::Delivered(_)
+                | Effect::AckConfirmed(_)
+                | Effect::Changed(_)
+                | Effect::JobHanded(_)
+                | Effect::JobEnded(..) => None,
             })
             .collect()
     }
@@ -183,12 +222,38 @@ impl Replica {
         if self.sabotage == Some(Sabotage::OwnClock) { clock } else { clock.max(self.state.time) }
     }
 
-    /// Proposes records and applies them. `None` if the group did not take them.
-    fn propose(&mut self, group: &mut Group, now: Timestamp, records: &[AnyRecord]) -> Option<LogIndex> {
+    /// Proposes records. `None` if the group did not take them.
+    fn propose(&mut self, group: &mut Group, now: Timestamp, records: &[AnyRecord]) -> Option<EntryId> {
         let id = group.propose(encode(now, records)).ok()?;
         self.state.time = self.state.time.max(now);
         self.pending.push_back((id.index, Vec::new()));
-        Some(id.index)
+        Some(id)
+    }
+
+    /// Proposes records, if there are any, and applies them. `None` if the group did not take them.
+    fn carry_out(
+        &mut self,
+        group: &mut Group,
+        now: Timestamp,
+        records: &[AnyRecord],
+    ) -> Option<Option<EntryId>> {
+        let id = if records.is_empty() { None } else { Some(self.propose(group, now, records)?) };
+        for record in records {
+            self.state.apply(record);
+        }
+        Some(id)
+    }
+
+    /// What a command of a queue comes to.
+    fn decide(
+        &self,
+        queue: QueueId,
+        now: Timestamp,
+        command: &QueueCommand,
+    ) -> (Vec<AnyRecord>, QueueAnswer) {
+        let decision = self.state.queue(queue).decide(now, command);
+        let records = decision.steps.into_iter().map(|step| AnyRecord::Queue(queue, step.record));
+        (records.collect(), decision.answer)
     }
 
     /// Somebody waits for an entry, or for the last one if what he is told rests on all of them.
@@ -212,37 +277,94 @@ impl Replica {
         &mut self,
         group: &mut Group,
         clock: Timestamp,
-        queue: QueueId,
+        wish: Wish,
         numbers: &[u64],
-        delay: Millis,
     ) -> Option<Vec<Effect>> {
         self.leading?;
         let now = self.now(clock);
+        let Wish { queue, delay, ttl } = wish;
         let messages = numbers.iter().map(|number| NewMessage {
             body: Bytes::copy_from_slice(&number.to_le_bytes()),
             dedup: Some(DedupId::new(&number.to_string()).expect("a number")),
             group: (queue == GROUPED).then(|| GroupId::new(&(number % 3).to_string()).expect("a number")),
+            priority: Priority(if queue == RICH { (number % 4) as u8 } else { 0 }),
             delay,
+            ttl,
             ..NewMessage::default()
         });
         let command = QueueCommand::Push(messages.collect(), Admission::Checked);
-        let decision = self.state.queue(queue).decide(now, &command);
-        let QueueAnswer::Pushed(outcomes) = decision.answer else { unreachable!("a push is answered so") };
-        let records: Vec<_> =
-            decision.steps.into_iter().map(|step| AnyRecord::Queue(queue, step.record)).collect();
-        let index = if records.is_empty() { None } else { Some(self.propose(group, now, &records)?) };
-        for record in &records {
-            self.state.apply(record);
-        }
+        let (records, answer) = self.decide(queue, now, &command);
+        let QueueAnswer::Pushed(outcomes) = answer else { unreachable!("a push is answered so") };
+        let id = self.carry_out(group, now, &records)?;
         let mut effects = Vec::new();
         for (number, outcome) in numbers.iter().zip(outcomes) {
-            if let (PushOutcome::Accepted(offset), Some(index)) = (&outcome, index) {
-                self.uncommitted.insert((queue, *offset), index);
+            if let (PushOutcome::Accepted(offset), Some(id)) = (&outcome, id) {
+                self.uncommitted.insert((queue, *offset), id.index);
             }
             // A repetition is one of a message that may not be committed itself.
             effects.extend(self.wait_for(None, Effect::PushConfirmed(*number)));
         }
+        self.drop_overflow(group, now, queue);
         Some(effects)
+    }
+
+    /// What is too much for a queue dies.
+    fn drop_overflow(&mut self, group: &mut Group, now: Timestamp, queue: QueueId) {
+        let (records, _) = self.decide(queue, now, &QueueCommand::DropOverflow);
+        self.carry_out(group, now, &records);
+        self.bury(group, now);
+    }
+
+    /// Messages that may not be delivered again go into the queue of dead letters: by one entry, so that none is in both or in
+    /// neither.
+    fn bury(&mut self, group: &mut Group, now: Timestamp) {
+        let deaths = self.state.queue(RICH).deaths();
+        for death in deaths.into_iter().take(10) {
+            let Some(letter) = self.state.dead_letter(RICH, death.offset, now) else { continue };
+            let leave = self.state.queue(RICH).decide_dead_letter(now, death.offset, Leave::DeadLettered);
+            let Some(leave) = leave.map(|record| AnyRecord::Queue(RICH, record)) else { continue };
+            let (mut records, _) =
+                self.decide(DEAD, now, &QueueCommand::Push(vec![letter.clone()], Admission::Forced));
+            if self.sabotage == Some(Sabotage::MoveInTwo) {
+                self.carry_out(group, now, &[leave]);
+                self.moving.push(letter);
+                continue;
+            }
+            records.push(leave);
+            if !self.carry_dead(group, now, &records) {
+                return;
+            }
+        }
+    }
+
+    /// Proposes and applies records that bring dead letters, which are not delivered before that is committed. Says whether they
+    /// were taken.
+    fn carry_dead(&mut self, group: &mut Group, now: Timestamp, records: &[AnyRecord]) -> bool {
+        let Some(Some(id)) = self.carry_out(group, now, records) else { return false };
+        let offsets = records.iter().flat_map(offsets_in);
+        self.uncommitted.extend(offsets.map(|offset| ((DEAD, offset), id.index)));
+        true
+    }
+
+    /// A client throws away what waits in a queue. Says whether that was taken.
+    pub(crate) fn purge(&mut self, group: &mut Group, clock: Timestamp, queue: QueueId) -> bool {
+        if self.leading.is_none() {
+            return false;
+        }
+        let now = self.now(clock);
+        let (records, _) = self.decide(queue, now, &QueueCommand::Purge);
+        self.carry_out(group, now, &records).is_some()
+    }
+
+    /// A client tells a queue otherwise: whether it hands out, and how often it tries.
+    pub(crate) fn configure(&mut self, group: &mut Group, clock: Timestamp, paused: bool, attempts: u32) {
+        if self.leading.is_some() {
+            let now = self.now(clock);
+            let mut config = crate::state::config_of(RICH);
+            (config.paused, config.max_attempts) = (paused, Some(attempts));
+            let (records, _) = self.decide(RICH, now, &QueueCommand::Configure(Box::new(config)));
+            self.carry_out(group, now, &records);
+        }
     }
 
     /// Hands ready messages to the consumer.
@@ -255,7 +377,7 @@ impl Replica {
             self.state.page_in_head(queue);
             let Some(dispatch) = self.state.queue_mut(queue).decide_dispatch(now, 4) else { continue };
             let record = AnyRecord::Queue(queue, dispatch.record.clone());
-            let Some(index) = self.propose(group, now, &[record]) else {
+            let Some(EntryId { index, .. }) = self.propose(group, now, &[record]) else {
                 self.state.queue_mut(queue).undo_dispatch(&dispatch);
                 continue;
             };
@@ -297,33 +419,32 @@ impl Replica {
         group: &mut Group,
         clock: Timestamp,
         receipt: &Receipt,
-        done: bool,
+        word: Word,
     ) -> Option<Vec<Effect>> {
         if self.leading != Some(receipt.term) {
             return None;
         }
         let now = self.now(clock);
         let held = vec![(receipt.offset, receipt.attempt)];
-        let command =
-            if done { QueueCommand::Ack(held) } else { QueueCommand::Return(held, ReturnCause::Nack(None)) };
-        let decision = self.state.queue(receipt.queue).decide(now, &command);
-        let QueueAnswer::Settled(answers, _) = decision.answer else { unreachable!("it is answered so") };
+        let command = match word {
+            Word::Done => QueueCommand::Ack(held),
+            Word::Again => QueueCommand::Return(held, ReturnCause::Nack(None)),
+            Word::Never => QueueCommand::Return(held, ReturnCause::Reject),
+            Word::Longer => QueueCommand::Extend(held, Millis(1_000)),
+        };
+        let (records, answer) = self.decide(receipt.queue, now, &command);
+        let QueueAnswer::Settled(answers, _) = answer else { unreachable!("it is answered so") };
         if !matches!(answers[..], [Ok(())]) {
             return None;
         }
-        let records: Vec<_> =
-            decision.steps.into_iter().map(|step| AnyRecord::Queue(receipt.queue, step.record)).collect();
-        if !records.is_empty() {
-            self.propose(group, now, &records)?;
-        }
-        for record in &records {
-            self.state.apply(record);
-        }
-        let told = if done { self.wait_for(None, Effect::AckConfirmed(*receipt)) } else { None };
+        self.carry_out(group, now, &records)?;
+        self.bury(group, now);
+        let told =
+            if word == Word::Done { self.wait_for(None, Effect::AckConfirmed(*receipt)) } else { None };
         Some(told.into_iter().collect())
     }
 
-    /// What time brings: leases end.
+    /// What time brings: leases and lifetimes end, schedules fire.
     pub(crate) fn due(&mut self, group: &mut Group, clock: Timestamp) {
         if self.leading.is_none() {
             return;
@@ -331,57 +452,52 @@ impl Replica {
         let now = self.now(clock);
         for queue in self.state.queue_ids() {
             while self.state.queue_mut(queue).advance_time(now, 10_000) {}
-            let decision = self.state.queue(queue).decide(now, &QueueCommand::Due(100));
-            let records: Vec<_> =
-                decision.steps.into_iter().map(|step| AnyRecord::Queue(queue, step.record)).collect();
-            if !records.is_empty() && self.propose(group, now, &records).is_some() {
-                for record in &records {
-                    self.state.apply(record);
-                }
-            }
+            let (records, _) = self.decide(queue, now, &QueueCommand::Due(100));
+            self.carry_out(group, now, &records);
         }
+        self.bury(group, now);
+        let moving = std::mem::take(&mut self.moving);
+        if !moving.is_empty() {
+            let (records, _) = self.decide(DEAD, now, &QueueCommand::Push(moving, Admission::Forced));
+            self.carry_dead(group, now, &records);
+        }
+        for command in self.state.machines.due(now) {
+            self.change(group, clock, &command);
+        }
+    }
+
+    /// A client wants something of a machine beside the queues.
+    pub(crate) fn change(&mut self, group: &mut Group, clock: Timestamp, command: &Command) -> Vec<Effect> {
+        let Some(term) = self.leading else { return Vec::new() };
+        let now = self.now(clock);
+        let (records, answer) = self.state.machines.decide(now, command);
+        let records: Vec<_> = records.into_iter().map(|(id, bytes)| AnyRecord::Machine(id, bytes)).collect();
+        let Some(Some(id)) = self.carry_out(group, now, &records) else { return Vec::new() };
+        let mut effects = vec![Effect::Changed(id)];
+        match (answer, command) {
+            (Some(JobAnswer::Taken(outcome)), _) => {
+                let (group, node) = (self.group, self.node);
+                let holds = outcome.jobs.into_iter().map(|handed| handed.receipt);
+                effects.extend(holds.map(|receipt| Effect::JobHanded(Hold { group, node, term, receipt })));
+            }
+            (
+                Some(JobAnswer::Settled(Settled::Finished)),
+                Command::Jobs(JobCommand::Complete { receipt, .. }),
+            ) => effects.push(Effect::JobEnded(receipt.job, term)),
+            _ => {}
+        }
+        let early = self.sabotage == Some(Sabotage::HandOutEarly);
+        let told = effects.into_iter().filter_map(|effect| match effect {
+            Effect::JobHanded(_) if early => Some(effect),
+            _ => self.wait_for(Some(id.index), effect),
+        });
+        told.collect()
     }
 
     /// A consumer takes more.
     pub(crate) fn add_credit(&mut self, queue: QueueId) {
         if self.leading.is_some() {
             self.state.queue_mut(queue).add_credit(CONSUMER, 1);
-        }
-    }
-
-    /// A client declares or deletes an exchange.
-    pub(crate) fn change_topology(
-        &mut self,
-        group: &mut Group,
-        clock: Timestamp,
-        which: u64,
-        is_there: bool,
-    ) {
-        if self.leading.is_none() {
-            return;
-        }
-        let name = ExchangeName::new(&format!("e{which}")).expect("a name");
-        let command = if is_there {
-            let spec = ExchangeSpec {
-                kind: ExchangeKind::Plain(Matching::Fanout),
-                durability: nexo_core::message::Durability::Durable,
-                auto_delete: false,
-                internal: false,
-                alternate: None,
-                arguments: Bytes::new(),
-            };
-            TopologyCommand::Declare(name, spec)
-        } else {
-            TopologyCommand::Delete(name, nexo_core::topology::DeleteIf::Always)
-        };
-        let now = self.now(clock);
-        let decision = self.state.topology.decide(now, &command);
-        let records: Vec<_> =
-            decision.steps.into_iter().map(|step| AnyRecord::Topology(step.record)).collect();
-        if !records.is_empty() && self.propose(group, now, &records).is_some() {
-            for record in &records {
-                self.state.apply(record);
-            }
         }
     }
 
@@ -415,5 +531,15 @@ impl Replica {
         let purge_to = LogIndex(last.index.0.saturating_sub(slack));
         group.compact(snapshot.clone(), purge_to);
         group.offer_snapshot(snapshot);
+    }
+}
+
+/// Where the messages of a record lie.
+fn offsets_in(record: &AnyRecord) -> Vec<Offset> {
+    match record {
+        AnyRecord::Queue(_, Record::Messages(batch)) => {
+            batch.items().iter().map(|item| item.offset).collect()
+        }
+        AnyRecord::Queue(..) | AnyRecord::Machine(..) => Vec::new(),
     }
 }

@@ -33,10 +33,20 @@ pub enum Sabotage {
     LoseSynced,
     /// A deposed leader says that what it had proposed is safe.
     ConfirmUnknown,
+    /// A node whose log is damaged goes on with what lies before the damage.
+    IgnoreDamage,
+    /// Nothing that is read is verified.
+    TrustDisk,
+    /// A dead letter leaves its queue by one entry and comes into the other by a second, a little later.
+    MoveInTwo,
+    /// A worker gets a job before that is committed.
+    HandOutEarly,
+    /// A follower passes over what one entry in ten says of machines other than queues.
+    ForgetMachines,
 }
 
 /// All of them, with their names.
-pub const ALL: [(&str, Sabotage); 14] = [
+pub const ALL: [(&str, Sabotage); 19] = [
     ("commit-alone", Sabotage::CommitAlone),
     ("deliver-uncommitted", Sabotage::DeliverUncommitted),
     ("forget-vote", Sabotage::ForgetVote),
@@ -51,6 +61,11 @@ pub const ALL: [(&str, Sabotage); 14] = [
     ("come-back-wiped", Sabotage::ComeBackWiped),
     ("lose-synced", Sabotage::LoseSynced),
     ("confirm-unknown", Sabotage::ConfirmUnknown),
+    ("ignore-damage", Sabotage::IgnoreDamage),
+    ("trust-disk", Sabotage::TrustDisk),
+    ("move-in-two", Sabotage::MoveInTwo),
+    ("hand-out-early", Sabotage::HandOutEarly),
+    ("forget-machines", Sabotage::ForgetMachines),
 ];
 
 impl FromStr for Sabotage {

@@ -1,11 +1,12 @@
 //! One node of the cluster: its groups, their state machines and its disk.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use bytes::Bytes;
-use nexo_cluster::store::{Cut, GroupStore, Mark, MemoryStore, first_write};
+use nexo_cluster::store::{Cut, GroupStore, Mark, MemoryStore, StoreError, first_write};
 use nexo_cluster::{
-    Event, Group, GroupOptions, Membership, Node, NodeOutput, OpenError, Role, Write, WriteNumber,
+    Entry, Event, Group, GroupOptions, Membership, Node, NodeOutput, OpenError, Role, Write, WriteNumber,
 };
 use nexo_types::{LogIndex, NodeId, RaftGroupId, Term, Timestamp};
 
@@ -20,6 +21,10 @@ pub(crate) struct Server {
     /// Counts its starts. What was meant for another life is not for this one.
     pub(crate) life: u32,
     pub(crate) is_up: bool,
+    /// It has found its log damaged: it may not vote any more, so it never starts again.
+    pub(crate) is_lost: bool,
+    /// It met damage while it was up, and can do nothing without what is damaged.
+    pub(crate) must_stop: bool,
     /// It does nothing before this moment, in microseconds.
     pub(crate) paused_until: u64,
     /// How far its clock is off, in milliseconds.
@@ -38,6 +43,15 @@ pub(crate) struct Server {
 
 /// Entries that are kept for followers that are a little behind, when a snapshot is taken.
 const SLACK: u64 = 8;
+
+/// Why a node does not start.
+#[derive(Debug)]
+pub(crate) enum StartError {
+    /// Its log lacks what was synced. It has to come back as another node.
+    Damaged(StoreError),
+    /// What it has makes no sense.
+    Open(OpenError),
+}
 
 /// What a node wants of the world.
 #[derive(Debug, Default)]
@@ -59,13 +73,18 @@ impl Server {
             id,
             life: 0,
             is_up: false,
+            is_lost: false,
+            must_stop: false,
             paused_until: 0,
             clock_off: 0,
             node: Node::default(),
             store: MemoryStore::default(),
             replicas: groups
                 .iter()
-                .map(|group| (*group, Replica::open(id, *group, &MemoryStore::default(), None)))
+                .map(|group| {
+                    let replica = Replica::open(id, *group, &MemoryStore::default(), None);
+                    (*group, replica.expect("an empty store can be read"))
+                })
                 .collect(),
             unwritten: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -89,14 +108,23 @@ impl Server {
     }
 
     /// Starts with what is on its disk.
-    pub(crate) fn start(&mut self, wipe: bool) -> Result<(), OpenError> {
+    pub(crate) fn start(&mut self, wipe: bool) -> Result<(), StartError> {
         self.life += 1;
         if wipe {
             self.format();
         }
+        if self.sabotage == Some(Sabotage::TrustDisk) {
+            self.store.ignore_checksums();
+        }
+        if self.store.is_harmed() {
+            self.store.reopen();
+        }
+        if self.sabotage == Some(Sabotage::IgnoreDamage) {
+            self.store.ignore_damage();
+        }
         self.node = Node::default();
         for (group, replica) in &mut self.replicas {
-            let mut recovered = self.store.recover(*group).expect("memory can be read");
+            let mut recovered = self.store.recover(*group).map_err(StartError::Damaged)?;
             match self.sabotage {
                 Some(Sabotage::ForgetVote) => recovered.hard_state.vote = None,
                 Some(Sabotage::ForgetTerm) => {
@@ -114,8 +142,9 @@ impl Server {
             }
             let rank = ((self.id.0 + u64::from(group.0)) % 3) as usize;
             let options = GroupOptions { id: *group, node: self.id, rank, seed: self.seed };
-            self.node.add(*group, Group::open(options, recovered)?);
-            *replica = Replica::open(self.id, *group, &self.store, self.sabotage);
+            self.node.add(*group, Group::open(options, recovered).map_err(StartError::Open)?);
+            let opened = Replica::open(self.id, *group, &self.store, self.sabotage);
+            *replica = opened.map_err(StartError::Damaged)?;
         }
         self.is_up = true;
         Ok(())
@@ -124,6 +153,7 @@ impl Server {
     /// The power goes. Gives back who will not hear of his push any more.
     pub(crate) fn crash(&mut self, cut: Cut) -> Vec<(RaftGroupId, Effect)> {
         self.is_up = false;
+        self.must_stop = false;
         self.is_syncing = false;
         self.unwritten.clear();
         self.waiting.clear();
@@ -156,10 +186,10 @@ impl Server {
     /// Does what the groups want, but for what takes time.
     pub(crate) fn pump(&mut self, ledger: &mut Ledger) -> Wants {
         let mut wants = Wants::default();
-        loop {
+        // What the disk had no room for.
+        self.write(ledger);
+        while self.node.has_output() {
             let NodeOutput { writes, envelopes, events, fetches } = self.node.take_output();
-            let is_idle =
-                writes.is_empty() && envelopes.is_empty() && events.is_empty() && fetches.is_empty();
             // Before what they go with is written: whoever is deposed reads what was committed before.
             for (group, event) in events {
                 self.handle(group, event, ledger, &mut wants);
@@ -167,13 +197,10 @@ impl Server {
             self.unwritten.extend(writes);
             self.write(ledger);
             for (group, fetch) in fetches {
-                let entries = self.store.read(group, fetch.from..fetch.to, fetch.bytes_max);
-                self.part(group).0.fetched(fetch, entries.unwrap_or_default());
+                let entries = self.read(group, fetch.from..fetch.to, fetch.bytes_max);
+                self.part(group).0.fetched(fetch, entries);
             }
             wants.envelopes.extend(envelopes.into_iter().map(|(to, bytes)| (to, bytes.into())));
-            if is_idle {
-                break;
-            }
         }
         for (id, group) in self.node.groups() {
             if group.role() == Role::Leader {
@@ -205,7 +232,10 @@ impl Server {
             }
             Event::Deposed { .. } => {
                 ledger.tally.deposed += 1;
-                replica.depose(&self.store)
+                replica.depose(&self.store).unwrap_or_else(|_| {
+                    self.must_stop = true;
+                    Vec::new()
+                })
             }
             Event::MembersChanged(members) => {
                 ledger.tally.members += 1;
@@ -215,14 +245,22 @@ impl Server {
             Event::LeadershipChecked { .. } => Vec::new(),
             Event::SnapshotWanted => {
                 // A new one may wait for a commit that needs whoever wants it.
-                if let Some(saved) = self.store.snapshot(id).expect("memory can be read") {
-                    group.offer_snapshot(saved);
+                match self.store.snapshot(id) {
+                    Ok(saved) => saved.into_iter().for_each(|saved| group.offer_snapshot(saved)),
+                    Err(_) => self.must_stop = true,
                 }
                 replica.checkpoint(group, SLACK);
                 Vec::new()
             }
         };
         wants.effects.extend(effects.into_iter().map(|effect| (id, effect)));
+    }
+
+    /// Entries from the disk, as far as they can be read.
+    fn read(&self, group: RaftGroupId, range: Range<LogIndex>, bytes_max: usize) -> Vec<Entry> {
+        let all = self.store.read(group, range.clone(), bytes_max);
+        all.or_else(|_| self.store.read(group, range.start..range.start.next(), bytes_max))
+            .unwrap_or_default()
     }
 
     fn write(&mut self, ledger: &mut Ledger) {
@@ -247,7 +285,7 @@ impl Server {
     }
 
     fn end_of(&self, group: RaftGroupId) -> LogIndex {
-        let recovered = self.store.recover(group).expect("memory can be read");
+        let recovered = self.store.recover(group).unwrap_or_default();
         recovered.entries.last().map_or(recovered.snapshot.index, |entry| entry.id.index).next()
     }
 

@@ -4,39 +4,43 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use nexo_core::batch::{MessageBatch, relocate};
-use nexo_core::config::QueueConfig;
-use nexo_core::machine::Machine;
-use nexo_core::message::{Durability, StoredMessage};
+use nexo_core::config::{Backoff, DeadLetters, Fate, Overflow, QueueConfig};
+use nexo_core::message::{NewMessage, Origin, StoredMessage};
 use nexo_core::queue::{Applied, MessageEntry, NeedsPage, Outline, Queue};
 use nexo_core::record::Record;
-use nexo_core::topology::{Topology, TopologyRecord};
 use nexo_log::{Entry, EntryKind, EntryRef, decode_entries, encode_entries};
 use nexo_types::{Millis, Offset, QueueId, QueueName, Timestamp, varint};
+
+use crate::machines::Machines;
 
 /// Messages may be delivered as soon as their push is committed.
 pub(crate) const PLAIN: QueueId = QueueId(1);
 /// Messages are in groups, so a delivery waits for its lease, too.
 pub(crate) const GROUPED: QueueId = QueueId(2);
-/// Exchanges.
-const TOPOLOGY: QueueId = QueueId(100);
+/// Messages have priorities and lifetimes, and become dead letters: after three attempts, a rejection, their lifetime, or
+/// because the queue is full.
+pub(crate) const RICH: QueueId = QueueId(3);
+/// Where these go.
+pub(crate) const DEAD: QueueId = QueueId(4);
 /// The time of a proposal.
-const TIME: QueueId = QueueId(101);
+pub(crate) const TIME: QueueId = QueueId(101);
 
 /// How long a message stays with a consumer.
 pub(crate) const VISIBILITY: Millis = Millis(2_000);
 
 /// A record of one of the machines.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant, reason = "few are there at a time, and nearly all are of queues")]
 pub(crate) enum AnyRecord {
     Queue(QueueId, Record),
-    Topology(TopologyRecord),
+    Machine(QueueId, Bytes),
 }
 
 /// See the file.
 #[derive(Debug)]
 pub(crate) struct State {
     queues: BTreeMap<QueueId, Queue>,
-    pub(crate) topology: Topology,
+    pub(crate) machines: Machines,
     /// The stored forms of messages, as a log has them.
     bodies: BTreeMap<(QueueId, Offset), (Timestamp, Bytes)>,
     /// The time of the last proposal: it never goes back.
@@ -45,11 +49,10 @@ pub(crate) struct State {
 
 impl State {
     pub(crate) fn new() -> Self {
-        let queues = [(PLAIN, "plain"), (GROUPED, "grouped")].map(|(id, name)| {
-            let name = QueueName::new(name).expect("a name");
-            (id, Queue::new(id, name, config(), Timestamp(0)))
-        });
-        Self { queues: queues.into(), topology: Topology::new(), bodies: BTreeMap::new(), time: Timestamp(0) }
+        let names = [(PLAIN, "plain"), (GROUPED, "grouped"), (RICH, "rich"), (DEAD, "dead")];
+        let queues = names.map(|(id, name)| (id, Queue::new(id, name_of(name), config_of(id), Timestamp(0))));
+        let machines = Machines::new();
+        Self { queues: queues.into(), machines, bodies: BTreeMap::new(), time: Timestamp(0) }
     }
 
     pub(crate) fn queue(&self, id: QueueId) -> &Queue {
@@ -57,7 +60,7 @@ impl State {
     }
 
     pub(crate) fn queue_mut(&mut self, id: QueueId) -> &mut Queue {
-        self.queues.get_mut(&id).expect("both queues are there from the beginning")
+        self.queues.get_mut(&id).expect("all queues are there from the beginning")
     }
 
     pub(crate) fn queue_ids(&self) -> Vec<QueueId> {
@@ -71,13 +74,19 @@ impl State {
         }
     }
 
+    /// Applies the part of it that is about queues.
+    pub(crate) fn apply_queues(&mut self, data: &Bytes) {
+        for entry in decode_entries(data).expect("an entry holds what was proposed") {
+            if !Machines::owns(entry.queue) {
+                self.apply_entry(&entry);
+            }
+        }
+    }
+
     fn apply_entry(&mut self, entry: &Entry) {
         match entry.queue {
             TIME => self.time = time_in(entry),
-            TOPOLOGY => {
-                let record = TopologyRecord::decode(&entry.payload).expect("a record");
-                let Ok(()) = Machine::apply(&mut self.topology, &record, Durability::Durable);
-            }
+            id if self.machines.apply(id, &entry.payload) => {}
             id => {
                 let record = match entry.kind {
                     EntryKind::Messages => Record::Messages(batch_of(entry.payload.clone())),
@@ -91,8 +100,8 @@ impl State {
     pub(crate) fn apply(&mut self, record: &AnyRecord) -> Applied {
         match record {
             AnyRecord::Queue(id, record) => self.apply_to_queue(*id, record),
-            AnyRecord::Topology(record) => {
-                let Ok(()) = Machine::apply(&mut self.topology, record, Durability::Durable);
+            AnyRecord::Machine(id, bytes) => {
+                assert!(self.machines.apply(*id, bytes), "a machine that there is");
                 Applied::default()
             }
         }
@@ -144,6 +153,21 @@ impl State {
         self.bodies.get(&(id, offset)).map(|(_, payload)| number_in(payload))
     }
 
+    /// A message that may not be delivered again, as it goes into the queue of dead letters.
+    pub(crate) fn dead_letter(&self, id: QueueId, offset: Offset, now: Timestamp) -> Option<NewMessage> {
+        let dying = self.queue(id).dying(offset)?;
+        let (_, payload) = self.bodies.get(&(id, offset)).expect("a message that dies is stored");
+        let origin = Origin {
+            reason: dying.reason,
+            queue: self.queue(id).name().clone(),
+            offset,
+            attempts: dying.attempts,
+            at: now,
+            enqueued_at: dying.enqueued_at,
+        };
+        Some(StoredMessage::parse(payload).expect("a stored message").into_moved(Some(origin)))
+    }
+
     /// The numbers of all messages in a queue, by offset.
     pub(crate) fn waiting(&self, id: QueueId) -> BTreeMap<Offset, u64> {
         let mut all = BTreeMap::new();
@@ -160,7 +184,7 @@ impl State {
     pub(crate) fn snapshot(&mut self) -> Bytes {
         let mut out = Vec::new();
         put(&mut out, &self.time.0.to_le_bytes());
-        put(&mut out, &self.topology.begin_snapshot(std::iter::empty(), &[]));
+        self.machines.snapshot(&mut out);
         for id in self.queue_ids() {
             let whole = self.queue(id).whole_snapshot();
             put(&mut out, &whole.head);
@@ -188,7 +212,7 @@ impl State {
         let mut rest = &bytes[..];
         let time = take(&mut rest);
         state.time = Timestamp(u64::from_le_bytes(time.try_into().expect("eight bytes")));
-        state.topology = Topology::restore(take(&mut rest)).expect("a snapshot");
+        state.machines = Machines::restore(&mut rest);
         for id in state.queue_ids() {
             let head = take(&mut rest);
             let chunks: Vec<&[u8]> = (0..number(&mut rest)).map(|_| take(&mut rest)).collect();
@@ -204,7 +228,8 @@ impl State {
 
     /// In what two states differ, in words.
     pub(crate) fn difference(&self, other: &Self, now: Timestamp) -> String {
-        let mut told = Vec::new();
+        let mut told: Vec<String> =
+            self.machines.difference(&other.machines, now).into_iter().map(str::to_owned).collect();
         for id in self.queue_ids() {
             let (mine, others) = (self.queue(id).outline(now), other.queue(id).outline(now));
             if mine.next_offset != others.next_offset || mine.totals != others.totals {
@@ -238,25 +263,43 @@ impl State {
     }
 }
 
-fn config() -> QueueConfig {
-    QueueConfig {
+fn name_of(name: &str) -> QueueName {
+    QueueName::new(name).expect("a name")
+}
+
+/// What a queue is told to be.
+pub(crate) fn config_of(id: QueueId) -> QueueConfig {
+    let plain = QueueConfig {
         visibility: VISIBILITY,
         max_attempts: None,
-        dedup_window: Millis::from_secs(86_400),
+        dedup_window: Millis::from_secs(7 * 86_400),
         ..QueueConfig::default()
+    };
+    if id != RICH {
+        return plain;
+    }
+    QueueConfig {
+        max_attempts: Some(3),
+        dead_letters: DeadLetters::Queue(name_of("dead")),
+        on_expiry: Fate::DeadLetter,
+        on_overflow: Fate::DeadLetter,
+        overflow: Overflow::DropOldest,
+        max_messages: Some(25),
+        retry: Backoff::Fixed { delay: Millis(300) },
+        ..plain
     }
 }
 
-fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     varint::put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-fn number(rest: &mut &[u8]) -> u64 {
+pub(crate) fn number(rest: &mut &[u8]) -> u64 {
     varint::take(rest).expect("a snapshot is read as it was written")
 }
 
-fn take<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
+pub(crate) fn take<'a>(rest: &mut &'a [u8]) -> &'a [u8] {
     let len = number(rest) as usize;
     let (bytes, after) = rest.split_at(len);
     *rest = after;
@@ -285,7 +328,7 @@ pub(crate) fn encode(now: Timestamp, records: &[AnyRecord]) -> Bytes {
     payloads.extend(records.iter().map(|record| match record {
         AnyRecord::Queue(id, record @ Record::Messages(_)) => (*id, EntryKind::Messages, record.encode()),
         AnyRecord::Queue(id, record) => (*id, EntryKind::Record, record.encode()),
-        AnyRecord::Topology(record) => (TOPOLOGY, EntryKind::Record, record.encode()),
+        AnyRecord::Machine(id, bytes) => (*id, EntryKind::Record, bytes.clone()),
     }));
     let entries: Vec<EntryRef<'_>> = payloads
         .iter()

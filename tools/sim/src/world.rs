@@ -1,7 +1,6 @@
 //! The world: time, the network, and what happens when. One thread, and every choice from one seed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
 use bytes::Bytes;
 use fastrand::Rng;
@@ -9,11 +8,11 @@ use nexo_cluster::store::{Cut, Mark};
 use nexo_cluster::{Membership, Role};
 use nexo_types::{LogIndex, Millis, NodeId, QueueId, RaftGroupId, Timestamp};
 
-use crate::ledger::{Ledger, Receipt, Tally, Violation, sum};
-use crate::replica::Effect;
+use crate::ledger::{Hold, Ledger, Receipt, Tally, Violation, mix, sum};
+use crate::repair::Replacing;
+use crate::replica::{Effect, Wish};
 use crate::sabotage::Sabotage;
-use crate::server::{Server, Wants};
-use crate::state::{GROUPED, PLAIN};
+use crate::server::{Server, StartError, Wants};
 
 /// How a run is set up.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +64,10 @@ pub(crate) enum Happening {
         queue: QueueId,
         number: u64,
     },
+    /// A worker says what became of a job.
+    Work(Hold),
+    /// Somebody looks after a node whose disk is damaged.
+    Replace(NodeId),
     /// Something breaks.
     Fault,
     Restart(NodeId),
@@ -82,8 +85,12 @@ pub(crate) const GROUPS: [RaftGroupId; 2] = [RaftGroupId(0), RaftGroupId(1)];
 const TICK_US: u64 = nexo_cluster::TICK.0 * 1_000;
 /// Without faults, for so long, everything must get well.
 const HEALING_US: u64 = 12_000_000;
-/// In the end leases may end no more, so that replicas can be compared.
-const QUIET_US: u64 = 4_000_000;
+/// Leases end, and messages die, for so long after the last fault. Then nothing new is proposed, so that replicas can be compared.
+const QUIET_AFTER_US: u64 = 1_200_000;
+/// The longest that clients rest between what they do, in four kinds of runs.
+const PACES_US: [u64; 4] = [40_000, 60_000, 200_000, 400_000];
+/// How often somebody looks whether all is well.
+const LOOK_US: u64 = 250_000;
 
 pub(crate) struct World {
     pub(crate) rng: Rng,
@@ -100,8 +107,13 @@ pub(crate) struct World {
     pub(crate) slow_disks: BTreeSet<NodeId>,
     pub(crate) ledger: Ledger,
     pub(crate) voters_min: usize,
-    queues: BTreeMap<u64, QueueId>,
-    numbers: u64,
+    /// The queues of messages, by number.
+    pub(crate) queues: BTreeMap<u64, QueueId>,
+    pub(crate) numbers: u64,
+    /// The longest that clients rest: in some runs they are busy, in others there is little to do.
+    pace_us: u64,
+    /// The node whose disk was harmed, if there is one: no second one is before it is replaced.
+    pub(crate) replacing: Option<Replacing>,
     trace: u64,
     story: Vec<String>,
 }
@@ -133,6 +145,8 @@ impl World {
             voters_min: voters.min(3) as usize,
             queues: BTreeMap::new(),
             numbers: 0,
+            pace_us: PACES_US[rng.usize(0..4)],
+            replacing: None,
             trace: sum(&options.seed.to_le_bytes()),
             story: Vec::new(),
             options,
@@ -146,8 +160,13 @@ impl World {
         world
     }
 
+    /// All nodes but those whose disks were found damaged.
     pub(crate) fn ids(&self) -> Vec<NodeId> {
-        self.servers.keys().copied().collect()
+        self.servers.values().filter(|server| !server.is_lost).map(|server| server.id).collect()
+    }
+
+    pub(crate) fn seed_and_sabotage(&self) -> (u64, Option<Sabotage>) {
+        (self.options.seed, self.options.sabotage)
     }
 
     pub(crate) fn server(&mut self, id: NodeId) -> &mut Server {
@@ -159,7 +178,12 @@ impl World {
         let faults_end = self.options.millis * 1_000;
         self.play_until(faults_end);
         self.heal_all();
-        self.play_until(faults_end + HEALING_US);
+        let mut until = faults_end + QUIET_AFTER_US;
+        self.play_until(until);
+        while until < faults_end + HEALING_US && !self.is_well() {
+            until += LOOK_US;
+            self.play_until(until);
+        }
         self.close();
         let Self { ledger, trace, story, .. } = self;
         Outcome { trace, violations: ledger.violations, tally: ledger.tally, story }
@@ -178,12 +202,41 @@ impl World {
         self.now_us = end;
     }
 
-    fn is_healing(&self) -> bool {
+    /// Whether every group has a leader, every member has all that is committed, and no node waits to be replaced.
+    fn is_well(&self) -> bool {
+        if !self.ledger.violations.is_empty() {
+            return true;
+        }
+        let is_replaced = self.replacing.as_ref().is_none_or(|replacing| !replacing.is_found);
+        is_replaced
+            && GROUPS.into_iter().all(|id| {
+                let Some(leader) = self.leader_of(id) else { return false };
+                let Some(group) = self.servers[&leader].node.group(id) else { return false };
+                let applied = |node: &NodeId| {
+                    let server = self.servers.get(node).filter(|server| server.is_up);
+                    server.map(|server| server.replicas[&id].applied.index)
+                };
+                // The entry of whoever leads now is the last, since nothing is proposed.
+                group.applied() == group.last()
+                    && group.members().all().all(|node| applied(&node) == Some(group.last()))
+            })
+    }
+
+    /// Who leads a group and is ready to, in the latest term.
+    fn leader_of(&self, id: RaftGroupId) -> Option<NodeId> {
+        let leading = self.servers.values().filter_map(|server| {
+            let group = server.node.group(id).filter(|_| server.is_up)?;
+            (group.role() == Role::Leader && group.is_ready()).then_some((group.term(), server.id))
+        });
+        leading.max().map(|(_, id)| id)
+    }
+
+    pub(crate) fn is_healing(&self) -> bool {
         self.now_us >= self.options.millis * 1_000
     }
 
     fn is_quiet(&self) -> bool {
-        self.now_us >= self.options.millis * 1_000 + HEALING_US - QUIET_US
+        self.now_us >= self.options.millis * 1_000 + QUIET_AFTER_US
     }
 
     pub(crate) fn after(&mut self, delay_us: u64, happening: Happening) {
@@ -193,11 +246,15 @@ impl World {
 
     /// Adds to the trace.
     pub(crate) fn note(&mut self, what: &str) {
+        self.note_sum(sum(what.as_bytes()), || what.to_owned());
+    }
+
+    /// Adds something to the trace of which the sum is known. Words for it are made only if somebody wants to read them.
+    fn note_sum(&mut self, sum: u64, what: impl FnOnce() -> String) {
         let now = self.now_us;
-        self.trace =
-            sum(&[self.trace.to_le_bytes(), now.to_le_bytes(), sum(what.as_bytes()).to_le_bytes()].concat());
+        self.trace = mix(mix(self.trace, now), sum);
         if self.options.keeps_trace {
-            self.story.push(format!("{:>9}.{:03} {what}", now / 1_000, now % 1_000));
+            self.story.push(format!("{:>9}.{:03} {}", now / 1_000, now % 1_000, what()));
         }
     }
 
@@ -209,12 +266,17 @@ impl World {
             Happening::Act => {
                 if !self.is_healing() {
                     self.act();
-                    let pause = self.rng.u64(2_000..60_000);
+                    let pause = self.rng.u64(2_000..self.pace_us);
                     self.after(pause, Happening::Act);
                 }
             }
             Happening::Settle(receipt) => self.settle(&receipt),
-            Happening::Again { group, queue, number } => self.push(group, queue, &[number], Millis(0)),
+            Happening::Again { group, queue, number } => {
+                let wish = Wish { queue, delay: Millis(0), ttl: None };
+                self.push(group, wish, &[number]);
+            }
+            Happening::Work(hold) => self.work(&hold),
+            Happening::Replace(node) => self.replace(node),
             Happening::Fault => {
                 if !self.is_healing() {
                     self.fault();
@@ -238,7 +300,7 @@ impl World {
     }
 
     /// Whether the node does something now. What waits for one that is paused comes later.
-    fn is_awake(&mut self, node: NodeId, happening: Happening) -> bool {
+    pub(crate) fn is_awake(&mut self, node: NodeId, happening: Happening) -> bool {
         let server = &self.servers[&node];
         if !server.is_up {
             return false;
@@ -251,16 +313,20 @@ impl World {
         true
     }
 
-    fn start(&mut self, node: NodeId) {
-        if self.servers[&node].is_up {
+    pub(crate) fn start(&mut self, node: NodeId) {
+        if self.servers[&node].is_up || self.servers[&node].is_lost {
             return;
         }
         let wipe = self.options.sabotage == Some(Sabotage::ComeBackWiped)
             && self.servers[&node].life > 0
             && self.rng.u32(0..3) == 0;
-        if let Err(error) = self.server(node).start(wipe) {
-            self.ledger.violations.push(Violation::Unsound(format!("node {node} cannot start: {error}")));
-            return;
+        match self.server(node).start(wipe) {
+            Ok(()) => {}
+            Err(StartError::Damaged(error)) => return self.lose(node, &error),
+            Err(StartError::Open(error)) => {
+                self.ledger.violations.push(Violation::Unsound(format!("node {node} cannot start: {error}")));
+                return;
+            }
         }
         self.note(&format!("node {node} starts"));
         let first = self.rng.u64(0..TICK_US);
@@ -343,11 +409,15 @@ impl World {
             self.after(delay, Happening::Synced { node, life, mark });
         }
         self.tell(effects);
+        if self.servers[&node].must_stop {
+            self.crash(node);
+            self.start(node);
+        }
     }
 
     fn send(&mut self, from: NodeId, to: NodeId, envelope: &Bytes) {
-        let told = format!("{from} to {to}: {} bytes, {:x}", envelope.len(), sum(envelope));
-        self.note(&told);
+        let sum = mix(mix(sum(envelope), from.0), to.0);
+        self.note_sum(sum, || format!("{from} to {to}: {} bytes, {sum:x}", envelope.len()));
         if !self.servers.contains_key(&to) {
             return;
         }
@@ -361,100 +431,19 @@ impl World {
         }
     }
 
-    /// Clients are told something.
-    fn tell(&mut self, effects: Vec<(RaftGroupId, Effect)>) {
-        for (group, effect) in effects {
-            let mut told = String::new();
-            let _ = write!(told, "group {group}: {effect:?}");
-            self.note(&told);
-            match effect {
-                Effect::PushConfirmed(number) => self.ledger.push_confirmed(group, number),
-                Effect::PushUnknown(number) => {
-                    self.ledger.push_unknown();
-                    if self.rng.bool() && !self.is_healing() {
-                        let delay = self.rng.u64(10_000..2_000_000);
-                        let queue = self.queues[&number];
-                        self.after(delay, Happening::Again { group, queue, number });
-                    }
-                }
-                Effect::Delivered(receipt) => {
-                    self.ledger.delivered(&receipt);
-                    let delay = self.rng.u64(1_000..200_000) * if self.rng.u32(0..8) == 0 { 20 } else { 1 };
-                    self.after(delay, Happening::Settle(receipt));
-                }
-                Effect::AckConfirmed(receipt) => self.ledger.ack_confirmed(&receipt),
-            }
-        }
-    }
-
-    /// A client does something.
-    fn act(&mut self) {
-        let group = GROUPS[self.rng.usize(0..GROUPS.len())];
-        if self.rng.u32(0..20) == 0 {
-            let (which, is_there) = (self.rng.u64(0..5), self.rng.bool());
-            let Some(node) = self.find_leader(group) else { return };
-            let now = self.now_us;
-            let server = self.server(node);
-            let clock = server.clock(now);
-            let (group, replica) = server.part(group);
-            replica.change_topology(group, clock, which, is_there);
-            self.pump(node);
-            return;
-        }
-        let queue = if self.rng.u32(0..3) == 0 { GROUPED } else { PLAIN };
-        let count = self.rng.u64(1..=3);
-        let numbers: Vec<u64> = (self.numbers + 1..=self.numbers + count).collect();
-        self.numbers += count;
-        let delay = if self.rng.u32(0..6) == 0 { Millis(self.rng.u64(1..1_500)) } else { Millis(0) };
-        self.queues.extend(numbers.iter().map(|number| (*number, queue)));
-        self.push(group, queue, &numbers, delay);
-    }
-
-    /// A node that leads a group, or thinks so: clients cannot know better.
-    pub(crate) fn find_leader(&mut self, group: RaftGroupId) -> Option<NodeId> {
-        let now = self.now_us;
-        let awake = self.servers.values().filter(|server| server.is_up && server.paused_until <= now);
-        let leaders: Vec<NodeId> = awake
-            .filter(|server| server.leads().any(|(of, _)| of == group))
-            .map(|server| server.id)
-            .collect();
-        (!leaders.is_empty()).then(|| leaders[self.rng.usize(0..leaders.len())])
-    }
-
-    fn push(&mut self, id: RaftGroupId, queue: QueueId, numbers: &[u64], delay: Millis) {
-        let Some(node) = self.find_leader(id) else { return };
-        let now = self.now_us;
-        let server = self.server(node);
-        let clock = server.clock(now);
-        let (group, replica) = server.part(id);
-        let mut told = replica.push(group, clock, queue, numbers, delay).unwrap_or_default();
-        let (group, replica) = server.part(id);
-        told.extend(replica.hand_out(group, clock));
-        self.tell(told.into_iter().map(|effect| (id, effect)).collect());
-        self.pump(node);
-    }
-
-    fn settle(&mut self, receipt: &Receipt) {
-        // Most say so where they got it, some to whoever leads.
-        let there = self.rng.u32(0..8) != 0;
-        let node = if there { Some(receipt.node) } else { self.find_leader(receipt.group) };
-        let Some(node) = node.filter(|node| self.servers[node].is_up) else { return };
-        if !self.is_awake(node, Happening::Settle(*receipt)) {
-            return;
-        }
-        let done = self.rng.u32(0..6) != 0;
-        let now = self.now_us;
-        let server = self.server(node);
-        let clock = server.clock(now);
-        let (group, replica) = server.part(receipt.group);
-        replica.add_credit(receipt.queue);
-        let told = replica.settle(group, clock, receipt, done);
-        if done && told.is_some() {
-            self.ledger.ack_asked(receipt);
-        }
-        let told = told.unwrap_or_default().into_iter().map(|effect| (receipt.group, effect));
-        self.tell(told.collect());
-        self.pump(node);
+    /// Adds what clients are told to the trace.
+    pub(crate) fn note_effect(&mut self, group: RaftGroupId, effect: &Effect) {
+        let (kind, of_kind) = match effect {
+            Effect::PushConfirmed(number) => (1, *number),
+            Effect::PushUnknown(number) => (2, *number),
+            Effect::Delivered(receipt) => (3, mix(receipt.number, receipt.attempt.into())),
+            Effect::AckConfirmed(receipt) => (4, mix(receipt.number, receipt.attempt.into())),
+            Effect::Changed(id) => (5, mix(id.term.0, id.index.0)),
+            Effect::JobHanded(hold) => (6, mix(hold.receipt.job.0, hold.receipt.hold.into())),
+            Effect::JobEnded(job, term) => (7, mix(job.0, term.0)),
+        };
+        let sum = mix(mix(u64::from(group.0), kind), of_kind);
+        self.note_sum(sum, || format!("group {group}: {effect:?}"));
     }
 
     fn heal_all(&mut self) {
@@ -475,13 +464,14 @@ impl World {
         if !self.ledger.violations.is_empty() {
             return;
         }
+        if let Some(Replacing { lost, is_found: true, .. }) = &self.replacing {
+            let told = format!("node {lost} was lost, and nobody has come in its place");
+            self.ledger.violations.push(Violation::Stuck(told));
+        }
         let mut of_members = BTreeMap::new();
         for id in GROUPS {
-            let leader = self.servers.values().find_map(|server| {
-                let group = server.node.group(id).filter(|_| server.is_up)?;
-                (group.role() == Role::Leader && group.is_ready()).then_some(group)
-            });
-            match leader {
+            let leader = self.leader_of(id);
+            match leader.and_then(|leader| self.servers[&leader].node.group(id)) {
                 Some(group) => {
                     of_members.insert(id, group.members().clone());
                 }
@@ -503,7 +493,9 @@ impl World {
         ledger.close(clock, &mut replicas);
         self.ledger = ledger;
         let tally = self.ledger.tally;
-        if tally.confirmed == 0 || tally.delivered == 0 || tally.elected == 0 {
+        // With little to do, faults may leave time for nothing.
+        let is_busy = self.pace_us <= PACES_US[1];
+        if tally.elected == 0 || (is_busy && (tally.confirmed == 0 || tally.delivered == 0)) {
             self.ledger.violations.push(Violation::NotExercised(format!("{tally:?}")));
         }
     }

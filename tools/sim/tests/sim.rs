@@ -19,10 +19,11 @@ fn the_same_seed_gives_the_same_run() {
 /// Seeds that showed something once: 7, 12, 19 and 22 that snapshots of a queue had their parts in another order; 81, 133 and
 /// 283 that a new member was sent a snapshot from before it came; 99 that an answer to a leader's earlier life was taken
 /// for a lie; 164 that a snapshot was not counted as applied; 2681 that one was taken while another was being written;
-/// 1007363 that a leader waited with a snapshot for a commit that needed its receiver.
+/// 1007363 that a leader waited with a snapshot for a commit that needed its receiver; 158 and 165 that a leader which is no
+/// voter any more led on, and no member could come or go. They gave those runs then: whatever is added changes them.
 #[test]
 fn seeds_that_showed_something_pass() {
-    for seed in [7, 12, 19, 22, 81, 99, 133, 164, 283, 2_681, 1_007_363] {
+    for seed in [7, 12, 19, 22, 81, 99, 133, 158, 164, 165, 283, 2_681, 1_007_363] {
         let outcome = play(seed, 12_000);
         assert_eq!(outcome.violations, [], "seed {seed}");
     }
@@ -35,8 +36,7 @@ fn what_is_broken_on_purpose_is_noticed() {
         let broken =
             |seed| run(Options { seed, millis: 12_000, sabotage: Some(sabotage), keeps_trace: false });
         // A vote must be forgotten between two candidates of one term: that takes luck.
-        let seeds = (1..=30).chain([561, 613]);
-        let noticed = seeds.map(broken).find(|outcome| !outcome.violations.is_empty());
+        let noticed = (1..=20).chain([682]).map(broken).find(|outcome| !outcome.violations.is_empty());
         let noticed = noticed.unwrap_or_else(|| panic!("'{name}' was not noticed"));
         assert!(!noticed.violations.iter().any(|it| matches!(it, Violation::NotExercised(_))), "{name}");
     }

@@ -19,6 +19,7 @@ use super::reply_to::{Place, REPLY_TO, REPLY_TO_PREFIX};
 use super::session::{ChannelState, Session};
 use super::source::{Source, Subscribed};
 use super::steps::Step;
+use super::unacked::Held;
 use crate::codec::method::basic;
 use crate::codec::{ReplyCode, ShortStr, Table};
 
@@ -256,7 +257,8 @@ impl Session {
         self.waiting.retain(|batch| !ids.contains(&batch.source.id));
         let Some(ChannelState::Open(channel)) = self.channels.get_mut(&number) else { return Ok(()) };
         let consumed = |source: &Source| source.subscribed().consumer.is_some();
-        let held = channel.unacked.iter().filter(|held| consumed(&held.source)).count();
+        let runs = channel.unacked.iter().filter(|held| consumed(&held.source));
+        let held: usize = runs.map(Held::count).sum();
         let limit = Arc::new(Limit::new(max, u32::try_from(held).unwrap_or(u32::MAX)));
         for held in channel.unacked.iter().filter(|held| consumed(&held.source)) {
             held.source
@@ -271,7 +273,7 @@ impl Session {
         let mut gone = Vec::new();
         for consumer in channel.consumers.values_mut().filter(|consumer| ids.contains(&consumer.source.id)) {
             let of_consumer = channel.unacked.iter().filter(|held| held.source.id == consumer.source.id);
-            let held = u32::try_from(of_consumer.count()).unwrap_or(u32::MAX);
+            let held = u32::try_from(of_consumer.map(Held::count).sum::<usize>()).unwrap_or(u32::MAX);
             consumer.window = Window::new(consumer.source.queue.mean_bytes());
             consumer.withheld = 0;
             // The one before may have been told to stop and not have heard of it.

@@ -22,7 +22,6 @@ use super::queues::clamp;
 use super::reply_to::Reply;
 use super::session::{ChannelState, Session};
 use super::source::{Arrival, News, Source, UnwrittenBatch};
-use super::unacked::Held;
 use crate::address::Address;
 use crate::codec::method::basic;
 use crate::codec::{FrameMax, Properties, PropertiesBuilder, ShortStr, TableBuf};
@@ -218,7 +217,7 @@ impl Session {
             tracer.delivered(number, source.queue.name().as_str(), handed.attempts > 1, &head, view.body);
         }
         if terms.settle == SettleMode::Manual {
-            channel.unacked.push(held(tag, &source, &handed, now));
+            channel.unacked.push(tag, &source, handed.offset, handed.attempts, now);
         }
         channel.shown.got.add(1);
         channel.show_deliveries();
@@ -289,7 +288,7 @@ fn write_some(
         }
         count += 1;
         if consumer.acks == Acks::Wanted {
-            channel.unacked.push(held(tag, &batch.source, &handed, now));
+            channel.unacked.push(tag, &batch.source, handed.offset, handed.attempts, now);
         }
     }
     if batch.source.prefetch == 0 && count > 0 {
@@ -311,10 +310,6 @@ fn withhold(consumer: &mut Consumer, spare: &mut usize) -> bool {
         source.queue.add_credit(id, more);
     }
     false
-}
-
-fn held(tag: u64, source: &Arc<Source>, handed: &Handed, since: Instant) -> Held {
-    Held { tag, source: Arc::clone(source), offset: handed.offset, attempt: handed.attempts, since }
 }
 
 /// The message itself, and the bytes that it lies in. One that cannot be read stays with the connection.

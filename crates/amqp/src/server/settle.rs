@@ -42,7 +42,7 @@ impl BySource {
                 self.groups.len() - 1
             });
         }
-        self.groups[self.last].1.push((held.offset, held.attempt));
+        self.groups[self.last].1.extend(held.offsets().map(|offset| (offset, held.attempt)));
     }
 
     /// Whether messages of this source are here.
@@ -190,7 +190,7 @@ impl Session {
     pub(super) fn settle_some(&mut self, number: u16, last: u64, what: Settle, within: SettleWithin) -> bool {
         let Ok(channel) = self.channel(number) else { return false };
         let (held, more) = channel.unacked.take_some_up_to(last, SETTLE_TURN);
-        channel.show_settled(held.len(), what);
+        channel.show_settled(held.iter().map(Held::count).sum(), what);
         match within {
             SettleWithin::Transaction => self.settle(number, held, what),
             SettleWithin::Nothing => self.settle_now(&held, what),

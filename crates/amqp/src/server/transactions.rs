@@ -11,6 +11,7 @@ use super::intake::{ConnectionIntake, Hold};
 use super::operations::{self, Wait};
 use super::session::Session;
 use super::settle::{BySource, LaterSettle, SETTLE_TURN};
+use super::unacked::Held;
 use crate::codec::method::{TxMethod, confirm, tx};
 
 /// Memory is asked for in steps of this size, so that a small transaction asks once.
@@ -59,7 +60,7 @@ impl Transaction {
 
     /// Settles messages with the commit.
     pub(super) fn settle(&mut self, later: LaterSettle) {
-        self.held += later.held.len();
+        self.held += later.held.iter().map(Held::count).sum::<usize>();
         self.settles.push(later);
     }
 

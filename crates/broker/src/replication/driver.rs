@@ -1,7 +1,7 @@
-//! The threads that bring time, messages and syncs to the group.
+//! The thread that brings time, messages and syncs to the group.
 //!
 //! The *driver* is woken by messages of other nodes, by proposals that somebody waits for, by syncs, and by every tick. What
-//! it has to send goes out without the lock. The other thread waits for the disk.
+//! it has to send goes out without the lock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -9,24 +9,23 @@ use std::time::{Duration, Instant};
 
 use nexo_cluster::wire::encode_envelope;
 use nexo_cluster::{Message, TICK};
-use nexo_log::decode_entries;
+use nexo_log::{LogHealth, decode_entries};
 use nexo_types::NodeId;
 
 use super::GROUP;
-use super::state::{Replica, State};
+use super::state::Replica;
 use crate::threads::Threads;
 
 const DRIVER: &str = "nexo-raft";
-const SYNC: &str = "nexo-raft-sync";
 /// A log that fails or has ended is looked at again after this.
 const FAILED_WAIT: Duration = Duration::from_millis(200);
 
-/// Starts both threads. They end when the replica is stopped.
+/// Starts the thread. It ends when the replica is stopped.
 pub(super) fn start(replica: &Arc<Replica>, threads: &Threads) -> std::io::Result<()> {
+    let waker = Arc::clone(&replica.waker);
+    replica.log.on_synced(Box::new(move || waker.synced()));
     let weak = Arc::downgrade(replica);
     threads.spawn(DRIVER, move || drive(&weak))?;
-    let weak = Arc::downgrade(replica);
-    threads.spawn(SYNC, move || wait_for_syncs(&weak))?;
     Ok(())
 }
 
@@ -34,12 +33,8 @@ fn drive(weak: &Weak<Replica>) {
     let mut next_tick = Instant::now() + TICK.as_duration();
     loop {
         let Some(replica) = weak.upgrade() else { return };
+        replica.waker.sleep_until(next_tick);
         let mut state = replica.state.lock();
-        while !state.has_work() {
-            if replica.work.wait_until(&mut state, next_tick).timed_out() {
-                break;
-            }
-        }
         if state.is_stopping {
             return;
         }
@@ -48,8 +43,13 @@ fn drive(weak: &Weak<Replica>) {
             std::thread::sleep(FAILED_WAIT);
             continue;
         }
-        state.is_urgent = false;
+        if let LogHealth::Failed { reason } = replica.log.health() {
+            tracing::error!(%reason, "the log has failed: this node takes no part in the cluster any more");
+            replica.fail(&mut state);
+            continue;
+        }
         replica.take_messages(&mut state);
+        replica.settle(&mut state);
         replica.note_synced(&mut state);
         let now = Instant::now();
         if now >= next_tick {
@@ -57,61 +57,31 @@ fn drive(weak: &Weak<Replica>) {
             next_tick = now + TICK.as_duration();
             replica.tick(&mut state);
         }
-        replica.settle(&mut state);
         replica.check_leadership(&mut state);
         replica.write_more(&mut state);
-        replica.read_fetches(&mut state);
+        let wanted = replica.take_fetches(&mut state);
         let outgoing = std::mem::take(&mut state.outgoing);
+        let told = std::mem::take(&mut state.told);
         let followed = std::mem::take(&mut state.followed);
         let wants_state = std::mem::take(&mut state.snapshot_wanted);
         let installs = state.installing.is_some();
         drop(state);
         replica.send_all(outgoing);
+        // Whoever waited may have gone.
+        told.into_iter().for_each(|teller| drop(teller.send(Ok(()))));
         if let Some(tell) = replica.on_followed.get() {
             for data in followed {
                 // It was read before it was written down.
                 tell(&decode_entries(&data).unwrap_or_default());
             }
         }
+        replica.read_fetches(wanted);
         if wants_state {
             replica.send_states();
         }
         if installs {
             replica.tell_change();
         }
-    }
-}
-
-fn wait_for_syncs(weak: &Weak<Replica>) {
-    loop {
-        let Some(replica) = weak.upgrade() else { return };
-        let until = {
-            let mut state = replica.state.lock();
-            while !state.is_stopping && state.sync_to <= replica.log.synced_position() {
-                replica.sync.wait_for(&mut state, Duration::from_secs(1));
-            }
-            if state.is_stopping {
-                return;
-            }
-            state.sync_to
-        };
-        match replica.log.synced(until).wait_blocking() {
-            Ok(()) => {
-                replica.state.lock().is_urgent = true;
-                replica.work.notify_one();
-            }
-            Err(error) => {
-                tracing::error!(%error, "the log has failed: this node takes no part in the cluster any more");
-                replica.fail(&mut replica.state.lock());
-                return;
-            }
-        }
-    }
-}
-
-impl State {
-    fn has_work(&self) -> bool {
-        self.is_stopping || self.is_urgent || !self.inbox.is_empty()
     }
 }
 
@@ -136,10 +106,10 @@ impl Replica {
         let mut state = self.state.lock();
         state.is_stopping = true;
         state.pending.clear();
+        state.told.drain(..).for_each(|teller| drop(teller.send(Ok(()))));
         state.waiters.take_all().for_each(drop);
         state.checks.fail();
         drop(state);
-        self.work.notify_all();
-        self.sync.notify_all();
+        self.waker.wake();
     }
 }

@@ -112,17 +112,23 @@ impl Replication {
         self.0.role.subscribe()
     }
 
+    /// Tells what was found of damage on the disk of this node, if others can mend it. It does not end by itself.
+    #[must_use]
+    pub fn watch_damage(&self) -> watch::Receiver<Option<String>> {
+        self.0.damage.subscribe()
+    }
+
     /// An envelope has come from another node. Never waits.
     pub fn receive(&self, from: NodeId, envelope: Bytes) {
-        let mut state = self.0.state.lock();
-        if state.inbox_bytes + envelope.len() > INBOX_BYTES_MAX && !state.inbox.is_empty() {
+        let mut inbox = self.0.inbox.lock();
+        if inbox.bytes + envelope.len() > INBOX_BYTES_MAX && !inbox.envelopes.is_empty() {
             // It is as if it were lost on the way, which the group copes with.
             return;
         }
-        state.inbox_bytes += envelope.len();
-        state.inbox.push((from, envelope));
-        drop(state);
-        self.0.work.notify_one();
+        inbox.bytes += envelope.len();
+        inbox.envelopes.push((from, envelope));
+        drop(inbox);
+        self.0.waker.wake();
     }
 
     /// Where envelopes for other nodes go. They may be lost there, but nobody may wait. Set once, before [`Self::start`].
@@ -146,7 +152,7 @@ impl Replication {
             if state.group.members().voters.iter().eq([&self.0.node]) {
                 state.group.campaign();
                 self.0.settle(&mut state);
-                state.is_urgent = true;
+                self.0.waker.wake();
             }
         }
         driver::start(&self.0, threads)
@@ -193,10 +199,9 @@ impl Replication {
             let (sender, receiver) = oneshot::channel();
             state.changes.push((id, sender));
             self.0.settle(&mut state);
-            state.is_urgent = true;
             receiver
         };
-        self.0.work.notify_one();
+        self.0.waker.wake();
         match receiver.await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(ChangeError::Unknown),
@@ -214,9 +219,8 @@ impl Replication {
             let Some(to) = to.or_else(|| state.best_successor()) else { return Err(ChangeError::NotTaken) };
             state.group.hand_over(to)?;
             self.0.settle(&mut state);
-            state.is_urgent = true;
         }
-        self.0.work.notify_one();
+        self.0.waker.wake();
         let taken = role.wait_for(|role| matches!(role, Role::Following { leader: Some(_) }));
         match tokio::time::timeout(TRANSFER_MAX, taken).await {
             Ok(Ok(_)) => Ok(()),

@@ -1,18 +1,21 @@
 //! The group as the journal of the broker.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nexo_cluster::store::GroupRecord;
-use nexo_cluster::{Group, GroupOptions, Membership, Payload, Refused, Snapshot};
+use nexo_cluster::{Group, GroupOptions, Membership, OpenError, Payload, Refused, Snapshot};
 use nexo_log::{AppendError, Claim, EntryRef, Log, LogHealth, Patience, Urgency, encode_entries};
 use nexo_types::{LogIndex, Position};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::alone::write_alone;
+use super::damage::JournalOpenError;
 use super::head::head_entry;
 use super::open::{first_entry, scan};
 use super::places::Place;
+use super::safe_mark::SafeMark;
 use super::state::{Memory, Replica, State};
 use super::{ClusterOptions, ClusterStart, GROUP, Role};
 use crate::journal::{
@@ -23,6 +26,9 @@ use crate::manifest::{GroupMark, Manifest};
 /// The term of what is not proposed, and cannot be lost.
 const LOCAL: u32 = u32::MAX - 1;
 
+/// With this much proposed and not looked at, the driver is woken though nobody waits.
+const QUEUED_BYTES_MAX: usize = 512 * 1024;
+
 /// A clone is the same journal.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupJournal(pub(crate) Arc<Replica>);
@@ -32,13 +38,17 @@ impl GroupJournal {
     ///
     /// # Errors
     /// If what is there makes no sense, or is not what the node was told.
-    pub(crate) fn open(log: Log, manifest: &Manifest, options: ClusterOptions) -> Result<Self, String> {
+    pub(crate) fn open(
+        log: Log,
+        manifest: &Manifest,
+        options: ClusterOptions,
+    ) -> Result<Self, JournalOpenError> {
         let mut found = scan(&log, manifest)?;
         match (options.start, found.is_known) {
             (ClusterStart::New, true) | (ClusterStart::Known, true) | (ClusterStart::Join, _) => {}
             (ClusterStart::New, false) => {
                 // An earlier release does not know what comes now.
-                log.raise_format().map_err(|error| error.to_string())?;
+                log.raise_format().map_err(|error| JournalOpenError::from(error.to_string()))?;
                 write_first(&log, Membership::of([options.node]))?;
                 found = scan(&log, manifest)?;
             }
@@ -47,14 +57,25 @@ impl GroupJournal {
                 found = scan(&log, manifest)?;
             }
             (ClusterStart::Known | ClusterStart::Alone, false) => {
-                return Err("the node is known to be part of a cluster, and its log has nothing of it".into());
+                let reason = "the node is known to be part of a cluster, and its log has nothing of it";
+                return Err(JournalOpenError::Damaged(reason.into()));
             }
+        }
+        let voters = found.members_at(LogIndex(u64::MAX)).voters;
+        if let Some(damage) = found.damage.first()
+            && options.start != ClusterStart::Alone
+            && voters.iter().any(|voter| *voter != options.node)
+        {
+            return Err(JournalOpenError::Damaged(damage.to_string()));
         }
         let recovered = found.recovered(&log)?;
         found.hard_state = recovered.hard_state;
         let seed = u64::from(std::process::id()) << 32 | u64::from(recovered.snapshot.index.0 as u32);
         let group = GroupOptions { id: GROUP, node: options.node, rank: 0, seed };
-        let group = Group::open(group, recovered).map_err(|error| error.to_string())?;
+        let group = Group::open(group, recovered).map_err(|error| match error {
+            OpenError::LostEntries { .. } => JournalOpenError::Damaged(error.to_string()),
+            error => JournalOpenError::Unreadable(error.to_string()),
+        })?;
         let discarded = Discarded::default();
         discarded.add(std::mem::take(&mut found.discarded));
         Ok(Self(Arc::new(Replica {
@@ -63,15 +84,28 @@ impl GroupJournal {
             log,
             discarded,
             state: Mutex::new(State::new(group, found)),
-            work: Condvar::new(),
-            sync: Condvar::new(),
+            inbox: Mutex::default(),
+            waker: Arc::default(),
+            safe: SafeMark::default(),
+            is_alone: AtomicBool::new(false),
             role: watch::Sender::new(Role::Following { leader: None }),
+            damage: watch::Sender::new(None),
             on_change: std::sync::OnceLock::new(),
             on_followed: std::sync::OnceLock::new(),
             send: std::sync::OnceLock::new(),
             open_stream: std::sync::OnceLock::new(),
             on_send_state: std::sync::OnceLock::new(),
         })))
+    }
+
+    /// Whether it is known without the lock that this is committed.
+    fn is_known_safe(&self, written: Written) -> bool {
+        let replica = &*self.0;
+        // Who is alone when this was asked was so when it was proposed, or has committed it since.
+        let is_synced =
+            || written.end() <= replica.log.synced_position() && written.term() == replica.safe.term();
+        (replica.is_alone.load(Ordering::Acquire) && is_synced())
+            || replica.safe.is_reached(written.end(), written.term())
     }
 
     fn outcome(state: &State, written: Written) -> Option<Result<(), TicketError>> {
@@ -128,7 +162,7 @@ impl Journal for GroupJournal {
                         Patience::Wait => Patience::Refuse,
                         other => other,
                     };
-                    match replica.log.append_with(&framed, Urgency::Lazy, claim, hurry) {
+                    match replica.log.append_with(&framed, urgency, claim, hurry) {
                         Ok(appended) => Ok((id, appended)),
                         Err(AppendError::Busy) => Err(ProposeError::Busy),
                         Err(error) => Err(error.into()),
@@ -148,11 +182,14 @@ impl Journal for GroupJournal {
             let proposed = state.group.propose(data);
             assert_eq!(proposed, Ok(id), "what was asked for under the same lock holds");
             state.pending.push_back((id.index, appended.at));
+            state.proposed_end = appended.end;
             let written = Written::new(appended.end, state.term, urgency);
-            if urgency != Urgency::Lazy && !state.is_urgent {
-                state.is_urgent = true;
-                drop(state);
-                replica.work.notify_one();
+            // Who is alone need not hurry: what is synced is committed.
+            let is_urgent = urgency != Urgency::Lazy && !replica.is_alone.load(Ordering::Acquire);
+            let is_much = state.group.queued_bytes() >= QUEUED_BYTES_MAX;
+            drop(state);
+            if is_urgent || is_much {
+                replica.waker.wake();
             }
             return Ok(Proposed { at: appended.at, written });
         }
@@ -176,16 +213,21 @@ impl Journal for GroupJournal {
         if written.term() == LOCAL {
             return self.0.local.wait(written);
         }
+        if self.is_known_safe(written) {
+            return Waiting::known(Ok(()));
+        }
         let mut state = self.0.state.lock();
         match Self::outcome(&state, written) {
             Some(outcome) => Waiting::known(outcome),
+            // Nobody else is asked, and whoever joins later is counted for what comes later.
+            None if self.0.is_alone.load(Ordering::Acquire) => {
+                self.0.local.wait(Written::new(written.end(), LOCAL, Urgency::Synced))
+            }
             None => {
                 let receiver = state.waiters.add(written.end());
+                drop(state);
                 // It may have been proposed as something that nobody waits for.
-                if !state.is_urgent {
-                    state.is_urgent = true;
-                    self.0.work.notify_one();
-                }
+                self.0.waker.wake();
                 Waiting::told(receiver)
             }
         }
@@ -198,11 +240,11 @@ impl Journal for GroupJournal {
         if written.term() == LOCAL {
             return self.0.local.is_safe(written);
         }
-        Self::outcome(&self.0.state.lock(), written) == Some(Ok(()))
+        self.is_known_safe(written) || Self::outcome(&self.0.state.lock(), written) == Some(Ok(()))
     }
 
     fn frame_at(&self, at: Position) -> Written {
-        Written::frame_at(at, self.0.state.lock().term)
+        Written::frame_at(at, self.0.safe.term())
     }
 
     fn so_far(&self, urgency: Urgency) -> Written {
@@ -242,7 +284,9 @@ impl Journal for GroupJournal {
     }
 
     fn releases_early(&self) -> bool {
-        false
+        // Nobody else can lead, so nothing is lost but with the process, as from a log. What is proposed until another voter
+        // comes is committed before that one counts.
+        self.0.is_alone.load(Ordering::Acquire)
     }
 
     fn discarded(&self) -> &Discarded {
@@ -270,9 +314,8 @@ impl Journal for GroupJournal {
             return Waiting::known(Err(TicketError::Lost));
         }
         let receiver = state.checks.add();
-        state.is_urgent = true;
         drop(state);
-        self.0.work.notify_one();
+        self.0.waker.wake();
         Waiting::told(receiver)
     }
 
@@ -282,6 +325,7 @@ impl Journal for GroupJournal {
             state.memory = Memory::Following;
         }
         self.0.settle(&mut state);
+        self.0.waker.wake();
     }
 
     fn resume(&self) -> bool {
@@ -293,7 +337,9 @@ impl Journal for GroupJournal {
         }
         state.memory = Memory::Serving(term);
         state.term = state.cuts.len() as u32;
+        self.0.safe.begin(state.term);
         self.0.settle(&mut state);
+        self.0.waker.wake();
         true
     }
 

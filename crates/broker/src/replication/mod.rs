@@ -7,8 +7,9 @@
 //!
 //! - `head.rs`: what stands at the head of each frame of the group. `places.rs`: where the frame of each entry lies.
 //! - `open.rs`: what is found in the log at a start. `state.rs`: the group, and what becomes of what it gives out.
-//! - `alone.rs`: a node that goes on without the others.
-//! - `driver.rs`: the threads that bring time, messages and syncs to it. `journal.rs`: the group as the broker's journal.
+//! - `alone.rs`: a node that goes on without the others. `damage.rs`: one whose disk is damaged.
+//! - `driver.rs`: the thread that brings time, messages and syncs to it, and `waker.rs` wakes. `journal.rs`: the group as the
+//!   broker's journal. `safe_mark.rs`: what is committed of it, for those who ask often.
 //! - `waiters.rs`: those who wait for a commit. `checks.rs`: those who wait to know whether this node leads still.
 //! - `handle.rs`: what others may ask of it. `send_state.rs`, `receive_state.rs`: a whole state for a node that is too far behind;
 //!   `state_stream.rs` has its bytes.
@@ -18,6 +19,7 @@
 
 mod alone;
 mod checks;
+mod damage;
 mod driver;
 mod handle;
 mod head;
@@ -25,15 +27,18 @@ mod journal;
 mod open;
 mod places;
 mod receive_state;
+mod safe_mark;
 mod send_state;
 mod state;
 mod state_stream;
 #[cfg(test)]
 mod tests;
 mod waiters;
+mod waker;
 
 use nexo_types::{NodeId, RaftGroupId, Term};
 
+pub(crate) use damage::JournalOpenError;
 pub use handle::{ChangeError, GroupStatus, MemberStatus, NodeStream, Replication, StreamOpener};
 pub(crate) use head::{RAFT, head_of};
 pub(crate) use journal::GroupJournal;

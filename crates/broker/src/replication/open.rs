@@ -5,9 +5,10 @@ use std::ops::ControlFlow;
 use bytes::Bytes;
 use nexo_cluster::store::{GroupRecord, Recovered};
 use nexo_cluster::{Change, Entry, EntryId, HardState, Membership, Payload};
-use nexo_log::{Frame, Log, encode_entries};
+use nexo_log::{Damage, Frame, Log, encode_entries};
 use nexo_types::{LogIndex, Position};
 
+use super::damage::JournalOpenError;
 use super::head::{body_of, head_of};
 use super::places::{Place, Places};
 use crate::manifest::{GroupMark, Manifest};
@@ -23,27 +24,31 @@ pub(super) struct Found {
     pub(super) discarded: Vec<Position>,
     /// Whether there is anything of a group at all.
     pub(super) is_known: bool,
+    /// Parts of the log that cannot be read: entries and promises may have been there.
+    pub(super) damage: Vec<Damage>,
 }
 
 struct Scan {
     found: Found,
     changes: Vec<(LogIndex, Change)>,
     first_members: Membership,
-    error: Option<String>,
+    error: Option<JournalOpenError>,
 }
 
 /// Looks through the log from the latest checkpoint on.
 ///
 /// # Errors
 /// If the log cannot be read, or makes no sense.
-pub(super) fn scan(log: &Log, manifest: &Manifest) -> Result<Found, String> {
+pub(super) fn scan(log: &Log, manifest: &Manifest) -> Result<Found, JournalOpenError> {
     let mark = manifest.group.clone();
     let is_known = mark.is_some();
     let GroupMark { last, members, hard_state, discarded } = mark.unwrap_or_default();
     let hard_state = later(hard_state, HardState { commit: last.index, term: last.term, vote: None });
-    let found = Found { hard_state, places: Places::behind(last), members: Vec::new(), discarded, is_known };
+    let (places, members_since, damage) = (Places::behind(last), Vec::new(), Vec::new());
+    let found = Found { hard_state, places, members: members_since, discarded, is_known, damage };
     let mut scan = Scan { found, changes: Vec::new(), first_members: members, error: None };
-    log.replay(manifest.replay_from, &mut |frame| scan.visit(&frame)).map_err(|error| error.to_string())?;
+    let replayed = log.replay(manifest.replay_from, &mut |frame| scan.visit(&frame));
+    scan.found.damage = replayed.map_err(|error| error.to_string())?;
     if let Some(error) = scan.error {
         return Err(error);
     }
@@ -59,15 +64,24 @@ pub(super) fn scan(log: &Log, manifest: &Manifest) -> Result<Found, String> {
 
 impl Scan {
     fn visit(&mut self, frame: &Frame) -> ControlFlow<()> {
-        match head_of(frame).and_then(|head| head.map_or(Ok(()), |head| self.take(frame, head))) {
+        let at = frame.at;
+        let taken = match head_of(frame) {
+            Ok(Some(head)) => self
+                .take(frame, head)
+                .map_err(|reason| JournalOpenError::Damaged(format!("the frame at {at}: {reason}"))),
+            Ok(None) => Ok(()),
+            Err(reason) => Err(JournalOpenError::Unreadable(format!("the frame at {at}: {reason}"))),
+        };
+        match taken {
             Ok(()) => ControlFlow::Continue(()),
-            Err(reason) => {
-                self.error = Some(format!("the frame at {}: {reason}", frame.at));
+            Err(error) => {
+                self.error = Some(error);
                 ControlFlow::Break(())
             }
         }
     }
 
+    /// Fails if it does not follow on what came before.
     fn take(&mut self, frame: &Frame, head: GroupRecord) -> Result<(), String> {
         self.found.is_known = true;
         match head {

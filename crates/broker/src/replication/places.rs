@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use nexo_cluster::EntryId;
+use nexo_cluster::{EntryId, Fetch};
 use nexo_types::{LogIndex, Position};
 
 /// Where an entry lies.
@@ -57,6 +57,21 @@ impl Places {
     pub(super) fn get(&self, index: LogIndex) -> Option<Place> {
         let at = index.0.checked_sub(self.before.index.0 + 1)?;
         self.places.get(usize::try_from(at).ok()?).copied()
+    }
+
+    /// Where the entries lie that a fetch asks for: as many as fit into its bytes, but one at least.
+    pub(super) fn of(&self, fetch: Fetch) -> Vec<Place> {
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        let mut index = fetch.from;
+        while index < fetch.to && bytes < fetch.bytes_max {
+            let Some(place) = self.get(index) else { break };
+            // A frame lies in one segment.
+            bytes += place.end.byte.saturating_sub(place.at.byte) as usize;
+            found.push(place);
+            index = index.next();
+        }
+        found
     }
 
     /// The last entry whose frame lies before this position.

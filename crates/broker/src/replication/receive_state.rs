@@ -212,9 +212,8 @@ impl Shared {
         state.group.stored(number);
         replica.settle(&mut state);
         replica.write_more(&mut state);
-        state.is_urgent = true;
         drop(state);
-        replica.work.notify_one();
+        replica.waker.wake();
         tracing::info!("the whole state has taken the place of what was here");
         true
     }

@@ -151,9 +151,8 @@ impl Shared {
                     state.pinned = Some(last.index);
                     break (last, state.members_at(last.index));
                 }
-                state.is_urgent = true;
             }
-            replica.work.notify_one();
+            replica.waker.wake();
             if Instant::now() > end {
                 return Err("what was proposed is not committed in time".into());
             }
@@ -176,7 +175,7 @@ impl Shared {
         replica.state.lock().group.offer_snapshot(snapshot);
         loop {
             {
-                let mut state = replica.state.lock();
+                let state = replica.state.lock();
                 if state.group.leader() != Some(replica.node) {
                     return Err("this node leads no more".into());
                 }
@@ -184,9 +183,8 @@ impl Shared {
                 if matched.is_none_or(|matched| matched >= head.last.index) {
                     return Ok(());
                 }
-                state.is_urgent = true;
             }
-            replica.work.notify_one();
+            replica.waker.wake();
             if Instant::now() > end {
                 return Err("the other node has not made it its own in time".into());
             }

@@ -6,7 +6,8 @@
 //! its frame itself: the broker needs to know at once where it lies.
 
 use std::collections::VecDeque;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use nexo_cluster::store::GroupRecord;
@@ -15,7 +16,7 @@ use nexo_cluster::{
 };
 use nexo_log::{Claim, Entry, EntryRef, Log, LogHealth, Patience, Urgency, decode_entries};
 use nexo_types::{LogIndex, NodeId, Position, SegmentId, Term};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use super::Role;
@@ -25,14 +26,16 @@ use super::head::{as_ref, head_entry};
 use super::open::read_entry;
 use super::places::{Place, Places};
 use super::receive_state::Staged;
-use super::waiters::Waiters;
+use super::safe_mark::SafeMark;
+use super::waiters::{Teller, Waiters};
+use super::waker::Waker;
 use crate::journal::{Discarded, LocalJournal, TicketError};
 use crate::manifest::GroupMark;
 
 /// Behind everything.
 pub(super) const END: Position = Position { segment: SegmentId(u32::MAX), byte: u32::MAX };
 /// A leader whose log takes nothing hands over after so many ticks: 2 s.
-const UNWELL_TICKS_MAX: u32 = 40;
+pub(super) const UNWELL_TICKS_MAX: u32 = 40;
 
 type SendEnvelope = Box<dyn Fn(NodeId, Vec<u8>) + Send + Sync>;
 type Follow = Box<dyn Fn(&[Entry]) + Send + Sync>;
@@ -44,11 +47,17 @@ pub(crate) struct Replica {
     pub(super) local: LocalJournal,
     pub(super) discarded: Discarded,
     pub(super) state: Mutex<State>,
+    /// Messages of other nodes that were not looked at.
+    pub(super) inbox: Mutex<Inbox>,
     /// For the driver: there is something to do.
-    pub(super) work: Condvar,
-    /// For the one that waits for syncs.
-    pub(super) sync: Condvar,
+    pub(super) waker: Arc<Waker>,
+    /// What is committed of what this node proposed.
+    pub(super) safe: SafeMark,
+    /// Whether what is synced here is committed: this node serves, and is the only voter.
+    pub(super) is_alone: AtomicBool,
     pub(super) role: watch::Sender<Role>,
+    /// What was found of damage that others can mend.
+    pub(super) damage: watch::Sender<Option<String>>,
     /// Told that the broker's memory is to be thrown away, or to be built.
     pub(super) on_change: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Told what others have proposed and is committed.
@@ -63,6 +72,13 @@ impl std::fmt::Debug for Replica {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replica").field("node", &self.node).finish_non_exhaustive()
     }
+}
+
+/// Messages of other nodes.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    pub(super) envelopes: Vec<(NodeId, Bytes)>,
+    pub(super) bytes: usize,
 }
 
 /// Whether the broker's memory is what it should be.
@@ -91,8 +107,12 @@ pub(super) struct State {
     pub(super) cuts: Vec<Position>,
     /// What was proposed here and is not committed: where each frame starts.
     pub(super) pending: VecDeque<(LogIndex, Position)>,
+    /// Where the last frame ends that was proposed here.
+    pub(super) proposed_end: Position,
     pub(super) waiters: Waiters,
     pub(super) checks: Checks,
+    /// Those of them who can be told, which the driver does without the lock.
+    pub(super) told: Vec<Teller>,
     /// Writes that are appended and not synced.
     unsynced: VecDeque<(WriteNumber, Position)>,
     /// Writes for which the log had no room. While there are any nothing is proposed.
@@ -102,21 +122,18 @@ pub(super) struct State {
     written_state: HardState,
     /// To be sent.
     pub(super) outgoing: Vec<(NodeId, Message)>,
-    fetches: Vec<Fetch>,
+    pub(super) fetches: Vec<Fetch>,
     /// Committed entries of other leaders, which have not been told.
     pub(super) followed: Vec<Bytes>,
-    /// What the one that waits for syncs is to wait for.
-    pub(super) sync_to: Position,
-    pub(super) inbox: Vec<(NodeId, Bytes)>,
-    pub(super) inbox_bytes: usize,
-    pub(super) is_urgent: bool,
     pub(super) is_stopping: bool,
     pub(super) is_started: bool,
     /// Nothing is proposed now: a whole state is being looked at.
     pub(super) is_paused: bool,
     /// The log has failed: this node keeps still.
     pub(super) has_failed: bool,
-    unwell_ticks: u32,
+    pub(super) unwell_ticks: u32,
+    /// How often leadership was to be handed over because of that.
+    handovers: usize,
     /// Of which state the broker's memory is, while it follows: the last entry in it, and where the first frame lies that is not.
     pub(super) loaded: (LogIndex, Position),
     /// Where the log had to be read from as of the last checkpoint: entries before are purged with the next one.
@@ -148,8 +165,10 @@ impl State {
             term: 0,
             cuts: vec![Position::default()],
             pending: VecDeque::new(),
+            proposed_end: Position::default(),
             waiters: Waiters::default(),
             checks: Checks::default(),
+            told: Vec::new(),
             unsynced: VecDeque::new(),
             unwritten: VecDeque::new(),
             hard_state,
@@ -157,15 +176,12 @@ impl State {
             outgoing: Vec::new(),
             fetches: Vec::new(),
             followed: Vec::new(),
-            sync_to: Position::default(),
-            inbox: Vec::new(),
-            inbox_bytes: 0,
-            is_urgent: false,
             is_stopping: false,
             is_started: false,
             is_paused: false,
             has_failed: false,
             unwell_ticks: 0,
+            handovers: 0,
             loaded: (applied, Position::default()),
             last_replay_from: None,
             pinned: None,
@@ -209,7 +225,8 @@ impl State {
 }
 
 impl Replica {
-    /// Does what the group has given out. To be called under the lock after each input.
+    /// Does what the group has given out. To be called under the lock after each input. What is to be sent, and who is to be told,
+    /// is left to the driver: whoever else calls this wakes it.
     pub(super) fn settle(&self, state: &mut State) {
         loop {
             let output = state.group.take_output();
@@ -222,10 +239,20 @@ impl Replica {
             for event in output.events {
                 self.take_event(state, event);
             }
+            self.tell_committed(state);
             state.outgoing.extend(output.messages);
             state.fetches.extend(output.fetches);
         }
         self.publish_role(state);
+    }
+
+    /// Whoever waits for what is committed by now can be told.
+    fn tell_committed(&self, state: &mut State) {
+        let safe_to = state.safe_to();
+        if matches!(state.memory, Memory::Serving(_)) {
+            self.safe.raise(safe_to.min(state.proposed_end));
+        }
+        state.told.extend(state.waiters.take_until(safe_to));
     }
 
     fn take_write(&self, state: &mut State, write: Write) {
@@ -245,35 +272,42 @@ impl Replica {
     pub(super) fn write_more(&self, state: &mut State) {
         // Nothing goes behind a state that is not in its place yet.
         while state.installing.is_none() {
-            let Some(write) = state.unwritten.front().cloned() else { return };
-            if let Some(hard_state) = write.hard_state {
-                state.hard_state = hard_state;
-            }
-            let promises = |of: &HardState| (of.term, of.vote);
-            let is_promise = promises(&state.hard_state) != promises(&state.written_state);
-            let mut end = Position::default();
-            for entry in &write.entries {
-                match self.write_entry(state, entry) {
-                    Ok(at) => end = end.max(at),
-                    Err(error) => {
-                        tracing::debug!(%error, "an entry of the group waits for room in the log");
-                        return;
-                    }
-                }
-            }
-            if is_promise || (write.is_urgent && write.entries.is_empty()) {
-                match self.write_hard_state(state) {
-                    Ok(at) => end = end.max(at),
-                    Err(_) => return,
-                }
-            }
-            state.unwritten.pop_front();
-            if write.is_urgent {
-                state.unsynced.push_back((write.number, end));
-                state.sync_to = state.sync_to.max(end);
-                self.sync.notify_one();
+            let Some(write) = state.unwritten.pop_front() else { return };
+            if !self.write_one(state, &write) {
+                state.unwritten.push_front(write);
+                return;
             }
         }
+    }
+
+    /// Appends a write. `false` if the log has no room for all of it.
+    fn write_one(&self, state: &mut State, write: &Write) -> bool {
+        if let Some(hard_state) = write.hard_state {
+            state.hard_state = hard_state;
+        }
+        let promises = |of: &HardState| (of.term, of.vote);
+        let is_promise = promises(&state.hard_state) != promises(&state.written_state);
+        let mut end = Position::default();
+        for entry in &write.entries {
+            match self.write_entry(state, entry) {
+                Ok(at) => end = end.max(at),
+                Err(error) => {
+                    tracing::debug!(%error, "an entry of the group waits for room in the log");
+                    return false;
+                }
+            }
+        }
+        if is_promise || (write.is_urgent && write.entries.is_empty()) {
+            match self.write_hard_state(state) {
+                Ok(at) => end = end.max(at),
+                Err(_) => return false,
+            }
+        }
+        if write.is_urgent {
+            state.unsynced.push_back((write.number, end));
+            self.log.want_synced(end);
+        }
+        true
     }
 
     fn write_entry(
@@ -337,8 +371,6 @@ impl Replica {
                 while state.pending.front().is_some_and(|(index, _)| *index <= entry.id.index) {
                     state.pending.pop_front();
                 }
-                let safe_to = state.safe_to();
-                state.waiters.take_until(safe_to).for_each(|teller| drop(teller.send(Ok(()))));
                 for (id, teller) in state.changes.extract_if(.., |(id, _)| id.index <= entry.id.index) {
                     let outcome = if id == entry.id { Ok(()) } else { Err(TicketError::Lost) };
                     let _ = teller.send(outcome);
@@ -347,7 +379,6 @@ impl Replica {
                     && !proposed_here
                 {
                     state.followed.push(data);
-                    state.is_urgent = true;
                 }
             }
             Event::MembersChanged(members) => {
@@ -370,7 +401,9 @@ impl Replica {
             Event::Restored(_) => {}
             Event::LeadershipChecked { check } => {
                 state.checks.answered(check);
-                state.is_urgent |= state.checks.is_due();
+                if state.checks.is_due() {
+                    self.waker.wake();
+                }
             }
             Event::SnapshotWanted => state.snapshot_wanted = true,
         }
@@ -378,6 +411,8 @@ impl Replica {
 
     /// Whoever waits for what was proposed here is told that it is not known.
     fn end_term(&self, state: &mut State) {
+        self.tell_committed(state);
+        state.told.drain(..).for_each(|teller| drop(teller.send(Ok(()))));
         if matches!(state.memory, Memory::Serving(_)) {
             state.cuts.push(state.safe_to());
         }
@@ -410,13 +445,17 @@ impl Replica {
                 Role::Following { leader: state.group.leader().filter(|leader| *leader != self.node) }
             }
         };
+        let is_alone = role.is_leading() && state.group.is_alone();
+        self.is_alone.store(is_alone, Ordering::Release);
+        // Whoever waits then waits for the log itself.
+        self.waker.set_ignores_syncs(is_alone);
         self.role.send_if_modified(|before| std::mem::replace(before, role) != role);
     }
 
     /// Messages have come.
     pub(super) fn take_messages(&self, state: &mut State) {
-        state.inbox_bytes = 0;
-        for (from, envelope) in std::mem::take(&mut state.inbox) {
+        let Inbox { envelopes, .. } = std::mem::take(&mut *self.inbox.lock());
+        for (from, envelope) in envelopes {
             let messages = match nexo_cluster::wire::decode_envelope(&envelope) {
                 Ok(messages) => messages,
                 Err(error) => {
@@ -443,6 +482,8 @@ impl Replica {
                 Payload::Data(data) => decode_entries(data).is_some(),
                 Payload::Blank | Payload::Change(_) => true,
             }),
+            // A node with a hole in its log has nothing to lead with.
+            Body::TimeoutNow => !self.is_damaged(),
             // Without the state that it stands for it would take everything and give nothing.
             Body::Install(snapshot) => state.staged.as_ref().is_some_and(|staged| staged.is_for(snapshot)),
             _ => true,
@@ -472,26 +513,27 @@ impl Replica {
             let _ = self.write_hard_state(state);
         }
         self.write_more(state);
-        // What nobody waits for is to be committed all the same.
-        if let Some((_, at)) = state.unsynced.back() {
-            state.sync_to = state.sync_to.max(*at);
-            self.sync.notify_one();
-        }
         state.group.tick();
         self.settle(state);
+        self.look_for_damage(state);
         self.hand_over_if_unwell(state);
     }
 
-    /// A leader that cannot write holds all others up.
+    /// A leader that cannot write holds all others up, and one that cannot read has nothing to give.
     fn hand_over_if_unwell(&self, state: &mut State) {
-        let is_unwell = self.log.health() != LogHealth::Ok;
+        let is_unwell = self.log.health() != LogHealth::Ok || self.is_damaged();
         state.unwell_ticks = if is_unwell { state.unwell_ticks + 1 } else { 0 };
-        if state.unwell_ticks < UNWELL_TICKS_MAX || !matches!(state.memory, Memory::Serving(_)) {
+        let leads = matches!(state.memory, Memory::Serving(_) | Memory::Promoted(_));
+        if state.unwell_ticks < UNWELL_TICKS_MAX || !leads {
             return;
         }
         state.unwell_ticks = 0;
-        if let Some(node) = state.best_successor() {
-            tracing::warn!(to = %node, "this node's log takes nothing: leadership is handed over");
+        // The one that has most may be unwell itself.
+        let successors = state.successors();
+        let next = successors.get(state.handovers % successors.len().max(1)).copied();
+        state.handovers += 1;
+        if let Some(node) = next {
+            tracing::warn!(to = %node, "this node's disk is full, damaged or has failed: leadership is handed over");
             let _ = state.group.hand_over(node);
             self.settle(state);
         }
@@ -510,31 +552,30 @@ impl Replica {
         }
     }
 
-    /// Reads old entries for followers that are slow.
-    pub(super) fn read_fetches(&self, state: &mut State) {
-        for fetch in std::mem::take(&mut state.fetches) {
+    /// Where the entries lie that followers want which are slow.
+    pub(super) fn take_fetches(&self, state: &mut State) -> Vec<(Fetch, Vec<Place>)> {
+        let fetches = std::mem::take(&mut state.fetches);
+        fetches.into_iter().map(|fetch| (fetch, state.places.of(fetch))).collect()
+    }
+
+    /// Reads these, without the lock, and has them sent.
+    pub(super) fn read_fetches(&self, wanted: Vec<(Fetch, Vec<Place>)>) {
+        for (fetch, places) in wanted {
             let mut entries = Vec::new();
-            let mut bytes = 0;
-            let mut index = fetch.from;
-            while index < fetch.to {
-                let Some(place) = state.places.get(index) else { break };
+            for place in places {
                 match read_entry(&self.log, place) {
-                    Ok(entry) => {
-                        bytes += entry.payload.len();
-                        entries.push(entry);
-                    }
+                    Ok(entry) => entries.push(entry),
                     Err(error) => {
-                        tracing::error!(%error, %index, "an entry cannot be read");
+                        tracing::error!(%error, index = %place.id.index, "an entry cannot be read");
                         break;
                     }
                 }
-                if bytes >= fetch.bytes_max {
-                    break;
-                }
-                index = index.next();
             }
+            let mut state = self.state.lock();
             state.group.fetched(fetch, entries);
-            self.settle(state);
+            self.settle(&mut state);
+            drop(state);
+            self.waker.wake();
         }
     }
 
@@ -542,6 +583,9 @@ impl Replica {
     /// more.
     pub(super) fn note_checkpoint(&self, replay_from: Position) {
         let mut state = self.state.lock();
+        // What is in a checkpoint is committed, but that may not have been looked at yet.
+        self.settle(&mut state);
+        self.note_synced(&mut state);
         let last = state.places.last_before(replay_from);
         let purge_to = match state.last_replay_from.replace(replay_from) {
             Some(before) => state.places.last_before(before).index,
@@ -549,6 +593,7 @@ impl Replica {
         };
         let purge_to = state.pinned.map_or(purge_to, |pinned| purge_to.min(pinned));
         if last.index == LogIndex(0) || last.index > state.group.applied() {
+            self.waker.wake();
             return;
         }
         let taken = Snapshot { last, members: state.members_at(last.index), data: Bytes::new() };
@@ -558,15 +603,23 @@ impl Replica {
         let keep_from = state.members.iter().rposition(|(index, _)| *index <= purged).unwrap_or(0);
         state.members.drain(..keep_from);
         self.settle(&mut state);
+        drop(state);
+        self.waker.wake();
     }
 }
 
 impl State {
+    /// The other voters, by how much of the log they have.
+    pub(super) fn successors(&self) -> Vec<NodeId> {
+        let voters = &self.group.members().voters;
+        let mut others: Vec<_> = self.group.progress().filter(|(node, _)| voters.contains(node)).collect();
+        others.sort_by_key(|(_, index)| std::cmp::Reverse(*index));
+        others.into_iter().map(|(node, _)| node).collect()
+    }
+
     /// The other voter that has most of the log.
     pub(super) fn best_successor(&self) -> Option<NodeId> {
-        let voters = &self.group.members().voters;
-        let others = self.group.progress().filter(|(node, _)| voters.contains(node));
-        others.max_by_key(|(_, index)| *index).map(|(node, _)| node)
+        self.successors().first().copied()
     }
 }
 

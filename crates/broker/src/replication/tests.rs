@@ -1,6 +1,6 @@
 //! Several brokers in one process that agree: on disks in memory, over a network that can be cut.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use nexo_core::config::QueueConfig;
 use nexo_core::draft::PackedBatch;
 use nexo_core::jobs::JobQueueConfig;
 use nexo_core::message::{Durability, NewMessage};
-use nexo_log::disk::{CutMode, MemoryDisk};
+use nexo_log::disk::{CutMode, Disk, FaultyDisk};
 use nexo_types::{JobQueueName, Millis, NodeId, QueueName};
 use parking_lot::Mutex;
 
@@ -21,6 +21,9 @@ use crate::jobs::{JobCallError, JobRequest};
 use crate::options::BrokerOptions;
 use crate::request::PopRequest;
 use crate::share::SharedPush;
+
+mod damage;
+mod disks;
 
 /// What should happen at last has this long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,7 +56,9 @@ impl Network {
 
 struct Cluster {
     network: Arc<Network>,
-    disks: Vec<Arc<MemoryDisk>>,
+    disks: Vec<Arc<FaultyDisk>>,
+    /// In place of the disk of a node.
+    gates: BTreeMap<NodeId, Arc<dyn Disk>>,
     segment_bytes: u32,
 }
 
@@ -65,8 +70,8 @@ fn options(node: NodeId, start: ClusterStart, segment_bytes: u32) -> BrokerOptio
 impl Cluster {
     /// Starts nodes: the first begins the cluster, the others join it.
     async fn of(count: u64, segment_bytes: u32) -> Self {
-        let disks = (0..count).map(|_| Arc::new(MemoryDisk::new())).collect();
-        let mut cluster = Self { network: Arc::default(), disks, segment_bytes };
+        let disks = (0..count).map(|_| Arc::new(FaultyDisk::new())).collect();
+        let mut cluster = Self { network: Arc::default(), disks, gates: BTreeMap::new(), segment_bytes };
         cluster.start(NodeId(1), ClusterStart::New).await;
         cluster.leader().await;
         for node in (2..=count).map(NodeId) {
@@ -77,7 +82,10 @@ impl Cluster {
     }
 
     async fn start(&mut self, node: NodeId, start: ClusterStart) {
-        let disk = Arc::clone(&self.disks[node.0 as usize - 1]);
+        let disk: Arc<dyn Disk> = match self.gates.get(&node) {
+            Some(gate) => Arc::clone(gate),
+            None => self.disks[node.0 as usize - 1].clone(),
+        };
         let options = options(node, start, self.segment_bytes);
         let broker =
             tokio::task::spawn_blocking(move || Broker::open_on(disk, options).unwrap()).await.unwrap();
@@ -162,7 +170,7 @@ impl Cluster {
     async fn crash(&mut self, node: NodeId) {
         self.network.nodes.lock().retain(|(id, _)| *id != node);
         let at = node.0 as usize - 1;
-        self.disks[at] = Arc::new(self.disks[at].after_power_cut(CutMode::Tear, 7));
+        self.disks[at] = Arc::new(self.disks[at].restart(CutMode::Tear, 7));
     }
 
     async fn in_step(&self) {
@@ -304,12 +312,18 @@ async fn a_node_that_is_far_behind_gets_everything() {
     }
     let sent = || leader.replication().unwrap().status().snapshots_sent;
     let sent_before = sent();
-    cluster.disks.push(Arc::new(MemoryDisk::new()));
+    cluster.disks.push(Arc::new(FaultyDisk::new()));
     cluster.start(NodeId(3), ClusterStart::Join).await;
     cluster.add(NodeId(3)).await;
     cluster.in_step().await;
     assert!(push(&leader, "more".into()).await);
     confirmed.push("more".into());
+    // Whoever sends it notes that a moment after the other has it.
+    let end = Instant::now() + PATIENCE;
+    while sent() == sent_before {
+        assert!(Instant::now() < end, "no state was sent");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     assert_eq!(sent(), sent_before + 1);
     cluster.in_step().await;
     // After a crash it has it still.
@@ -334,14 +348,15 @@ async fn drain_and_settle(broker: &Broker) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_with_data_of_its_own_becomes_a_cluster() {
-    let disk = Arc::new(MemoryDisk::new());
+    let disk = Arc::new(FaultyDisk::new());
     let alone = Broker::open_on(disk.clone(), BrokerOptions::new("memory")).unwrap();
     alone.create_queue(&queue(), QueueConfig::default()).await.unwrap();
     assert!(push(&alone, "mine".into()).await);
     alone.shutdown().await;
     drop(alone);
-    let disks = vec![disk, Arc::new(MemoryDisk::new())];
-    let mut cluster = Cluster { network: Arc::default(), disks, segment_bytes: 64 * 1024 * 1024 };
+    let disks = vec![disk, Arc::new(FaultyDisk::new())];
+    let (network, gates) = (Arc::default(), BTreeMap::new());
+    let mut cluster = Cluster { network, disks, gates, segment_bytes: 64 * 1024 * 1024 };
     cluster.start(NodeId(1), ClusterStart::New).await;
     assert!(push(&cluster.leader().await, "ours".into()).await);
     cluster.start(NodeId(2), ClusterStart::Join).await;
@@ -517,7 +532,7 @@ async fn jobs_that_came_with_a_whole_state_are_there_after_a_restart() {
         leader.ask_job(&name, &request).await.unwrap();
     }
     for node in [2, 3].map(NodeId) {
-        cluster.disks.push(Arc::new(MemoryDisk::new()));
+        cluster.disks.push(Arc::new(FaultyDisk::new()));
         cluster.start(node, ClusterStart::Join).await;
         cluster.add(node).await;
     }

@@ -4,7 +4,6 @@
 //! that promises something (a vote, entries that are there) is given out when [`Group::stored`] has told that what it
 //! promises is synced, and not before. So no caller can send it too early.
 
-mod heard;
 mod output;
 mod ready;
 mod screen;
@@ -14,12 +13,11 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use nexo_types::limits::{RAFT_APPEND_BYTES_MAX, RAFT_APPENDS_IN_FLIGHT_MAX, RAFT_UNCOMMITTED_BYTES_MAX};
 use nexo_types::{LogIndex, NodeId, RaftGroupId, Term};
-use raft::eraftpb::{Message as RaftMessage, MessageType};
+use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType};
 use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
 
 pub use output::{Event, OpenError, Output, Refused, Rejected, Role, SnapshotOutcome, Write, WriteNumber};
 
-use self::heard::Heard;
 use crate::entry::{EntryId, Payload, Snapshot};
 use crate::membership::{Change, Membership};
 use crate::message::{Body, Message};
@@ -56,6 +54,9 @@ pub struct Group {
     leading: Option<Term>,
     /// What this node proposed in that term and is not committed, in order.
     proposed: VecDeque<LogIndex>,
+    /// What was proposed since the last other input: the library gets it all at once, and sends it in one message.
+    queued: Vec<RaftEntry>,
+    queued_bytes: usize,
     checks: u64,
     /// Writes that promise something, were given out and are not synced.
     unsynced: VecDeque<Unsynced>,
@@ -66,8 +67,6 @@ pub struct Group {
     /// A state from the leader that is being written: where it ends.
     installing: Option<(WriteNumber, LogIndex)>,
     ticks: u64,
-    /// When each other member was last heard of, while this node leads.
-    heard: Heard,
     /// The term in which this node's heartbeats fall on the ticks on which those of all groups do.
     in_phase: Option<Term>,
     /// Snapshots on their way, with the ticks since.
@@ -127,6 +126,8 @@ impl Group {
             check_quorum: true,
             pre_vote: true,
             max_uncommitted_size: RAFT_UNCOMMITTED_BYTES_MAX as u64,
+            // Followers are told what is committed with the next entries, or with the next heartbeat.
+            skip_bcast_commit: true,
             ..Config::default()
         };
         let silent = slog::Logger::root(slog::Discard, slog::o!());
@@ -139,6 +140,8 @@ impl Group {
             attempts: (hard_state.term, 0),
             leading: None,
             proposed: VecDeque::new(),
+            queued: Vec::new(),
+            queued_bytes: 0,
             checks: 0,
             unsynced: VecDeque::new(),
             writes: 0,
@@ -146,7 +149,6 @@ impl Group {
             synced: WriteNumber(0),
             installing: None,
             ticks: 0,
-            heard: Heard::default(),
             in_phase: None,
             snapshots: BTreeMap::new(),
             output: Output::default(),
@@ -167,10 +169,10 @@ impl Group {
         if self.role() != Role::Leader && !self.unsynced.is_empty() {
             return;
         }
-        self.step_down_if_unheard();
         if self.is_out_of_phase() {
             return;
         }
+        self.hand_over_if_demoted();
         let before = self.raw.raft.state;
         if self.raw.tick() && before != StateRole::Leader {
             let term = Term(self.raw.raft.term);
@@ -180,15 +182,19 @@ impl Group {
         self.settle();
     }
 
-    /// A leader that hears of no majority leads no more. The library looks at that too, but only once in an election's time: it
-    /// would notice up to twice as late, and the others wait for it, since they may still hear this one.
-    fn step_down_if_unheard(&mut self) {
-        self.heard.tick();
-        if self.role() != Role::Leader {
-            self.heard.follows();
-        } else if !self.heard.leads_majority(&self.members.voters, self.options.node) {
-            let term = self.raw.raft.term;
-            self.raw.raft.become_follower(term, raft::INVALID_ID);
+    /// A leader that is no voter any more hands over. It was elected before that change was committed, which one before it had
+    /// proposed. It could lead on, but not change members: nobody could be replaced.
+    fn hand_over_if_demoted(&mut self) {
+        let leads = self.role() == Role::Leader && self.raw.raft.lead_transferee.is_none();
+        if !leads || self.members.voters.contains(&self.options.node) {
+            return;
+        }
+        let mut voters: Vec<_> = self.progress().filter(|(id, _)| self.members.voters.contains(id)).collect();
+        voters.sort_unstable_by_key(|(_, matched)| std::cmp::Reverse(*matched));
+        // Whoever has most may be down: then another is tried after an election's time.
+        let turn = self.ticks as usize / ELECTION_TICKS_END;
+        if let Some((to, _)) = turn.checked_rem(voters.len()).and_then(|turn| voters.get(turn)) {
+            self.raw.transfer_leader(to.0);
         }
     }
 
@@ -224,12 +230,12 @@ impl Group {
     /// # Errors
     /// If no sound member sends it; it is not taken then.
     pub fn receive(&mut self, from: NodeId, message: Message) -> Result<(), Rejected> {
+        self.flush();
         self.screen(from, &message)?;
         if self.installing.is_some() && message.body == Body::TimeoutNow {
             // It has no log to be elected with.
             return Ok(());
         }
-        self.heard.of(from);
         // The library refuses what it has no use for; the sender need not know.
         let _ = self.raw.step(message_in(from, self.options.node, message));
         self.settle();
@@ -248,7 +254,7 @@ impl Group {
         if self.raw.raft.lead_transferee.is_some() {
             return Err(Refused::HandingOver);
         }
-        let waiting = self.raw.raft.uncommitted_size();
+        let waiting = self.raw.raft.uncommitted_size() + self.queued_bytes;
         if waiting > 0 && waiting + bytes > RAFT_UNCOMMITTED_BYTES_MAX {
             return Err(Refused::Busy);
         }
@@ -265,20 +271,43 @@ impl Group {
     pub fn propose(&mut self, data: Bytes) -> Result<EntryId, Refused> {
         assert!(!data.is_empty(), "a proposal says something");
         let id = self.next_proposal(data.len())?;
-        self.step_proposal(id, Payload::Data(data))
+        if self.queued_bytes + data.len() > RAFT_APPEND_BYTES_MAX {
+            self.flush();
+        }
+        self.queued_bytes += data.len();
+        self.queued.push(proposal_in(Payload::Data(data)));
+        self.proposed.push_back(id.index);
+        Ok(id)
     }
 
-    fn step_proposal(&mut self, id: EntryId, payload: Payload) -> Result<EntryId, Refused> {
+    /// Gives the library what was proposed. It takes all of it: whether it would was asked for each, and no other input has
+    /// come since.
+    fn flush(&mut self) {
+        if self.queued.is_empty() {
+            return;
+        }
+        self.queued_bytes = 0;
+        let entries = std::mem::take(&mut self.queued);
+        let last = self.raw.raft.raft_log.last_index() + entries.len() as u64;
+        let stepped = self.step_proposals(entries);
+        assert!(
+            stepped.is_ok() && self.raw.raft.raft_log.last_index() == last,
+            "the library takes what was promised"
+        );
+    }
+
+    fn step_proposals(&mut self, entries: Vec<RaftEntry>) -> raft::Result<()> {
         let mut message = RaftMessage::default();
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.options.node.0;
-        message.set_entries(vec![proposal_in(payload)].into());
-        if self.raw.step(message).is_err() {
-            return Err(Refused::Busy);
-        }
-        debug_assert_eq!(self.last(), id.index, "a proposal is one entry");
-        self.proposed.push_back(id.index);
-        Ok(id)
+        message.set_entries(entries.into());
+        self.raw.step(message)
+    }
+
+    /// Bytes that were proposed and not given out yet, neither to be stored nor to be sent.
+    #[must_use]
+    pub const fn queued_bytes(&self) -> usize {
+        self.queued_bytes
     }
 
     /// Proposes another membership. Only one such change is under way at a time.
@@ -286,6 +315,7 @@ impl Group {
     /// # Errors
     /// If it was not taken.
     pub fn change_members(&mut self, change: Change) -> Result<EntryId, Refused> {
+        self.flush();
         let id = self.next_proposal(0)?;
         if self.raw.raft.has_pending_conf() {
             return Err(Refused::ChangePending);
@@ -300,7 +330,21 @@ impl Group {
         {
             return Err(Refused::NotCaughtUp(node));
         }
-        self.step_proposal(id, Payload::Change(change))
+        if self.step_proposals(vec![proposal_in(Payload::Change(change))]).is_err() {
+            return Err(Refused::Busy);
+        }
+        debug_assert_eq!(self.last(), id.index, "a proposal is one entry");
+        self.proposed.push_back(id.index);
+        Ok(id)
+    }
+
+    /// Whether what is synced here is committed: there is no other voter, and there will be none before what was proposed so
+    /// far is committed.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.leading.is_some()
+            && self.members.voters.iter().eq([&self.options.node])
+            && !self.raw.raft.has_pending_conf()
     }
 
     /// Whether a learner has a state and gets entries. A voter without could be needed for a majority before it has any.
@@ -322,6 +366,7 @@ impl Group {
         if !self.members.voters.contains(&to) || to == self.options.node {
             return Err(Refused::NotVoter(to));
         }
+        self.flush();
         self.raw.transfer_leader(to.0);
         self.settle();
         Ok(())
@@ -338,6 +383,7 @@ impl Group {
         if self.leading.is_none() {
             return Err(Refused::NotReady);
         }
+        self.flush();
         self.checks += 1;
         self.raw.read_index(check_context(self.checks));
         self.settle();
@@ -356,6 +402,7 @@ impl Group {
 
     /// A write and all before it are synced.
     pub fn stored(&mut self, number: WriteNumber) {
+        self.flush();
         while self.unsynced.front().is_some_and(|write| write.number <= number) {
             let Some(write) = self.unsynced.pop_front() else { break };
             self.synced = write.number;
@@ -408,6 +455,7 @@ impl Group {
 
     /// What became of a snapshot that was given out to be sent. If nothing is told, it counts as failed after three seconds.
     pub fn snapshot_sent(&mut self, to: NodeId, outcome: SnapshotOutcome) {
+        self.flush();
         self.snapshots.remove(&to);
         self.raw.report_snapshot(
             to.0,
@@ -421,12 +469,14 @@ impl Group {
 
     /// Messages to a member were lost: the connection to it broke.
     pub fn unreachable(&mut self, node: NodeId) {
+        self.flush();
         self.raw.report_unreachable(node.0);
         self.settle();
     }
 
     /// Entries that were asked for, from the first on, as many as there were room for. None if they are gone.
     pub fn fetched(&mut self, fetch: Fetch, entries: Vec<crate::entry::Entry>) {
+        self.flush();
         let entries = entries.into_iter().map(entry_in).collect();
         let contexts = self.raw.mut_store().fetched(fetch, entries);
         for context in contexts {
@@ -434,6 +484,12 @@ impl Group {
         }
         self.raw.mut_store().forget_fetched();
         self.settle();
+    }
+
+    /// Whether [`Self::take_output`] would give anything.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.raw.has_ready() || !self.output.is_empty() || self.raw.store().wants_something()
     }
 
     /// Takes what has come of all inputs.
@@ -484,12 +540,15 @@ impl Group {
     /// The last entry, synced or not.
     #[must_use]
     pub fn last(&self) -> LogIndex {
-        LogIndex(self.raw.raft.raft_log.last_index())
+        LogIndex(self.raw.raft.raft_log.last_index() + self.queued.len() as u64)
     }
 
     /// The term of an entry, if it is there.
     #[must_use]
     pub fn term_of(&self, index: LogIndex) -> Option<Term> {
+        if index.0 > self.raw.raft.raft_log.last_index() && index <= self.last() {
+            return self.leading;
+        }
         self.raw.raft.raft_log.term(index.0).ok().filter(|term| *term != 0).map(Term)
     }
 

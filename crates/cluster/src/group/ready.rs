@@ -11,6 +11,7 @@ use crate::translate::{check_out, entry_out, hard_state_out, message_out, snapsh
 
 impl Group {
     pub(super) fn collect(&mut self) {
+        self.flush();
         while self.raw.has_ready() {
             let ready = self.raw.ready();
             self.take(ready);

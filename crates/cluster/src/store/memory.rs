@@ -1,9 +1,11 @@
 //! A store in memory that behaves like a disk: what is not synced can be lost, from any byte on.
 //!
-//! It is bytes, and reads them back as a log does: each frame has a length and a checksum, and the first that does not verify
-//! ends the log. One frame holds one write.
+//! It is bytes, and reads them back as a log does. Each frame has a length, a checksum, and says up to where the log was synced
+//! when it was written. The first frame that does not verify ends the log, unless a later one says that it was synced: then it is
+//! damaged, and nothing is read any more. So damage is told from a torn write for all but the last sync before a crash, as in
+//! `nexo-log`. One frame holds one write.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -26,11 +28,28 @@ pub enum Cut {
     Torn,
 }
 
+/// What goes wrong with bytes that were synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Harm {
+    /// A bit is another.
+    Flip(u8),
+    /// So many bytes are zeros, as if a block had never been written.
+    Zero(usize),
+}
+
 /// A log of groups in memory.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore {
     bytes: Vec<u8>,
     synced: usize,
+    /// Ends of frames that are not synced, and what they say of those before.
+    proofs: VecDeque<(usize, usize)>,
+    /// Up to where synced frames say that all was synced.
+    proven: usize,
+    /// Whether any byte was harmed: without that none has to be verified again.
+    is_harmed: bool,
+    /// Where the last opening found damage.
+    damaged_at: Option<usize>,
     /// The bytes there is room for, if they are few.
     room: Option<usize>,
     groups: BTreeMap<RaftGroupId, Directory<Place>>,
@@ -39,21 +58,69 @@ pub struct MemoryStore {
 /// Where a record lies, and the data beside it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
+    frame: usize,
     record: (usize, usize),
     data: (usize, usize),
 }
 
-const HEADER_BYTES: usize = 8;
+/// Length, checksum, and up to where all was synced.
+const HEADER_BYTES: usize = 16;
+/// The checksum covers what is behind it.
+const SUMMED_FROM: usize = 8;
 
 impl MemoryStore {
     /// Everything that was appended is synced.
     pub fn sync(&mut self) {
-        self.synced = self.bytes.len();
+        self.sync_to(self.end());
     }
 
     /// Everything up to a mark is synced.
     pub fn sync_to(&mut self, mark: Mark) {
         self.synced = self.synced.max((mark.0 as usize).min(self.bytes.len()));
+        while let Some((_, proof)) = self.proofs.front().filter(|(end, _)| *end <= self.synced) {
+            self.proven = self.proven.max(*proof);
+            self.proofs.pop_front();
+        }
+    }
+
+    /// Up to where damage is noticed: frames that are synced themselves say that all before this was.
+    #[must_use]
+    pub const fn proven(&self) -> usize {
+        self.proven
+    }
+
+    /// Harms bytes from `at` on, as far as that is noticed.
+    pub fn harm(&mut self, at: usize, harm: Harm) {
+        let end = match harm {
+            Harm::Flip(_) => at + 1,
+            Harm::Zero(len) => at.saturating_add(len),
+        };
+        let Some(bytes) = self.bytes.get_mut(at..end.min(self.proven)) else { return };
+        match harm {
+            Harm::Flip(bit) => bytes.iter_mut().for_each(|byte| *byte ^= 1 << (bit % 8)),
+            Harm::Zero(_) => bytes.fill(0),
+        }
+        self.is_harmed = true;
+    }
+
+    /// Goes on with what lies before the damage that was found, as if nothing had been behind it. Nobody may do that whose
+    /// word counts: this is for trying what comes of it.
+    pub fn ignore_damage(&mut self) {
+        if let Some(at) = self.damaged_at.take() {
+            self.bytes.truncate(at);
+            self.reopen();
+        }
+    }
+
+    /// Whether bytes were harmed.
+    #[must_use]
+    pub const fn is_harmed(&self) -> bool {
+        self.is_harmed
+    }
+
+    /// Does not verify what is read from now on. This is for trying what comes of it, too.
+    pub const fn ignore_checksums(&mut self) {
+        self.is_harmed = false;
     }
 
     /// Where the next write begins.
@@ -83,43 +150,60 @@ impl MemoryStore {
         self.reopen();
     }
 
-    /// Builds the directory from the bytes, and cuts off what does not verify.
-    fn reopen(&mut self) {
+    /// Opens the store again, as a start does: builds the directory from the bytes, and cuts off what does not verify and is not
+    /// known to have been synced. [`MemoryStore::cut`] has done that, but bytes may have been harmed since.
+    pub fn reopen(&mut self) {
         self.groups.clear();
+        self.proofs.clear();
+        self.proven = 0;
+        self.damaged_at = None;
         let mut at = 0;
-        while let Some(next) = self.read_frame(at) {
+        while let Some((next, proof)) = self.read_frame(at) {
+            self.proven = self.proven.max(proof);
             at = next;
+        }
+        if self.proof_behind(at) > at {
+            self.damaged_at = Some(at);
+            return;
         }
         self.bytes.truncate(at);
         // What is found counts from now on, so it must not be lost by the next power cut.
         self.synced = at;
     }
 
-    /// Takes the frame at a place into the directory; gives back where it ends.
-    fn read_frame(&mut self, at: usize) -> Option<usize> {
-        let header: [u8; HEADER_BYTES] = self.bytes.get(at..at + HEADER_BYTES)?.try_into().ok()?;
-        let [a, b, c, d, e, f, g, h] = header;
+    /// The most that any frame behind this place says to have been synced.
+    fn proof_behind(&self, at: usize) -> usize {
+        (at + 1..self.bytes.len()).filter_map(|at| self.verify(at)).map(|(_, proof)| proof).max().unwrap_or(0)
+    }
+
+    /// Where the frame at a place ends, and what it says to have been synced before it. `None` if it is none.
+    fn verify(&self, at: usize) -> Option<(usize, usize)> {
+        let header: &[u8; HEADER_BYTES] = self.bytes.get(at..)?.first_chunk()?;
+        let [a, b, c, d, e, f, g, h, proof @ ..] = *header;
         let len = u32::from_le_bytes([a, b, c, d]) as usize;
+        let end = at.checked_add(HEADER_BYTES)?.checked_add(len)?;
+        let summed = self.bytes.get(at + SUMMED_FROM..end)?;
+        let sum = u32::from_le_bytes([e, f, g, h]);
+        let proof = usize::try_from(u64::from_le_bytes(proof)).ok()?;
+        (len >= 4 && crc32c::crc32c(summed) == sum).then_some((end, proof))
+    }
+
+    /// Takes the frame at a place into the directory; gives back where it ends, and what it says to have been synced.
+    fn read_frame(&mut self, at: usize) -> Option<(usize, usize)> {
+        let (end, proof) = self.verify(at)?;
         let start = at + HEADER_BYTES;
-        let body = self.bytes.get(start..start.checked_add(len)?)?;
-        if len < 4 || crc32c::crc32c(body) != u32::from_le_bytes([e, f, g, h]) {
-            return None;
-        }
-        let group = RaftGroupId(u32::from_le_bytes(body[..4].try_into().ok()?));
-        let mut places = Vec::new();
+        let group = RaftGroupId(u32::from_le_bytes(self.bytes[start..start + 4].try_into().ok()?));
         let mut from = start + 4;
-        while from < start + len {
+        while from < end {
             let (record, next) = self.part(from)?;
             let (data, next) = self.part(next)?;
-            places.push(Place { record, data });
             from = next;
-        }
-        for place in places {
+            let place = Place { frame: at, record, data };
             let record = GroupRecord::decode(&self.slice(place.record)).ok()?;
             let fits = self.groups.entry(group).or_default().note(&record, place);
             debug_assert!(fits, "{record:?} does not fit");
         }
-        Some(start + len)
+        Some((end, proof))
     }
 
     /// A part with its length before it: where it lies, and where it ends.
@@ -134,7 +218,23 @@ impl MemoryStore {
         Bytes::copy_from_slice(&self.bytes[start..end])
     }
 
+    /// Whether what lies at a place can be read.
+    fn check(&self, group: RaftGroupId, place: Place) -> Result<(), StoreError> {
+        let is_damaged = self.is_harmed && self.verify(place.frame).is_none();
+        self.check_opening(group)?;
+        match is_damaged {
+            true => Err(damaged(group, place.frame)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether everything could be read when the store was opened.
+    fn check_opening(&self, group: RaftGroupId) -> Result<(), StoreError> {
+        self.damaged_at.map_or(Ok(()), |at| Err(damaged(group, at)))
+    }
+
     fn entry(&self, group: RaftGroupId, id: EntryId, place: Place) -> Result<Entry, StoreError> {
+        self.check(group, place)?;
         match GroupRecord::decode(&self.slice(place.record)) {
             Ok(GroupRecord::Entry(found, payload)) if found == id => {
                 let payload = match payload {
@@ -150,6 +250,10 @@ impl MemoryStore {
     fn directory(&self, group: RaftGroupId) -> Option<&Directory<Place>> {
         self.groups.get(&group)
     }
+}
+
+fn damaged(group: RaftGroupId, at: usize) -> StoreError {
+    StoreError::Damaged { group, fact: format!("the frame at {at} does not verify") }
 }
 
 fn put_part(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -179,11 +283,15 @@ impl GroupStore for MemoryStore {
             *room = room.checked_sub(len).ok_or_else(|| StoreError::Full("no space left".to_owned()))?;
         }
         let at = self.bytes.len();
+        let proof = self.synced;
         self.bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        self.bytes.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
+        let sum = crc32c::crc32c_append(crc32c::crc32c(&(proof as u64).to_le_bytes()), &body);
+        self.bytes.extend_from_slice(&sum.to_le_bytes());
+        self.bytes.extend_from_slice(&(proof as u64).to_le_bytes());
         self.bytes.extend_from_slice(&body);
         let end = self.read_frame(at);
-        debug_assert_eq!(end, Some(self.bytes.len()), "what is written can be read");
+        debug_assert_eq!(end, Some((self.bytes.len(), proof)), "what is written can be read");
+        self.proofs.push_back((self.bytes.len(), proof));
         Ok(self.end())
     }
 
@@ -214,8 +322,9 @@ impl GroupStore for MemoryStore {
 
     fn snapshot(&self, group: RaftGroupId) -> Result<Option<Snapshot>, StoreError> {
         let Some(place) = self.directory(group).and_then(|directory| directory.snapshot_at) else {
-            return Ok(None);
+            return self.check_opening(group).map(|()| None);
         };
+        self.check(group, place)?;
         match GroupRecord::decode(&self.slice(place.record)) {
             Ok(GroupRecord::Installed(snapshot) | GroupRecord::Taken(snapshot)) => Ok(Some(snapshot)),
             other => Err(StoreError::Damaged { group, fact: format!("{other:?} in place of a snapshot") }),
@@ -227,6 +336,7 @@ impl GroupStore for MemoryStore {
     }
 
     fn recover(&self, group: RaftGroupId) -> Result<Recovered, StoreError> {
+        self.check_opening(group)?;
         let Some(directory) = self.directory(group) else { return Ok(Recovered::default()) };
         let behind = directory.snapshot.index.next()..directory.end();
         let entries =

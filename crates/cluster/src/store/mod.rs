@@ -1,7 +1,7 @@
 //! Where a node keeps what its groups must not forget.
 //!
 //! All groups of a node write into one log, so that one sync serves all of them. [`MemoryStore`] is such a log in memory,
-//! which can lose and tear what is not synced. What is written are records (`record`),
+//! which can lose and tear what is not synced, and of which bytes can be harmed. What is written are records (`record`),
 //! and a `directory` finds them again.
 
 mod directory;
@@ -13,7 +13,7 @@ use std::ops::Range;
 use nexo_types::{LogIndex, RaftGroupId};
 use thiserror::Error;
 
-pub use memory::{Cut, MemoryStore};
+pub use memory::{Cut, Harm, MemoryStore};
 pub use record::GroupRecord;
 
 use crate::entry::{Entry, EntryId, HardState, Snapshot};

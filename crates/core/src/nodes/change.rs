@@ -1,6 +1,6 @@
 //! Whether a change of nodes can be made, and which record it comes to.
 
-use nexo_types::{NodeName, Timestamp, limits};
+use nexo_types::{NodeId, NodeName, Timestamp, limits};
 
 use super::error::NodeError;
 use super::node::{ClusterNode, JoinId, NodeAddress};
@@ -19,6 +19,18 @@ pub enum NodeChange {
         /// Which data directory it is.
         join: JoinId,
     },
+    /// A node has lost its data, or a part of it, and comes back as another one with the same name. What the one before had
+    /// promised counts no more.
+    Replace {
+        /// Its name.
+        name: NodeName,
+        /// Who it was.
+        id: NodeId,
+        /// Where the others reach it.
+        address: NodeAddress,
+        /// Which data directory it is from now on.
+        join: JoinId,
+    },
     /// A node is reached somewhere else.
     SetAddress {
         /// Its name.
@@ -34,7 +46,7 @@ pub enum NodeChange {
 }
 
 impl Nodes {
-    /// What a change comes to: a record, or none if everything is so already; and the node as it is then, or was.
+    /// What a change comes to: records, or none if everything is so already; and the node as it is then, or was.
     ///
     /// # Errors
     /// Says why it cannot be made.
@@ -42,9 +54,21 @@ impl Nodes {
         &self,
         now: Timestamp,
         change: &NodeChange,
-    ) -> Result<(Option<NodeRecord>, ClusterNode), NodeError> {
+    ) -> Result<(Vec<NodeRecord>, ClusterNode), NodeError> {
         match change {
             NodeChange::Add { name, address, join } => self.decide_add(now, name, address, *join),
+            NodeChange::Replace { name, id, address, join } => {
+                let node = self.named(name)?;
+                if node.id != *id {
+                    // It is there already, and did not hear so; or it is somebody else.
+                    return self.decide_add(now, name, address, *join);
+                }
+                let removed = NodeRecord::Removed { id: *id };
+                let mut rest = self.clone();
+                rest.apply_record(&removed);
+                let (added, node) = rest.decide_add(now, name, address, *join)?;
+                Ok((std::iter::once(removed).chain(added).collect(), node))
+            }
             NodeChange::SetAddress { name, address } => {
                 let node = self.named(name)?;
                 self.refuse_taken(name, address)?;
@@ -52,7 +76,7 @@ impl Nodes {
             }
             NodeChange::Remove { name } => {
                 let node = self.named(name)?.clone();
-                Ok((Some(NodeRecord::Removed { id: node.id }), node))
+                Ok((vec![NodeRecord::Removed { id: node.id }], node))
             }
         }
     }
@@ -63,7 +87,7 @@ impl Nodes {
         name: &NodeName,
         address: &NodeAddress,
         join: JoinId,
-    ) -> Result<(Option<NodeRecord>, ClusterNode), NodeError> {
+    ) -> Result<(Vec<NodeRecord>, ClusterNode), NodeError> {
         self.refuse_taken(name, address)?;
         if let Some(known) = self.by_name(name.as_str()) {
             // It asked before and did not hear the answer. It may be somewhere else by now.
@@ -84,7 +108,7 @@ impl Nodes {
             join,
             added_at: now,
         };
-        Ok((Some(NodeRecord::Added(node.clone())), node))
+        Ok((vec![NodeRecord::Added(node.clone())], node))
     }
 
     fn named(&self, name: &NodeName) -> Result<&ClusterNode, NodeError> {
@@ -104,8 +128,9 @@ impl Nodes {
 
 impl ClusterNode {
     /// The node at an address, and the record of that if it is another than before.
-    fn moved(&self, address: &NodeAddress) -> (Option<NodeRecord>, Self) {
+    fn moved(&self, address: &NodeAddress) -> (Vec<NodeRecord>, Self) {
         let record = NodeRecord::Changed { id: self.id, address: address.clone() };
-        ((self.address != *address).then_some(record), Self { address: address.clone(), ..self.clone() })
+        let records = (self.address != *address).then_some(record).into_iter().collect();
+        (records, Self { address: address.clone(), ..self.clone() })
     }
 }

@@ -26,7 +26,7 @@ impl Machine for Nodes {
 
     fn decide(&self, now: Timestamp, command: &NodeChange) -> Decision<NodeRecord, Self::Answer> {
         match self.decide_change(now, command) {
-            Ok((record, node)) => Decision::of(record, true, Ok(node)),
+            Ok((records, node)) => Decision::of(records, true, Ok(node)),
             Err(refusal) => Decision::of([], true, Err(refusal)),
         }
     }

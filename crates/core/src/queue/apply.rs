@@ -124,9 +124,11 @@ impl Queue {
                 }
             }
             Record::Settle { offsets, why, at } => {
+                let before = self.totals.acked;
                 for offset in offsets.iter() {
                     self.apply_settle(offset, *why, *at);
                 }
+                self.rates.served.acked.add(*at, self.totals.acked - before);
             }
             Record::Drop { picks, why, at } => self.apply_drop(picks, *why, *at)?,
             Record::Die { picks, reason, at } => self.apply_death(picks, *reason, *at)?,
@@ -239,7 +241,7 @@ impl Queue {
         handed: &mut Vec<Handed>,
     ) -> Result<(), NeedsPage> {
         let mut again = 0;
-        let before = handed.len();
+        let (before, acked) = (handed.len(), self.totals.acked);
         for offset in grant.pick.offsets.iter() {
             let mut ready = self.take_ready(grant.pick.lane, offset, at)?;
             if ready.is_none()
@@ -282,6 +284,7 @@ impl Queue {
             }
         }
         let count = (handed.len() - before) as u64;
+        self.rates.served.acked.add(at, self.totals.acked - acked);
         self.rates.served.delivered.add(at, count);
         self.rates.served.redelivered.add(at, again);
         Ok(())
@@ -317,7 +320,7 @@ impl Queue {
                 if let Some(entry) = out {
                     self.leave(&entry, why, at);
                 } else if let Some(entry) = self.take_returned_to_group(offset) {
-                    self.count_leave(&entry, why, at);
+                    self.count_leave(&entry, why);
                 }
             }
         }
@@ -406,6 +409,7 @@ impl Queue {
     }
 
     /// Takes a ready message out of its place; it is loose from then on.
+    #[inline]
     pub(super) fn take_ready(
         &mut self,
         lane: Priority,
@@ -470,20 +474,17 @@ impl Queue {
 
     /// A loose message leaves the queue.
     fn leave(&mut self, entry: &MessageEntry, why: Leave, at: Timestamp) {
-        self.count_leave(entry, why, at);
+        self.count_leave(entry, why);
         if let Some(group) = &entry.group {
             self.release_group(group, at);
         }
     }
 
     /// The same, for a message that was not out: its group is as it was.
-    fn count_leave(&mut self, entry: &MessageEntry, why: Leave, at: Timestamp) {
+    fn count_leave(&mut self, entry: &MessageEntry, why: Leave) {
         self.free(entry);
         match why {
-            Leave::Acked => {
-                self.totals.acked += 1;
-                self.rates.served.acked.add(at, 1);
-            }
+            Leave::Acked => self.totals.acked += 1,
             Leave::Expired => self.totals.expired += 1,
             Leave::Overflow => self.totals.overflowed += 1,
             Leave::DeadLettered => self.totals.dead_lettered += 1,

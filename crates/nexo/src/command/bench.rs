@@ -14,6 +14,7 @@ use nexo_bench::abuse::{self, AbuseOptions};
 use nexo_bench::backlog::{self, BacklogOptions};
 use nexo_bench::churn::{self, ChurnOptions};
 use nexo_bench::disk::{self, DiskOptions};
+use nexo_bench::failover::{self, FailoverOptions};
 use nexo_bench::jobs::{self, JobsOptions};
 use nexo_bench::latency::{self, LatencyOptions};
 use nexo_bench::mixed::{self, MixedOptions};
@@ -43,6 +44,7 @@ Examples:
   nexo bench throughput --url sqs://127.0.0.1:9324 --size 1024 --publishers 8 --consumers 8
   nexo bench waiting --url sqs://127.0.0.1:9324                2000 receives of SQS that wait
   nexo bench probe                                             one client's confirms while others do their worst
+  nexo bench failover --url URL --pid PID --url URL --pid PID  a leader is killed under one publisher
   nexo bench jobs --broker-pid 1234                            a million pending jobs
   nexo bench disk --data-dir ./nexo-data                       what the disk itself takes
   nexo bench sink                                              a server that only parses";
@@ -74,6 +76,8 @@ enum What {
     Waiting(WaitingOptions),
     /// One persistent message every 20 ms, and how long its confirm takes
     Probe(ProbeOptions),
+    /// Kill the leader of a cluster: the longest time that a publisher is not confirmed
+    Failover(FailoverOptions),
     /// A million pending jobs: what they take, and how long asking and working take beside them
     Jobs(JobsOptions),
     /// Loads that look for stalls and for memory without a bound; they leave their queues behind
@@ -120,6 +124,7 @@ impl What {
             }
             Self::Churn(_)
             | Self::Mixed(_)
+            | Self::Failover(_)
             | Self::Jobs(_)
             | Self::Abuse(_)
             | Self::Disk(_)
@@ -146,6 +151,7 @@ impl What {
             Self::Probe(options) => {
                 shown.show(&watched("probe", enough, |watch| probe::run(&options, watch))?)
             }
+            Self::Failover(options) => shown.show(&failover::run(&options)?),
             Self::Jobs(options) => shown.show(&watched("jobs", enough, |watch| jobs::run(&options, watch))?),
             Self::Abuse(options) => shown.show(&abuse::run(&options)?),
             Self::Disk(options) => shown.show(&disk::run(&options)?),

@@ -91,6 +91,9 @@ pub(crate) struct Layer {
     /// Nodes of a cluster that this node is to join; any of them will do, and a node that is in a cluster already ignores it
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_JOIN", value_delimiter = ',')]
     pub(crate) join: Option<Vec<String>>,
+    /// Begin a cluster if all nodes that --join names, the same ones on each of them, are new; the first of them does
+    #[arg(long, env = "NEXO_BOOTSTRAP", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub(crate) bootstrap: Option<bool>,
     /// Addresses to listen on for other nodes [default: the address of --cluster]
     #[arg(long, value_name = "HOST:PORT,...", env = "NEXO_CLUSTER_LISTEN", value_delimiter = ',')]
     pub(crate) cluster_listen: Option<Vec<String>>,
@@ -292,6 +295,7 @@ impl Layer {
             node: self.node.or(below.node),
             cluster: self.cluster.or(below.cluster),
             join: self.join.or(below.join),
+            bootstrap: self.bootstrap.or(below.bootstrap),
             cluster_listen: self.cluster_listen.or(below.cluster_listen),
             cluster_secret_file: self.cluster_secret_file.or(below.cluster_secret_file),
             cluster_tls_cert: self.cluster_tls_cert.or(below.cluster_tls_cert),
@@ -395,6 +399,7 @@ impl Layer {
             node: self.node,
             address: self.cluster,
             join: self.join.unwrap_or_default(),
+            bootstrap: self.bootstrap.unwrap_or(false),
             listen: self.cluster_listen.unwrap_or_default(),
             secret_file: self.cluster_secret_file,
             tls_cert: self.cluster_tls_cert,

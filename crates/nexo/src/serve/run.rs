@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use nexo_access::{FirstUser, Logins, OAuth, OAuthOptions};
 use nexo_admin::{AdminOptions, ClusterControl, Listener};
-use nexo_broker::{Broker, BrokerOptions, Codecs};
+use nexo_broker::{Broker, BrokerOptions, Codecs, OpenError};
 use nexo_net::{Listeners, TlsOptions, TlsServer, Tunnels};
 use nexo_types::Protocol;
 use tokio::task::JoinSet;
@@ -61,21 +62,33 @@ impl ServeArgs {
         logging::start(&config)?;
         let mut signals = Signals::new().context("cannot listen for signals")?;
         let mut hangups = Hangups::new().context("cannot listen for signals")?;
-        let mut serving = Serving::start(&config).await?;
+        let mut serving = tokio::select! {
+            started = Serving::start(&config) => started?,
+            // It may wait for other nodes for long, and serves nobody yet.
+            (name, _) = signals.next() => {
+                tracing::info!(signal = name, "ended before it was ready");
+                return Ok(ExitCode::SUCCESS);
+            }
+        };
         serving.print_ready(&config);
+        let node = serving.cluster.clone();
         let outcome = loop {
             tokio::select! {
                 (name, _) = signals.next() => {
                     tracing::info!(signal = name, "ending");
-                    break Ok(ExitCode::SUCCESS);
+                    break Ok(Ending::Stop);
                 }
+                () = until_to_be_restarted(node.as_ref()) => break Ok(Ending::Anew),
                 () = hangups.next() => self.read_again(&serving),
                 failed = serving.failed() => break Err(failed),
             }
         };
         signals.force_next();
         serving.end().await;
-        outcome
+        match outcome? {
+            Ending::Stop => Ok(ExitCode::SUCCESS),
+            Ending::Anew => Err(start_anew()),
+        }
     }
 
     fn settings(&self) -> anyhow::Result<Config> {
@@ -95,6 +108,51 @@ impl ServeArgs {
                 serving.read_oauth_keys(config.oauth.as_ref());
             }
             Err(error) => tracing::error!("the settings stay as they are: {error:#}"),
+        }
+    }
+}
+
+/// How it comes to an end.
+enum Ending {
+    /// Somebody asked for it.
+    Stop,
+    /// The data of this node is damaged, and is to come from the others.
+    Anew,
+}
+
+async fn until_to_be_restarted(node: Option<&Arc<ClusterNode>>) {
+    match node {
+        Some(node) => node.until_to_be_restarted().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Has this process begin again, with nothing left in its memory. Returns if that fails.
+fn start_anew() -> anyhow::Error {
+    let begun = std::env::current_exe()
+        .map(|path| std::process::Command::new(path).args(std::env::args_os().skip(1)).exec());
+    let (Ok(error) | Err(error)) = begun;
+    anyhow::Error::new(error).context("the node has to be started again, and cannot do so itself")
+}
+
+/// Opens the data. A node of a cluster whose data is damaged comes back as another one, with what the others have.
+async fn open_data(config: &Config, connections_max: usize) -> anyhow::Result<(Option<Prepared>, Broker)> {
+    let mut may_mend = true;
+    loop {
+        let prepared = Prepared::new(&config.cluster, &config.broker).await?;
+        // SQS first: it knows its own queues for certain.
+        let codecs = nexo_amqp::register(nexo_sqs::register(Codecs::default()));
+        let cluster = prepared.as_ref().map(Prepared::options);
+        let options = BrokerOptions { codecs, connections_max, cluster, ..config.broker.clone() };
+        let opened = tokio::task::spawn_blocking(move || Broker::open(options))
+            .await
+            .context("the broker failed while it opened its data")?;
+        match (opened, prepared) {
+            (Err(error @ OpenError::Damaged { .. }), Some(prepared)) if may_mend => {
+                prepared.note_damaged(&error, &config.cluster).await?;
+                may_mend = false;
+            }
+            (opened, prepared) => return Ok((prepared, opened?)),
         }
     }
 }
@@ -204,14 +262,7 @@ impl Serving {
             Ports::open("the SQS API", ("sqs", &config.sqs), ("sqs-tls", &config.sqs_tls), by).await?;
         let mut http =
             Ports::open("health and metrics", ("http", &config.http), ("https", &config.https), by).await?;
-        let prepared = Prepared::new(&config.cluster, &config.broker).await?;
-        // SQS first: it knows its own queues for certain.
-        let codecs = nexo_amqp::register(nexo_sqs::register(Codecs::default()));
-        let cluster = prepared.as_ref().map(Prepared::options);
-        let options = BrokerOptions { codecs, connections_max, cluster, ..config.broker.clone() };
-        let broker = tokio::task::spawn_blocking(move || Broker::open(options))
-            .await
-            .context("the broker failed while it opened its data")??;
+        let (prepared, broker) = open_data(config, connections_max).await?;
         let (mut servers, stop, mut addresses) = (JoinSet::new(), CancellationToken::new(), Vec::new());
         let cluster = match prepared {
             None => None,

@@ -48,6 +48,8 @@ impl Node {
 pub fn serve(secret: &Path, data: &Path, args: &[String]) -> Server {
     let mut command = serve_command(data);
     command.env("NEXO_CLUSTER_SECRET_FILE", secret).env("NEXO_AMQP", "127.0.0.1:0").args(args);
+    // So that little data is in several.
+    command.env("NEXO_SEGMENT_BYTES", "1MiB");
     Server::start_by(command, data)
 }
 
@@ -93,6 +95,25 @@ impl Cluster {
     pub fn restart(&mut self, name: &str) {
         let server = self.serve(&self.node(name).data.clone(), &[]);
         self.nodes.iter_mut().find(|node| node.name == name).unwrap().server = Some(server);
+    }
+
+    /// Starts all nodes again at the same time: none of them gets ready alone.
+    pub fn restart_all(&mut self) {
+        let secret = self.dir.path().join("secret");
+        let servers: Vec<Server> = std::thread::scope(|scope| {
+            let started: Vec<_> = self
+                .nodes
+                .iter()
+                .map(|node| {
+                    let (secret, data) = (&secret, &node.data);
+                    scope.spawn(move || serve(secret, data, &[]))
+                })
+                .collect();
+            started.into_iter().map(|server| server.join().unwrap()).collect()
+        });
+        for (node, server) in self.nodes.iter_mut().zip(servers) {
+            node.server = Some(server);
+        }
     }
 
     pub fn node(&self, name: &str) -> &Node {

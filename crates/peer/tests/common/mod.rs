@@ -13,6 +13,7 @@ use bytes::Bytes;
 use nexo_net::PeerStream;
 use nexo_peer::{
     ClusterId, PeerHandler, PeerIdentity, PeerOptions, PeerSecurity, PeerStatus, Peers, Purpose, Secret,
+    Versions,
 };
 use nexo_types::NodeId;
 use parking_lot::Mutex;
@@ -58,6 +59,8 @@ pub fn options(node: u64, listen: &str, security: PeerSecurity) -> PeerOptions {
         node: NodeId(node),
         name: format!("node-{node}"),
         advertise: listen.to_owned(),
+        versions: Versions::OWN,
+        clock_offset_ms: 0,
     };
     PeerOptions { listen: vec![listen.to_owned()], identity, security }
 }

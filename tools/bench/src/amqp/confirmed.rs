@@ -48,4 +48,21 @@ impl Confirmed {
         }
         Ok(began.elapsed())
     }
+
+    /// Sends the frames of one message, and again whenever the socket's time to read is over, until a confirm comes.
+    pub(crate) fn publish_until_confirmed(&mut self, frames: &[u8]) -> anyhow::Result<()> {
+        let before = self.confirms.confirmed();
+        (&self.connection.socket).write_all(frames).context("cannot publish")?;
+        while self.confirms.confirmed() == before {
+            let input = &mut self.connection.input;
+            match input.fill(&self.connection.socket).context("cannot read a confirm")? {
+                Filled::Nothing => (&self.connection.socket).write_all(frames).context("cannot publish")?,
+                Filled::More => {
+                    let done = self.confirms.scan(input.bytes(), Instant::now())?;
+                    input.consume(done);
+                }
+            }
+        }
+        Ok(())
+    }
 }

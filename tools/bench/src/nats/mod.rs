@@ -4,6 +4,7 @@
 //! A queue is a stream with one push consumer that acknowledges all messages up to one. Messages stay in the stream, which
 //! spares NATS the work of removing them.
 
+mod acknowledged;
 mod connection;
 mod consumer;
 mod publisher;
@@ -19,6 +20,7 @@ use crate::protocol::{Consume, Declared, Protocol, Publish, PublishPaced};
 use crate::schedule::Schedule;
 use crate::tally::{Tally, add_tally};
 use crate::work::{Delayed, Durability, MessageShape, Settings, Wants};
+pub(crate) use acknowledged::Acknowledged;
 use connection::Connection;
 use consumer::Consumer;
 use publisher::Publisher;
@@ -27,26 +29,50 @@ use publisher::Publisher;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatsUrl {
     address: String,
+    /// On how many servers a stream is, if its cluster has several.
+    replicas: u8,
 }
 
 impl FromStr for NatsUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.strip_prefix("nats://").map(|rest| rest.trim_end_matches('/')) {
-            Some(address) if address.contains(':') && !address.contains(['/', '@']) => {
-                Ok(Self { address: address.to_owned() })
-            }
-            _ => Err(format!(
-                "'{text}' is not the address of a NATS server; one looks like 'nats://127.0.0.1:4222'"
-            )),
+        let malformed = || {
+            format!(
+                "'{text}' is not the address of a NATS server; one looks like 'nats://127.0.0.1:4222', or with \
+                 '?replicas=3' behind it for streams on three servers"
+            )
+        };
+        let rest = text.strip_prefix("nats://").ok_or_else(malformed)?;
+        let (address, replicas) = match rest.split_once("?replicas=") {
+            Some((address, replicas)) => (address, replicas.parse().map_err(|_| malformed())?),
+            None => (rest, 1),
+        };
+        let address = address.trim_end_matches('/');
+        if !address.contains(':') || address.contains(['/', '@', '?']) || replicas == 0 {
+            return Err(malformed());
         }
+        Ok(Self { address: address.to_owned(), replicas })
     }
 }
 
 impl fmt::Display for NatsUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "nats://{}", self.address)
+        write!(f, "nats://{}", self.address)?;
+        match self.replicas {
+            1 => Ok(()),
+            replicas => write!(f, "?replicas={replicas}"),
+        }
+    }
+}
+
+impl NatsUrl {
+    /// How a stream is asked for.
+    pub(crate) fn stream(&self, name: &str, storage: &str) -> String {
+        format!(
+            r#"{{"name":"{name}","subjects":["{name}"],"storage":"{storage}","num_replicas":{}}}"#,
+            self.replicas
+        )
     }
 }
 
@@ -67,8 +93,7 @@ impl Protocol for NatsUrl {
         };
         let mut connection = Connection::open(self)?;
         for queue in queues {
-            let config = format!(r#"{{"name":"{queue}","subjects":["{queue}"],"storage":"{storage}"}}"#);
-            connection.ask(&format!("$JS.API.STREAM.CREATE.{queue}"), &config)?;
+            connection.ask(&format!("$JS.API.STREAM.CREATE.{queue}"), &self.stream(queue, storage))?;
         }
         Ok(Box::new(Streams { connection, names: queues.to_vec() }))
     }
@@ -136,7 +161,19 @@ mod tests {
     #[test]
     fn addresses_are_understood() {
         assert_eq!("nats://a:1/".parse::<NatsUrl>().unwrap().to_string(), "nats://a:1");
-        for text in ["", "nats://", "nats://a", "a:1", "nats://me@a:1"] {
+        let three = "nats://a:1?replicas=3".parse::<NatsUrl>().unwrap();
+        assert_eq!(three.to_string(), "nats://a:1?replicas=3");
+        assert!(three.stream("s", "file").ends_with(r#""num_replicas":3}"#));
+        for text in [
+            "nats://a:1?replicas=0",
+            "nats://a:1?replicas=x",
+            "nats://a:1?x=1",
+            "",
+            "nats://",
+            "nats://a",
+            "a:1",
+            "nats://me@a:1",
+        ] {
             assert!(text.parse::<NatsUrl>().is_err(), "{text}");
         }
     }

@@ -96,7 +96,7 @@ async fn with_one_held(broker: &Broker) -> (QueueHandle, Held) {
     let one = broker.pop(&name, request).await.unwrap().remove(0);
     let queue = broker.queue(&name).unwrap();
     let source = Arc::new(Source::new(1, 1, queue.clone(), QueueKind::Classic));
-    let held = Held { tag: 1, source, offset: one.offset, attempt: one.attempt, since: Instant::now() };
+    let held = Held::one(1, source, one.offset, one.attempt, Instant::now());
     (queue, held)
 }
 
@@ -110,7 +110,7 @@ async fn what_a_transaction_would_settle_is_not_settled_yet() {
     }
     let shown = session(&broker).shown.open_channel(1);
     let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp), shown, None);
-    channel.unacked.push(held);
+    channel.unacked.push(held.tag, &held.source, held.offset, held.attempt, held.since);
     assert_eq!(channel.unsettled(), 1);
     channel.mode = Mode::Transaction(transaction);
     assert_eq!(channel.unsettled(), 6);
@@ -170,7 +170,7 @@ async fn one_who_settles_very_many_at_once_keeps_no_thread() {
         let shown = session.shown.open_channel(1);
         let mut channel = Channel::new(1, broker.traffic().channel(Protocol::Amqp), shown, None);
         for tag in 1..=100_001 {
-            channel.unacked.push(Held { tag, ..held.clone() });
+            channel.unacked.push(tag, &held.source, held.offset, held.attempt, held.since);
         }
         session.channels.insert(1, ChannelState::Open(Box::new(channel)));
         // It runs only if the session lets go of this thread.

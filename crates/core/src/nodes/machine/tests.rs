@@ -33,8 +33,8 @@ fn add(text: &str, address: &str, join: u128) -> NodeChange {
 
 /// Makes a change, which is not refused.
 fn make(nodes: &mut Nodes, change: &NodeChange) -> ClusterNode {
-    let (record, node) = nodes.decide_change(START, change).unwrap();
-    record.iter().for_each(|record| nodes.apply_record(record));
+    let (records, node) = nodes.decide_change(START, change).unwrap();
+    records.iter().for_each(|record| nodes.apply_record(record));
     node
 }
 
@@ -46,6 +46,9 @@ fn a_change() -> impl Strategy<Value = NodeChange> {
             .prop_map(|(name, address, join)| NodeChange::Add { name, address, join: JoinId(join) }),
         2 => (a_name(), an_address()).prop_map(|(name, address)| NodeChange::SetAddress { name, address }),
         2 => a_name().prop_map(|name| NodeChange::Remove { name }),
+        2 => (a_name(), 1..8u64, an_address(), 0..3u128).prop_map(|(name, id, address, join)| {
+            NodeChange::Replace { name, id: NodeId(id), address, join: JoinId(join) }
+        }),
     ]
 }
 
@@ -63,12 +66,14 @@ proptest! {
     ) {
         let (mut nodes, mut given) = (Nodes::new(), Vec::new());
         for change in changes {
-            let Ok((Some(record), _)) = nodes.decide_change(START, &change) else { continue };
-            if let NodeRecord::Added(node) = &record {
-                prop_assert!(!given.contains(&node.id));
-                given.push(node.id);
+            let Ok((records, _)) = nodes.decide_change(START, &change) else { continue };
+            for record in &records {
+                if let NodeRecord::Added(node) = record {
+                    prop_assert!(!given.contains(&node.id));
+                    given.push(node.id);
+                }
+                nodes.apply_record(record);
             }
-            nodes.apply_record(&record);
             for (index, node) in nodes.iter().enumerate() {
                 for other in nodes.iter().skip(index + 1) {
                     prop_assert!(node.name != other.name && node.address != other.address);
@@ -103,6 +108,25 @@ fn a_removed_node_comes_back_as_another() {
     assert_eq!(make(&mut nodes, &add("a", "h:1", 7)).id, NodeId(2));
     let refused = nodes.decide_change(START, &NodeChange::Remove { name: name("x") }).unwrap_err();
     assert_eq!(refused, NodeError::NoSuchNode { name: name("x") });
+}
+
+#[test]
+fn a_node_that_lost_its_data_comes_back_in_its_own_place() {
+    let mut nodes = Nodes::new();
+    make(&mut nodes, &add("a", "h:1", 7));
+    make(&mut nodes, &add("b", "h:2", 8));
+    let replace =
+        |join| NodeChange::Replace { name: name("b"), id: NodeId(2), address: at("h:2"), join: JoinId(join) };
+    assert_eq!(make(&mut nodes, &replace(9)).id, NodeId(3));
+    assert_eq!(nodes.iter().map(|node| node.id.0).collect::<Vec<_>>(), [1, 3]);
+    // It asks again, and is the same.
+    assert_eq!(make(&mut nodes, &replace(9)).id, NodeId(3));
+    // What was left behind of the one before is refused, and so is one that was removed.
+    let refused = nodes.decide_change(START, &replace(10)).unwrap_err();
+    assert_eq!(refused, NodeError::NameTaken { name: name("b") });
+    make(&mut nodes, &NodeChange::Remove { name: name("b") });
+    let refused = nodes.decide_change(START, &replace(9)).unwrap_err();
+    assert_eq!(refused, NodeError::NoSuchNode { name: name("b") });
 }
 
 #[test]

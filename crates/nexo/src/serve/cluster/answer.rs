@@ -21,7 +21,7 @@ impl ClusterNode {
     /// Answers a question of another node, or of one that wants to be one.
     pub(super) async fn answer(&self, from: Option<NodeId>, asked: Asked) -> Result<Answer, ClusterRefused> {
         let Asked { request, is_passed_on, .. } = asked;
-        if from.is_none() && !matches!(request, Request::Join { .. }) {
+        if from.is_none() && !matches!(request, Request::Join { .. } | Request::Rejoin { .. }) {
             return Err(not_a_member());
         }
         if request.is_for_leader() && !self.is_leading() {
@@ -32,6 +32,7 @@ impl ClusterNode {
             Request::Drain { wanted } => self.drain_self(wanted).await.map(|()| Answer::Done),
             Request::Status => Ok(Answer::Status(Box::new(self.own_status()))),
             for_leader @ (Request::Join { .. }
+            | Request::Rejoin { .. }
             | Request::Move { .. }
             | Request::Remove { .. }
             | Request::Transfer { .. }) => self.lead(for_leader).await,
@@ -41,7 +42,20 @@ impl ClusterNode {
     /// Does what only a leader can do.
     pub(super) async fn lead(&self, request: Request) -> Result<Answer, ClusterRefused> {
         match request {
-            Request::Join { name, address, join_id } => self.let_in(&name, &address, &join_id).await,
+            Request::Join { name, address, join_id } => {
+                let join = join_id.parse().map_err(ClusterRefused::Refused)?;
+                let (name, address) = (node_name(&name)?, node_address(&address)?);
+                self.let_in(&NodeChange::Add { name, address, join }).await
+            }
+            Request::Rejoin { name, address, join_id, instead_of, cluster } => {
+                let join = join_id.parse().map_err(ClusterRefused::Refused)?;
+                let (name, address) = (node_name(&name)?, node_address(&address)?);
+                self.let_back_in(
+                    NodeChange::Replace { name, id: NodeId(instead_of), address, join },
+                    &cluster,
+                )
+                .await
+            }
             Request::Move { name, address } => {
                 let change =
                     NodeChange::SetAddress { name: node_name(&name)?, address: node_address(&address)? };
@@ -53,11 +67,31 @@ impl ClusterNode {
         }
     }
 
-    async fn let_in(&self, name: &str, address: &str, join_id: &str) -> Result<Answer, ClusterRefused> {
-        let join = join_id.parse().map_err(ClusterRefused::Refused)?;
-        let change = NodeChange::Add { name: node_name(name)?, address: node_address(address)?, join };
-        let node = self.change_nodes(&change).await?;
-        tracing::info!(name, address, node = %node.id, "a node is let into the cluster");
+    /// A node whose data is damaged becomes another. What it had promised counts no more, so the others must be enough without it.
+    async fn let_back_in(&self, change: NodeChange, cluster: &str) -> Result<Answer, ClusterRefused> {
+        let NodeChange::Replace { name, id, .. } = &change else { return Err(no_leader()) };
+        if cluster != self.membership.cluster.to_string() {
+            return Err(ClusterRefused::Refused(format!("node '{name}' was part of another cluster")));
+        }
+        if *id == self.id() {
+            // Whoever leads next answers.
+            return Err(ClusterRefused::Unavailable(format!("node '{name}' leads still")));
+        }
+        let nodes = self.nodes();
+        let Some(known) = nodes.by_name(name.as_str()) else {
+            return Err(ClusterRefused::NoSuchNode(name.as_str().to_owned()));
+        };
+        if known.id == *id {
+            let unsafe_now = |refused: ClusterRefused| ClusterRefused::Unavailable(refused.to_string());
+            self.refuse_unsafe(known).map_err(unsafe_now)?;
+            tracing::warn!(%name, node = %id, "a node has damaged data, and is replaced from the others");
+        }
+        self.let_in(&change).await
+    }
+
+    async fn let_in(&self, change: &NodeChange) -> Result<Answer, ClusterRefused> {
+        let node = self.change_nodes(change).await?;
+        tracing::info!(name = %node.name, address = %node.address, node = %node.id, "a node is let into the cluster");
         self.wake.notify_one();
         let others = self.nodes().iter().map(|node| (node.id.0, node.address.as_str().to_owned())).collect();
         Ok(Answer::Joined { cluster: self.membership.cluster.to_string(), node: node.id.0, others })

@@ -3,16 +3,21 @@
 //! are `nexo_peer`'s. This ties the three together.
 //!
 //! - `settings.rs`: what it is told. `node_file.rs`: what it knows of itself. `part.rs`: what follows from both.
-//! - `start.rs`: from there to a node that takes part; `join.rs`: how it asks others to let it in.
+//! - `start.rs`: from there to a node that takes part; `join.rs`: how it asks others to let it in; `newcomer.rs`: what it
+//!   says meanwhile.
 //! - `node.rs`: the node; `incoming.rs`: what other nodes bring it; `request.rs`, `answer.rs`: what they ask and are told.
-//! - `upkeep.rs`: whom it is connected with, and as a leader, who votes.
+//! - `mend.rs`: a node whose data is damaged comes back as another.
+//! - `upkeep.rs`: whom it is connected with, and as a leader, who votes; `clocks.rs`: whether its clock is right.
 //! - `recover.rs`: what is written down for a node that is to go on without the others.
 //! - `report.rs`: the cluster as one node sees it; `control.rs`: all of that for the management port.
 
 mod answer;
+mod clocks;
 mod control;
 mod incoming;
 mod join;
+mod mend;
+mod newcomer;
 mod node;
 mod node_file;
 mod part;

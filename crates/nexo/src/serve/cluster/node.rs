@@ -15,6 +15,7 @@ use nexo_peer::{Forwarder, Peers, Purpose};
 use nexo_types::NodeId;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::node_file::{Membership, NodeFile};
 use super::request::{Answer, Asker, Request, ask};
@@ -41,6 +42,8 @@ pub(crate) struct ClusterNode {
     pub(super) tunnels_taken: AtomicU64,
     pub(super) is_draining: AtomicBool,
     pub(super) answers: Semaphore,
+    /// Its data is damaged, and the others have let it in as another node: it is to be started anew.
+    pub(super) replaced: CancellationToken,
     /// Something has changed that the upkeep should look at now.
     pub(super) wake: Notify,
 }
@@ -66,6 +69,7 @@ impl ClusterNode {
             tunnels_taken: AtomicU64::new(0),
             is_draining: AtomicBool::new(false),
             answers: Semaphore::new(ANSWERS_MAX),
+            replaced: CancellationToken::new(),
             wake: Notify::new(),
         }
     }
@@ -98,6 +102,11 @@ impl ClusterNode {
     /// Whether this node leads.
     pub(crate) fn is_leading(&self) -> bool {
         self.replication.role().is_leading()
+    }
+
+    /// Returns when this node is to be started anew, because its data is damaged and comes from the others.
+    pub(crate) async fn until_to_be_restarted(&self) {
+        self.replaced.cancelled().await;
     }
 
     /// Tells of every change of what this node is.

@@ -27,6 +27,8 @@ pub(crate) struct NodeFile {
     /// Which data directory it is. A directory that is wiped gets another.
     pub(crate) join: JoinId,
     pub(crate) stage: Stage,
+    /// Where the others are, as far as it knew. A node that cannot read its data knows nothing else of them.
+    pub(crate) others: BTreeMap<NodeId, String>,
 }
 
 /// How far it has come.
@@ -36,12 +38,16 @@ pub(crate) enum Stage {
     Founding(Membership),
     /// It asks these nodes to let it in.
     Asking { at: Vec<String> },
-    /// It was let in, and has not got anything yet. These are the others, of which it knows nothing else.
-    Joining(Membership, BTreeMap<NodeId, String>),
+    /// It was let in, and has not got anything yet.
+    Joining(Membership),
     /// It is a node like the others.
     Member(Membership),
     /// The others are gone for good, and it goes on without them.
     Alone(Membership),
+    /// It is this node, its data is damaged, and it asks the others to have it come back as another.
+    Damaged(Membership),
+    /// They have let it in as this node. What it had before is to be set aside.
+    Replaced(Membership),
 }
 
 impl Stage {
@@ -49,9 +55,11 @@ impl Stage {
     pub(crate) const fn membership(&self) -> Option<Membership> {
         match self {
             Self::Founding(membership)
-            | Self::Joining(membership, _)
+            | Self::Joining(membership)
             | Self::Member(membership)
-            | Self::Alone(membership) => Some(*membership),
+            | Self::Alone(membership)
+            | Self::Damaged(membership)
+            | Self::Replaced(membership) => Some(*membership),
             Self::Asking { .. } => None,
         }
     }
@@ -116,19 +124,19 @@ impl NodeFile {
     }
 
     fn text(&self) -> Vec<u8> {
-        let (mut join, mut others) = (Vec::new(), BTreeMap::new());
+        let mut join = Vec::new();
+        let others = self.others.iter().map(|(node, address)| (node.0, address.clone())).collect();
         let stage = match &self.stage {
             Stage::Founding(_) => "founding",
             Stage::Asking { at } => {
                 join.clone_from(at);
                 "asking"
             }
-            Stage::Joining(_, known) => {
-                others.extend(known.iter().map(|(node, address)| (node.0, address.clone())));
-                "joining"
-            }
+            Stage::Joining(_) => "joining",
             Stage::Member(_) => "member",
             Stage::Alone(_) => "alone",
+            Stage::Damaged(_) => "damaged",
+            Stage::Replaced(_) => "replaced",
         };
         let membership = self.stage.membership();
         let written = Written {
@@ -166,12 +174,11 @@ fn parse(text: &[u8]) -> anyhow::Result<NodeFile> {
     let stage = match written.stage.as_str() {
         "founding" => Stage::Founding(membership()?),
         "asking" => Stage::Asking { at: written.join.clone() },
-        "joining" => {
-            let others = written.others.iter().map(|(node, address)| (NodeId(*node), address.clone()));
-            Stage::Joining(membership()?, others.collect())
-        }
+        "joining" => Stage::Joining(membership()?),
         "member" => Stage::Member(membership()?),
         "alone" => Stage::Alone(membership()?),
+        "damaged" => Stage::Damaged(membership()?),
+        "replaced" => Stage::Replaced(membership()?),
         other => bail!("it is at the stage '{other}', which this build of Nexo does not know"),
     };
     let join = written.join_id.parse().map_err(anyhow::Error::msg)?;
@@ -180,6 +187,7 @@ fn parse(text: &[u8]) -> anyhow::Result<NodeFile> {
         address: NodeAddress::new(&written.address)?,
         join,
         stage,
+        others: written.others.into_iter().map(|(node, address)| (NodeId(node), address)).collect(),
     })
 }
 
@@ -193,6 +201,7 @@ mod tests {
             address: NodeAddress::new("a.example:7655").unwrap(),
             join: JoinId(77),
             stage,
+            others: [(NodeId(1), "b:1".to_owned())].into(),
         }
     }
 
@@ -205,9 +214,11 @@ mod tests {
         for stage in [
             Stage::Asking { at: vec!["b:1".to_owned()] },
             Stage::Founding(membership),
-            Stage::Joining(membership, [(NodeId(1), "b:1".to_owned())].into()),
+            Stage::Joining(membership),
             Stage::Member(membership),
             Stage::Alone(membership),
+            Stage::Damaged(membership),
+            Stage::Replaced(membership),
         ] {
             let written = node(stage);
             written.write(&data).unwrap();

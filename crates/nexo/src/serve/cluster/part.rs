@@ -1,6 +1,7 @@
 //! Which part a broker takes in a cluster: none, the first node of a new one, one that joins, or one that is known. That
 //! follows from what it is told and what its data directory says.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
@@ -67,7 +68,7 @@ fn new(settings: &ClusterSettings, data: Data) -> anyhow::Result<Option<NodeFile
         bail!("cluster needs node: what this node is called in its cluster, such as --node mq1");
     };
     let (name, address) = (NodeName::new(name)?, NodeAddress::new(address)?);
-    let join = JoinId(u128::from_be_bytes(ClusterId::random().0));
+    let join = random_join();
     let stage = if settings.join.is_empty() {
         Stage::Founding(Membership { cluster: ClusterId::random(), node: NodeId(1) })
     } else {
@@ -78,7 +79,12 @@ fn new(settings: &ClusterSettings, data: Data) -> anyhow::Result<Option<NodeFile
         );
         Stage::Asking { at: settings.join.clone() }
     };
-    Ok(Some(NodeFile { name, address, join, stage }))
+    Ok(Some(NodeFile { name, address, join, stage, others: BTreeMap::new() }))
+}
+
+/// A number for a data directory that is new.
+pub(super) fn random_join() -> JoinId {
+    JoinId(u128::from_be_bytes(ClusterId::random().0))
 }
 
 /// A broker that is in a cluster, or on its way into one. What it is told may repeat that, and may say that it has moved.
@@ -120,6 +126,7 @@ mod tests {
             address: NodeAddress::new("a:1").unwrap(),
             join: JoinId(1),
             stage: Stage::Member(Membership { cluster: ClusterId([1; 16]), node: NodeId(2) }),
+            others: BTreeMap::new(),
         }
     }
 

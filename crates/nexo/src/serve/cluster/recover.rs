@@ -20,8 +20,11 @@ pub(crate) fn recover(data_dir: &Path) -> anyhow::Result<String> {
         bail!("'{name}' is not the data directory of a node of a cluster");
     };
     let membership = match node.stage {
-        Stage::Member(membership) | Stage::Founding(membership) | Stage::Alone(membership) => membership,
-        Stage::Asking { .. } | Stage::Joining(..) => {
+        Stage::Member(membership)
+        | Stage::Founding(membership)
+        | Stage::Alone(membership)
+        | Stage::Damaged(membership) => membership,
+        Stage::Asking { .. } | Stage::Joining(_) | Stage::Replaced(_) => {
             bail!(
                 "node '{}' was never a whole part of its cluster, and has nothing to go on with",
                 node.name

@@ -13,13 +13,12 @@ use nexo_peer::PeerStatus;
 use nexo_types::NodeId;
 use tokio::task::JoinSet;
 
+use super::clocks::SKEW_MAX_MS;
 use super::node::ClusterNode;
 use super::request::{Answer, MemberShown, OwnStatus, Request};
 
 /// How long a node may take to say how it is. One that takes longer is of no use either.
 const STATUS_MAX: Duration = Duration::from_secs(2);
-/// Clocks that differ by more are worth a word: times of messages jump when another node leads.
-const SKEW_MAX_MS: i64 = 1_000;
 
 impl ClusterNode {
     /// How this node is.
@@ -27,13 +26,16 @@ impl ClusterNode {
         let status = self.replication.status();
         let health = self.broker.health();
         let ill = if self.is_leading() { health.reason().map(str::to_owned) } else { None };
+        let damage = self.replication.watch_damage().borrow().clone();
+        let damage =
+            damage.map(|first| format!("its disk is damaged ({first}); it is replaced from the others"));
         let removed = self.is_removed().then(|| REMOVED.to_owned());
         OwnStatus {
             node: self.id().0,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             is_leading: self.is_leading(),
             is_draining: self.is_draining.load(Ordering::Relaxed),
-            ill: removed.or(ill),
+            ill: removed.or(damage).or(ill),
             leader: self.leader().map(|leader| leader.0),
             term: status.term.0,
             commit: status.commit.0,

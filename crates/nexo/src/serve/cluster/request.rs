@@ -34,6 +34,8 @@ pub(super) enum Asker {
 pub(super) enum Request {
     /// A node wants to be let in. For the leader.
     Join { name: String, address: String, join_id: String },
+    /// A node whose data is damaged wants to come back as another. For the leader.
+    Rejoin { name: String, address: String, join_id: String, instead_of: u64, cluster: String },
     /// A node is reached somewhere else. For the leader.
     Move { name: String, address: String },
     /// A node is to leave for good. For the leader.
@@ -50,7 +52,11 @@ impl Request {
     /// Whether only the leader can answer it.
     pub(super) const fn is_for_leader(&self) -> bool {
         match self {
-            Self::Join { .. } | Self::Move { .. } | Self::Remove { .. } | Self::Transfer { .. } => true,
+            Self::Join { .. }
+            | Self::Rejoin { .. }
+            | Self::Move { .. }
+            | Self::Remove { .. }
+            | Self::Transfer { .. } => true,
             Self::Drain { .. } | Self::Status => false,
         }
     }
@@ -62,6 +68,8 @@ impl Request {
 pub(super) enum Answer {
     /// A node is let in: into which cluster, as whom, and where the others are.
     Joined { cluster: String, node: u64, others: BTreeMap<u64, String> },
+    /// Nobody is: the node that was asked is in no cluster itself.
+    New,
     /// Who leads now.
     Leader(String),
     /// How the node is.

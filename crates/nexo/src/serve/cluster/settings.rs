@@ -19,6 +19,8 @@ pub(crate) struct ClusterSettings {
     pub(crate) node: Option<String>,
     pub(crate) address: Option<String>,
     pub(crate) join: Vec<String>,
+    /// Whether it may begin a cluster, if all nodes that it is to join are new.
+    pub(crate) bootstrap: bool,
     pub(crate) listen: Vec<String>,
     pub(crate) secret_file: Option<PathBuf>,
     pub(crate) tls_cert: Option<PathBuf>,
@@ -45,6 +47,10 @@ impl ClusterSettings {
         for address in &self.join {
             NodeAddress::new(address).context("join cannot be used")?;
         }
+        ensure!(
+            !self.bootstrap || !self.join.is_empty(),
+            "bootstrap needs join: the addresses of all nodes that are to begin a cluster, the same on each of them"
+        );
         for address in &self.listen {
             NodeAddress::new(address).context("cluster_listen cannot be used")?;
         }
@@ -121,6 +127,13 @@ mod tests {
         assert!(refused(&join).starts_with("join cannot be used"));
         let tls = ClusterSettings { tls_cert: Some("c.pem".into()), ..at("a:1") };
         assert!(refused(&tls).contains("go together"));
+    }
+
+    #[test]
+    fn a_cluster_of_several_new_nodes_is_begun_by_those_that_know_all() {
+        let lone = ClusterSettings { bootstrap: true, ..at("a:1") };
+        assert!(refused(&lone).starts_with("bootstrap needs join"));
+        assert!(ClusterSettings { join: vec!["a:1".to_owned()], ..lone }.check().is_ok());
     }
 
     #[test]

@@ -11,12 +11,15 @@ use nexo_broker::cluster_nodes::NodeChange;
 use nexo_broker::replication::{ClusterOptions, ClusterStart, NodeStream, Replication, Role};
 use nexo_broker::{Broker, BrokerOptions};
 use nexo_net::{Place, Tunnels};
-use nexo_peer::{Forwarder, PeerHandler, PeerIdentity, PeerOptions, Peers, Purpose, follow};
+use nexo_peer::{Forwarder, PeerHandler, PeerIdentity, PeerOptions, Peers, Purpose, Versions, follow};
 use nexo_types::NodeId;
 use tokio_util::sync::CancellationToken;
 
+use super::clocks::offset_ms;
 use super::incoming::Incoming;
-use super::join::join;
+use super::join::{Bootstrap, join};
+use super::mend::{damaged, mend};
+use super::newcomer;
 use super::node::ClusterNode;
 use super::node_file::{Membership, NodeFile, Stage};
 use super::part::{Data, decide};
@@ -58,11 +61,19 @@ impl Prepared {
             Stage::Asking { at } => {
                 // First, so that it is the same node if it has to ask again.
                 node.write(data_dir)?;
-                let joined = join(&node, at, &security).await?;
+                // The first of them, so that no two nodes begin one.
+                let is_first =
+                    settings.bootstrap && at.first().is_some_and(|first| first == node.address.as_str());
+                let bootstrap = if is_first { Bootstrap::IfAllAreNew } else { Bootstrap::Never };
+                let listening = newcomer::listen(&node, settings, &security).await?;
+                let joined = join(&node, at, &security, bootstrap).await;
+                listening.close().await;
+                let joined = joined?;
                 joined.write(data_dir)?;
                 joined
             }
-            Stage::Founding(_) | Stage::Joining(..) | Stage::Member(_) | Stage::Alone(_) => node,
+            Stage::Damaged(_) | Stage::Replaced(_) => mend(node, settings, &security, data_dir).await?,
+            Stage::Founding(_) | Stage::Joining(_) | Stage::Member(_) | Stage::Alone(_) => node,
         };
         let membership = file.stage.membership().context("a node that was let in has a number")?;
         let identity = PeerIdentity {
@@ -70,6 +81,8 @@ impl Prepared {
             node: membership.node,
             name: file.name.as_str().to_owned(),
             advertise: file.address.as_str().to_owned(),
+            versions: Versions::OWN,
+            clock_offset_ms: offset_ms(),
         };
         let options = PeerOptions { listen: settings.listen(&file.address), identity, security };
         let incoming = Arc::new(Incoming::default());
@@ -81,8 +94,8 @@ impl Prepared {
             file.write(data_dir)?;
         }
         let others = match &file.stage {
-            Stage::Joining(_, others) => others.clone(),
-            Stage::Founding(_) | Stage::Asking { .. } | Stage::Member(_) | Stage::Alone(_) => BTreeMap::new(),
+            Stage::Joining(_) => file.others.clone(),
+            _ => BTreeMap::new(),
         };
         Ok(Some(Self { file, membership, others, peers, incoming, data_dir: data_dir.to_owned() }))
     }
@@ -91,11 +104,27 @@ impl Prepared {
     pub(crate) const fn options(&self) -> ClusterOptions {
         let start = match &self.file.stage {
             Stage::Founding(_) => ClusterStart::New,
-            Stage::Asking { .. } | Stage::Joining(..) => ClusterStart::Join,
-            Stage::Member(_) => ClusterStart::Known,
+            Stage::Asking { .. } | Stage::Joining(_) | Stage::Replaced(_) => ClusterStart::Join,
+            Stage::Member(_) | Stage::Damaged(_) => ClusterStart::Known,
             Stage::Alone(_) => ClusterStart::Alone,
         };
         ClusterOptions { node: self.membership.node, start }
+    }
+
+    /// The data of this node is damaged. Notes that, so that the next start asks the others to have it come back as another.
+    ///
+    /// # Errors
+    /// If there are no others.
+    pub(crate) async fn note_damaged(
+        self,
+        error: &nexo_broker::OpenError,
+        settings: &ClusterSettings,
+    ) -> anyhow::Result<()> {
+        let knows_others = !self.file.others.is_empty() || !settings.join.is_empty();
+        anyhow::ensure!(knows_others, "{error}, and no other node is known");
+        tracing::error!("{error}; it is to come from the others");
+        self.peers.close().await;
+        damaged(&self.file).write(&self.data_dir)
     }
 
     /// Where it listens for other nodes.
@@ -169,7 +198,7 @@ async fn until_led(replication: &Replication) {
 impl ClusterNode {
     /// A node that has just joined knows nobody, and would let nobody in: it waits for the state of the others, for a while.
     async fn until_informed(&self) {
-        if !matches!(self.file.lock().stage, Stage::Joining(..)) {
+        if !matches!(self.file.lock().stage, Stage::Joining(_)) {
             return;
         }
         let informed = async {
@@ -194,7 +223,11 @@ impl ClusterNode {
         match stage {
             Stage::Founding(_) => {}
             Stage::Alone(_) => return self.forget_others().await,
-            Stage::Asking { .. } | Stage::Joining(..) | Stage::Member(_) => return Ok(()),
+            Stage::Asking { .. }
+            | Stage::Joining(_)
+            | Stage::Member(_)
+            | Stage::Damaged(_)
+            | Stage::Replaced(_) => return Ok(()),
         }
         let added = self.broker.change_nodes(&NodeChange::Add { name, address, join }).await;
         let added = added.context("the first node of the cluster could not be noted")?;

@@ -14,7 +14,7 @@ use nexo_types::NodeId;
 use tokio_util::sync::CancellationToken;
 
 use super::node::ClusterNode;
-use super::node_file::Stage;
+use super::node_file::{NodeFile, Stage};
 use super::request::Request;
 
 /// How often a node looks, if nothing wakes it before.
@@ -30,6 +30,7 @@ pub(super) async fn run(node: Arc<ClusterNode>, stop: CancellationToken) {
         loop {
             node.connect();
             node.note_progress();
+            node.note_damage();
             tokio::time::sleep(EVERY).await;
         }
     };
@@ -49,6 +50,8 @@ pub(super) async fn run(node: Arc<ClusterNode>, stop: CancellationToken) {
         () = stop.cancelled() => {}
         () = connecting => {}
         () = caring => {}
+        // It is started anew.
+        () = node.until_replaced() => {}
     }
 }
 
@@ -73,14 +76,26 @@ impl ClusterNode {
     /// A node that has begun, or has got something from the leader, is one like the others from now on.
     fn note_progress(&self) {
         let mut file = self.file.lock();
-        if matches!(file.stage, Stage::Member(_)) || self.nodes().by_id(self.id()).is_none() {
+        let nodes = self.nodes();
+        if nodes.by_id(self.id()).is_none() {
             return;
         }
-        let status = self.replication.status();
-        if !status.members.iter().any(|member| member.node == self.id()) {
+        let others = nodes.iter().filter(|node| node.id != self.id());
+        let others = others.map(|node| (node.id, node.address.as_str().to_owned())).collect();
+        let stage = match &file.stage {
+            Stage::Founding(_) | Stage::Joining(_) | Stage::Alone(_) => {
+                let status = self.replication.status();
+                if !status.members.iter().any(|member| member.node == self.id()) {
+                    return;
+                }
+                Stage::Member(self.membership)
+            }
+            known => known.clone(),
+        };
+        let next = NodeFile { others, ..file.at(stage) };
+        if next == *file {
             return;
         }
-        let next = file.at(Stage::Member(self.membership));
         match next.write(&self.data_dir) {
             Ok(()) => *file = next,
             Err(error) => tracing::error!("{error:#}"),
@@ -95,6 +110,15 @@ impl ClusterNode {
         if self.is_draining.load(Ordering::Relaxed) {
             // It was elected although it should not lead.
             self.hand_over(None).await.map_err(|refused| refused.to_string())?;
+            return Ok(());
+        }
+        if let Some(better) = self.better_timed() {
+            let name = self.name_of(better);
+            tracing::warn!(
+                to = name,
+                "the clock of this node is off from those of a majority: leadership is handed over"
+            );
+            self.hand_over(Some(&name)).await.map_err(|refused| refused.to_string())?;
             return Ok(());
         }
         let (nodes, status) = (self.nodes(), self.replication.status());
