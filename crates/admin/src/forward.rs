@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use nexo_broker::Protocol;
+use nexo_broker::{Broker, Protocol};
 use nexo_net::{Ends, Gate, PeerStream, Place, TunnelHead, TunnelTls};
 use nexo_types::NodeId;
 use tokio::sync::watch;
@@ -44,15 +44,23 @@ enum Answerer {
     Nobody(String),
 }
 
+/// What is needed to answer a request in a cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Answering {
+    pub(crate) gate: Arc<dyn Gate>,
+    pub(crate) broker: Broker,
+}
+
 /// Answers a request here, or has the node that leads answer it.
-pub(crate) async fn forward(State(gate): State<Arc<dyn Gate>>, request: Request, next: Next) -> Response {
+pub(crate) async fn forward(State(answering): State<Answering>, request: Request, next: Next) -> Response {
+    let Answering { gate, broker } = answering;
     let ends = request.extensions().get::<Ends>().copied();
     let Some(ends) = ends.filter(|_| !is_about_this_node(request.uri().path())) else {
         return next.run(request).await;
     };
     let mut places = gate.places();
     match find(&*gate, &mut places, ends).await {
-        Answerer::ThisNode => next.run(request).await,
+        Answerer::ThisNode => answer_here(&broker, request, next).await,
         Answerer::Other(node, stream) => {
             let passed = pass(request, stream);
             tokio::select! {
@@ -66,6 +74,21 @@ pub(crate) async fn forward(State(gate): State<Arc<dyn Gate>>, request: Request,
             }
         }
         Answerer::Nobody(reason) => unavailable(reason),
+    }
+}
+
+/// Answers as the node that leads. A change proves by itself that it does, since a majority has it; what is only looked up, or
+/// refused, is told when a majority has said so.
+async fn answer_here(broker: &Broker, request: Request, next: Next) -> Response {
+    let began = broker.begin_look();
+    let is_look = request.method().is_safe();
+    let answer = next.run(request).await;
+    if !is_look && !answer.status().is_client_error() {
+        return answer;
+    }
+    match broker.confirm_look(began).await {
+        Ok(()) => answer,
+        Err(error) => unavailable(format!("this node does not lead for certain: {error}")),
     }
 }
 

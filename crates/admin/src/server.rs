@@ -92,7 +92,10 @@ pub async fn serve(
         .nest("/api", api::router(api.clone()));
     let router = match gate {
         None => router,
-        Some(gate) => router.layer(middleware::from_fn_with_state(gate, forward::forward)),
+        Some(gate) => {
+            let answering = forward::Answering { gate, broker: broker.clone() };
+            router.layer(middleware::from_fn_with_state(answering, forward::forward))
+        }
     };
     let router = router.layer(middleware::from_fn_with_state(port, check_host));
     let stop = CancellationToken::new();

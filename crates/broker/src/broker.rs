@@ -26,7 +26,7 @@ use crate::events::Events;
 use crate::exchanges::Exchanges;
 use crate::intake::Intake;
 use crate::jobs::JobsCell;
-use crate::journal::{Journal, LocalJournal, ProposeError, Standing};
+use crate::journal::{Journal, LocalJournal, ProposeError, Standing, Written};
 use crate::maintenance::Maintenance;
 use crate::manifest::Manifest;
 use crate::memory_high::{MemoryHigh, MemoryState, MemoryWatermark};
@@ -588,11 +588,26 @@ impl Broker {
         let before = self.shared.all_that_can_be_lost();
         match self.cell(name) {
             Err(error @ QueueError::NotFound { .. }) => {
-                self.shared.wait_for(before.and(self.shared.all_that_can_be_lost())).await?;
+                self.shared.until_certain(before).await?;
                 Err(error)
             }
             found => found,
         }
+    }
+
+    /// Begins to look at things of which somebody will be told. In a cluster they count only with [`Self::confirm_look`].
+    #[must_use]
+    pub fn begin_look(&self) -> Written {
+        self.shared.all_that_can_be_lost()
+    }
+
+    /// Waits until what was looked at since a look began may be told: it is safe, and this node has served all the while. A node that
+    /// was cut off or stood still does not know yet that another serves. Without a cluster this waits for nothing.
+    ///
+    /// # Errors
+    /// If this node does not serve for certain, or some of it is lost.
+    pub async fn confirm_look(&self, began: Written) -> Result<(), QueueError> {
+        self.shared.until_certain(began).await
     }
 
     pub(crate) fn cell(&self, name: &QueueName) -> Result<Arc<QueueCell>, QueueError> {

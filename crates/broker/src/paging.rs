@@ -16,6 +16,7 @@ use nexo_types::{Millis, Offset, Position, Priority, QueueId, SegmentId, Timesta
 use crate::commit::Confirm;
 use crate::fetch::Retry;
 use crate::frame_batches::batches_of;
+use crate::journal::Standing;
 use crate::mailbox::Mailbox;
 use crate::placement::{PlacedPage, PlacedPages};
 use crate::queue_cell::{CellState, QueueCell};
@@ -138,7 +139,16 @@ impl Shared {
         ))
     }
 
+    /// Whether what cannot be found in the log is damaged. A leader that was deposed a moment ago has messages in memory whose frames
+    /// do not count any more: all of that is about to be thrown away.
+    fn is_damage(&self) -> bool {
+        self.journal.standing() == Standing::Serving
+    }
+
     fn drop_damaged(&self, state: &mut CellState, picks: Vec<Pick>) {
+        if !self.is_damage() {
+            return;
+        }
         let count: u64 = picks.iter().map(|pick| pick.offsets.len()).sum();
         tracing::error!(
             queue = %state.queue.name().in_full(),
@@ -223,7 +233,7 @@ impl Shared {
 
     fn settle_damaged(&self, state: &mut CellState, now: Timestamp, damaged: Vec<Offset>) {
         debug_assert!(damaged.is_empty() || !self.keeps_damaged(), "others have them");
-        if damaged.is_empty() {
+        if damaged.is_empty() || !self.is_damage() {
             return;
         }
         tracing::error!(queue = %state.queue.name().in_full(), count = damaged.len(), "messages are damaged on disk and are dropped");

@@ -69,7 +69,7 @@ struct Args {
     /// Also damages bytes of sealed segments while the broker is down: what is lost then, it must count
     #[arg(long)]
     damage: bool,
-    /// Three nodes instead of one broker: the leader is killed, frozen and stopped, and a follower is killed every fourth time
+    /// Three nodes instead of one broker: the leader is killed, frozen, stopped and cut off, and a follower is killed every fifth time
     #[arg(long, conflicts_with_all = ["kills", "damage"])]
     cluster: bool,
     /// Seconds from one fault to the next, in a cluster

@@ -12,6 +12,8 @@ pub(crate) struct Tally {
     pub(crate) kills: u32,
     pub(crate) stops: u32,
     pub(crate) freezes: u32,
+    /// How often a node and the others did not hear each other.
+    pub(crate) partitions: u32,
     pub(crate) cuts: u32,
     pub(crate) stalls: u32,
     pub(crate) full_disks: u32,
@@ -36,6 +38,7 @@ pub(crate) fn print(ledger: &Ledger, tally: &Tally, seed: u64) {
         ("SIGKILL", u64::from(tally.kills)),
         ("SIGTERM, clean", tally.stops.into()),
         ("SIGSTOP", tally.freezes.into()),
+        ("partitions", tally.partitions.into()),
         ("connections cut", tally.cuts.into()),
         ("readers stalled", tally.stalls.into()),
         ("disk full", tally.full_disks.into()),

@@ -238,6 +238,7 @@ impl Shared {
 
     /// Answers some of a job's waiters, those that come first.
     fn answer_job(self: &Arc<Self>, job: JobId) -> Result<(), QueueError> {
+        let term = self.memory_term();
         let Some(finished) = self.to_answer(job) else { return Ok(()) };
         let skips = finished.empty_answers == EmptyAnswers::Skip;
         let mut by_queue: BTreeMap<QueueName, Vec<NewMessage>> = BTreeMap::new();
@@ -257,10 +258,10 @@ impl Shared {
             }
             by_queue.entry(queue.clone()).or_default().push(message);
         }
-        let mut answered = self.push_answers(job, before, &by_queue);
+        let mut answered = self.push_answers(term, job, before, &by_queue);
         while matches!(answered, Err(ProposeError::Busy)) && !self.stopping.load(Ordering::Relaxed) {
             self.journal.wait_for_room();
-            answered = self.push_answers(job, before, &by_queue);
+            answered = self.push_answers(term, job, before, &by_queue);
         }
         answered.map_err(|error| self.refused(&error))
     }
@@ -310,9 +311,15 @@ impl Shared {
         }
     }
 
-    /// Pushes answers to their queues and notes that they were given, in one frame.
-    fn push_answers(
+    /// In which term of the journal the memory is. What was looked at in an earlier one may be lost.
+    pub(crate) fn memory_term(&self) -> u32 {
+        self.journal.so_far(Urgency::Lazy).term()
+    }
+
+    /// Pushes answers to their queues and notes that they were given, in one frame. They were found in memory in this term.
+    pub(crate) fn push_answers(
         self: &Arc<Self>,
+        term: u32,
         job: JobId,
         before: u32,
         by_queue: &BTreeMap<QueueName, Vec<NewMessage>>,
@@ -334,6 +341,9 @@ impl Shared {
         let mut pushes: Vec<(usize, Record, Durability)> = Vec::new();
         for (at, (_, messages)) in cells.iter().enumerate() {
             let state = &states[at];
+            if state.replaced {
+                return Err(ProposeError::Lost);
+            }
             if state.deleted {
                 continue;
             }
@@ -355,7 +365,7 @@ impl Shared {
             .map(|(at, record, _)| Encoded::new(cells[*at].0.id, record))
             .collect();
         let answered = JobRecord::Answered { job, before };
-        let proposed = self.commit_beside_jobs(&entries, answered)?;
+        let proposed = self.commit_beside_jobs(term, &entries, answered)?;
         for state in &mut states {
             self.note_proposed(state, proposed);
         }
@@ -395,8 +405,12 @@ impl Shared {
 
     /// Writes a record of the jobs down with records of queues, whose locks are held, and applies it. To be followed by applying
     /// those.
+    ///
+    /// # Errors
+    /// If the journal does not take it, or the job queues were rebuilt since this term.
     fn commit_beside_jobs(
         self: &Arc<Self>,
+        term: u32,
         beside: &[Encoded],
         record: JobRecord,
     ) -> Result<Proposed, ProposeError> {
@@ -406,12 +420,16 @@ impl Shared {
         let changed = self.change_advanced(
             &self.jobs.cell,
             beside,
-            |_| Ok::<_, std::convert::Infallible>(vec![Step { record, durability: Durability::Durable }]),
+            // With their lock held they cannot be replaced.
+            |_| match self.memory_term() == term {
+                true => Ok(vec![Step { record, durability: Durability::Durable }]),
+                false => Err(ProposeError::Lost),
+            },
             Urgency::Written,
             claim,
             |_, done| proposed = Some(done),
         )?;
-        let Ok(_) = changed;
+        changed?;
         // Whoever was answered last may be forgotten at its time.
         self.jobs.ticker.wake_by(self.clock.now().plus(Millis(1)));
         Ok(proposed.expect("a record was written"))

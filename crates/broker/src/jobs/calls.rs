@@ -18,7 +18,7 @@ use super::requests::{JobRequest, json};
 use crate::broker::Broker;
 use crate::error::QueueError;
 use crate::journal::Written;
-use crate::shared::{Shared, not_found};
+use crate::shared::Shared;
 use crate::workers::Work;
 
 impl Broker {
@@ -84,18 +84,15 @@ impl Broker {
                 (Arc::clone(found.config()), rule, found.budget().is_some())
             })
         });
-        let (config, rule, has_budget) =
-            found.ok_or_else(|| JobError::NoSuchQueue { name: queue.clone() })?;
+        let Some((config, rule, has_budget)) = found else { return Err(self.no_such_queue(queue).await) };
         if !request.payload.is_empty() {
             json(&request.payload, "the payload of a job")?;
         }
         let job = request.job(rule.as_ref(), has_budget)?;
         let now = self.now();
         let waiter = request.waiter.as_ref().map(|waiter| waiter.waiter(queue, &config, now)).transpose()?;
-        if let Some(Reply::Queue(name)) = waiter.as_ref().map(|waiter| &waiter.reply)
-            && self.shared.catalog.get(name).is_none()
-        {
-            return Err(not_found(name).into());
+        if let Some(Reply::Queue(name)) = waiter.as_ref().map(|waiter| &waiter.reply) {
+            self.found(name).await?;
         }
         self.shared.make_room_for_jobs()?;
         let command = JobCommand::Ask { queue: queue.clone(), job, waiter: waiter.map(Arc::new) };
@@ -127,7 +124,7 @@ impl Broker {
             return Err(JobError::BadSetting { reason }.into());
         }
         let find = |jobs: &Jobs| jobs.queue(queue).map(JobQueue::id);
-        let id = self.shared.jobs.look(find).ok_or_else(|| JobError::NoSuchQueue { name: queue.clone() })?;
+        let Some(id) = self.shared.jobs.look(find) else { return Err(self.no_such_queue(queue).await) };
         let max = max.clamp(1, limits::JOB_TAKE_MAX);
         let (place, served) = self.shared.join_takers(id, queue, &worker.into(), lease, max);
         let mut served = Serving { broker: self, served: Some(served) };
@@ -240,8 +237,10 @@ impl Broker {
         waiter: &str,
         wait: Duration,
     ) -> Result<Option<WaiterAnswer>, JobCallError> {
+        let mut before = self.shared.all_that_can_be_lost();
         let found = async {
             loop {
+                before = self.shared.all_that_can_be_lost();
                 match self.find_answer(queue, waiter)? {
                     Found::Finished(finished) => return Ok(Told::Late(finished)),
                     // Without an answer it has left, or was thrown out of memory with all others: it is looked for again.
@@ -254,14 +253,19 @@ impl Broker {
             }
         };
         let Ok(found) = tokio::time::timeout(wait, found).await else { return Ok(None) };
-        match found? {
-            Told::Answer(answer, written) => {
+        match found {
+            Ok(Told::Answer(answer, written)) => {
                 self.shared.wait_for(written).await?;
                 Ok(Some(answer))
             }
-            Told::Late(finished) => {
+            Err(refused) => {
+                self.shared.until_certain(before).await?;
+                Err(refused)
+            }
+            Ok(Told::Late(finished)) => {
                 // Not before it is safe, and not on a thread that serves connections.
                 self.shared.wait_for(self.shared.jobs.cell.last_change()).await?;
+                self.shared.wait_for(before.and(self.shared.all_that_can_be_lost())).await?;
                 Ok(self.shared.on_worker(Work::Answer, move || finished.answers().pop()).await?)
             }
         }
@@ -299,6 +303,19 @@ impl Broker {
         self.shared.jobs.look(|jobs| jobs.budget(name).cloned()).map(|budget| (budget, now))
     }
 
+    /// What is said of a queue that was not found, when that is certain.
+    async fn no_such_queue(&self, queue: &JobQueueName) -> JobCallError {
+        let before = self.shared.all_that_can_be_lost();
+        let is_there = self.shared.jobs.look(|jobs| jobs.queue(queue).is_some());
+        match self.shared.until_certain(before).await {
+            Err(error) => error.into(),
+            Ok(()) if is_there => {
+                QueueError::Unavailable { reason: "the job queue has just been made".into() }.into()
+            }
+            Ok(()) => JobError::NoSuchQueue { name: queue.clone() }.into(),
+        }
+    }
+
     async fn jobs_command(&self, command: &JobCommand) -> Result<JobAnswer, JobCallError> {
         self.until_changed(|shared| shared.change_jobs(command)).await
     }
@@ -310,6 +327,7 @@ impl Broker {
     ) -> Result<R, JobCallError> {
         self.shared.refuse_if_stopping()?;
         loop {
+            let before = self.shared.all_that_can_be_lost();
             match change(&self.shared) {
                 Ok((answer, written)) => {
                     self.shared.wait_for(written).await?;
@@ -317,8 +335,9 @@ impl Broker {
                 }
                 Err(JobCallError::Queue(error)) if error.is_busy() => self.shared.until_room().await,
                 Err(refused @ JobCallError::Refused(_)) => {
-                    // What it is refused for may not be safe yet.
+                    // What it is refused for may not be safe yet, or of the past.
                     self.shared.wait_for(self.shared.jobs.cell.last_change()).await?;
+                    self.shared.until_certain(before).await?;
                     return Err(refused);
                 }
                 Err(error) => return Err(error),

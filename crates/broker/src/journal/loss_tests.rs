@@ -24,6 +24,7 @@ use crate::frame_batches::batch_of;
 use crate::options::BrokerOptions;
 use crate::request::{PopRequest, SubscribeRequest};
 
+mod jobs;
 mod policies;
 mod random;
 mod vhosts;

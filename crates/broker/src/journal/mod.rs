@@ -135,6 +135,12 @@ pub(crate) trait Journal: Send + Sync + Debug {
     /// What is to be done about the broker's memory.
     fn standing(&self) -> Standing;
 
+    /// Resolves when it is certain that this node has served since this ticket was given, up to a moment after this call; or that
+    /// it is not. A node that was cut off does not know yet that another serves, and what it knows may be of the past.
+    fn confirm_standing(&self, _since: Written) -> Waiting {
+        Waiting::NOTHING
+    }
+
     /// The memory has been thrown away, and another node serves.
     fn stood_down(&self) {}
 

@@ -12,6 +12,7 @@ use nexo_log::Urgency;
 
 use super::{Proposed, Written};
 use crate::commit::Confirm;
+use crate::error::QueueError;
 use crate::queue_cell::{CellState, QueueCell};
 use crate::shared::Shared;
 
@@ -28,6 +29,20 @@ impl Shared {
     /// queue's lock waits for this as it was before the look *and* as it is after it: a loss may lie between.
     pub(crate) fn all_that_can_be_lost(&self) -> Written {
         if self.journal.releases_early() { Written::NOTHING } else { self.journal.so_far(Urgency::Synced) }
+    }
+
+    /// Waits until what was looked at since `before`, which is all that could be lost then, may be told: it is safe, and this node
+    /// served all the while. Otherwise another may serve, and know better.
+    ///
+    /// # Errors
+    /// If some of it is lost, or this node does not serve for certain.
+    pub(crate) async fn until_certain(&self, before: Written) -> Result<(), QueueError> {
+        if self.journal.releases_early() {
+            return Ok(());
+        }
+        self.wait_for(before.and(self.all_that_can_be_lost())).await?;
+        let standing = self.journal.confirm_standing(before).await;
+        standing.map_err(|error| QueueError::Unavailable { reason: error.to_string() })
     }
 
     /// What somebody must wait for who is told something that needs no record, unless nobody waits.

@@ -57,6 +57,7 @@ fn drive(weak: &Weak<Replica>) {
             next_tick = now + TICK.as_duration();
             replica.tick(&mut state);
         }
+        replica.check_leadership(&mut state);
         replica.write_more(&mut state);
         let wanted = replica.take_fetches(&mut state);
         let outgoing = std::mem::take(&mut state.outgoing);
@@ -107,6 +108,7 @@ impl Replica {
         state.pending.clear();
         state.told.drain(..).for_each(|teller| drop(teller.send(Ok(()))));
         state.waiters.take_all().for_each(drop);
+        state.checks.fail();
         drop(state);
         self.waker.wake();
     }

@@ -308,6 +308,17 @@ impl Journal for GroupJournal {
         }
     }
 
+    fn confirm_standing(&self, since: Written) -> Waiting {
+        let mut state = self.0.state.lock();
+        if !matches!(state.memory, Memory::Serving(_)) || since.term() != state.term {
+            return Waiting::known(Err(TicketError::Lost));
+        }
+        let receiver = state.checks.add();
+        drop(state);
+        self.0.waker.wake();
+        Waiting::told(receiver)
+    }
+
     fn stood_down(&self) {
         let mut state = self.0.state.lock();
         if state.memory == Memory::Deposed {

@@ -10,6 +10,7 @@
 //! - `alone.rs`: a node that goes on without the others. `damage.rs`: one whose disk is damaged.
 //! - `driver.rs`: the thread that brings time, messages and syncs to it, and `waker.rs` wakes. `journal.rs`: the group as the
 //!   broker's journal. `safe_mark.rs`: what is committed of it, for those who ask often.
+//! - `waiters.rs`: those who wait for a commit. `checks.rs`: those who wait to know whether this node leads still.
 //! - `handle.rs`: what others may ask of it. `send_state.rs`, `receive_state.rs`: a whole state for a node that is too far behind;
 //!   `state_stream.rs` has its bytes.
 //!
@@ -17,6 +18,7 @@
 //! proposed. Where an entry lies is this node's own business, and so are checkpoints and segments.
 
 mod alone;
+mod checks;
 mod damage;
 mod driver;
 mod handle;

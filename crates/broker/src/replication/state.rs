@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use super::Role;
+use super::checks::Checks;
 use super::handle::StreamOpener;
 use super::head::{as_ref, head_entry};
 use super::open::read_entry;
@@ -109,6 +110,7 @@ pub(super) struct State {
     /// Where the last frame ends that was proposed here.
     pub(super) proposed_end: Position,
     pub(super) waiters: Waiters,
+    pub(super) checks: Checks,
     /// Those of them who can be told, which the driver does without the lock.
     pub(super) told: Vec<Teller>,
     /// Writes that are appended and not synced.
@@ -165,6 +167,7 @@ impl State {
             pending: VecDeque::new(),
             proposed_end: Position::default(),
             waiters: Waiters::default(),
+            checks: Checks::default(),
             told: Vec::new(),
             unsynced: VecDeque::new(),
             unwritten: VecDeque::new(),
@@ -396,7 +399,12 @@ impl Replica {
                 self.tell_change();
             }
             Event::Restored(_) => {}
-            Event::LeadershipChecked { .. } => {}
+            Event::LeadershipChecked { check } => {
+                state.checks.answered(check);
+                if state.checks.is_due() {
+                    self.waker.wake();
+                }
+            }
             Event::SnapshotWanted => state.snapshot_wanted = true,
         }
     }
@@ -410,6 +418,7 @@ impl Replica {
         }
         state.pending.clear();
         state.waiters.take_all().for_each(|teller| drop(teller.send(Err(TicketError::Lost))));
+        state.checks.fail();
         state.changes.clear();
     }
 
@@ -479,6 +488,18 @@ impl Replica {
             Body::Install(snapshot) => state.staged.as_ref().is_some_and(|staged| staged.is_for(snapshot)),
             _ => true,
         }
+    }
+
+    /// Asks a majority whether this node leads, if somebody wants to know.
+    pub(super) fn check_leadership(&self, state: &mut State) {
+        if !state.checks.is_due() {
+            return;
+        }
+        match state.group.check_leadership() {
+            Ok(number) => state.checks.ask(number),
+            Err(_) => state.checks.fail(),
+        }
+        self.settle(state);
     }
 
     /// Time passes.

@@ -15,8 +15,9 @@ use parking_lot::Mutex;
 
 use super::{ChangeError, ClusterOptions, ClusterStart, Role};
 use crate::broker::Broker;
+use crate::error::QueueError;
 use crate::flow::Pacing;
-use crate::jobs::JobRequest;
+use crate::jobs::{JobCallError, JobRequest};
 use crate::options::BrokerOptions;
 use crate::request::PopRequest;
 use crate::share::SharedPush;
@@ -542,4 +543,23 @@ async fn jobs_that_came_with_a_whole_state_are_there_after_a_restart() {
     let leader = cluster.lead(NodeId(2)).await;
     let there = leader.look_at_jobs(|jobs, _| jobs.queue(&name).unwrap().jobs_from(0).count());
     assert_eq!(there as u64, JOBS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_cut_off_does_not_say_what_is_not_there() {
+    let cluster = Cluster::of(3, 1024 * 1024).await;
+    let old = cluster.leader().await;
+    let name = JobQueueName::new("reports").unwrap();
+    old.put_job_queue(&name, JobQueueConfig::default()).await.unwrap();
+    // A waiter that the others may have heard of by then, and a queue.
+    let unknown = async |broker: &Broker| {
+        let answer = broker.job_answer(&name, "nobody", Duration::ZERO).await.unwrap_err();
+        let queue = broker.found(&queue()).await.unwrap_err();
+        (matches!(answer, JobCallError::Refused(_)), matches!(queue, QueueError::NotFound { .. }))
+    };
+    assert_eq!(unknown(&old).await, (true, true), "a majority says that it leads");
+    cluster.network.isolate(node_of(&old));
+    assert_eq!(unknown(&old).await, (false, false), "nobody says that it leads");
+    let new = cluster.leader().await;
+    assert_eq!(unknown(&new).await, (true, true));
 }

@@ -8,13 +8,16 @@ use tokio::time::{Instant, sleep, timeout};
 use super::nodes::{NODES, TOGETHER_MAX, name};
 use super::plan::Fault;
 use super::run::ClusterRun;
+use super::wires::Way;
 use crate::clock;
 use crate::ledger::{Violation, What};
 
 /// How long a node that was killed is away.
 const AWAY: Duration = Duration::from_secs(2);
-/// How long a node is frozen: longer than any election takes.
+/// How long a node is frozen, or cut off: longer than any election takes.
 const FROZEN: Duration = Duration::from_secs(4);
+/// A way over which nothing comes.
+const CUT: Way = Way { is_cut: true, delay: Duration::ZERO };
 /// A follower that lacks no more entries is in step: so many are on their way under load.
 const ON_THEIR_WAY: u64 = 2_000;
 
@@ -29,6 +32,7 @@ impl ClusterRun {
             Fault::KillLeader => self.kill_leader(leader).await?,
             Fault::FreezeLeader => self.freeze(leader).await?,
             Fault::StopLeader => self.stop_leader(leader).await?,
+            Fault::CutLeader | Fault::MuteLeader | Fault::DeafLeader => self.part(leader, fault).await?,
             Fault::KillFollower => {
                 let follower = (leader + self.chances.usize(1..NODES)) % NODES;
                 self.kill_follower(follower).await?;
@@ -74,20 +78,49 @@ impl ClusterRun {
         self.note(&format!("freeze {}, which leads", name(leader)));
         self.nobody_knows();
         self.nodes.get(leader).signal(Signal::STOP);
-        let frozen = Instant::now();
-        let led = timeout(FROZEN, self.nodes.until_led(&others(leader))).await;
-        if let Ok(Ok((next, term))) = led {
-            self.known_again(next, term);
-            self.world.ledger().shut([leader], NODES);
-        }
-        self.wait((frozen + FROZEN).saturating_duration_since(Instant::now())).await?;
+        let is_led = self.until_others_lead(leader).await?;
         self.note(&format!("{} goes on", name(leader)));
         self.nodes.get(leader).signal(Signal::CONT);
-        if let Ok(Ok(_)) = led {
-            self.until_it_follows(leader).await?;
+        self.until_it_is_over(leader, is_led).await
+    }
+
+    /// The leader and the others are parted. It takes itself for the leader until it notices that it has no majority; clients reach
+    /// it all the time, and until then may be told what is of the past.
+    async fn part(&mut self, leader: usize, fault: Fault) -> anyhow::Result<()> {
+        self.tally.partitions += 1;
+        self.note(&format!("{} leads: {fault}", name(leader)));
+        self.nobody_knows();
+        if fault != Fault::DeafLeader {
+            self.nodes.wires.set_from(leader, CUT);
+        }
+        if fault != Fault::MuteLeader {
+            self.nodes.wires.set_to(leader, CUT);
+        }
+        let is_led = self.until_others_lead(leader).await?;
+        self.note("all nodes hear each other again");
+        self.nodes.wires.heal();
+        self.until_it_is_over(leader, is_led).await
+    }
+
+    /// Waits for another leader, and until a node has been away for its time. Says whether there was one.
+    async fn until_others_lead(&mut self, away: usize) -> anyhow::Result<bool> {
+        let begun = Instant::now();
+        let led = timeout(FROZEN, self.nodes.until_led(&others(away))).await;
+        if let Ok(Ok((next, term))) = led {
+            self.known_again(next, term);
+            self.world.ledger().shut([away], NODES);
+        }
+        self.wait((begun + FROZEN).saturating_duration_since(Instant::now())).await?;
+        Ok(matches!(led, Ok(Ok(_))))
+    }
+
+    /// A node that led is back. It must follow the one that leads by now.
+    async fn until_it_is_over(&mut self, deposed: usize, is_led: bool) -> anyhow::Result<()> {
+        if is_led {
+            self.until_it_follows(deposed).await?;
             self.world.ledger().open_doors();
         } else {
-            self.report(What::Stuck, format!("no leader was elected while {} was frozen", name(leader)));
+            self.report(What::Stuck, format!("no leader was elected while {} was away", name(deposed)));
             let (next, term) = self.nodes.until_led(&all()).await?;
             self.known_again(next, term);
         }

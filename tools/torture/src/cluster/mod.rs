@@ -3,7 +3,7 @@
 //! Clients, queues and books are those of a single broker. To them a cluster is one broker whose life is the time of one leader.
 //!
 //! - `plan`: what is done to which node. `faults`: doing it, and what the books are told meanwhile.
-//! - `nodes`: the three processes, and what they say of themselves.
+//! - `nodes`: the three processes, and what they say of themselves. `wires`: the network between them, which can be cut.
 //! - `outages`: how long nothing was confirmed after each fault.
 //! - `run`: a run from beginning to end. `stock`: whether all is accounted for, on every node.
 
@@ -13,5 +13,6 @@ mod outages;
 mod plan;
 mod run;
 mod stock;
+mod wires;
 
 pub(crate) use run::{ClusterSettings, run};

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use nexo_harness::free_addresses;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::wires::Wires;
 use crate::doors::Doors;
 use crate::jobs::Http;
 use crate::server::Server;
@@ -27,6 +27,8 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// The nodes, by their numbers.
 pub(super) struct Nodes {
     all: [Server; NODES],
+    /// What is between them.
+    pub(super) wires: Wires,
 }
 
 /// What a node says of itself.
@@ -48,25 +50,27 @@ pub(super) fn name(number: usize) -> String {
 impl Nodes {
     /// Starts the first, and has the others join it.
     pub(super) async fn start(nexo: &Path, home: &Path) -> anyhow::Result<Self> {
-        let addresses = free_addresses::<NODES>()?;
+        let wires = Wires::start().await?;
         let make = |number: usize| {
             let log = home.join(format!("{}.log", name(number)));
             Server::new(nexo, &home.join(name(number)), &log)
         };
         let mut all = [make(0)?, make(1)?, make(2)?];
         for (number, server) in all.iter_mut().enumerate() {
+            let listen = ["--cluster-listen".to_owned(), wires.node(number).to_string()];
+            let always: Vec<String> = SAY_MORE.map(str::to_owned).into_iter().chain(listen).collect();
             let mut arguments = vec!["--node".to_owned(), name(number), "--cluster".to_owned()];
-            arguments.push(addresses[number].to_string());
+            arguments.push(wires.front(number).to_string());
             if number > 0 {
-                arguments.extend(["--join".to_owned(), addresses[0].to_string()]);
+                arguments.extend(["--join".to_owned(), wires.front(0).to_string()]);
             }
-            arguments.extend(SAY_MORE.map(str::to_owned));
+            arguments.extend_from_slice(&always);
             server.set_arguments(arguments);
             server.start().await.with_context(|| format!("node {}", name(number)))?;
             // What a node is in its cluster it knows from its data.
-            server.set_arguments(SAY_MORE.map(str::to_owned).into());
+            server.set_arguments(always);
         }
-        Ok(Self { all })
+        Ok(Self { all, wires })
     }
 
     pub(super) fn doors(&self) -> Doors {

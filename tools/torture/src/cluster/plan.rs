@@ -11,6 +11,12 @@ pub(super) enum Fault {
     FreezeLeader,
     /// SIGTERM to the leader, which hands over, ends and is started again.
     StopLeader,
+    /// The leader and the others do not hear each other for four seconds. Clients reach all of them.
+    CutLeader,
+    /// The others do not hear the leader for so long; it hears them.
+    MuteLeader,
+    /// The leader does not hear the others for so long; they hear it.
+    DeafLeader,
     /// SIGKILL to a node that follows.
     KillFollower,
 }
@@ -21,21 +27,29 @@ impl fmt::Display for Fault {
             Self::KillLeader => "leader killed",
             Self::FreezeLeader => "leader frozen",
             Self::StopLeader => "leader stopped",
+            Self::CutLeader => "leader cut off",
+            Self::MuteLeader => "leader not heard",
+            Self::DeafLeader => "leader hears nobody",
             Self::KillFollower => "follower killed",
         })
     }
 }
 
-/// Faults one after the other, for ever. Every fourth is about a follower; each three before it are about the leader, all kinds in an
-/// order that follows from the seed.
+/// Ways in which a leader is parted from the others. Each round has one of them.
+const PARTITIONS: [Fault; 3] = [Fault::CutLeader, Fault::MuteLeader, Fault::DeafLeader];
+
+/// Faults one after the other, for ever, in rounds of five. The last of a round is about a follower; the four before are about the
+/// leader, in an order that follows from the seed: it is killed, frozen, stopped, and parted from the others in one way or another.
 pub(super) fn plan(seed: u64) -> impl Iterator<Item = Fault> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    std::iter::repeat_with(move || {
-        let mut leader = [Fault::KillLeader, Fault::FreezeLeader, Fault::StopLeader];
+    let mut partitions = PARTITIONS;
+    rng.shuffle(&mut partitions);
+    (0..).flat_map(move |round: usize| {
+        let partition = partitions[round % partitions.len()];
+        let mut leader = [Fault::KillLeader, Fault::FreezeLeader, Fault::StopLeader, partition];
         rng.shuffle(&mut leader);
         leader.into_iter().chain([Fault::KillFollower])
     })
-    .flatten()
 }
 
 #[cfg(test)]
@@ -43,13 +57,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn three_faults_meet_the_leader_in_every_way_and_the_fourth_a_follower() {
+    fn a_round_meets_the_leader_in_four_ways_and_then_a_follower() {
         for seed in 0..20 {
-            let mut faults: Vec<Fault> = plan(seed).take(4).collect();
+            let mut faults: Vec<Fault> = plan(seed).take(5).collect();
             assert_eq!(faults.last(), Some(&Fault::KillFollower));
             faults.sort_unstable();
             faults.dedup();
-            assert_eq!(faults.len(), 4);
+            assert_eq!(faults.len(), 5);
+            let parted: Vec<Fault> = plan(seed).take(15).filter(|fault| PARTITIONS.contains(fault)).collect();
+            assert!(PARTITIONS.iter().all(|way| parted.contains(way)), "three rounds have all of them");
         }
         assert!(plan(7).take(40).eq(plan(7).take(40)));
         assert!(!plan(7).take(40).eq(plan(8).take(40)));
