@@ -148,6 +148,7 @@ fn a_leader_that_is_no_voter_any_more_hands_over() {
     assert_eq!(cluster.elect(), 2, "node 3 lacks an entry");
     cluster.ticks(4);
     assert!(!cluster.group(2).members().contains(NodeId(2)));
+    assert!(cluster.group(2).propose(Bytes::from_static(b"a")).is_err(), "nobody would hear of it");
     cluster.cut_off.clear();
     cluster.ticks(60);
     let leader = cluster.elect();

@@ -251,7 +251,9 @@ impl Group {
             return Err(Refused::NotLeader { leader: self.leader() });
         }
         let Some(term) = self.leading else { return Err(Refused::NotReady) };
-        if self.raw.raft.lead_transferee.is_some() {
+        // One that was removed leads until it has handed over, and the library takes nothing from it.
+        let is_member = self.raw.raft.prs().get(self.options.node.0).is_some();
+        if self.raw.raft.lead_transferee.is_some() || !is_member {
             return Err(Refused::HandingOver);
         }
         let waiting = self.raw.raft.uncommitted_size() + self.queued_bytes;
@@ -489,7 +491,10 @@ impl Group {
     /// Whether [`Self::take_output`] would give anything.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        self.raw.has_ready() || !self.output.is_empty() || self.raw.store().wants_something()
+        !self.queued.is_empty()
+            || self.raw.has_ready()
+            || !self.output.is_empty()
+            || self.raw.store().wants_something()
     }
 
     /// Takes what has come of all inputs.
