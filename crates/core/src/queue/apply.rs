@@ -409,7 +409,6 @@ impl Queue {
     }
 
     /// Takes a ready message out of its place; it is loose from then on.
-    #[inline]
     pub(super) fn take_ready(
         &mut self,
         lane: Priority,

@@ -281,7 +281,6 @@ impl Resident {
         self.entries.binary_search_by_key(&offset, |entry| entry.offset).ok()
     }
 
-    #[inline]
     pub(super) fn remove(&mut self, offset: Offset) -> Option<MessageEntry> {
         let at = self.find(offset)?;
         let entry = if at == 0 { self.entries.pop_front() } else { self.entries.remove(at) }?;

@@ -81,7 +81,6 @@ impl Lanes {
     ///
     /// # Errors
     /// If it is in a paged stretch: then the front of that stretch is what is needed.
-    #[inline]
     pub(crate) fn remove(
         &mut self,
         priority: Priority,
