@@ -165,3 +165,13 @@ pub(crate) fn replaced(name: &QueueName) -> QueueError {
         ),
     }
 }
+
+impl crate::broker::Broker {
+    /// Whether what is in memory is what clients may be told of. In a cluster it is not while another node leads, or from the moment at which
+    /// this one is deposed until it has built its memory anew.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        self.shared.journal.standing() == crate::journal::Standing::Serving
+            && !self.shared.catalog.is_rebuilding()
+    }
+}

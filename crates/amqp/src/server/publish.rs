@@ -155,6 +155,10 @@ impl Session {
         let route = channel.route.find(broker, &mut self.targets, exchange, key, copies, &headers)?;
         let facts = facts?;
         let reply_address = reply_address?;
+        if route.targets.is_empty() && !broker.is_serving() {
+            // Its queues may have been thrown away a moment ago: a confirm would tell a client that there are none.
+            return Err(Refusal::new(ReplyCode::InternalError, "this node leads no more; connect again"));
+        }
         if self.traces {
             Tracer { broker, vhost: &self.vhost, shown: &self.shown }.published(
                 number,
