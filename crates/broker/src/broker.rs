@@ -97,11 +97,12 @@ impl Broker {
         let Some(cluster) = options.cluster else {
             return Self::open_with(disk, options, time, |log| Box::new(LocalJournal::new(log)));
         };
+        let segment_bytes = options.segment_bytes;
         Self::open_with_any(disk, options, time, |log, recovered| {
             let manifest = recovered.last_manifest.as_ref().map(|(_, payload)| Manifest::decode(payload));
             let unreadable = |error| JournalOpenError::Unreadable(format!("{error}"));
             let manifest = manifest.transpose().map_err(unreadable)?.unwrap_or_default();
-            let journal = GroupJournal::open(log, &manifest, cluster)?;
+            let journal = GroupJournal::open(log, &manifest, cluster, segment_bytes)?;
             let replica = Arc::clone(&journal.0);
             Ok((Box::new(journal), Some(replica)))
         })

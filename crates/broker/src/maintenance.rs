@@ -373,7 +373,13 @@ impl Shared {
         self: &Arc<Self>,
         more: Option<&Arc<QueueCell>>,
     ) -> Result<(), ProposeError> {
-        let standing = self.journal.standing();
+        let served = self.journal.serving_term();
+        let is_committed = match (served, self.journal.standing()) {
+            (Some(_), _) => false,
+            // What is in memory is a state that was committed, and stays as it is: only this node's own work changes it.
+            (None, Standing::Following | Standing::Installing) => true,
+            (None, Standing::Serving | Standing::Lost | Standing::Deposed) => return Err(ProposeError::Lost),
+        };
         let before = self.all_that_can_be_lost();
         let segments = self.log.segments();
         // Looked at before any snapshot is taken: what is empty now is in none of them, and stays empty.
@@ -398,10 +404,14 @@ impl Shared {
         }
         manifest.next_queue = self.catalog.next_queue();
         // What is in the snapshots must be safe before they count.
-        let is_committed = matches!(standing, Standing::Following | Standing::Installing);
         let rests_on = before.and(self.all_that_can_be_lost());
         if !is_committed && let Err(error) = self.journal.wait(rests_on).wait_blocking() {
             tracing::debug!(%error, "a checkpoint is given up: what is in it was lost");
+            return Err(ProposeError::Lost);
+        }
+        // Where the state ends is said otherwise once another node serves, and the snapshots may be of before and after that.
+        if served.is_some() && self.journal.serving_term() != served {
+            tracing::debug!("a checkpoint is given up: this node leads no more");
             return Err(ProposeError::Lost);
         }
         manifest.group = self.journal.mark(replay_from);
@@ -419,9 +429,14 @@ impl Shared {
         // What the checkpoint before this one needs is kept, in case this one cannot be read. On a full disk there is no
         // room for that.
         let before = self.maintenance.last_checkpoint.lock().replace(this.clone());
-        self.journal.checkpointed(replay_from);
         let is_full = self.journal.health() != nexo_log::LogHealth::Ok;
         let before = if is_full { Some(this.clone()) } else { before };
+        let kept = if is_full { None } else { self.journal.keeps_from() };
+        let given_up = before.as_ref().map_or(Position::default(), |before| match kept {
+            Some(segment) => before.replay_from.min(Position { segment, byte: 0 }),
+            None => before.replay_from,
+        });
+        self.journal.checkpointed(replay_from, given_up);
         let Some(before) = before else { return Ok(()) };
         if self.maintenance.is_read() {
             return Ok(());
@@ -432,7 +447,7 @@ impl Shared {
             self.log.segments().iter().filter(|s| s.live_bytes == 0).map(|s| s.id).collect();
         for segment in before.empty {
             let is_needed = before.needed.contains(&segment) || this.needed.contains(&segment);
-            if segment < before.replay_from.segment && still_empty.contains(&segment) && !is_needed {
+            if segment < given_up.segment && still_empty.contains(&segment) && !is_needed {
                 match self.log.retire(segment) {
                     Ok(()) => {
                         self.journal.discarded().forget(segment);
@@ -454,8 +469,9 @@ impl Shared {
     fn can_free_more(&self) -> bool {
         let last = self.maintenance.last_checkpoint.lock();
         let Some(last) = last.as_ref().filter(|_| !self.maintenance.is_read()) else { return false };
+        let kept = self.journal.keeps_from();
         let segments = self.log.segments();
-        segments.iter().any(|segment| {
+        segments.iter().filter(|segment| kept.is_none_or(|kept| segment.id < kept)).any(|segment| {
             segment.live_bytes == 0 && last.empty.contains(&segment.id) && !last.needed.contains(&segment.id)
         })
     }

@@ -81,6 +81,8 @@ async fn meet(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr) {
         (Purpose::Raft, Some(node)) => incoming::run(&shared, node, stream).await,
         (Purpose::Raft, None) => {}
         (Purpose::Snapshot | Purpose::Tunnel(_) | Purpose::Request, node) => {
+            // What is begun with it does not run here.
+            let _elsewhere = shared.runtime.enter();
             shared.handler.stream(node, purpose, stream);
         }
     }

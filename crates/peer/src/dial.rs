@@ -150,6 +150,7 @@ impl Cause {
             PeerError::Connect { .. } | PeerError::Late { .. } | PeerError::Closed => Self::Network,
             PeerError::Hello { source: HelloError::Io(_), .. } => Self::Network,
             PeerError::Hello { .. }
+            | PeerError::Thread(_)
             | PeerError::Listen { .. }
             | PeerError::Tls(_)
             | PeerError::Unknown(_) => Self::Mistake,

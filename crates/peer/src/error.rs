@@ -20,6 +20,9 @@ pub enum PeerError {
         /// Why not.
         source: io::Error,
     },
+    /// The machine gives no thread.
+    #[error("cannot start a thread for other nodes: {0}")]
+    Thread(io::Error),
     /// Files of certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),

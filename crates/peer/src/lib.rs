@@ -8,7 +8,8 @@
 //! - `hello.rs`: the bytes of a hello, pure; `proof.rs`: the secret; `handshake.rs`: a hello over a connection.
 //! - `dial.rs`, `acceptor.rs`: the two ends of a connection until both know each other; `strangers.rs`: how many may be there
 //!   that nobody knows yet.
-//! - `link.rs`: envelopes to one node, with `queue.rs` before it; `incoming.rs`: envelopes from one; `frame.rs`: their bytes.
+//! - `link.rs`: envelopes to one node, with `queue.rs` before it; `incoming.rs`: envelopes from one; `frame.rs`: their bytes;
+//!   `own_thread.rs`: what they run on, so that no client holds them up.
 //! - `forwarder.rs`: clients of this node that another one serves.
 //! - `message.rs`: questions and answers; `purpose.rs`: what a connection is for.
 //!
@@ -26,6 +27,7 @@ mod identity;
 mod incoming;
 mod link;
 mod message;
+mod own_thread;
 mod peers;
 mod proof;
 mod purpose;

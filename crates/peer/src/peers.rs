@@ -22,6 +22,7 @@ use crate::error::PeerError;
 use crate::figures::PeerStatus;
 use crate::identity::{PeerIdentity, PeerOptions, PeerSecurity};
 use crate::link::Link;
+use crate::own_thread::OwnThread;
 use crate::purpose::Purpose;
 use crate::strangers::Strangers;
 
@@ -54,8 +55,11 @@ pub(crate) struct Shared {
     /// By whom envelopes come, and how each is ended.
     incoming: Mutex<BTreeMap<NodeId, CancellationToken>>,
     acceptors: Mutex<Vec<JoinHandle<()>>>,
-    /// Whoever tells of other nodes may be on any thread.
-    runtime: Handle,
+    /// Envelopes have a thread of their own. Those that serve clients may be held up until a majority has answered, and the answers
+    /// must not wait behind them.
+    thread: OwnThread,
+    /// Where everything else goes on.
+    pub(crate) runtime: Handle,
 }
 
 impl Peers {
@@ -65,9 +69,10 @@ impl Peers {
     /// If an address cannot be listened on, or a file of certificates cannot be used.
     pub async fn start(options: PeerOptions, handler: Arc<dyn PeerHandler>) -> Result<Self, PeerError> {
         let security = Security::load(&options.security)?;
+        let thread = OwnThread::start().map_err(PeerError::Thread)?;
         let mut listeners = Vec::new();
         for address in &options.listen {
-            let bound = TcpListener::bind(address).await;
+            let bound = thread.bind(address.clone()).await;
             listeners.push(bound.map_err(|source| PeerError::Listen { address: address.clone(), source })?);
         }
         let addresses: io::Result<Vec<SocketAddr>> = listeners.iter().map(TcpListener::local_addr).collect();
@@ -84,9 +89,11 @@ impl Peers {
             links: Mutex::default(),
             incoming: Mutex::default(),
             acceptors: Mutex::default(),
+            thread,
             runtime: Handle::current(),
         });
-        let acceptors = listeners.into_iter().map(|it| tokio::spawn(accept_all(Arc::clone(&shared), it)));
+        let accept = |listener| shared.thread.handle.spawn(accept_all(Arc::clone(&shared), listener));
+        let acceptors = listeners.into_iter().map(accept);
         *shared.acceptors.lock() = acceptors.collect();
         Ok(Self { shared })
     }
@@ -129,7 +136,7 @@ impl Peers {
         for (node, address) in peers.iter().filter(|(node, _)| **node != own) {
             links.entry(*node).or_insert_with(|| {
                 let link = Arc::new(Link::new(*node, address.clone(), shared.stop.child_token()));
-                shared.runtime.spawn(Arc::clone(&link).run(Arc::clone(shared)));
+                shared.thread.handle.spawn(Arc::clone(&link).run(Arc::clone(shared)));
                 link
             });
         }

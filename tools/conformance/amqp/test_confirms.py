@@ -177,6 +177,17 @@ def test_a_reject_counts_from_commit(connection, channel, queue):
     assert bodies(other, queue, 1) == ["message"]
 
 
+def test_a_commit_fails_if_a_queue_refuses(connection, channel, queue):
+    channel.queue_delete(queue)
+    channel.queue_declare(queue, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    channel.tx_select()
+    for body in ["1", "2"]:
+        publish(channel, queue, body)
+    with channel_closes(406, "PRECONDITION_FAILED - partial tx completion"):
+        channel.tx_commit()
+    eventually(lambda: depth(connection.channel(), queue) == 1)
+
+
 def test_closing_the_channel_rolls_back(connection, channel, queue):
     channel.tx_select()
     publish(channel, queue, "forgotten")

@@ -62,9 +62,9 @@ impl Session {
 
     /// Does what waited for room, as far as there is by now.
     pub(super) fn go_on(&mut self) {
-        let Some(written) = self.flush_publishes() else { return };
+        let Some(published) = self.flush_publishes() else { return };
         if let Some(mut commit) = self.unfinished.take() {
-            commit.written = commit.written.and(written);
+            commit.published = commit.published.and(published);
             let channel = commit.channel;
             let finished = self.finish_commit(commit);
             self.conclude(channel, finished.map_err(|refusal| refusal.of(tx::Commit::ID)));

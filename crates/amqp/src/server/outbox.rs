@@ -127,6 +127,11 @@ pub(super) struct Publisher {
     pub(super) tag: u64,
 }
 
+impl Publisher {
+    /// In place of a number: the answer to its commit stands for it.
+    pub(super) const COMMITTED: u64 = u64::MAX;
+}
+
 /// Publishes of one channel with numbers that follow each other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {

@@ -247,7 +247,7 @@ impl Session {
     /// Pushes what was published; gives back what to wait for, unless something is left. That stays, and the connection is
     /// not read from meanwhile: until there is room if there is an alarm, otherwise until others have had their turn and
     /// the disk has caught up ([`Session::held_up`]).
-    pub(super) fn flush_publishes(&mut self) -> Option<Written> {
+    pub(super) fn flush_publishes(&mut self) -> Option<Published> {
         if std::mem::take(&mut self.published_nowhere)
             && let Some(alarm) = self.shared.broker.alarms().first()
         {
@@ -261,7 +261,7 @@ impl Session {
             return self.finish_flush(flushed);
         }
         if self.outbox.is_empty() {
-            return Some(Written::NOTHING);
+            return Some(Published::NOTHING);
         }
         let flushed = match self.outbox.flush_slice(&self.shared.broker, self.pace.pacing()) {
             Ok(Some(flushed)) => flushed,
@@ -282,12 +282,13 @@ impl Session {
     }
 
     /// Everything is pushed. Who is told that a message was refused finds the dead letter where it goes.
-    fn finish_flush(&mut self, mut flushed: Flushed) -> Option<Written> {
+    fn finish_flush(&mut self, mut flushed: Flushed) -> Option<Published> {
         if !flushed.dead_letters.is_empty() {
             self.hold_up(Wait::DeadLetters(std::mem::take(&mut flushed.dead_letters)));
             self.flushed = Some(flushed);
             return None;
         }
+        let refused_commit = flushed.refused.iter().any(|publisher| publisher.tag == Publisher::COMMITTED);
         for run in flushed.runs {
             let of_run = |publisher: &&Publisher| publisher.serial == run.serial && publisher.tag > 0;
             let refused = flushed.refused.iter().filter(of_run).map(|publisher| publisher.tag).collect();
@@ -298,7 +299,26 @@ impl Session {
             self.hands_over = true;
         }
         self.pace.check(&self.shared.broker, flushed.pushed);
-        Some(flushed.written)
+        Some(Published { written: flushed.written, refused_commit })
+    }
+}
+
+/// What came of publishes when all of them are pushed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Published {
+    /// What to wait for before somebody is told.
+    pub(super) written: Written,
+    /// Whether one of a transaction was refused.
+    pub(super) refused_commit: bool,
+}
+
+impl Published {
+    pub(super) const NOTHING: Self = Self { written: Written::NOTHING, refused_commit: false };
+
+    /// Both.
+    pub(super) fn and(self, other: Self) -> Self {
+        let refused_commit = self.refused_commit || other.refused_commit;
+        Self { written: self.written.and(other.written), refused_commit }
     }
 }
 
@@ -361,7 +381,8 @@ fn number_publish(
             outbox.confirm(channel, serial, *last);
             Publisher { serial, tag: *last }
         }
-        Mode::Plain | Mode::Transaction(_) => Publisher { serial, tag: 0 },
+        Mode::Plain => Publisher { serial, tag: 0 },
+        Mode::Transaction(_) => Publisher { serial, tag: Publisher::COMMITTED },
     }
 }
 

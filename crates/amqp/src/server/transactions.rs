@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
-use nexo_broker::{QueueError, Settle, Settling, Written};
+use nexo_broker::{QueueError, Settle, Settling};
 
 use super::channel::Mode;
 use super::content::{MESSAGE_OVERHEAD_BYTES, Whole};
 use super::error::{self, Refusal};
 use super::intake::{ConnectionIntake, Hold};
 use super::operations::{self, Wait};
+use super::publish::Published;
 use super::session::Session;
 use super::settle::{BySource, LaterSettle, SETTLE_TURN};
 use super::unacked::Held;
@@ -76,8 +77,8 @@ impl Transaction {
 pub(super) struct Unfinished {
     pub(super) channel: u16,
     pub(super) transaction: Box<Transaction>,
-    /// Where its publishes end in the log.
-    pub(super) written: Written,
+    /// What came of its publishes.
+    pub(super) published: Published,
     /// What came of waiting for what it settles.
     settled: Option<Result<(), QueueError>>,
     /// Whether the disk was behind while it settled.
@@ -86,8 +87,8 @@ pub(super) struct Unfinished {
 
 impl Unfinished {
     pub(super) const fn new(channel: u16, transaction: Box<Transaction>) -> Self {
-        let written = Written::NOTHING;
-        Self { channel, transaction, written, settled: None, was_busy: false }
+        let published = Published::NOTHING;
+        Self { channel, transaction, published, settled: None, was_busy: false }
     }
 
     /// Notes what came of waiting for what was settled, and what is left to wait for.
@@ -169,11 +170,15 @@ impl Session {
             self.unfinished = Some(commit);
             return Ok(());
         }
+        if commit.published.refused_commit {
+            // What it settles comes back.
+            return Err(Refusal::precondition("partial tx completion"));
+        }
         let broker = self.shared.broker.clone();
-        match operations::is_safe(&broker, commit.written) {
+        match operations::is_safe(&broker, commit.published.written) {
             Some(safe) => safe?,
             None => {
-                self.hold_up_commit(Wait::Safe(commit.written), commit);
+                self.hold_up_commit(Wait::Safe(commit.published.written), commit);
                 return Ok(());
             }
         }
@@ -197,9 +202,10 @@ impl Session {
             Ok(()) if commit.was_busy => {
                 // What was settled of a queue before the disk fell behind is answered for as well.
                 commit.was_busy = false;
-                commit.written = commit.written.and(broker.all_so_far());
+                let written = commit.published.written.and(broker.all_so_far());
+                commit.published.written = written;
                 commit.settled = Some(Ok(()));
-                self.hold_up_commit(Wait::Safe(commit.written), commit);
+                self.hold_up_commit(Wait::Safe(written), commit);
             }
             Ok(()) => {
                 // The channel may have been closed while this waited for the disk.
@@ -232,13 +238,13 @@ impl Session {
             self.publish_now(commit.channel, &mut message.as_incoming())?;
             if self.outbox.is_full() {
                 match self.flush_publishes() {
-                    Some(written) => commit.written = commit.written.and(written),
+                    Some(published) => commit.published = commit.published.and(published),
                     None => return Ok(false),
                 }
             }
         }
-        let Some(written) = self.flush_publishes() else { return Ok(false) };
-        commit.written = commit.written.and(written);
+        let Some(published) = self.flush_publishes() else { return Ok(false) };
+        commit.published = commit.published.and(published);
         Ok(true)
     }
 

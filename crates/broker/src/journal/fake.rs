@@ -259,6 +259,11 @@ impl Journal for FakeJournal {
         if self.is_fenced() { Standing::Lost } else { Standing::Serving }
     }
 
+    fn serving_term(&self) -> Option<u32> {
+        let state = self.0.state.lock();
+        (!state.fenced).then_some(state.term)
+    }
+
     fn resume(&self) -> bool {
         let mut state = self.0.state.lock();
         // Not before: until now memory was that of the term that is over, and so is what rests on it.

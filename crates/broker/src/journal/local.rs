@@ -97,6 +97,10 @@ impl Journal for LocalJournal {
         Standing::Serving
     }
 
+    fn serving_term(&self) -> Option<u32> {
+        Some(0)
+    }
+
     fn resume(&self) -> bool {
         true
     }

@@ -26,7 +26,7 @@ mod ticket;
 use std::fmt::Debug;
 
 use nexo_log::{Claim, EntryRef, LogHealth, Patience, Urgency};
-use nexo_types::{LogIndex, Position};
+use nexo_types::{LogIndex, Position, SegmentId};
 
 pub(crate) use discarded::Discarded;
 pub(crate) use encoded::Encoded;
@@ -135,6 +135,9 @@ pub(crate) trait Journal: Send + Sync + Debug {
     /// What is to be done about the broker's memory.
     fn standing(&self) -> Standing;
 
+    /// The term in which this node serves, if it does. As long as that is the same, nothing has come between.
+    fn serving_term(&self) -> Option<u32>;
+
     /// Resolves when it is certain that this node has served since this ticket was given, up to a moment after this call; or that
     /// it is not. A node that was cut off does not know yet that another serves, and what it knows may be of the past.
     fn confirm_standing(&self, _since: Written) -> Waiting {
@@ -163,8 +166,14 @@ pub(crate) trait Journal: Send + Sync + Debug {
         None
     }
 
-    /// A checkpoint is safe that stands for all before this position.
-    fn checkpointed(&self, _replay_from: Position) {}
+    /// The first of the segments that other nodes may still ask for, though nothing here needs them.
+    fn keeps_from(&self) -> Option<SegmentId> {
+        None
+    }
+
+    /// A checkpoint is safe that stands for all before the first position. What lies before the second may be given up now, and
+    /// nobody is given anything of it from now on.
+    fn checkpointed(&self, _replay_from: Position, _given_up_before: Position) {}
 
     /// The broker ends.
     fn stop(&self) {}

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nexo_cluster::store::GroupRecord;
 use nexo_cluster::{Group, GroupOptions, Membership, OpenError, Payload, Refused, Snapshot};
 use nexo_log::{AppendError, Claim, EntryRef, Log, LogHealth, Patience, Urgency, encode_entries};
-use nexo_types::{LogIndex, Position};
+use nexo_types::{LogIndex, Position, SegmentId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -42,6 +42,7 @@ impl GroupJournal {
         log: Log,
         manifest: &Manifest,
         options: ClusterOptions,
+        segment_bytes: u32,
     ) -> Result<Self, JournalOpenError> {
         let mut found = scan(&log, manifest)?;
         match (options.start, found.is_known) {
@@ -82,6 +83,8 @@ impl GroupJournal {
             node: options.node,
             local: LocalJournal::new(log.clone()),
             log,
+            kept_segments: u32::try_from(options.kept_log_bytes / u64::from(segment_bytes.max(1)))
+                .unwrap_or(u32::MAX),
             discarded,
             state: Mutex::new(State::new(group, found)),
             inbox: Mutex::default(),
@@ -308,6 +311,11 @@ impl Journal for GroupJournal {
         }
     }
 
+    fn serving_term(&self) -> Option<u32> {
+        let state = self.0.state.lock();
+        matches!(state.memory, Memory::Serving(_)).then_some(state.term)
+    }
+
     fn confirm_standing(&self, since: Written) -> Waiting {
         let mut state = self.0.state.lock();
         if !matches!(state.memory, Memory::Serving(_)) || since.term() != state.term {
@@ -365,8 +373,14 @@ impl Journal for GroupJournal {
         Some(self.0.state.lock().mark(replay_from, discarded))
     }
 
-    fn checkpointed(&self, replay_from: Position) {
-        self.0.note_checkpoint(replay_from);
+    fn keeps_from(&self) -> Option<SegmentId> {
+        let SegmentId(last) = self.0.log.next_position().segment;
+        let is_alone = self.0.state.lock().group.members().voters.len() < 2;
+        (!is_alone).then(|| SegmentId(last.saturating_sub(self.0.kept_segments)))
+    }
+
+    fn checkpointed(&self, replay_from: Position, given_up_before: Position) {
+        self.0.note_checkpoint(replay_from, given_up_before);
     }
 
     fn stop(&self) {

@@ -54,6 +54,8 @@ pub struct ClusterOptions {
     pub node: NodeId,
     /// How it comes to be one.
     pub start: ClusterStart,
+    /// So many bytes of the log are kept for nodes that were away: they need no whole state then.
+    pub kept_log_bytes: u64,
 }
 
 /// How a node comes to be part of a cluster.

@@ -34,6 +34,8 @@ use crate::manifest::GroupMark;
 
 /// Behind everything.
 pub(super) const END: Position = Position { segment: SegmentId(u32::MAX), byte: u32::MAX };
+/// What is kept for nodes that were away is no more than this many entries: where each lies takes memory.
+const KEPT_ENTRIES_MAX: u64 = 500_000;
 /// A leader whose log takes nothing hands over after so many ticks: 2 s.
 pub(super) const UNWELL_TICKS_MAX: u32 = 40;
 
@@ -45,6 +47,8 @@ pub(crate) struct Replica {
     pub(super) node: NodeId,
     pub(super) log: Log,
     pub(super) local: LocalJournal,
+    /// How many segments are kept for nodes that were away, besides the last.
+    pub(super) kept_segments: u32,
     pub(super) discarded: Discarded,
     pub(super) state: Mutex<State>,
     /// Messages of other nodes that were not looked at.
@@ -136,8 +140,6 @@ pub(super) struct State {
     handovers: usize,
     /// Of which state the broker's memory is, while it follows: the last entry in it, and where the first frame lies that is not.
     pub(super) loaded: (LogIndex, Position),
-    /// Where the log had to be read from as of the last checkpoint: entries before are purged with the next one.
-    last_replay_from: Option<Position>,
     /// While a state is sent, entries behind it are kept.
     pub(super) pinned: Option<LogIndex>,
     /// To whom a state is being sent.
@@ -183,7 +185,6 @@ impl State {
             unwell_ticks: 0,
             handovers: 0,
             loaded: (applied, Position::default()),
-            last_replay_from: None,
             pinned: None,
             sending: None,
             staged: None,
@@ -579,18 +580,16 @@ impl Replica {
         }
     }
 
-    /// The state before this position is in a checkpoint: entries before the checkpoint before are not kept for others any
-    /// more.
-    pub(super) fn note_checkpoint(&self, replay_from: Position) {
+    /// The state before the first position is in a checkpoint. Entries before the second are not kept for others any more.
+    pub(super) fn note_checkpoint(&self, replay_from: Position, given_up_before: Position) {
         let mut state = self.state.lock();
         // What is in a checkpoint is committed, but that may not have been looked at yet.
         self.settle(&mut state);
         self.note_synced(&mut state);
         let last = state.places.last_before(replay_from);
-        let purge_to = match state.last_replay_from.replace(replay_from) {
-            Some(before) => state.places.last_before(before).index,
-            None => state.places.before().index,
-        };
+        let given_up = state.places.last_before(given_up_before).index;
+        let too_many = LogIndex(last.index.0.saturating_sub(KEPT_ENTRIES_MAX));
+        let purge_to = given_up.max(too_many);
         let purge_to = state.pinned.map_or(purge_to, |pinned| purge_to.min(pinned));
         if last.index == LogIndex(0) || last.index > state.group.applied() {
             self.waker.wake();

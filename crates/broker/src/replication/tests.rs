@@ -60,18 +60,25 @@ struct Cluster {
     /// In place of the disk of a node.
     gates: BTreeMap<NodeId, Arc<dyn Disk>>,
     segment_bytes: u32,
+    kept_log_bytes: u64,
 }
 
-fn options(node: NodeId, start: ClusterStart, segment_bytes: u32) -> BrokerOptions {
-    let cluster = Some(ClusterOptions { node, start });
+fn options(node: NodeId, start: ClusterStart, segment_bytes: u32, kept_log_bytes: u64) -> BrokerOptions {
+    let cluster = Some(ClusterOptions { node, start, kept_log_bytes });
     BrokerOptions { cluster, segment_bytes, ..BrokerOptions::new("memory") }
 }
 
 impl Cluster {
     /// Starts nodes: the first begins the cluster, the others join it.
     async fn of(count: u64, segment_bytes: u32) -> Self {
+        Self::keeping(0, count, segment_bytes).await
+    }
+
+    /// The same, with nodes that keep some of the log for others.
+    async fn keeping(kept_log_bytes: u64, count: u64, segment_bytes: u32) -> Self {
         let disks = (0..count).map(|_| Arc::new(FaultyDisk::new())).collect();
-        let mut cluster = Self { network: Arc::default(), disks, gates: BTreeMap::new(), segment_bytes };
+        let (network, gates) = Default::default();
+        let mut cluster = Self { network, disks, gates, segment_bytes, kept_log_bytes };
         cluster.start(NodeId(1), ClusterStart::New).await;
         cluster.leader().await;
         for node in (2..=count).map(NodeId) {
@@ -86,7 +93,7 @@ impl Cluster {
             Some(gate) => Arc::clone(gate),
             None => self.disks[node.0 as usize - 1].clone(),
         };
-        let options = options(node, start, self.segment_bytes);
+        let options = options(node, start, self.segment_bytes, self.kept_log_bytes);
         let broker =
             tokio::task::spawn_blocking(move || Broker::open_on(disk, options).unwrap()).await.unwrap();
         let replication = broker.replication().unwrap();
@@ -356,7 +363,7 @@ async fn a_node_with_data_of_its_own_becomes_a_cluster() {
     drop(alone);
     let disks = vec![disk, Arc::new(FaultyDisk::new())];
     let (network, gates) = (Arc::default(), BTreeMap::new());
-    let mut cluster = Cluster { network, disks, gates, segment_bytes: 64 * 1024 * 1024 };
+    let mut cluster = Cluster { network, disks, gates, segment_bytes: 64 * 1024 * 1024, kept_log_bytes: 0 };
     cluster.start(NodeId(1), ClusterStart::New).await;
     assert!(push(&cluster.leader().await, "ours".into()).await);
     cluster.start(NodeId(2), ClusterStart::Join).await;
@@ -562,4 +569,68 @@ async fn a_leader_that_is_cut_off_does_not_say_what_is_not_there() {
     assert_eq!(unknown(&old).await, (false, false), "nobody says that it leads");
     let new = cluster.leader().await;
     assert_eq!(unknown(&new).await, (true, true));
+}
+
+/// A leader that hands over while it writes a checkpoint has begun it with one end of the state, and would finish with another.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_of_a_leader_that_hands_over_is_given_up() {
+    let mut cluster = Cluster::of(3, 64 * 1024).await;
+    let leader = cluster.leader().await;
+    let node = node_of(&leader);
+    leader.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    for number in 0..50 {
+        assert!(push(&leader, number.to_string()).await);
+    }
+    let shared = Arc::clone(&leader.shared);
+    let (begun, of_begin) = std::sync::mpsc::channel();
+    let (go_on, until) = std::sync::mpsc::channel::<()>();
+    let checkpoint = std::thread::spawn(move || {
+        let changing = shared.catalog.change();
+        let checkpoint = {
+            let shared = Arc::clone(&shared);
+            std::thread::spawn(move || shared.checkpoint())
+        };
+        // It has seen that this node serves, and waits for the catalog.
+        std::thread::sleep(Duration::from_millis(300));
+        begun.send(()).unwrap();
+        until.recv().unwrap();
+        drop(changing);
+        checkpoint.join().unwrap()
+    });
+    tokio::task::spawn_blocking(move || of_begin.recv().unwrap()).await.unwrap();
+    leader.replication().unwrap().transfer(None).await.unwrap();
+    go_on.send(()).unwrap();
+    let written = tokio::task::spawn_blocking(move || checkpoint.join().unwrap()).await.unwrap();
+    assert!(written.is_err(), "{written:?}");
+
+    cluster.crash(node).await;
+    cluster.start(node, ClusterStart::Known).await;
+    cluster.in_step().await;
+    let leader = cluster.lead(node).await;
+    let mut numbers: Vec<u64> = drain(&leader).await.iter().map(|body| body.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..50).collect::<Vec<u64>>());
+}
+
+/// What a node missed while it was away for a moment comes from the log, whatever checkpoints were written meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_was_away_for_a_moment_gets_what_it_missed_and_no_more() {
+    let mut cluster = Cluster::keeping(1 << 20, 3, 64 * 1024).await;
+    let leader = cluster.lead(NodeId(1)).await;
+    leader.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    cluster.in_step().await;
+    cluster.crash(NodeId(3)).await;
+    for _ in 0..5 {
+        for number in 0..50 {
+            assert!(push(&leader, format!("{number:01000}")).await);
+        }
+        assert_eq!(drain_and_settle(&leader).await, 50);
+        let shared = Arc::clone(&leader.shared);
+        let kept = tokio::task::spawn_blocking(move || shared.checkpoint()).await.unwrap();
+        kept.unwrap();
+    }
+    let sent = leader.replication().unwrap().status().snapshots_sent;
+    cluster.start(NodeId(3), ClusterStart::Known).await;
+    cluster.in_step().await;
+    assert_eq!(leader.replication().unwrap().status().snapshots_sent, sent);
 }

@@ -109,6 +109,9 @@ pub(crate) struct Layer {
     /// Certificates (PEM) by which those of other nodes are checked
     #[arg(long, value_name = "FILE", env = "NEXO_CLUSTER_TLS_CA")]
     pub(crate) cluster_tls_ca: Option<PathBuf>,
+    /// How much of the log each node keeps for nodes that were away; who misses more gets a copy of everything [default: 256MiB]
+    #[arg(long, value_name = "BYTES", env = "NEXO_CLUSTER_LOG_KEPT")]
+    pub(crate) cluster_log_kept: Option<Size>,
     /// The broker's certificate (PEM), followed by those that lead to one that clients know. It and the other files of
     /// TLS are read again on SIGHUP
     #[arg(long, value_name = "FILE", env = "NEXO_TLS_CERT")]
@@ -301,6 +304,7 @@ impl Layer {
             cluster_tls_cert: self.cluster_tls_cert.or(below.cluster_tls_cert),
             cluster_tls_key: self.cluster_tls_key.or(below.cluster_tls_key),
             cluster_tls_ca: self.cluster_tls_ca.or(below.cluster_tls_ca),
+            cluster_log_kept: self.cluster_log_kept.or(below.cluster_log_kept),
             tls_cert: self.tls_cert.or(below.tls_cert),
             tls_key: self.tls_key.or(below.tls_key),
             tls_client_ca: self.tls_client_ca.or(below.tls_client_ca),
@@ -405,6 +409,7 @@ impl Layer {
             tls_cert: self.cluster_tls_cert,
             tls_key: self.cluster_tls_key,
             tls_ca: self.cluster_tls_ca,
+            log_kept: self.cluster_log_kept.map(|Size(bytes)| bytes),
         };
         cluster.check()?;
         let sqs_options = SqsOptions {

@@ -25,7 +25,7 @@ impl ClusterRun {
     /// Does it, waits until all nodes are in step again, and until `until`.
     pub(super) async fn meet(&mut self, fault: Fault, until: Instant) -> anyhow::Result<()> {
         let (leader, term) = self.nodes.until_led(&all()).await?;
-        self.expect_term(term);
+        self.leads_now(term);
         let begun = clock::now();
         self.world.ledger().watch_silence(begun);
         match fault {
@@ -53,6 +53,7 @@ impl ClusterRun {
         self.tally.kills += 1;
         self.note(&format!("kill {}, which leads", name(leader)));
         self.world.ledger().end_life();
+        self.term = None;
         self.nodes.get(leader).signal(Signal::KILL);
         self.nodes.get(leader).ended().await?;
         self.wait(AWAY).await?;
@@ -168,6 +169,7 @@ impl ClusterRun {
     /// It has moved. What has begun meanwhile may have been served by the one or the other.
     pub(super) fn known_again(&mut self, leader: usize, term: u64) {
         self.note(&format!("{} leads in term {term}", name(leader)));
+        self.term = Some(term);
         let mut ledger = self.world.ledger();
         ledger.end_life();
         ledger.open_doors();
@@ -199,7 +201,7 @@ impl ClusterRun {
             begun.elapsed().as_millis(),
             name(leader)
         ));
-        self.term = Some(term);
+        self.leads_now(term);
         Ok(())
     }
 
@@ -217,12 +219,16 @@ impl ClusterRun {
         Ok(())
     }
 
-    /// Leadership that moved although nobody did anything to a node.
-    fn expect_term(&mut self, term: u64) {
-        if let Some(known) = self.term.filter(|known| *known != term) {
-            self.note(&format!("the term went from {known} to {term} by itself"));
+    /// It is known who leads. Leadership may have moved although nobody did anything to a node.
+    pub(super) fn leads_now(&mut self, term: u64) {
+        if let Some(known) = self.term.replace(term).filter(|known| *known != term) {
+            let excused = self.world.ledger().was_unsure();
             self.unasked += 1;
+            self.note(&format!(
+                "the term went from {known} to {term} by itself; {excused} complaints excused"
+            ));
         }
+        self.world.ledger().is_sure();
     }
 
     pub(super) fn report(&self, what: What, fact: String) {

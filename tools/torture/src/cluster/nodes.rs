@@ -22,6 +22,8 @@ const ANSWER_MAX: Duration = Duration::from_millis(500);
 pub(super) const TOGETHER_MAX: Duration = Duration::from_secs(60);
 /// Who leads, and why, is told in the log.
 const SAY_MORE: [&str; 2] = ["--log", "info"];
+/// How much of the log each node keeps for others: who leads decides whether one that was away gets entries or everything.
+const LOG_KEPT: [&str; NODES] = ["0", "4MiB", "256MiB"];
 const AGAIN: Duration = Duration::from_millis(20);
 
 /// The nodes, by their numbers.
@@ -58,7 +60,9 @@ impl Nodes {
         let mut all = [make(0)?, make(1)?, make(2)?];
         for (number, server) in all.iter_mut().enumerate() {
             let listen = ["--cluster-listen".to_owned(), wires.node(number).to_string()];
-            let always: Vec<String> = SAY_MORE.map(str::to_owned).into_iter().chain(listen).collect();
+            let kept = ["--cluster-log-kept".to_owned(), LOG_KEPT[number].to_owned()];
+            let always = SAY_MORE.map(str::to_owned).into_iter().chain(listen).chain(kept);
+            let always: Vec<String> = always.collect();
             let mut arguments = vec!["--node".to_owned(), name(number), "--cluster".to_owned()];
             arguments.push(wires.front(number).to_string());
             if number > 0 {

@@ -115,7 +115,6 @@ impl ClusterRun {
         }
         let (leader, term) = self.nodes.until_led(&all()).await?;
         self.known_again(leader, term);
-        self.term = Some(term);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use super::cause::Cause;
 use super::damage::Damage;
 use super::groups::Groups;
 use super::order::Order;
-use super::outage::{Shut, Silence};
+use super::outage::{Shut, Silence, Sure};
 use super::record::{Attempt, Custody, Event, Promise, Record, Seen};
 use super::totals::Totals;
 use super::violation::{Violation, What};
@@ -86,8 +86,9 @@ pub(crate) struct Ledger {
     order: Order,
     pub(super) groups: Groups,
     pub(super) damage: Damage,
-    violations: Vec<Violation>,
-    counts: BTreeMap<What, u64>,
+    pub(super) violations: Vec<Violation>,
+    pub(super) counts: BTreeMap<What, u64>,
+    pub(super) sure: Sure,
     pub(super) totals: Totals,
 }
 

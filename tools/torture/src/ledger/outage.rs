@@ -1,6 +1,9 @@
 //! What the loss of a node means to the books: whose sessions are over, and for how long nothing was confirmed.
 
+use std::collections::BTreeMap;
+
 use super::books::{Ledger, SessionId};
+use super::violation::What;
 use crate::clock::Micros;
 
 /// Doors that are shut.
@@ -35,7 +38,39 @@ impl Silence {
     }
 }
 
+/// What was told when it was last known who leads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sure {
+    told: usize,
+    counts: BTreeMap<What, u64>,
+}
+
 impl Ledger {
+    /// It is known who leads, and that nobody else has since this was said last.
+    pub(crate) fn is_sure(&mut self) {
+        self.sure = Sure { told: self.violations.len(), counts: self.counts.clone() };
+    }
+
+    /// Somebody else leads than the books thought, for an unknown time. What may have looked wrong because of that counts no
+    /// more; what is lost is found out in the end all the same. All sessions are over. Answers how much that was.
+    pub(crate) fn was_unsure(&mut self) -> u64 {
+        let Sure { told, counts } = std::mem::take(&mut self.sure);
+        let mut at = 0;
+        self.violations.retain(|violation| {
+            at += 1;
+            at <= told || !violation.what.may_be_a_move()
+        });
+        let mut excused = 0;
+        for (what, count) in self.counts.iter_mut().filter(|(what, _)| what.may_be_a_move()) {
+            let before = counts.get(what).copied().unwrap_or(0);
+            excused += *count - before;
+            *count = before;
+        }
+        self.counts.retain(|_, count| *count > 0);
+        self.end_life();
+        excused
+    }
+
     /// Silence counts from now on.
     pub(crate) fn watch_silence(&mut self, now: Micros) {
         self.silence = Silence { last: now, ..Silence::default() };

@@ -234,6 +234,25 @@ fn an_acknowledgement_may_come_too_late_for_its_lease() {
 }
 
 #[test]
+fn a_leader_that_moved_by_itself_excuses_what_it_can_explain_since_it_was_known_last() {
+    let mut story = Story::new();
+    let [one, two] = [1, 2].map(|seq| story.confirmed(stamp(seq)));
+    story.delivered(one, Place::WORK_A, 1);
+    story.delivered(one, Place::WORK_A, 2);
+    story.ledger.is_sure();
+    story.delivered(two, Place::WORK_A, 1);
+    story.acked(two);
+    story.delivered(two, Place::WORK_A, 2);
+    story.delivered(one, Place::WORK_A, 3);
+    assert_eq!(story.ledger.counts()[&What::Doubled], 2);
+    assert_eq!(story.ledger.was_unsure(), 1);
+    assert_eq!(story.found(), [What::Resurrected, What::Doubled], "what is durable, and what was before");
+    assert_eq!(story.ledger.counts()[&What::Doubled], 1);
+    assert_eq!(story.ledger.violations().len(), 2);
+    assert!(!story.ledger.is_current(story.session));
+}
+
+#[test]
 fn a_rolled_back_message_must_not_come() {
     let mut story = Story::new();
     story.ledger.sent(&stamp(1), 0, 1);

@@ -66,6 +66,22 @@ pub(crate) enum What {
 }
 
 impl What {
+    /// Whether it may look like this to clients that another node leads than the one that the books think of.
+    pub(super) const fn may_be_a_move(self) -> bool {
+        matches!(
+            self,
+            Self::Doubled
+                | Self::AttemptReset
+                | Self::OutOfOrder
+                | Self::Misplaced
+                | Self::Priority
+                | Self::DeadLetter
+                | Self::NotRecognised
+                | Self::SharedKey
+                | Self::LeaseBroken
+        )
+    }
+
     /// Whether the loss of a message may look like this, at once or to those who wait for it.
     pub(super) const fn may_be_a_loss(self) -> bool {
         match self {

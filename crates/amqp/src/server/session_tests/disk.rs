@@ -10,6 +10,7 @@ use super::super::timing::Life;
 use super::rig::{
     CONFIRMS, PERSISTENT, Rig, TRANSACTION, TRANSIENT, ack, consume, declare, declare_transient, qos, short,
 };
+use crate::codec::TableBuf;
 use crate::codec::method::{basic, channel, queue, tx};
 
 #[test]
@@ -210,6 +211,52 @@ fn a_transaction_waits_for_room() {
     told.sort();
     assert_eq!(told, ["0 connection.unblocked", "1 tx.commit-ok"]);
     assert_eq!(rig.queue("q").unwrap().counts().0, before + 1);
+}
+
+#[test]
+fn a_commit_is_not_answered_if_one_of_its_publishes_was_refused() {
+    let mut rig = Rig::new().open(&[1, 2]);
+    let mut arguments = TableBuf::new();
+    arguments.set(short("x-max-length"), 1);
+    arguments.set(short("x-overflow"), "reject-publish");
+    rig.say(1, &queue::Declare { arguments: arguments.as_table(), ..declare("full") });
+    rig.say(1, &declare("other"));
+    rig.say(1, &TRANSACTION);
+    rig.say(2, &CONFIRMS);
+    rig.told_within(4);
+    for body in ["1", "2"] {
+        rig.publish(1, "full", PERSISTENT, body);
+    }
+    rig.publish(1, "other", PERSISTENT, "3");
+    rig.say(1, &tx::Commit {});
+    assert_eq!(rig.told_within(1), ["1 channel.close"]);
+    let waiting = |rig: &Rig, name| rig.queue(name).unwrap().counts().0;
+    assert_eq!(
+        (waiting(&rig, "full"), waiting(&rig, "other")),
+        (1, 1),
+        "as in RabbitMQ, the others are there"
+    );
+    rig.publish(2, "other", PERSISTENT, "4");
+    assert_eq!(rig.told_within(1), ["2 basic.ack"], "another channel goes on");
+}
+
+#[test]
+fn a_commit_is_not_answered_if_the_log_takes_nothing() {
+    let disk = FaultyDisk::new();
+    let mut rig = Rig::on(Arc::new(disk.clone()), GateDisk::default(), Options::default()).open(&[1]);
+    rig.say(1, &declare("q"));
+    rig.say(1, &TRANSACTION);
+    rig.told_within(2);
+    disk.cut_power();
+    let told = rig.block_on(|broker| async move {
+        let name = nexo_types::QueueName::new("q").unwrap();
+        broker.push(&name, vec![nexo_broker::NewMessage::new("x")]).await.is_ok()
+    });
+    assert!(!told, "the log has failed");
+    rig.publish(1, "q", PERSISTENT, "x");
+    rig.say(1, &tx::Commit {});
+    let told = rig.told_within(1);
+    assert!(!told.iter().any(|one| one == "1 tx.commit-ok"), "{told:?}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Harm {
 
 /// Opens a disk as that of a node that is part of the cluster, which it does not reach.
 async fn try_open(disk: Arc<FaultyDisk>, node: NodeId) -> Result<Broker, OpenError> {
-    let options = options(node, ClusterStart::Known, SEGMENT);
+    let options = options(node, ClusterStart::Known, SEGMENT, 0);
     tokio::task::spawn_blocking(move || Broker::open_on(disk, options)).await.unwrap()
 }
 

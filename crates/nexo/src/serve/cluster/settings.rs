@@ -13,6 +13,9 @@ const SECRET_BYTES_MIN: usize = 16;
 /// No secret is longer. It is the wrong file.
 const SECRET_BYTES_MAX: usize = 4096;
 
+/// So much of the log is kept for nodes that were away, unless something else is said.
+const LOG_KEPT_BYTES: u64 = 256 << 20;
+
 /// What was said about the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterSettings {
@@ -26,6 +29,7 @@ pub(crate) struct ClusterSettings {
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
     pub(crate) tls_ca: Option<PathBuf>,
+    pub(crate) log_kept: Option<u64>,
 }
 
 impl ClusterSettings {
@@ -85,6 +89,11 @@ impl ClusterSettings {
             );
         }
         Ok(PeerSecurity { secret, tls })
+    }
+
+    /// How many bytes of the log are kept for nodes that were away.
+    pub(crate) fn kept_log_bytes(&self) -> u64 {
+        self.log_kept.unwrap_or(LOG_KEPT_BYTES)
     }
 
     /// Where to listen for other nodes.

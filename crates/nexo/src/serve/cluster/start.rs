@@ -42,6 +42,7 @@ pub(crate) struct Prepared {
     peers: Peers,
     incoming: Arc<Incoming>,
     data_dir: PathBuf,
+    kept_log_bytes: u64,
 }
 
 impl Prepared {
@@ -97,7 +98,8 @@ impl Prepared {
             Stage::Joining(_) => file.others.clone(),
             _ => BTreeMap::new(),
         };
-        Ok(Some(Self { file, membership, others, peers, incoming, data_dir: data_dir.to_owned() }))
+        let (data_dir, kept_log_bytes) = (data_dir.to_owned(), settings.kept_log_bytes());
+        Ok(Some(Self { file, membership, others, peers, incoming, data_dir, kept_log_bytes }))
     }
 
     /// How the broker takes part.
@@ -108,7 +110,7 @@ impl Prepared {
             Stage::Member(_) | Stage::Damaged(_) => ClusterStart::Known,
             Stage::Alone(_) => ClusterStart::Alone,
         };
-        ClusterOptions { node: self.membership.node, start }
+        ClusterOptions { node: self.membership.node, start, kept_log_bytes: self.kept_log_bytes }
     }
 
     /// The data of this node is damaged. Notes that, so that the next start asks the others to have it come back as another.
