@@ -47,7 +47,8 @@ pub(crate) async fn publish_all(world: &World, place: Place, messages: &[Message
 }
 
 /// Publishes one more message on a connection that has acknowledged some: its confirm proves that they are durable, and
-/// then the ledger is told.
+/// then the ledger is told. Something else comes between, before which the broker does what it was told: otherwise they would lie
+/// behind what comes with them.
 pub(crate) async fn prove(
     world: &World,
     session: SessionId,
@@ -56,6 +57,7 @@ pub(crate) async fn prove(
     last: &Message,
     acked: &mut Vec<Copy>,
 ) -> Result<(), Gone> {
+    wire.send(&basic::Cancel { consumer_tag: ShortStr::from_static("nobody"), nowait: true });
     wire.publish(&to(place), &properties(&last.stamp, None, None), &last.stamp.body());
     loop {
         let event = wire.event().await;

@@ -25,10 +25,18 @@ enum Publish {
 pub(super) struct Unconfirmed {
     last_tag: u64,
     publishes: BTreeMap<u64, Publish>,
-    /// Acknowledgements, each with the number of the publish before it. AMQP does not answer them; but a connection is
-    /// worked through in order, so a confirm of a later publish means that they were written before it, and its sync
-    /// covers them.
-    acks: VecDeque<(u64, Copy)>,
+    /// AMQP does not answer acknowledgements. Those that come with publishes are written behind them. But a confirm of a later
+    /// publish means that they have come, so whatever is published after that lies behind them, and its sync covers them.
+    acks: VecDeque<Ack>,
+    /// Those of which it is known that they have come, each with the number of the publish before that was known.
+    heard: VecDeque<Ack>,
+}
+
+/// An acknowledgement, and the number of the last publish that may lie before it.
+#[derive(Clone, Copy, Debug)]
+struct Ack {
+    behind: u64,
+    copy: Copy,
 }
 
 impl Unconfirmed {
@@ -43,7 +51,7 @@ impl Unconfirmed {
     }
 
     pub(super) fn acked(&mut self, copy: Copy) {
-        self.acks.push_back((self.last_tag, copy));
+        self.acks.push_back(Ack { behind: self.last_tag, copy });
     }
 
     pub(super) fn len(&self) -> usize {
@@ -71,12 +79,9 @@ impl Unconfirmed {
                     if stamp.durability == Durability::Transient {
                         continue;
                     }
-                    while let Some((before, copy)) = self.acks.front().copied()
-                        && before < tag
-                    {
-                        self.acks.pop_front();
-                        ledger.acked(copy, now);
-                    }
+                    take_before(&mut self.heard, tag).for_each(|ack| ledger.acked(ack.copy, now));
+                    let behind = self.last_tag;
+                    self.heard.extend(take_before(&mut self.acks, tag).map(|ack| Ack { behind, ..ack }));
                 }
                 Publish::Stray { is_back: true } => ledger.not_routed(),
                 Publish::Stray { is_back: false } => {
@@ -105,7 +110,7 @@ impl Unconfirmed {
                 ledger.uncertain(&stamp, now);
             }
         }
-        for _ in self.acks.drain(..) {
+        for _ in self.acks.drain(..).chain(self.heard.drain(..)) {
             ledger.ack_unsure();
         }
     }
@@ -117,4 +122,10 @@ impl Unconfirmed {
         let rest = self.publishes.split_off(&(tag + 1));
         std::mem::replace(&mut self.publishes, rest).into_iter().collect()
     }
+}
+
+/// Those that lie before a publish.
+fn take_before(acks: &mut VecDeque<Ack>, tag: u64) -> impl Iterator<Item = Ack> + '_ {
+    let count = acks.partition_point(|ack| ack.behind < tag);
+    acks.drain(..count)
 }
