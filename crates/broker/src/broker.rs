@@ -596,6 +596,12 @@ impl Broker {
         }
     }
 
+    /// Whether another node may lead at any time, without this one knowing yet.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
+        !self.shared.journal.releases_early()
+    }
+
     /// Begins to look at things of which somebody will be told. In a cluster they count only with [`Self::confirm_look`].
     #[must_use]
     pub fn begin_look(&self) -> Written {

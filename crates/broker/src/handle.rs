@@ -308,14 +308,19 @@ impl QueueHandle {
     /// Takes one message if there is one, and says how many are left.
     ///
     /// # Errors
-    /// If the queue is gone.
+    /// If the queue is gone, or it is not certain that there is none.
     pub async fn get(&self, terms: Terms) -> Result<Option<(Handed, u64)>, QueueError> {
         self.shared.refuse_if_stopping()?;
+        let before = self.shared.all_that_can_be_lost();
         let pull = Subscription::pull_one(&self.shared, &self.cell, terms)?.counting(self.protocol);
         pull.wait_for_log(1).await;
         let mut taken = pull.take_handed();
         // One that came after the look and before the leave is settled already if handing it out settles it.
         taken.extend(pull.close().await);
+        if taken.is_empty() {
+            // Where messages are settled when they are handed out, one may be gone that was lost on its way.
+            self.shared.until_certain(before).await?;
+        }
         let left = self.counts().0;
         Ok(taken.pop().map(|handed| (handed, left)))
     }

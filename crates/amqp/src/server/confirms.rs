@@ -30,6 +30,8 @@ pub(super) struct Confirms {
 struct Pending {
     what: What,
     written: Written,
+    /// Some of it was found to go nowhere, in a look that began then.
+    look: Option<Written>,
 }
 
 enum What {
@@ -53,16 +55,16 @@ struct Acks {
 }
 
 impl Confirms {
-    pub(super) fn push(&mut self, run: Run, mut refused: Vec<u64>, written: Written) {
+    pub(super) fn push(&mut self, run: Run, mut refused: Vec<u64>, written: Written, look: Option<Written>) {
         refused.sort_unstable();
         refused.dedup();
-        self.queue.push_back(Pending { what: What::Publishes { run, refused }, written });
+        self.queue.push_back(Pending { what: What::Publishes { run, refused }, written, look });
     }
 
     /// Adds the frame that answers a method of a channel.
     pub(super) fn push_answer(&mut self, channel: u16, serial: u64, frame: Vec<u8>, written: Written) {
         self.answers += 1;
-        self.queue.push_back(Pending { what: What::Answer { channel, serial, frame }, written });
+        self.queue.push_back(Pending { what: What::Answer { channel, serial, frame }, written, look: None });
     }
 
     /// Whether an answer waits.
@@ -137,8 +139,11 @@ impl Confirms {
         &mut self,
         broker: &Broker,
     ) -> Option<&mut BoxFuture<'static, Result<(), QueueError>>> {
-        let written = self.queue.front()?.written;
-        Some(self.front.get_or_insert_with(|| operations::safe(broker, written)))
+        let Pending { written, look, .. } = *self.queue.front()?;
+        Some(self.front.get_or_insert_with(|| match look {
+            Some(began) => operations::certain(broker, written, began),
+            None => operations::safe(broker, written),
+        }))
     }
 }
 

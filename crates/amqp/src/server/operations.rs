@@ -183,6 +183,19 @@ pub(super) fn safe(broker: &Broker, written: Written) -> BoxFuture<'static, Resu
     Box::pin(async move { broker.wait_for(written).await })
 }
 
+/// The same, and when it is certain that what was looked at since then may be told.
+pub(super) fn certain(
+    broker: &Broker,
+    written: Written,
+    began: Written,
+) -> BoxFuture<'static, Result<(), QueueError>> {
+    let broker = broker.clone();
+    Box::pin(async move {
+        broker.wait_for(written).await?;
+        broker.confirm_look(began).await
+    })
+}
+
 /// Whether a change is as safe as its queue promises; `None` if it is not known yet.
 pub(super) fn is_safe(broker: &Broker, written: Written) -> Option<Result<(), QueueError>> {
     broker.wait_for(written).now_or_never()

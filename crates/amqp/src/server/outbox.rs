@@ -33,6 +33,8 @@ pub(super) struct Outbox {
     /// Publishes to be confirmed, by channel.
     runs: Vec<Run>,
     written: Written,
+    /// When it was first looked where a publish goes that goes nowhere.
+    look: Option<Written>,
     refused: Vec<Publisher>,
     dead_letters: Vec<Settling>,
     messages: usize,
@@ -145,6 +147,8 @@ pub(super) struct Run {
 #[derive(Debug)]
 pub(super) struct Flushed {
     pub(super) written: Written,
+    /// Some of it went nowhere, which was found in a look that began then.
+    pub(super) look: Option<Written>,
     pub(super) runs: Vec<Run>,
     pub(super) refused: Vec<Publisher>,
     /// Messages that full queues refused, on their way to where dead letters go.
@@ -160,6 +164,7 @@ impl Default for Outbox {
             last: 0,
             runs: Vec::new(),
             written: Written::NOTHING,
+            look: None,
             refused: Vec::new(),
             dead_letters: Vec::new(),
             messages: 0,
@@ -230,6 +235,11 @@ impl Outbox {
             Some(run) => run.last = tag,
             None => self.runs.push(Run { channel, serial, first: tag, last: tag }),
         }
+    }
+
+    /// A publish goes nowhere, as was found in a look that began then. In a cluster that is told when it is certain.
+    pub(super) fn goes_nowhere(&mut self, began: Written) {
+        self.look.get_or_insert(began);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -409,10 +419,11 @@ impl Outbox {
     /// Everything is pushed: says what came of it.
     fn finish(&mut self) -> Flushed {
         let written = std::mem::replace(&mut self.written, Written::NOTHING);
+        let look = self.look.take();
         let (runs, refused) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.refused));
         let (dead_letters, pushed) =
             (std::mem::take(&mut self.dead_letters), std::mem::take(&mut self.pushed));
-        Flushed { written, runs, refused, dead_letters, pushed }
+        Flushed { written, look, runs, refused, dead_letters, pushed }
     }
 }
 

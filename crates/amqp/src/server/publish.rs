@@ -152,13 +152,22 @@ impl Session {
         let broker = &self.shared.broker;
         let reply_address = rewritten_reply_to(channel, &properties);
         let (exchange, key) = (incoming.exchange, incoming.routing_key);
-        let route = channel.route.find(broker, &mut self.targets, exchange, key, copies, &headers)?;
+        let found = channel.route.find(broker, &mut self.targets, exchange, key, copies, &headers)?;
+        if !found.is_whole && broker.is_replicated() {
+            // Its queues may have been thrown away a moment ago: a confirm would tell a client that there are none.
+            let began = broker.begin_look();
+            if !broker.is_serving() {
+                return Err(Refusal::new(ReplyCode::InternalError, "this node leads no more; connect again"));
+            }
+            channel.route.forget();
+            let found = channel.route.find(broker, &mut self.targets, exchange, key, copies, &headers)?;
+            if !found.is_whole {
+                self.outbox.goes_nowhere(began);
+            }
+        }
+        let route = channel.route.last();
         let facts = facts?;
         let reply_address = reply_address?;
-        if route.targets.is_empty() && !broker.is_serving() {
-            // Its queues may have been thrown away a moment ago: a confirm would tell a client that there are none.
-            return Err(Refusal::new(ReplyCode::InternalError, "this node leads no more; connect again"));
-        }
         if self.traces {
             Tracer { broker, vhost: &self.vhost, shown: &self.shown }.published(
                 number,
@@ -292,7 +301,7 @@ impl Session {
         for run in flushed.runs {
             let of_run = |publisher: &&Publisher| publisher.serial == run.serial && publisher.tag > 0;
             let refused = flushed.refused.iter().filter(of_run).map(|publisher| publisher.tag).collect();
-            self.confirms.push(run, refused, flushed.written);
+            self.confirms.push(run, refused, flushed.written, flushed.look);
         }
         self.confirm_ready(None);
         if flushed.pushed.messages >= HANDOVER_MESSAGES {

@@ -68,6 +68,8 @@ pub(super) struct Route<'a> {
     pub(super) targets: &'a [Arc<Target>],
     /// Whether an exchange on its way delays.
     pub(super) delayed: bool,
+    /// Whether all queues were found that it goes to, and there is one.
+    pub(super) is_whole: bool,
 }
 
 impl RouteCache {
@@ -91,7 +93,7 @@ impl RouteCache {
         }
         let routes = broker.routes();
         if copies.is_empty() && self.generation == Some(routes.generation()) {
-            return Ok(self.route());
+            return Ok(self.last());
         }
         let name = std::str::from_utf8(exchange).unwrap_or("\u{fffd}");
         let mut keys = vec![routing_key];
@@ -107,14 +109,19 @@ impl RouteCache {
         self.targets.extend(self.ids.iter().filter_map(|id| known.get(broker, *id)));
         self.delayed = routed.delayed_from < self.ids.len();
         self.generation = (copies.is_empty() && !routed.by_headers).then_some(before);
-        Ok(self.route())
+        Ok(self.last())
+    }
+
+    /// The next message is looked for anew.
+    pub(super) fn forget(&mut self) {
+        self.generation = None;
     }
 
     /// The way of the last message, if this one goes the same.
     #[inline]
     pub(super) fn recall(&self, generation: u64, exchange: &[u8], routing_key: &[u8]) -> Option<Route<'_>> {
         let is_same = self.generation == Some(generation) && self.is_from(exchange, routing_key);
-        is_same.then(|| self.route())
+        is_same.then(|| self.last())
     }
 
     /// Whether it is the route of messages with this exchange and this routing key.
@@ -125,7 +132,9 @@ impl RouteCache {
             && !self.address.is_empty()
     }
 
-    fn route(&self) -> Route<'_> {
-        Route { address: &self.address, targets: &self.targets, delayed: self.delayed }
+    /// The way of the last message.
+    pub(super) fn last(&self) -> Route<'_> {
+        let is_whole = !self.targets.is_empty() && self.targets.len() == self.ids.len();
+        Route { address: &self.address, targets: &self.targets, delayed: self.delayed, is_whole }
     }
 }

@@ -9,6 +9,7 @@ use nexo_core::config::QueueConfig;
 use nexo_core::draft::PackedBatch;
 use nexo_core::jobs::JobQueueConfig;
 use nexo_core::message::{Durability, NewMessage};
+use nexo_core::queue::{LeaseTerms, Terms};
 use nexo_log::disk::{CutMode, Disk, FaultyDisk};
 use nexo_types::{JobQueueName, Millis, NodeId, QueueName};
 use parking_lot::Mutex;
@@ -558,17 +559,22 @@ async fn a_leader_that_is_cut_off_does_not_say_what_is_not_there() {
     let old = cluster.leader().await;
     let name = JobQueueName::new("reports").unwrap();
     old.put_job_queue(&name, JobQueueConfig::default()).await.unwrap();
-    // A waiter that the others may have heard of by then, and a queue.
+    let empty = QueueName::new("empty").unwrap();
+    old.create_queue(&empty, QueueConfig::default()).await.unwrap();
+    // A waiter that the others may have heard of by then, a queue, and a message.
     let unknown = async |broker: &Broker| {
         let answer = broker.job_answer(&name, "nobody", Duration::ZERO).await.unwrap_err();
         let queue = broker.found(&queue()).await.unwrap_err();
-        (matches!(answer, JobCallError::Refused(_)), matches!(queue, QueueError::NotFound { .. }))
+        let terms = Terms { lease: LeaseTerms::Session, ..Terms::default() };
+        let got = broker.queue(&empty).unwrap().get(terms).await;
+        let is_refused = matches!(answer, JobCallError::Refused(_));
+        (is_refused, matches!(queue, QueueError::NotFound { .. }), matches!(got, Ok(None)))
     };
-    assert_eq!(unknown(&old).await, (true, true), "a majority says that it leads");
+    assert_eq!(unknown(&old).await, (true, true, true), "a majority says that it leads");
     cluster.network.isolate(node_of(&old));
-    assert_eq!(unknown(&old).await, (false, false), "nobody says that it leads");
+    assert_eq!(unknown(&old).await, (false, false, false), "nobody says that it leads");
     let new = cluster.leader().await;
-    assert_eq!(unknown(&new).await, (true, true));
+    assert_eq!(unknown(&new).await, (true, true, true));
 }
 
 /// A leader that hands over while it writes a checkpoint has begun it with one end of the state, and would finish with another.
