@@ -53,7 +53,7 @@ impl Session {
     fn waits_for_broker(&self) -> bool {
         let waits_for_disk =
             self.blocked || self.held_up.is_some() || self.pace.is_behind() || self.confirms.is_full();
-        waits_for_disk || self.intake.is_waiting() || self.has_steps()
+        waits_for_disk || self.settles_late() || self.intake.is_waiting() || self.has_steps()
     }
 
     /// Whether there may be words of the peer that have not been heard, and it is not to blame: one that does not listen is.
@@ -157,7 +157,7 @@ impl Session {
             0 => self.confirms.owes_answers(),
             _ => !is_answered_later(&method) && self.confirms.owes_answer_to(number),
         };
-        self.held_up.is_some() || self.blocked || waits_for_answers
+        self.held_up.is_some() || self.blocked || self.settles_late() || waits_for_answers
     }
 
     /// Whether what was published should go to its queues before more is read.

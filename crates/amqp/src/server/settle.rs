@@ -259,6 +259,12 @@ impl Session {
         }
     }
 
+    /// Whether what the client said about messages is done in a moment, because the disk is behind. What it says next waits: it may
+    /// be about the same queue.
+    pub(super) fn settles_late(&self) -> bool {
+        self.settle_refusal.as_ref().is_some_and(QueueError::is_busy)
+    }
+
     /// What could not be written down. The client goes: the broker is to settle it as soon as it can.
     pub(super) fn take_refused(&mut self) -> Vec<(Settle, BySource)> {
         let mut refused = vec![(Settle::Ack, std::mem::take(&mut self.acks))];

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use nexo_broker::QueueError;
 
 use super::error::Refusal;
 use super::session::{ChannelState, ConnectionPhase, Peer, Session};
@@ -82,8 +81,7 @@ impl Session {
         if self.intake.held_bytes() > 0 {
             wait = wait.min(TIMEOUT_TICK_MIN);
         }
-        let is_busy = self.settle_refusal.as_ref().is_some_and(QueueError::is_busy);
-        if is_busy || self.settles_left {
+        if self.settles_late() || self.settles_left {
             wait = wait.min(BUSY_TICK);
         }
         if let Some(expires) = self.expires {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nexo_broker::QueueError;
 use nexo_log::disk::{FaultyDisk, GateDisk};
 
 use super::super::options::Options;
@@ -272,6 +273,22 @@ fn a_commit_is_finished_though_its_client_has_gone() {
     rig.gate.open_gate();
     rig.run_until(|rig| !rig.session.must_finish());
     assert_eq!(rig.queue("q").unwrap().counts().0, 1);
+}
+
+#[test]
+fn nothing_overtakes_what_was_said_about_messages_while_the_disk_is_behind() {
+    let mut rig = Rig::new().open(&[1]);
+    rig.say(1, &declare("q"));
+    rig.told_within(1);
+    rig.push("q", "x");
+    // As if the log had no room for an acknowledgement.
+    rig.session.settle_refusal = Some(QueueError::Busy { reason: "the disk is behind".to_owned() });
+    rig.say(1, &basic::Get { ticket: 0, queue: short("q"), no_ack: true });
+    rig.run();
+    assert_eq!(rig.told(), [] as [&str; 0]);
+    assert!(!rig.session.reads() && rig.session.tick_within() < Duration::from_millis(10));
+    rig.pass(Duration::from_millis(5));
+    assert_eq!(rig.told_within(2), ["1 basic.get-ok", "1 = x"]);
 }
 
 #[test]
