@@ -126,7 +126,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let hello_bytes = listen_whole(stream).await?;
-    let hello = Hello::decode(&hello_bytes[HEAD_BYTES..])?;
+    let hello = Hello::decode(&hello_bytes[HEAD_BYTES..], identity.versions)?;
     let version = hello
         .versions
         .common(identity.versions)

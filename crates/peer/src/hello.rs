@@ -169,12 +169,12 @@ impl Hello {
         })
     }
 
-    /// Reads what came behind the head of a message. Nothing behind the versions is looked at if none is common.
-    pub(crate) fn decode(rest: &[u8]) -> Result<Self, HelloError> {
+    /// Reads what came behind the head of a message. Nothing behind the versions is looked at if none is common with `own`.
+    pub(crate) fn decode(rest: &[u8], own: Versions) -> Result<Self, HelloError> {
         let mut input = Input::of_kind(HELLO, rest)?;
         let versions = Versions { min: input.short()?, max: input.short()? };
-        if versions.common(Versions::OWN).is_none() {
-            return Err(HelloError::Version { connecting: versions, other: Versions::OWN });
+        if versions.common(own).is_none() {
+            return Err(HelloError::Version { connecting: versions, other: own });
         }
         let (cluster, node) = (ClusterId(input.array()?), NodeId(input.long()?));
         let member = match (cluster.0 == [0; ClusterId::BYTES], node.0 == 0) {
@@ -335,9 +335,9 @@ mod tests {
             tunnel("127.0.0.1:1", "127.0.0.1:2", Protocol::Http, TunnelTls::Before),
         ] {
             let said = hello(purpose);
-            assert_eq!(Hello::decode(rest(&said.encode())).unwrap(), said);
+            assert_eq!(Hello::decode(rest(&said.encode()), Versions::OWN).unwrap(), said);
             let stranger = Hello { member: None, ..said };
-            assert_eq!(Hello::decode(rest(&stranger.encode())).unwrap(), stranger);
+            assert_eq!(Hello::decode(rest(&stranger.encode()), Versions::OWN).unwrap(), stranger);
         }
         let challenge = Challenge { version: 1, time: Timestamp(5), nonce: [3; NONCE_BYTES] };
         assert_eq!(Challenge::decode(rest(&challenge.encode())).unwrap(), Answer::Yes(challenge));
@@ -369,7 +369,7 @@ mod tests {
         expected.extend([9; 32]);
         expected.extend(b"\x00\x06zweite\x01");
         assert_eq!(hello(Purpose::Raft).encode(), expected);
-        assert_eq!(Hello::decode(rest(&expected)).unwrap(), hello(Purpose::Raft));
+        assert_eq!(Hello::decode(rest(&expected), Versions::OWN).unwrap(), hello(Purpose::Raft));
     }
 
     #[test]
@@ -379,9 +379,9 @@ mod tests {
         let mut bytes = later.encode();
         // A field that this release does not know.
         bytes.extend_from_slice(b"more");
-        assert_eq!(Hello::decode(&bytes[HEAD_BYTES..]).unwrap(), later);
+        assert_eq!(Hello::decode(&bytes[HEAD_BYTES..], Versions::OWN).unwrap(), later);
         later.versions = Versions { min: 2, max: 9 };
-        let error = Hello::decode(&later.encode()[HEAD_BYTES..]).unwrap_err().to_string();
+        let error = Hello::decode(&later.encode()[HEAD_BYTES..], Versions::OWN).unwrap_err().to_string();
         assert!(error.starts_with("the node that connects speaks versions 2 to 9 of the"), "{error}");
         assert!(error.contains("and the other version 1;"), "{error}");
     }
@@ -402,7 +402,7 @@ mod tests {
         fn no_bytes_are_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in 0u8..7) {
             let mut rest = vec![kind];
             rest.extend(&bytes);
-            let _ = (Hello::decode(&rest), Challenge::decode(&rest), Welcome::decode(&rest), decode_proof(&rest));
+            let _ = (Hello::decode(&rest, Versions::OWN), Challenge::decode(&rest), Welcome::decode(&rest), decode_proof(&rest));
             if let Some(head) = bytes.first_chunk() {
                 let _ = rest_len(head);
             }
@@ -412,7 +412,7 @@ mod tests {
         fn a_hello_that_is_cut_off_is_none(cut in 0usize..60) {
             let whole = hello(Purpose::Snapshot).encode();
             let rest = &whole[HEAD_BYTES..];
-            prop_assert!(Hello::decode(&rest[..cut.min(rest.len() - 1)]).is_err());
+            prop_assert!(Hello::decode(&rest[..cut.min(rest.len() - 1)], Versions::OWN).is_err());
         }
     }
 }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Node, eventually, options, secret, within};
-use nexo_peer::{ClusterId, PeerError, PeerSecurity, Peers, Purpose, read_message, write_message};
+use nexo_peer::{ClusterId, PeerError, PeerSecurity, Peers, Purpose, Versions, read_message, write_message};
 use nexo_types::NodeId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -85,6 +85,49 @@ async fn a_later_version_is_refused_by_name() {
     let text = String::from_utf8_lossy(&answer[11..]).into_owned();
     let words = "the node that connects speaks versions 2 to 7 of the protocol between nodes and the other version 1;";
     assert!(text.starts_with(words), "{text}");
+}
+
+/// A node of a release that speaks these versions.
+async fn release(node: u64, min: u16, max: u16) -> Node {
+    let mut release = options(node, "127.0.0.1:0", secret("hush"));
+    release.identity.versions = Versions { min, max };
+    Node::start_with(release).await
+}
+
+#[tokio::test]
+async fn two_releases_agree_on_the_latest_version_that_both_speak() {
+    for (older, newer, common) in [((1, 1), (1, 2), 1), ((1, 2), (2, 5), 2), ((2, 4), (1, 3), 3)] {
+        let one = release(1, older.0, older.1).await;
+        let other = release(2, newer.0, newer.1).await;
+        one.knows(&[&other]);
+        other.knows(&[&one]);
+        one.is_connected_to(2).await;
+        other.is_connected_to(1).await;
+        assert_eq!((one.status_of(2).version, other.status_of(1).version), (Some(common), Some(common)));
+        one.peers.send(NodeId(2), b"from one".to_vec());
+        other.peers.send(NodeId(1), b"from the other".to_vec());
+        eventually("what was sent is there", || {
+            one.received() == [b"from the other"] && other.received() == [b"from one"]
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn two_releases_without_a_version_in_common_say_so() {
+    let (older, newer) = (release(1, 1, 2).await, release(2, 3, 4).await);
+    older.knows(&[&newer]);
+    newer.knows(&[&older]);
+    let update = "update the older one to a release in between first";
+    let words = format!(
+        "speaks versions 1 to 2 of the protocol between nodes and the other versions 3 to 4; {update}"
+    );
+    older.cannot_speak_with(2, &words).await;
+    let words = format!(
+        "speaks versions 3 to 4 of the protocol between nodes and the other versions 1 to 2; {update}"
+    );
+    newer.cannot_speak_with(1, &words).await;
+    assert!(older.status_of(2).connected_since.is_none() && newer.status_of(1).connected_since.is_none());
 }
 
 #[tokio::test]

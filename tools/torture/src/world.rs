@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{broadcast, watch};
@@ -14,6 +14,8 @@ use crate::plan::Clients;
 
 /// Copies under way at which publishers wait for consumers.
 const BACKLOG_MAX: usize = 40_000;
+/// How often it is looked whether they should, at most.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How far the run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,8 @@ pub(crate) struct World {
     phase: watch::Sender<RunPhase>,
     orders: broadcast::Sender<Order>,
     next_publisher: AtomicU16,
+    /// When it was last looked whether publishers should wait, and what was found.
+    looked: Mutex<Option<(Instant, bool)>>,
     seed: u64,
 }
 
@@ -82,6 +86,7 @@ impl World {
             phase: watch::channel(RunPhase::Load).0,
             orders: broadcast::channel(1024).0,
             next_publisher: AtomicU16::new(1),
+            looked: Mutex::default(),
             seed,
         })
     }
@@ -124,9 +129,18 @@ impl World {
         (number, fastrand::Rng::with_seed(self.seed.wrapping_mul(1_000_003).wrapping_add(number.into())))
     }
 
-    /// Whether publishers should wait.
+    /// Whether publishers should wait. What may be done, and is never known to be, does not count: with every leader that is lost there
+    /// is more of it. That takes a look at everything, so it is done now and then.
     pub(crate) fn is_behind(&self) -> bool {
-        self.ledger().outstanding() > BACKLOG_MAX
+        let ledger = self.ledger();
+        if ledger.outstanding() <= BACKLOG_MAX {
+            return false;
+        }
+        let mut looked = self.looked.lock();
+        if looked.is_none_or(|(at, _)| at.elapsed() >= LOOK_AGAIN) {
+            *looked = Some((Instant::now(), ledger.owed() > BACKLOG_MAX));
+        }
+        looked.is_some_and(|(_, is_behind)| is_behind)
     }
 }
 
