@@ -35,6 +35,7 @@ pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
     }
     sim::short()?;
     torture::short()?;
+    torture::short_cluster()?;
     // What real clients see.
     conformance::nexo(Nodes::One, &[])?;
     conformance::scale(Size::Quick)

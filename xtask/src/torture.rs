@@ -58,9 +58,15 @@ fn cluster(rest: &[&str]) -> anyhow::Result<()> {
     begin(Build::Release, "torture-cluster", &args.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Half a minute of one broker with a fixed seed, as a part of the tests. Three nodes have a command of their own until they pass reliably.
+/// Half a minute of one broker with a fixed seed, as a part of the tests.
 pub(crate) fn short() -> anyhow::Result<()> {
     begin(Build::Debug, "torture-short", &["--seconds", "25", "--seed", "1", "--kills", "8", "--damage"])
+}
+
+/// The same of three nodes.
+pub(crate) fn short_cluster() -> anyhow::Result<()> {
+    let args = ["--cluster", "--seconds", "40", "--every", "5", "--seed", "13", "--load", "15"];
+    begin(Build::Debug, "torture-short-cluster", &args)
 }
 
 fn begin(build: Build, home: &str, args: &[&str]) -> anyhow::Result<()> {

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-
 use super::error::Refusal;
 use super::session::{ChannelState, ConnectionPhase, Peer, Session};
 

@@ -79,6 +79,9 @@ impl Replica {
     }
 }
 
+/// After this the memory of a node that was deposed is thrown away.
+const DEPOSED_DELAY: Millis = Millis(500);
+
 impl Shared {
     /// Whether messages that are damaged here are kept, because others have them.
     pub(crate) fn keeps_damaged(&self) -> bool {
@@ -97,8 +100,11 @@ impl Shared {
     }
 
     /// Takes note of a read that failed, and says after which time it may be tried again. A node of a cluster does not wait for its disk
-    /// for ever.
+    /// for ever. One that was deposed a moment ago looks for messages whose frames do not count any more: that is nothing to speak of.
     pub(crate) fn note_unreadable(&self, at: Position, reason: &str) -> Millis {
+        if self.journal.serving_term().is_none() {
+            return DEPOSED_DELAY;
+        }
         let (delay, tries) = self.unreadable.note(at, reason);
         if tries == TRIES_MAX && self.keeps_damaged() {
             self.log.note_missing(at, reason.to_owned());

@@ -164,7 +164,7 @@ impl Queue {
                 self.dedup.insert(id, item.offset, item.enqueued_at.plus(self.config.dedup_window));
             }
             self.note_tenant(&mut entry);
-            if let Some(tenant) = &entry.tenant {
+            if let Some(tenant) = entry.tenant() {
                 self.tenants.add(tenant);
             }
             self.next_offset = self.next_offset.max(item.offset.next());
@@ -198,7 +198,7 @@ impl Queue {
     /// A new message takes its place.
     fn take_in(&mut self, mut entry: MessageEntry) {
         let now = entry.enqueued_at;
-        if let Some(group) = entry.group.clone() {
+        if let Some(group) = entry.group().cloned() {
             self.touch(entry.offset);
             self.loose_bytes += u64::from(entry.stored_bytes);
             if let Some(behind) = self.groups.get_mut(&group) {
@@ -254,8 +254,8 @@ impl Queue {
                 self.forget_unwritten(offset);
                 continue;
             };
-            if *last != entry.group {
-                last.clone_from(&entry.group);
+            if last.as_ref() != entry.group() {
+                *last = entry.group().cloned();
             }
             entry.attempts += 1;
             // Counted one by one: applying may stop at any message, and goes on at the same one.
@@ -382,8 +382,8 @@ impl Queue {
         self.loose_bytes = self.held_entries().map(|entry| u64::from(entry.stored_bytes)).sum();
         self.loose_cached_bytes = self.held_entries().map(|entry| entry.cached_bytes()).sum();
         self.loose_warm = self.held_entries().filter(|entry| entry.is_warm()).count() as u64;
-        let out: Vec<GroupId> = self.held_entries().filter_map(|entry| entry.group.clone()).collect();
-        self.tenants = Tenants::of(self.held_entries().filter_map(|entry| entry.tenant.as_ref()));
+        let out: Vec<GroupId> = self.held_entries().filter_map(|entry| entry.group().cloned()).collect();
+        self.tenants = Tenants::of(self.held_entries().filter_map(|entry| entry.tenant()));
         self.reset_groups(&out);
         self.totals.purged += removed.count;
         removed
@@ -474,7 +474,7 @@ impl Queue {
     /// A loose message leaves the queue.
     fn leave(&mut self, entry: &MessageEntry, why: Leave, at: Timestamp) {
         self.count_leave(entry, why);
-        if let Some(group) = &entry.group {
+        if let Some(group) = entry.group() {
             self.release_group(group, at);
         }
     }
@@ -490,7 +490,7 @@ impl Queue {
             Leave::Damaged => self.totals.damaged += 1,
             Leave::Moved => {}
         }
-        if let Some(tenant) = &entry.tenant {
+        if let Some(tenant) = entry.tenant() {
             self.tenants.remove(tenant);
         }
     }

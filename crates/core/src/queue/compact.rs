@@ -148,13 +148,14 @@ impl Packed {
             attempts,
             priority,
             durability,
-            group,
-            tenant,
+            named_group,
+            // Says something of a group.
+            is_tenant: _,
             payload,
             // Says something of bytes in memory, and there are none.
             payload_memory: _,
         } = entry;
-        if *durability != Durability::Durable || group.is_some() || tenant.is_some() || payload.is_some() {
+        if *durability != Durability::Durable || named_group.is_some() || payload.is_some() {
             return None;
         }
         let lifetime_ms = if *expires_at == Timestamp::MAX {
@@ -184,8 +185,8 @@ impl Packed {
             attempts: self.attempts.into(),
             priority: self.priority,
             durability: self.durability,
-            group: None,
-            tenant: None,
+            named_group: None,
+            is_tenant: false,
             payload: None,
             payload_memory: PayloadMemory::ALONE,
         }
@@ -250,8 +251,8 @@ mod tests {
             attempts: 0,
             priority: Priority(9),
             durability: Durability::Durable,
-            group: None,
-            tenant: None,
+            named_group: None,
+            is_tenant: false,
             payload: None,
             payload_memory: PayloadMemory::ALONE,
         }
@@ -280,8 +281,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_kept_whole() {
         let group = GroupId::new("g").ok();
-        assert!(!is_packed(MessageEntry { group: group.clone(), ..plain() }));
-        assert!(!is_packed(MessageEntry { tenant: group, ..plain() }));
+        assert!(!is_packed(MessageEntry { named_group: group.clone(), ..plain() }));
+        assert!(!is_packed(MessageEntry { named_group: group, is_tenant: true, ..plain() }));
         assert!(!is_packed(MessageEntry { payload: Some(Bytes::from_static(b"x")), ..plain() }));
         assert!(!is_packed(MessageEntry { durability: Durability::Transient, ..plain() }));
         assert!(!is_packed(MessageEntry { attempts: 65_536, ..plain() }));

@@ -105,13 +105,14 @@ impl Queue {
                 granted => granted,
             };
             plan.add(entry, consumer, terms, (until, phase));
-            let runs = entry.group.is_some() && terms.groups == GroupTake::Run && phase != LeasePhase::Taken;
+            let runs =
+                entry.group().is_some() && terms.groups == GroupTake::Run && phase != LeasePhase::Taken;
             // A run is not bound to turns: all of it goes to whoever got its first message.
             if turn.count == 0 || turn.room == 0 || runs {
                 self.consumers.end_turn(*turn, std::mem::take(&mut handed_bytes));
                 current = None;
             }
-            let Some(group) = &entry.group else { continue };
+            let Some(group) = entry.group() else { continue };
             if phase == LeasePhase::Taken {
                 // It is gone with this record, and the next of its group may be the most urgent of all.
                 break;

@@ -32,10 +32,10 @@ pub struct MessageEntry {
     pub priority: Priority,
     /// Whether it survives a restart.
     pub durability: Durability,
-    /// The group in which it has its place.
-    pub group: Option<GroupId>,
-    /// The group that it counts for, where groups share the queue fairly. Not durable.
-    pub tenant: Option<GroupId>,
+    /// The group that it names, if it does: see [`Self::group`] and [`Self::tenant`].
+    pub(super) named_group: Option<GroupId>,
+    /// Whether it only counts for that group, and has no place in it. Not durable.
+    pub(super) is_tenant: bool,
     /// Its stored form, if it is in memory. A transient message always has it.
     pub payload: Option<Bytes>,
     /// What the stored form in memory counts for.
@@ -93,8 +93,8 @@ impl MessageEntry {
             attempts: 0,
             priority: head.priority,
             durability: head.durability,
-            group: head.group.map(GroupId::new).transpose().map_err(|_| WireError::BadName)?,
-            tenant: None,
+            named_group: head.group.map(GroupId::new).transpose().map_err(|_| WireError::BadName)?,
+            is_tenant: false,
             payload: Some(payload),
             payload_memory: if batch.is_counted_once() {
                 PayloadMemory::Once
@@ -117,11 +117,22 @@ impl MessageEntry {
             attempts: 0,
             priority,
             durability: Durability::Durable,
-            group: None,
-            tenant: None,
+            named_group: None,
+            is_tenant: false,
             payload: None,
             payload_memory: PayloadMemory::ALONE,
         }
+    }
+
+    /// The group in which it has its place.
+    #[must_use]
+    pub const fn group(&self) -> Option<&GroupId> {
+        if self.is_tenant { None } else { self.named_group.as_ref() }
+    }
+
+    /// The group that it counts for, where groups share the queue fairly.
+    pub(super) const fn tenant(&self) -> Option<&GroupId> {
+        if self.is_tenant { self.named_group.as_ref() } else { None }
     }
 
     /// The length of its stored form in memory, if this queue counts it.

@@ -59,7 +59,7 @@ impl Queue {
     /// In a queue that groups share, the group of a message says whose it is and not where its place is.
     pub(super) fn note_tenant(&self, entry: &mut MessageEntry) {
         if self.config.groups == GroupMode::Fair {
-            entry.tenant = entry.group.take();
+            entry.is_tenant = entry.named_group.is_some();
         }
     }
 

@@ -81,7 +81,7 @@ impl Queue {
 
     /// A leased message comes back: to its place if it is the head of its group, otherwise into the line, in order.
     pub(super) fn come_back(&mut self, mut entry: MessageEntry, at: Timestamp) {
-        let Some(group) = entry.group.clone() else { return self.place(entry, at) };
+        let Some(group) = entry.group().cloned() else { return self.place(entry, at) };
         let alone = !self.runs.extra.contains_key(&group);
         let Some(line) = self.groups.get_mut(&group) else { return self.place(entry, at) };
         if alone && line.front().is_none_or(|first| first.offset > entry.offset) {

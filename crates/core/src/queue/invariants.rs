@@ -32,7 +32,7 @@ impl Queue {
         assert_eq!(warm, self.loose_warm, "so are those whose bytes need not be in memory");
         self.lanes.check_invariants();
         for group in self.groups.keys() {
-            let heads = self.loose_heads().filter(|entry| entry.group.as_ref() == Some(group)).count();
+            let heads = self.loose_heads().filter(|entry| entry.group() == Some(group)).count();
             assert_eq!(heads, self.out_of(group) as usize, "messages of a group that are out are counted");
         }
     }

@@ -285,7 +285,7 @@ impl Queue {
             match input.u8()? {
                 WAITING => {
                     let entry = decode_item(input)?;
-                    if entry.group.is_some() { waiting.push(entry) } else { self.restore_waiting(entry) }
+                    if entry.group().is_some() { waiting.push(entry) } else { self.restore_waiting(entry) }
                 }
                 kind @ (LEASED | DYING_LEASED) => {
                     let entry = decode_item(input)?;
@@ -316,7 +316,7 @@ impl Queue {
     /// otherwise the first is out. (So it is if the one before was transient and has not survived.)
     fn restore_waiting(&mut self, entry: MessageEntry) {
         self.loose_bytes += u64::from(entry.stored_bytes);
-        if let Some(group) = entry.group.clone() {
+        if let Some(group) = entry.group().cloned() {
             if let Some(behind) = self.groups.get_mut(&group) {
                 self.behind.insert(entry.offset, group.clone());
                 self.grouped += 1;
@@ -343,7 +343,7 @@ impl Queue {
 
     /// A message of a snapshot that is leased or dying: those of its group wait behind it.
     fn note_held(&mut self, entry: &MessageEntry) {
-        if let Some(group) = &entry.group {
+        if let Some(group) = entry.group() {
             self.note_out(group);
         }
         self.loose_bytes += u64::from(entry.stored_bytes);
@@ -404,7 +404,7 @@ impl MessageEntry {
         out.u64(self.ready_at.0);
         out.u64(self.expires_at.0);
         // No group has the empty name.
-        out.text(self.group.as_ref().map_or("", GroupId::as_str));
+        out.text(self.group().map_or("", GroupId::as_str));
     }
 
     fn decode_item(
@@ -415,7 +415,7 @@ impl MessageEntry {
         let mut entry = Self::decode_fields(input, version, stored)?;
         let group = input.text()?;
         if !group.is_empty() {
-            entry.group = Some(GroupId::new(group).map_err(|_| WireError::BadName)?);
+            entry.named_group = Some(GroupId::new(group).map_err(|_| WireError::BadName)?);
         }
         Ok(entry)
     }
@@ -439,8 +439,8 @@ impl MessageEntry {
             enqueued_at: Timestamp(input.u64()?),
             ready_at: Timestamp(input.u64()?),
             expires_at: Timestamp(input.u64()?),
-            group: None,
-            tenant: None,
+            named_group: None,
+            is_tenant: false,
             durability: Durability::Durable,
             payload: None,
             payload_memory: PayloadMemory::ALONE,
