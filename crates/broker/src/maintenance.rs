@@ -337,8 +337,11 @@ impl Shared {
             return true;
         }
         let begin = self.maintenance.note_begin(self.log.appended_bytes());
-        if self.journal.standing() == Standing::Following && !self.load_followed() {
-            return false;
+        match self.journal.standing() {
+            Standing::Serving => {}
+            Standing::Following if self.load_followed() => {}
+            // What is in memory is about to be thrown away, or is gone already.
+            Standing::Following | Standing::Installing | Standing::Lost | Standing::Deposed => return false,
         }
         if let Err(error) = self.checkpoint_and_free(full) {
             tracing::warn!(%error, "no checkpoint could be written; trying again later");
@@ -414,7 +417,7 @@ impl Shared {
             tracing::debug!("a checkpoint is given up: this node leads no more");
             return Err(ProposeError::Lost);
         }
-        manifest.group = self.journal.mark(replay_from);
+        manifest.group = self.journal.mark(replay_from)?;
         let payload = manifest.encode();
         let entry = EntryRef { queue: QueueId(0), kind: EntryKind::Manifest, spans: &[], payload: &payload };
         let appended =
@@ -431,14 +434,16 @@ impl Shared {
         let before = self.maintenance.last_checkpoint.lock().replace(this.clone());
         let is_full = self.journal.health() != nexo_log::LogHealth::Ok;
         let before = if is_full { Some(this.clone()) } else { before };
-        let kept = if is_full { None } else { self.journal.keeps_from() };
+        let kept = self.kept_for_others();
         let given_up = before.as_ref().map_or(Position::default(), |before| match kept {
             Some(segment) => before.replay_from.min(Position { segment, byte: 0 }),
             None => before.replay_from,
         });
-        self.journal.checkpointed(replay_from, given_up);
+        // Asked first: while somebody reads, entries are kept that lie in what could be given up.
+        let is_read = self.maintenance.is_read();
+        let given_up = self.journal.checkpointed(replay_from, given_up);
         let Some(before) = before else { return Ok(()) };
-        if self.maintenance.is_read() {
+        if is_read {
             return Ok(());
         }
         // Looked at again: an append that was under way when this began may not have been counted then. By now it has
@@ -465,11 +470,18 @@ impl Shared {
         self.journal.state_end().unwrap_or_else(|| self.log.next_position())
     }
 
+    /// The first segment that is kept for other nodes. On a disk that runs full there is no room for that.
+    fn kept_for_others(&self) -> Option<SegmentId> {
+        let is_short =
+            self.journal.health() != nexo_log::LogHealth::Ok || self.room.shortage(&self.clock).is_some();
+        if is_short { None } else { self.journal.keeps_from() }
+    }
+
     /// Whether segments can be given up by the next checkpoint that this one had to keep.
     fn can_free_more(&self) -> bool {
         let last = self.maintenance.last_checkpoint.lock();
         let Some(last) = last.as_ref().filter(|_| !self.maintenance.is_read()) else { return false };
-        let kept = self.journal.keeps_from();
+        let kept = self.kept_for_others();
         let segments = self.log.segments();
         segments.iter().filter(|segment| kept.is_none_or(|kept| segment.id < kept)).any(|segment| {
             segment.live_bytes == 0 && last.empty.contains(&segment.id) && !last.needed.contains(&segment.id)

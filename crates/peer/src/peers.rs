@@ -194,7 +194,8 @@ impl Peers {
         self.shared.links.lock().values().map(|link| link.status()).collect()
     }
 
-    /// Ends all connections for envelopes, and listens no more when this returns. Streams that were handed out stay.
+    /// Ends all connections for envelopes, and listens no more when this returns. Streams that were
+    /// handed out stay as long as this handle does: those that came from others are read by its thread.
     pub async fn close(&self) {
         self.shared.stop.cancel();
         let acceptors = std::mem::take(&mut *self.shared.acceptors.lock());

@@ -19,6 +19,8 @@ const BEHIND_TOLD_AFTER: Duration = Duration::from_secs(5);
 pub(super) enum Waited {
     /// Others had their turn, or the disk has caught up.
     Turn,
+    /// It is certain that some of what a commit publishes goes nowhere, or not.
+    Certain(Result<(), QueueError>),
     /// What a commit settles is safe, or not: what is left to wait for, and why.
     Settled { left: Vec<Settling>, outcome: Result<(), QueueError> },
 }
@@ -92,8 +94,10 @@ impl Session {
     pub(super) fn has_waited(&mut self, waited: Waited, now: Instant) {
         self.now = now;
         self.held_up = None;
-        if let (Waited::Settled { left, outcome }, Some(commit)) = (waited, &mut self.unfinished) {
-            commit.note_settled(left, outcome);
+        match (waited, &mut self.unfinished) {
+            (Waited::Settled { left, outcome }, Some(commit)) => commit.note_settled(left, outcome),
+            (Waited::Certain(outcome), Some(commit)) => commit.note_certain(outcome),
+            (Waited::Turn | Waited::Settled { .. } | Waited::Certain(_), _) => {}
         }
         self.go_on();
         self.run_steps();

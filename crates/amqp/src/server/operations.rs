@@ -34,6 +34,8 @@ pub(super) enum Wait {
     BusyQueue,
     /// A change is as safe as its queue promises. What came of it is looked at afterwards.
     Safe(Written),
+    /// As above, and it is certain that what was looked at since the second moment may be told.
+    Certain(Written, Written),
     /// What a commit settles is as safe as it must be.
     Settled(Vec<Settling>),
     /// Messages that full queues refused are where dead letters go.
@@ -114,6 +116,9 @@ pub(super) fn wait(broker: &Broker, until: Wait) -> BoxFuture<'static, Waited> {
             }
             Wait::Safe(written) => {
                 let _ = broker.wait_for(written).await;
+            }
+            Wait::Certain(written, began) => {
+                return Waited::Certain(certain(&broker, written, began).await);
             }
             Wait::Settled(mut left) => {
                 let outcome = settled(&mut left).await;

@@ -242,6 +242,11 @@ impl Outbox {
         self.look.get_or_insert(began);
     }
 
+    /// When such a look began, if there was one and nothing else is here.
+    pub(super) fn take_look(&mut self) -> Option<Written> {
+        self.look.take()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.messages == 0 && self.runs.is_empty() && self.fanouts.is_empty()
     }

@@ -161,7 +161,8 @@ impl Session {
             }
             channel.route.forget();
             let found = channel.route.find(broker, &mut self.targets, exchange, key, copies, &headers)?;
-            if !found.is_whole {
+            // Who neither wants confirms nor commits is told nothing.
+            if !found.is_whole && !matches!(channel.mode, Mode::Plain) {
                 self.outbox.goes_nowhere(began);
             }
         }
@@ -270,7 +271,9 @@ impl Session {
             return self.finish_flush(flushed);
         }
         if self.outbox.is_empty() {
-            return Some(Published::NOTHING);
+            let published = Published { look: self.outbox.take_look(), ..Published::NOTHING };
+            self.note_published(published);
+            return Some(published);
         }
         let flushed = match self.outbox.flush_slice(&self.shared.broker, self.pace.pacing()) {
             Ok(Some(flushed)) => flushed,
@@ -308,7 +311,16 @@ impl Session {
             self.hands_over = true;
         }
         self.pace.check(&self.shared.broker, flushed.pushed);
-        Some(Published { written: flushed.written, refused_commit })
+        let published = Published { written: flushed.written, look: flushed.look, refused_commit };
+        self.note_published(published);
+        Some(published)
+    }
+
+    /// A commit that waits for room may have been flushed on the way.
+    fn note_published(&mut self, published: Published) {
+        if let Some(commit) = &mut self.unfinished {
+            commit.published = commit.published.and(published);
+        }
     }
 }
 
@@ -317,17 +329,19 @@ impl Session {
 pub(super) struct Published {
     /// What to wait for before somebody is told.
     pub(super) written: Written,
+    /// Some of it went nowhere, which was found in a look that began then.
+    pub(super) look: Option<Written>,
     /// Whether one of a transaction was refused.
     pub(super) refused_commit: bool,
 }
 
 impl Published {
-    pub(super) const NOTHING: Self = Self { written: Written::NOTHING, refused_commit: false };
+    pub(super) const NOTHING: Self = Self { written: Written::NOTHING, look: None, refused_commit: false };
 
     /// Both.
     pub(super) fn and(self, other: Self) -> Self {
         let refused_commit = self.refused_commit || other.refused_commit;
-        Self { written: self.written.and(other.written), refused_commit }
+        Self { written: self.written.and(other.written), look: self.look.or(other.look), refused_commit }
     }
 }
 

@@ -263,6 +263,7 @@ impl Session {
     /// be about the same queue.
     pub(super) fn settles_late(&self) -> bool {
         self.settle_refusal.as_ref().is_some_and(QueueError::is_busy)
+            || (self.settles_left && !self.refused_settles.is_empty())
     }
 
     /// What could not be written down. The client goes: the broker is to settle it as soon as it can.

@@ -79,6 +79,8 @@ pub(super) struct Unfinished {
     pub(super) transaction: Box<Transaction>,
     /// What came of its publishes.
     pub(super) published: Published,
+    /// What came of asking whether what goes nowhere does so for certain.
+    certain: Option<Result<(), QueueError>>,
     /// What came of waiting for what it settles.
     settled: Option<Result<(), QueueError>>,
     /// Whether the disk was behind while it settled.
@@ -88,7 +90,12 @@ pub(super) struct Unfinished {
 impl Unfinished {
     pub(super) const fn new(channel: u16, transaction: Box<Transaction>) -> Self {
         let published = Published::NOTHING;
-        Self { channel, transaction, published, settled: None, was_busy: false }
+        Self { channel, transaction, published, certain: None, settled: None, was_busy: false }
+    }
+
+    /// Notes whether what goes nowhere does so for certain.
+    pub(super) fn note_certain(&mut self, outcome: Result<(), QueueError>) {
+        self.certain = Some(outcome);
     }
 
     /// Notes what came of waiting for what was settled, and what is left to wait for.
@@ -173,6 +180,13 @@ impl Session {
         if commit.published.refused_commit {
             // What it settles comes back.
             return Err(Refusal::precondition("partial tx completion"));
+        }
+        if let Some(began) = commit.published.look.take() {
+            self.hold_up_commit(Wait::Certain(commit.published.written, began), commit);
+            return Ok(());
+        }
+        if let Some(outcome) = commit.certain.take() {
+            outcome?;
         }
         let broker = self.shared.broker.clone();
         match operations::is_safe(&broker, commit.published.written) {

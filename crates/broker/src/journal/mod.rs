@@ -162,8 +162,11 @@ pub(crate) trait Journal: Send + Sync + Debug {
     }
 
     /// What a checkpoint has to say of a group, if it stands for all before this position.
-    fn mark(&self, _replay_from: Position) -> Option<GroupMark> {
-        None
+    ///
+    /// # Errors
+    /// If not all of that is committed.
+    fn mark(&self, _replay_from: Position) -> Result<Option<GroupMark>, ProposeError> {
+        Ok(None)
     }
 
     /// The first of the segments that other nodes may still ask for, though nothing here needs them.
@@ -171,9 +174,11 @@ pub(crate) trait Journal: Send + Sync + Debug {
         None
     }
 
-    /// A checkpoint is safe that stands for all before the first position. What lies before the second may be given up now, and
-    /// nobody is given anything of it from now on.
-    fn checkpointed(&self, _replay_from: Position, _given_up_before: Position) {}
+    /// A checkpoint is safe that stands for all before the first position. What lies before the second is to be given up. Gives
+    /// back before which position nobody is given anything from now on.
+    fn checkpointed(&self, _replay_from: Position, given_up_before: Position) -> Position {
+        given_up_before
+    }
 
     /// The broker ends.
     fn stop(&self) {}

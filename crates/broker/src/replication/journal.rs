@@ -368,19 +368,31 @@ impl Journal for GroupJournal {
         }
     }
 
-    fn mark(&self, replay_from: Position) -> Option<GroupMark> {
+    fn mark(&self, replay_from: Position) -> Result<Option<GroupMark>, ProposeError> {
         let discarded = self.0.discarded.all();
-        Some(self.0.state.lock().mark(replay_from, discarded))
+        let mut state = self.0.state.lock();
+        let mark = state.mark(replay_from, discarded);
+        if matches!(state.memory, Memory::Serving(_)) && mark.last.index > state.group.applied() {
+            // What is committed may not have been looked at yet.
+            self.0.settle(&mut state);
+            self.0.note_synced(&mut state);
+            self.0.waker.wake();
+            // A change of members is nothing that anybody has waited for.
+            if mark.last.index > state.group.applied() {
+                return Err(ProposeError::Busy);
+            }
+        }
+        Ok(Some(mark))
     }
 
     fn keeps_from(&self) -> Option<SegmentId> {
         let SegmentId(last) = self.0.log.next_position().segment;
-        let is_alone = self.0.state.lock().group.members().voters.len() < 2;
+        let is_alone = self.0.state.lock().group.members().all().count() < 2;
         (!is_alone).then(|| SegmentId(last.saturating_sub(self.0.kept_segments)))
     }
 
-    fn checkpointed(&self, replay_from: Position, given_up_before: Position) {
-        self.0.note_checkpoint(replay_from, given_up_before);
+    fn checkpointed(&self, replay_from: Position, given_up_before: Position) -> Position {
+        self.0.note_checkpoint(replay_from, given_up_before)
     }
 
     fn stop(&self) {

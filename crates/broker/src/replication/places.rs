@@ -92,6 +92,11 @@ impl Places {
         }
     }
 
+    /// Where the first of them lies.
+    pub(super) fn first_at(&self) -> Option<Position> {
+        self.places.front().map(|place| place.at)
+    }
+
     /// All of them, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Place> {
         self.places.iter()

@@ -55,9 +55,13 @@ impl Replica {
                 return;
             }
             let purged = state.group.purged().index;
-            let behind = state.group.progress().find(|(_, matched)| *matched < purged);
-            let Some((to, _)) = behind else { return };
+            let behind = state.group.progress().filter(|(_, matched)| *matched < purged);
+            let behind: Vec<NodeId> = behind.map(|(node, _)| node).collect();
+            // One that cannot be reached must not keep all others waiting.
+            let next = behind.iter().find(|node| state.sent_last.is_none_or(|last| **node > last));
+            let Some(to) = next.or(behind.first()).copied() else { return };
             state.sending = Some(to);
+            state.sent_last = Some(to);
             to
         };
         if let Some(hook) = self.on_send_state.get() {

@@ -113,6 +113,8 @@ pub(super) struct State {
     pub(super) pending: VecDeque<(LogIndex, Position)>,
     /// Where the last frame ends that was proposed here.
     pub(super) proposed_end: Position,
+    /// The last entry that was told as committed.
+    last_told: LogIndex,
     pub(super) waiters: Waiters,
     pub(super) checks: Checks,
     /// Those of them who can be told, which the driver does without the lock.
@@ -144,6 +146,8 @@ pub(super) struct State {
     pub(super) pinned: Option<LogIndex>,
     /// To whom a state is being sent.
     pub(super) sending: Option<NodeId>,
+    /// To whom one was sent last, or should have been: others have their turn first.
+    pub(super) sent_last: Option<NodeId>,
     /// A state that has come and waits for the leader's word.
     pub(super) staged: Option<Staged>,
     /// A state that came was accepted by the group: it is to take the place of everything.
@@ -168,6 +172,7 @@ impl State {
             cuts: vec![Position::default()],
             pending: VecDeque::new(),
             proposed_end: Position::default(),
+            last_told: applied,
             waiters: Waiters::default(),
             checks: Checks::default(),
             told: Vec::new(),
@@ -187,6 +192,7 @@ impl State {
             loaded: (applied, Position::default()),
             pinned: None,
             sending: None,
+            sent_last: None,
             staged: None,
             installing: None,
             changes: Vec::new(),
@@ -369,6 +375,7 @@ impl Replica {
     fn take_event(&self, state: &mut State, event: Event) {
         match event {
             Event::Committed { entry, proposed_here } => {
+                state.last_told = entry.id.index;
                 while state.pending.front().is_some_and(|(index, _)| *index <= entry.id.index) {
                     state.pending.pop_front();
                 }
@@ -383,7 +390,8 @@ impl Replica {
                 }
             }
             Event::MembersChanged(members) => {
-                let index = state.group.applied();
+                // Entries are told in bunches, and this one may not be the last of its bunch.
+                let index = state.last_told;
                 tracing::info!(voters = ?members.voters, learners = ?members.learners, "the members of the cluster have changed");
                 state.members.push((index, members));
             }
@@ -581,7 +589,8 @@ impl Replica {
     }
 
     /// The state before the first position is in a checkpoint. Entries before the second are not kept for others any more.
-    pub(super) fn note_checkpoint(&self, replay_from: Position, given_up_before: Position) {
+    /// Gives back before which position nothing is kept.
+    pub(super) fn note_checkpoint(&self, replay_from: Position, given_up_before: Position) -> Position {
         let mut state = self.state.lock();
         // What is in a checkpoint is committed, but that may not have been looked at yet.
         self.settle(&mut state);
@@ -593,7 +602,7 @@ impl Replica {
         let purge_to = state.pinned.map_or(purge_to, |pinned| purge_to.min(pinned));
         if last.index == LogIndex(0) || last.index > state.group.applied() {
             self.waker.wake();
-            return;
+            return state.places.first_at().map_or(given_up_before, |first| given_up_before.min(first));
         }
         let taken = Snapshot { last, members: state.members_at(last.index), data: Bytes::new() };
         state.group.compact(taken, purge_to);
@@ -602,8 +611,10 @@ impl Replica {
         let keep_from = state.members.iter().rposition(|(index, _)| *index <= purged).unwrap_or(0);
         state.members.drain(..keep_from);
         self.settle(&mut state);
+        let given_up = state.places.first_at().map_or(given_up_before, |first| given_up_before.min(first));
         drop(state);
         self.waker.wake();
+        given_up
     }
 }
 
