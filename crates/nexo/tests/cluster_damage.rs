@@ -60,7 +60,9 @@ fn find(data: &Path, text: &str) -> (PathBuf, u64) {
 
 /// The number of a node, which it has as long as its data.
 fn id_of(cluster: &Cluster, name: &str) -> u64 {
-    let nodes = cluster.follower().server().json(&["cluster", "nodes"]);
+    // It may be about to start anew itself.
+    let other = cluster.running().find(|node| node.name != name).unwrap();
+    let nodes = other.server().json(&["cluster", "nodes"]);
     nodes.iter().find(|node| node["name"] == name).unwrap()["id"].as_u64().unwrap()
 }
 
