@@ -371,18 +371,17 @@ impl Journal for GroupJournal {
     fn mark(&self, replay_from: Position) -> Result<Option<GroupMark>, ProposeError> {
         let discarded = self.0.discarded.all();
         let mut state = self.0.state.lock();
-        let mark = state.mark(replay_from, discarded);
-        if matches!(state.memory, Memory::Serving(_)) && mark.last.index > state.group.applied() {
+        if matches!(state.memory, Memory::Serving(_)) {
             // What is committed may not have been looked at yet.
             self.0.settle(&mut state);
             self.0.note_synced(&mut state);
             self.0.waker.wake();
             // A change of members is nothing that anybody has waited for.
-            if mark.last.index > state.group.applied() {
+            if state.places.last_before(replay_from).index > state.group.applied() {
                 return Err(ProposeError::Busy);
             }
         }
-        Ok(Some(mark))
+        Ok(Some(state.mark(replay_from, discarded)))
     }
 
     fn keeps_from(&self) -> Option<SegmentId> {
