@@ -1,6 +1,7 @@
 //! One request: read, let in, understood, done, answered.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,7 +24,7 @@ use crate::request::Action;
 use crate::request_body;
 use crate::response::Response;
 use crate::service::{Context, Service};
-use crate::signature::{AccessKey, Signed, key_id, region};
+use crate::signature::{AccessKey, Credential, Signed};
 use crate::{host, ids};
 
 /// The answer to a `GET` without an action, whatever the client asked for.
@@ -119,21 +120,22 @@ async fn answer(
     let (head, body) = request.into_parts();
     check_method(protocol, &head.method)?;
     let address = Form::parse(head.uri.query().unwrap_or_default(), b"")?;
+    let credential = Credential::of(&head.headers, &address);
     // Who is not let in has no body read: it may be long.
-    let claimant = match let_in(service, peer, &head, &address).await {
+    let claimant = match let_in(service, peer, &head, &address, credential).await {
         Ok(claimant) => claimant,
-        Err(fault) => return Err(refused(service, ends, &head.headers, &address, fault).await),
+        Err(fault) => return Err(refused(service, ends, credential, fault).await),
     };
     let body = request_body::read(body, service.limits().request_bytes, service.intake()).await?;
     let identity = match claimant.verify(&head, &body.bytes) {
         Ok(identity) => identity,
-        Err(fault) => return Err(refused(service, ends, &head.headers, &address, fault).await),
+        Err(fault) => return Err(refused(service, ends, credential, fault).await),
     };
     let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
     let context = Context {
         base_url: base_url(&head.headers, is_tls),
         path: head.uri.path().to_owned(),
-        region: region(&head.headers, &address).unwrap_or_else(|| service.options.region.clone()),
+        region: credential.and_then(|of| of.region()).unwrap_or(&service.options.region).to_owned(),
         vhost: vhost_of(&identity),
         trace: text("x-amzn-trace-id").filter(|trace| !trace.is_empty()).map(str::to_owned),
         identity,
@@ -150,13 +152,15 @@ async fn answer(
     };
     service.broker.traffic().of(nexo_broker::Protocol::Sqs).logged_in();
     let actor = Actor { user: context.identity.name().as_str().to_owned(), from: Some(peer) };
-    let response = acting(actor, service.call(&context, request)).await?;
+    // Pinned here: it is large, and would be moved otherwise.
+    let call = pin!(service.call(&context, request));
+    let response = acting(actor, call).await?;
     Ok((action, response))
 }
 
 /// The virtual host that the queues of whoever asks are in.
 fn vhost_of(identity: &Identity) -> VhostName {
-    VhostName::new(&identity.default_vhost()).unwrap_or_default()
+    identity.default_vhost().and_then(|name| VhostName::new(&name).ok()).unwrap_or_default()
 }
 
 fn has_action(request: &Request) -> bool {
@@ -178,11 +182,10 @@ fn check_place(action: Action, path: &str) -> Result<(), Fault> {
 async fn refused(
     service: &Service,
     Ends { peer, is_tls, .. }: Ends,
-    headers: &HeaderMap,
-    address: &Form<'_>,
+    credential: Option<Credential<'_>>,
     fault: Fault,
 ) -> Fault {
-    let key = key_id(headers, address);
+    let key = credential.map(|credential| credential.key_id_shown());
     if service.options.access_keys.is_empty() && key.is_none() {
         return fault;
     }
@@ -237,11 +240,12 @@ async fn let_in(
     peer: SocketAddr,
     head: &Parts,
     address: &Form<'_>,
+    credential: Option<Credential<'_>>,
 ) -> Result<Claimant, Fault> {
     let headers = &head.headers;
     let configured = &service.options.access_keys;
-    let claimed = key_id(headers, address);
-    let of_user = claimed.as_deref().and_then(|id| service.logins.access_key(id));
+    let claimed = credential.map(|credential| credential.key_id);
+    let of_user = claimed.and_then(|id| service.logins.access_key(id));
     if of_user.is_none() && configured.is_empty() {
         return guest(service, peer, head).await;
     }
@@ -258,7 +262,8 @@ async fn let_in(
         let identity = Identity::configured(service.broker.clone(), name);
         return Ok(Claimant { identity, signed: Some(signed) });
     };
-    let find = |id: &str| Some(AccessKey { id: id.to_owned(), secret: secret.to_string() });
+    let find =
+        |id: &str| (claimed == Some(id)).then(|| AccessKey { id: id.to_owned(), secret: secret.to_string() });
     let signed = Signed::read(headers, address, find, now())?;
     let identity = service.logins.signed(&user, peer.ip()).map_err(|_| unknown_key())?;
     Ok(Claimant { identity, signed: Some(signed) })

@@ -32,15 +32,24 @@ pub(crate) fn sequence_number(offset: Offset) -> String {
 fn uuid(mut bytes: [u8; 16]) -> String {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex = hex(&bytes);
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    let digits = hex(&bytes);
+    let mut text = String::with_capacity(36);
+    for part in [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20]] {
+        text.push_str(part);
+        text.push('-');
+    }
+    text.push_str(&digits[20..]);
+    text
 }
 
 /// Bytes as small hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+    let mut text = String::with_capacity(2 * bytes.len());
+    for digit in bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]) {
+        text.push(char::from(DIGITS[usize::from(digit)]));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ mod http;
 mod ids;
 mod limits;
 mod listener;
+mod md5_lanes;
 mod message;
 mod message_attributes;
 mod object;

@@ -16,6 +16,7 @@ use crate::arn;
 use crate::fault::{Fault, FaultCode};
 use crate::ids::{hex, message_id, sequence_number};
 use crate::limits::Limits;
+use crate::md5_lanes;
 use crate::message_attributes::{self, Attribute, Attributes, Data};
 use crate::protocol::xml::has_forbidden;
 use crate::receipt_handle;
@@ -38,7 +39,6 @@ const TRANSFER_ENCODING: &str = "Content-Transfer-Encoding";
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) message: NewMessage,
-    pub(crate) md5_of_body: String,
     pub(crate) md5_of_attributes: Option<String>,
     pub(crate) md5_of_system_attributes: Option<String>,
 }
@@ -135,11 +135,9 @@ pub(crate) fn outgoing(
     } else {
         headers.to_properties().map_err(|error| Fault::invalid(error.to_string()))?
     };
-    let md5_of_body = message_attributes::md5_of(body.as_bytes());
     let body = Bytes::copy_from_slice(body.as_bytes());
     Ok(Outgoing {
         message: NewMessage { properties, delay, dedup, dedup_scope: scope, group, ..NewMessage::new(body) },
-        md5_of_body,
         md5_of_attributes,
         md5_of_system_attributes: message_attributes::md5(&system),
     })
@@ -296,7 +294,8 @@ impl Wanted {
     }
 }
 
-/// A message as its receiver sees it. `find` knows the queues that dead letters came from.
+/// A message as its receiver sees it, but for the digest of its body: those of several are made at once
+/// ([`fill_in_digests`]). `find` knows the queues that dead letters came from.
 pub(crate) fn received(
     delivery: &Delivery,
     source: Source,
@@ -334,7 +333,7 @@ pub(crate) fn received(
     response::Message {
         message_id: message_id(home.id, home.created_at, offset),
         receipt_handle,
-        md5_of_body: message_attributes::md5_of(&body),
+        md5_of_body: String::new(),
         body: response::Body(body),
         attributes: system,
         md5_of_attributes: message_attributes::md5(&known.attributes),
@@ -343,6 +342,15 @@ pub(crate) fn received(
             .into_iter()
             .map(|(name, attribute)| (name, attribute.into_response()))
             .collect(),
+    }
+}
+
+/// Gives each message the digest of its body.
+pub(crate) fn fill_in_digests(messages: &mut [response::Message]) {
+    let bodies: Vec<&[u8]> = messages.iter().map(|message| &*message.body.0).collect();
+    let digests = md5_lanes::digests(&bodies);
+    for (message, digest) in messages.iter_mut().zip(digests) {
+        message.md5_of_body = hex(&digest);
     }
 }
 

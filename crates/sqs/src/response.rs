@@ -139,7 +139,25 @@ pub(crate) struct Messages {
     pub(crate) hold: Option<IntakeHold>,
 }
 
+/// What a message or an entry of a batch takes in an answer besides its body, or a little more.
+const ENTRY_BYTES: usize = 512;
+
 impl Response {
+    /// How long it is when it is written, about: no attributes are counted, and nothing that must be written otherwise.
+    pub(crate) fn bytes_about(&self) -> usize {
+        let bodies = match self {
+            Self::Messages(messages) => messages.messages.iter().map(|message| message.body.0.len()).sum(),
+            _ => 0,
+        };
+        let entries = match self {
+            Self::Messages(messages) => messages.messages.len(),
+            Self::SentBatch(batch) => batch.successful.len() + batch.failed.len(),
+            Self::SettledBatch(batch) => batch.successful.len() + batch.failed.len(),
+            _ => 1,
+        };
+        bodies + entries * ENTRY_BYTES
+    }
+
     /// The memory that is to be kept until the answer is sent.
     pub(crate) fn take_hold(&mut self) -> Option<IntakeHold> {
         if let Self::Messages(messages) = self { messages.hold.take() } else { None }

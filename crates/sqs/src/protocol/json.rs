@@ -54,7 +54,7 @@ pub(crate) fn response(response: &Response) -> Bytes {
     if matches!(response, Response::Done) {
         return Bytes::new();
     }
-    to_bytes(response)
+    to_bytes(response, response.bytes_about())
 }
 
 /// An error as JSON.
@@ -65,11 +65,14 @@ pub(crate) fn fault(fault: &Fault) -> Bytes {
         kind: String,
         message: &'a str,
     }
-    to_bytes(&Error { kind: fault.code.json_type(), message: &fault.message })
+    to_bytes(&Error { kind: fault.code.json_type(), message: &fault.message }, fault.message.len())
 }
 
-fn to_bytes(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value).expect("answers have text for keys, and nothing that JSON cannot say").into()
+fn to_bytes(value: &impl Serialize, bytes_about: usize) -> Bytes {
+    let mut bytes = Vec::with_capacity(bytes_about);
+    serde_json::to_writer(&mut bytes, value)
+        .expect("answers have text for keys, and nothing that JSON cannot say");
+    bytes.into()
 }
 
 #[cfg(test)]

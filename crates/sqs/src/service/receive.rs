@@ -75,7 +75,8 @@ impl Service {
         let place = (&*context.region, &*self.options.account);
         let find = |name: &QueueName| self.queue_named(name).ok().map(|queue| queue.source());
         let seen = |delivery: &Delivery| message::received(delivery, source, wanted, place, find);
-        let messages: Vec<Message> = deliveries.iter().map(seen).collect();
+        let mut messages: Vec<Message> = deliveries.iter().map(seen).collect();
+        message::fill_in_digests(&mut messages);
         Ok(Messages { messages, hold })
     }
 

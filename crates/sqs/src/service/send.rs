@@ -1,11 +1,13 @@
 //! Sending: one message or ten, with one wait for the disk.
 
+use bytes::Bytes;
 use nexo_broker::PushError;
 
 use super::access::Need;
 use super::{Context, Queue, Service, batch};
 use crate::fault::{Fault, FaultCode};
-use crate::ids::{message_id, sequence_number};
+use crate::ids::{hex, message_id, sequence_number};
+use crate::md5_lanes;
 use crate::message::{self, Outgoing};
 use crate::request::{SendEntry, SendMessage, SendMessageBatch};
 use crate::response::{Response, Sent, SentEntry};
@@ -69,7 +71,7 @@ impl Service {
                 messages.push(one.message);
                 Sent {
                     message_id: String::new(),
-                    md5_of_body: one.md5_of_body,
+                    md5_of_body: String::new(),
                     md5_of_attributes: one.md5_of_attributes,
                     md5_of_system_attributes: one.md5_of_system_attributes,
                     sequence_number: None,
@@ -79,9 +81,15 @@ impl Service {
         if messages.is_empty() {
             return Ok(answers);
         }
-        let mut pushed = self.broker.push(queue.name(), messages).await?.into_iter();
+        let bodies: Vec<Bytes> = messages.iter().map(|message| message.body.clone()).collect();
+        // The digests are made while the disk syncs.
+        let (pushed, digests) = tokio::join!(biased; self.broker.push(queue.name(), messages), async {
+            md5_lanes::digests(&bodies.iter().map(|body| &**body).collect::<Vec<&[u8]>>())
+        });
+        let (mut pushed, mut digests) = (pushed?.into_iter(), digests.into_iter());
         let told = answers.into_iter().map(|answer| {
             let mut sent = answer?;
+            sent.md5_of_body = digests.next().map(|digest| hex(&digest)).unwrap_or_default();
             match pushed.next() {
                 Some(Ok(pushed)) => {
                     // A repetition is told what the first was told.

@@ -46,10 +46,36 @@ pub(super) enum Place {
     },
 }
 
-/// The id of the key that a request says it was signed with, for the log.
-pub(crate) fn key_id(headers: &HeaderMap, form: &Form<'_>) -> Option<String> {
-    let claim = Claim::of(headers, form).ok()??;
-    Some(claim.key_id.chars().take(KEY_ID_SHOWN_MAX).collect())
+/// Which key a request says it was signed with, and where, whether or not the signature holds. It is asked of every request,
+/// also of those whose signature nobody checks, so it is read without the rest of the claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Credential<'a> {
+    pub(crate) key_id: &'a str,
+    region: &'a str,
+}
+
+impl<'a> Credential<'a> {
+    /// Reads it, if there is one.
+    pub(crate) fn of(headers: &'a HeaderMap, form: &'a Form<'_>) -> Option<Self> {
+        let credential = match headers.get("authorization") {
+            Some(header) => part_of(header.to_str().ok()?.strip_prefix(ALGORITHM)?, "Credential")?,
+            None => form.get("X-Amz-Credential")?,
+        };
+        let [key_id, _, region, ..] = split_credential(credential)?;
+        Some(Self { key_id, region })
+    }
+
+    /// The key's id for the log.
+    pub(crate) fn key_id_shown(&self) -> String {
+        self.key_id.chars().take(KEY_ID_SHOWN_MAX).collect()
+    }
+
+    /// The region, if it can be shown again.
+    pub(crate) fn region(&self) -> Option<&'a str> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        let is_one = (1..=REGION_MAX).contains(&self.region.len()) && self.region.bytes().all(plain);
+        is_one.then_some(self.region)
+    }
 }
 
 impl Claim {
@@ -82,11 +108,7 @@ impl Claim {
             .strip_prefix(ALGORITHM)
             .ok_or_else(|| incomplete(&format!("Unsupported AWS 'algorithm': it must be {ALGORITHM}.")))?;
         let part = |name: &str| {
-            let parts = rest.split(',').map(str::trim);
-            let value = parts.filter_map(|part| part.split_once('=')).find(|(key, _)| *key == name);
-            value
-                .map(|(_, value)| value)
-                .filter(|value| !value.is_empty())
+            part_of(rest, name)
                 .ok_or_else(|| incomplete(&format!("Authorization header requires '{name}' parameter.")))
         };
         let date = headers.get("x-amz-date").or_else(|| headers.get("date"));
@@ -126,13 +148,13 @@ impl Claim {
         date: &str,
         place: Place,
     ) -> Result<Self, Fault> {
-        let (key_id, scope) = split_credential(credential).ok_or_else(|| {
+        let [key_id, day, region, service] = split_credential(credential).ok_or_else(|| {
             incomplete("Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term.")
         })?;
         let headers: Vec<String> = headers.split(';').map(str::to_ascii_lowercase).collect();
         Ok(Self {
             key_id: key_id.to_owned(),
-            scope,
+            scope: Scope { day: day.to_owned(), region: region.to_owned(), service: service.to_owned() },
             date: date.to_owned(),
             headers,
             signature: signature.to_owned(),
@@ -148,26 +170,66 @@ impl Scope {
     }
 }
 
-/// The region that a request is signed for, whether or not the signature holds.
-pub(crate) fn region(headers: &HeaderMap, form: &Form<'_>) -> Option<String> {
-    let header = headers.get("authorization").and_then(|header| header.to_str().ok());
-    let credential = header
-        .and_then(|header| header.split("Credential=").nth(1)?.split([',', ' ']).next())
-        .or_else(|| form.get("X-Amz-Credential"))?;
-    let (_, scope) = split_credential(credential)?;
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    ((1..=REGION_MAX).contains(&scope.region.len()) && scope.region.bytes().all(plain))
-        .then_some(scope.region)
+/// What the parameters of an authorization say of one of them, if anything.
+fn part_of<'a>(parameters: &'a str, name: &str) -> Option<&'a str> {
+    let mut parts = parameters.split(',').map(str::trim).filter_map(|part| part.split_once('='));
+    parts.find(|(key, _)| *key == name).map(|(_, value)| value).filter(|value| !value.is_empty())
 }
 
-fn split_credential(credential: &str) -> Option<(&str, Scope)> {
+/// The key's id, the day, the region and the service of a credential.
+fn split_credential(credential: &str) -> Option<[&str; 4]> {
     let mut parts = credential.split('/');
     let key_id = parts.next().filter(|id| !id.is_empty())?;
-    let mut part = || parts.next().map(str::to_owned);
-    let scope = Scope { day: part()?, region: part()?, service: part()? };
-    (part()?.as_str() == "aws4_request" && part().is_none()).then_some((key_id, scope))
+    let found = [key_id, parts.next()?, parts.next()?, parts.next()?];
+    (parts.next()? == "aws4_request" && parts.next().is_none()).then_some(found)
 }
 
 fn incomplete(message: &str) -> Fault {
     Fault::new(FaultCode::IncompleteSignature, message.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(text: &str) -> Form<'_> {
+        Form::parse(text, b"").unwrap()
+    }
+
+    #[test]
+    fn a_credential_is_that_of_the_claim() {
+        let signed = "SignedHeaders=host, Signature=0a";
+        for (credential, expected) in [
+            ("Credential=AK/20150830/eu-west-1/sqs/aws4_request", Some(("AK", "eu-west-1"))),
+            (
+                "XCredential=EVIL/20150830/x/sqs/aws4_request, Credential=AK/20150830/r/sqs/aws4_request",
+                Some(("AK", "r")),
+            ),
+            ("Credential=A K/20150830/r/sqs/aws4_request", Some(("A K", "r"))),
+            ("Credential=AK/20150830/r/sqs", None),
+            ("Credential=", None),
+        ] {
+            let mut headers = HeaderMap::new();
+            let text = format!("{ALGORITHM} {credential}, {signed}");
+            headers.insert("authorization", text.parse().unwrap());
+            headers.insert("x-amz-date", "20150830T123600Z".parse().unwrap());
+            // What stands in the address counts only where there is no header.
+            let address = form("X-Amz-Credential=OTHER%2F20150830%2Fr%2Fsqs%2Faws4_request");
+            let found = Credential::of(&headers, &address);
+            assert_eq!(found.map(|one| (one.key_id, one.region)), expected, "{text}");
+            let claim = Claim::of(&headers, &address).ok().flatten();
+            assert_eq!(claim.map(|claim| claim.key_id), expected.map(|(id, _)| id.to_owned()), "{text}");
+        }
+        let address = form("X-Amz-Credential=AK%2F20150830%2Fr%2Fsqs%2Faws4_request");
+        assert_eq!(Credential::of(&HeaderMap::new(), &address).map(|one| one.key_id), Some("AK"));
+        assert_eq!(Credential::of(&HeaderMap::new(), &form("a=b")), None);
+    }
+
+    #[test]
+    fn a_region_that_cannot_be_shown_again_is_none() {
+        let of = |region| Credential { key_id: "AK", region }.region();
+        assert_eq!(of("eu-west-1"), Some("eu-west-1"));
+        let long = "r".repeat(REGION_MAX + 1);
+        assert!([of(""), of("a b"), of("<x>"), of(&long)].iter().all(Option::is_none));
+    }
 }

@@ -10,6 +10,6 @@ mod claim;
 mod keys;
 mod verify;
 
-pub(crate) use claim::{key_id, region};
+pub(crate) use claim::Credential;
 pub use keys::{AccessKey, AccessKeyError};
 pub(crate) use verify::Signed;
