@@ -3,18 +3,21 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use nexo_core::config::QueueConfig;
 use nexo_core::draft::PackedBatch;
+use nexo_core::jobs::JobQueueConfig;
 use nexo_core::message::{Durability, NewMessage};
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, GateDisk};
 use nexo_log::{Claim, Patience, Urgency};
-use nexo_types::{DedupId, Millis, Offset, Protocol, QueueName, SegmentId};
+use nexo_types::{DedupId, JobQueueName, Millis, Offset, Protocol, QueueName, SegmentId};
 
 use crate::broker::Broker;
 use crate::flow::Pacing;
 use crate::handle::SETTLE_SLICE;
+use crate::jobs::JobRequest;
 use crate::journal::ProposeError;
 use crate::options::BrokerOptions;
 use crate::push_order::PushOrder;
@@ -260,4 +263,24 @@ fn damage(gate: &GateDisk, text: &[u8]) {
         }
     }
     panic!("the message is nowhere");
+}
+
+/// A worker that does not wait is told that there is no job only if there is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_take_that_does_not_wait_finds_its_job_when_the_disk_was_behind() {
+    let gate = GateDisk::default();
+    let broker = with_queues(&gate, &["filling"]).await;
+    let deals = JobQueueName::new("deals").unwrap();
+    broker.put_job_queue(&deals, JobQueueConfig::default()).await.unwrap();
+    let request = JobRequest { kind: "search".into(), key: "phones".into(), ..JobRequest::default() };
+    broker.ask_job(&deals, &request).await.unwrap();
+    let stopped = stop_disk(&broker, &gate);
+    let mut taking = Box::pin(broker.take_jobs(&deals, "worker", None, 1, Duration::ZERO));
+    assert!(polled_once(&mut taking).await.is_none(), "there is a job, and no room to write down who has it");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert!(polled_once(&mut taking).await.is_none(), "nor when its time is over");
+    drop(stopped);
+    let jobs = taking.await.unwrap();
+    assert_eq!(jobs.len(), 1);
+    assert!(broker.take_jobs(&deals, "worker", None, 1, Duration::ZERO).await.unwrap().is_empty());
 }

@@ -21,6 +21,11 @@ use crate::journal::Written;
 use crate::shared::Shared;
 use crate::workers::Work;
 
+/// How long a worker whose time is over is kept while the disk is behind: there is a job for it, which cannot be handed out yet.
+const HELD_UP_MAX: Duration = Duration::from_secs(10);
+/// How often is looked whether that is still so. The job itself wakes the worker.
+const HELD_UP_LOOK: Duration = Duration::from_millis(20);
+
 impl Broker {
     /// Looks at all job queues and budgets. For a short while: nothing else goes on with them meanwhile.
     pub fn look_at_jobs<R>(&self, look: impl FnOnce(&Jobs, Timestamp) -> R) -> R {
@@ -128,13 +133,20 @@ impl Broker {
         let max = max.clamp(1, limits::JOB_TAKE_MAX);
         let (place, served) = self.shared.join_takers(id, queue, &worker.into(), lease, max);
         let mut served = Serving { broker: self, served: Some(served) };
-        let outcome = tokio::time::timeout(wait, served.next()).await;
+        let mut outcome = tokio::time::timeout(wait, served.next()).await.ok();
+        // Whose time is over is told that there is nothing only if that is so, and not while the disk is behind.
+        let patience = tokio::time::Instant::now() + HELD_UP_MAX;
+        while outcome.is_none()
+            && let Some(error) = place.held_up()
+        {
+            if tokio::time::Instant::now() >= patience {
+                return Err(error.into());
+            }
+            outcome = tokio::time::timeout(HELD_UP_LOOK, served.next()).await.ok();
+        }
         // Nothing comes from here on but what has come already.
         drop(place);
-        let outcome = match outcome {
-            Ok(outcome) => Some(outcome),
-            Err(_) => served.try_next(),
-        };
+        let outcome = outcome.or_else(|| served.try_next());
         let Some(outcome) = outcome else { return Ok(Vec::new()) };
         let (jobs, written) = outcome?;
         let mut handed = HandedOver { broker: self, jobs };

@@ -9,6 +9,7 @@ use nexo_types::{JobQueueId, JobQueueName, Millis, Timestamp};
 use tokio::sync::oneshot;
 
 use super::{JobCallError, Touched};
+use crate::error::QueueError;
 use crate::journal::Written;
 use crate::shared::Shared;
 
@@ -28,6 +29,8 @@ struct Line {
     takers: VecDeque<Taker>,
     /// When its first job can be handed out, as far as that is known.
     again_at: Option<Timestamp>,
+    /// Why the first has not got the job that there is for it, if the disk is behind.
+    held_up: Option<QueueError>,
 }
 
 #[derive(Debug)]
@@ -54,6 +57,14 @@ pub(super) struct Place {
     shared: Arc<Shared>,
     queue: JobQueueId,
     number: u64,
+}
+
+impl Place {
+    /// Why a job that is there cannot be handed out, if one cannot.
+    pub(super) fn held_up(&self) -> Option<QueueError> {
+        let takers = self.shared.jobs.takers.lock();
+        takers.by_queue.get(&self.queue)?.held_up.clone()
+    }
 }
 
 impl Drop for Place {
@@ -133,6 +144,7 @@ impl Shared {
     fn serve_line(self: &Arc<Self>, takers: &mut Takers, queue: JobQueueId) {
         let Some(line) = takers.by_queue.get_mut(&queue) else { return };
         line.again_at = None;
+        line.held_up = None;
         while let Some(first) = line.takers.front() {
             if first.serve.is_closed() {
                 line.takers.pop_front();
@@ -154,6 +166,7 @@ impl Shared {
                     // The disk is behind; the ticker tries again.
                     let soon = self.clock.now().plus(Millis(1));
                     line.again_at = Some(soon);
+                    line.held_up = Some(error);
                     self.jobs.ticker.wake_by(soon);
                     break;
                 }
