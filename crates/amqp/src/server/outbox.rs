@@ -156,6 +156,23 @@ pub(super) struct Flushed {
     pub(super) pushed: Pushed,
 }
 
+/// A queue went while a message for it was on its way: that is as if it had gone before, and the message goes nowhere. In a cluster
+/// that it went may be lost with a leader, so it is told when it is certain. If the queue is there again, nobody knows which one was
+/// meant: `false`, and the publish is refused.
+fn went_nowhere(look: &mut Option<Written>, target: &Target, broker: &Broker) -> bool {
+    let began = broker.begin_look();
+    if broker.is_replicated() && broker.queue(target.queue.name()).is_some() {
+        return false;
+    }
+    note_look(look, began);
+    true
+}
+
+/// Something was not there, in a look that began then. What it rests on is what all looks rest on.
+fn note_look(look: &mut Option<Written>, began: Written) {
+    *look = Some(look.map_or(began, |before| before.and(began)));
+}
+
 impl Default for Outbox {
     fn default() -> Self {
         Self {
@@ -239,7 +256,7 @@ impl Outbox {
 
     /// A publish goes nowhere, as was found in a look that began then. In a cluster that is told when it is certain.
     pub(super) fn goes_nowhere(&mut self, began: Written) {
-        self.look.get_or_insert(began);
+        note_look(&mut self.look, began);
     }
 
     /// When such a look began, if there was one and nothing else is here.
@@ -285,7 +302,7 @@ impl Outbox {
         let (mut queues, mut bytes) = (0, 0);
         self.is_busy = false;
         self.refusing = None;
-        if !self.push_batches(&mut queues, &mut bytes, pacing)? {
+        if !self.push_batches(broker, &mut queues, &mut bytes, pacing)? {
             return Ok(None);
         }
         while let Some(mut fanout) = self.fanouts.pop() {
@@ -327,8 +344,11 @@ impl Outbox {
                                 self.written = self.written.and(written);
                             }
                             SharedPush::Alone => fanout.alone.push_back(target),
-                            // The queue went while the message was on its way, as if it had gone before.
-                            SharedPush::Gone => {}
+                            SharedPush::Gone => {
+                                if !went_nowhere(&mut self.look, &target, broker) {
+                                    self.refused.extend_from_slice(&fanout.publishers);
+                                }
+                            }
                         }
                     }
                 }
@@ -351,7 +371,7 @@ impl Outbox {
             let batch = self.batch_for(&target);
             batch.packed.push_back(packed);
             batch.publishers.extend_from_slice(&fanout.publishers);
-            if !self.push_batches(queues, bytes, pacing)? {
+            if !self.push_batches(broker, queues, bytes, pacing)? {
                 return Ok(false);
             }
         }
@@ -359,7 +379,13 @@ impl Outbox {
     }
 
     /// Pushes what is packed. `false` if others should have their turn before the rest.
-    fn push_batches(&mut self, queues: &mut usize, bytes: &mut usize, pacing: Pacing) -> Result<bool, Alarm> {
+    fn push_batches(
+        &mut self,
+        broker: &Broker,
+        queues: &mut usize,
+        bytes: &mut usize,
+        pacing: Pacing,
+    ) -> Result<bool, Alarm> {
         for batch in self.batches.iter_mut().filter(|batch| !batch.packed.is_empty()) {
             if *queues >= SLICE_QUEUES || *bytes >= SLICE_BYTES {
                 return Ok(false);
@@ -385,8 +411,11 @@ impl Outbox {
                             continue;
                         }
                     }
-                    // The queue went while the message was on its way, as if it had gone before.
-                    Err(QueueError::NotFound { .. }) => {}
+                    Err(QueueError::NotFound { .. }) => {
+                        if !went_nowhere(&mut self.look, &batch.target, broker) {
+                            self.refused.extend_from_slice(&batch.publishers[done..done + count]);
+                        }
+                    }
                     Err(error @ (QueueError::Alarm(_) | QueueError::Busy { .. })) => {
                         batch.packed.extend(packed);
                         batch.packed.rotate_right(1);

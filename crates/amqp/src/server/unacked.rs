@@ -158,10 +158,9 @@ impl Unacked {
         while count < max
             && let Some(first) = self.row.front_mut().filter(|first| first.first_tag() <= last)
         {
-            let some = first.split_up_to(last);
-            if first.mask == 0 {
-                self.row.pop_front();
-            }
+            let some =
+                if first.last_tag() > last { Some(first.split_up_to(last)) } else { self.row.pop_front() };
+            let Some(some) = some else { break };
             count += some.count();
             taken.push(some);
             self.trim();
@@ -200,6 +199,11 @@ impl Unacked {
     fn run_of(&self, tag: u64) -> Option<usize> {
         if self.row.front().is_some_and(|first| first.bit_of(tag).is_some()) {
             return Some(0);
+        }
+        // Where each message is a run of its own, as with many priorities, the tag says which one.
+        let guess = usize::try_from(tag.checked_sub(self.row.front()?.tag)?).ok()?;
+        if self.row.get(guess).is_some_and(|held| held.bit_of(tag).is_some()) {
+            return Some(guess);
         }
         self.row.partition_point(|held| held.tag <= tag).checked_sub(1)
     }

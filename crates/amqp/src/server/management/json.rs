@@ -41,7 +41,7 @@ pub enum JsonError {
     /// A property of the wrong type.
     #[error("the property {name} must be {wanted}")]
     Property {
-        /// Which.
+        /// The name of the property.
         name: &'static str,
         /// What it must be.
         wanted: &'static str,
@@ -49,7 +49,7 @@ pub enum JsonError {
     /// A property that must be a number.
     #[error("the property {name} must be a whole number, and no larger than AMQP has room for")]
     NoNumber {
-        /// Which.
+        /// The name of the property.
         name: &'static str,
     },
 }
