@@ -50,7 +50,7 @@ pub enum FirstUserError {
     Vhost {
         /// Its name.
         name: String,
-        /// Why.
+        /// What the broker says against it.
         reason: String,
     },
     /// See there.

@@ -240,10 +240,10 @@ impl Identity {
         self.user().map(|user| user.limits).unwrap_or_default()
     }
 
-    /// Where his queues of SQS are.
+    /// Where his queues of SQS are, if he has a place of his own for them.
     #[must_use]
-    pub fn default_vhost(&self) -> Arc<str> {
-        self.user().and_then(|user| user.default_vhost.clone()).unwrap_or_else(|| DEFAULT_VHOST.into())
+    pub fn default_vhost(&self) -> Option<Arc<str>> {
+        self.user()?.default_vhost.clone()
     }
 
     /// What is known of him, if he is a user.

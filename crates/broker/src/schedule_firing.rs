@@ -14,7 +14,7 @@ use nexo_core::message::{Durability, NewMessage, PriorityCap};
 use nexo_core::queue::{Admission, Death, PushOutcome};
 use nexo_core::record::Record;
 use nexo_core::schedule::{
-    Action, Due, Entry, Outcome, Schedule, ScheduleError, ScheduleKey, ScheduleRecord, ScheduledJob,
+    Action, Due, Outcome, Schedule, ScheduleEntry, ScheduleError, ScheduleKey, ScheduleRecord, ScheduledJob,
     ScheduledMessage, Schedules, as_text,
 };
 use nexo_core::shared_messages::SharedMessages;
@@ -151,7 +151,7 @@ impl Shared {
     ///
     /// # Errors
     /// If it has to wait.
-    fn fire(self: &Arc<Self>, key: &ScheduleKey, entry: &Arc<Entry>) -> Result<(), QueueError> {
+    fn fire(self: &Arc<Self>, key: &ScheduleKey, entry: &Arc<ScheduleEntry>) -> Result<(), QueueError> {
         let now = self.clock.calendar();
         let aim = self.aim(&entry.schedule);
         let queues = if let Ok(Aim::Queues(cells)) = &aim { cells.len() } else { 1 };
@@ -182,7 +182,7 @@ impl Shared {
     fn note_fired(
         &self,
         (vhost, name): &ScheduleKey,
-        entry: &Entry,
+        entry: &ScheduleEntry,
         due: &Due,
         failed: Option<(usize, String)>,
         now: Timestamp,
@@ -290,7 +290,7 @@ impl Shared {
     fn pass(
         &self,
         key: &ScheduleKey,
-        entry: &Arc<Entry>,
+        entry: &Arc<ScheduleEntry>,
         due: &Due,
         outcome: &Outcome,
     ) -> Result<(), Unsent> {
@@ -310,7 +310,7 @@ impl Shared {
     fn carry_out(
         self: &Arc<Self>,
         key: &ScheduleKey,
-        entry: &Arc<Entry>,
+        entry: &Arc<ScheduleEntry>,
         why: Why<'_>,
         aim: &Aim<'_>,
     ) -> Result<Sent, Unsent> {
@@ -325,7 +325,7 @@ impl Shared {
     fn ask(
         self: &Arc<Self>,
         key: &ScheduleKey,
-        entry: &Arc<Entry>,
+        entry: &Arc<ScheduleEntry>,
         why: Why<'_>,
         queue: &JobQueueName,
         job: &ScheduledJob,
@@ -344,7 +344,7 @@ impl Shared {
     fn send(
         self: &Arc<Self>,
         key: &ScheduleKey,
-        entry: &Arc<Entry>,
+        entry: &Arc<ScheduleEntry>,
         why: Why<'_>,
         cells: &[Arc<QueueCell>],
     ) -> Result<Sent, Unsent> {
@@ -524,7 +524,7 @@ fn at_once(schedule: &Schedule, queues: usize) -> usize {
 fn steps_if_same(
     known: &Schedules,
     (vhost, name): &ScheduleKey,
-    entry: &Arc<Entry>,
+    entry: &Arc<ScheduleEntry>,
     records: Vec<ScheduleRecord>,
 ) -> Result<Vec<Step<ScheduleRecord>>, Unsent> {
     if !known.get(vhost, name).is_some_and(|now| Arc::ptr_eq(now, entry)) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
 use nexo_core::schedule::{
-    Action, Entry, ScheduleChange, ScheduleError, ScheduleKey, ScheduleRecord, Schedules,
+    Action, ScheduleChange, ScheduleEntry, ScheduleError, ScheduleKey, ScheduleRecord, Schedules,
 };
 use nexo_core::topology::Topology;
 use nexo_log::{Claim, Urgency};
@@ -84,7 +84,7 @@ pub struct ScheduleInfo {
     /// Where it is.
     pub vhost: VhostName,
     /// The schedule and what has come of it.
-    pub entry: Arc<Entry>,
+    pub entry: Arc<ScheduleEntry>,
     /// What it waits for, if its time has come and messages are not taken.
     pub waits_for: Option<Arc<str>>,
 }
@@ -114,7 +114,7 @@ impl ScheduleCell {
     }
 
     /// Those whose time has come and that need not wait, at most `max`.
-    pub(crate) fn due(&self, now: Timestamp, max: usize) -> Vec<(ScheduleKey, Arc<Entry>)> {
+    pub(crate) fn due(&self, now: Timestamp, max: usize) -> Vec<(ScheduleKey, Arc<ScheduleEntry>)> {
         self.cell.look(|schedules, _| {
             let held = self.held.lock();
             let come = schedules.by_time().take_while(|(at, _)| *at <= now).map(|(_, key)| key);
@@ -145,7 +145,7 @@ impl Broker {
         let schedules = &self.shared.schedules;
         schedules.cell.look(|known, _| {
             let held = schedules.held.lock();
-            let info = |(vhost, entry): (&VhostName, &Arc<Entry>)| {
+            let info = |(vhost, entry): (&VhostName, &Arc<ScheduleEntry>)| {
                 let key = (vhost.clone(), Arc::clone(&entry.schedule.name));
                 let waits_for = held.get(&key).map(|held| Arc::clone(&held.reason));
                 ScheduleInfo { vhost: vhost.clone(), entry: Arc::clone(entry), waits_for }

@@ -1,6 +1,7 @@
 //! What the operating system says about this process and its disk.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -67,10 +68,18 @@ fn boot_time(stat: &str) -> Option<f64> {
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Resident memory of this process, where the system says it.
+/// Resident memory of this process, where the system says it. It is asked for many times a second, so the file stays open.
 pub(crate) fn resident_bytes() -> Option<u64> {
-    let statm = fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    static STATM: OnceLock<File> = OnceLock::new();
+    if STATM.get().is_none() {
+        // Two at the same time may both open it; one of the two stays.
+        let _ = STATM.set(File::open("/proc/self/statm").ok()?);
+    }
+    let statm = STATM.get()?;
+    let mut bytes = [0; 256];
+    let read = statm.read_at(&mut bytes, 0).ok()?;
+    let text = std::str::from_utf8(&bytes[..read]).ok()?;
+    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }
 

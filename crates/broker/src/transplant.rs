@@ -88,7 +88,7 @@ pub enum InstallError {
     /// The broker cannot take it now.
     #[error("{reason}")]
     Unavailable {
-        /// Why.
+        /// What the broker waits for, or what has failed.
         reason: String,
     },
 }

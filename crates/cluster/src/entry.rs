@@ -24,7 +24,7 @@ impl EntryId {
 
 /// An entry of a group's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct GroupEntry {
     /// Its name.
     pub id: EntryId,
     /// What it says.

@@ -24,7 +24,7 @@ mod timing;
 mod translate;
 pub mod wire;
 
-pub use entry::{Entry, EntryId, HardState, Payload, Snapshot};
+pub use entry::{EntryId, GroupEntry, HardState, Payload, Snapshot};
 pub use group::{
     Event, Group, GroupOptions, OpenError, Output, Refused, Rejected, Role, SnapshotOutcome, Write,
     WriteNumber,

@@ -2,7 +2,7 @@
 
 use nexo_types::{LogIndex, Term};
 
-use crate::entry::{Entry, EntryId, Snapshot};
+use crate::entry::{EntryId, GroupEntry, Snapshot};
 
 /// A message of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Body {
         /// Up to where entries are committed.
         commit: LogIndex,
         /// Entries, maybe none.
-        entries: Vec<Entry>,
+        entries: Vec<GroupEntry>,
     },
     /// A follower has all entries up to this one, synced.
     Appended {

@@ -11,7 +11,7 @@ use raft::eraftpb::{
     Message as RaftMessage, MessageType, Snapshot as RaftSnapshot,
 };
 
-use crate::entry::{Entry, EntryId, HardState, Payload, Snapshot};
+use crate::entry::{EntryId, GroupEntry, HardState, Payload, Snapshot};
 use crate::membership::{Change, Membership};
 use crate::message::{Ballot, Body, Message};
 use crate::wire::{Input, put_payload};
@@ -48,14 +48,14 @@ pub(crate) fn proposal_in(payload: Payload) -> RaftEntry {
     out
 }
 
-pub(crate) fn entry_in(entry: Entry) -> RaftEntry {
+pub(crate) fn entry_in(entry: GroupEntry) -> RaftEntry {
     let mut out = proposal_in(entry.payload);
     out.term = entry.id.term.0;
     out.index = entry.id.index.0;
     out
 }
 
-pub(crate) fn entry_out(entry: &RaftEntry) -> Entry {
+pub(crate) fn entry_out(entry: &RaftEntry) -> GroupEntry {
     let id = EntryId::new(Term(entry.term), LogIndex(entry.index));
     let payload = match entry.get_entry_type() {
         EntryType::EntryNormal if entry.data.is_empty() => Payload::Blank,
@@ -65,7 +65,7 @@ pub(crate) fn entry_out(entry: &RaftEntry) -> Entry {
         }
         EntryType::EntryConfChangeV2 => unreachable!("members change one at a time"),
     };
-    Entry { id, payload }
+    GroupEntry { id, payload }
 }
 
 pub(crate) fn hard_state_in(state: &HardState) -> RaftHardState {

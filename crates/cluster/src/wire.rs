@@ -10,7 +10,7 @@ use nexo_types::limits::{
 use nexo_types::{LogIndex, NodeId, RaftGroupId, Term, varint};
 use thiserror::Error;
 
-use crate::entry::{Entry, EntryId, Payload, Snapshot};
+use crate::entry::{EntryId, GroupEntry, Payload, Snapshot};
 use crate::membership::{Change, Membership};
 use crate::message::{Ballot, Body, Message};
 
@@ -197,7 +197,7 @@ fn take_body(input: &mut Input<'_>, kind: u8) -> Result<Body, WireError> {
             for _ in 0..count {
                 index = index.next();
                 let term = Term(input.number()?);
-                entries.push(Entry { id: EntryId::new(term, index), payload: input.payload()? });
+                entries.push(GroupEntry { id: EntryId::new(term, index), payload: input.payload()? });
             }
             if index.0 > RAFT_NUMBER_MAX {
                 return Err(WireError::Range("the index"));
@@ -238,7 +238,7 @@ fn put_check(out: &mut Vec<u8>, check: Option<u64>) {
     }
 }
 
-fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
+fn put_entry(out: &mut Vec<u8>, entry: &GroupEntry) {
     varint::put(out, entry.id.term.0);
     put_payload(out, &entry.payload);
 }

@@ -37,8 +37,10 @@ fn append() -> impl Strategy<Value = Body> {
     (after, index(), vec((number(), payload()), 0..20)).prop_map(|((term, index), commit, payloads)| {
         let after = EntryId::new(Term(term), LogIndex(index));
         let numbered = payloads.into_iter().zip(index + 1..);
-        let entries = numbered
-            .map(|((term, payload), index)| Entry { id: EntryId::new(Term(term), LogIndex(index)), payload });
+        let entries = numbered.map(|((term, payload), index)| GroupEntry {
+            id: EntryId::new(Term(term), LogIndex(index)),
+            payload,
+        });
         Body::Append { after, commit, entries: entries.collect() }
     })
 }
@@ -135,7 +137,7 @@ fn a_length_that_is_not_there_takes_no_memory() {
 
 #[test]
 fn as_many_small_entries_as_a_leader_sends_at_once_are_read() {
-    let entries = (2..).take(RAFT_APPEND_BYTES_MAX).map(|index| Entry {
+    let entries = (2..).take(RAFT_APPEND_BYTES_MAX).map(|index| GroupEntry {
         id: EntryId::new(Term(1), LogIndex(index)),
         payload: Payload::Data(Bytes::from_static(b"x")),
     });
@@ -163,9 +165,15 @@ fn a_message_without_a_term_is_refused() {
 fn the_bytes_of_version_1_stay_as_they_are() {
     let after = EntryId::new(Term(2), LogIndex(3));
     let entries = vec![
-        Entry { id: EntryId::new(Term(2), LogIndex(4)), payload: Payload::Blank },
-        Entry { id: EntryId::new(Term(4), LogIndex(5)), payload: Payload::Data(Bytes::from_static(b"hi")) },
-        Entry { id: EntryId::new(Term(4), LogIndex(6)), payload: Payload::Change(Change::Remove(NodeId(7))) },
+        GroupEntry { id: EntryId::new(Term(2), LogIndex(4)), payload: Payload::Blank },
+        GroupEntry {
+            id: EntryId::new(Term(4), LogIndex(5)),
+            payload: Payload::Data(Bytes::from_static(b"hi")),
+        },
+        GroupEntry {
+            id: EntryId::new(Term(4), LogIndex(6)),
+            payload: Payload::Change(Change::Remove(NodeId(7))),
+        },
     ];
     let message = Message { term: Term(4), body: Body::Append { after, commit: LogIndex(3), entries } };
     assert_eq!(encode(&message), [1, 1, 4, 2, 3, 3, 3, 2, 0, 0, 4, 1, 2, b'h', b'i', 4, 4, 7]);

@@ -3,7 +3,9 @@
 
 use bytes::Bytes;
 use nexo_cluster::store::{Cut, GroupStore, Harm, Mark, MemoryStore, Recovered, StoreError, first_write};
-use nexo_cluster::{Change, Entry, EntryId, HardState, Membership, Payload, Snapshot, Write, WriteNumber};
+use nexo_cluster::{
+    Change, EntryId, GroupEntry, HardState, Membership, Payload, Snapshot, Write, WriteNumber,
+};
 use nexo_types::{LogIndex, NodeId, RaftGroupId, Term};
 
 const ONE: RaftGroupId = RaftGroupId(1);
@@ -28,7 +30,7 @@ fn write() -> Write {
 fn entries(term: u64, indexes: std::ops::RangeInclusive<u64>) -> Write {
     let entry = |index| {
         let data = format!("term {term}, entry {index}").into_bytes();
-        Entry { id: id(term, index), payload: Payload::Data(data.into()) }
+        GroupEntry { id: id(term, index), payload: Payload::Data(data.into()) }
     };
     Write { entries: indexes.map(entry).collect(), ..write() }
 }
@@ -42,7 +44,7 @@ fn snapshot(term: u64, index: u64) -> Snapshot {
 fn story() -> Vec<(RaftGroupId, Write)> {
     let members = Membership::of([1, 2, 3].map(NodeId));
     let vote = HardState { term: Term(3), vote: Some(NodeId(2)), commit: LogIndex(4) };
-    let change = Entry { id: id(3, 6), payload: Payload::Change(Change::AddLearner(NodeId(4))) };
+    let change = GroupEntry { id: id(3, 6), payload: Payload::Change(Change::AddLearner(NodeId(4))) };
     vec![
         (ONE, first_write(members.clone())),
         (TWO, first_write(members)),

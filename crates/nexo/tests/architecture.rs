@@ -66,6 +66,37 @@ fn every_path_is_there() {
     }
 }
 
+/// All sources below a folder.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn no_comment_is_a_question_word() {
+    let mut found = Vec::new();
+    for folder in ["crates", "tools", "xtask"] {
+        sources(&root().join(folder), &mut found);
+    }
+    assert!(found.len() > 500, "only {} sources were found", found.len());
+    for path in found {
+        let text = fs::read_to_string(&path).unwrap();
+        for (number, line) in text.lines().enumerate() {
+            let comment = line.trim_start().strip_prefix("/// ");
+            let is_empty = comment.is_some_and(|words| {
+                matches!(words, "Which." | "When." | "Why." | "Who." | "How." | "Where." | "What.")
+            });
+            assert!(!is_empty, "{}:{}: '{}' says nothing", path.display(), number + 1, line.trim());
+        }
+    }
+}
+
 /// What the system shows of a name.
 fn shown(name: &str) -> String {
     name.chars().take(15).collect()

@@ -13,7 +13,7 @@ use crate::dial::{HELLO_WITHIN, prepare};
 use crate::error::HelloError;
 use crate::handshake::{Caller, receive};
 use crate::incoming;
-use crate::peers::Shared;
+use crate::peers::PeersState;
 use crate::purpose::Purpose;
 
 /// How long to wait after an accept failed for want of descriptors or memory: the next one would fail as well.
@@ -42,7 +42,7 @@ impl Refusals {
 }
 
 /// Takes connections in until the node closes.
-pub(crate) async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
+pub(crate) async fn accept_all(shared: Arc<PeersState>, listener: TcpListener) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -61,7 +61,7 @@ pub(crate) async fn accept_all(shared: Arc<Shared>, listener: TcpListener) {
 }
 
 /// Hears who has connected, and hands the connection on.
-async fn meet(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr) {
+async fn meet(shared: Arc<PeersState>, socket: TcpStream, peer: SocketAddr) {
     prepare(&socket);
     let stranger = shared.strangers.admit();
     let greeted = tokio::select! {
@@ -88,7 +88,7 @@ async fn meet(shared: Arc<Shared>, socket: TcpStream, peer: SocketAddr) {
     }
 }
 
-async fn greet(shared: &Shared, socket: TcpStream) -> Result<(PeerStream, Caller), HelloError> {
+async fn greet(shared: &PeersState, socket: TcpStream) -> Result<(PeerStream, Caller), HelloError> {
     let mut stream = match &shared.security.tls {
         None => PeerStream::Plain(SharedSocket::from(socket)),
         Some(tls) => tls.server.accept_peer(socket).await?,

@@ -15,7 +15,7 @@ pub enum PeerError {
     /// An address of this node cannot be had.
     #[error("cannot listen on {address} for other nodes: {source}")]
     Listen {
-        /// Which.
+        /// The address that was asked for.
         address: String,
         /// Why not.
         source: io::Error,
@@ -32,7 +32,7 @@ pub enum PeerError {
     /// There is no connection.
     #[error("cannot connect to '{address}': {source}")]
     Connect {
-        /// Where.
+        /// The address of the other node.
         address: String,
         /// Why not.
         source: io::Error,
@@ -40,7 +40,7 @@ pub enum PeerError {
     /// It does not answer.
     #[error("'{address}' does not answer within {seconds} s")]
     Late {
-        /// Where.
+        /// The address of the other node.
         address: String,
         /// How long it had.
         seconds: u64,
@@ -48,7 +48,7 @@ pub enum PeerError {
     /// It answers, and does not go on.
     #[error("'{address}' was reached, but {source}")]
     Hello {
-        /// Where.
+        /// The address of the other node.
         address: String,
         /// Why not.
         source: HelloError,

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 /// How one node is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Which.
+    /// The node that is reached.
     pub node: NodeId,
     /// Its name, if it was ever reached.
     pub name: Option<String>,

@@ -12,7 +12,7 @@ use tokio::io::{AsyncWriteExt, BufReader};
 use crate::dial::watch_closely;
 use crate::frame::{Frame, pong, read_frame, within, write_all};
 use crate::handshake::wall_clock;
-use crate::peers::Shared;
+use crate::peers::PeersState;
 
 /// What is read at once, so that small envelopes are read together.
 const READ_BYTES: usize = 64 << 10;
@@ -22,7 +22,7 @@ const SILENT_MAX: Duration = Duration::from_secs(10);
 const WRITE_STALL_MAX: Duration = Duration::from_secs(5);
 
 /// Hands on what comes until the connection ends, or another takes its place.
-pub(crate) async fn run(shared: &Shared, from: NodeId, stream: PeerStream) {
+pub(crate) async fn run(shared: &PeersState, from: NodeId, stream: PeerStream) {
     watch_closely(&stream);
     let replaced = shared.receives_from(from);
     let ended = tokio::select! {
@@ -35,7 +35,7 @@ pub(crate) async fn run(shared: &Shared, from: NodeId, stream: PeerStream) {
 }
 
 /// Ends with an error only.
-async fn receive(shared: &Shared, from: NodeId, stream: PeerStream) -> io::Result<()> {
+async fn receive(shared: &PeersState, from: NodeId, stream: PeerStream) -> io::Result<()> {
     let (reader, mut writer) = tokio::io::split(stream);
     let mut reader = BufReader::with_capacity(READ_BYTES, reader);
     loop {

@@ -18,7 +18,7 @@ use crate::dial::{Cause, dial};
 use crate::figures::{Figures, PeerStatus};
 use crate::frame::{Frame, envelope_head, ping, read_frame, within, write_all};
 use crate::handshake::{skew_ms, wall_clock};
-use crate::peers::Shared;
+use crate::peers::PeersState;
 use crate::purpose::Purpose;
 use crate::queue::SendQueue;
 
@@ -75,7 +75,7 @@ impl Link {
     }
 
     /// Keeps a connection until it is told to stop.
-    pub(crate) async fn run(self: Arc<Self>, shared: Arc<Shared>) {
+    pub(crate) async fn run(self: Arc<Self>, shared: Arc<PeersState>) {
         let mut pause = PAUSE_MIN;
         loop {
             tokio::select! {
@@ -96,7 +96,7 @@ impl Link {
     }
 
     /// One connection to its end. Tells how long it lasted.
-    async fn connect_once(&self, shared: &Shared) -> Duration {
+    async fn connect_once(&self, shared: &PeersState) -> Duration {
         let identity = Some(&shared.identity);
         let dialed = dial(&shared.security, identity, &self.address, Purpose::Raft, Some(self.node)).await;
         let (stream, met) = match dialed {
@@ -135,7 +135,7 @@ impl Link {
     }
 
     /// Sends what there is to send until the connection fails. Tells why.
-    async fn converse(&self, shared: &Shared, stream: PeerStream) -> io::Error {
+    async fn converse(&self, shared: &PeersState, stream: PeerStream) -> io::Error {
         let (mut reader, writer) = tokio::io::split(stream);
         let pinged = Pinged::default();
         let ended = tokio::select! {
@@ -148,7 +148,7 @@ impl Link {
     /// Writes envelopes and pings. Ends with an error only.
     async fn write(
         &self,
-        shared: &Shared,
+        shared: &PeersState,
         mut writer: impl AsyncWrite + Unpin,
         pinged: &Pinged,
     ) -> io::Result<()> {

@@ -39,11 +39,11 @@ pub trait PeerHandler: Send + Sync {
 /// All connections to other nodes. Cheap to clone. They stay until [`close`](Self::close).
 #[derive(Clone, Debug)]
 pub struct Peers {
-    shared: Arc<Shared>,
+    shared: Arc<PeersState>,
 }
 
 /// What the connections of a node share.
-pub(crate) struct Shared {
+pub(crate) struct PeersState {
     pub(crate) identity: PeerIdentity,
     pub(crate) security: Security,
     pub(crate) handler: Arc<dyn PeerHandler>,
@@ -78,7 +78,7 @@ impl Peers {
         let addresses: io::Result<Vec<SocketAddr>> = listeners.iter().map(TcpListener::local_addr).collect();
         let addresses =
             addresses.map_err(|source| PeerError::Listen { address: options.listen.join(", "), source })?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PeersState {
             identity: options.identity,
             security,
             handler,
@@ -206,7 +206,7 @@ impl Peers {
     }
 }
 
-impl Shared {
+impl PeersState {
     pub(crate) fn link(&self, node: NodeId) -> Option<Arc<Link>> {
         self.links.lock().get(&node).cloned()
     }
@@ -221,8 +221,8 @@ impl Shared {
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for PeersState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("identity", &self.identity).finish_non_exhaustive()
+        f.debug_struct("PeersState").field("identity", &self.identity).finish_non_exhaustive()
     }
 }

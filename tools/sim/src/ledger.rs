@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nexo_cluster::{Entry, EntryId, Payload};
+use nexo_cluster::{EntryId, GroupEntry, Payload};
 use nexo_core::jobs::{JobState, Receipt as JobReceipt};
 use nexo_types::{JobId, LogIndex, NodeId, Offset, QueueId, RaftGroupId, Term, Timestamp};
 
@@ -165,7 +165,7 @@ impl Ledger {
     }
 
     /// A node has stored an entry.
-    pub(crate) fn stored(&mut self, group: RaftGroupId, node: NodeId, entry: &Entry) {
+    pub(crate) fn stored(&mut self, group: RaftGroupId, node: NodeId, entry: &GroupEntry) {
         let sum = sum_of(&entry.payload);
         let known = *self.entries.entry((group, entry.id)).or_insert(sum);
         if known != sum {
@@ -175,7 +175,7 @@ impl Ledger {
     }
 
     /// A node was told that an entry is committed.
-    pub(crate) fn committed(&mut self, group: RaftGroupId, node: NodeId, entry: &Entry) {
+    pub(crate) fn committed(&mut self, group: RaftGroupId, node: NodeId, entry: &GroupEntry) {
         let all = self.committed.entry(group).or_default();
         let index = entry.id.index;
         match all.get(&index) {
@@ -191,7 +191,7 @@ impl Ledger {
         }
     }
 
-    fn apply_truth(&mut self, group: RaftGroupId, entry: &Entry) {
+    fn apply_truth(&mut self, group: RaftGroupId, entry: &GroupEntry) {
         // The first entry stands for the beginning.
         let (applied, state) = self.truth.entry(group).or_insert_with(|| (LogIndex(1), State::new()));
         if entry.id.index != applied.next() {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use nexo_cluster::store::{Cut, GroupStore, Mark, MemoryStore, StoreError, first_write};
 use nexo_cluster::{
-    Entry, Event, Group, GroupOptions, Membership, Node, NodeOutput, OpenError, Role, Write, WriteNumber,
+    Event, Group, GroupEntry, GroupOptions, Membership, Node, NodeOutput, OpenError, Role, Write, WriteNumber,
 };
 use nexo_types::{LogIndex, NodeId, RaftGroupId, Term, Timestamp};
 
@@ -257,7 +257,7 @@ impl Server {
     }
 
     /// Entries from the disk, as far as they can be read.
-    fn read(&self, group: RaftGroupId, range: Range<LogIndex>, bytes_max: usize) -> Vec<Entry> {
+    fn read(&self, group: RaftGroupId, range: Range<LogIndex>, bytes_max: usize) -> Vec<GroupEntry> {
         let all = self.store.read(group, range.clone(), bytes_max);
         all.or_else(|_| self.store.read(group, range.start..range.start.next(), bytes_max))
             .unwrap_or_default()

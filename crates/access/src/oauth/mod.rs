@@ -35,7 +35,7 @@ pub enum OAuthError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system says.
         source: std::io::Error,
     },
     /// There are none in it.
@@ -43,7 +43,7 @@ pub enum OAuthError {
     Keys {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with them.
         reason: String,
     },
 }

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 use nexo_cluster::store::{GroupRecord, Recovered};
-use nexo_cluster::{Change, Entry, EntryId, HardState, Membership, Payload};
+use nexo_cluster::{Change, EntryId, GroupEntry, HardState, Membership, Payload};
 use nexo_log::{Damage, Frame, Log, encode_entries};
 use nexo_types::{LogIndex, Position};
 
@@ -132,7 +132,7 @@ impl Found {
         };
         let (known, after): (Vec<&Place>, Vec<&Place>) =
             self.places.iter().partition(|place| place.id.index <= snapshot.index);
-        let entries: Result<Vec<Entry>, String> =
+        let entries: Result<Vec<GroupEntry>, String> =
             after.into_iter().map(|place| read_entry(log, *place)).collect();
         // Entries may be there whose term was not written down yet. Nobody was promised anything in it.
         let last = HardState { term: self.places.last().term, ..HardState::default() };
@@ -158,13 +158,13 @@ fn later(one: HardState, other: HardState) -> HardState {
 ///
 /// # Errors
 /// If it cannot be read.
-pub(super) fn read_entry(log: &Log, place: Place) -> Result<Entry, String> {
+pub(super) fn read_entry(log: &Log, place: Place) -> Result<GroupEntry, String> {
     let frame = log.read_frame(place.at).map_err(|error| error.to_string())?;
     let entry = match head_of(&frame)? {
         Some(GroupRecord::Entry(id, Payload::Data(_))) => {
-            Entry { id, payload: Payload::Data(data_of(&frame)) }
+            GroupEntry { id, payload: Payload::Data(data_of(&frame)) }
         }
-        Some(GroupRecord::Entry(id, payload)) => Entry { id, payload },
+        Some(GroupRecord::Entry(id, payload)) => GroupEntry { id, payload },
         _ => return Err(format!("there is no entry at {}", place.at)),
     };
     match entry.id == place.id {

@@ -320,7 +320,7 @@ impl Replica {
     fn write_entry(
         &self,
         state: &mut State,
-        entry: &nexo_cluster::Entry,
+        entry: &nexo_cluster::GroupEntry,
     ) -> Result<Position, nexo_log::AppendError> {
         if let Some(place) = state.places.get(entry.id.index).filter(|place| place.id == entry.id) {
             return Ok(place.end);

@@ -477,7 +477,7 @@ impl Group {
     }
 
     /// Entries that were asked for, from the first on, as many as there were room for. None if they are gone.
-    pub fn fetched(&mut self, fetch: Fetch, entries: Vec<crate::entry::Entry>) {
+    pub fn fetched(&mut self, fetch: Fetch, entries: Vec<crate::entry::GroupEntry>) {
         self.flush();
         let entries = entries.into_iter().map(entry_in).collect();
         let contexts = self.raw.mut_store().fetched(fetch, entries);

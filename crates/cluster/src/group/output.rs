@@ -3,7 +3,7 @@
 use nexo_types::{LogIndex, NodeId, Term};
 use thiserror::Error;
 
-use crate::entry::{Entry, EntryId, HardState, Snapshot};
+use crate::entry::{EntryId, GroupEntry, HardState, Snapshot};
 use crate::membership::Membership;
 use crate::message::Message;
 use crate::tail::Fetch;
@@ -49,7 +49,7 @@ pub struct Write {
     /// Entries up to this one are not needed any more.
     pub purged: Option<EntryId>,
     /// They take the place of all entries from the first of them on.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<GroupEntry>,
     /// In place of the one before.
     pub hard_state: Option<HardState>,
     /// Whether somebody waits for the sync. Otherwise it may be written whenever it suits, in order.
@@ -62,7 +62,7 @@ pub enum Event {
     /// An entry is committed, and synced here: it is to be applied. Entries come in order, each once since the group was opened.
     Committed {
         /// The entry.
-        entry: Entry,
+        entry: GroupEntry,
         /// Whether this node proposed it, and has led without a break since.
         proposed_here: bool,
     },

@@ -14,7 +14,7 @@ use nexo_types::{LogIndex, RaftGroupId};
 use super::directory::{Directory, records_of};
 use super::record::GroupRecord;
 use super::{GroupStore, Mark, Recovered, StoreError};
-use crate::entry::{Entry, EntryId, Payload, Snapshot};
+use crate::entry::{EntryId, GroupEntry, Payload, Snapshot};
 use crate::group::Write;
 
 /// What a power cut leaves of what was not synced.
@@ -233,7 +233,7 @@ impl MemoryStore {
         self.damaged_at.map_or(Ok(()), |at| Err(damaged(group, at)))
     }
 
-    fn entry(&self, group: RaftGroupId, id: EntryId, place: Place) -> Result<Entry, StoreError> {
+    fn entry(&self, group: RaftGroupId, id: EntryId, place: Place) -> Result<GroupEntry, StoreError> {
         self.check(group, place)?;
         match GroupRecord::decode(&self.slice(place.record)) {
             Ok(GroupRecord::Entry(found, payload)) if found == id => {
@@ -241,7 +241,7 @@ impl MemoryStore {
                     Payload::Data(_) => Payload::Data(self.slice(place.data)),
                     other => other,
                 };
-                Ok(Entry { id, payload })
+                Ok(GroupEntry { id, payload })
             }
             other => Err(StoreError::Damaged { group, fact: format!("{other:?} in place of {id:?}") }),
         }
@@ -304,7 +304,7 @@ impl GroupStore for MemoryStore {
         group: RaftGroupId,
         range: Range<LogIndex>,
         bytes_max: usize,
-    ) -> Result<Vec<Entry>, StoreError> {
+    ) -> Result<Vec<GroupEntry>, StoreError> {
         let found = self.directory(group).and_then(|directory| directory.range(&range));
         let Some(found) = found else { return Err(StoreError::NoEntry { group, index: range.start }) };
         let mut entries = Vec::new();

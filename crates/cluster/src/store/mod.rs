@@ -16,7 +16,7 @@ use thiserror::Error;
 pub use memory::{Cut, Harm, MemoryStore};
 pub use record::GroupRecord;
 
-use crate::entry::{Entry, EntryId, HardState, Snapshot};
+use crate::entry::{EntryId, GroupEntry, HardState, Snapshot};
 use crate::group::Write;
 use crate::membership::Membership;
 
@@ -38,7 +38,7 @@ pub struct Recovered {
     /// The entries between these two, by name.
     pub terms: Vec<EntryId>,
     /// The entries behind the snapshot.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<GroupEntry>,
 }
 
 /// The durable log of a node's groups.
@@ -62,7 +62,7 @@ pub trait GroupStore {
         group: RaftGroupId,
         range: Range<LogIndex>,
         bytes_max: usize,
-    ) -> Result<Vec<Entry>, StoreError>;
+    ) -> Result<Vec<GroupEntry>, StoreError>;
 
     /// The snapshot of a group, if there is one with data.
     ///
@@ -94,7 +94,7 @@ pub enum StoreError {
     NoEntry {
         /// Of which group.
         group: RaftGroupId,
-        /// Which.
+        /// The index that was asked for.
         index: LogIndex,
     },
     /// What is stored is not what was written.
@@ -102,7 +102,7 @@ pub enum StoreError {
     Damaged {
         /// Of which group.
         group: RaftGroupId,
-        /// How.
+        /// What is wrong with it, in words.
         fact: String,
     },
 }

@@ -24,7 +24,7 @@ pub enum PatternError {
     Invalid {
         /// What was given.
         text: String,
-        /// Why.
+        /// What the compiler of expressions says.
         reason: String,
     },
 }

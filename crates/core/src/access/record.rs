@@ -37,30 +37,30 @@ pub enum AccessRecord {
     },
     /// A user is gone, with all that belongs to it.
     Delete {
-        /// Who.
+        /// The user's name.
         user: UserName,
     },
     /// What a user may do in a virtual host.
     SetPermissions {
-        /// Who.
+        /// The user's name.
         user: UserName,
-        /// Where.
+        /// The virtual host in which they count.
         vhost: Arc<str>,
-        /// What.
+        /// The expressions for configuring, writing and reading.
         permissions: PermissionTexts,
     },
     /// A user may not come into a virtual host any more.
     ClearPermissions {
-        /// Who.
+        /// The user's name.
         user: UserName,
-        /// Where.
+        /// The virtual host in which they count.
         vhost: Arc<str>,
     },
     /// Of which topics of an exchange a user may do what.
     SetTopics {
-        /// Who.
+        /// The user's name.
         user: UserName,
-        /// Where.
+        /// The virtual host in which they count.
         vhost: Arc<str>,
         /// Of which exchange.
         exchange: Arc<str>,
@@ -71,16 +71,16 @@ pub enum AccessRecord {
     },
     /// Nothing more is said of the topics of an exchange, or of all in a virtual host.
     ClearTopics {
-        /// Who.
+        /// The user's name.
         user: UserName,
-        /// Where.
+        /// The virtual host in which they count.
         vhost: Arc<str>,
         /// Of which exchange; of all, if none.
         exchange: Option<Arc<str>>,
     },
     /// How much a user may have.
     SetLimits {
-        /// Who.
+        /// The user's name.
         user: UserName,
         /// How much.
         limits: UserLimits,
@@ -94,7 +94,7 @@ pub enum AccessRecord {
     },
     /// A user has a key for SQS.
     AddKey {
-        /// Who.
+        /// The user's name.
         user: UserName,
         /// The key's id.
         id: Arc<str>,
@@ -110,7 +110,7 @@ pub enum AccessRecord {
     },
     /// A user has a token for the native API.
     AddToken {
-        /// Who.
+        /// The user's name.
         user: UserName,
         /// The token's id.
         id: Arc<str>,

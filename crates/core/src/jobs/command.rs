@@ -48,7 +48,7 @@ pub enum JobCommand {
     Ask {
         /// By workers of this queue.
         queue: JobQueueName,
-        /// What.
+        /// The work that is asked for.
         job: NewJob,
         /// Who waits for it; `None` to have it done in the background.
         waiter: Option<Arc<Waiter>>,
@@ -88,7 +88,7 @@ pub enum JobCommand {
     Fail {
         /// What it held.
         receipt: Receipt,
-        /// Why.
+        /// What the worker says of the failure.
         error: Arc<str>,
         /// What it used; `None` for the cost.
         used: Option<u64>,
@@ -134,7 +134,7 @@ pub enum JobCommand {
         budget: BudgetName,
         /// How many.
         tokens: u64,
-        /// When.
+        /// From when on they can be spent.
         when: Timestamp,
     },
     /// Time has passed: leases end, deadlines pass, results are forgotten.

@@ -65,7 +65,7 @@ pub struct Run {
 pub struct Finish {
     /// What came of it.
     pub outcome: Outcome,
-    /// When.
+    /// The time of its end: it is remembered from then on.
     pub at: Timestamp,
     /// How many of its waiters, from the first on, have been answered.
     pub answered: u32,

@@ -22,14 +22,14 @@ pub enum JobRecord {
         name: JobQueueName,
         /// Its settings.
         config: Arc<JobQueueConfig>,
-        /// When.
+        /// The broker's time of the change.
         at: Timestamp,
     },
     /// A queue is gone, with all its jobs.
     DeleteQueue {
         /// Its id.
         queue: JobQueueId,
-        /// When.
+        /// The broker's time of the change.
         at: Timestamp,
     },
     /// A budget has these settings; it is new if its id is.
@@ -40,7 +40,7 @@ pub enum JobRecord {
         name: BudgetName,
         /// Its settings.
         config: BudgetConfig,
-        /// When.
+        /// The broker's time of the change.
         at: Timestamp,
     },
     /// A budget is gone.
@@ -52,7 +52,7 @@ pub enum JobRecord {
     ForgetVhost {
         /// Its name.
         vhost: VhostName,
-        /// When.
+        /// The broker's time of the change.
         at: Timestamp,
     },
     /// A job is new.
@@ -69,7 +69,7 @@ pub enum JobRecord {
         deadline: Timestamp,
         /// Who waits for it.
         waiter: Option<Arc<Waiter>>,
-        /// When.
+        /// The broker's time of the request: the job is as old as that.
         at: Timestamp,
     },
     /// A job that nobody waits for is as urgent from here on as if somebody did.
@@ -81,7 +81,7 @@ pub enum JobRecord {
     Join {
         /// The job.
         job: JobId,
-        /// Who.
+        /// The waiter that joins.
         waiter: Arc<Waiter>,
         /// When it is too late now; `MAX` for never.
         deadline: Timestamp,
@@ -101,7 +101,7 @@ pub enum JobRecord {
         worker: Arc<str>,
         /// Until when.
         until: Timestamp,
-        /// When.
+        /// The broker's time of the hand-out.
         at: Timestamp,
     },
     /// A worker needs longer, or tells how far it is.
@@ -119,13 +119,13 @@ pub enum JobRecord {
         job: JobId,
         /// When it may be handed out again.
         ready_at: Timestamp,
-        /// Why.
+        /// What ended the worker's hold.
         why: ReturnReason,
         /// What the attempt used.
         used: u64,
         /// What the API said.
         report: TokenReport,
-        /// When.
+        /// The broker's time of the return.
         at: Timestamp,
     },
     /// A job has come to its end. What was reserved is settled.
@@ -138,7 +138,7 @@ pub enum JobRecord {
         used: u64,
         /// What the API said.
         report: TokenReport,
-        /// When.
+        /// The broker's time of the end.
         at: Timestamp,
     },
     /// Waiters of a finished job have been answered: all before this place.
@@ -159,7 +159,7 @@ pub enum JobRecord {
         budget: BudgetId,
         /// What it said.
         report: TokenReport,
-        /// When.
+        /// The broker's time of the report: refills count from it.
         at: Timestamp,
     },
     /// Tokens come once.

@@ -13,7 +13,7 @@ pub(super) const BLOCK_USES: u64 = 256;
 /// What a job used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenUse {
-    /// When.
+    /// The time of the settlement.
     pub at: Timestamp,
     /// Of which budget.
     pub budget: BudgetId,

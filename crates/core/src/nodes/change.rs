@@ -35,7 +35,7 @@ pub enum NodeChange {
     SetAddress {
         /// Its name.
         name: NodeName,
-        /// Where.
+        /// Where the others reach it from now on.
         address: NodeAddress,
     },
     /// A node leaves, for good.

@@ -13,14 +13,14 @@ pub enum NodeRecord {
     Added(ClusterNode),
     /// A node is reached somewhere else.
     Changed {
-        /// Which.
+        /// The node that has moved.
         id: NodeId,
-        /// Where.
+        /// Where the others reach it from now on.
         address: NodeAddress,
     },
     /// A node is gone, and its id with it.
     Removed {
-        /// Which.
+        /// The node that is gone.
         id: NodeId,
     },
 }

@@ -19,7 +19,7 @@ pub enum PolicyError {
     NoSuchPolicy {
         /// Which kind.
         kind: PolicyKind,
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// The name.
         name: String,
@@ -42,7 +42,7 @@ pub enum PolicyError {
     /// Too large.
     #[error("{what} has at most {max} bytes; this one has {bytes}")]
     TooLarge {
-        /// What.
+        /// What kind of thing it is.
         what: &'static str,
         /// The limit.
         max: usize,

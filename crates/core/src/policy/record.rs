@@ -15,7 +15,7 @@ pub enum PolicyRecord {
     Put {
         /// Whose word it is.
         kind: PolicyKind,
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// The policy.
         policy: Arc<Policy>,
@@ -24,14 +24,14 @@ pub enum PolicyRecord {
     Delete {
         /// Whose word it was.
         kind: PolicyKind,
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Its name.
         name: Arc<str>,
     },
     /// A parameter of a virtual host has this value.
     PutParameter {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Whose it is.
         component: Arc<str>,
@@ -42,7 +42,7 @@ pub enum PolicyRecord {
     },
     /// A parameter is gone.
     DeleteParameter {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Whose it was.
         component: Arc<str>,

@@ -8,14 +8,14 @@ use nexo_types::{Timestamp, VhostName, limits};
 use super::error::ScheduleError;
 use super::record::ScheduleRecord;
 use super::schedule::Schedule;
-use super::state::{Entry, ScheduleStatus, Schedules};
+use super::state::{ScheduleEntry, ScheduleStatus, Schedules};
 
 /// What can be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleChange {
     /// A schedule, new or instead of the one of that name.
     Put {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// The schedule.
         schedule: Arc<Schedule>,
@@ -26,14 +26,14 @@ pub enum ScheduleChange {
     },
     /// A schedule goes.
     Delete {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Its name.
         name: Arc<str>,
     },
     /// A schedule is paused or resumed. Times that pass meanwhile are not caught up with.
     Pause {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Its name.
         name: Arc<str>,
@@ -75,7 +75,7 @@ impl Schedules {
     ///
     /// # Errors
     /// If it is not.
-    pub fn found(&self, vhost: &VhostName, name: &str) -> Result<&Arc<Entry>, ScheduleError> {
+    pub fn found(&self, vhost: &VhostName, name: &str) -> Result<&Arc<ScheduleEntry>, ScheduleError> {
         let missing = || ScheduleError::NoSuchSchedule { vhost: vhost.clone(), name: name.to_owned() };
         self.get(vhost, name).ok_or_else(missing)
     }
@@ -149,7 +149,7 @@ impl Schedules {
         &self,
         vhost: &VhostName,
         schedule: &Schedule,
-        before: Option<&Arc<Entry>>,
+        before: Option<&Arc<ScheduleEntry>>,
     ) -> Result<(), ScheduleError> {
         let at_most = |what, max, count| match count > max {
             true => Err(ScheduleError::TooMany { what, max }),

@@ -3,7 +3,7 @@
 use nexo_types::{Timestamp, limits};
 
 use super::schedule::{CatchUp, Schedule};
-use super::state::{Entry, ScheduleStatus};
+use super::state::{ScheduleEntry, ScheduleStatus};
 
 /// What comes of the times that have come.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Due {
     pub next: Option<Timestamp>,
 }
 
-impl Entry {
+impl ScheduleEntry {
     /// What comes of the times that have come, `max` of them at once. `None` if it is not due.
     #[must_use]
     pub fn due(&self, now: Timestamp, max: usize) -> Option<Due> {

@@ -11,7 +11,7 @@ pub enum ScheduleError {
     /// There is none of that name.
     #[error("there is no schedule '{name}' in virtual host '{vhost}'")]
     NoSuchSchedule {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// The name.
         name: String,
@@ -90,7 +90,7 @@ pub enum ScheduleError {
     /// Too large.
     #[error("{what} has at most {max} bytes; this one has {bytes}")]
     TooLarge {
-        /// What.
+        /// What kind of thing it is.
         what: &'static str,
         /// The limit.
         max: usize,

@@ -11,7 +11,7 @@ use super::change::ScheduleChange;
 use super::due::Due;
 use super::error::ScheduleError;
 use super::record::ScheduleRecord;
-use super::state::{Entry, ScheduleKey, Schedules};
+use super::state::{ScheduleEntry, ScheduleKey, Schedules};
 use crate::machine::{Decision, Machine};
 use crate::message::Durability;
 use crate::queue::{ChunkId, ChunkSlice};
@@ -24,7 +24,7 @@ pub enum ScheduleCommand {
     Change(Vec<ScheduleChange>),
     /// The times of one that have come, some at once, have come to this.
     Due {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Its name.
         name: Arc<str>,
@@ -35,7 +35,7 @@ pub enum ScheduleCommand {
     },
     /// Somebody has one run.
     Run {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Its name.
         name: Arc<str>,
@@ -49,7 +49,7 @@ pub enum Outcome {
     Done,
     /// It could not.
     Failed {
-        /// Why.
+        /// What went wrong, in words for the operator.
         error: Arc<str>,
     },
 }
@@ -102,7 +102,7 @@ impl Machine for Schedules {
     type Record = ScheduleRecord;
     type Applied = ();
     type Missing = Infallible;
-    type Outline = BTreeMap<ScheduleKey, Arc<Entry>>;
+    type Outline = BTreeMap<ScheduleKey, Arc<ScheduleEntry>>;
 
     fn decide(
         &self,

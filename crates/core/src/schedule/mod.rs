@@ -31,5 +31,5 @@ pub use error::ScheduleError;
 pub use machine::{Outcome, ScheduleCommand};
 pub use record::ScheduleRecord;
 pub use schedule::{CatchUp, Schedule};
-pub use state::{Entry, ScheduleKey, ScheduleStatus, Schedules};
+pub use state::{ScheduleEntry, ScheduleKey, ScheduleStatus, Schedules};
 pub use timetable::{TimeTable, as_text, from_text};

@@ -13,7 +13,7 @@ use crate::wire::{Reader, WireError, Writer};
 pub enum ScheduleRecord {
     /// A schedule, new or instead of the one of that name, which keeps its figures.
     Put {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// The schedule.
         schedule: Arc<Schedule>,
@@ -28,14 +28,14 @@ pub enum ScheduleRecord {
     },
     /// A schedule is gone.
     Delete {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Its name.
         name: Arc<str>,
     },
     /// A schedule was paused or resumed.
     Pause {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Its name.
         name: Arc<str>,
@@ -46,7 +46,7 @@ pub enum ScheduleRecord {
     },
     /// Times of a schedule were fired, or passed. What it sent, or the job that it asked for, is in the same frame.
     Fired {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Its name.
         name: Arc<str>,
@@ -61,7 +61,7 @@ pub enum ScheduleRecord {
     },
     /// Times of a schedule came, and it could not do what it should.
     Failed {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Its name.
         name: Arc<str>,
@@ -73,12 +73,12 @@ pub enum ScheduleRecord {
         missed: u64,
         /// When it is due again.
         next: Option<Timestamp>,
-        /// Why.
+        /// What went wrong, in words for the operator.
         error: Arc<str>,
     },
     /// Somebody had a schedule run, whatever its time table says.
     Ran {
-        /// Where.
+        /// The virtual host that it is in.
         vhost: VhostName,
         /// Its name.
         name: Arc<str>,

@@ -7,7 +7,7 @@ use nexo_types::Timestamp;
 
 use super::record::{decode_vhost, put_time, take_time};
 use super::schedule::Schedule;
-use super::state::{Entry, ScheduleStatus, Schedules};
+use super::state::{ScheduleEntry, ScheduleStatus, Schedules};
 use crate::wire::{Reader, WireError, Writer};
 
 /// The version in which a snapshot is written.
@@ -40,7 +40,7 @@ impl Schedules {
             let vhost = decode_vhost(&mut input)?;
             let schedule = Arc::new(Schedule::decode(&mut input)?);
             let status = ScheduleStatus::decode(&mut input)?;
-            schedules.insert((vhost, Arc::clone(&schedule.name)), Entry { schedule, status });
+            schedules.insert((vhost, Arc::clone(&schedule.name)), ScheduleEntry { schedule, status });
         }
         input.finish()?;
         Ok(schedules)

@@ -14,7 +14,7 @@ pub type ScheduleKey = (VhostName, Arc<str>);
 /// All schedules.
 #[derive(Clone, Debug, Default)]
 pub struct Schedules {
-    pub(super) entries: BTreeMap<ScheduleKey, Arc<Entry>>,
+    pub(super) entries: BTreeMap<ScheduleKey, Arc<ScheduleEntry>>,
     /// Those that will be due, by when.
     times: BTreeSet<(Timestamp, ScheduleKey)>,
     /// What all of them take.
@@ -23,7 +23,7 @@ pub struct Schedules {
 
 /// A schedule and what has come of it. The same for as long as nothing changes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ScheduleEntry {
     /// As it was set.
     pub schedule: Arc<Schedule>,
     /// What has come of it.
@@ -66,12 +66,12 @@ impl Schedules {
 
     /// One schedule.
     #[must_use]
-    pub fn get(&self, vhost: &VhostName, name: &str) -> Option<&Arc<Entry>> {
+    pub fn get(&self, vhost: &VhostName, name: &str) -> Option<&Arc<ScheduleEntry>> {
         self.entries.get(&(vhost.clone(), name.into()))
     }
 
     /// All of them, by virtual host and name.
-    pub fn all(&self) -> impl Iterator<Item = (&VhostName, &Arc<Entry>)> {
+    pub fn all(&self) -> impl Iterator<Item = (&VhostName, &Arc<ScheduleEntry>)> {
         self.entries.iter().map(|((vhost, _), entry)| (vhost, entry))
     }
 
@@ -115,7 +115,7 @@ impl Schedules {
                     next: *next,
                     ..before.unwrap_or_default()
                 };
-                self.insert(key, Entry { schedule: Arc::clone(schedule), status });
+                self.insert(key, ScheduleEntry { schedule: Arc::clone(schedule), status });
             }
             ScheduleRecord::Delete { vhost, name } => {
                 self.remove(&(vhost.clone(), Arc::clone(name)));
@@ -163,7 +163,7 @@ impl Schedules {
         self.entries.range(from..).map(|(key, _)| key).take_while(move |(own, _)| *own == vhost)
     }
 
-    pub(super) fn insert(&mut self, key: ScheduleKey, entry: Entry) {
+    pub(super) fn insert(&mut self, key: ScheduleKey, entry: ScheduleEntry) {
         self.remove(&key);
         self.bytes += entry.schedule.bytes();
         if let Some(next) = entry.status.next {

@@ -122,7 +122,7 @@ pub enum VhostError {
     /// A control character in what is said about it.
     #[error("{what} of a virtual host must not contain control characters")]
     Control {
-        /// Where.
+        /// The description or the tags.
         what: &'static str,
     },
 }

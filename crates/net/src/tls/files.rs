@@ -16,7 +16,7 @@ pub enum TlsError {
     File {
         /// What was looked for.
         what: &'static str,
-        /// Where.
+        /// The file.
         path: PathBuf,
         /// Why not.
         reason: String,

@@ -221,7 +221,7 @@ proptest! {
             assert_eq!(schedules.by_time().map(|(at, _)| at).collect::<Vec<_>>(), times);
             assert_eq!(schedules.next_deadline(now), times.first().copied());
             assert_eq!(schedules.bytes(), schedules.all().map(|(_, entry)| entry.schedule.bytes()).sum::<usize>());
-            for (_, Entry { schedule, status }) in schedules.all().map(|(vhost, entry)| (vhost, &**entry)) {
+            for (_, ScheduleEntry { schedule, status }) in schedules.all().map(|(vhost, entry)| (vhost, &**entry)) {
                 // A new bound may be lower than what was fired under the one before: then it has ended.
                 assert!(schedule.runs_max.is_none_or(|max| status.runs <= max || status.next.is_none()));
                 assert!(!status.is_paused || status.next.is_none());
