@@ -134,6 +134,8 @@ impl Nexo {
             ("AMQP_BLOCK_COMMAND".to_owned(), control("block")),
             ("AMQP_UNBLOCK_COMMAND".to_owned(), control("unblock")),
             ("AMQP_RESTART_COMMAND".to_owned(), control("restart")),
+            ("AMQP_MOVE_COMMAND".to_owned(), control("move")),
+            ("GRPC_URL".to_owned(), format!("http://{}", self.grpc)),
             ("HTTP_URL".to_owned(), format!("http://{}", self.http())),
             ("SQS_URL".to_owned(), format!("http://{}", self.sqs)),
             ("NEXO_BIN".to_owned(), self.program.display().to_string()),
@@ -188,30 +190,45 @@ impl Running {
         if self.nodes.len() == 1 {
             return Ok(());
         }
-        let (judged, first) = (self.judged(), &self.nodes[0]);
-        let ask = |words: &[&str]| -> anyhow::Result<String> {
-            let management = format!("http://{}", judged.http);
-            let asked = Command::new(&self.program)
-                .args(["--management", &management, "--output", "json", "cluster"])
-                .args(words)
-                .output()?;
-            Ok(String::from_utf8_lossy(&asked.stdout).into_owned())
-        };
+        let leader = self.until_in_step()?;
+        if leader == self.nodes.len() - 1 { self.transfer_from(leader) } else { Ok(()) }
+    }
+
+    /// Waits until all nodes are in step, and says which of them leads.
+    fn until_in_step(&self) -> anyhow::Result<usize> {
         let in_step = format!("all {} nodes are in step", self.nodes.len());
         let end = Instant::now() + PATIENCE;
         loop {
-            let status = ask(&["status"])?;
+            let status = self.ask_cluster(&["status"])?;
             let compact: String = status.split_whitespace().collect();
             let leads = |node: &Node| compact.contains(&format!(r#""leader":"{}""#, node.name));
-            if status.contains(&in_step) && self.nodes.iter().any(leads) {
-                if !leads(judged) {
-                    return Ok(());
-                }
-                ask(&["transfer", &first.name])?;
+            if let (true, Some(leader)) = (status.contains(&in_step), self.nodes.iter().position(leads)) {
+                return Ok(leader);
             }
             ensure!(Instant::now() < end, "the cluster is not in step after {PATIENCE:?}: {status}");
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// Has the next node lead in place of this one.
+    fn transfer_from(&self, leader: usize) -> anyhow::Result<()> {
+        let next = &self.nodes[(leader + 1) % self.nodes.len()];
+        let end = Instant::now() + PATIENCE;
+        while self.until_in_step()? == leader {
+            ensure!(Instant::now() < end, "leadership does not move to {} within {PATIENCE:?}", next.name);
+            self.ask_cluster(&["transfer", &next.name])?;
+        }
+        Ok(())
+    }
+
+    /// What `nexo cluster` says of the node that clients come to.
+    fn ask_cluster(&self, words: &[&str]) -> anyhow::Result<String> {
+        let management = format!("http://{}", self.judged().http);
+        let asked = Command::new(&self.program)
+            .args(["--management", &management, "--output", "json", "cluster"])
+            .args(words)
+            .output()?;
+        Ok(String::from_utf8_lossy(&asked.stdout).into_owned())
     }
 
     /// Starts all nodes again. None of a cluster gets ready alone.
@@ -246,7 +263,8 @@ impl Running {
             }
             "unblock" => self.nodes.iter().try_for_each(|node| node.set_disk_free_min(0, 200)),
             "restart" => self.restart(),
-            other => bail!("'{other}' is none of block, unblock and restart"),
+            "move" => self.transfer_from(self.until_in_step()?),
+            other => bail!("'{other}' is none of block, unblock, restart and move"),
         }
     }
 }

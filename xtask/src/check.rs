@@ -38,6 +38,7 @@ pub(crate) fn test(rest: &[&str]) -> anyhow::Result<()> {
     torture::short_cluster()?;
     // What real clients see.
     conformance::nexo(Nodes::One, &[])?;
+    conformance::moving(&[])?;
     conformance::scale(Size::Quick)
 }
 

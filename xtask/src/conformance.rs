@@ -21,7 +21,31 @@ pub(crate) fn nexo(nodes: Nodes, rest: &[&str]) -> anyhow::Result<()> {
         python::pytest("examples", &variables, &[])?;
         both_protocols(&variables, &[])?;
     }
+    if rest.is_empty() && nodes == Nodes::Three {
+        native_on_clusters()?;
+    }
     Ok(())
+}
+
+/// The tests of the command line, which speaks the native API, and of lapin: each on a node of its own that leads nothing.
+fn native_on_clusters() -> anyhow::Result<()> {
+    let tests = ["cli", "cli_amqp", "cli_jobs", "cli_policy", "cli_schedule", "lapin"];
+    let args = tests.iter().flat_map(|test| ["--test", *test]);
+    show(
+        Command::new("cargo")
+            .args(["test", "--quiet", "--package", "nexo"])
+            .args(args)
+            // It reads the log of the node that it has, and the leader is the one that tells.
+            .args(["--", "--skip", "the_log_tells_of_connections"])
+            .current_dir(root())
+            .env("NEXO_TEST_ON_CLUSTERS", "1"),
+    )
+}
+
+/// Clients that try again, on three nodes whose leader changes every few seconds. `rest` goes to pytest.
+pub(crate) fn moving(rest: &[&str]) -> anyhow::Result<()> {
+    let broker = Nexo::start_nodes(Build::Debug, Nodes::Three)?;
+    python::pytest("moving", &broker.variables()?, rest)
 }
 
 /// What AWS's clients see of the broker that was just built. `rest` goes to pytest.

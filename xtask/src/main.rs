@@ -37,6 +37,8 @@ Usage: cargo xtask COMMAND
                  what clients of the management API see, rabbitmqadmin among them, on either broker
   conformance nexo|sqs|management nexo --cluster
                  the same through a node that leads nothing, of three
+  conformance moving
+                 clients that try again, on three nodes whose leader changes every few seconds
   conformance compare [SEED...]
                  random acts on both brokers, whose answers must be the same
   conformance scale
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         ["conformance", "management", broker, rest @ ..] => {
             conformance::management_of(broker, broker::Nodes::One, rest)
         }
+        ["conformance", "moving", rest @ ..] => conformance::moving(rest),
         ["conformance", "compare", seeds @ ..] => conformance::compare(seeds),
         ["conformance", "scale"] => conformance::scale(bench::Size::Full),
         ["conformance", "scale", "--short"] => conformance::scale(bench::Size::Quick),

@@ -14,12 +14,17 @@ use nexo_harness::http;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+/// With this in the environment brokers of tests are nodes of clusters of three that lead nothing.
+const ON_CLUSTERS: &str = "NEXO_TEST_ON_CLUSTERS";
+
 /// Longest wait for anything. Far more than it takes; a test that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running broker with a data directory of its own. Killed when dropped.
 pub struct Server {
     process: Process,
+    /// The other nodes of its cluster, one of which leads, if the tests run on clusters.
+    others: Vec<Server>,
     dir: Option<TempDir>,
     data_dir: PathBuf,
     /// Address of the native API.
@@ -55,9 +60,43 @@ impl Server {
     pub fn start_with(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let data_dir = dir.path().join("data");
-        let mut server = Self::start_in(&data_dir, args);
+        let mut server = if std::env::var_os(ON_CLUSTERS).is_some() {
+            Self::start_follower(dir.path(), args)
+        } else {
+            Self::start_in(&data_dir, args)
+        };
         server.dir = Some(dir);
         server
+    }
+
+    /// A node of a cluster of three that another one leads.
+    fn start_follower(dir: &Path, args: &[&str]) -> Self {
+        let addresses = nexo_harness::free_addresses::<3>().unwrap().map(|address| address.to_string());
+        let mut nodes: Vec<Self> = Vec::new();
+        for (name, address) in ["a", "b", "c"].into_iter().zip(&addresses) {
+            let join = ["--join", &addresses[0]];
+            let join = if nodes.is_empty() { &[] } else { &join[..] };
+            let own = ["--node", name, "--cluster", address];
+            nodes.push(Self::start_in(&dir.join(name), &[args, &own, join].concat()));
+        }
+        let mut judged = nodes.pop().unwrap();
+        judged.others = nodes;
+        judged.until_followed();
+        judged
+    }
+
+    /// Waits until all nodes are in step, and another one leads.
+    fn until_followed(&self) {
+        eventually("all nodes are in step, and another one leads", || {
+            let shown = self.run(&["--output", "json", "cluster", "status"]);
+            let Ok(status) = serde_json::from_str::<serde_json::Value>(&shown.stdout) else { return false };
+            if status["leader"] == "c" {
+                self.run(&["cluster", "transfer", "a"]);
+            }
+            let risk = status["risk"].as_str().unwrap_or_default();
+            let is_followed = status["leader"].is_string() && status["leader"] != "c";
+            risk.contains("all 3 nodes are in step") && is_followed
+        });
     }
 
     /// A broker on free ports with the data in `data_dir`.
@@ -76,11 +115,12 @@ impl Server {
             panic!("the broker did not get ready: {:?}", process.finish());
         };
         let (grpc, http) = (address(&ready, "grpc"), address(&ready, "http"));
-        Self { process, dir: None, data_dir: data_dir.to_owned(), grpc, http, ready }
+        Self { process, others: Vec::new(), dir: None, data_dir: data_dir.to_owned(), grpc, http, ready }
     }
 
-    /// Sends SIGKILL, as a power cut would, and waits for the end.
+    /// Sends SIGKILL, as a power cut would, and waits for the end. On a cluster all nodes lose their power.
     pub fn kill(&mut self) {
+        self.others.iter_mut().for_each(Self::kill);
         self.process.signal(Signal::KILL);
         self.process.wait();
     }
@@ -119,8 +159,24 @@ impl Server {
 
     /// The same with more options.
     pub fn restart_with(&mut self, args: &[&str]) {
-        let mut next = Self::start_in(&self.data_dir, args);
+        // Those that were killed as well are started at the same time: none of them gets ready alone.
+        let (data, others) = (self.data_dir.clone(), std::mem::take(&mut self.others));
+        let (mut next, others) = std::thread::scope(|scope| {
+            let start = |mut other: Self| {
+                if other.process.child.try_wait().unwrap().is_some() {
+                    other.restart_with(args);
+                }
+                other
+            };
+            let others: Vec<_> = others.into_iter().map(|other| scope.spawn(move || start(other))).collect();
+            let next = Self::start_in(&data, args);
+            (next, others.into_iter().map(|other| other.join().unwrap()).collect::<Vec<Self>>())
+        });
         next.dir = self.dir.take();
+        next.others = others;
+        if !next.others.is_empty() {
+            next.until_followed();
+        }
         *self = next;
     }
 

@@ -18,6 +18,8 @@ use crate::world::World;
 const CHANNEL: u16 = 1;
 /// How long an answer may take, a frozen broker and a full disk included.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a client waits to be let in before it tries the next node: one that is frozen takes connections and says nothing.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
 /// Most of what is unsent that goes out before a connection is cut.
 const CUT_BYTES_MAX: usize = 200_000;
 
@@ -89,7 +91,10 @@ impl Wire {
 
     /// Connects, and opens the channel.
     pub(crate) async fn connect(address: SocketAddr) -> Result<Self, Gone> {
-        let mut client = Client::connect(address, &Login::default(), PATIENCE).await?;
+        let login = Login::default();
+        let connecting = Client::connect(address, &login, PATIENCE);
+        let connected = timeout(CONNECT_PATIENCE, connecting).await;
+        let mut client = connected.map_err(|_| Gone("it was not let in in time".into()))??;
         client.open_channel(CHANNEL).await?;
         Ok(Self { client })
     }
