@@ -62,6 +62,7 @@ Usage: cargo xtask COMMAND
   bench cluster  measures three nodes beside three of RabbitMQ and of NATS, and a cluster of one beside a node by itself,
                  in turn, and writes docs/benchmarks.md (--reps N, --seconds S; --nexo: three nodes of Nexo alone;
                  --single: only the cluster of one; --quick: one short repetition; those three write nothing;
+                 --catch-up: in place of all that, nodes that were away while ten million messages wait;
                  NEXO_BIN: a binary that is there, in place of building one)
   bench jobs     a million pending jobs, and the coalescing pattern beside BullMQ on Redis, in turn; writes nothing
                  (--reps N, --seconds S, --jobs N)

@@ -215,8 +215,14 @@ pub struct ClusterFigures {
     pub snapshots_sent: u64,
     /// Whole states that it has got.
     pub snapshots_received: u64,
+    /// Bytes of those that it has sent.
+    pub snapshot_bytes_sent: u64,
+    /// Bytes of those that have come whole.
+    pub snapshot_bytes_received: u64,
     /// Connections of clients that it has passed on to the leader.
     pub tunnels_opened: u64,
+    /// Bytes that it has passed on for them, both ways.
+    pub tunnel_bytes: u64,
     /// Connections of clients that other nodes have passed on to it.
     pub tunnels_taken: u64,
     /// As a leader: followers, and how many entries each does not have yet.

@@ -27,9 +27,12 @@ const COUNTERS: &[Of<ClusterFigures, u64>] = &[
     ("nexo_cluster_elections", "Elections that this node has won", |c| c.elections),
     ("nexo_cluster_snapshots_sent", "Whole states sent to nodes that were far behind", |c| c.snapshots_sent),
     ("nexo_cluster_snapshots_received", "Whole states got from a leader", |c| c.snapshots_received),
+    ("nexo_cluster_snapshot_sent_bytes", "Bytes of whole states sent", |c| c.snapshot_bytes_sent),
+    ("nexo_cluster_snapshot_received_bytes", "Bytes of whole states got", |c| c.snapshot_bytes_received),
     ("nexo_cluster_forwarded_connections", "Connections of clients passed on to the leader", |c| {
         c.tunnels_opened
     }),
+    ("nexo_cluster_forwarded_bytes", "Bytes passed on for clients, both ways", |c| c.tunnel_bytes),
     ("nexo_cluster_taken_connections", "Connections of clients that other nodes have passed on", |c| {
         c.tunnels_taken
     }),

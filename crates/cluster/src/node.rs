@@ -81,6 +81,11 @@ impl Node {
         Ok(rejected)
     }
 
+    /// The connection over which messages of another node came has ended: see [`Group::lost_contact`].
+    pub fn lost_contact(&mut self, node: NodeId) {
+        self.groups.values_mut().for_each(|group| group.lost_contact(node));
+    }
+
     /// Whether any group has something to be done.
     #[must_use]
     pub fn has_output(&self) -> bool {

@@ -40,6 +40,13 @@ pub(crate) fn election_ticks(
     ELECTION_TICKS_MIN + rank.min(RANKS - 1) * span + throw
 }
 
+/// How many ticks a node waits that has lost contact with the leader, by its place among the voters that are left. If the process of
+/// the leader is gone all lose it within milliseconds. The first in line waits until the others have noticed, since whoever
+/// believes in a leader does not vote; the next one waits until the first should have been elected.
+pub(crate) fn contact_ticks(turn: usize) -> usize {
+    (2 + 3 * turn).min(ELECTION_TICKS_MIN)
+}
+
 /// SplitMix64's finisher: every bit of the result depends on every bit of the number.
 const fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);

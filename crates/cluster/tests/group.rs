@@ -103,6 +103,46 @@ fn a_leader_that_is_cut_off_steps_down_and_its_proposals_are_unknown() {
 }
 
 #[test]
+fn a_leader_whose_process_is_gone_is_replaced_at_once() {
+    let mut cluster = Cluster::new(3, 1);
+    assert_eq!(cluster.elect(), 1);
+    cluster.cut_off.insert(NodeId(1));
+    for id in 2..=3 {
+        cluster.group(id).lost_contact(NodeId(1));
+        assert_eq!(cluster.group(id).leader(), None);
+    }
+    cluster.ticks(3);
+    assert_eq!(cluster.leader(), Some(2), "150 ms are enough for the first in line");
+}
+
+#[test]
+fn the_next_in_line_takes_over_if_the_first_may_not() {
+    let mut cluster = Cluster::new(3, 1);
+    assert_eq!(cluster.elect(), 1);
+    cluster.cut_off.insert(NodeId(2));
+    cluster.propose(1, "a");
+    cluster.settle();
+    cluster.cut_off = [NodeId(1)].into();
+    cluster.group(2).lost_contact(NodeId(1));
+    cluster.group(3).lost_contact(NodeId(1));
+    cluster.ticks(7);
+    assert_eq!(cluster.leader(), Some(3), "node 2 lacks an entry");
+}
+
+#[test]
+fn who_alone_has_lost_contact_deposes_nobody() {
+    let mut cluster = Cluster::new(3, 1);
+    assert_eq!(cluster.elect(), 1);
+    let term = cluster.group(1).term();
+    for lost in [NodeId(3), NodeId(1)] {
+        cluster.group(2).lost_contact(lost);
+        cluster.ticks(30);
+    }
+    assert_eq!((cluster.leader(), cluster.group(1).term()), (Some(1), term));
+    assert_eq!(cluster.group(2).leader(), Some(NodeId(1)), "it hears of it and follows again");
+}
+
+#[test]
 fn a_proposal_of_a_lost_leader_that_a_majority_has_is_committed_by_the_next() {
     let mut cluster = Cluster::new(3, 1);
     cluster.elect();

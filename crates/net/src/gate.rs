@@ -34,6 +34,9 @@ pub trait Gate: fmt::Debug + Send + Sync {
 
     /// Opens a tunnel to a node, for one connection of a client.
     fn open(&self, to: NodeId, head: TunnelHead) -> OpeningTunnel<'_>;
+
+    /// So many bytes went through a tunnel, one way or the other. For figures.
+    fn note_passed_on(&self, _bytes: usize) {}
 }
 
 /// A tunnel that is being opened.

@@ -73,7 +73,7 @@ pub(crate) async fn pass_on(
         None => None,
         Some(Next::ServeHere(tenure)) => Some((arrival, permit, tenure)),
         Some(Next::Through(tunnel, tenure)) => {
-            copy(arrival.from, tunnel, &head, &tenure, &presence, way.open).await;
+            copy(arrival.from, tunnel, &head, &tenure, &presence, &way).await;
             None
         }
     }
@@ -123,13 +123,13 @@ async fn copy(
     head: &TunnelHead,
     tenure: &Tenure,
     presence: &Presence,
-    open: usize,
+    way: &Way,
 ) {
     // It is only slower without.
     let _ = client.set_nodelay(true);
-    let bytes = if open < MANY { COPY_BYTES } else { COPY_BYTES_MIN };
+    let bytes = if way.open < MANY { COPY_BYTES } else { COPY_BYTES_MIN };
     let closed = Notify::new();
-    let mut client = Noted { stream: &mut client, presence, closed: &closed };
+    let mut client = Noted { stream: &mut client, gate: &*way.gate, presence, closed: &closed };
     let lingered = async {
         closed.notified().await;
         sleep(CLOSE_WITHIN).await;
@@ -143,10 +143,11 @@ async fn copy(
     tracing::debug!(protocol = head.protocol.name(), peer = %head.client, "tunnel ends: {why}");
 }
 
-/// Notes whether a client waits for an answer: it has said something, and has heard nothing since. Nobody here understands
+/// Notes what passes, and whether a client waits for an answer: it has said something, and has heard nothing since. Nobody here understands
 /// what it says, and one that has an answer due should not have to make room.
 struct Noted<'s> {
     stream: &'s mut TcpStream,
+    gate: &'s dyn Gate,
     presence: &'s Presence,
     /// Told when there is nothing more to come for the client.
     closed: &'s Notify,
@@ -160,7 +161,9 @@ impl AsyncRead for Noted<'_> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut *self.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
+        let came = buf.filled().len() - before;
+        if came > 0 {
+            self.gate.note_passed_on(came);
             self.presence.set_in_request(true);
         }
         read
@@ -170,7 +173,8 @@ impl AsyncRead for Noted<'_> {
 impl AsyncWrite for Noted<'_> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut *self.stream).poll_write(cx, buf);
-        if matches!(written, Poll::Ready(Ok(_))) {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.gate.note_passed_on(bytes);
             self.presence.set_in_request(false);
         }
         written

@@ -17,6 +17,7 @@ pub struct Forwarder {
     peers: Peers,
     places: watch::Receiver<Place>,
     opened: AtomicU64,
+    bytes: AtomicU64,
     failed: AtomicU64,
 }
 
@@ -24,13 +25,20 @@ impl Forwarder {
     /// Opens tunnels through `peers`, to where `places` says.
     #[must_use]
     pub const fn new(peers: Peers, places: watch::Receiver<Place>) -> Self {
-        Self { peers, places, opened: AtomicU64::new(0), failed: AtomicU64::new(0) }
+        let (opened, bytes, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        Self { peers, places, opened, bytes, failed }
     }
 
     /// Tunnels that were ever opened, one for each connection or request of a client.
     #[must_use]
     pub fn opened(&self) -> u64 {
         self.opened.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that went through them, both ways. Requests to the management port are not among them.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Tunnels that could not be opened.
@@ -41,6 +49,10 @@ impl Forwarder {
 }
 
 impl Gate for Forwarder {
+    fn note_passed_on(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     fn places(&self) -> watch::Receiver<Place> {
         self.places.clone()
     }

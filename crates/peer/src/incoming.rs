@@ -31,6 +31,7 @@ pub(crate) async fn run(shared: &PeersState, from: NodeId, stream: PeerStream) {
     };
     if let Err(error) = ended {
         tracing::debug!(node = %from, %error, "envelopes of another node come no more");
+        shared.handler.lost_contact(from);
     }
 }
 

@@ -26,10 +26,14 @@ use crate::own_thread::OwnThread;
 use crate::purpose::Purpose;
 use crate::strangers::Strangers;
 
-/// What is done with that which comes from other nodes. Both are quick, and never wait.
+/// What is done with that which comes from other nodes. All of it is quick, and never wait.
 pub trait PeerHandler: Send + Sync {
     /// An envelope has come.
     fn envelope(&self, from: NodeId, envelope: Bytes);
+
+    /// The connection over which envelopes came from a node has ended, and no other has taken its place: its process may be gone.
+    /// Whoever does not care need not hear.
+    fn lost_contact(&self, _from: NodeId) {}
 
     /// A connection has come, for anything but envelopes. `from` is none if the other is in no cluster yet; then it asks a
     /// question.

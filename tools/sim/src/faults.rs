@@ -9,7 +9,7 @@ impl World {
     pub(crate) fn fault(&mut self) {
         let ids = self.ids();
         let node = ids[self.rng.usize(0..ids.len())];
-        match self.rng.u32(0..28) {
+        match self.rng.u32(0..30) {
             0..=3 => self.crash_for_a_while(node),
             4 => {
                 // All at once: the power of a house.
@@ -40,13 +40,28 @@ impl World {
                 }
                 self.harm(node);
             }
-            _ => self.change_under_fire(node),
+            25..=27 => self.change_under_fire(node),
+            _ => self.break_connections(&ids),
         }
     }
 
     fn any_leader(&mut self) -> Option<NodeId> {
         let id = GROUPS[self.rng.usize(0..GROUPS.len())];
         self.find_leader(id)
+    }
+
+    /// Connections break and are made again at once: whoever they came to thinks that the other is gone.
+    fn break_connections(&mut self, ids: &[NodeId]) {
+        self.ledger.tally.others += 1;
+        self.note("some connections break");
+        for node in ids {
+            for with in ids {
+                if node != with && self.rng.bool() {
+                    let delay = self.rng.u64(0..100_000);
+                    self.after(delay, Happening::LostContact { node: *node, with: *with });
+                }
+            }
+        }
     }
 
     /// A clock is wrong: by seconds, or by up to an hour.

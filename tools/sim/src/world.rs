@@ -54,6 +54,11 @@ pub(crate) enum Happening {
         life: u32,
         mark: Mark,
     },
+    /// A node notices that the connection from another has ended.
+    LostContact {
+        node: NodeId,
+        with: NodeId,
+    },
     /// A client does something.
     Act,
     /// A client says what became of a delivery.
@@ -263,6 +268,7 @@ impl World {
             Happening::Tick(node) => self.tick(node),
             Happening::Arrive { from, to, envelope } => self.arrive(from, to, &envelope),
             Happening::Synced { node, life, mark } => self.synced(node, life, mark),
+            Happening::LostContact { node, with } => self.lose_contact(node, with),
             Happening::Act => {
                 if !self.is_healing() {
                     self.act();
@@ -349,7 +355,25 @@ impl World {
         self.ledger.tally.crashes += 1;
         // A node that starts again has one row of ticks.
         self.agenda.retain(|_, happening| !matches!(happening, Happening::Tick(of) if *of == node));
+        self.close_connections(node);
         self.tell(told);
+    }
+
+    /// The system of a process that is gone closes its connections: others notice, each in its own time, unless they are cut off.
+    fn close_connections(&mut self, of: NodeId) {
+        for node in self.ids() {
+            if node != of && !self.cut.contains(&(of, node)) && self.rng.f64() >= self.loss {
+                let delay = self.rng.u64(50..=20_000);
+                self.after(delay, Happening::LostContact { node, with: of });
+            }
+        }
+    }
+
+    fn lose_contact(&mut self, node: NodeId, with: NodeId) {
+        if self.is_awake(node, Happening::LostContact { node, with }) {
+            self.server(node).node.lost_contact(with);
+            self.pump(node);
+        }
     }
 
     fn tick(&mut self, node: NodeId) {

@@ -1,6 +1,7 @@
 //! Three nodes of Nexo beside three of its rivals: the same load for all, one cluster at a time on this machine, again and again
 //! in turn. What was found goes into docs/benchmarks.md with its spread. Beside that, a cluster of one against a node by itself.
 
+mod catch_up;
 mod contender;
 mod nodes;
 mod page;
@@ -35,6 +36,8 @@ enum Part {
     Nexo,
     /// Only a cluster of one beside a node by itself.
     Single,
+    /// Only nodes that were away.
+    CatchUp,
 }
 
 impl Options {
@@ -55,8 +58,9 @@ impl Options {
                 "--quick" => options = Self { reps: 1, seconds: 1, size: Size::Quick, ..options },
                 "--nexo" => options = Self { part: Part::Nexo, size: Size::Quick, ..options },
                 "--single" => options = Self { part: Part::Single, size: Size::Quick, ..options },
+                "--catch-up" => options = Self { part: Part::CatchUp, ..options },
                 other => bail!(
-                    "bench cluster takes --reps N, --seconds S, --quick, --nexo and --single, not '{other}'"
+                    "bench cluster takes --reps N, --seconds S, --quick, --nexo, --single and --catch-up, not '{other}'"
                 ),
             }
         }
@@ -82,6 +86,15 @@ pub(crate) fn cluster(options: Options) -> anyhow::Result<()> {
         Some(path) => Bench::of(path.into())?,
         None => Bench::build()?,
     };
+    if options.part == Part::CatchUp {
+        let (size, writes) = match options.size {
+            Size::Full => (catch_up::Size::FULL, true),
+            Size::Quick => (catch_up::Size::QUICK, false),
+        };
+        let text = catch_up::measure(&bench, size)?;
+        println!("{text}");
+        return if writes { crate::page::write("catch-up", &text) } else { Ok(()) };
+    }
     let mut measuring = Measuring {
         options,
         bench,
@@ -111,6 +124,7 @@ impl Measuring {
             }
             Part::Nexo => vec![Contender::Nexo],
             Part::Single => vec![Contender::Alone, Contender::One],
+            Part::CatchUp => vec![],
         };
         if rep.is_multiple_of(2) {
             order.reverse();

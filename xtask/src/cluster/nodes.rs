@@ -1,5 +1,6 @@
 //! Nodes of Nexo as it was built for release, on loopback, with their data on the disk of all contenders.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -16,8 +17,11 @@ const LOGIN: &str = "Host: localhost\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\
 
 /// Running nodes, ended when dropped.
 pub(super) struct NexoNodes {
+    nexo: PathBuf,
     processes: Vec<BrokerProcess>,
     home: PathBuf,
+    /// Where the nodes reach each other. A node by itself has none.
+    addresses: Vec<SocketAddr>,
     /// Which of them leads.
     leader: usize,
 }
@@ -27,37 +31,89 @@ impl NexoNodes {
     pub(super) fn start(nexo: &Path, count: usize) -> anyhow::Result<Self> {
         let home = target().join("rivals-data").join(format!("cluster-{}", std::process::id()));
         std::fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
-        let secret = home.join("secret");
-        write(&secret, "a secret of this measurement alone")?;
-        let mut started = Self { processes: Vec::new(), home, leader: 0 };
-        let addresses = free_addresses::<3>()?;
-        for (number, address) in addresses.iter().enumerate().take(count.max(1)) {
-            let mut command = Command::new(nexo);
-            command.args([
-                "serve",
-                "--amqp",
-                "127.0.0.1:0",
-                "--http",
-                "127.0.0.1:0",
-                "--grpc",
-                "off",
-                "--sqs",
-                "off",
-            ]);
-            command.arg("--data-dir").arg(started.home.join(format!("node-{number}")));
-            if count > 0 {
-                command.args(["--node", &format!("n{number}"), "--cluster", &address.to_string()]);
-                command.arg("--cluster-secret-file").arg(&secret);
-            }
-            if number > 0 {
-                command.args(["--join", &addresses[0].to_string()]);
-            }
-            started.processes.push(BrokerProcess::start(&mut command)?);
+        write(&home.join("secret"), "a secret of this measurement alone")?;
+        let addresses = free_addresses::<3>()?[..count].to_vec();
+        let mut started = Self { nexo: nexo.into(), processes: Vec::new(), home, addresses, leader: 0 };
+        for number in 0..count.max(1) {
+            let process = BrokerProcess::start(&mut started.command(number))?;
+            started.processes.push(process);
         }
         if count > 0 {
-            started.leader = started.wait_until_in_step()?;
+            started.leader = started.wait_until_in_step(PATIENCE)?;
         }
         Ok(started)
+    }
+
+    /// What starts a node, the first time and later.
+    fn command(&self, number: usize) -> Command {
+        let mut command = Command::new(&self.nexo);
+        command.args([
+            "serve",
+            "--amqp",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+            "--grpc",
+            "off",
+            "--sqs",
+            "off",
+        ]);
+        command.arg("--data-dir").arg(self.data_dir(number));
+        if let Some(address) = self.addresses.get(number) {
+            command.args(["--node", &format!("n{number}"), "--cluster", &address.to_string()]);
+            command.arg("--cluster-secret-file").arg(self.home.join("secret"));
+            let others = self.addresses.iter().filter(|other| *other != address).map(ToString::to_string);
+            if number > 0 {
+                command.args(["--join", &others.collect::<Vec<_>>().join(",")]);
+            }
+        }
+        command
+    }
+
+    fn data_dir(&self, number: usize) -> PathBuf {
+        self.home.join(format!("node-{number}"))
+    }
+
+    /// The last node that does not lead.
+    pub(super) fn follower(&self) -> usize {
+        let count = self.processes.len();
+        (self.leader + count - 1) % count
+    }
+
+    /// Ends a node as a power cut would.
+    pub(super) fn kill(&mut self, number: usize) {
+        self.processes[number].kill();
+    }
+
+    /// Starts one again that was ended.
+    pub(super) fn start_again(&mut self, number: usize) -> anyhow::Result<()> {
+        self.processes[number] = BrokerProcess::start(&mut self.command(number))?;
+        Ok(())
+    }
+
+    /// Has the others forget a node that was ended, and takes away its disk.
+    pub(super) fn wipe(&self, number: usize) -> anyhow::Result<()> {
+        let path = format!("/api/nexo/cluster/nodes/n{number}");
+        let answer = http::exchange(self.http()?, &http::request("DELETE", &path, LOGIN, ""), PATIENCE)?;
+        ensure!(answer.status == 204, "node n{number} is not removed: {} {}", answer.status, answer.body);
+        std::fs::remove_dir_all(self.data_dir(number)).context("cannot remove the data of a node")
+    }
+
+    /// Bytes of whole states that the leader has sent.
+    pub(super) fn state_bytes_sent(&self) -> anyhow::Result<u64> {
+        let answer = http::exchange(self.http()?, &http::request("GET", "/metrics", LOGIN, ""), PATIENCE)?;
+        let line =
+            answer.body.lines().find_map(|line| line.strip_prefix("nexo_cluster_snapshot_sent_bytes_total "));
+        line.and_then(|value| value.trim().parse().ok()).context("the metrics do not tell what was sent")
+    }
+
+    /// Messages in all queues, as the leader tells.
+    pub(super) fn messages(&self) -> anyhow::Result<u64> {
+        let overview = self.get("/api/overview")?;
+        overview
+            .pointer("/queue_totals/messages")
+            .and_then(Value::as_u64)
+            .context("the overview counts nothing")
     }
 
     /// The nodes, the leader first.
@@ -72,8 +128,8 @@ impl NexoNodes {
     }
 
     /// Waits until all have everything, and says which leads.
-    fn wait_until_in_step(&self) -> anyhow::Result<usize> {
-        let end = Instant::now() + PATIENCE;
+    pub(super) fn wait_until_in_step(&self, patience: Duration) -> anyhow::Result<usize> {
+        let end = Instant::now() + patience;
         loop {
             let told = self.report();
             if let Ok(report) = &told
@@ -87,10 +143,17 @@ impl NexoNodes {
     }
 
     fn report(&self) -> anyhow::Result<Value> {
-        let address = self.processes[0].address("http").context("a node has no HTTP")?;
-        let answer =
-            http::exchange(address, &http::request("GET", "/api/nexo/cluster", LOGIN, ""), PATIENCE)?;
-        serde_json::from_str(&answer.body).with_context(|| format!("the cluster says {}", answer.body))
+        self.get("/api/nexo/cluster")
+    }
+
+    fn get(&self, path: &str) -> anyhow::Result<Value> {
+        let answer = http::exchange(self.http()?, &http::request("GET", path, LOGIN, ""), PATIENCE)?;
+        serde_json::from_str(&answer.body).with_context(|| format!("{path} says {}", answer.body))
+    }
+
+    /// The management port of the leader.
+    fn http(&self) -> anyhow::Result<&str> {
+        self.processes[self.leader].address("http").context("a node has no HTTP")
     }
 }
 

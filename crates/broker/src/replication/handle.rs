@@ -11,7 +11,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{oneshot, watch};
 
-use super::state::Replica;
+use super::state::{Arrival, Replica};
 use super::{Role, driver};
 use crate::threads::Threads;
 
@@ -93,6 +93,10 @@ pub struct GroupStatus {
     pub snapshots_sent: u64,
     /// Whole states that it has got.
     pub snapshots_received: u64,
+    /// Bytes of those that it has sent.
+    pub snapshot_bytes_sent: u64,
+    /// Bytes of those that have come whole.
+    pub snapshot_bytes_received: u64,
 }
 
 /// The part of a broker that takes part in a cluster. A clone is the same.
@@ -121,13 +125,19 @@ impl Replication {
     /// An envelope has come from another node. Never waits.
     pub fn receive(&self, from: NodeId, envelope: Bytes) {
         let mut inbox = self.0.inbox.lock();
-        if inbox.bytes + envelope.len() > INBOX_BYTES_MAX && !inbox.envelopes.is_empty() {
+        if inbox.bytes + envelope.len() > INBOX_BYTES_MAX && inbox.bytes > 0 {
             // It is as if it were lost on the way, which the group copes with.
             return;
         }
         inbox.bytes += envelope.len();
-        inbox.envelopes.push((from, envelope));
+        inbox.arrivals.push((from, Arrival::Envelope(envelope)));
         drop(inbox);
+        self.0.waker.wake();
+    }
+
+    /// The connection over which envelopes came from another node has ended. Never waits.
+    pub fn lost_contact(&self, from: NodeId) {
+        self.0.inbox.lock().arrivals.push((from, Arrival::End));
         self.0.waker.wake();
     }
 
@@ -185,6 +195,8 @@ impl Replication {
             elections: state.elections,
             snapshots_sent: state.snapshots_sent,
             snapshots_received: state.snapshots_received,
+            snapshot_bytes_sent: state.snapshot_bytes_sent,
+            snapshot_bytes_received: state.snapshot_bytes_received,
         }
     }
 

@@ -103,8 +103,11 @@ impl Shared {
         let (machines, queues) = (ReplayedMachines::new(), Vec::new());
         let staged = Staged { head, machines, queues, shared: Arc::downgrade(self) };
         let mut receiving = Receiving { staged, open: None };
+        let mut bytes = 0;
         loop {
-            match next()? {
+            let part = next()?;
+            bytes += part.state_bytes();
+            match part {
                 Part::Machine(id, head) => receiving.begin(id, false, head)?,
                 Part::Queue(id, head) => receiving.begin(id, true, head)?,
                 Part::Chunk(id, chunk) => {
@@ -131,7 +134,9 @@ impl Shared {
             }
         }
         self.log.sync_blocking().map_err(|error| error.to_string())?;
-        replica.state.lock().staged = Some(receiving.staged);
+        let mut state = replica.state.lock();
+        state.staged = Some(receiving.staged);
+        state.snapshot_bytes_received += bytes;
         Ok(())
     }
 

@@ -80,7 +80,9 @@ impl Shared {
             match shared.send_state_to(&of, to) {
                 Ok(bytes) => {
                     tracing::info!(%to, bytes, took_ms = began.elapsed().as_millis(), "the whole state was sent");
-                    of.state.lock().snapshots_sent += 1;
+                    let mut state = of.state.lock();
+                    state.snapshots_sent += 1;
+                    state.snapshot_bytes_sent += bytes;
                 }
                 Err(error) => tracing::warn!(%to, %error, "the whole state could not be sent; it is tried again"),
             }
@@ -103,12 +105,7 @@ impl Shared {
         let head = frozen.head.clone();
         let mut bytes = 0;
         let mut put = |part: Part| {
-            bytes += match &part {
-                Part::Bodies(bodies) => bodies.iter().map(|body| body.payload.len() as u64).sum(),
-                Part::Machine(_, head) | Part::Queue(_, head) => head.len() as u64,
-                Part::Chunk(_, chunk) => chunk.len() as u64,
-                _ => 0,
-            };
+            bytes += part.state_bytes();
             runtime.block_on(send(&mut *stream, &part))
         };
         put(Part::Begin(frozen.head))?;

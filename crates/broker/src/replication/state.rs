@@ -78,11 +78,20 @@ impl std::fmt::Debug for Replica {
     }
 }
 
-/// Messages of other nodes.
+/// What has come of other nodes, in order.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    pub(super) envelopes: Vec<(NodeId, Bytes)>,
+    pub(super) arrivals: Vec<(NodeId, Arrival)>,
     pub(super) bytes: usize,
+}
+
+/// What comes of another node.
+#[derive(Debug)]
+pub(super) enum Arrival {
+    /// Messages.
+    Envelope(Bytes),
+    /// The connection over which they came has ended.
+    End,
 }
 
 /// Whether the broker's memory is what it should be.
@@ -157,6 +166,8 @@ pub(super) struct State {
     pub(super) elections: u64,
     pub(super) snapshots_sent: u64,
     pub(super) snapshots_received: u64,
+    pub(super) snapshot_bytes_sent: u64,
+    pub(super) snapshot_bytes_received: u64,
 }
 
 impl State {
@@ -200,6 +211,8 @@ impl State {
             elections: 0,
             snapshots_sent: 0,
             snapshots_received: 0,
+            snapshot_bytes_sent: 0,
+            snapshot_bytes_received: 0,
         }
     }
 
@@ -463,8 +476,16 @@ impl Replica {
 
     /// Messages have come.
     pub(super) fn take_messages(&self, state: &mut State) {
-        let Inbox { envelopes, .. } = std::mem::take(&mut *self.inbox.lock());
-        for (from, envelope) in envelopes {
+        let Inbox { arrivals, .. } = std::mem::take(&mut *self.inbox.lock());
+        for (from, arrival) in arrivals {
+            let envelope = match arrival {
+                Arrival::Envelope(envelope) => envelope,
+                Arrival::End => {
+                    state.group.lost_contact(from);
+                    self.settle(state);
+                    continue;
+                }
+            };
             let messages = match nexo_cluster::wire::decode_envelope(&envelope) {
                 Ok(messages) => messages,
                 Err(error) => {

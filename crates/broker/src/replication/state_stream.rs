@@ -104,6 +104,16 @@ impl Part {
         out
     }
 
+    /// How much of a state it brings.
+    pub(super) fn state_bytes(&self) -> u64 {
+        let bytes = match self {
+            Self::Machine(_, bytes) | Self::Queue(_, bytes) | Self::Chunk(_, bytes) => bytes.len(),
+            Self::Bodies(bodies) => bodies.iter().map(|body| body.payload.len()).sum(),
+            Self::Begin(_) | Self::End | Self::Staged | Self::Failed(_) => 0,
+        };
+        bytes as u64
+    }
+
     /// Reads a part, without its length.
     pub(super) fn decode(bytes: &Bytes) -> Result<Self, String> {
         let malformed = || "a part of the state makes no sense".to_owned();

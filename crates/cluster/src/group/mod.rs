@@ -24,7 +24,8 @@ use crate::message::{Body, Message};
 use crate::store::Recovered;
 use crate::tail::{Fetch, Tail};
 use crate::timing::{
-    ELECTION_TICKS_END, ELECTION_TICKS_MIN, HEARTBEAT_TICKS, SNAPSHOT_TICKS_MAX, election_ticks,
+    ELECTION_TICKS_END, ELECTION_TICKS_MIN, HEARTBEAT_TICKS, SNAPSHOT_TICKS_MAX, contact_ticks,
+    election_ticks,
 };
 use crate::translate::{
     change_in, check_context, entry_in, hard_state_in, members_in, message_in, proposal_in,
@@ -476,6 +477,25 @@ impl Group {
         self.settle();
     }
 
+    /// The connection over which a member's messages came has ended, as it does at once when a process is gone. If that was the
+    /// leader it is not waited for as one that is only silent: this node gives it up, and calls an election when it is its turn.
+    /// If the leader is alive after all, the next that it says is enough to follow it again, and those who hear it
+    /// vote for nobody.
+    pub fn lost_contact(&mut self, node: NodeId) {
+        self.flush();
+        if self.role() == Role::Follower && self.leader() == Some(node) && self.installing.is_none() {
+            let term = self.raw.raft.term;
+            self.raw.raft.become_follower(term, raft::INVALID_ID);
+            self.settle();
+            let mut others = self.members.voters.iter().filter(|voter| **voter != node);
+            if let Some(turn) = others.position(|voter| *voter == self.options.node) {
+                let wait = contact_ticks(turn);
+                self.raw.raft.election_elapsed = self.election_ticks().saturating_sub(wait);
+            }
+        }
+        self.settle();
+    }
+
     /// Entries that were asked for, from the first on, as many as there were room for. None if they are gone.
     pub fn fetched(&mut self, fetch: Fetch, entries: Vec<crate::entry::GroupEntry>) {
         self.flush();
@@ -587,10 +607,16 @@ impl Group {
 
     /// After every input: the library may have thrown its own dice for the next election.
     fn settle(&mut self) {
+        let ticks = self.election_ticks();
+        self.raw.raft.set_randomized_election_timeout(ticks);
+    }
+
+    /// How long this node waits for a leader now.
+    fn election_ticks(&self) -> usize {
         let term = Term(self.raw.raft.term);
         let attempt = if self.attempts.0 == term { self.attempts.1 } else { 0 };
         let GroupOptions { id, node, rank, seed } = self.options;
-        self.raw.raft.set_randomized_election_timeout(election_ticks(node, id, rank, seed, term, attempt));
+        election_ticks(node, id, rank, seed, term, attempt)
     }
 
     fn apply_change(&mut self, change: Change) {

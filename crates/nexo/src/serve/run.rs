@@ -231,10 +231,18 @@ impl Ports {
     }
 }
 
+/// What has come of something that was to run for as long as the broker.
+struct Ended {
+    what: &'static str,
+    result: anyhow::Result<()>,
+}
+
 /// A broker with its ways in open.
 struct Serving {
     broker: Broker,
-    servers: JoinSet<anyhow::Result<()>>,
+    servers: JoinSet<Ended>,
+    /// What runs as one of these.
+    running: Vec<&'static str>,
     stop: CancellationToken,
     addresses: Vec<(&'static str, Vec<SocketAddr>)>,
     tls: Option<Arc<TlsServer>>,
@@ -263,7 +271,7 @@ impl Serving {
         let mut http =
             Ports::open("health and metrics", ("http", &config.http), ("https", &config.https), by).await?;
         let (prepared, broker) = open_data(config, connections_max).await?;
-        let (mut servers, stop, mut addresses) = (JoinSet::new(), CancellationToken::new(), Vec::new());
+        let (stop, mut addresses) = (CancellationToken::new(), Vec::new());
         let cluster = match prepared {
             None => None,
             Some(prepared) => {
@@ -291,42 +299,34 @@ impl Serving {
             }
         };
         logins.set_oauth(oauth);
-        match &cluster {
-            None => make_event_exchange(&broker).await,
+        let only_guest = logins.has_only_guest().then_some(ONLY_GUEST);
+        let (servers, running) = (JoinSet::new(), Vec::new());
+        let mut serving =
+            Self { broker, servers, running, stop, addresses, tls, logins: logins.clone(), cluster };
+        match serving.cluster.clone() {
+            None => make_event_exchange(&serving.broker).await,
             Some(node) => {
-                let (leading, stopped) = (
-                    see_to_basics(Arc::clone(node), broker.clone(), config.first_user.clone()),
-                    stop.clone(),
-                );
-                servers.spawn(async move {
-                    stopped.run_until_cancelled(leading).await;
-                    Ok(())
-                });
+                let first_user = config.first_user.clone();
+                serving.run("leadership", see_to_basics(node, serving.broker.clone(), first_user));
             }
         }
-        let only_guest = logins.has_only_guest().then_some(ONLY_GUEST);
-        let mut serving = Self { broker, servers, stop, addresses, tls, logins: logins.clone(), cluster };
-        let (teller, stopped) = (nexo_amqp::publish_events(serving.broker.clone()), serving.stop.clone());
-        serving.servers.spawn(async move {
-            stopped.run_until_cancelled(teller).await;
-            Ok(())
-        });
+        serving.run("events", nexo_amqp::publish_events(serving.broker.clone()));
         if let Some(listeners) = serving.note(amqp, only_guest) {
             let (broker, stop) = (serving.broker.clone(), serving.stop.clone().cancelled_owned());
             let server = nexo_amqp::serve(broker, logins.clone(), listeners, config.amqp_options, stop);
-            serving.servers.spawn(async move { server.await.context("the AMQP port failed") });
+            serving.spawn("amqp", async move { server.await.context("the AMQP port failed") });
         }
         if let Some(listeners) = serving.note(grpc, only_guest) {
             let stop = serving.stop.clone().cancelled_owned();
             let server = nexo_grpc::serve(serving.broker.clone(), logins.clone(), listeners, stop);
-            serving.servers.spawn(async move { Ok(server.await?) });
+            serving.spawn("grpc", async move { Ok(server.await?) });
         }
         let has_keys = !config.sqs_options.access_keys.is_empty();
         if let Some(listeners) = serving.note(sqs, only_guest.filter(|_| !has_keys)) {
             let (broker, stop) = (serving.broker.clone(), serving.stop.clone().cancelled_owned());
             let options = config.sqs_options.clone();
             let server = nexo_sqs::serve(broker, logins.clone(), listeners, options, stop);
-            serving.servers.spawn(async move { server.await.context("the SQS port failed") });
+            serving.spawn("sqs", async move { server.await.context("the SQS port failed") });
         }
         if let Some(listeners) = serving.note(http, Some("whoever reaches it can read health and metrics")) {
             let stop = serving.stop.clone().cancelled_owned();
@@ -341,9 +341,24 @@ impl Serving {
                 ..config.admin_options.clone()
             };
             let server = nexo_admin::serve(serving.broker.clone(), logins, listeners, options, stop);
-            serving.servers.spawn(async move { server.await.context("the management port failed") });
+            serving.spawn("http", async move { server.await.context("the management port failed") });
         }
         Ok(serving)
+    }
+
+    /// Has something run until it ends, which it does when the broker is asked to.
+    fn spawn(&mut self, what: &'static str, task: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
+        self.running.push(what);
+        self.servers.spawn(async move { Ended { what, result: task.await } });
+    }
+
+    /// The same for what would never end by itself.
+    fn run(&mut self, what: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let stopped = self.stop.clone();
+        self.spawn(what, async move {
+            stopped.run_until_cancelled(task).await;
+            Ok(())
+        });
     }
 
     /// Notes where a way in is, and gives its sockets if it has any. `fact` is what it means that others can reach it.
@@ -410,9 +425,12 @@ impl Serving {
     /// Why one of the ways in ended although nobody asked it to.
     async fn failed(&mut self) -> anyhow::Error {
         match self.servers.join_next().await {
-            Some(Ok(Err(error))) => error,
+            Some(Ok(Ended { result: Err(error), .. })) => error,
+            Some(Ok(Ended { what, result: Ok(()) })) => {
+                anyhow::anyhow!("{what} ended although nobody asked it to")
+            }
             Some(Err(error)) => anyhow::Error::new(error).context("a server failed"),
-            Some(Ok(Ok(()))) | None => anyhow::anyhow!("a server ended although nobody asked it to"),
+            None => anyhow::anyhow!("there is nothing left to serve"),
         }
     }
 
@@ -424,14 +442,17 @@ impl Serving {
         }
         self.stop.cancel();
         let drained = tokio::time::timeout(DRAIN, async {
-            while let Some(result) = self.servers.join_next().await {
-                if let Ok(Err(error)) = result {
+            while let Some(ended) = self.servers.join_next().await {
+                let Ok(Ended { what, result }) = ended else { continue };
+                self.running.retain(|running| *running != what);
+                if let Err(error) = result {
                     tracing::error!("{error:#}");
                 }
             }
         });
         if drained.await.is_err() {
-            tracing::warn!("some calls did not finish within {} s and are cut off", DRAIN.as_secs());
+            let (left, seconds) = (self.running.join(", "), DRAIN.as_secs());
+            tracing::warn!(left, "some calls did not finish within {seconds} s and are cut off");
             self.servers.abort_all();
         }
         self.broker.shutdown().await;

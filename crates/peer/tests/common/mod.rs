@@ -26,6 +26,8 @@ pub const CLUSTER: ClusterId = ClusterId([7; 16]);
 /// What came.
 pub struct Recorder {
     pub envelopes: Mutex<Vec<(NodeId, Bytes)>>,
+    /// Whose connections have ended.
+    pub lost: Mutex<Vec<NodeId>>,
     streams: mpsc::UnboundedSender<Came>,
 }
 
@@ -35,6 +37,10 @@ pub type Came = (Option<NodeId>, Purpose, PeerStream);
 impl PeerHandler for Recorder {
     fn envelope(&self, from: NodeId, envelope: Bytes) {
         self.envelopes.lock().push((from, envelope));
+    }
+
+    fn lost_contact(&self, from: NodeId) {
+        self.lost.lock().push(from);
     }
 
     fn stream(&self, from: Option<NodeId>, purpose: Purpose, stream: PeerStream) {
@@ -73,7 +79,8 @@ impl Node {
 
     pub async fn start_with(options: PeerOptions) -> Self {
         let (sender, streams) = mpsc::unbounded_channel();
-        let recorder = Arc::new(Recorder { envelopes: Mutex::default(), streams: sender });
+        let recorder =
+            Arc::new(Recorder { envelopes: Mutex::default(), lost: Mutex::default(), streams: sender });
         let handler = Arc::clone(&recorder) as Arc<dyn PeerHandler>;
         let peers = Peers::start(options, handler).await.unwrap();
         Self { peers, recorder, streams }

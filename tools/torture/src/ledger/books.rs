@@ -314,7 +314,8 @@ impl Ledger {
         }
         let (overtaken_by, passed) = self.order.first_seen(&stamp);
         if let Some(other) = overtaken_by {
-            self.tell(What::OutOfOrder, format!("{copy} came after message {other}, sent later"), copy);
+            let fact = format!("{copy} came after message {other}, sent later");
+            self.tell_of_two(What::OutOfOrder, fact, copy, Copy { seq: other, ..copy });
         }
         for seq in passed {
             let missing = Copy { seq, ..copy };
@@ -327,7 +328,7 @@ impl Ledger {
                 .is_some_and(|record| lease.is_some_and(|lease| record.sent_at() + lease <= delivery.at));
             if !vanished && !lost_its_lease {
                 let fact = format!("{missing} was confirmed and did not come before message {}", stamp.seq);
-                self.tell(What::OutOfOrder, fact, missing);
+                self.tell_of_two(What::OutOfOrder, fact, missing, copy);
             }
         }
     }
@@ -497,12 +498,27 @@ impl Ledger {
 
     /// Reports something about one message.
     pub(crate) fn tell(&mut self, what: What, fact: String, copy: Copy) {
+        let history = self.history(copy);
+        self.tell_with(Violation { what, fact, history }, copy);
+    }
+
+    /// The same, if another one has to do with it.
+    fn tell_of_two(&mut self, what: What, fact: String, copy: Copy, other: Copy) {
+        let history = format!("{}\n{}", self.history(copy), self.history(other));
+        self.tell_with(Violation { what, fact, history }, copy);
+    }
+
+    /// What is known of a message.
+    fn history(&self, copy: Copy) -> String {
         let record = self
             .records
             .get(&copy)
             .or_else(|| Some(&self.done.iter().rev().find(|(done, _)| *done == copy)?.1));
-        let history = record.map(Record::history).unwrap_or_default();
-        let violation = Violation { what, fact, history };
+        record.map(Record::history).unwrap_or_default()
+    }
+
+    fn tell_with(&mut self, violation: Violation, copy: Copy) {
+        let what = violation.what;
         if what.may_be_a_loss() && self.damage.is_open() {
             self.damage.suspect(copy, violation);
         } else {

@@ -36,6 +36,12 @@ impl PeerHandler for Incoming {
         }
     }
 
+    fn lost_contact(&self, from: NodeId) {
+        if let Some(node) = self.node() {
+            node.replication.lost_contact(from);
+        }
+    }
+
     fn stream(&self, from: Option<NodeId>, purpose: Purpose, stream: PeerStream) {
         let Some(node) = self.node() else { return };
         match (purpose, from) {

@@ -123,7 +123,10 @@ impl ClusterNode {
             elections: status.elections,
             snapshots_sent: status.snapshots_sent,
             snapshots_received: status.snapshots_received,
+            snapshot_bytes_sent: status.snapshot_bytes_sent,
+            snapshot_bytes_received: status.snapshot_bytes_received,
             tunnels_opened: self.forwarder.opened(),
+            tunnel_bytes: self.forwarder.bytes(),
             tunnels_taken: self.tunnels_taken.load(Ordering::Relaxed),
             followers: followers
                 .map(|member| {

@@ -13,7 +13,7 @@ const JOB: JobNumber = JobNumber(7);
 /// Books with a budget that was made a second before the start.
 fn books() -> Books {
     let mut books = Books::default();
-    books.budget_made(START - SECOND, START - SECOND);
+    books.budget_made(START - SECOND, START - SECOND, REFILL_EVERY);
     books
 }
 

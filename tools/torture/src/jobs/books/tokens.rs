@@ -1,8 +1,10 @@
 //! Tokens: what a budget had, and what was paid of it.
 
+use std::time::Duration;
+
 use super::{Books, MARGIN};
 use crate::clock::{self, Micros};
-use crate::jobs::setup::{INITIAL, REFILL_EVERY, REFILL_TOKENS};
+use crate::jobs::setup::{INITIAL, REFILL_TOKENS};
 use crate::ledger::What;
 
 /// What the dearest job costs.
@@ -13,6 +15,8 @@ const DEAR: i64 = 5;
 pub(super) struct Tokens {
     /// When it was made: not before the one, and not after the other.
     made: (Micros, Micros),
+    /// How often tokens come.
+    refilled_every: Duration,
     /// What was used for certain.
     pub(super) used: u64,
     /// What may have been used besides.
@@ -35,23 +39,25 @@ pub(crate) struct Look {
 
 impl Tokens {
     /// What had come by a moment, if the budget was made at another.
-    fn came(made: Micros, now: Micros) -> u64 {
-        INITIAL + now.saturating_sub(made) / clock::micros(REFILL_EVERY) * REFILL_TOKENS
+    fn came(&self, made: Micros, now: Micros) -> u64 {
+        let times = now.saturating_sub(made).checked_div(clock::micros(self.refilled_every));
+        INITIAL + times.unwrap_or(0) * REFILL_TOKENS
     }
 
     pub(super) fn came_at_least(&self, now: Micros) -> u64 {
-        Self::came(self.made.1 + MARGIN, now)
+        self.came(self.made.1 + MARGIN, now)
     }
 
     pub(super) fn came_at_most(&self, now: Micros) -> u64 {
-        Self::came(self.made.0, now + MARGIN)
+        self.came(self.made.0, now + MARGIN)
     }
 }
 
 impl Books {
-    /// The budget was made between these two moments.
-    pub(crate) fn budget_made(&mut self, sent_at: Micros, got_at: Micros) {
+    /// The budget was made between these two moments, and gets tokens this often.
+    pub(crate) fn budget_made(&mut self, sent_at: Micros, got_at: Micros, refilled_every: Duration) {
         self.tokens.made = (sent_at, got_at);
+        self.tokens.refilled_every = refilled_every;
     }
 
     /// What was used for certain.
