@@ -9,6 +9,7 @@ use nexo_core::config::QueueConfig;
 use nexo_core::draft::PackedBatch;
 use nexo_core::jobs::JobQueueConfig;
 use nexo_core::message::{Durability, NewMessage};
+use nexo_core::queue::Terms;
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, GateDisk};
 use nexo_log::{Claim, Patience, Urgency};
@@ -185,6 +186,32 @@ async fn an_acknowledgement_that_is_said_again_counts_once() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert_eq!((queue.in_flight(), acked()), (0, count as u64));
+    broker.shutdown().await;
+}
+
+/// To hand out a transient message nothing has to be written.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_consumer_gives_back_late_is_not_overtaken() {
+    let gate = GateDisk::default();
+    let broker = with_queues(&gate, &["q", "filling"]).await;
+    broker.push(&name("q"), vec![NewMessage::new("first")]).await.unwrap();
+    let passing = NewMessage { durability: Durability::Transient, ..NewMessage::new("second") };
+    broker.push(&name("q"), vec![passing]).await.unwrap();
+    let queue = broker.queue(&name("q")).unwrap();
+    let consumer = queue.subscribe(Terms::default(), 1, None, Arc::default()).unwrap();
+    assert_eq!(queue.in_flight(), 1, "it has not looked at it");
+    let stopped = stop_disk(&broker, &gate);
+    drop(consumer);
+    assert_eq!(queue.in_flight(), 1, "that it is back cannot be written down");
+    let next = tokio::spawn({
+        let broker = broker.clone();
+        async move { pop(&broker, "q", 1).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(stopped);
+    let mut bodies: Vec<_> = next.await.unwrap().into_iter().map(|one| one.message.body).collect();
+    bodies.extend(pop(&broker, "q", 1).await.into_iter().map(|one| one.message.body));
+    assert_eq!(bodies, ["first", "second"]);
     broker.shutdown().await;
 }
 

@@ -112,6 +112,9 @@ impl Shared {
         aftermath: &mut Aftermath,
         deliveries: &mut Deliveries,
     ) -> Result<bool, ProposeError> {
+        if !state.unsettled.is_empty() && self.settle_kept(state)? {
+            return Ok(true);
+        }
         let advancing = state.queue.advance_time(now, BATCH);
         let due = state.queue.decide_due(now, BATCH);
         let mut more = due.more || advancing;

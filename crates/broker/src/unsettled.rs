@@ -28,6 +28,10 @@ impl Empty for Unsettled {
 
 impl Unsettled {
     /// Keeps what was said about these messages, and over which protocol.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn keep(&mut self, held: &[(Offset, u32)], what: Settle, protocol: Option<Protocol>) {
         self.0.extend(held.chunks(SETTLE_SLICE).map(|slice| (slice.to_vec(), what, protocol)));
     }
@@ -54,6 +58,19 @@ impl Shared {
         let Some(error) = refused else { return Ok(()) };
         self.maintenance.note_stuck(cell);
         Err(self.refused_for(&cell.name, &error))
+    }
+
+    /// Settles a slice before anything is handed out: what was given back takes its place, and nobody is handed what lies behind it.
+    /// `true` if there may be more.
+    ///
+    /// # Errors
+    /// If the disk is behind. On one that is full consumers go on: only what they acknowledge makes room.
+    pub(crate) fn settle_kept(&self, state: &mut CellState) -> Result<bool, ProposeError> {
+        match self.settle_slice_again(state) {
+            Ok(None) => Ok(!state.unsettled.is_empty()),
+            Err(ProposeError::Busy) | Ok(Some(ProposeError::Busy)) => Err(ProposeError::Busy),
+            Ok(Some(_)) | Err(_) => Ok(false),
+        }
     }
 
     /// Settles one slice. If messages of it cannot become dead letters now, says why: it is put last, since acknowledgements
