@@ -9,7 +9,6 @@ use nexo_core::config::QueueConfig;
 use nexo_core::draft::PackedBatch;
 use nexo_core::jobs::JobQueueConfig;
 use nexo_core::message::{Durability, NewMessage};
-use nexo_core::queue::Terms;
 use nexo_core::record::Record;
 use nexo_log::disk::{Disk, GateDisk};
 use nexo_log::{Claim, Patience, Urgency};
@@ -198,11 +197,14 @@ async fn what_a_consumer_gives_back_late_is_not_overtaken() {
     let passing = NewMessage { durability: Durability::Transient, ..NewMessage::new("second") };
     broker.push(&name("q"), vec![passing]).await.unwrap();
     let queue = broker.queue(&name("q")).unwrap();
-    let consumer = queue.subscribe(Terms::default(), 1, None, Arc::default()).unwrap();
+    let request = SubscribeRequest { credit: 1, visibility: None, keep_leases: false };
+    let consumer = broker.subscribe(&name("q"), request).unwrap();
     assert_eq!(queue.in_flight(), 1, "it has not looked at it");
     let stopped = stop_disk(&broker, &gate);
     drop(consumer);
     assert_eq!(queue.in_flight(), 1, "that it is back cannot be written down");
+    let kept = format!("{:?}", *queue.cell.state.lock().unsettled);
+    assert_eq!(kept.matches("Offset").count(), 1, "twice would take it from whoever has it next: {kept}");
     let next = tokio::spawn({
         let broker = broker.clone();
         async move { pop(&broker, "q", 1).await }

@@ -112,7 +112,9 @@ impl Shared {
         aftermath: &mut Aftermath,
         deliveries: &mut Deliveries,
     ) -> Result<bool, ProposeError> {
-        if !state.unsettled.is_empty() && self.settle_kept(state)? {
+        // On a full disk that would be encoded in vain with every change; maintenance does it when there is room.
+        let may_settle = !state.unsettled.is_empty() && self.journal.health() == nexo_log::LogHealth::Ok;
+        if may_settle && self.settle_kept(state)? {
             return Ok(true);
         }
         let advancing = state.queue.advance_time(now, BATCH);

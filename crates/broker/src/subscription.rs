@@ -1,5 +1,6 @@
 //! A consumer that stays until it says otherwise.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -361,7 +362,13 @@ impl Drop for Subscription {
             if self.kind != Kind::Lasting {
                 return Vec::new();
             }
-            state.queue.held_by(self.id)
+            let mut held = state.queue.held_by(self.id);
+            if !held.is_empty() {
+                // What could not be given back yet will be, as unseen; somebody else may have it by then.
+                let unseen: BTreeSet<Offset> = unseen.iter().map(|(offset, _)| *offset).collect();
+                held.retain(|(offset, _)| !unseen.contains(offset));
+            }
+            held
         });
         let Ok(held) = ended else { return };
         // Each slice under a lock of its own: it may have held a million.

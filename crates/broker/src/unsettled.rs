@@ -27,11 +27,12 @@ impl Empty for Unsettled {
 }
 
 impl Unsettled {
-    /// Keeps what was said about these messages, and over which protocol.
+    /// Whether there is nothing left to do.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
+    /// Keeps what was said about these messages, and over which protocol.
     pub(crate) fn keep(&mut self, held: &[(Offset, u32)], what: Settle, protocol: Option<Protocol>) {
         self.0.extend(held.chunks(SETTLE_SLICE).map(|slice| (slice.to_vec(), what, protocol)));
     }

@@ -42,9 +42,10 @@ pub(crate) fn election_ticks(
 
 /// How many ticks a node waits that has lost contact with the leader, by its place among the voters that are left. If the process of
 /// the leader is gone all lose it within milliseconds. The first in line waits until the others have noticed, since whoever
-/// believes in a leader does not vote; the next one waits until the first should have been elected.
-pub(crate) fn contact_ticks(turn: usize) -> usize {
-    (2 + 3 * turn).min(ELECTION_TICKS_MIN)
+/// believes in a leader does not vote; the next one waits until the first should have been elected. Who stands behind all others in
+/// the line of those who should lead waits as long as ever.
+pub(crate) fn contact_ticks(rank: usize, turn: usize) -> Option<usize> {
+    (rank < RANKS).then(|| (2 + 3 * turn).min(ELECTION_TICKS_MIN))
 }
 
 /// SplitMix64's finisher: every bit of the result depends on every bit of the number.

@@ -130,6 +130,19 @@ fn the_next_in_line_takes_over_if_the_first_may_not() {
 }
 
 #[test]
+fn who_stands_last_in_line_leaves_it_to_the_others() {
+    let mut cluster = Cluster::new(3, 1);
+    assert_eq!(cluster.elect(), 1);
+    // As a node does whose disk is damaged.
+    cluster.group(2).set_rank(usize::MAX);
+    cluster.cut_off.insert(NodeId(1));
+    cluster.group(2).lost_contact(NodeId(1));
+    cluster.group(3).lost_contact(NodeId(1));
+    cluster.ticks(7);
+    assert_eq!(cluster.leader(), Some(3));
+}
+
+#[test]
 fn who_alone_has_lost_contact_deposes_nobody() {
     let mut cluster = Cluster::new(3, 1);
     assert_eq!(cluster.elect(), 1);

@@ -81,7 +81,11 @@ impl Link {
             tokio::select! {
                 lasted = self.connect_once(&shared) => {
                     // One that ends at once is no better than none.
-                    pause = if lasted > PAUSE_MAX { PAUSE_MIN } else { pause };
+                    if lasted > PAUSE_MAX {
+                        // It may be all connections of this node that broke, and the others soon do without it.
+                        pause = PAUSE_MIN;
+                        continue;
+                    }
                 }
                 () = self.stop.cancelled() => {
                     self.queue.disconnect();

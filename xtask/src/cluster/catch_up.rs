@@ -129,11 +129,12 @@ pub(super) fn measure(bench: &Bench, size: Size) -> anyhow::Result<String> {
     eprintln!("  back in step after {back_after:?}; p99 meanwhile {}", coming_back.show(Unit::Micros));
     nodes.kill(node);
     nodes.wipe(node)?;
+    let sent_before = nodes.state_bytes_sent()?;
     let (wiped, (all_after, bytes)) = p99_during(bench, &url, || {
         let began = Instant::now();
         nodes.start_again(node)?;
         nodes.wait_until_in_step(PATIENCE)?;
-        Ok((began.elapsed(), nodes.state_bytes_sent()?))
+        Ok((began.elapsed(), nodes.state_bytes_sent()? - sent_before))
     })?;
     let rate = bytes as f64 / 1e6 / all_after.as_secs_f64();
     eprintln!(

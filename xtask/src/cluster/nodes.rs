@@ -74,10 +74,9 @@ impl NexoNodes {
         self.home.join(format!("node-{number}"))
     }
 
-    /// The last node that does not lead.
+    /// One that does not lead, and may lose its disk: the first node would begin another cluster then.
     pub(super) fn follower(&self) -> usize {
-        let count = self.processes.len();
-        (self.leader + count - 1) % count
+        if self.leader == 2 { 1 } else { 2 }
     }
 
     /// Ends a node as a power cut would.

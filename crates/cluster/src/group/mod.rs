@@ -488,8 +488,8 @@ impl Group {
             self.raw.raft.become_follower(term, raft::INVALID_ID);
             self.settle();
             let mut others = self.members.voters.iter().filter(|voter| **voter != node);
-            if let Some(turn) = others.position(|voter| *voter == self.options.node) {
-                let wait = contact_ticks(turn);
+            let turn = others.position(|voter| *voter == self.options.node);
+            if let Some(wait) = turn.and_then(|turn| contact_ticks(self.options.rank, turn)) {
                 self.raw.raft.election_elapsed = self.election_ticks().saturating_sub(wait);
             }
         }
