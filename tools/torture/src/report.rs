@@ -14,6 +14,8 @@ pub(crate) struct Tally {
     pub(crate) freezes: u32,
     /// How often a node and the others did not hear each other.
     pub(crate) partitions: u32,
+    /// How often all that a node and the others said was late.
+    pub(crate) slow_networks: u32,
     pub(crate) cuts: u32,
     pub(crate) stalls: u32,
     pub(crate) full_disks: u32,
@@ -39,6 +41,7 @@ pub(crate) fn print(ledger: &Ledger, tally: &Tally, seed: u64) {
         ("SIGTERM, clean", tally.stops.into()),
         ("SIGSTOP", tally.freezes.into()),
         ("partitions", tally.partitions.into()),
+        ("slow networks", tally.slow_networks.into()),
         ("connections cut", tally.cuts.into()),
         ("readers stalled", tally.stalls.into()),
         ("disk full", tally.full_disks.into()),

@@ -18,6 +18,8 @@ const AWAY: Duration = Duration::from_secs(2);
 const FROZEN: Duration = Duration::from_secs(4);
 /// A way over which nothing comes.
 const CUT: Way = Way { is_cut: true, delay: Duration::ZERO };
+/// A way over which everything comes late: to the leader and back is two of them.
+const SLOW: Way = Way { is_cut: false, delay: Duration::from_millis(20) };
 /// A follower that lacks no more entries is in step: so many are on their way under load.
 const ON_THEIR_WAY: u64 = 2_000;
 
@@ -33,6 +35,7 @@ impl ClusterRun {
             Fault::FreezeLeader => self.freeze(leader).await?,
             Fault::StopLeader => self.stop_leader(leader).await?,
             Fault::CutLeader | Fault::MuteLeader | Fault::DeafLeader => self.part(leader, fault).await?,
+            Fault::SlowLeader => self.slow_down(leader).await?,
             Fault::KillFollower => {
                 let follower = (leader + self.chances.usize(1..NODES)) % NODES;
                 self.kill_follower(follower).await?;
@@ -101,6 +104,18 @@ impl ClusterRun {
         self.note("all nodes hear each other again");
         self.nodes.wires.heal();
         self.until_it_is_over(leader, is_led).await
+    }
+
+    /// The network between the leader and the others is slow. It leads on, and nobody notices more than that.
+    async fn slow_down(&mut self, leader: usize) -> anyhow::Result<()> {
+        self.tally.slow_networks += 1;
+        self.note(&format!("{} leads, and the others are far away", name(leader)));
+        self.nodes.wires.set_from(leader, SLOW);
+        self.nodes.wires.set_to(leader, SLOW);
+        self.wait(FROZEN).await?;
+        self.note("the others are near again");
+        self.nodes.wires.heal();
+        Ok(())
     }
 
     /// Waits for another leader, and until a node has been away for its time. Says whether there was one.

@@ -17,6 +17,8 @@ pub(super) enum Fault {
     MuteLeader,
     /// The leader does not hear the others for so long; they hear it.
     DeafLeader,
+    /// All that the leader and the others say to each other is slow for so long. Nobody is lost.
+    SlowLeader,
     /// SIGKILL to a node that follows.
     KillFollower,
 }
@@ -30,6 +32,7 @@ impl fmt::Display for Fault {
             Self::CutLeader => "leader cut off",
             Self::MuteLeader => "leader not heard",
             Self::DeafLeader => "leader hears nobody",
+            Self::SlowLeader => "leader far away",
             Self::KillFollower => "follower killed",
         })
     }
@@ -38,8 +41,11 @@ impl fmt::Display for Fault {
 /// Ways in which a leader is parted from the others. Each round has one of them.
 const PARTITIONS: [Fault; 3] = [Fault::CutLeader, Fault::MuteLeader, Fault::DeafLeader];
 
-/// Faults one after the other, for ever, in rounds of five. The last of a round is about a follower; the four before are about the
-/// leader, in an order that follows from the seed: it is killed, frozen, stopped, and parted from the others in one way or another.
+/// Faults that leave the leader where it is. Each round ends with one of them.
+const HARMLESS: [Fault; 2] = [Fault::KillFollower, Fault::SlowLeader];
+
+/// Faults one after the other, for ever, in rounds of five. The last of a round must not move the leader; the four before do, in an
+/// order that follows from the seed: it is killed, frozen, stopped, and parted from the others in one way or another.
 pub(super) fn plan(seed: u64) -> impl Iterator<Item = Fault> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut partitions = PARTITIONS;
@@ -48,7 +54,7 @@ pub(super) fn plan(seed: u64) -> impl Iterator<Item = Fault> {
         let partition = partitions[round % partitions.len()];
         let mut leader = [Fault::KillLeader, Fault::FreezeLeader, Fault::StopLeader, partition];
         rng.shuffle(&mut leader);
-        leader.into_iter().chain([Fault::KillFollower])
+        leader.into_iter().chain([HARMLESS[round % HARMLESS.len()]])
     })
 }
 
@@ -57,10 +63,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_meets_the_leader_in_four_ways_and_then_a_follower() {
+    fn a_round_meets_the_leader_in_four_ways_and_then_leaves_it_where_it_is() {
         for seed in 0..20 {
             let mut faults: Vec<Fault> = plan(seed).take(5).collect();
             assert_eq!(faults.last(), Some(&Fault::KillFollower));
+            assert_eq!(plan(seed).nth(9), Some(Fault::SlowLeader));
             faults.sort_unstable();
             faults.dedup();
             assert_eq!(faults.len(), 5);
