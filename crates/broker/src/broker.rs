@@ -190,6 +190,7 @@ impl Broker {
             jobs: JobsCell::new(restored.machines.jobs),
             schedules: ScheduleCell::new(restored.machines.schedules),
             nodes: NodesCell::new(restored.machines.nodes),
+            followed_meanwhile: parking_lot::Mutex::default(),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),

@@ -30,6 +30,10 @@ const WRITTEN_PART: u64 = 2;
 const COPIES_MAX: usize = 4;
 /// What could not be done is tried again after this.
 const RETRY: Duration = Duration::from_millis(500);
+/// What the journal asks for is tried again after this, and then less and less often.
+const FOLLOW_RETRY_MIN: Duration = Duration::from_millis(5);
+/// A node that follows loads its state to free room on a full disk no more often than this.
+const FULL_LOAD_EVERY: Duration = Duration::from_secs(5);
 
 /// The thread and its reasons to wake.
 #[derive(Debug, Default)]
@@ -39,8 +43,12 @@ pub(crate) struct Maintenance {
     last_checkpoint: Mutex<Option<Checkpoint>>,
     /// Where the latest manifest lies.
     last_manifest: Mutex<Option<Position>>,
+    /// Held by whoever loads what is in memory, or throws it away, and as long as it must stay what it is. Taken before the next.
+    loading: Mutex<()>,
     /// Held while a checkpoint is written.
     checkpointing: Mutex<()>,
+    /// When a node that follows last looked for room on a full disk.
+    last_full_load: Mutex<Option<Instant>>,
     /// While anybody reads messages that may have left their queue, no segment is given up.
     readers: AtomicUsize,
 }
@@ -100,6 +108,11 @@ impl Maintenance {
     /// With the manifest that was found at the start.
     pub(crate) fn new(last_manifest: Option<Position>) -> Self {
         Self { last_manifest: Mutex::new(last_manifest), ..Self::default() }
+    }
+
+    /// From now on what is in memory is neither loaded nor thrown away by others.
+    pub(crate) fn begin_loading(&self) -> MutexGuard<'_, ()> {
+        self.loading.lock()
     }
 
     /// From now on no checkpoint is written by others.
@@ -223,6 +236,7 @@ impl Signal {
     fn run(&self, shared: &Weak<Shared>) {
         let mut page_out_from = Instant::now();
         let mut pace = PageOutPace::default();
+        let mut pause = FOLLOW_RETRY_MIN;
         loop {
             let reasons = {
                 let mut reasons = self.reasons.lock();
@@ -247,8 +261,18 @@ impl Signal {
             #[cfg(test)]
             shared.threads.panic_if_asked(NAME);
             // Before anything else: what is in memory never was.
-            if reasons.lost && !shared.follow_journal() {
-                self.reasons.lock().lost = true;
+            if reasons.lost {
+                let loading = shared.maintenance.begin_loading();
+                let is_done = shared.follow_journal();
+                drop(loading);
+                if is_done {
+                    pause = FOLLOW_RETRY_MIN;
+                } else {
+                    self.reasons.lock().lost = true;
+                    // Whoever was elected should serve soon; whoever has no room will not have any at once.
+                    thread::sleep(pause);
+                    pause = (pause * 2).min(RETRY);
+                }
             }
             if reasons.pressure && shared.under_pressure() {
                 let began = Instant::now();
@@ -331,12 +355,12 @@ impl Shared {
     /// Writes a checkpoint and frees what can be freed. `false` if it has to be done again.
     fn keep_house(self: &Arc<Self>) -> bool {
         let full = self.journal.health() != nexo_log::LogHealth::Ok;
-        let is_free = |segment: &SegmentUsage| segment.sealed && segment.live_bytes == 0;
-        if full && (self.maintenance.is_read() || !self.log.segments().iter().any(is_free)) {
+        if full && (self.maintenance.is_read() || !self.may_find_room()) {
             // There is nothing to free, and what is left of the disk is for acknowledgements.
             return true;
         }
         let begin = self.maintenance.note_begin(self.log.appended_bytes());
+        let _loading = self.maintenance.begin_loading();
         match self.journal.standing() {
             Standing::Serving => {}
             Standing::Following if self.load_followed() => {}
@@ -351,6 +375,21 @@ impl Shared {
         true
     }
 
+    /// Whether a checkpoint may free something of a full disk.
+    fn may_find_room(&self) -> bool {
+        if self.journal.standing() == Standing::Following {
+            // What is alive is known only when the state is loaded.
+            let mut last = self.maintenance.last_full_load.lock();
+            let is_time = last.is_none_or(|last| last.elapsed() >= FULL_LOAD_EVERY);
+            if is_time {
+                *last = Some(Instant::now());
+            }
+            return is_time;
+        }
+        let is_free = |segment: &SegmentUsage| segment.sealed && segment.live_bytes == 0;
+        self.log.segments().iter().any(is_free)
+    }
+
     fn checkpoint_and_free(self: &Arc<Self>, full: bool) -> Result<(), ProposeError> {
         self.checkpoint()?;
         if full || self.journal.standing() == Standing::Following {
@@ -363,6 +402,14 @@ impl Shared {
         }
         // What was empty before the last checkpoint is given up by the one after it.
         if self.can_free_more() { self.checkpoint() } else { Ok(()) }
+    }
+
+    /// Writes a checkpoint, whether one is due or not. `false` if it could not be written.
+    #[cfg(test)]
+    pub(crate) fn checkpoint_now(self: &Arc<Self>) -> bool {
+        let _loading = self.maintenance.begin_loading();
+        let is_loaded = self.journal.standing() != Standing::Following || self.load_followed();
+        is_loaded && self.checkpoint().is_ok()
     }
 
     /// Writes snapshots of all queues that have changed, and a manifest; then retires what nothing needs.

@@ -50,7 +50,8 @@ impl Shared {
     /// Loads what is committed by now, to write a checkpoint of it. Nobody is served.
     pub(crate) fn load_followed(self: &Arc<Self>) -> bool {
         self.throw_away();
-        self.load().is_some_and(|(cells, _)| {
+        self.load().is_some_and(|(cells, time)| {
+            self.clock.raise(time);
             tracing::debug!(queues = cells.len(), "the state that this node follows is loaded");
             self.catalog.begin_rebuild();
             true
@@ -90,6 +91,7 @@ impl Shared {
 
     /// Reads all queues and machines from the log, in place of those that were there. Nothing if that fails.
     fn load(self: &Arc<Self>) -> Option<(Vec<Arc<QueueCell>>, Timestamp)> {
+        self.keep_followed();
         let committed = self.journal.begin_load();
         let restored = self.latest_manifest().and_then(|recovered| {
             let path = self.options.data_dir.as_path();
@@ -100,13 +102,14 @@ impl Shared {
             Ok(restored) => restored,
             Err(error) => {
                 tracing::error!(%error, "the queues cannot be rebuilt now; it is tried again");
+                self.replace_with_followed(None);
                 return None;
             }
         };
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
         self.options.codecs.read_arguments(&cells);
         self.begin_unused_times(&cells);
-        self.replace_machines(restored.machines);
+        self.replace_with_followed(Some(restored.machines));
         self.catalog.replace(&cells, restored.next_queue);
         Some((cells, restored.time))
     }

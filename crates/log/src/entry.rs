@@ -181,6 +181,17 @@ pub fn decode_entries(bytes: &Bytes) -> Option<Vec<Entry>> {
     Some(entries)
 }
 
+/// Calls `queue` with the queue of each entry in what [`encode_entries`] made; `None` if the bytes are malformed.
+#[must_use]
+pub fn walk_queues(mut bytes: &[u8], mut queue: impl FnMut(QueueId)) -> Option<()> {
+    while !bytes.is_empty() {
+        let head = take_head(&mut bytes, |_, _| ())?;
+        bytes = &bytes[head.payload_len..];
+        queue(head.queue);
+    }
+    Some(())
+}
+
 /// Whether the bytes can be taken apart as entries. Each one costs some of the budget, and without any left
 /// they cannot.
 pub(crate) fn look_like_entries(mut bytes: &[u8], budget: &mut usize) -> bool {

@@ -1,7 +1,8 @@
 //! The thread that brings time, messages and syncs to the group.
 //!
-//! The *driver* is woken by messages of other nodes, by proposals that somebody waits for, by syncs, and by every tick. What
-//! it has to send goes out without the lock.
+//! The *driver* is woken by messages of other nodes, by proposals that somebody waits for, by syncs, and by every tick. Small work
+//! is done without it, by whoever brings it ([`Replica::advance`]); one thread at a time has the *turn*. What is to be sent goes
+//! out without the group's lock.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -11,9 +12,11 @@ use nexo_cluster::wire::encode_envelope;
 use nexo_cluster::{Message, TICK};
 use nexo_log::{LogHealth, decode_entries};
 use nexo_types::NodeId;
+use parking_lot::MutexGuard;
 
 use super::GROUP;
-use super::state::Replica;
+use super::journal::ADVANCE_BYTES_MAX;
+use super::state::{Memory, Replica, State};
 use crate::threads::Threads;
 
 const DRIVER: &str = "nexo-raft";
@@ -34,12 +37,15 @@ fn drive(weak: &Weak<Replica>) {
     loop {
         let Some(replica) = weak.upgrade() else { return };
         replica.waker.sleep_until(next_tick);
+        let _failing = FailIfPanicking(&replica);
+        let turn = replica.turn.lock();
         let mut state = replica.state.lock();
         if state.is_stopping {
             return;
         }
         if state.has_failed {
             drop(state);
+            drop(turn);
             std::thread::sleep(FAILED_WAIT);
             continue;
         }
@@ -48,9 +54,7 @@ fn drive(weak: &Weak<Replica>) {
             replica.fail(&mut state);
             continue;
         }
-        replica.take_messages(&mut state);
-        replica.settle(&mut state);
-        replica.note_synced(&mut state);
+        replica.take_input(&mut state);
         let now = Instant::now();
         if now >= next_tick {
             // A thread that was held up does not make up for it: that would be an election for nothing.
@@ -60,15 +64,13 @@ fn drive(weak: &Weak<Replica>) {
         replica.check_leadership(&mut state);
         replica.write_more(&mut state);
         let wanted = replica.take_fetches(&mut state);
-        let outgoing = std::mem::take(&mut state.outgoing);
-        let told = std::mem::take(&mut state.told);
         let followed = std::mem::take(&mut state.followed);
         let wants_state = std::mem::take(&mut state.snapshot_wanted);
         let installs = state.installing.is_some();
-        drop(state);
-        replica.send_all(outgoing);
-        // Whoever waited may have gone.
-        told.into_iter().for_each(|teller| drop(teller.send(Ok(()))));
+        let stale = std::mem::take(&mut state.stale);
+        replica.let_out(state);
+        drop(turn);
+        drop(stale);
         if let Some(tell) = replica.on_followed.get() {
             for data in followed {
                 // It was read before it was written down.
@@ -85,7 +87,65 @@ fn drive(weak: &Weak<Replica>) {
     }
 }
 
+/// A group that was left in the middle of something would confirm what was never written. So this node takes no part any more.
+struct FailIfPanicking<'a>(&'a Replica);
+
+impl Drop for FailIfPanicking<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!(
+                "the Raft group has panicked: this node takes no part in the cluster until it is started again"
+            );
+            self.0.fail(&mut self.0.state.lock());
+        }
+    }
+}
+
 impl Replica {
+    /// Brings to the group what has come, and sends what it says, on the thread of whoever brought it: to wake another one for that
+    /// takes longer than the work, and every message waits for it three times. If somebody else is at it, or more is to be done
+    /// than that, the driver is woken. Never waits for the disk.
+    pub(super) fn advance(&self) {
+        let _failing = FailIfPanicking(self);
+        if self.inbox.lock().bytes > ADVANCE_BYTES_MAX {
+            return self.waker.wake();
+        }
+        let Some(turn) = self.turn.try_lock() else { return self.waker.wake() };
+        // Its holder may be about to append a message larger than a segment.
+        let Some(mut state) = self.state.try_lock() else {
+            drop(turn);
+            return self.waker.wake();
+        };
+        if state.is_stopping || state.has_failed || !state.is_started {
+            return;
+        }
+        self.take_input(&mut state);
+        self.check_leadership(&mut state);
+        if state.has_work_left() {
+            self.waker.wake();
+        }
+        self.let_out(state);
+        drop(turn);
+    }
+
+    /// What has come of others, what was proposed, and what is synced.
+    fn take_input(&self, state: &mut State) {
+        self.take_messages(state);
+        self.settle(state);
+        self.note_synced(state);
+    }
+
+    /// Sends what there is to send, and tells those who wait, without the lock. Whoever calls this holds the turn, so messages
+    /// leave in the order in which the group gave them out.
+    fn let_out(&self, mut state: MutexGuard<'_, State>) {
+        let outgoing = std::mem::take(&mut state.outgoing);
+        let told = std::mem::take(&mut state.told);
+        drop(state);
+        self.send_all(outgoing);
+        // Whoever waited may have gone.
+        told.into_iter().for_each(|teller| drop(teller.send(Ok(()))));
+    }
+
     /// Sends messages, those for one node together.
     fn send_all(&self, messages: Vec<(NodeId, Message)>) {
         let Some(send) = self.send.get() else { return };
@@ -104,11 +164,11 @@ impl Replica {
     /// Ends the threads. What is not committed stays so.
     pub(crate) fn stop(&self) {
         let mut state = self.state.lock();
-        state.is_stopping = true;
-        state.pending.clear();
-        state.told.drain(..).for_each(|teller| drop(teller.send(Ok(()))));
-        state.waiters.take_all().for_each(drop);
-        state.checks.fail();
+        if !std::mem::replace(&mut state.is_stopping, true) {
+            // Who asks later must not take what was never committed for safe.
+            self.end_term(&mut state);
+            state.memory = Memory::Deposed;
+        }
         drop(state);
         self.waker.wake();
     }

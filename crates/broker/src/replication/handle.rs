@@ -132,7 +132,7 @@ impl Replication {
         inbox.bytes += envelope.len();
         inbox.arrivals.push((from, Arrival::Envelope(envelope)));
         drop(inbox);
-        self.0.waker.wake();
+        self.0.advance();
     }
 
     /// The connection over which envelopes came from another node has ended. Never waits.

@@ -29,6 +29,9 @@ const LOCAL: u32 = u32::MAX - 1;
 /// With this much proposed and not looked at, the driver is woken though nobody waits.
 const QUEUED_BYTES_MAX: usize = 512 * 1024;
 
+/// So much is sent by whoever proposes it. More is left to the driver.
+pub(super) const ADVANCE_BYTES_MAX: usize = 16 * 1024;
+
 /// A clone is the same journal.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupJournal(pub(crate) Arc<Replica>);
@@ -86,6 +89,7 @@ impl GroupJournal {
             kept_segments: u32::try_from(options.kept_log_bytes / u64::from(segment_bytes.max(1)))
                 .unwrap_or(u32::MAX),
             discarded,
+            turn: Mutex::default(),
             state: Mutex::new(State::new(group, found)),
             inbox: Mutex::default(),
             waker: Arc::default(),
@@ -94,6 +98,7 @@ impl GroupJournal {
             role: watch::Sender::new(Role::Following { leader: None }),
             damage: watch::Sender::new(None),
             on_change: std::sync::OnceLock::new(),
+            on_full: std::sync::OnceLock::new(),
             on_followed: std::sync::OnceLock::new(),
             send: std::sync::OnceLock::new(),
             open_stream: std::sync::OnceLock::new(),
@@ -148,6 +153,7 @@ impl Journal for GroupJournal {
     ) -> Result<Proposed, ProposeError> {
         let replica = &*self.0;
         let data = encode_entries(entries);
+        let data_len = data.len();
         loop {
             let mut state = replica.state.lock();
             if !matches!(state.memory, Memory::Serving(_)) {
@@ -190,8 +196,12 @@ impl Journal for GroupJournal {
             // Who is alone need not hurry: what is synced is committed.
             let is_urgent = urgency != Urgency::Lazy && !replica.is_alone.load(Ordering::Acquire);
             let is_much = state.group.queued_bytes() >= QUEUED_BYTES_MAX;
+            // What comes while others wait is sent with what comes meanwhile.
+            let is_first = state.pending.len() == 1 && data_len <= ADVANCE_BYTES_MAX;
             drop(state);
-            if is_urgent || is_much {
+            if is_urgent && is_first {
+                replica.advance();
+            } else if is_urgent || is_much {
                 replica.waker.wake();
             }
             return Ok(Proposed { at: appended.at, written });
@@ -228,9 +238,12 @@ impl Journal for GroupJournal {
             }
             None => {
                 let receiver = state.waiters.add(written.end());
-                drop(state);
                 // It may have been proposed as something that nobody waits for.
-                self.0.waker.wake();
+                let is_queued = state.group.queued_bytes() > 0;
+                drop(state);
+                if is_queued {
+                    self.0.waker.wake();
+                }
                 Waiting::told(receiver)
             }
         }

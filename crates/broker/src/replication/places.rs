@@ -59,6 +59,11 @@ impl Places {
         self.places.get(usize::try_from(at).ok()?).copied()
     }
 
+    /// The entry with this index, if it is here or was the last to go.
+    pub(super) fn id_of(&self, index: LogIndex) -> Option<EntryId> {
+        if index == self.before.index { Some(self.before) } else { self.get(index).map(|place| place.id) }
+    }
+
     /// Where the entries lie that a fetch asks for: as many as fit into its bytes, but one at least.
     pub(super) fn of(&self, fetch: Fetch) -> Vec<Place> {
         let mut found = Vec::new();

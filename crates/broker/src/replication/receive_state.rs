@@ -12,11 +12,11 @@ use nexo_core::batch;
 use nexo_core::queue::{ChunkId, MessageEntry, Queue, QueueSnapshot};
 use nexo_core::record::Record;
 use nexo_log::{Claim, Patience, Urgency};
-use nexo_types::{Offset, QueueId, Timestamp};
+use nexo_types::{LogIndex, Offset, QueueId, Term, Timestamp};
 
 use super::handle::NodeStream;
 use super::places::Places;
-use super::state::Memory;
+use super::state::{Memory, State};
 use super::state_stream::{Part, StateHead, receive, send};
 use crate::broker::Broker;
 use crate::journal::Encoded;
@@ -26,10 +26,16 @@ use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
 use crate::transplant::StoredBody;
 
+/// A state that comes is synced in pieces of this size. One large sync would hold up all small ones of a disk that others use as
+/// well.
+const SYNC_BYTES: u64 = 1024 * 1024;
+
 /// A state that has come whole, and waits for the leader's word.
 #[derive(Debug)]
 pub(crate) struct Staged {
     head: StateHead,
+    /// This node's term when it had come.
+    term: Term,
     machines: ReplayedMachines,
     queues: Vec<(Queue, Placement)>,
     shared: std::sync::Weak<Shared>,
@@ -39,6 +45,11 @@ impl Staged {
     /// Whether the leader's word is for this one.
     pub(super) fn is_for(&self, snapshot: &Snapshot) -> bool {
         snapshot.last == self.head.last && *snapshot.data == self.head.token.to_le_bytes()
+    }
+
+    /// Whether no word comes for it any more.
+    pub(super) fn is_stale(&self, applied: LogIndex, term: Term) -> bool {
+        applied >= self.head.last.index || term != self.term
     }
 }
 
@@ -93,17 +104,19 @@ impl Broker {
 impl Shared {
     fn receive_whole(self: &Arc<Self>, mut next: impl FnMut() -> Result<Part, String>) -> Result<(), String> {
         let replica = self.replica.as_ref().ok_or("this node is not part of a cluster")?;
-        if replica.state.lock().memory != Memory::Following {
-            return Err("this node has a state of its own".into());
-        }
         // One at a time.
-        replica.state.lock().staged = None;
+        let before = {
+            let mut state = replica.state.lock();
+            state.refuse_state()?;
+            state.staged.take()
+        };
+        drop(before);
         let Part::Begin(head) = next()? else { return Err("the state has no beginning".into()) };
         tracing::info!(last = %head.last.index, "a whole state comes from the leader");
         let (machines, queues) = (ReplayedMachines::new(), Vec::new());
-        let staged = Staged { head, machines, queues, shared: Arc::downgrade(self) };
+        let staged = Staged { head, term: Term(0), machines, queues, shared: Arc::downgrade(self) };
         let mut receiving = Receiving { staged, open: None };
-        let mut bytes = 0;
+        let (mut bytes, mut synced_bytes) = (0, 0);
         loop {
             let part = next()?;
             bytes += part.state_bytes();
@@ -117,6 +130,10 @@ impl Shared {
                     receiving.close()?;
                     let (queue, placement) = receiving.staged.queues.last_mut().ok_or("bodies of nothing")?;
                     self.append_bodies(queue, placement, &bodies)?;
+                    if bytes - synced_bytes >= SYNC_BYTES {
+                        self.log.sync_blocking().map_err(|error| error.to_string())?;
+                        synced_bytes = bytes;
+                    }
                 }
                 Part::End => break,
                 Part::Begin(_) | Part::Staged | Part::Failed(_) => {
@@ -134,9 +151,15 @@ impl Shared {
             }
         }
         self.log.sync_blocking().map_err(|error| error.to_string())?;
-        let mut state = replica.state.lock();
-        state.staged = Some(receiving.staged);
-        state.snapshot_bytes_received += bytes;
+        let mut staged = receiving.staged;
+        let before = {
+            let mut state = replica.state.lock();
+            state.refuse_state()?;
+            staged.term = state.group.term();
+            state.snapshot_bytes_received += bytes;
+            state.staged.replace(staged)
+        };
+        drop(before);
         Ok(())
     }
 
@@ -170,9 +193,8 @@ impl Shared {
         let Some(replica) = self.replica.clone() else { return true };
         let (staged, number) = {
             let mut state = replica.state.lock();
-            let Some((number, _)) = &state.installing else { return true };
-            let number = *number;
-            (state.staged.take(), number)
+            let Some(installing) = &mut state.installing else { return true };
+            (installing.staged.take(), installing.number)
         };
         if let Some(mut staged) = staged {
             self.throw_away();
@@ -221,6 +243,19 @@ impl Shared {
         replica.waker.wake();
         tracing::info!("the whole state has taken the place of what was here");
         true
+    }
+}
+
+impl State {
+    /// A node that serves, or is about to take over another state, has no use for one.
+    fn refuse_state(&self) -> Result<(), String> {
+        match (self.memory, &self.installing) {
+            (Memory::Following, None) => Ok(()),
+            (Memory::Following, Some(_)) => Err("this node is taking over another state".into()),
+            (Memory::Serving(_) | Memory::Promoted(_) | Memory::Deposed, _) => {
+                Err("this node has a state of its own".into())
+            }
+        }
     }
 }
 

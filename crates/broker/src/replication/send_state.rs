@@ -3,14 +3,17 @@
 //! For the moment in which the state is looked at nothing is proposed; it is sent while the broker goes on. Segments are kept
 //! meanwhile, and so are the entries behind that state. When the other has all of it, the leader gives its word for it: a message
 //! of the group, after which the other goes on from there.
+//!
+//! A node that was elected and does not serve yet does that as well: if its majority needs the node that is behind, nothing is
+//! committed before that one has a state. It loads what is committed, as for a checkpoint, and sends that.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use nexo_cluster::Snapshot;
+use nexo_cluster::{EntryId, Membership, Role as GroupRole, Snapshot};
 use nexo_core::queue::ChunkId;
-use nexo_types::NodeId;
+use nexo_types::{NodeId, Term};
 
 use super::state::{Memory, Replica};
 use super::state_stream::{Part, StateHead, receive, send};
@@ -22,6 +25,9 @@ use crate::transplant::FrozenQueue;
 const COMMIT_WAIT_MAX: Duration = Duration::from_secs(2);
 /// So long the other may take to make it its own.
 const INSTALL_WAIT_MAX: Duration = Duration::from_secs(60);
+/// So long the other may take for one part, or to sync the last ones. One that hangs must not keep segments for ever, nor others
+/// waiting.
+const PART_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A state at one moment.
 struct Frozen {
@@ -51,7 +57,9 @@ impl Replica {
     pub(super) fn send_states(&self) {
         let to = {
             let mut state = self.state.lock();
-            if state.sending.is_some() || !matches!(state.memory, Memory::Serving(_)) {
+            // Who is elected and builds its memory will serve in a moment.
+            let can_tell = matches!(state.memory, Memory::Serving(_) | Memory::Following);
+            if state.sending.is_some() || !can_tell || state.group.role() != GroupRole::Leader {
                 return;
             }
             let purged = state.group.purged().index;
@@ -68,6 +76,24 @@ impl Replica {
             hook(to);
         }
     }
+}
+
+impl Replica {
+    /// Another one gives its own state by now.
+    fn refuse_unless_elected_in(&self, term: Term) -> Result<(), String> {
+        let state = self.state.lock();
+        if state.group.role() == GroupRole::Leader && state.group.term() == term {
+            Ok(())
+        } else {
+            Err("this node leads no more".into())
+        }
+    }
+}
+
+/// What is done with the other node, which may be asleep.
+async fn within<T>(time: Duration, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let done = tokio::time::timeout(time, work).await;
+    done.unwrap_or_else(|_| Err(format!("the other node does nothing for {} s", time.as_secs())))
 }
 
 impl Shared {
@@ -104,9 +130,11 @@ impl Shared {
         let frozen = self.freeze(replica)?;
         let head = frozen.head.clone();
         let mut bytes = 0;
+        let term = replica.state.lock().group.term();
         let mut put = |part: Part| {
             bytes += part.state_bytes();
-            runtime.block_on(send(&mut *stream, &part))
+            replica.refuse_unless_elected_in(term)?;
+            runtime.block_on(within(PART_WAIT_MAX, send(&mut *stream, &part)))
         };
         put(Part::Begin(frozen.head))?;
         for (id, head, chunks) in frozen.machines {
@@ -128,7 +156,7 @@ impl Shared {
             }
         }
         put(Part::End)?;
-        match runtime.block_on(receive(&mut *stream))? {
+        match runtime.block_on(within(PART_WAIT_MAX, receive(&mut *stream)))? {
             Part::Staged => {}
             Part::Failed(reason) => return Err(format!("the other node says: {reason}")),
             _ => return Err("the other node does not answer as it should".into()),
@@ -139,6 +167,9 @@ impl Shared {
 
     /// The state as it is now, when all of it is committed.
     fn freeze(self: &Arc<Self>, replica: &Replica) -> Result<Frozen, String> {
+        if replica.state.lock().memory == Memory::Following {
+            return self.freeze_followed(replica);
+        }
         let _paused = Pause::begin(replica);
         let end = Instant::now() + COMMIT_WAIT_MAX;
         let (last, members) = loop {
@@ -159,8 +190,33 @@ impl Shared {
             }
             std::thread::sleep(Duration::from_millis(1));
         };
+        self.freeze_memory(last, members)
+    }
+
+    /// The state that is committed, on a node that was elected and does not serve yet.
+    fn freeze_followed(self: &Arc<Self>, replica: &Replica) -> Result<Frozen, String> {
+        let _loading = self.maintenance.begin_loading();
+        if replica.state.lock().memory != Memory::Following || !self.load_followed() {
+            return Err("what is committed cannot be loaded now".into());
+        }
+        let (last, members) = {
+            let mut state = replica.state.lock();
+            let index = state.loaded.0;
+            let last = state.places.id_of(index).ok_or("what is committed is not known any more")?;
+            state.pinned = Some(index);
+            (last, state.members_at(index))
+        };
+        self.freeze_memory(last, members)
+    }
+
+    /// What is in memory, which is the state as of this entry.
+    fn freeze_memory(self: &Arc<Self>, last: EntryId, members: Membership) -> Result<Frozen, String> {
         let machines = self.whole_machines()?;
-        let mut cells = self.catalog.all();
+        let mut cells = {
+            // Whoever has proposed a queue has put it there before he lets go of this.
+            let _changing = self.catalog.change();
+            self.catalog.all()
+        };
         cells.sort_unstable_by_key(|cell| cell.id);
         let queues = cells.iter().filter_map(|cell| FrozenQueue::of(cell)).collect();
         let token = last.index.0 ^ (u64::from(std::process::id()) << 40) ^ (last.term.0 << 56);

@@ -14,7 +14,9 @@ use nexo_cluster::store::GroupRecord;
 use nexo_cluster::{
     Body, EntryId, Event, Fetch, Group, HardState, Membership, Message, Payload, Snapshot, Write, WriteNumber,
 };
-use nexo_log::{Claim, Entry, EntryRef, Log, LogHealth, Patience, Urgency, decode_entries};
+use nexo_log::{
+    AppendError, Claim, Entry, EntryRef, Log, LogHealth, Patience, Urgency, decode_entries, walk_queues,
+};
 use nexo_types::{LogIndex, NodeId, Position, SegmentId, Term};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -30,6 +32,7 @@ use super::safe_mark::SafeMark;
 use super::waiters::{Teller, Waiters};
 use super::waker::Waker;
 use crate::journal::{Discarded, LocalJournal, TicketError};
+use crate::machines;
 use crate::manifest::GroupMark;
 
 /// Behind everything.
@@ -42,6 +45,14 @@ pub(super) const UNWELL_TICKS_MAX: u32 = 40;
 type SendEnvelope = Box<dyn Fn(NodeId, Vec<u8>) + Send + Sync>;
 type Follow = Box<dyn Fn(&[Entry]) + Send + Sync>;
 
+/// Whether these entries say something that a follower wants to know at once.
+fn is_followed(data: &[u8]) -> bool {
+    let mut found = false;
+    // It was read before it was written down.
+    let _ = walk_queues(data, |id| found |= machines::is_followed(id));
+    found
+}
+
 /// This node as a member of the group.
 pub(crate) struct Replica {
     pub(super) node: NodeId,
@@ -50,6 +61,8 @@ pub(crate) struct Replica {
     /// How many segments are kept for nodes that were away, besides the last.
     pub(super) kept_segments: u32,
     pub(super) discarded: Discarded,
+    /// Held by whoever brings input to the group and sends what it says. Taken before the state's lock.
+    pub(super) turn: Mutex<()>,
     pub(super) state: Mutex<State>,
     /// Messages of other nodes that were not looked at.
     pub(super) inbox: Mutex<Inbox>,
@@ -64,6 +77,8 @@ pub(crate) struct Replica {
     pub(super) damage: watch::Sender<Option<String>>,
     /// Told that the broker's memory is to be thrown away, or to be built.
     pub(super) on_change: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Told that the log has no room for what others have proposed.
+    pub(super) on_full: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Told what others have proposed and is committed.
     pub(super) on_followed: OnceLock<Follow>,
     pub(super) send: OnceLock<SendEnvelope>,
@@ -105,6 +120,14 @@ pub(super) enum Memory {
     Deposed,
     /// It is an earlier state, or nothing.
     Following,
+}
+
+/// A state that is to take the place of everything.
+#[derive(Debug)]
+pub(super) struct Installing {
+    pub(super) number: WriteNumber,
+    /// Nothing, as soon as it has done so in memory.
+    pub(super) staged: Option<Staged>,
 }
 
 #[derive(Debug)]
@@ -159,8 +182,12 @@ pub(super) struct State {
     pub(super) sent_last: Option<NodeId>,
     /// A state that has come and waits for the leader's word.
     pub(super) staged: Option<Staged>,
-    /// A state that came was accepted by the group: it is to take the place of everything.
-    pub(super) installing: Option<(WriteNumber, Snapshot)>,
+    /// One for which the word has come. No other takes its place.
+    accepted: Option<Staged>,
+    /// It was accepted by the group, and is to take the place of everything.
+    pub(super) installing: Option<Installing>,
+    /// States that came for nothing. To let go of them takes a while.
+    pub(super) stale: Vec<Staged>,
     pub(super) changes: Vec<(EntryId, oneshot::Sender<Result<(), TicketError>>)>,
     pub(super) snapshot_wanted: bool,
     pub(super) elections: u64,
@@ -205,7 +232,9 @@ impl State {
             sending: None,
             sent_last: None,
             staged: None,
+            accepted: None,
             installing: None,
+            stale: Vec::new(),
             changes: Vec::new(),
             snapshot_wanted: false,
             elections: 0,
@@ -226,6 +255,30 @@ impl State {
         self.written_state.commit
     }
 
+    /// The leader gives its word for a state. Whether it is here.
+    fn accept(&mut self, snapshot: &Snapshot) -> bool {
+        if let Some(staged) = self.staged.take_if(|staged| staged.is_for(snapshot)) {
+            self.stale.extend(self.accepted.replace(staged));
+        }
+        self.accepted.as_ref().is_some_and(|staged| staged.is_for(snapshot))
+    }
+
+    /// Lets go of states for which no word comes any more: their entries have come otherwise, or whoever sent them leads no more.
+    fn forget_stale_states(&mut self) {
+        let (applied, term) = (self.group.applied(), self.group.term());
+        for kept in [&mut self.staged, &mut self.accepted] {
+            self.stale.extend(kept.take_if(|staged| staged.is_stale(applied, term)));
+        }
+    }
+
+    /// Whether there is something to do that may take a while, which is left to the driver.
+    pub(super) fn has_work_left(&self) -> bool {
+        self.snapshot_wanted
+            || self.installing.is_some()
+            || !(self.followed.is_empty() && self.fetches.is_empty() && self.unwritten.is_empty())
+            || !self.stale.is_empty()
+    }
+
     /// Whether there is no room for a proposal of this size.
     pub(super) fn is_busy(&self) -> bool {
         self.is_paused || !self.unwritten.is_empty()
@@ -240,7 +293,10 @@ impl State {
     /// What a checkpoint has to say of the group, if it stands for all before this position.
     pub(super) fn mark(&self, replay_from: Position, discarded: Vec<Position>) -> GroupMark {
         let last = self.places.last_before(replay_from);
-        GroupMark { last, members: self.members_at(last.index), hard_state: self.hard_state, discarded }
+        // It must not promise what is not written down before it.
+        let commit = self.hard_state.commit.min(self.places.last().index);
+        let hard_state = HardState { commit, ..self.hard_state };
+        GroupMark { last, members: self.members_at(last.index), hard_state, discarded }
     }
 }
 
@@ -276,8 +332,10 @@ impl Replica {
     }
 
     fn take_write(&self, state: &mut State, write: Write) {
-        if let Some(snapshot) = write.installed.clone() {
-            state.installing = Some((write.number, snapshot));
+        if let Some(snapshot) = &write.installed {
+            let staged = state.accepted.take_if(|staged| staged.is_for(snapshot));
+            assert!(staged.is_some(), "a word is taken only for a state that is here");
+            state.installing = Some(Installing { number: write.number, staged });
             // The rest of it is written with the state.
             if let Some(hard_state) = write.hard_state {
                 state.hard_state = hard_state;
@@ -313,6 +371,11 @@ impl Replica {
                 Ok(at) => end = end.max(at),
                 Err(error) => {
                     tracing::debug!(%error, "an entry of the group waits for room in the log");
+                    if matches!(error, AppendError::Full { .. })
+                        && let Some(hook) = self.on_full.get()
+                    {
+                        hook();
+                    }
                     return false;
                 }
             }
@@ -398,6 +461,7 @@ impl Replica {
                 }
                 if let Payload::Data(data) = entry.payload
                     && !proposed_here
+                    && is_followed(&data)
                 {
                     state.followed.push(data);
                 }
@@ -432,7 +496,7 @@ impl Replica {
     }
 
     /// Whoever waits for what was proposed here is told that it is not known.
-    fn end_term(&self, state: &mut State) {
+    pub(super) fn end_term(&self, state: &mut State) {
         self.tell_committed(state);
         state.told.drain(..).for_each(|teller| drop(teller.send(Ok(()))));
         if matches!(state.memory, Memory::Serving(_)) {
@@ -506,16 +570,16 @@ impl Replica {
     }
 
     /// Whether what a message brings can be written down here.
-    fn is_sound(&self, state: &State, message: &Message) -> bool {
+    fn is_sound(&self, state: &mut State, message: &Message) -> bool {
         match &message.body {
             Body::Append { entries, .. } => entries.iter().all(|entry| match &entry.payload {
-                Payload::Data(data) => decode_entries(data).is_some(),
+                Payload::Data(data) => walk_queues(data, |_| ()).is_some(),
                 Payload::Blank | Payload::Change(_) => true,
             }),
             // A node with a hole in its log has nothing to lead with.
             Body::TimeoutNow => !self.is_damaged(),
             // Without the state that it stands for it would take everything and give nothing.
-            Body::Install(snapshot) => state.staged.as_ref().is_some_and(|staged| staged.is_for(snapshot)),
+            Body::Install(snapshot) => state.accept(snapshot),
             _ => true,
         }
     }
@@ -543,6 +607,7 @@ impl Replica {
             let _ = self.write_hard_state(state);
         }
         self.write_more(state);
+        state.forget_stale_states();
         state.group.tick();
         self.settle(state);
         self.look_for_damage(state);
@@ -662,6 +727,12 @@ impl crate::shared::Shared {
         let _ = replica.on_followed.set(Box::new(move |entries| {
             if let Some(shared) = weak.upgrade() {
                 shared.follow_records(entries);
+            }
+        }));
+        let weak = std::sync::Arc::downgrade(self);
+        let _ = replica.on_full.set(Box::new(move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.maintenance.note_full();
             }
         }));
         let (weak, of) = (std::sync::Arc::downgrade(self), std::sync::Arc::downgrade(replica));

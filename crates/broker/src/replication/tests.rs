@@ -23,6 +23,7 @@ use crate::options::BrokerOptions;
 use crate::request::PopRequest;
 use crate::share::SharedPush;
 
+mod behind;
 mod damage;
 mod disks;
 

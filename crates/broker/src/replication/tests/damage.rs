@@ -29,14 +29,8 @@ impl Cluster {
         let nodes = self.network.nodes.lock().clone();
         for (_, broker) in nodes {
             let shared = Arc::clone(&broker.shared);
-            tokio::task::spawn_blocking(move || {
-                if shared.journal.standing() == crate::journal::Standing::Following {
-                    assert!(shared.load_followed());
-                }
-                shared.checkpoint().unwrap();
-            })
-            .await
-            .unwrap();
+            let written = tokio::task::spawn_blocking(move || shared.checkpoint_now()).await.unwrap();
+            assert!(written);
         }
     }
 
