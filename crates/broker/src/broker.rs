@@ -24,6 +24,7 @@ use crate::dispatch::Dispatch;
 use crate::error::{CreateError, OpenError, QueueError};
 use crate::events::Events;
 use crate::exchanges::Exchanges;
+use crate::followed::Followed;
 use crate::intake::Intake;
 use crate::jobs::JobsCell;
 use crate::journal::{Journal, LocalJournal, ProposeError, Standing, Written};
@@ -190,7 +191,7 @@ impl Broker {
             jobs: JobsCell::new(restored.machines.jobs),
             schedules: ScheduleCell::new(restored.machines.schedules),
             nodes: NodesCell::new(restored.machines.nodes),
-            followed_meanwhile: parking_lot::Mutex::default(),
+            followed: Followed::new(committed.unwrap_or_default()),
             threads: Threads::default(),
             timer: Arc::new(Timer::default()),
             workers: Workers::default(),

@@ -53,6 +53,7 @@ mod fetch;
 mod firehose;
 mod flow;
 mod follow_up;
+mod followed;
 mod frame_batches;
 mod handle;
 mod headers;

@@ -32,11 +32,6 @@ pub(crate) const fn is_machine(id: QueueId) -> bool {
         || id.0 == NODES.0
 }
 
-/// Whether a follower keeps this machine current: who its users are, and who the other nodes are.
-pub(crate) const fn is_followed(id: QueueId) -> bool {
-    id.0 == ACCESS.0 || id.0 == NODES.0
-}
-
 /// What an id stands for, for whoever reads of it.
 pub(crate) fn shown(id: QueueId) -> String {
     match id {
@@ -175,7 +170,6 @@ impl Shared {
     /// # Errors
     /// If one is purged meanwhile.
     pub(crate) fn whole_machines(&self) -> Result<Vec<WholeMachine>, String> {
-        let _no_other_snapshot = self.maintenance.begin_checkpoint();
         Ok(vec![
             self.catalog.exchanges.cell().whole()?,
             self.access.cell().whole()?,
@@ -184,45 +178,6 @@ impl Shared {
             self.schedules.cell().whole()?,
             self.nodes.cell().whole()?,
         ])
-    }
-
-    /// Users and nodes are kept current on nodes that follow: they are asked for there as well.
-    pub(crate) fn follow_records(&self, entries: &[nexo_log::Entry]) {
-        let mut meanwhile = self.followed_meanwhile.lock();
-        if let Some(kept) = &mut *meanwhile {
-            kept.extend_from_slice(entries);
-        }
-        self.follow_now(entries);
-    }
-
-    /// From now on what is followed is kept, for a state that is loaded meanwhile and does not have it.
-    pub(crate) fn keep_followed(&self) {
-        *self.followed_meanwhile.lock() = Some(Vec::new());
-    }
-
-    /// Has other machines instead of those there were, with what was followed since [`Self::keep_followed`]. Some of that may be in
-    /// them: they are as they should be when all of it was applied once more.
-    pub(crate) fn replace_with_followed(&self, machines: Option<ReplayedMachines>) {
-        let mut meanwhile = self.followed_meanwhile.lock();
-        let kept = meanwhile.take().unwrap_or_default();
-        if let Some(machines) = machines {
-            self.replace_machines(machines);
-            self.follow_now(&kept);
-        }
-    }
-
-    fn follow_now(&self, entries: &[nexo_log::Entry]) {
-        for entry in entries.iter().filter(|entry| entry.kind == nexo_log::EntryKind::Record) {
-            // As `is_followed` says.
-            let followed = match entry.queue {
-                ACCESS => self.access.follow(&entry.payload),
-                NODES => self.nodes.cell().follow(&entry.payload, |_| ()),
-                _ => Ok(()),
-            };
-            if let Err(error) = followed {
-                tracing::error!(%error, "a record of another node cannot be read");
-            }
-        }
     }
 
     /// Has other machines instead of those there were.

@@ -120,6 +120,11 @@ impl Maintenance {
         self.checkpointing.lock()
     }
 
+    #[cfg(test)]
+    pub(crate) fn try_begin_checkpoint(&self) -> Option<MutexGuard<'_, ()>> {
+        self.checkpointing.try_lock()
+    }
+
     /// From now on no segment is given up, until [`Self::end_reading`].
     pub(crate) fn begin_reading(&self) {
         self.readers.fetch_add(1, Ordering::AcqRel);
@@ -205,11 +210,13 @@ impl Maintenance {
 
     /// The log refused something for want of space.
     pub(crate) fn note_full(&self) {
-        let mut reasons = self.signal.reasons.lock();
-        if !reasons.full {
-            reasons.full = true;
-            self.signal.wake.notify_one();
-        }
+        self.signal.note_full();
+    }
+
+    /// Tells the same, for whoever must not own the broker.
+    pub(crate) fn full_note(&self) -> Box<dyn Fn() + Send + Sync> {
+        let signal = Arc::clone(&self.signal);
+        Box::new(move || signal.note_full())
     }
 
     pub(crate) fn stop(&self) {
@@ -225,6 +232,14 @@ impl Maintenance {
 }
 
 impl Signal {
+    fn note_full(&self) {
+        let mut reasons = self.reasons.lock();
+        if !reasons.full {
+            reasons.full = true;
+            self.wake.notify_one();
+        }
+    }
+
     /// Whether others have written enough since the last checkpoint.
     fn is_due(&self, shared: &Shared) -> bool {
         let written = shared.log.appended_bytes().saturating_sub(self.own_bytes.load(Ordering::Relaxed));

@@ -91,7 +91,7 @@ impl Shared {
 
     /// Reads all queues and machines from the log, in place of those that were there. Nothing if that fails.
     fn load(self: &Arc<Self>) -> Option<(Vec<Arc<QueueCell>>, Timestamp)> {
-        self.keep_followed();
+        self.followed.keep();
         let committed = self.journal.begin_load();
         let restored = self.latest_manifest().and_then(|recovered| {
             let path = self.options.data_dir.as_path();
@@ -102,14 +102,14 @@ impl Shared {
             Ok(restored) => restored,
             Err(error) => {
                 tracing::error!(%error, "the queues cannot be rebuilt now; it is tried again");
-                self.replace_with_followed(None);
+                self.followed.forget_kept();
                 return None;
             }
         };
         let cells: Vec<Arc<QueueCell>> = restored.cells.into_iter().map(Arc::new).collect();
         self.options.codecs.read_arguments(&cells);
         self.begin_unused_times(&cells);
-        self.replace_with_followed(Some(restored.machines));
+        self.replace_followed(restored.machines, committed.unwrap_or_default());
         self.catalog.replace(&cells, restored.next_queue);
         Some((cells, restored.time))
     }

@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use nexo_core::shared_messages::SharedMemory;
-use nexo_log::{Entry, Log, Urgency};
+use nexo_log::{Log, Urgency};
 use nexo_types::{Protocol, QueueName, Timestamp};
-use parking_lot::Mutex;
 
 use crate::access_cell::AccessCell;
 use crate::alarms::AlarmWatch;
@@ -21,6 +20,7 @@ use crate::dispatch::Dispatch;
 use crate::error::QueueError;
 use crate::events::Events;
 use crate::firehose::Firehose;
+use crate::followed::Followed;
 use crate::intake::Intake;
 use crate::jobs::JobsCell;
 use crate::journal::Journal;
@@ -75,8 +75,7 @@ pub(crate) struct Shared {
     pub(crate) jobs: JobsCell,
     pub(crate) schedules: ScheduleCell,
     pub(crate) nodes: NodesCell,
-    /// Records of users and nodes that came since a state began to be loaded, while one is. Taken before their locks.
-    pub(crate) followed_meanwhile: Mutex<Option<Vec<Entry>>>,
+    pub(crate) followed: Followed,
     pub(crate) threads: Threads,
     pub(crate) timer: Arc<Timer>,
     pub(crate) workers: Workers,

@@ -127,7 +127,8 @@ fn what_was_confirmed_survives_the_loss_of_the_leader() {
 
     // The one that was lost comes back, follows, and has what came meanwhile.
     insist(through, &["push", "work", "while it was away"]);
-    assert!(cluster.follower().risk().contains(&format!("node '{leader}' cannot be reached")));
+    let words = format!("node '{leader}' cannot be reached");
+    eventually(&words, || cluster.follower().risk().contains(&words));
     cluster.restart(leader);
     cluster.until_in_step(3);
     insist(cluster.node(leader).server(), &["cluster", "transfer", leader]);
@@ -223,10 +224,12 @@ fn the_management_port_of_a_follower_answers_for_the_whole() {
     // A user that was made through one node is let in by all.
     follower.ok(&["user", "add", "ann", "--new-password", "secret of ann", "--tag", "administrator"]);
     for node in &cluster.nodes {
-        let status = node.server().command(&["--user", "ann", "cluster", "nodes"]);
-        let mut status = status;
-        status.env("NEXO_PASSWORD", "secret of ann");
-        let shown = common::Process::spawn(&mut status).finish().ok();
-        assert_eq!(shown.lines().count(), 4, "{shown}");
+        // Those who follow hear of her a moment later.
+        eventually("ann is let in", || {
+            let mut status = node.server().command(&["--user", "ann", "cluster", "nodes"]);
+            status.env("NEXO_PASSWORD", "secret of ann");
+            let shown = common::Process::spawn(&mut status).finish();
+            shown.code == Some(0) && shown.stdout.lines().count() == 4
+        });
     }
 }

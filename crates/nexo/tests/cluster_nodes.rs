@@ -26,6 +26,7 @@ fn nodes_are_drained_and_removed() {
     let (status, body) = cluster.node(leader).server().get("/health/ready");
     assert!(status == 503 && body.contains("drained"), "{status} {body}");
     assert_eq!(cluster.node(leader).server().get("/health/live").0, 200);
+    cluster.until_in_step(3);
     let shown = cluster.node(follower).server().ok(&["cluster", "status"]);
     assert!(shown.starts_with("All 3 nodes are in step: any one may be lost."), "{shown}");
     assert!(shown.lines().any(|line| line.starts_with(leader) && line.contains("drained")), "{shown}");
@@ -344,7 +345,10 @@ fn five_nodes_lose_two_and_two_others_leave() {
     let mut cluster = Cluster::start(&["a", "b", "c", "d", "e"]);
     cluster.follower().server().ok(&["queue", "create", "work"]);
     cluster.follower().server().ok(&["push", "work", "kept"]);
-    assert!(cluster.follower().risk().starts_with("all 5 nodes are in step: any 2 may be lost"));
+    cluster.until_in_step(5);
+    eventually("any two may be lost", || {
+        cluster.follower().risk().starts_with("all 5 nodes are in step: any 2 may be lost")
+    });
     for _ in 0..2 {
         let leader = cluster.leader();
         cluster.node_mut(leader).kill();

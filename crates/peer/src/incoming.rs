@@ -26,8 +26,10 @@ pub(crate) async fn run(shared: &PeersState, from: NodeId, stream: PeerStream) {
     watch_closely(&stream);
     let replaced = shared.receives_from(from);
     let ended = tokio::select! {
-        ended = receive(shared, from, stream) => ended,
+        // One that has ended and was replaced is no loss.
+        biased;
         () = replaced.cancelled() => return,
+        ended = receive(shared, from, stream) => ended,
     };
     if let Err(error) = ended {
         tracing::debug!(node = %from, %error, "envelopes of another node come no more");

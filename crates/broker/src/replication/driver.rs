@@ -12,11 +12,11 @@ use nexo_cluster::wire::encode_envelope;
 use nexo_cluster::{Message, TICK};
 use nexo_log::{LogHealth, decode_entries};
 use nexo_types::NodeId;
-use parking_lot::MutexGuard;
 
 use super::GROUP;
 use super::journal::ADVANCE_BYTES_MAX;
 use super::state::{Memory, Replica, State};
+use super::state_lock::StateGuard;
 use crate::threads::Threads;
 
 const DRIVER: &str = "nexo-raft";
@@ -28,16 +28,19 @@ pub(super) fn start(replica: &Arc<Replica>, threads: &Threads) -> std::io::Resul
     let waker = Arc::clone(&replica.waker);
     replica.log.on_synced(Box::new(move || waker.synced()));
     let weak = Arc::downgrade(replica);
-    threads.spawn(DRIVER, move || drive(&weak))?;
+    let own = threads.clone();
+    threads.spawn(DRIVER, move || {
+        let _end = FailIfPanicking(&weak);
+        drive(&weak, &own);
+    })?;
     Ok(())
 }
 
-fn drive(weak: &Weak<Replica>) {
+fn drive(weak: &Weak<Replica>, threads: &Threads) {
     let mut next_tick = Instant::now() + TICK.as_duration();
     loop {
         let Some(replica) = weak.upgrade() else { return };
         replica.waker.sleep_until(next_tick);
-        let _failing = FailIfPanicking(&replica);
         let turn = replica.turn.lock();
         let mut state = replica.state.lock();
         if state.is_stopping {
@@ -47,6 +50,11 @@ fn drive(weak: &Weak<Replica>) {
             drop(state);
             drop(turn);
             std::thread::sleep(FAILED_WAIT);
+            continue;
+        }
+        if state.is_broken {
+            threads.note_panic(DRIVER);
+            replica.fail(&mut state);
             continue;
         }
         if let LogHealth::Failed { reason } = replica.log.health() {
@@ -72,9 +80,9 @@ fn drive(weak: &Weak<Replica>) {
         drop(turn);
         drop(stale);
         if let Some(tell) = replica.on_followed.get() {
-            for data in followed {
+            for (index, data) in followed {
                 // It was read before it was written down.
-                tell(&decode_entries(&data).unwrap_or_default());
+                tell(index, &decode_entries(&data).unwrap_or_default());
             }
         }
         replica.read_fetches(wanted);
@@ -87,16 +95,15 @@ fn drive(weak: &Weak<Replica>) {
     }
 }
 
-/// A group that was left in the middle of something would confirm what was never written. So this node takes no part any more.
-struct FailIfPanicking<'a>(&'a Replica);
+/// Nobody else ends a node whose driver is gone.
+struct FailIfPanicking<'a>(&'a Weak<Replica>);
 
 impl Drop for FailIfPanicking<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!(
-                "the Raft group has panicked: this node takes no part in the cluster until it is started again"
-            );
-            self.0.fail(&mut self.0.state.lock());
+        if std::thread::panicking()
+            && let Some(replica) = self.0.upgrade()
+        {
+            replica.fail(&mut replica.state.lock());
         }
     }
 }
@@ -106,7 +113,6 @@ impl Replica {
     /// takes longer than the work, and every message waits for it three times. If somebody else is at it, or more is to be done
     /// than that, the driver is woken. Never waits for the disk.
     pub(super) fn advance(&self) {
-        let _failing = FailIfPanicking(self);
         if self.inbox.lock().bytes > ADVANCE_BYTES_MAX {
             return self.waker.wake();
         }
@@ -116,7 +122,7 @@ impl Replica {
             drop(turn);
             return self.waker.wake();
         };
-        if state.is_stopping || state.has_failed || !state.is_started {
+        if state.is_stopping || state.has_failed || state.is_broken || !state.is_started {
             return;
         }
         self.take_input(&mut state);
@@ -137,7 +143,7 @@ impl Replica {
 
     /// Sends what there is to send, and tells those who wait, without the lock. Whoever calls this holds the turn, so messages
     /// leave in the order in which the group gave them out.
-    fn let_out(&self, mut state: MutexGuard<'_, State>) {
+    fn let_out(&self, mut state: StateGuard<'_>) {
         let outgoing = std::mem::take(&mut state.outgoing);
         let told = std::mem::take(&mut state.told);
         drop(state);

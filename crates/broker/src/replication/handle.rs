@@ -207,7 +207,13 @@ impl Replication {
     pub async fn change(&self, change: Change) -> Result<(), ChangeError> {
         let receiver = {
             let mut state = self.0.state.lock();
-            let id = state.group.change_members(change)?;
+            let proposed = state.group.change_members(change);
+            if proposed.is_err() {
+                // What was proposed before it was given out all the same.
+                self.0.settle(&mut state);
+                self.0.waker.wake();
+            }
+            let id = proposed?;
             let (sender, receiver) = oneshot::channel();
             state.changes.push((id, sender));
             self.0.settle(&mut state);

@@ -17,6 +17,7 @@ use super::open::{first_entry, scan};
 use super::places::Place;
 use super::safe_mark::SafeMark;
 use super::state::{Memory, Replica, State};
+use super::state_lock::StateLock;
 use super::{ClusterOptions, ClusterStart, GROUP, Role};
 use crate::journal::{
     Discarded, Journal, LocalJournal, ProposeError, Proposed, Standing, TicketError, Waiting, Written,
@@ -90,7 +91,7 @@ impl GroupJournal {
                 .unwrap_or(u32::MAX),
             discarded,
             turn: Mutex::default(),
-            state: Mutex::new(State::new(group, found)),
+            state: StateLock::new(State::new(group, found)),
             inbox: Mutex::default(),
             waker: Arc::default(),
             safe: SafeMark::default(),

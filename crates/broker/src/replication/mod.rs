@@ -6,7 +6,8 @@
 //! does, and serves (`rebuild.rs`). A leader that is deposed throws its memory away.
 //!
 //! - `head.rs`: what stands at the head of each frame of the group. `places.rs`: where the frame of each entry lies.
-//! - `open.rs`: what is found in the log at a start. `state.rs`: the group, and what becomes of what it gives out.
+//! - `open.rs`: what is found in the log at a start. `state.rs`: the group, and what becomes of what it gives out;
+//!   `state_lock.rs`: its lock.
 //! - `alone.rs`: a node that goes on without the others. `damage.rs`: one whose disk is damaged.
 //! - `driver.rs`: the thread that brings time, messages and syncs to it, and `waker.rs` wakes. `journal.rs`: the group as the
 //!   broker's journal. `safe_mark.rs`: what is committed of it, for those who ask often.
@@ -30,6 +31,7 @@ mod receive_state;
 mod safe_mark;
 mod send_state;
 mod state;
+mod state_lock;
 mod state_stream;
 #[cfg(test)]
 mod tests;

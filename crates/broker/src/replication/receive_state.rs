@@ -211,7 +211,7 @@ impl Shared {
                     nexo_core::message::Durability::Durable,
                 );
             }
-            self.replace_machines(machines);
+            self.replace_followed(machines, head.last.index);
             self.catalog.replace(&cells, head.next_queue);
             self.catalog.begin_rebuild();
             self.clock.raise(head.time);

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use nexo_cluster::{EntryId, Membership, Role as GroupRole, Snapshot};
 use nexo_core::queue::ChunkId;
 use nexo_types::{NodeId, Term};
+use parking_lot::MutexGuard;
 
 use super::state::{Memory, Replica};
 use super::state_stream::{Part, StateHead, receive, send};
@@ -170,6 +171,8 @@ impl Shared {
         if replica.state.lock().memory == Memory::Following {
             return self.freeze_followed(replica);
         }
+        // Not while nothing is proposed: a checkpoint that is being written may take long.
+        let checkpoint = self.maintenance.begin_checkpoint();
         let _paused = Pause::begin(replica);
         let end = Instant::now() + COMMIT_WAIT_MAX;
         let (last, members) = loop {
@@ -190,7 +193,7 @@ impl Shared {
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        self.freeze_memory(last, members)
+        self.freeze_memory(last, members, &checkpoint)
     }
 
     /// The state that is committed, on a node that was elected and does not serve yet.
@@ -199,6 +202,7 @@ impl Shared {
         if replica.state.lock().memory != Memory::Following || !self.load_followed() {
             return Err("what is committed cannot be loaded now".into());
         }
+        let checkpoint = self.maintenance.begin_checkpoint();
         let (last, members) = {
             let mut state = replica.state.lock();
             let index = state.loaded.0;
@@ -206,11 +210,16 @@ impl Shared {
             state.pinned = Some(index);
             (last, state.members_at(index))
         };
-        self.freeze_memory(last, members)
+        self.freeze_memory(last, members, &checkpoint)
     }
 
     /// What is in memory, which is the state as of this entry.
-    fn freeze_memory(self: &Arc<Self>, last: EntryId, members: Membership) -> Result<Frozen, String> {
+    fn freeze_memory(
+        self: &Arc<Self>,
+        last: EntryId,
+        members: Membership,
+        _no_other_snapshot: &MutexGuard<'_, ()>,
+    ) -> Result<Frozen, String> {
         let machines = self.whole_machines()?;
         let mut cells = {
             // Whoever has proposed a queue has put it there before he lets go of this.

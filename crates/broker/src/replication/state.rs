@@ -29,10 +29,11 @@ use super::open::read_entry;
 use super::places::{Place, Places};
 use super::receive_state::Staged;
 use super::safe_mark::SafeMark;
+use super::state_lock::StateLock;
 use super::waiters::{Teller, Waiters};
 use super::waker::Waker;
+use crate::followed::is_followed;
 use crate::journal::{Discarded, LocalJournal, TicketError};
-use crate::machines;
 use crate::manifest::GroupMark;
 
 /// Behind everything.
@@ -43,13 +44,13 @@ const KEPT_ENTRIES_MAX: u64 = 500_000;
 pub(super) const UNWELL_TICKS_MAX: u32 = 40;
 
 type SendEnvelope = Box<dyn Fn(NodeId, Vec<u8>) + Send + Sync>;
-type Follow = Box<dyn Fn(&[Entry]) + Send + Sync>;
+type Follow = Box<dyn Fn(LogIndex, &[Entry]) + Send + Sync>;
 
 /// Whether these entries say something that a follower wants to know at once.
-fn is_followed(data: &[u8]) -> bool {
+fn has_followed(data: &[u8]) -> bool {
     let mut found = false;
     // It was read before it was written down.
-    let _ = walk_queues(data, |id| found |= machines::is_followed(id));
+    let _ = walk_queues(data, |id| found |= is_followed(id));
     found
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct Replica {
     pub(super) discarded: Discarded,
     /// Held by whoever brings input to the group and sends what it says. Taken before the state's lock.
     pub(super) turn: Mutex<()>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: StateLock,
     /// Messages of other nodes that were not looked at.
     pub(super) inbox: Mutex<Inbox>,
     /// For the driver: there is something to do.
@@ -162,13 +163,15 @@ pub(super) struct State {
     pub(super) outgoing: Vec<(NodeId, Message)>,
     pub(super) fetches: Vec<Fetch>,
     /// Committed entries of other leaders, which have not been told.
-    pub(super) followed: Vec<Bytes>,
+    pub(super) followed: Vec<(LogIndex, Bytes)>,
     pub(super) is_stopping: bool,
     pub(super) is_started: bool,
     /// Nothing is proposed now: a whole state is being looked at.
     pub(super) is_paused: bool,
-    /// The log has failed: this node keeps still.
+    /// The log has failed, or the state is broken: this node keeps still.
     pub(super) has_failed: bool,
+    /// Somebody has panicked while he had the lock.
+    pub(super) is_broken: bool,
     pub(super) unwell_ticks: u32,
     /// How often leadership was to be handed over because of that.
     handovers: usize,
@@ -225,6 +228,7 @@ impl State {
             is_started: false,
             is_paused: false,
             has_failed: false,
+            is_broken: false,
             unwell_ticks: 0,
             handovers: 0,
             loaded: (applied, Position::default()),
@@ -269,6 +273,11 @@ impl State {
         for kept in [&mut self.staged, &mut self.accepted] {
             self.stale.extend(kept.take_if(|staged| staged.is_stale(applied, term)));
         }
+    }
+
+    /// Somebody has panicked in the middle of something. The driver does the rest.
+    pub(super) fn note_broken(&mut self) {
+        (self.is_broken, self.memory) = (true, Memory::Deposed);
     }
 
     /// Whether there is something to do that may take a while, which is left to the driver.
@@ -336,7 +345,10 @@ impl Replica {
             let staged = state.accepted.take_if(|staged| staged.is_for(snapshot));
             assert!(staged.is_some(), "a word is taken only for a state that is here");
             state.installing = Some(Installing { number: write.number, staged });
-            // The rest of it is written with the state.
+            // The rest of it is written with the state, which takes the place of what waits.
+            for waiting in state.unwritten.drain(..) {
+                state.hard_state = waiting.hard_state.unwrap_or(state.hard_state);
+            }
             if let Some(hard_state) = write.hard_state {
                 state.hard_state = hard_state;
             }
@@ -461,9 +473,9 @@ impl Replica {
                 }
                 if let Payload::Data(data) = entry.payload
                     && !proposed_here
-                    && is_followed(&data)
+                    && has_followed(&data)
                 {
-                    state.followed.push(data);
+                    state.followed.push((entry.id.index, data));
                 }
             }
             Event::MembersChanged(members) => {
@@ -508,7 +520,7 @@ impl Replica {
         state.changes.clear();
     }
 
-    /// The log has failed. This node keeps still from now on, so that another is elected.
+    /// This node keeps still from now on, so that another is elected.
     pub(super) fn fail(&self, state: &mut State) {
         state.has_failed = true;
         self.end_term(state);
@@ -528,7 +540,9 @@ impl Replica {
             Memory::Serving(term) => Role::Leading { term },
             Memory::Promoted(_) => Role::Following { leader: None },
             Memory::Deposed | Memory::Following => {
-                Role::Following { leader: state.group.leader().filter(|leader| *leader != self.node) }
+                // Who hears nothing any more does not know.
+                let leader = state.group.leader().filter(|_| !state.has_failed);
+                Role::Following { leader: leader.filter(|leader| *leader != self.node) }
             }
         };
         let is_alone = role.is_leading() && state.group.is_alone();
@@ -724,17 +738,12 @@ impl crate::shared::Shared {
     pub(crate) fn follow_leaders(self: &std::sync::Arc<Self>) {
         let Some(replica) = &self.replica else { return };
         let weak = std::sync::Arc::downgrade(self);
-        let _ = replica.on_followed.set(Box::new(move |entries| {
+        let _ = replica.on_followed.set(Box::new(move |index, entries| {
             if let Some(shared) = weak.upgrade() {
-                shared.follow_records(entries);
+                shared.follow_records(index, entries);
             }
         }));
-        let weak = std::sync::Arc::downgrade(self);
-        let _ = replica.on_full.set(Box::new(move || {
-            if let Some(shared) = weak.upgrade() {
-                shared.maintenance.note_full();
-            }
-        }));
+        let _ = replica.on_full.set(self.maintenance.full_note());
         let (weak, of) = (std::sync::Arc::downgrade(self), std::sync::Arc::downgrade(replica));
         let _ = replica.on_send_state.set(Box::new(move |to| {
             if let (Some(shared), Some(replica)) = (weak.upgrade(), of.upgrade()) {

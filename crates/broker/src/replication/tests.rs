@@ -24,6 +24,7 @@ use crate::request::PopRequest;
 use crate::share::SharedPush;
 
 mod behind;
+mod broken;
 mod damage;
 mod disks;
 
@@ -606,6 +607,9 @@ async fn a_checkpoint_of_a_leader_that_hands_over_is_given_up() {
             std::thread::spawn(move || shared.checkpoint())
         };
         // It has seen that this node serves, and waits for the catalog.
+        while shared.maintenance.try_begin_checkpoint().is_some() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         std::thread::sleep(Duration::from_millis(300));
         begun.send(()).unwrap();
         until.recv().unwrap();

@@ -1,0 +1,61 @@
+//! A bug in the middle of something: the node takes no part any more, says so, and the others go on.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
+use crate::stats::Health;
+
+/// Whoever has the lock of the group's state panics.
+fn panic_with_the_state(broker: &Broker) {
+    let replica = Arc::clone(&broker.replication().unwrap().0);
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let _state = replica.state.lock();
+        panic!("a test wants this");
+    }));
+    assert!(panicked.is_err());
+}
+
+/// Gives something back while it is dropped.
+struct Settles(Arc<super::super::Replica>);
+
+impl Drop for Settles {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        self.0.settle(&mut state);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_panics_in_the_middle_of_something_is_replaced() {
+    let cluster = Cluster::of(3, 64 * 1024).await;
+    let leader = cluster.lead(NodeId(1)).await;
+    leader.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    assert!(push(&leader, "before".to_owned()).await);
+    panic_with_the_state(&leader);
+    assert!(!push(&leader, "into nothing".to_owned()).await);
+    let end = Instant::now() + PATIENCE;
+    while !matches!(leader.health(), Health::Unhealthy { .. })
+        || leader.replication().unwrap().role() != (Role::Following { leader: None })
+    {
+        assert!(Instant::now() < end, "{:?}", leader.health());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let next = cluster.leader().await;
+    assert_ne!(node_of(&next), NodeId(1));
+    assert_eq!(drain(&next).await, ["before"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_back_by_a_task_that_panics_is_no_concern_of_the_group() {
+    let cluster = Cluster::of(1, 64 * 1024).await;
+    let leader = cluster.leader().await;
+    leader.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    let replica = Arc::clone(&leader.replication().unwrap().0);
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let _settles = Settles(replica);
+        panic!("a test wants this");
+    }));
+    assert!(panicked.is_err());
+    assert!(push(&leader, "afterwards".to_owned()).await);
+    assert_eq!(leader.health(), Health::Ok);
+}
