@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nexo_net::PeerStream;
+use nexo_net::{PeerStream, SharedSocket};
 use nexo_types::limits::PEER_DIALS_MAX;
 use nexo_types::{NodeId, Timestamp};
 use parking_lot::Mutex;
@@ -16,11 +16,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dial::{Cause, dial};
 use crate::figures::{Figures, PeerStatus};
-use crate::frame::{Frame, envelope_head, ping, read_frame, within, write_all};
+use crate::frame::{Frame, HEAD_BYTES, envelope_head, ping, read_frame, within, write_all};
 use crate::handshake::{skew_ms, wall_clock};
 use crate::peers::PeersState;
 use crate::purpose::Purpose;
-use crate::queue::SendQueue;
+use crate::queue::{SendQueue, Waiting};
 
 /// How long to wait before a node is tried again, at first and at last.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -115,7 +115,7 @@ impl Link {
         tracing::info!(%node, name, address = self.address, "connected to another node");
         self.figures.connected(wall_clock(identity), name, met.version);
         self.figures.measured(met.round_trip, met.skew_ms);
-        self.queue.connect();
+        self.queue.connect(direct_socket(&stream));
         let error = self.converse(shared, stream).await;
         self.queue.disconnect();
         self.note_failure(&error.to_string(), Cause::Network);
@@ -138,6 +138,18 @@ impl Link {
         }
     }
 
+    /// Sends an envelope, if there is room for it. Never waits.
+    pub(crate) fn send(&self, envelope: Vec<u8>) {
+        let bytes = envelope.len();
+        if self.queue.push(envelope) {
+            self.note_sent(bytes);
+        }
+    }
+
+    fn note_sent(&self, bytes: usize) {
+        self.figures.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// Sends what there is to send until the connection fails. Tells why.
     async fn converse(&self, shared: &PeersState, stream: PeerStream) -> io::Error {
         let (mut reader, writer) = tokio::io::split(stream);
@@ -158,6 +170,7 @@ impl Link {
     ) -> io::Result<()> {
         let (mut next_ping, mut number) = (Instant::now(), 0);
         loop {
+            self.queue.take_pen();
             let now = Instant::now();
             if now >= next_ping {
                 number += 1;
@@ -165,14 +178,23 @@ impl Link {
                 write_all(&mut writer, &ping(number), WRITE_STALL_MAX).await?;
                 next_ping = now + PING_EVERY;
             }
-            if let Some(envelope) = self.queue.pop() {
-                write_all(&mut writer, &envelope_head(envelope.len()), WRITE_STALL_MAX).await?;
-                write_all(&mut writer, &envelope, WRITE_STALL_MAX).await?;
+            if let Some(waiting) = self.queue.pop() {
+                let (envelope, written) = match waiting {
+                    Waiting::Envelope(envelope) => (envelope, 0),
+                    Waiting::Rest { envelope, written } => (envelope, written),
+                };
+                let head = envelope_head(envelope.len());
+                write_all(&mut writer, head.get(written..).unwrap_or_default(), WRITE_STALL_MAX).await?;
+                let body = &envelope[written.saturating_sub(HEAD_BYTES)..];
+                write_all(&mut writer, body, WRITE_STALL_MAX).await?;
                 self.queue.written(envelope.len());
-                self.figures.sent_bytes.fetch_add(envelope.len() as u64, Ordering::Relaxed);
+                self.note_sent(envelope.len());
                 continue;
             }
             within(WRITE_STALL_MAX, writer.flush()).await?;
+            if !self.queue.give_pen() {
+                continue;
+            }
             tokio::select! {
                 () = self.queue.filled() => {}
                 () = sleep_until(next_ping) => {}
@@ -196,6 +218,14 @@ impl Link {
                 }
             }
         }
+    }
+}
+
+/// Where bytes may be written by anybody. Those of TLS go through its state.
+fn direct_socket(stream: &PeerStream) -> Option<SharedSocket> {
+    match stream {
+        PeerStream::Plain(socket) => Some(socket.clone()),
+        PeerStream::Tls(_) => None,
     }
 }
 

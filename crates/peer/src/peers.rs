@@ -158,7 +158,7 @@ impl Peers {
             return;
         }
         if let Some(link) = self.shared.link(to) {
-            link.queue.push(envelope);
+            link.send(envelope);
         }
     }
 
