@@ -18,6 +18,7 @@ use crate::dial::{Cause, dial};
 use crate::figures::{Figures, PeerStatus};
 use crate::frame::{Frame, HEAD_BYTES, envelope_head, ping, read_frame, within, write_all};
 use crate::handshake::{skew_ms, wall_clock};
+use crate::identity::PeerIdentity;
 use crate::peers::PeersState;
 use crate::purpose::Purpose;
 use crate::queue::{SendQueue, Waiting};
@@ -155,7 +156,7 @@ impl Link {
         let (mut reader, writer) = tokio::io::split(stream);
         let pinged = Pinged::default();
         let ended = tokio::select! {
-            ended = self.write(shared, BufWriter::with_capacity(WRITE_BYTES, writer), &pinged) => ended,
+            ended = self.write(&shared.identity, BufWriter::with_capacity(WRITE_BYTES, writer), &pinged) => ended,
             ended = self.read(&mut reader, &pinged) => ended,
         };
         ended.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into())
@@ -164,21 +165,24 @@ impl Link {
     /// Writes envelopes and pings. Ends with an error only.
     async fn write(
         &self,
-        shared: &PeersState,
+        identity: &PeerIdentity,
         mut writer: impl AsyncWrite + Unpin,
         pinged: &Pinged,
     ) -> io::Result<()> {
         let (mut next_ping, mut number) = (Instant::now(), 0);
         loop {
             self.queue.take_pen();
+            let waiting = self.queue.pop();
             let now = Instant::now();
-            if now >= next_ping {
+            // Nothing may stand in the middle of an envelope. There is never more than one of which a part has gone out.
+            let is_between = !matches!(waiting, Some(Waiting::Rest { .. }));
+            if is_between && now >= next_ping {
                 number += 1;
-                pinged.asks(Asked { number, at: now, time: wall_clock(Some(&shared.identity)) })?;
+                pinged.asks(Asked { number, at: now, time: wall_clock(Some(identity)) })?;
                 write_all(&mut writer, &ping(number), WRITE_STALL_MAX).await?;
                 next_ping = now + PING_EVERY;
             }
-            if let Some(waiting) = self.queue.pop() {
+            if let Some(waiting) = waiting {
                 let (envelope, written) = match waiting {
                     Waiting::Envelope(envelope) => (envelope, 0),
                     Waiting::Rest { envelope, written } => (envelope, written),
@@ -255,7 +259,67 @@ impl Pinged {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+    use crate::hello::Versions;
+    use crate::identity::ClusterId;
+
+    /// Both ends of a connection.
+    async fn pair() -> (SharedSocket, tokio::net::TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (near, far) =
+            tokio::join!(tokio::net::TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+        let near = near.unwrap();
+        near.writable().await.unwrap();
+        (near.into(), far.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn a_ping_that_is_due_waits_for_the_rest_of_an_envelope() {
+        let (near, mut far) = pair().await;
+        let link = Link::new(NodeId(2), "far:7655".to_owned(), CancellationToken::new());
+        link.queue.connect(Some(near.clone()));
+        assert!(link.queue.give_pen());
+        let envelope = |number: u32| Bytes::from([&number.to_be_bytes()[..], &[7; 10_000]].concat());
+        let mut sent = 0;
+        while link.queue.push(envelope(sent).to_vec()) {
+            sent += 1;
+            assert!(sent < 100_000, "nobody reads");
+        }
+        link.queue.push(envelope(sent + 1).to_vec());
+
+        // The first ping is due at once.
+        let identity = PeerIdentity {
+            cluster: ClusterId([1; ClusterId::BYTES]),
+            node: NodeId(1),
+            name: "near".to_owned(),
+            advertise: "near:7655".to_owned(),
+            versions: Versions::OWN,
+            clock_offset_ms: 0,
+        };
+        let pinged = Pinged::default();
+        let writing = link.write(&identity, near, &pinged);
+        let reading = async {
+            let mut pings = 0;
+            for number in 0..=sent + 1 {
+                let frame = read_frame(&mut far, WRITE_STALL_MAX).await.unwrap();
+                let frame = match frame {
+                    Frame::Ping(_) => {
+                        pings += 1;
+                        read_frame(&mut far, WRITE_STALL_MAX).await.unwrap()
+                    }
+                    other => other,
+                };
+                assert!(frame == Frame::Envelope(envelope(number)), "envelope {number} of {sent}");
+            }
+            pings
+        };
+        tokio::select! {
+            ended = writing => panic!("{ended:?}"),
+            pings = reading => assert_eq!(pings, 1),
+        }
+    }
 
     #[test]
     fn one_answer_is_measured_and_silence_ends() {
