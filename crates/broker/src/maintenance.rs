@@ -208,6 +208,12 @@ impl Maintenance {
         self.signal.wake.notify_one();
     }
 
+    /// This node led, and what is in memory has parts that were never committed: what is committed is to be loaded.
+    pub(crate) fn note_deposed(&self) {
+        self.signal.reasons.lock().checkpoint = true;
+        self.signal.wake.notify_one();
+    }
+
     /// The log refused something for want of space.
     pub(crate) fn note_full(&self) {
         self.signal.note_full();

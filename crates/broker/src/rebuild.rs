@@ -34,6 +34,8 @@ impl Shared {
             Standing::Deposed => {
                 self.throw_away();
                 self.journal.stood_down();
+                // Users and nodes are asked for here as well, and what was lost of them must not count.
+                self.maintenance.note_deposed();
                 true
             }
         }

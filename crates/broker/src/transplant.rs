@@ -127,15 +127,21 @@ pub(crate) struct FrozenQueue {
 
 impl FrozenQueue {
     /// A queue as it is now, if it survives a restart.
-    pub(crate) fn of(cell: &QueueCell) -> Option<Self> {
-        let state = cell.state.lock();
+    ///
+    /// # Errors
+    /// If somebody has its lock for longer than this. While nothing is proposed he may be waiting for the end of that.
+    pub(crate) fn of(cell: &QueueCell, patience: Duration) -> Result<Option<Self>, QueueError> {
+        let Some(state) = cell.state.try_lock_for(patience) else {
+            let reason = format!("queue '{}' is busy", cell.name.in_full());
+            return Err(QueueError::Unavailable { reason });
+        };
         let is_there = !state.deleted && cell.is_durable();
-        is_there.then(|| Self {
+        Ok(is_there.then(|| Self {
             id: cell.id,
             name: cell.name.clone(),
             snapshot: state.queue.whole_snapshot(),
             placement: state.placement.copy(),
-        })
+        }))
     }
 
     /// Its messages. No segment may be given up meanwhile.

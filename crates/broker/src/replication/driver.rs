@@ -95,6 +95,18 @@ fn drive(weak: &Weak<Replica>, threads: &Threads) {
     }
 }
 
+/// Whoever proposed something may be the one who sends it: if that ends by a panic he never applies what others will commit.
+struct BreakIfPanicking<'a>(&'a Replica);
+
+impl Drop for BreakIfPanicking<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.state.lock().note_broken();
+            self.0.waker.wake();
+        }
+    }
+}
+
 /// Nobody else ends a node whose driver is gone.
 struct FailIfPanicking<'a>(&'a Weak<Replica>);
 
@@ -122,8 +134,12 @@ impl Replica {
             drop(turn);
             return self.waker.wake();
         };
-        if state.is_stopping || state.has_failed || state.is_broken || !state.is_started {
+        if state.takes_no_part() || !state.is_started {
             return;
+        }
+        if state.is_behind() {
+            // What waits for room may be larger than a segment, which is written with a wait for the disk.
+            return self.waker.wake();
         }
         self.take_input(&mut state);
         self.check_leadership(&mut state);
@@ -147,6 +163,7 @@ impl Replica {
         let outgoing = std::mem::take(&mut state.outgoing);
         let told = std::mem::take(&mut state.told);
         drop(state);
+        let _broken = BreakIfPanicking(self);
         self.send_all(outgoing);
         // Whoever waited may have gone.
         told.into_iter().for_each(|teller| drop(teller.send(Ok(()))));

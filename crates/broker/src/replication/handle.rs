@@ -207,6 +207,9 @@ impl Replication {
     pub async fn change(&self, change: Change) -> Result<(), ChangeError> {
         let receiver = {
             let mut state = self.0.state.lock();
+            if state.takes_no_part() {
+                return Err(ChangeError::NotLeader { leader: None });
+            }
             let proposed = state.group.change_members(change);
             if proposed.is_err() {
                 // What was proposed before it was given out all the same.
@@ -234,6 +237,9 @@ impl Replication {
         let mut role = self.watch_role();
         {
             let mut state = self.0.state.lock();
+            if state.takes_no_part() {
+                return Err(ChangeError::NotLeader { leader: None });
+            }
             let Some(to) = to.or_else(|| state.best_successor()) else { return Err(ChangeError::NotTaken) };
             state.group.hand_over(to)?;
             self.0.settle(&mut state);

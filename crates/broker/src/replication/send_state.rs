@@ -18,6 +18,7 @@ use parking_lot::MutexGuard;
 
 use super::state::{Memory, Replica};
 use super::state_stream::{Part, StateHead, receive, send};
+use crate::error::QueueError;
 use crate::machine_cell::WholeMachine;
 use crate::shared::Shared;
 use crate::transplant::FrozenQueue;
@@ -29,6 +30,9 @@ const INSTALL_WAIT_MAX: Duration = Duration::from_secs(60);
 /// So long the other may take for one part, or to sync the last ones. One that hangs must not keep segments for ever, nor others
 /// waiting.
 const PART_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// So long is waited for a queue's lock while nothing is proposed. Whoever has it may himself be waiting to propose something.
+const LOCK_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// A state at one moment.
 struct Frozen {
@@ -128,10 +132,11 @@ impl Shared {
         let mut stream = runtime.block_on(open(to)).map_err(|error| error.to_string())?;
         // Before the look: what is alive then stays readable.
         let _reading = Reading::begin(self);
+        // Before the look, too: who is deposed in the middle of it has thrown a part away.
+        let term = replica.state.lock().group.term();
         let frozen = self.freeze(replica)?;
         let head = frozen.head.clone();
         let mut bytes = 0;
-        let term = replica.state.lock().group.term();
         let mut put = |part: Part| {
             bytes += part.state_bytes();
             replica.refuse_unless_elected_in(term)?;
@@ -227,7 +232,9 @@ impl Shared {
             self.catalog.all()
         };
         cells.sort_unstable_by_key(|cell| cell.id);
-        let queues = cells.iter().filter_map(|cell| FrozenQueue::of(cell)).collect();
+        let frozen = cells.iter().map(|cell| FrozenQueue::of(cell, LOCK_WAIT_MAX));
+        let queues: Result<Vec<Option<FrozenQueue>>, QueueError> = frozen.collect();
+        let queues = queues.map_err(|error| error.to_string())?.into_iter().flatten().collect();
         let token = last.index.0 ^ (u64::from(std::process::id()) << 40) ^ (last.term.0 << 56);
         let (next_queue, time) = (self.catalog.next_queue(), self.clock.now());
         Ok(Frozen { head: StateHead { last, members, token, next_queue, time }, machines, queues })

@@ -277,7 +277,26 @@ impl State {
 
     /// Somebody has panicked in the middle of something. The driver does the rest.
     pub(super) fn note_broken(&mut self) {
+        self.cut_off();
         (self.is_broken, self.memory) = (true, Memory::Deposed);
+    }
+
+    /// What was proposed in this term and is not committed by now is never told as safe.
+    fn cut_off(&mut self) {
+        if matches!(self.memory, Memory::Serving(_)) {
+            let cut = self.safe_to();
+            self.cuts.push(cut);
+        }
+    }
+
+    /// Whether this node keeps still until it is started again.
+    pub(super) const fn takes_no_part(&self) -> bool {
+        self.is_stopping || self.has_failed || self.is_broken
+    }
+
+    /// Whether something waits for room in the log.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.unwritten.is_empty()
     }
 
     /// Whether there is something to do that may take a while, which is left to the driver.
@@ -290,7 +309,7 @@ impl State {
 
     /// Whether there is no room for a proposal of this size.
     pub(super) fn is_busy(&self) -> bool {
-        self.is_paused || !self.unwritten.is_empty()
+        self.is_paused || self.is_behind()
     }
 
     /// Members as of an entry that is committed.
@@ -511,9 +530,7 @@ impl Replica {
     pub(super) fn end_term(&self, state: &mut State) {
         self.tell_committed(state);
         state.told.drain(..).for_each(|teller| drop(teller.send(Ok(()))));
-        if matches!(state.memory, Memory::Serving(_)) {
-            state.cuts.push(state.safe_to());
-        }
+        state.cut_off();
         state.pending.clear();
         state.waiters.take_all().for_each(|teller| drop(teller.send(Err(TicketError::Lost))));
         state.checks.fail();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nexo_cluster::Change;
+use nexo_core::access::{AccessRecord, UserName};
 use nexo_core::config::QueueConfig;
 use nexo_core::draft::PackedBatch;
 use nexo_core::jobs::JobQueueConfig;
@@ -295,6 +296,29 @@ async fn a_leader_that_is_cut_off_confirms_nothing_and_follows_when_it_is_back()
     // It leads again, with what the other has written.
     let leader = cluster.lead(node_of(&old)).await;
     assert_eq!(drain(&leader).await, ["before", "after"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_deposed_forgets_users_that_were_never_committed() {
+    let cluster = Cluster::of(3, 1024 * 1024).await;
+    let old = cluster.leader().await;
+    let add = |user: &str| {
+        let user = UserName::new(user).unwrap();
+        [AccessRecord::Add { user, password: None, tags: BTreeSet::new() }]
+    };
+    let has = |broker: &Broker, user: &str| broker.access().user(user).is_some();
+    old.change_access(&add("ann")).await.unwrap();
+    cluster.network.isolate(node_of(&old));
+    assert!(old.change_access(&add("ben")).await.is_err(), "no majority has it");
+    let new = cluster.leader().await;
+    new.change_access(&add("eve")).await.unwrap();
+    cluster.network.heal();
+    let end = Instant::now() + PATIENCE;
+    while has(&old, "ben") || !has(&old, "eve") {
+        assert!(Instant::now() < end, "what was lost counts still");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(has(&old, "ann") && !has(&new, "ben"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

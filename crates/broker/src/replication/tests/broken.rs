@@ -2,7 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use nexo_log::Urgency;
+
 use super::*;
+use crate::journal::{Journal, TicketError};
+use crate::replication::GroupJournal;
 use crate::stats::Health;
 
 /// Whoever has the lock of the group's state panics.
@@ -13,6 +17,40 @@ fn panic_with_the_state(broker: &Broker) {
         panic!("a test wants this");
     }));
     assert!(panicked.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_not_committed_when_a_leader_broke_is_never_told_as_safe() {
+    let cluster = Cluster::of(3, 64 * 1024).await;
+    let leader = cluster.lead(NodeId(1)).await;
+    leader.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    let replica = Arc::clone(&leader.replication().unwrap().0);
+    cluster.network.isolate(NodeId(1));
+    let pushing = tokio::spawn({
+        let leader = leader.clone();
+        async move { push(&leader, "not committed".to_owned()).await }
+    });
+    let end = Instant::now() + PATIENCE;
+    while replica.state.lock().pending.is_empty() {
+        assert!(Instant::now() < end, "nothing is proposed");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Somebody who has proposed it and does not wait for it yet.
+    let journal = GroupJournal(Arc::clone(&replica));
+    let written = journal.so_far(Urgency::Synced);
+    panic_with_the_state(&leader);
+    assert!(!journal.is_safe(written));
+    assert_eq!(journal.wait(written).await, Err(TicketError::Lost));
+    assert!(!pushing.await.unwrap());
+    // The driver has done its part by then.
+    while !replica.state.lock().takes_no_part() || !replica.state.lock().pending.is_empty() {
+        assert!(Instant::now() < end, "the node goes on");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(!journal.is_safe(written));
+    assert_eq!(journal.wait(written).await, Err(TicketError::Lost));
+    let change = leader.replication().unwrap().change(Change::Remove(NodeId(3))).await;
+    assert_eq!(change, Err(ChangeError::NotLeader { leader: None }));
 }
 
 /// Gives something back while it is dropped.
