@@ -1,15 +1,17 @@
 //! The HTTP/1.1 server that the HTTP ports share: its connections, and how long they may take.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, HttpBody as _};
+use futures_util::StreamExt as _;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use nexo_broker::{Broker, Protocol};
+use nexo_broker::{Broker, Presence, Protocol};
 use tokio_util::sync::CancellationToken;
 use tower_service::Service as _;
 
@@ -93,9 +95,15 @@ impl HttpPort {
             request.extensions_mut().insert(ends);
             let (presence, answer) = (Arc::clone(&in_service), router.clone().call(request));
             async move {
-                let answer = answer.await;
-                presence.set_in_request(false);
-                answer
+                let working = Working(presence);
+                let Ok(answer) = answer.await;
+                // An answer whose length is not known is still being worked on.
+                let is_known = answer.body().size_hint().exact().is_some();
+                Ok::<_, Infallible>(if is_known {
+                    answer
+                } else {
+                    answer.map(|body| working.until_end_of(body))
+                })
             }
         });
         let serving = http1::Builder::new()
@@ -130,5 +138,43 @@ impl HttpPort {
         if let Err(error) = ended {
             tracing::debug!(protocol = protocol.name(), %error, "a connection failed");
         }
+    }
+}
+
+/// A request is being worked on, until this is dropped: its connection need not make room for another.
+struct Working(Arc<Presence>);
+
+impl Working {
+    /// The same body, whose request is worked on until its end.
+    fn until_end_of(self, body: Body) -> Body {
+        Body::from_stream(body.into_data_stream().inspect(move |_| {
+            let _ = &self;
+        }))
+    }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.set_in_request(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_is_worked_on_until_its_end() {
+        let presence = Arc::new(Presence::default());
+        presence.set_in_request(true);
+        let body = Body::from_stream(stream::iter(["a", "b"].map(Ok::<_, Infallible>)));
+        let mut parts = Working(Arc::clone(&presence)).until_end_of(body).into_data_stream();
+        while let Some(part) = parts.next().await {
+            assert!(part.is_ok() && presence.is_in_request());
+        }
+        drop(parts);
+        assert!(!presence.is_in_request());
     }
 }
