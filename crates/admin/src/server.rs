@@ -73,9 +73,11 @@ pub async fn serve(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let broker = broker.over(Protocol::Http);
+    let stop = CancellationToken::new();
     let api = Api::new(broker.clone(), logins, options.listeners.clone())
         .over_tls(options.tls.clone())
-        .in_cluster(options.cluster.clone());
+        .in_cluster(options.cluster.clone())
+        .until(stop.clone());
     let gate = options.gate.clone();
     let port = Port {
         broker: broker.clone(),
@@ -98,7 +100,6 @@ pub async fn serve(
         }
     };
     let router = router.layer(middleware::from_fn_with_state(port, check_host));
-    let stop = CancellationToken::new();
     let port = HttpPort { broker, protocol: Protocol::Http, router, limits: LIMITS, stop };
     tokio::select! {
         () = port.serve(listeners.into(), shutdown) => {}

@@ -166,6 +166,14 @@ async fn every_address_answers_as_it_is_described() {
                 .clone();
         assert_eq!(wrong(&document, &schema, &reply.json(), path), None, "{path}");
     }
+    let path = "/api/nexo/queues/{vhost}/{name}/redrive";
+    let reply = managed.expect(200, "POST", &asked(path, "", ""), Some(json!({ "progress": true }))).await;
+    let lines =
+        &document["paths"][path]["post"]["responses"]["200"]["content"]["application/x-ndjson"]["schema"];
+    assert!(!lines.is_null() && reply.head.contains("application/x-ndjson"), "{reply:?}");
+    let line =
+        reply.text.lines().find_map(|line| serde_json::from_str::<Value>(line).ok().filter(Value::is_object));
+    assert_eq!(wrong(&document, lines, &line.unwrap(), path), None, "{reply:?}");
     let refused = managed.expect(404, "GET", "/api/queues/%2F/none", None).await.json();
     assert_eq!(wrong(&document, &json!({ "$ref": "#/components/schemas/Error" }), &refused, "error"), None);
 }

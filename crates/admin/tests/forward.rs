@@ -5,16 +5,17 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nexo_access::{FirstUser, Logins};
 use nexo_admin::AdminOptions;
-use nexo_broker::{Broker, BrokerOptions, Codecs, Protocol};
+use nexo_broker::{Broker, BrokerOptions, Codecs, NewMessage, Protocol, QueueConfig};
 use nexo_log::disk::FaultyDisk;
 use nexo_net::{Gate, Listeners, PeerStream, Place, TunnelHead, TunnelTls, Tunnels};
 use nexo_peer::{
     ClusterId, Forwarder, PeerHandler, PeerIdentity, PeerOptions, PeerSecurity, Peers, Purpose, Versions,
 };
-use nexo_types::{NodeId, Term};
+use nexo_types::{NodeId, QueueName, Term};
 use parking_lot::RwLock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -210,4 +211,36 @@ async fn guest_may_not_come_from_afar_through_a_follower() {
     };
     assert_eq!(asked("192.0.2.7:40000").await, 401);
     assert_eq!(asked("127.0.0.1:40000").await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_move_through_a_follower_tells_how_far_it_is_and_ends_with_its_client() {
+    const MANY: u64 = 200_000;
+    let (leader, follower) = pair().await;
+    let [from, to] = ["from", "to"].map(|name| QueueName::new(name).unwrap());
+    for queue in [&from, &to] {
+        leader.broker.create_queue(queue, QueueConfig::default()).await.unwrap();
+    }
+    for _ in 0..MANY / 10_000 {
+        leader.broker.push(&from, vec![NewMessage::new(b"x".to_vec()); 10_000]).await.unwrap();
+    }
+    let mut client = TcpStream::connect(follower.http).await.unwrap();
+    let body = "{\"target\":\"to\",\"progress\":true}";
+    let request = format!(
+        "POST /api/nexo/queues/%2F/from/redrive HTTP/1.1\r\nhost: localhost\r\n{LOGIN}content-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    client.write_all(request.as_bytes()).await.unwrap();
+    let mut told = Vec::new();
+    while !told.windows(7).any(|part| part == b"\"moved\"") {
+        assert!(client.read_buf(&mut told).await.unwrap() > 0, "{}", String::from_utf8_lossy(&told));
+    }
+    drop(client);
+    let moved = || leader.broker.queue_stats(&to).unwrap().ready;
+    let mut before = 0;
+    while moved() != before {
+        before = moved();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    assert!((1..MANY).contains(&before), "{before} were moved");
 }

@@ -292,7 +292,7 @@ impl Broker {
     }
 
     /// Sends dead letters back to where they came from, or elsewhere. Only those that are there now; `progress`
-    /// is told how many have been moved so far.
+    /// is told what has been done so far.
     ///
     /// # Errors
     /// If there is no such queue, or the log takes no more. What was moved before that stays moved.
@@ -300,7 +300,7 @@ impl Broker {
         &self,
         name: &QueueName,
         request: Redrive,
-        progress: &(dyn Fn(u64) + Sync),
+        progress: &(dyn Fn(Redriven) + Sync),
     ) -> Result<Redriven, QueueError> {
         self.shared.refuse_if_stopping()?;
         let cell = self.found(name).await?;
@@ -331,7 +331,7 @@ impl Broker {
             done.skipped = part.passed.len() as u64 - done.refused;
             passed = part.passed;
             left -= part.moved.min(left);
-            progress(done.moved);
+            progress(done);
         }
         self.shared.wait_for(written.and(self.shared.all_that_can_be_lost())).await?;
         Ok(done)

@@ -67,7 +67,7 @@ pub struct Redrive {
     pub max: Option<u64>,
 }
 
-/// What a redrive has done.
+/// What a redrive has done, by its end or so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Redriven {
     /// Messages moved.

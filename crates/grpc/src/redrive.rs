@@ -2,7 +2,7 @@
 //! when the broker stops; each message is moved whole or not at all.
 
 use nexo_access::MoveRight;
-use nexo_broker::{Broker, Redrive};
+use nexo_broker::{Broker, Redrive, Redriven};
 use nexo_types::QueueName;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -21,8 +21,8 @@ pub(crate) async fn run(
     stop: CancellationToken,
 ) {
     let (progress, mut changed) = watch::channel(0);
-    let report = move |moved: u64| {
-        progress.send_replace(moved);
+    let report = move |done: Redriven| {
+        progress.send_replace(done.moved);
     };
     let request = Redrive { gate: right.gate(), ..request };
     let mut work = std::pin::pin!(broker.redrive(&queue, request, &report));

@@ -92,6 +92,11 @@ impl ApiError {
         self.status == StatusCode::NOT_FOUND
     }
 
+    /// What is answered, or told where the answer has begun.
+    pub(crate) fn to_json(&self) -> Value {
+        json!({ "error": self.error, "reason": self.reason })
+    }
+
     /// Its words.
     pub(crate) const fn reason(&self) -> &Value {
         &self.reason
@@ -127,7 +132,7 @@ impl ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = Json(json!({ "error": self.error, "reason": self.reason }));
+        let body = Json(self.to_json());
         if self.status == StatusCode::UNAUTHORIZED {
             let ask = [(header::WWW_AUTHENTICATE, "Basic realm=\"RabbitMQ Management\"")];
             return (self.status, ask, body).into_response();

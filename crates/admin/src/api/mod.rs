@@ -5,7 +5,7 @@
 //! - `names`: vhosts, queues and exchanges in addresses. `listing`: pages, order and columns. `rates`: history.
 //! - By what they are about: `overview` (with nodes and what never changes), `attempts` (logins), `vhosts`, `users`, `permissions`, `connections`
 //!   (with channels and consumers), `exchanges`, `queues`, `bindings`, `messages`, `policies`, `parameters`, `definitions`,
-//!   `health_checks`. `nexo`: what RabbitMQ has no words for; `cluster`; `schedules`. `jobs`: job queues and budgets. `memory`: the memory
+//!   `health_checks`. `nexo`: what RabbitMQ has no words for; `redrive`: moves of messages; `cluster`; `schedules`. `jobs`: job queues and budgets. `memory`: the memory
 //!   watermark.
 //!
 //! What a queue or an exchange may be, and in which words it is refused, is AMQP's matter: `nexo_amqp::management`. Where an
@@ -38,6 +38,7 @@ mod permissions;
 mod policies;
 mod queues;
 mod rates;
+mod redrive;
 mod routes;
 mod schedules;
 mod sessions;
@@ -56,6 +57,7 @@ use nexo_broker::policy::PolicyKind;
 use nexo_net::TlsServer;
 use serde_json::Value;
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 pub use definitions::import_definitions;
 
@@ -104,6 +106,8 @@ pub(crate) struct Api {
     lists: Arc<Semaphore>,
     gets: Arc<Semaphore>,
     sessions: Arc<Sessions>,
+    /// Cancelled when the port is to close: what could take long ends.
+    stop: CancellationToken,
     /// The description of the API, as it is served.
     openapi: Arc<OnceLock<Bytes>>,
 }
@@ -123,6 +127,7 @@ impl Api {
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
             gets: Arc::new(Semaphore::new(GETS_MAX)),
             sessions: Arc::default(),
+            stop: CancellationToken::new(),
             openapi: Arc::default(),
         }
     }
@@ -135,6 +140,11 @@ impl Api {
     /// The same, in a cluster.
     pub(crate) fn in_cluster(self, cluster: Option<Arc<dyn ClusterControl>>) -> Self {
         Self { cluster, ..self }
+    }
+
+    /// The same, with what says that the port is to close.
+    pub(crate) fn until(self, stop: CancellationToken) -> Self {
+        Self { stop, ..self }
     }
 
     /// Takes samples until it is dropped.
@@ -295,7 +305,7 @@ fn routes(api: &Api) -> Routes {
         .put("/nexo/memory", Administrator, memory::set)
         .get("/nexo/queues/{vhost}/{name}", VisibleVhost, nexo::queue)
         .get("/nexo/queues/{vhost}/{name}/messages", Vhost, nexo::messages)
-        .post("/nexo/queues/{vhost}/{name}/redrive", Vhost, nexo::redrive)
+        .post("/nexo/queues/{vhost}/{name}/redrive", Vhost, redrive::redrive)
         .put("/nexo/queues/{vhost}/{name}/pause", Vhost, nexo::pause)
         .get("/nexo/schedules", Management, schedules::list)
         .get("/nexo/schedules/{vhost}", VisibleVhost, schedules::list_of_vhost)

@@ -1,6 +1,6 @@
 //! Nexo's own, under `/api/nexo`: what RabbitMQ's API has no words for. A queue with what waits in it, a look at its messages
-//! without taking any, dead letters with their reasons, sending them back, and pausing. What is in a queue that belongs to a
-//! connection is for that connection alone, as in the rest of the API.
+//! without taking any, dead letters with their reasons, and pausing. Messages are moved in `redrive.rs`. What is in a queue that
+//! belongs to a connection is for that connection alone, as in the rest of the API.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use nexo_access::{MoveRight, Permission};
+use nexo_access::Permission;
 use nexo_amqp::management::check_shared;
-use nexo_broker::{CreateError, DeathReason, Delivery, HeaderValue, QueueError, Redrive};
+use nexo_broker::{CreateError, DeathReason, Delivery, HeaderValue, QueueError};
 use nexo_types::{Offset, Priority};
 use serde_json::{Map, Value, json};
 
@@ -256,36 +256,6 @@ const fn reason_word(reason: DeathReason) -> &'static str {
     }
 }
 
-/// Sends dead letters back to where they came from, or to `target`.
-pub(super) async fn redrive(
-    State(api): State<Api>,
-    caller: Caller,
-    Path((vhost, name)): Path<(String, String)>,
-    body: JsonBody,
-) -> Result<Json<Value>, ApiError> {
-    let vhost = Vhost::named(&api, &vhost)?;
-    let name = found(&api, &vhost, &name)?;
-    let target = body.object.text_or_nothing("target")?;
-    let target = target.map(|target| found(&api, &vhost, target)).transpose()?;
-    let right = MoveRight::new(caller.identity(), &name, target.as_ref());
-    let right = right.map_err(|_| ApiError::access_refused())?;
-    check_shared(&api.broker, &name).await?;
-    let max = match body.object.whole("max")? {
-        None => None,
-        Some(max) => Some(u64::try_from(max).map_err(|_| ApiError::bad_request("max must not be negative"))?),
-    };
-    let request = Redrive { target, max, gate: right.gate(), ..Redrive::default() };
-    let done = tokio::select! {
-        _ = right.until_lost() => return Err(ApiError::access_refused()),
-        done = api.broker.redrive(&name, request, &|_| {}) => done.map_err(refused)?,
-    };
-    if done.refused > 0 {
-        // What he may put back is back; the rest stays where it is.
-        return Err(ApiError::access_refused());
-    }
-    Ok(Json(json!({ "moved": done.moved, "skipped": done.skipped })))
-}
-
 /// Stops handing messages out, or goes on with it.
 pub(super) async fn pause(
     State(api): State<Api>,
@@ -307,7 +277,7 @@ pub(super) async fn pause(
     Ok(StatusCode::NO_CONTENT)
 }
 
-fn refused(error: QueueError) -> ApiError {
+pub(super) fn refused(error: QueueError) -> ApiError {
     match error {
         QueueError::NotFound { .. } => ApiError::not_found(),
         error @ (QueueError::Alarm(_) | QueueError::Busy { .. } | QueueError::Unavailable { .. }) => {

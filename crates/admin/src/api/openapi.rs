@@ -167,7 +167,13 @@ const DESCRIBED: &[Described] = &[
     ),
     ("GET", "/nexo/queues/{vhost}/{name}", "What is ready, leased, delayed and grouped", "", "NexoQueue"),
     ("GET", "/nexo/queues/{vhost}/{name}/messages", "Shows messages without taking any", "", "NexoMessages"),
-    ("POST", "/nexo/queues/{vhost}/{name}/redrive", "Sends dead letters back", "Redrive", "Redriven"),
+    (
+        "POST",
+        "/nexo/queues/{vhost}/{name}/redrive",
+        "Sends dead letters back, or moves messages to a target; with progress, tells how far it is, a line of JSON at a time",
+        "Redrive",
+        "Redriven",
+    ),
     ("PUT", "/nexo/queues/{vhost}/{name}/pause", "Stops handing out, or goes on", "Pause", ""),
     ("GET", "/nexo/schedules", "The schedules that the caller may see", "", "[Schedule]+"),
     ("GET", "/nexo/schedules/{vhost}", "Those of a virtual host", "", "[Schedule]+"),
@@ -342,6 +348,10 @@ fn operation(route: &Route, (method, path, summary, body, answer): &Described) -
         }
     } else {
         responses["200"] = json!({ "description": "the answer", "content": json_of(&schema(answer)) });
+    }
+    if *answer == "Redriven" {
+        // With `"progress": true`; this is what each line is.
+        responses["200"]["content"]["application/x-ndjson"] = json!({ "schema": schema("RedriveLine") });
     }
     if *answer == "Health" {
         responses["503"] = json!({ "description": "not well", "content": json_of(&schema(answer)) });

@@ -245,7 +245,7 @@ async fn run(broker: Broker, task: Arc<Task>, right: MoveRight) {
 async fn move_all(broker: &Broker, task: &Task, right: &MoveRight) -> Result<Redriven, QueueError> {
     let target = task.destination.as_ref().map(|(name, _)| name.clone());
     let Some(rate) = task.rate else {
-        let progress = |moved| task.moved.store(moved, Ordering::Relaxed);
+        let progress = |done: Redriven| task.moved.store(done.moved, Ordering::Relaxed);
         let request = Redrive { target, gate: right.gate(), ..Redrive::default() };
         return broker.redrive(&task.source, request, &progress).await;
     };
@@ -253,7 +253,7 @@ async fn move_all(broker: &Broker, task: &Task, right: &MoveRight) -> Result<Red
     loop {
         tick.tick().await;
         let before = task.moved.load(Ordering::Relaxed);
-        let progress = |moved| task.moved.store(before + moved, Ordering::Relaxed);
+        let progress = |done: Redriven| task.moved.store(before + done.moved, Ordering::Relaxed);
         let (target, gate) = (target.clone(), right.gate());
         let request = Redrive { target, gate, max: Some(rate), ..Redrive::default() };
         let done = broker.redrive(&task.source, request, &progress).await?;
