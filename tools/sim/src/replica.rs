@@ -312,12 +312,12 @@ impl Replica {
     fn drop_overflow(&mut self, group: &mut Group, now: Timestamp, queue: QueueId) {
         let (records, _) = self.decide(queue, now, &QueueCommand::DropOverflow);
         self.carry_out(group, now, &records);
-        self.bury(group, now);
+        self.move_dead_letters(group, now);
     }
 
     /// Messages that may not be delivered again go into the queue of dead letters: by one entry, so that none is in both or in
     /// neither.
-    fn bury(&mut self, group: &mut Group, now: Timestamp) {
+    fn move_dead_letters(&mut self, group: &mut Group, now: Timestamp) {
         let deaths = self.state.queue(RICH).deaths();
         for death in deaths.into_iter().take(10) {
             let Some(letter) = self.state.dead_letter(RICH, death.offset, now) else { continue };
@@ -438,7 +438,7 @@ impl Replica {
             return None;
         }
         self.carry_out(group, now, &records)?;
-        self.bury(group, now);
+        self.move_dead_letters(group, now);
         let told =
             if word == Word::Done { self.wait_for(None, Effect::AckConfirmed(*receipt)) } else { None };
         Some(told.into_iter().collect())
@@ -455,7 +455,7 @@ impl Replica {
             let (records, _) = self.decide(queue, now, &QueueCommand::Due(100));
             self.carry_out(group, now, &records);
         }
-        self.bury(group, now);
+        self.move_dead_letters(group, now);
         let moving = std::mem::take(&mut self.moving);
         if !moving.is_empty() {
             let (records, _) = self.decide(DEAD, now, &QueueCommand::Push(moving, Admission::Forced));

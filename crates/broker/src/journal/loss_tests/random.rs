@@ -46,7 +46,7 @@ struct World {
     /// Messages whose pushes were confirmed.
     confirmed: Mutex<BTreeSet<String>>,
     /// Messages that somebody said something about that may take them out of their queue.
-    let_go: Mutex<BTreeSet<String>>,
+    released: Mutex<BTreeSet<String>>,
     creations: AtomicU64,
     deletions: AtomicU64,
 }
@@ -131,7 +131,7 @@ impl World {
             match what {
                 0 => drop(self.broker.nack(&receipt, Some(Millis::ZERO)).await),
                 1 | 2 => {
-                    self.let_go.lock().insert(bodies(std::slice::from_ref(message))[0].to_owned());
+                    self.released.lock().insert(bodies(std::slice::from_ref(message))[0].to_owned());
                     if self.broker.ack(&receipt).await[0].is_ok() {
                         let place = (message.queue, message.offset);
                         let is_settled = self.facts(|facts| facts.settled.contains(&place));
@@ -202,9 +202,9 @@ impl World {
 
     /// What was confirmed and nobody took away is in its queue.
     fn check_nothing_is_missing(&self) {
-        let let_go = self.let_go.lock();
+        let released = self.released.lock();
         self.facts(|facts| {
-            for body in self.confirmed.lock().difference(&let_go) {
+            for body in self.confirmed.lock().difference(&released) {
                 let (queue, offset) = facts.pushed[body];
                 let cell = self.broker.shared.catalog.get_id(queue).expect("the queue is there");
                 let outline = cell.state.lock().queue.outline(self.broker.shared.clock.now());
@@ -254,7 +254,7 @@ async fn run(seed: u64) {
         facts: Mutex::default(),
         numbers: AtomicU64::new(0),
         confirmed: Mutex::default(),
-        let_go: Mutex::default(),
+        released: Mutex::default(),
         creations: AtomicU64::new(0),
         deletions: AtomicU64::new(0),
     });
