@@ -105,16 +105,31 @@ fn shown(name: &str) -> String {
 #[cfg(target_os = "linux")]
 #[test]
 fn every_thread_is_in_the_inventory() {
-    let broker = common::Server::start();
-    let mut listed: BTreeSet<String> =
-        column(&page(), "| thread | number |").iter().map(|name| shown(name)).collect();
-    assert!(listed.remove("jemalloc_bg_thd"));
+    let listed = |heading| column(&page(), heading).iter().map(|name| shown(name)).collect::<BTreeSet<_>>();
+    let mut alone = listed("| thread | number |");
+    assert!(alone.remove("jemalloc_bg_thd"));
+    assert_runs(&[], &alone);
+    let mut in_cluster = listed("| thread in a cluster | number |");
+    assert!(
+        in_cluster.remove(&shown("nexo-raft-state")),
+        "it comes and goes, and a node alone sends nobody a state"
+    );
+    in_cluster.extend(alone);
+    let [address] = nexo_harness::free_addresses::<1>().unwrap().map(|address| address.to_string());
+    assert_runs(&["--node", "a", "--cluster", &address], &in_cluster);
+}
+
+/// Starts a broker with these arguments, which must have these threads.
+#[cfg(target_os = "linux")]
+fn assert_runs(args: &[&str], threads: &BTreeSet<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = common::Server::start_in(&dir.path().join("data"), args);
     let deadline = Instant::now() + common::PATIENCE;
     // A thread has the name of the one that made it until it gives itself its own.
-    while running(broker.pid()) != listed && Instant::now() < deadline {
+    while running(broker.pid()) != *threads && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(running(broker.pid()), listed);
+    assert_eq!(running(broker.pid()), *threads, "{args:?}");
 }
 
 /// The names of a process's threads, without those of its first one and of the allocator's, which come and go.
