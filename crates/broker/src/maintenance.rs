@@ -87,13 +87,16 @@ struct Reasons {
     full: bool,
     /// The journal has lost what was proposed: the queues must be rebuilt.
     lost: bool,
+    /// What is in memory must be loaded anew, though nobody is served.
+    reload: bool,
     stopping: bool,
 }
 
 impl Reasons {
     /// Whether there is any but memory.
     fn any_other(&self) -> bool {
-        self.stopping || self.lost || self.rotated || self.checkpoint || self.full || !self.stuck.is_empty()
+        let at_once = self.stopping || self.lost || self.reload;
+        at_once || self.rotated || self.checkpoint || self.full || !self.stuck.is_empty()
     }
 
     /// Takes the reasons; memory only if it is worth looking at again.
@@ -210,7 +213,7 @@ impl Maintenance {
 
     /// This node led, and what is in memory has parts that were never committed: what is committed is to be loaded.
     pub(crate) fn note_deposed(&self) {
-        self.signal.reasons.lock().checkpoint = true;
+        self.signal.reasons.lock().reload = true;
         self.signal.wake.notify_one();
     }
 
@@ -295,6 +298,7 @@ impl Signal {
                     pause = (pause * 2).min(RETRY);
                 }
             }
+            let reloaded = !reasons.reload || shared.reload_followed();
             if reasons.pressure && shared.under_pressure() {
                 let began = Instant::now();
                 let before = shared.message_memory_bytes();
@@ -309,7 +313,8 @@ impl Signal {
             }
             let due = reasons.checkpoint || (reasons.rotated && self.is_due(&shared));
             let kept = !(due || reasons.full) || shared.keep_house();
-            let mut again = !kept || (reasons.full && shared.journal.health() != nexo_log::LogHealth::Ok);
+            let mut again =
+                !reloaded || !kept || (reasons.full && shared.journal.health() != nexo_log::LogHealth::Ok);
             again |= !reasons.stuck.is_empty();
             if again {
                 // Whatever is in the way will not be gone at once.
@@ -331,6 +336,7 @@ impl Signal {
             let mut next = self.reasons.lock();
             next.full |= reasons.full && shared.journal.health() != nexo_log::LogHealth::Ok;
             next.checkpoint |= !kept;
+            next.reload |= !reloaded;
             drop(next);
         }
     }
@@ -394,6 +400,16 @@ impl Shared {
         }
         self.maintenance.note_end(begin);
         true
+    }
+
+    /// Loads what this node follows, if it does still. `false` if it has to be tried again.
+    fn reload_followed(self: &Arc<Self>) -> bool {
+        let _loading = self.maintenance.begin_loading();
+        match self.journal.standing() {
+            Standing::Following => self.load_followed(),
+            // What is in memory is that of the journal, or will be soon.
+            Standing::Serving | Standing::Installing | Standing::Lost | Standing::Deposed => true,
+        }
     }
 
     /// Whether a checkpoint may free something of a full disk.

@@ -15,7 +15,7 @@ use nexo_types::NodeId;
 
 use super::GROUP;
 use super::journal::ADVANCE_BYTES_MAX;
-use super::state::{Memory, Replica, State};
+use super::state::{Inbox, Memory, Replica, State};
 use super::state_lock::StateGuard;
 use crate::threads::Threads;
 
@@ -49,6 +49,7 @@ fn drive(weak: &Weak<Replica>, threads: &Threads) {
         if state.has_failed {
             drop(state);
             drop(turn);
+            *replica.inbox.lock() = Inbox::default();
             std::thread::sleep(FAILED_WAIT);
             continue;
         }
@@ -96,13 +97,17 @@ fn drive(weak: &Weak<Replica>, threads: &Threads) {
 }
 
 /// Whoever proposed something may be the one who sends it: if that ends by a panic he never applies what others will commit.
-struct BreakIfPanicking<'a>(&'a Replica);
+struct BreakIfPanicking<'a> {
+    replica: &'a Replica,
+    /// A task that ends by a panic may give something back: that panic is no concern of the group.
+    was_panicking: bool,
+}
 
 impl Drop for BreakIfPanicking<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.state.lock().note_broken();
-            self.0.waker.wake();
+        if !self.was_panicking && std::thread::panicking() {
+            self.replica.state.lock().note_broken();
+            self.replica.waker.wake();
         }
     }
 }
@@ -163,7 +168,7 @@ impl Replica {
         let outgoing = std::mem::take(&mut state.outgoing);
         let told = std::mem::take(&mut state.told);
         drop(state);
-        let _broken = BreakIfPanicking(self);
+        let _broken = BreakIfPanicking { replica: self, was_panicking: std::thread::panicking() };
         self.send_all(outgoing);
         // Whoever waited may have gone.
         told.into_iter().for_each(|teller| drop(teller.send(Ok(()))));

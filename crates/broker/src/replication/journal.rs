@@ -346,13 +346,18 @@ impl Journal for GroupJournal {
         if state.memory == Memory::Deposed {
             state.memory = Memory::Following;
         }
-        self.0.settle(&mut state);
+        if !state.takes_no_part() {
+            self.0.settle(&mut state);
+        }
         self.0.waker.wake();
     }
 
     fn resume(&self) -> bool {
         let mut state = self.0.state.lock();
         let Memory::Promoted(term) = state.memory else { return false };
+        if state.takes_no_part() {
+            return false;
+        }
         // What was built is the state that it had when it was elected, and nothing was proposed since.
         if state.loaded.0 != state.group.applied() {
             return false;

@@ -7,6 +7,7 @@
 //! A node that was elected and does not serve yet does that as well: if its majority needs the node that is behind, nothing is
 //! committed before that one has a state. It loads what is committed, as for a checkpoint, and sends that.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,13 @@ const INSTALL_WAIT_MAX: Duration = Duration::from_secs(60);
 /// waiting.
 const PART_WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// When a state could not be sent to a node it is tried again after this, at first and at last: the group asks several times a
+/// second, and each try holds up everybody for a moment.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A node that was elected sends its state if it still cannot commit anything after so many ticks: 600 ms.
+const WAITING_TICKS_MIN: u32 = 12;
+
 /// So long is waited for a queue's lock while nothing is proposed. Whoever has it may himself be waiting to propose something.
 const LOCK_WAIT_MAX: Duration = Duration::from_millis(500);
 
@@ -39,6 +47,47 @@ struct Frozen {
     head: StateHead,
     machines: Vec<WholeMachine>,
     queues: Vec<FrozenQueue>,
+}
+
+/// To whom a state could not be sent, and when it is tried again.
+#[derive(Debug, Default)]
+pub(super) struct FailedSends(BTreeMap<NodeId, (Instant, Duration)>);
+
+impl FailedSends {
+    /// Whether a node has its turn.
+    fn may_try(&self, node: NodeId, now: Instant) -> bool {
+        self.0.get(&node).is_none_or(|(from, _)| now >= *from)
+    }
+
+    fn note(&mut self, node: NodeId, has_failed: bool, now: Instant) {
+        if !has_failed {
+            self.0.remove(&node);
+            return;
+        }
+        let pause = self.0.get(&node).map_or(PAUSE_MIN, |(_, pause)| (*pause * 2).min(PAUSE_MAX));
+        self.0.insert(node, (now + pause, pause));
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// A state is being sent to a node. Nothing of that stays when this ends, in whatever way.
+struct Sending<'a> {
+    replica: &'a Replica,
+    to: NodeId,
+    has_failed: bool,
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        let mut state = self.replica.state.lock();
+        state.sending = None;
+        state.pinned = None;
+        state.failed_sends.note(self.to, self.has_failed, Instant::now());
+        state.group.withdraw_snapshot();
+    }
 }
 
 /// Nothing is proposed while this is there.
@@ -62,14 +111,20 @@ impl Replica {
     pub(super) fn send_states(&self) {
         let to = {
             let mut state = self.state.lock();
-            // Who is elected and builds its memory will serve in a moment.
-            let can_tell = matches!(state.memory, Memory::Serving(_) | Memory::Following);
+            // Who is elected can commit in a moment, if not for the node that is behind. Who builds its memory serves in another.
+            let can_tell = match state.memory {
+                Memory::Serving(_) => true,
+                Memory::Following => state.waiting_ticks >= WAITING_TICKS_MIN,
+                Memory::Promoted(_) | Memory::Deposed => false,
+            };
             if state.sending.is_some() || !can_tell || state.group.role() != GroupRole::Leader {
                 return;
             }
             let purged = state.group.purged().index;
             let behind = state.group.progress().filter(|(_, matched)| *matched < purged);
-            let behind: Vec<NodeId> = behind.map(|(node, _)| node).collect();
+            let now = Instant::now();
+            let behind = behind.map(|(node, _)| node).filter(|node| state.failed_sends.may_try(*node, now));
+            let behind: Vec<NodeId> = behind.collect();
             // One that cannot be reached must not keep all others waiting.
             let next = behind.iter().find(|node| state.sent_last.is_none_or(|last| **node > last));
             let Some(to) = next.or(behind.first()).copied() else { return };
@@ -107,6 +162,7 @@ impl Shared {
         let (shared, of) = (Arc::clone(self), Arc::clone(replica));
         let spawned = self.threads.spawn("nexo-raft-state", move || {
             let began = Instant::now();
+            let mut sending = Sending { replica: &of, to, has_failed: true };
             tracing::info!(%to, "a node is too far behind, and is sent the whole state");
             match shared.send_state_to(&of, to) {
                 Ok(bytes) => {
@@ -114,13 +170,10 @@ impl Shared {
                     let mut state = of.state.lock();
                     state.snapshots_sent += 1;
                     state.snapshot_bytes_sent += bytes;
+                    sending.has_failed = false;
                 }
                 Err(error) => tracing::warn!(%to, %error, "the whole state could not be sent; it is tried again"),
             }
-            let mut state = of.state.lock();
-            state.sending = None;
-            state.pinned = None;
-            state.group.withdraw_snapshot();
         });
         if spawned.is_err() {
             replica.state.lock().sending = None;
@@ -207,6 +260,9 @@ impl Shared {
         if replica.state.lock().memory != Memory::Following || !self.load_followed() {
             return Err("what is committed cannot be loaded now".into());
         }
+        if replica.state.lock().memory != Memory::Following {
+            return Err("this node is about to serve".into());
+        }
         let checkpoint = self.maintenance.begin_checkpoint();
         let (last, members) = {
             let mut state = replica.state.lock();
@@ -279,5 +335,27 @@ impl Reading {
 impl Drop for Reading {
     fn drop(&mut self) {
         self.0.maintenance.end_reading();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_takes_no_state_is_asked_less_and_less_often() {
+        let (one, other) = (NodeId(1), NodeId(2));
+        let (mut failed, now) = (FailedSends::default(), Instant::now());
+        failed.note(one, true, now);
+        assert!(!failed.may_try(one, now) && failed.may_try(one, now + PAUSE_MIN));
+        assert!(failed.may_try(other, now), "others have their turn");
+        failed.note(one, true, now);
+        assert!(!failed.may_try(one, now + PAUSE_MIN) && failed.may_try(one, now + PAUSE_MIN * 2));
+        for _ in 0..20 {
+            failed.note(one, true, now);
+        }
+        assert!(failed.may_try(one, now + PAUSE_MAX), "never longer than that");
+        failed.note(one, false, now);
+        assert!(failed.may_try(one, now));
     }
 }

@@ -12,7 +12,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use nexo_cluster::store::GroupRecord;
 use nexo_cluster::{
-    Body, EntryId, Event, Fetch, Group, HardState, Membership, Message, Payload, Snapshot, Write, WriteNumber,
+    Body, EntryId, Event, Fetch, Group, HardState, Membership, Message, Payload, Role as GroupRole, Snapshot,
+    Write, WriteNumber,
 };
 use nexo_log::{
     AppendError, Claim, Entry, EntryRef, Log, LogHealth, Patience, Urgency, decode_entries, walk_queues,
@@ -29,6 +30,7 @@ use super::open::read_entry;
 use super::places::{Place, Places};
 use super::receive_state::Staged;
 use super::safe_mark::SafeMark;
+use super::send_state::FailedSends;
 use super::state_lock::StateLock;
 use super::waiters::{Teller, Waiters};
 use super::waker::Waker;
@@ -183,6 +185,10 @@ pub(super) struct State {
     pub(super) sending: Option<NodeId>,
     /// To whom one was sent last, or should have been: others have their turn first.
     pub(super) sent_last: Option<NodeId>,
+    /// To whom one could not be sent.
+    pub(super) failed_sends: FailedSends,
+    /// For how many ticks this node has led without being able to commit anything.
+    pub(super) waiting_ticks: u32,
     /// A state that has come and waits for the leader's word.
     pub(super) staged: Option<Staged>,
     /// One for which the word has come. No other takes its place.
@@ -235,6 +241,8 @@ impl State {
             pinned: None,
             sending: None,
             sent_last: None,
+            failed_sends: FailedSends::default(),
+            waiting_ticks: 0,
             staged: None,
             accepted: None,
             installing: None,
@@ -265,6 +273,12 @@ impl State {
             self.stale.extend(self.accepted.replace(staged));
         }
         self.accepted.as_ref().is_some_and(|staged| staged.is_for(snapshot))
+    }
+
+    /// Whether this node has all that a state stands for, so that the group only answers.
+    fn has(&self, snapshot: &Snapshot) -> bool {
+        let EntryId { term, index } = snapshot.last;
+        self.installing.is_none() && index <= self.group.commit() && self.group.term_of(index) == Some(term)
     }
 
     /// Lets go of states for which no word comes any more: their entries have come otherwise, or whoever sent them leads no more.
@@ -535,6 +549,7 @@ impl Replica {
         state.waiters.take_all().for_each(|teller| drop(teller.send(Err(TicketError::Lost))));
         state.checks.fail();
         state.changes.clear();
+        state.failed_sends.clear();
     }
 
     /// This node keeps still from now on, so that another is elected.
@@ -609,8 +624,9 @@ impl Replica {
             }),
             // A node with a hole in its log has nothing to lead with.
             Body::TimeoutNow => !self.is_damaged(),
-            // Without the state that it stands for it would take everything and give nothing.
-            Body::Install(snapshot) => state.accept(snapshot),
+            // Without the state that it stands for it would take everything and give nothing. Whoever has it already says so
+            // again: the leader may not have heard it.
+            Body::Install(snapshot) => state.has(snapshot) || state.accept(snapshot),
             _ => true,
         }
     }
@@ -641,6 +657,8 @@ impl Replica {
         state.forget_stale_states();
         state.group.tick();
         self.settle(state);
+        let waits = state.group.role() == GroupRole::Leader && state.memory == Memory::Following;
+        state.waiting_ticks = if waits { state.waiting_ticks + 1 } else { 0 };
         self.look_for_damage(state);
         self.hand_over_if_unwell(state);
     }
@@ -709,6 +727,10 @@ impl Replica {
     /// Gives back before which position nothing is kept.
     pub(super) fn note_checkpoint(&self, replay_from: Position, given_up_before: Position) -> Position {
         let mut state = self.state.lock();
+        if state.takes_no_part() {
+            let first = state.places.first_at();
+            return first.map_or(given_up_before, |first| given_up_before.min(first));
+        }
         // What is in a checkpoint is committed, but that may not have been looked at yet.
         self.settle(&mut state);
         self.note_synced(&mut state);

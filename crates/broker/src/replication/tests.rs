@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nexo_cluster::Change;
+use nexo_cluster::{Body, Change};
 use nexo_core::access::{AccessRecord, UserName};
 use nexo_core::config::QueueConfig;
 use nexo_core::draft::PackedBatch;
@@ -37,7 +37,11 @@ struct Network {
     nodes: Mutex<Vec<(NodeId, Broker)>>,
     /// Links that take nothing, in this direction.
     cut: Mutex<BTreeSet<(NodeId, NodeId)>>,
+    /// The first message that this fits is lost, with the envelope that it is in.
+    lost: Mutex<Option<Loses>>,
 }
+
+type Loses = Box<dyn Fn(NodeId, &Body) -> bool + Send>;
 
 impl Network {
     fn find(&self, from: NodeId, to: NodeId) -> Option<Broker> {
@@ -45,6 +49,18 @@ impl Network {
             return None;
         }
         self.nodes.lock().iter().find(|(node, _)| *node == to).map(|(_, broker)| broker.clone())
+    }
+
+    /// Whether an envelope of a node is lost.
+    fn loses(&self, from: NodeId, envelope: &[u8]) -> bool {
+        let mut lost = self.lost.lock();
+        let Some(fits) = &*lost else { return false };
+        let messages = nexo_cluster::wire::decode_envelope(&envelope.to_vec().into()).unwrap();
+        let is_lost = messages.iter().any(|(_, message)| fits(from, &message.body));
+        if is_lost {
+            *lost = None;
+        }
+        is_lost
     }
 
     fn isolate(&self, node: NodeId) {
@@ -103,6 +119,9 @@ impl Cluster {
         let replication = broker.replication().unwrap();
         let network = Arc::clone(&self.network);
         replication.set_sender(Box::new(move |to, envelope| {
+            if network.loses(node, &envelope) {
+                return;
+            }
             if let Some(broker) = network.find(node, to) {
                 broker.replication().unwrap().receive(node, envelope.into());
             }

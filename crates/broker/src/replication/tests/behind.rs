@@ -20,10 +20,29 @@ impl Cluster {
     }
 }
 
+/// What becomes of the word that a state has been taken over.
+#[derive(PartialEq, Eq)]
+enum Answer {
+    Heard,
+    Lost,
+}
+
 /// The others elect one of them, who must give the one that lacks entries a state before anything can be committed.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_leader_is_lost_while_another_node_is_far_behind() {
-    let mut cluster = Cluster::of(3, SEGMENT).await;
+    lose_the_leader(Cluster::of(3, SEGMENT).await, Answer::Heard).await;
+}
+
+/// The leader asks again, and is told again. Nothing else would be said while nothing can be committed.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_not_heard_that_a_node_has_taken_over_a_state() {
+    let cluster = Cluster::of(3, SEGMENT).await;
+    let network = Arc::clone(&cluster.network);
+    lose_the_leader(cluster, Answer::Lost).await;
+    assert!(network.lost.lock().is_none(), "it was lost");
+}
+
+async fn lose_the_leader(mut cluster: Cluster, answer: Answer) {
     let leader = cluster.lead(NodeId(1)).await;
     leader.create_queue(&queue(), QueueConfig::default()).await.unwrap();
     cluster.in_step().await;
@@ -44,6 +63,10 @@ async fn the_leader_is_lost_while_another_node_is_far_behind() {
 
     drop(leader);
     cluster.crash(NodeId(1)).await;
+    if answer == Answer::Lost {
+        let is_answer = |from, body: &Body| from == NodeId(3) && matches!(body, Body::Appended { .. });
+        *cluster.network.lost.lock() = Some(Box::new(is_answer));
+    }
     cluster.start(NodeId(3), ClusterStart::Known).await;
     let successor = cluster.leader().await;
     assert_eq!(node_of(&successor), NodeId(2), "the other cannot have been elected");
