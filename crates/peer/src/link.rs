@@ -317,7 +317,7 @@ mod tests {
         };
         tokio::select! {
             ended = writing => panic!("{ended:?}"),
-            pings = reading => assert_eq!(pings, 1),
+            pings = reading => assert!(pings > 0),
         }
     }
 
