@@ -145,9 +145,15 @@ impl Shared {
     /// No queue comes or goes while all are rebuilt. To be asked with the catalog's lock for changes.
     pub(crate) fn refuse_if_rebuilding(&self) -> Result<(), QueueError> {
         if self.catalog.is_rebuilding() {
-            return Err(QueueError::Unavailable { reason: "the queues are being rebuilt".into() });
+            return Err(rebuilding());
         }
         Ok(())
+    }
+
+    /// Whether they are being rebuilt, for who does not hold the catalog's lock for changes.
+    pub(crate) fn is_rebuilding(&self) -> bool {
+        let _changing = self.catalog.change();
+        self.catalog.is_rebuilding()
     }
 }
 
@@ -160,6 +166,11 @@ impl CellState {
             (true, false) => Err(not_found(name)),
         }
     }
+}
+
+/// The answer to whoever needs queues that are not there yet.
+pub(crate) fn rebuilding() -> QueueError {
+    QueueError::Unavailable { reason: "the queues are being rebuilt".into() }
 }
 
 /// The answer of a cell whose queue has been rebuilt elsewhere.

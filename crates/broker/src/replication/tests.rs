@@ -28,6 +28,7 @@ mod behind;
 mod broken;
 mod damage;
 mod disks;
+mod schedules;
 
 /// What should happen at last has this long.
 const PATIENCE: Duration = Duration::from_secs(60);
