@@ -5,6 +5,7 @@
 
 pub mod api;
 pub mod exposition;
+pub mod hostile;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
