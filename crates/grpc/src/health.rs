@@ -9,10 +9,12 @@ use nexo_broker::{Broker, Health as BrokerHealth};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health as HealthService;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use crate::status::Failure;
 
 /// How soon a watch learns of a change.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -55,7 +57,8 @@ impl HealthService for HealthChecks {
     ) -> Result<Response<HealthCheckResponse>, Status> {
         let service = &request.get_ref().service;
         if !self.knows(service) {
-            return Err(Status::not_found(format!("service '{service}' does not exist")));
+            let message = format!("service '{service}' does not exist");
+            return Err(Failure { code: Code::NotFound, message }.into());
         }
         Ok(Response::new(response(status(&self.broker, &self.stop))))
     }

@@ -32,14 +32,30 @@ impl Failure {
 
 impl From<Failure> for Status {
     fn from(failure: Failure) -> Self {
-        Self::new(failure.code, failure.message)
+        Self::new(failure.code, in_one_line(failure.message))
     }
 }
 
 impl From<Failure> for proto::Error {
     fn from(failure: Failure) -> Self {
-        Self { code: failure.code.into(), message: failure.message }
+        Self { code: failure.code.into(), message: in_one_line(failure.message) }
     }
+}
+
+/// A message that may repeat what a client gave, in a form that forges nothing where it is logged or shown.
+fn in_one_line(message: String) -> String {
+    if !message.contains(char::is_control) {
+        return message;
+    }
+    let mut shown = String::with_capacity(message.len() + 16);
+    for c in message.chars() {
+        if c.is_control() {
+            shown.extend(c.escape_debug());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
 }
 
 /// An error of the broker and the code it has here.
@@ -244,6 +260,14 @@ mod tests {
         assert_eq!(code(JobCallError::Queue(away)), Code::Unavailable);
         let missing = QueueError::NotFound { name: mail() };
         assert_eq!(code(JobCallError::Queue(missing)), Code::NotFound, "a queue for answers");
+    }
+
+    #[test]
+    fn a_message_shows_control_characters_and_has_none() {
+        let failure = Failure::invalid("'a\n\u{1b}[2J\u{9b}\"ü' is not one");
+        let shown = r#"'a\n\u{1b}[2J\u{9b}"ü' is not one"#;
+        assert_eq!(proto::Error::from(failure.clone()).message, shown);
+        assert_eq!(Status::from(failure).message(), shown);
     }
 
     #[test]
