@@ -82,9 +82,12 @@ impl Kept {
     }
 
     /// What a queue has.
-    pub(crate) fn of(config: QueueConfig) -> Self {
-        let settings = Settings::of(&config);
-        Self { config, settings }
+    ///
+    /// # Errors
+    /// If what SQS keeps with it cannot be read.
+    pub(crate) fn of(name: &QueueName, config: QueueConfig) -> Result<Self, Fault> {
+        let settings = Settings::of(&config).map_err(|error| error.fault(name))?;
+        Ok(Self { config, settings })
     }
 
     /// Both as one.
@@ -338,7 +341,7 @@ mod tests {
             (QueueAttribute::RedriveAllowPolicy, "{\"redrivePermission\":\"denyAll\"}"),
         ] {
             kept.set(attribute, value, &VhostName::DEFAULT, limits).unwrap();
-            let again = Kept::of(kept.clone().into_config());
+            let again = Kept::of(&name, kept.clone().into_config()).unwrap();
             assert_eq!(again.get(attribute, &seen).as_deref(), Some(value), "{attribute:?}");
         }
         assert_eq!(kept.check(), Ok(()));

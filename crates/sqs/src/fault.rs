@@ -69,6 +69,7 @@ codes! {
 
     AccessDenied: Common "AccessDeniedException", "AccessDenied", 403;
     IncompleteSignature: Common "IncompleteSignatureException", "IncompleteSignature", 400;
+    InternalFailure: Common "InternalFailure", "InternalFailure", 500;
     InvalidAction: Common "UnknownOperationException", "InvalidAction", 400;
     InvalidClientTokenId: Common "UnrecognizedClientException", "InvalidClientTokenId", 403;
     InvalidParameterValue: Common "InvalidParameterValueException", "InvalidParameterValue", 400;

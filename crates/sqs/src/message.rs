@@ -301,7 +301,7 @@ pub(crate) fn received(
     source: Source,
     wanted: &Wanted,
     region_and_account: (&str, &str),
-    find: impl Fn(&QueueName) -> Option<Source>,
+    find: impl Fn(&QueueName) -> Option<(QueueId, Timestamp)>,
 ) -> response::Message {
     let receipt_handle = receipt_handle::encode(&delivery.receipt());
     let headers = if delivery.message.properties.bytes.is_empty() {
@@ -323,7 +323,7 @@ pub(crate) fn received(
     // A dead letter is the message that it was.
     let first =
         delivery.message.origin.as_ref().and_then(|origin| Some((find(&origin.queue)?, origin.offset)));
-    let (home, offset) = first.unwrap_or((source, delivery.offset));
+    let ((home, created_at), offset) = first.unwrap_or(((source.id, source.created_at), delivery.offset));
     let system = if wanted.system.is_empty() {
         BTreeMap::new()
     } else {
@@ -331,7 +331,7 @@ pub(crate) fn received(
     };
     known.attributes.retain(|name, _| wanted.attributes.want(name));
     response::Message {
-        message_id: message_id(home.id, home.created_at, offset),
+        message_id: message_id(home, created_at, offset),
         receipt_handle,
         md5_of_body: String::new(),
         body: response::Body(body),

@@ -1,16 +1,66 @@
-//! What SQS keeps with a queue beside what the broker knows of it. Stored as JSON, as an annotation of the queue.
+//! What SQS keeps with a queue beside what the broker knows of it. Stored as JSON with a version, as an annotation of the queue.
+//!
+//! A queue whose settings cannot be read is not served by SQS: with defaults in their place it would be another queue, one without
+//! its policies, say, and the next change would write that down.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use nexo_broker::QueueConfig;
+use nexo_types::QueueName;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use thiserror::Error;
 
 use crate::fault::{Fault, FaultCode};
 use crate::limits::SETTINGS_BYTES_MAX;
 
 /// The name under which it is kept.
 pub(crate) const ANNOTATION: &str = "sqs";
+
+/// The version that this release writes, and the latest that it reads. Settings without one are of version 1. A field may be added
+/// in it if a release that passes it over does no harm.
+const VERSION: u64 = 1;
+/// Where the version stands beside the settings.
+const VERSION_FIELD: &str = "version";
+
+/// Settings that are of no use to this release.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum SettingsError {
+    /// A later release has written them.
+    #[error(
+        "has SQS settings of version {version}; this release reads up to version {VERSION}: serve the queue with the release that \
+         wrote them, or a later one"
+    )]
+    Later {
+        /// Their version.
+        version: u64,
+    },
+    /// They are not what any release writes.
+    #[error(
+        "has SQS settings that cannot be read ({reason}): restore the data directory from a backup, or delete the queue with \
+         'nexo queue delete'"
+    )]
+    Unreadable {
+        /// What is wrong with them.
+        reason: String,
+    },
+}
+
+impl SettingsError {
+    /// The answer to a request for the queue.
+    pub(crate) fn fault(&self, queue: &QueueName) -> Fault {
+        Fault::new(FaultCode::InternalFailure, format!("queue '{}' {self}", queue.in_full()))
+    }
+}
+
+/// What is written: the version, and the settings beside it.
+#[derive(Serialize)]
+struct Stored<'a> {
+    version: u64,
+    #[serde(flatten)]
+    settings: &'a Settings,
+}
 
 /// What SQS keeps with a queue. A queue that was made another way has none of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,16 +129,31 @@ pub(crate) enum ThroughputLimit {
 
 impl Settings {
     /// What is kept with a queue of these settings.
-    pub(crate) fn of(config: &QueueConfig) -> Self {
-        config.annotations.get(ANNOTATION).map(|bytes| Self::from_bytes(bytes)).unwrap_or_default()
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(crate) fn of(config: &QueueConfig) -> Result<Self, SettingsError> {
+        config
+            .annotations
+            .get(ANNOTATION)
+            .map_or_else(|| Ok(Self::default()), |bytes| Self::from_bytes(bytes))
     }
 
-    /// What these bytes say. We have written them; if a later version wrote more, that is passed over.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
-        serde_json::from_slice(bytes).unwrap_or_else(|error| {
-            tracing::error!(%error, "what SQS keeps with a queue cannot be read; taking the defaults");
-            Self::default()
-        })
+    /// What these bytes say. Fields that this release does not know are passed over.
+    ///
+    /// # Errors
+    /// If they are of a later version, or no settings at all.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Self, SettingsError> {
+        let unreadable = |reason: String| SettingsError::Unreadable { reason };
+        let mut fields: Map<String, Value> =
+            serde_json::from_slice(bytes).map_err(|error| unreadable(error.to_string()))?;
+        // First of all: what a later version means by the rest is not known.
+        match fields.remove(VERSION_FIELD).as_ref().map_or(Some(1), Value::as_u64) {
+            Some(1..=VERSION) => {}
+            Some(version) if version > VERSION => return Err(SettingsError::Later { version }),
+            Some(_) | None => return Err(unreadable(format!("'{VERSION_FIELD}' is no version"))),
+        }
+        serde_json::from_value(Value::Object(fields)).map_err(|error| unreadable(error.to_string()))
     }
 
     /// Checks that it is not more than a queue can be asked to carry along: it is copied with every change.
@@ -110,7 +175,8 @@ impl Settings {
 
     /// Keeps it with a queue.
     pub(crate) fn write_to(&self, config: &mut QueueConfig) {
-        let bytes = serde_json::to_vec(self).expect("plain fields, and text for keys");
+        let stored = Stored { version: VERSION, settings: self };
+        let bytes = serde_json::to_vec(&stored).expect("plain fields, and text for keys");
         config.annotations.insert(ANNOTATION.to_owned(), Bytes::from(bytes));
     }
 }
@@ -129,9 +195,54 @@ mod tests {
             ..Settings::default()
         };
         let mut config = QueueConfig::default();
-        assert_eq!(Settings::of(&config), Settings::default());
+        assert_eq!(Settings::of(&config), Ok(Settings::default()));
         settings.write_to(&mut config);
-        assert_eq!(Settings::of(&config), settings);
-        assert_eq!(Settings::from_bytes(b"{\"wait_s\":3,\"new\":1}").wait_s, 3);
+        assert_eq!(Settings::of(&config), Ok(settings));
+        let wait_s = |text: &str| Settings::from_bytes(text.as_bytes()).map(|settings| settings.wait_s);
+        assert_eq!(wait_s("{\"wait_s\":3,\"new\":1}"), Ok(3), "the first releases wrote no version");
+        assert_eq!(wait_s("{\"version\":1,\"wait_s\":3}"), Ok(3));
+    }
+
+    #[test]
+    fn what_is_written_begins_with_its_version() {
+        let mut config = QueueConfig::default();
+        Settings::default().write_to(&mut config);
+        let written = std::str::from_utf8(&config.annotations[ANNOTATION]).unwrap();
+        assert!(written.starts_with("{\"version\":1,"), "{written}");
+    }
+
+    #[test]
+    fn a_later_version_is_refused_by_name_whatever_else_it_says() {
+        for text in ["{\"version\":2}", "{\"wait_s\":{\"other\":1},\"version\":2}"] {
+            let refused = Settings::from_bytes(text.as_bytes());
+            assert_eq!(refused, Err(SettingsError::Later { version: 2 }), "{text}");
+        }
+        let name = QueueName::new("mail").unwrap();
+        let fault = SettingsError::Later { version: 2 }.fault(&name);
+        let words = "queue 'mail' has SQS settings of version 2; this release reads up to version 1: ";
+        assert!(fault.message.starts_with(words), "{}", fault.message);
+        assert_eq!((fault.code, fault.code.status()), (FaultCode::InternalFailure, 500));
+    }
+
+    #[test]
+    fn what_is_no_settings_is_refused_and_no_default_takes_its_place() {
+        for text in [
+            "",
+            "{",
+            "[]",
+            "null",
+            "1",
+            "{\"wait_s\":\"3\"}",
+            "{\"policy\":7}",
+            "{\"version\":0}",
+            "{\"version\":\"1\"}",
+            "{\"version\":-1}",
+            "{\"version\":null}",
+            "{\"fifo\":{\"deduplication_scope\":\"other\"}}",
+            "\u{1}",
+        ] {
+            let refused = Settings::from_bytes(text.as_bytes());
+            assert!(matches!(refused, Err(SettingsError::Unreadable { .. })), "{text}: {refused:?}");
+        }
     }
 }

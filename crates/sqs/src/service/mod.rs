@@ -35,7 +35,7 @@ use crate::queue_url;
 use crate::refusals::Refusals;
 use crate::request::Request;
 use crate::response::Response;
-use crate::settings::{ANNOTATION, Settings};
+use crate::settings::{ANNOTATION, Settings, SettingsError};
 use crate::signature::AccessKey;
 use crate::text::Text;
 use access::Need;
@@ -212,16 +212,21 @@ impl Service {
     }
 
     fn queue_named(&self, name: &QueueName) -> Result<Queue, Fault> {
-        let handle = self.broker.queue(name).ok_or_else(Fault::no_such_queue)?;
-        let settings = self.settings.get(&handle);
-        Ok(Queue { handle, settings })
+        self.queue_if_there(name)?.ok_or_else(Fault::no_such_queue)
+    }
+
+    /// The queue, if there is one, and what is kept with it can be read.
+    fn queue_if_there(&self, name: &QueueName) -> Result<Option<Queue>, Fault> {
+        let Some(handle) = self.broker.queue(name) else { return Ok(None) };
+        let settings = self.settings.get(&handle).map_err(|error| error.fault(name))?;
+        Ok(Some(Queue { handle, settings }))
     }
 
     /// The queue that an ARN names, if there is one, and whoever asks may do this with it.
     fn queue_of_arn(&self, context: &Context, arn: &str, need: Need) -> Result<Option<Queue>, Fault> {
         let Some(name) = arn::queue_name(&context.vhost, arn) else { return Ok(None) };
         context.may(need, &name)?;
-        Ok(self.queue_named(&name).ok())
+        self.queue_if_there(&name)
     }
 
     fn url_of(&self, context: &Context, queue: &QueueName) -> String {
@@ -263,21 +268,21 @@ struct SettingsCache(parking_lot::RwLock<std::collections::HashMap<QueueId, (Byt
 const CACHED_MAX: usize = 100_000;
 
 impl SettingsCache {
-    fn get(&self, queue: &QueueHandle) -> Arc<Settings> {
-        let Some(bytes) = queue.annotation(ANNOTATION) else { return Arc::default() };
+    fn get(&self, queue: &QueueHandle) -> Result<Arc<Settings>, SettingsError> {
+        let Some(bytes) = queue.annotation(ANNOTATION) else { return Ok(Arc::default()) };
         // The remembered bytes are kept, so no others can lie where they lie.
         let same = |known: &Bytes| known.as_ptr() == bytes.as_ptr() && known.len() == bytes.len();
         if let Some((known, settings)) = self.0.read().get(&queue.id())
             && same(known)
         {
-            return Arc::clone(settings);
+            return Ok(Arc::clone(settings));
         }
-        let settings = Arc::new(Settings::from_bytes(&bytes));
+        let settings = Arc::new(Settings::from_bytes(&bytes)?);
         let mut cache = self.0.write();
         if cache.len() >= CACHED_MAX {
             cache.clear();
         }
         cache.insert(queue.id(), (bytes, Arc::clone(&settings)));
-        settings
+        Ok(settings)
     }
 }

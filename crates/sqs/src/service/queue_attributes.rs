@@ -71,7 +71,7 @@ impl Service {
             }
             kept.check()
         };
-        let mut kept = Kept::of(queue.handle.base_config());
+        let mut kept = Kept::of(queue.name(), queue.handle.base_config())?;
         change(&mut kept)?;
         if attributes.iter().any(|(attribute, _)| *attribute == QueueAttribute::RedrivePolicy) {
             may_dead_letter(context, queue.name(), &kept)?;
@@ -91,13 +91,21 @@ impl Service {
         name: &QueueName,
         change: impl FnOnce(&mut Kept),
     ) -> Result<(), Fault> {
-        let update = |config: &nexo_broker::QueueConfig| {
-            let mut kept = Kept::of(config.clone());
-            change(&mut kept);
-            kept.settings.modified_s = now().0 / 1000;
-            kept.into_config()
+        let mut refused = None;
+        let update = |config: &nexo_broker::QueueConfig| match Kept::of(name, config.clone()) {
+            Ok(mut kept) => {
+                change(&mut kept);
+                kept.settings.modified_s = now().0 / 1000;
+                kept.into_config()
+            }
+            // It could be read a moment ago; now it stays as it is.
+            Err(fault) => {
+                refused = Some(fault);
+                config.clone()
+            }
         };
-        self.broker.update_queue(name, update).await.map_err(create_fault)
+        self.broker.update_queue(name, update).await.map_err(create_fault)?;
+        refused.map_or(Ok(()), Err)
     }
 
     /// Checks where the dead letters of a queue are to go: the queue must be there, of the same kind, and take them.
@@ -115,7 +123,7 @@ impl Service {
         if target == name {
             return Err(wrong("Dead letter queue cannot be the same as the source queue."));
         }
-        let Ok(dead) = self.queue_named(target) else {
+        let Some(dead) = self.queue_if_there(target)? else {
             return Err(wrong("Dead letter target does not exist."));
         };
         if dead.is_fifo() != kept.settings.fifo.is_some() {

@@ -50,7 +50,7 @@ impl Service {
             Declaration { config: kept.clone().into_config(), durability: Durability::Durable, owner: None };
         let (queue, is_new) = self.broker.declare_queue(&name, declaration).await.map_err(create_fault)?;
         if !is_new {
-            let existing = Kept::of(queue.base_config());
+            let existing = Kept::of(&name, queue.base_config())?;
             let seen = self.seen(context, &name);
             let differs = |(attribute, _): &&(QueueAttribute, &str)| {
                 kept.get(*attribute, &seen) != existing.get(*attribute, &seen)

@@ -73,7 +73,7 @@ impl Service {
         let (deliveries, hold) = self.take_with_room(context, queue, pop).await?;
         let source = queue.source();
         let place = (&*context.region, &*self.options.account);
-        let find = |name: &QueueName| self.queue_named(name).ok().map(|queue| queue.source());
+        let find = |name: &QueueName| self.broker.queue(name).map(|queue| (queue.id(), queue.created_at()));
         let seen = |delivery: &Delivery| message::received(delivery, source, wanted, place, find);
         let mut messages: Vec<Message> = deliveries.iter().map(seen).collect();
         message::fill_in_digests(&mut messages);
