@@ -1,5 +1,6 @@
 //! What clients say over the native API and over SQS forges no line of the log, no answer and no metrics.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may panic like the tests themselves")]
+#![allow(clippy::needless_update, reason = "some requests have no fields but those that are given")]
 
 mod common;
 
