@@ -40,16 +40,29 @@ struct Network {
     cut: Mutex<BTreeSet<(NodeId, NodeId)>>,
     /// The first message that this fits is lost, with the envelope that it is in.
     lost: Mutex<Option<Loses>>,
+    /// How many processes each node has had. One that has crashed is not heard any more: what it still writes is lost.
+    processes: Mutex<BTreeMap<NodeId, u64>>,
 }
 
 type Loses = Box<dyn Fn(NodeId, &Body) -> bool + Send>;
 
 impl Network {
-    fn find(&self, from: NodeId, to: NodeId) -> Option<Broker> {
-        if self.cut.lock().contains(&(from, to)) {
-            return None;
-        }
-        self.nodes.lock().iter().find(|(node, _)| *node == to).map(|(_, broker)| broker.clone())
+    fn running(&self, node: NodeId) -> Option<Broker> {
+        self.nodes.lock().iter().find(|(id, _)| *id == node).map(|(_, broker)| broker.clone())
+    }
+
+    /// Who gets what a process of a node sends.
+    fn find(&self, (from, process): (NodeId, u64), to: NodeId) -> Option<Broker> {
+        let is_cut = self.cut.lock().contains(&(from, to)) || self.processes.lock()[&from] != process;
+        if is_cut { None } else { self.running(to) }
+    }
+
+    /// From now on the earlier processes of a node are not heard.
+    fn next_process(&self, node: NodeId) -> u64 {
+        let mut processes = self.processes.lock();
+        let process = processes.entry(node).or_default();
+        *process += 1;
+        *process
     }
 
     /// Whether an envelope of a node is lost.
@@ -118,18 +131,18 @@ impl Cluster {
         let broker =
             tokio::task::spawn_blocking(move || Broker::open_on(disk, options).unwrap()).await.unwrap();
         let replication = broker.replication().unwrap();
+        let from = (node, self.network.next_process(node));
         let network = Arc::clone(&self.network);
         replication.set_sender(Box::new(move |to, envelope| {
-            if network.loses(node, &envelope) {
-                return;
-            }
-            if let Some(broker) = network.find(node, to) {
+            if let Some(broker) = network.find(from, to)
+                && !network.loses(node, &envelope)
+            {
                 broker.replication().unwrap().receive(node, envelope.into());
             }
         }));
         let network = Arc::clone(&self.network);
         replication.set_streams(Box::new(move |to| {
-            let other = network.find(node, to);
+            let other = network.find(from, to);
             Box::pin(async move {
                 let other = other.ok_or(std::io::ErrorKind::NotConnected)?;
                 let (one_end, other_end) = tokio::io::duplex(64 * 1024);
@@ -199,6 +212,7 @@ impl Cluster {
 
     /// Ends a node as a crash does: what is not synced is lost.
     async fn crash(&mut self, node: NodeId) {
+        self.network.next_process(node);
         self.network.nodes.lock().retain(|(id, _)| *id != node);
         let at = node.0 as usize - 1;
         self.disks[at] = Arc::new(self.disks[at].restart(CutMode::Tear, 7));

@@ -9,7 +9,7 @@ impl Cluster {
     async fn purge(&self, nodes: [NodeId; 2], before: u64) {
         let end = Instant::now() + PATIENCE;
         for node in nodes {
-            let broker = self.network.find(NodeId(0), node).unwrap();
+            let broker = self.network.running(node).unwrap();
             let replica = broker.shared.replica.clone().unwrap();
             while replica.state.lock().group.purged().index.0 < before {
                 let shared = Arc::clone(&broker.shared);
