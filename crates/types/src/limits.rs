@@ -171,6 +171,10 @@ pub const BUDGET_GRANTS_MAX: usize = 1_000;
 pub const JOB_QUEUE_ENTRIES_MAX: usize = 100;
 /// Types, and keys, of which figures are kept for each job queue; those that were seen least recently give way.
 pub const JOB_FIGURES_MAX: usize = 1_000;
+/// Jobs of one key that are looked at to say how many are pending: so that one key does not take what is for all.
+pub const JOB_KEY_LOOK_MAX: usize = 1_000;
+/// Jobs that are looked at to say of all keys how many are pending: bounds the time the lock is held for it.
+pub const JOB_KEYS_LOOK_MAX: usize = 4_000;
 /// The latest uses of tokens that are kept on one node, to be asked for.
 pub const TOKEN_LOG_MAX: usize = 100_000;
 

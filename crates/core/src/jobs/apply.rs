@@ -8,6 +8,7 @@ use nexo_types::{BudgetId, JobId, JobQueueId, Millis, Timestamp, VhostName};
 
 use super::budget::{Budget, TokenReport};
 use super::changes::Part;
+use super::figures::Times;
 use super::job::{Finish, Job, JobState, Outcome, Run};
 use super::queue::JobQueue;
 use super::record::{JobRecord, ReturnReason};
@@ -129,6 +130,8 @@ impl Jobs {
         let number = id.sequence();
         queue.next = queue.next.max(number + 1);
         queue.figures.created += 1;
+        // What waits has a row of figures, even if nothing has happened to it yet.
+        queue.figures.note(job.kind(), job.key(), |_| {});
         queue.keys.insert(&queue.jobs, job.key(), number);
         queue.jobs.insert(number, Box::new(job));
         queue.list(number);
@@ -153,7 +156,10 @@ impl Jobs {
         if let (Some((kind, key)), Some(queue)) = (hit, self.queues.get_mut(&id.queue())) {
             queue.figures.cache_hits += 1;
             queue.figures.responses.note(Millis::ZERO);
-            queue.figures.note(&kind, &key, |figures| figures.cache_hits += 1);
+            queue.figures.note(&kind, &key, |figures| {
+                figures.cache_hits += 1;
+                figures.responses.note(Millis::ZERO);
+            });
         }
     }
 
@@ -183,8 +189,10 @@ impl Jobs {
         let mut reserved = (None, 0);
         self.with(id, |queue, job| {
             reserved = (queue.budget, job.cost);
-            if job.attempts == 0 {
-                queue.figures.waits.note(at.since(job.created_at));
+            if job.holds == 0 {
+                let wait = at.since(job.created_at);
+                queue.figures.waits.note(wait);
+                queue.figures.note(job.kind(), job.key(), |figures| figures.waits.note(wait));
             }
             job.attempts += 1;
             job.holds = job.holds.saturating_add(1);
@@ -212,10 +220,9 @@ impl Jobs {
             JobState::Running(run) => (job.cost, at.since(run.since)),
             JobState::Pending { .. } | JobState::Finished(_) => (0, Millis::ZERO),
         };
-        queue.figures.tokens = queue.figures.tokens.saturating_add(used);
         let (kind, key): (Arc<str>, Arc<str>) = (job.kind().into(), job.key().into());
         if used > 0 {
-            queue.figures.note(&kind, &key, |figures| figures.tokens += used);
+            queue.figures.note_tokens(&kind, &key, at, used);
         }
         // What no budget has paid for is in the figures, and is nobody's use.
         let log = budget.filter(|_| used > 0).map(|budget| TokenUse {
@@ -273,15 +280,20 @@ impl Jobs {
             if is_run {
                 queue.figures.runs.note(took);
             }
+            let mut responses = Times::default();
+            if is_done {
+                job.waiters().for_each(|(_, waiter)| responses.note(at.since(waiter.at)));
+            }
+            queue.figures.responses.add(responses);
             queue.figures.note(&kind, &key, |figures| {
                 figures.done += u64::from(is_done);
                 figures.failed += u64::from(matches!(outcome, Outcome::Failed(_)));
                 if is_run {
                     figures.runs.note(took);
                 }
+                figures.responses.add(responses);
             });
             if is_done {
-                job.waiters().for_each(|(_, waiter)| queue.figures.responses.note(at.since(waiter.at)));
                 before = queue.of_key(&key).find(|(_, other)| other.is_cached).map(|(number, _)| number);
             }
             let kept = if is_done {
@@ -326,6 +338,7 @@ impl Jobs {
         }
         if let Some(job) = queue.jobs.remove(number) {
             queue.unlist(number, &job);
+            queue.pending_kinds.remove(job.kind(), number);
             queue.keys.remove(job.key(), number);
         }
     }
@@ -380,10 +393,14 @@ impl JobQueue {
         self.running += u64::from(is_running);
         if is_pending {
             self.pending += 1;
+            self.pending_kinds.insert(job.kind(), number);
             self.order.rescore(number);
             self.note_pending(number);
-        } else if number == self.oldest {
-            self.note_oldest();
+        } else {
+            self.pending_kinds.remove(job.kind(), number);
+            if number == self.oldest {
+                self.note_oldest();
+            }
         }
         if let Some(key) = unfound {
             self.keys.remove(&key, number);

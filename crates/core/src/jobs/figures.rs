@@ -3,9 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use nexo_types::{Millis, limits};
+use nexo_types::{Millis, Timestamp, limits};
 
 use crate::wire::{Reader, WireError, Writer};
+
+/// The first version that says of types and keys how long jobs and waiters waited, and what was used on the last day.
+const VERSION_WITH_WAITS: u64 = 2;
+
+const DAY_MS: u64 = 24 * 3600 * 1000;
 
 /// A sum of times, and how many they were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +52,7 @@ pub struct Figures {
     pub runs: Times,
     /// From a waiter's request until the job was done.
     pub responses: Times,
+    pub(super) today: Daily,
     pub(super) by_kind: Recent,
     pub(super) by_key: Recent,
 }
@@ -62,10 +68,23 @@ pub struct KindFigures {
     pub tokens: u64,
     /// Requests that a cached result answered.
     pub cache_hits: u64,
+    /// From a job's creation until it was handed out first.
+    pub waits: Times,
     /// From hand-out to completion.
     pub runs: Times,
+    /// From a waiter's request until the job was done.
+    pub responses: Times,
+    today: Daily,
     /// When it was counted last, in numbers of counts.
     seen: u64,
+}
+
+/// Tokens that were used on one day, by UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Daily {
+    /// The day, counted from 1970.
+    day: u64,
+    tokens: u64,
 }
 
 /// Figures by name, of those that were seen most recently.
@@ -83,6 +102,12 @@ impl Times {
         self.max = self.max.max(time);
     }
 
+    pub(super) fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.total = Millis(self.total.0.saturating_add(other.total.0));
+        self.max = self.max.max(other.max);
+    }
+
     /// Their mean; nothing if there were none.
     #[must_use]
     pub fn mean(&self) -> Option<Millis> {
@@ -98,18 +123,75 @@ impl Times {
     }
 }
 
+impl Daily {
+    fn note(&mut self, at: Timestamp, tokens: u64) {
+        let day = at.0 / DAY_MS;
+        if day > self.day {
+            *self = Self { day, tokens: 0 };
+        }
+        self.tokens = self.tokens.saturating_add(tokens);
+    }
+
+    const fn on(self, now: Timestamp) -> u64 {
+        if self.day == now.0 / DAY_MS { self.tokens } else { 0 }
+    }
+
+    fn encode(self, out: &mut Writer) {
+        out.u64(self.day);
+        out.u64(self.tokens);
+    }
+
+    fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Self { day: input.u64()?, tokens: input.u64()? })
+    }
+}
+
+impl KindFigures {
+    /// Tokens that were used on the day of `now`, by UTC.
+    #[must_use]
+    pub const fn tokens_today(&self, now: Timestamp) -> u64 {
+        self.today.on(now)
+    }
+
+    pub(super) fn note_tokens(&mut self, at: Timestamp, used: u64) {
+        self.tokens = self.tokens.saturating_add(used);
+        self.today.note(at, used);
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        for number in [self.done, self.failed, self.tokens, self.cache_hits] {
+            out.u64(number);
+        }
+        [self.runs, self.waits, self.responses].iter().for_each(|times| times.encode(out));
+        self.today.encode(out);
+    }
+
+    fn decode(input: &mut Reader<'_>, version: u64) -> Result<Self, WireError> {
+        let (done, failed, tokens, cache_hits) = (input.u64()?, input.u64()?, input.u64()?, input.u64()?);
+        let runs = Times::decode(input)?;
+        let mut figures = Self { done, failed, tokens, cache_hits, runs, ..Self::default() };
+        if version >= VERSION_WITH_WAITS {
+            (figures.waits, figures.responses) = (Times::decode(input)?, Times::decode(input)?);
+            figures.today = Daily::decode(input)?;
+        }
+        Ok(figures)
+    }
+}
+
 impl Recent {
     pub(super) fn change(&mut self, name: &str, change: impl FnOnce(&mut KindFigures)) {
         self.seen += 1;
-        let (name, mut figures) = match self.of.remove_entry(name) {
-            Some((name, figures)) => {
-                self.by_age.remove(&figures.seen);
-                (name, figures)
+        if let Some(figures) = self.of.get_mut(name) {
+            if let Some(name) = self.by_age.remove(&figures.seen) {
+                self.by_age.insert(self.seen, name);
             }
-            None => (name.into(), KindFigures::default()),
-        };
+            figures.seen = self.seen;
+            change(figures);
+            return;
+        }
+        let name: Arc<str> = name.into();
+        let mut figures = KindFigures { seen: self.seen, ..KindFigures::default() };
         change(&mut figures);
-        figures.seen = self.seen;
         self.by_age.insert(self.seen, Arc::clone(&name));
         self.of.insert(name, figures);
         if self.of.len() > limits::JOB_FIGURES_MAX
@@ -123,24 +205,17 @@ impl Recent {
         out.u64(self.of.len() as u64);
         // By age, so that they are seen in the same order again.
         for name in self.by_age.values() {
-            let figures = &self.of[name];
             out.text(name);
-            for number in [figures.done, figures.failed, figures.tokens, figures.cache_hits] {
-                out.u64(number);
-            }
-            figures.runs.encode(out);
+            self.of[name].encode(out);
         }
     }
 
-    fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn decode(input: &mut Reader<'_>, version: u64) -> Result<Self, WireError> {
         let mut recent = Self::default();
         for _ in 0..input.u64()? {
             let name = input.text()?;
-            let (done, failed, tokens, cache_hits) = (input.u64()?, input.u64()?, input.u64()?, input.u64()?);
-            let runs = Times::decode(input)?;
-            recent.change(name, |figures| {
-                *figures = KindFigures { done, failed, tokens, cache_hits, runs, seen: 0 };
-            });
+            let read = KindFigures::decode(input, version)?;
+            recent.change(name, |figures| *figures = KindFigures { seen: figures.seen, ..read });
         }
         Ok(recent)
     }
@@ -167,6 +242,19 @@ impl Figures {
         self.by_key.of.iter()
     }
 
+    /// Tokens that were used on the day of `now`, by UTC.
+    #[must_use]
+    pub const fn tokens_today(&self, now: Timestamp) -> u64 {
+        self.today.on(now)
+    }
+
+    /// A job of this type and key has used tokens.
+    pub(super) fn note_tokens(&mut self, kind: &str, key: &str, at: Timestamp, used: u64) {
+        self.tokens = self.tokens.saturating_add(used);
+        self.today.note(at, used);
+        self.note(kind, key, |figures| figures.note_tokens(at, used));
+    }
+
     /// Something happened to a job of this type and key.
     pub(super) fn note(&mut self, kind: &str, key: &str, change: impl Fn(&mut KindFigures)) {
         self.by_kind.change(kind, &change);
@@ -190,9 +278,11 @@ impl Figures {
         [self.waits, self.runs, self.responses].iter().for_each(|times| times.encode(out));
         self.by_kind.encode(out);
         self.by_key.encode(out);
+        self.today.encode(out);
     }
 
-    pub(super) fn decode(input: &mut Reader<'_>) -> Result<Self, WireError> {
+    /// Reads the figures of a snapshot whose head is of this version.
+    pub(super) fn decode(input: &mut Reader<'_>, version: u64) -> Result<Self, WireError> {
         Ok(Self {
             created: input.u64()?,
             joined: input.u64()?,
@@ -207,8 +297,9 @@ impl Figures {
             waits: Times::decode(input)?,
             runs: Times::decode(input)?,
             responses: Times::decode(input)?,
-            by_kind: Recent::decode(input)?,
-            by_key: Recent::decode(input)?,
+            by_kind: Recent::decode(input, version)?,
+            by_key: Recent::decode(input, version)?,
+            today: if version >= VERSION_WITH_WAITS { Daily::decode(input)? } else { Daily::default() },
         })
     }
 
@@ -244,6 +335,7 @@ mod tests {
         let mut out = Writer::default();
         recent.encode(&mut out);
         let bytes = out.into_vec();
-        assert!(Recent::decode(&mut Reader::new(&bytes)).unwrap().is_same(&recent));
+        let read = Recent::decode(&mut Reader::new(&bytes), VERSION_WITH_WAITS).unwrap();
+        assert!(read.is_same(&recent));
     }
 }

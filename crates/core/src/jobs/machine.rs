@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use nexo_types::{BudgetId, JobId, JobQueueId, Timestamp};
@@ -89,7 +90,8 @@ impl Machine for Jobs {
             next: queue.next,
             figures: SameFigures(queue.figures.clone()),
             jobs: queue.jobs_from(0).map(|(id, job)| (id, job.clone())).collect(),
-            counts: [queue.pending, queue.running, queue.memory_bytes, queue.waiters_known()],
+            counts: [queue.pending, queue.running, queue.memory_bytes(), queue.waiters_known()],
+            pending_kinds: queue.pending_kinds.outline(),
         };
         JobsOutline {
             queues: self.queues.iter().map(|(id, known)| (*id, queue(known))).collect(),
@@ -119,6 +121,7 @@ struct QueueOutline {
     jobs: BTreeMap<JobId, Job>,
     /// What is kept beside the jobs, and follows from them.
     counts: [u64; 4],
+    pending_kinds: BTreeMap<Arc<str>, Vec<u64>>,
 }
 
 /// Figures, compared by what they count.
@@ -131,6 +134,8 @@ impl PartialEq for SameFigures {
     }
 }
 
+#[cfg(test)]
+mod figures;
 #[cfg(test)]
 mod model;
 #[cfg(test)]

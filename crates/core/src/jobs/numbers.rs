@@ -49,6 +49,13 @@ impl Numbers {
         }
     }
 
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Few(numbers) => numbers.len() as u64,
+            Self::Many(numbers) => numbers.len(),
+        }
+    }
+
     pub(super) fn first(&self) -> Option<u64> {
         match self {
             Self::Few(numbers) => numbers.first().copied(),
@@ -88,6 +95,7 @@ mod tests {
                     prop_assert_eq!(numbers.remove(number), model.remove(&number));
                 }
                 prop_assert_eq!(numbers.first(), model.first().copied());
+                prop_assert_eq!(numbers.len(), model.len() as u64);
             }
             prop_assert!(numbers.iter().eq(model.iter().copied()));
         }

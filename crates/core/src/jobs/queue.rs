@@ -11,6 +11,7 @@ use super::figures::Figures;
 use super::job::{Job, JobState};
 use super::keys::{KeyIndex, WaiterIndex};
 use super::order::Order;
+use super::pending_kinds::PendingKinds;
 use super::score::{Score, ScorePolicy, Standing};
 use super::table::JobTable;
 
@@ -35,6 +36,7 @@ pub struct JobQueue {
     pub(super) to_answer: BTreeSet<u64>,
     pub(super) running: u64,
     pub(super) pending: u64,
+    pub(super) pending_kinds: PendingKinds,
     pub(super) memory_bytes: u64,
     // And this by whoever hands out.
     pub(super) order: Order,
@@ -90,6 +92,7 @@ impl JobQueue {
             to_answer: BTreeSet::new(),
             running: 0,
             pending: 0,
+            pending_kinds: PendingKinds::default(),
             memory_bytes: 0,
             order: Order::default(),
             policy: ScorePolicy::Default,
@@ -164,8 +167,8 @@ impl JobQueue {
 
     /// What its jobs take in memory, about.
     #[must_use]
-    pub const fn memory_bytes(&self) -> u64 {
-        self.memory_bytes
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_bytes + self.pending_kinds.memory_bytes()
     }
 
     /// A job.

@@ -17,7 +17,9 @@ use crate::queue::{ChunkId, ChunkSlice};
 use crate::wire::{Reader, WireError, Writer};
 
 /// The versions in which the parts of a snapshot are written.
-const HEAD_VERSION: u64 = 1;
+///
+/// Version 2 of the head says of types and keys how long jobs and waiters waited, and of all what was used on the last day.
+const HEAD_VERSION: u64 = 2;
 /// Version 2 says of a job at work which budget it has reserved its cost in.
 const CHUNK_VERSION: u64 = 2;
 const JOBS: u8 = 0;
@@ -99,7 +101,7 @@ impl Jobs {
         chunks: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Self, WireError> {
         let mut input = Reader::new(head);
-        input.version("the snapshot of job queues", HEAD_VERSION)?;
+        let version = input.version("the snapshot of job queues", HEAD_VERSION)?;
         let mut jobs = Self { next_queue: input.u32()?, next_budget: input.u32()?, ..Self::default() };
         for _ in 0..input.u64()? {
             let id = BudgetId(input.u32()?);
@@ -115,7 +117,7 @@ impl Jobs {
             let budget = config.budget.as_ref().and_then(|name| jobs.budget_id(name));
             let mut queue = JobQueue::new(id, name.clone(), config, budget, created_at);
             queue.next = input.u64()?;
-            queue.figures = Figures::decode(&mut input)?;
+            queue.figures = Figures::decode(&mut input, version)?;
             jobs.queue_names.insert(name, id);
             jobs.queues.insert(id, queue);
         }

@@ -93,7 +93,7 @@ impl Jobs {
     /// What jobs take in memory, about.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.queues.values().map(|queue| queue.memory_bytes).sum()
+        self.queues.values().map(JobQueue::memory_bytes).sum()
     }
 
     /// Says that workers wait for jobs of a queue, or none any more. Among queues that share a budget, those for which nobody

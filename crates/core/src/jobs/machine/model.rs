@@ -1,7 +1,7 @@
 //! Job queues over any commands: what is served is what sorting by the policy would serve, at every moment, while time moves and
 //! waiters join; no key is worked on twice; tokens that are handed out were there; and the records give the same state again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use super::tests::{MINUTE, START, api, name};
 use super::*;
 use crate::jobs::{
-    BudgetConfig, JobBody, JobState, NewJob, Overtake, Pending, Receipt, Refill, Reply, TokenReport, Waiter,
-    WhileRunning,
+    BudgetConfig, JobBody, JobQueue, JobState, KindFigures, NewJob, Overtake, Pending, PendingOf, Receipt,
+    Refill, Reply, TokenReport, Waiter, WhileRunning,
 };
 use crate::machine::check::{Checked, check};
 
@@ -324,8 +324,52 @@ impl Rig {
         }
         assert_eq!((queue.pending(), queue.waiters_known()), (pending, waiters));
         assert_eq!(self.jobs.budget(&api()).unwrap().reserved(), reserved);
+        self.judge_pending_of(queue);
         let oldest = queue.jobs_from(0).find(|(_, job)| matches!(job.state(), JobState::Pending { .. }));
         assert_eq!(queue.oldest_age(self.now), oldest.map(|(_, job)| self.now.since(job.created_at())));
+    }
+}
+
+impl Rig {
+    /// How many are pending of each type and key, and how old the oldest is, is what counting all jobs says.
+    fn judge_pending_of(&self, queue: &JobQueue) {
+        let (mut by_kind, mut by_key) = (BTreeMap::new(), BTreeMap::new());
+        for (_, job) in queue.jobs_from(0) {
+            let is_pending = matches!(job.state(), JobState::Pending { .. });
+            let age = is_pending.then(|| self.now.since(job.created_at()));
+            for (rows, name) in [(&mut by_kind, job.kind()), (&mut by_key, job.key())] {
+                let row: &mut PendingOf = rows.entry(name.to_owned()).or_default();
+                row.jobs += u64::from(is_pending);
+                row.oldest_age = row.oldest_age.max(age);
+            }
+        }
+        for (kind, expected) in &by_kind {
+            assert_eq!(queue.pending_of_kind(kind, self.now), *expected, "{kind}");
+        }
+        let mut pending = queue.pending_of_keys(self.now);
+        for (key, expected) in &by_key {
+            assert_eq!(pending(key), Some(*expected), "{key}");
+        }
+        let figures = queue.figures();
+        let whole = [
+            figures.waits.count,
+            figures.waits.total.0,
+            figures.responses.count,
+            figures.responses.total.0,
+            figures.tokens,
+            figures.tokens_today(self.now),
+        ];
+        assert_eq!(self.sums(figures.by_kind()), whole, "types make up the whole");
+        assert_eq!(self.sums(figures.by_key()), whole, "and so do keys");
+    }
+
+    fn sums<'a>(&self, rows: impl Iterator<Item = (&'a Arc<str>, &'a KindFigures)>) -> [u64; 6] {
+        rows.fold([0; 6], |sums, (_, row)| {
+            let (waits, responses) = (row.waits, row.responses);
+            let (used, today) = (row.tokens, row.tokens_today(self.now));
+            let row = [waits.count, waits.total.0, responses.count, responses.total.0, used, today];
+            std::array::from_fn(|at| sums[at] + row[at])
+        })
     }
 }
 

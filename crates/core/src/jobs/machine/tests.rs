@@ -29,11 +29,11 @@ pub(super) struct Shop {
 }
 
 impl Shop {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with(JobQueueConfig::default())
     }
 
-    fn with(config: JobQueueConfig) -> Self {
+    pub(super) fn with(config: JobQueueConfig) -> Self {
         let mut shop = Self { jobs: Jobs::new(), now: START };
         shop.put_budget(BudgetConfig::default());
         shop.give(JobCommand::PutQueue { name: name(), config: Arc::new(config) }).unwrap();
@@ -41,7 +41,7 @@ impl Shop {
     }
 
     /// The same, where a budget pays.
-    fn paid_by(budget: BudgetConfig, config: JobQueueConfig) -> Self {
+    pub(super) fn paid_by(budget: BudgetConfig, config: JobQueueConfig) -> Self {
         let mut shop = Self::with(JobQueueConfig { budget: Some(api()), ..config });
         shop.put_budget(budget);
         shop
@@ -68,16 +68,16 @@ impl Shop {
         Ok(answer)
     }
 
-    fn pass(&mut self, time: Millis) {
+    pub(super) fn pass(&mut self, time: Millis) {
         self.now = self.now.plus(time);
         self.give(JobCommand::Due { max: 100 }).unwrap();
     }
 
-    fn ask(&mut self, key: &str, waiter: Option<Waiter>) -> Asked {
+    pub(super) fn ask(&mut self, key: &str, waiter: Option<Waiter>) -> Asked {
         self.ask_at(key, 0, waiter).unwrap()
     }
 
-    fn ask_at(&mut self, key: &str, cost: u64, waiter: Option<Waiter>) -> Result<Asked, JobError> {
+    pub(super) fn ask_at(&mut self, key: &str, cost: u64, waiter: Option<Waiter>) -> Result<Asked, JobError> {
         let body = JobBody { kind: "search".into(), key: key.into(), payload: Bytes::from_static(b"{}") };
         let job = NewJob { body: Arc::new(body), cost, deadline: None, background: true };
         match self.give(JobCommand::Ask { queue: name(), job, waiter: waiter.map(Arc::new) })? {
@@ -86,7 +86,7 @@ impl Shop {
         }
     }
 
-    fn waiter(&self, id: &str, class: &str, due_in: Option<u64>) -> Waiter {
+    pub(super) fn waiter(&self, id: &str, class: &str, due_in: Option<u64>) -> Waiter {
         let config = self.jobs.queue(&name()).unwrap().config();
         Waiter {
             id: id.into(),
@@ -100,7 +100,7 @@ impl Shop {
         }
     }
 
-    fn take(&mut self) -> Option<Handed> {
+    pub(super) fn take(&mut self) -> Option<Handed> {
         self.take_many(1).pop()
     }
 
@@ -112,11 +112,11 @@ impl Shop {
         }
     }
 
-    fn complete(&mut self, receipt: Receipt) -> Result<JobAnswer, JobError> {
+    pub(super) fn complete(&mut self, receipt: Receipt) -> Result<JobAnswer, JobError> {
         self.complete_with(receipt, None, TokenReport::default())
     }
 
-    fn complete_with(
+    pub(super) fn complete_with(
         &mut self,
         receipt: Receipt,
         used: Option<u64>,
@@ -127,7 +127,7 @@ impl Shop {
     }
 
     /// As a snapshot of now has it.
-    fn restore(&mut self) {
+    pub(super) fn restore(&mut self) {
         let head = self.jobs.begin_snapshot(std::iter::empty(), &[]);
         let mut chunks = Vec::new();
         while let Some(slice) = self.jobs.next_chunks(10, 10) {
