@@ -5,10 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use nexo_broker::Broker;
-use nexo_broker::job_rules::{BandCount, Budget, JobQueue, KindFigures, Times};
+use nexo_broker::job_rules::{BandCount, Budget, JobQueue, KindFigures, PendingOf, Times};
 use nexo_types::{BudgetName, JobQueueName, Millis};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
 /// A job queue, as it was.
@@ -25,7 +25,7 @@ struct Row {
     waits: Times,
     runs: Times,
     responses: Times,
-    by_kind: Vec<(Arc<str>, KindFigures)>,
+    by_kind: Vec<(Arc<str>, KindFigures, PendingOf)>,
 }
 
 /// A budget, as it was.
@@ -91,6 +91,27 @@ const KIND_COUNTERS: &[OfKind] = &[
     ("nexo_jobs_type_cache_hits", "Requests of a type that a cached result answered", |kind| kind.cache_hits),
 ];
 
+type PendingOfKind = (&'static str, &'static str, fn(&PendingOf) -> f64);
+
+const KIND_GAUGES: &[PendingOfKind] = &[
+    ("nexo_jobs_type_pending", "Jobs of a type that wait to be handed out", |pending| pending.jobs as f64),
+    ("nexo_jobs_type_oldest_age_seconds", "Age of the oldest pending job of a type", |pending| {
+        pending.oldest_age.unwrap_or_default().0 as f64 / 1e3
+    }),
+];
+
+type TimesOfKind = (&'static str, &'static str, fn(&KindFigures) -> Times);
+
+const KIND_TIMES: &[TimesOfKind] = &[
+    ("nexo_jobs_type_wait", "From the creation of a job of a type until it was handed out", |kind| {
+        kind.waits
+    }),
+    ("nexo_jobs_type_run", "From hand-out of a job of a type to completion", |kind| kind.runs),
+    ("nexo_jobs_type_response", "From a waiter's request until its job of a type was done", |kind| {
+        kind.responses
+    }),
+];
+
 type OfBudget = (&'static str, &'static str, fn(&BudgetRow) -> i64);
 
 const BUDGET_GAUGES: &[OfBudget] = &[
@@ -120,7 +141,11 @@ impl JobFigures {
                 waits: queue.figures().waits,
                 runs: queue.figures().runs,
                 responses: queue.figures().responses,
-                by_kind: queue.figures().by_kind().map(|(kind, of)| (Arc::clone(kind), of.clone())).collect(),
+                by_kind: queue
+                    .figures()
+                    .by_kind()
+                    .map(|(kind, of)| (Arc::clone(kind), of.clone(), queue.pending_of_kind(kind, now)))
+                    .collect(),
             };
             let budget = |budget: &Budget| BudgetRow {
                 name: budget.name().clone(),
@@ -185,21 +210,8 @@ impl JobFigures {
 
     fn encode_times(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         for (name, help, times) in QUEUE_TIMES {
-            let total = format!("{name}_seconds_sum");
-            let mut metric = encoder.encode_descriptor(&total, help, None, MetricType::Counter)?;
-            for row in &self.queues {
-                metric
-                    .encode_family(&row.label())?
-                    .encode_counter::<NoLabelSet, _, f64>(&(times(row).total.0 as f64 / 1e3), None)?;
-            }
-            let count = format!("{name}_count");
-            let mut metric =
-                encoder.encode_descriptor(&count, "How many of them", None, MetricType::Counter)?;
-            for row in &self.queues {
-                metric
-                    .encode_family(&row.label())?
-                    .encode_counter::<NoLabelSet, _, u64>(&times(row).count, None)?;
-            }
+            let rows = || self.queues.iter().map(|row| (row.label(), times(row)));
+            encode_sum_and_count(encoder, name, help, rows)?;
         }
         Ok(())
     }
@@ -208,13 +220,28 @@ impl JobFigures {
         for (name, help, value) in KIND_COUNTERS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for row in &self.queues {
-                for (kind, figures) in &row.by_kind {
-                    let [queue, vhost] = row.label();
+                for (kind, figures, _) in &row.by_kind {
                     metric
-                        .encode_family(&[queue, vhost, ("type", &**kind)])?
+                        .encode_family(&row.label_of(kind))?
                         .encode_counter::<NoLabelSet, _, u64>(&value(figures), None)?;
                 }
             }
+        }
+        for (name, help, value) in KIND_GAUGES {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for row in &self.queues {
+                for (kind, _, pending) in &row.by_kind {
+                    metric.encode_family(&row.label_of(kind))?.encode_gauge(&value(pending))?;
+                }
+            }
+        }
+        for (name, help, times) in KIND_TIMES {
+            let rows = || {
+                self.queues
+                    .iter()
+                    .flat_map(|row| row.by_kind.iter().map(|(kind, of, _)| (row.label_of(kind), times(of))))
+            };
+            encode_sum_and_count(encoder, name, help, rows)?;
         }
         Ok(())
     }
@@ -241,9 +268,35 @@ impl JobFigures {
     }
 }
 
+/// Times as two counters, whose quotient is the mean.
+fn encode_sum_and_count<L: EncodeLabelSet, R: Iterator<Item = (L, Times)>>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    rows: impl Fn() -> R,
+) -> fmt::Result {
+    let sum = format!("{name}_seconds_sum");
+    let mut metric = encoder.encode_descriptor(&sum, help, None, MetricType::Counter)?;
+    for (label, times) in rows() {
+        let seconds = times.total.0 as f64 / 1e3;
+        metric.encode_family(&label)?.encode_counter::<NoLabelSet, _, f64>(&seconds, None)?;
+    }
+    let count = format!("{name}_count");
+    let mut metric = encoder.encode_descriptor(&count, "How many of them", None, MetricType::Counter)?;
+    for (label, times) in rows() {
+        metric.encode_family(&label)?.encode_counter::<NoLabelSet, _, u64>(&times.count, None)?;
+    }
+    Ok(())
+}
+
 impl Row {
     fn label(&self) -> [(&'static str, &str); 2] {
         [("queue", self.name.as_str()), ("vhost", self.name.vhost_str())]
+    }
+
+    fn label_of<'a>(&'a self, kind: &'a str) -> [(&'static str, &'a str); 3] {
+        let [queue, vhost] = self.label();
+        [queue, vhost, ("type", kind)]
     }
 }
 
@@ -287,6 +340,11 @@ mod tests {
             "nexo_jobs_done_total{queue=\"deals\",vhost=\"/\"} 1",
             "nexo_jobs_band{queue=\"deals\",vhost=\"/\",band=\"prefetch\"} 1",
             "nexo_jobs_type_tokens_used_total{queue=\"deals\",vhost=\"/\",type=\"search\"} 3",
+            "nexo_jobs_type_pending{queue=\"deals\",vhost=\"/\",type=\"search\"} 1",
+            "nexo_jobs_type_oldest_age_seconds{queue=\"deals\",vhost=\"/\",type=\"search\"} ",
+            "nexo_jobs_type_wait_count_total{queue=\"deals\",vhost=\"/\",type=\"search\"} 1",
+            "nexo_jobs_type_run_seconds_sum_total{queue=\"deals\",vhost=\"/\",type=\"search\"} 0",
+            "nexo_jobs_type_response_count_total{queue=\"deals\",vhost=\"/\",type=\"search\"} 0",
             "nexo_budget_tokens{budget=\"api\",vhost=\"/\"} 17",
             "nexo_jobs_run_count_total{queue=\"deals\",vhost=\"/\"} 1",
         ] {

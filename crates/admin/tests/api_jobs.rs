@@ -72,6 +72,51 @@ async fn two_ask_one_works_and_each_gets_its_own_answer() {
 }
 
 #[tokio::test]
+async fn figures_are_told_by_type_and_by_key_too() {
+    let managed = with_deals(json!({})).await;
+    let ask = async |kind: &str, key: &str, waiter: Value| {
+        let mut asked = json!({"type": kind, "key": key});
+        if !waiter.is_null() {
+            asked["waiter"] = json!({"id": waiter, "class": "pro"});
+        }
+        managed.expect(200, "POST", &format!("{DEALS}/ask"), Some(asked)).await;
+    };
+    ask("search", "phones", json!("first")).await;
+    ask("search", "books", Value::Null).await;
+    ask("count", "all", Value::Null).await;
+    let job = take(&managed).await;
+    assert_eq!(job["key"], "phones");
+    let receipt = job["receipt"].as_str().unwrap();
+    let done = json!({"result": [], "used": 3});
+    managed.expect(204, "POST", &format!("/api/jobs/receipt/{receipt}/complete"), Some(done)).await;
+    ask("search", "phones", json!("second")).await;
+
+    let queue = managed.get(DEALS).await;
+    assert_eq!((&queue["pending"], &queue["tokens_today"]), (&json!(2), &json!(3)));
+    let counted = |row: &Value| {
+        let counts = [
+            &row["pending"],
+            &row["done"],
+            &row["tokens"],
+            &row["tokens_today"],
+            &row["cache_hits"],
+            &row["waits"]["count"],
+            &row["runs"]["count"],
+            &row["responses"]["count"],
+        ];
+        counts.map(|count| count.as_u64().unwrap())
+    };
+    assert_eq!(counted(&queue["by_type"]["search"]), [1, 1, 3, 3, 1, 1, 1, 2]);
+    assert_eq!(counted(&queue["by_type"]["count"]), [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(counted(&queue["by_key"]["phones"]), [0, 1, 3, 3, 1, 1, 1, 2]);
+    assert_eq!(counted(&queue["by_key"]["books"]), [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(queue["by_key"]["phones"]["oldest_age_ms"], Value::Null);
+    assert!(queue["by_key"]["books"]["oldest_age_ms"].is_u64());
+    assert!(queue["by_type"]["search"]["oldest_age_ms"].is_u64());
+    assert!(queue["by_type"]["search"]["responses"]["mean_ms"].is_u64());
+}
+
+#[tokio::test]
 async fn a_job_without_a_payload_has_the_cost_of_its_type() {
     let managed = with_deals(json!({})).await;
     let asked = json!({"type": "search", "key": "all"});

@@ -44,6 +44,14 @@ fn wrong(document: &Value, schema: &Value, value: &Value, at: &str) -> Option<St
     let mut inside = properties.filter_map(|(name, schema)| Some((schema, value.get(name)?, name.as_str())));
     let found =
         inside.find_map(|(schema, value, name)| wrong(document, schema, value, &format!("{at}.{name}")));
+    let others =
+        value.as_object().into_iter().flatten().filter(|(name, _)| schema["properties"].get(name).is_none());
+    let mut others = others.filter(|_| schema["additionalProperties"].is_object());
+    let found = found.or_else(|| {
+        others.find_map(|(name, value)| {
+            wrong(document, &schema["additionalProperties"], value, &format!("{at}.{name}"))
+        })
+    });
     let items = value.as_array().into_iter().flatten();
     found.or_else(|| {
         items.into_iter().find_map(|item| wrong(document, &schema["items"], item, &format!("{at}[]")))
@@ -61,6 +69,9 @@ fn a_wrong_answer_would_be_seen() {
     for value in [json!({}), json!([1]), json!([{}]), json!([{ "n": 1.5 }]), json!([{ "n": 1, "t": 5 }])] {
         assert!(!fits(value.clone()), "{value}");
     }
+    let by_name = json!({ "type": "object", "additionalProperties": { "$ref": "#/components/schemas/A" } });
+    assert_eq!(wrong(&document, &by_name, &json!({ "a": { "n": 1 } }), "it"), None);
+    assert_eq!(wrong(&document, &by_name, &json!({ "a": {} }), "it").as_deref(), Some("it.a has no n"));
 }
 
 /// An address of the description with names in it that are there.

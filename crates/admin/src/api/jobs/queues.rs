@@ -17,7 +17,7 @@ use super::super::access::Caller;
 use super::super::body::JsonBody;
 use super::super::error::ApiError;
 use super::super::listing::ListQuery;
-use super::shown::{config_of, job_json, queue_in_full_json, queue_json};
+use super::shown::{QueueInFull, config_of, job_json, queue_json};
 use super::{Sees, list_seen, may, no_such_queue, query_of, queue_named};
 
 /// Jobs in one answer, if nobody says how many, and at most.
@@ -52,9 +52,9 @@ pub(super) async fn show(
     Path((vhost, name)): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
     let name = queue_named(&api, &caller, &vhost, &name, None)?;
-    let shown =
-        api.broker.look_at_jobs(|jobs, now| jobs.queue(&name).map(|queue| queue_in_full_json(queue, now)));
-    shown.map(Json).ok_or_else(|| no_such_queue(&name))
+    let seen =
+        api.broker.look_at_jobs(|jobs, now| jobs.queue(&name).map(|queue| QueueInFull::of(queue, now)));
+    seen.map(|seen| Json(seen.into_json())).ok_or_else(|| no_such_queue(&name))
 }
 
 pub(super) async fn put(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nexo_broker::Backoff;
 use nexo_broker::job_rules::{
     Band, Budget, BudgetConfig, EmptyAnswers, Handed, Job, JobQueue, JobQueueConfig, JobState, KindFigures,
-    Overtake, Refill, Reply, Times, TokenUse, WhileRunning,
+    Overtake, PendingOf, Refill, Reply, Times, TokenUse, WhileRunning,
 };
 use nexo_types::{BudgetName, JobId, Timestamp, VhostName, limits};
 use serde_json::{Map, Value, json};
@@ -229,28 +229,72 @@ pub(super) fn queue_json(queue: &JobQueue, now: Timestamp) -> Value {
             "answered": figures.answered,
             "tokens": figures.tokens,
         },
+        "tokens_today": figures.tokens_today(now),
         "waits": times_json(figures.waits),
         "runs": times_json(figures.runs),
         "responses": times_json(figures.responses),
     })
 }
 
-/// The same with figures by type and by key.
-pub(super) fn queue_in_full_json(queue: &JobQueue, now: Timestamp) -> Value {
-    let mut shown = queue_json(queue, now);
-    let by = |(name, figures): (&Arc<str>, &KindFigures)| {
-        let row = json!({
+/// A queue with its figures by type and by key, as it was: copied under the lock of all jobs, and made JSON without it.
+pub(super) struct QueueInFull {
+    shown: Value,
+    by_kind: Vec<KindRow>,
+    by_key: Vec<KindRow>,
+    now: Timestamp,
+}
+
+struct KindRow {
+    name: Arc<str>,
+    figures: KindFigures,
+    /// Nothing where counting them would take too long.
+    pending: Option<PendingOf>,
+}
+
+impl QueueInFull {
+    pub(super) fn of(queue: &JobQueue, now: Timestamp) -> Self {
+        let row = |name: &Arc<str>, figures: &KindFigures, pending| KindRow {
+            name: Arc::clone(name),
+            figures: figures.clone(),
+            pending,
+        };
+        let (kinds, keys) = (queue.figures().by_kind(), queue.figures().by_key());
+        let mut pending = queue.pending_of_keys(now);
+        Self {
+            shown: queue_json(queue, now),
+            by_kind: kinds.map(|(kind, of)| row(kind, of, Some(queue.pending_of_kind(kind, now)))).collect(),
+            by_key: keys.map(|(key, of)| row(key, of, pending(key))).collect(),
+            now,
+        }
+    }
+
+    pub(super) fn into_json(self) -> Value {
+        let Self { mut shown, by_kind, by_key, now } = self;
+        let by = |rows: Vec<KindRow>| {
+            rows.into_iter().map(|row| (row.name.to_string(), row.json(now))).collect::<Map<_, _>>()
+        };
+        shown["by_type"] = Value::Object(by(by_kind));
+        shown["by_key"] = Value::Object(by(by_key));
+        shown
+    }
+}
+
+impl KindRow {
+    fn json(&self, now: Timestamp) -> Value {
+        let figures = &self.figures;
+        json!({
+            "pending": self.pending.map(|pending| pending.jobs),
+            "oldest_age_ms": self.pending.and_then(|pending| pending.oldest_age).map(|age| age.0),
             "done": figures.done,
             "failed": figures.failed,
             "tokens": figures.tokens,
+            "tokens_today": figures.tokens_today(now),
             "cache_hits": figures.cache_hits,
+            "waits": times_json(figures.waits),
             "runs": times_json(figures.runs),
-        });
-        (name.to_string(), row)
-    };
-    shown["by_type"] = Value::Object(queue.figures().by_kind().map(by).collect());
-    shown["by_key"] = Value::Object(queue.figures().by_key().map(by).collect());
-    shown
+            "responses": times_json(figures.responses),
+        })
+    }
 }
 
 fn times_json(times: Times) -> Value {
