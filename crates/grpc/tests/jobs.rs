@@ -201,6 +201,18 @@ async fn work_is_done_once_and_each_waiter_has_its_own_answer() {
     let figures = caller.figures().await.unwrap();
     assert_eq!((figures.created, figures.joined, figures.cache_hits, figures.done), (1, 2, 1, 1));
     assert_eq!((figures.types[0].name.as_str(), figures.keys[0].name.as_str()), ("search", "phones"));
+    for row in [&figures.types[0], &figures.keys[0]] {
+        let count = |times: Option<proto::JobTimes>| times.unwrap().count;
+        assert_eq!((count(row.waits), count(row.runs), count(row.responses)), (1, 1, 4));
+        assert_eq!((row.pending, row.oldest_age_ms), (Some(0), None));
+        assert_eq!((row.tokens, row.tokens_today), (figures.tokens, figures.tokens_today));
+    }
+    caller.ask(work("books")).await.unwrap();
+    let figures = caller.figures().await.unwrap();
+    let books = figures.keys.iter().find(|row| row.name == "books").expect("what waits has a row");
+    for row in [&figures.types[0], books] {
+        assert_eq!((row.pending, row.oldest_age_ms.is_some()), (Some(1), true));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,8 +1,10 @@
 //! Job queues, budgets and jobs as clients see them.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use nexo_broker::job_rules::{
-    Budget, Figures, Job, JobQueue, JobState, Jobs, KindFigures, Outcome, Times, TokenUse,
+    Budget, Job, JobQueue, JobState, Jobs, KindFigures, Outcome, PendingOf, Times, TokenUse,
 };
 use nexo_types::{JobId, JobQueueName, Timestamp};
 
@@ -37,7 +39,10 @@ fn figures(queue: &JobQueue, now: Timestamp, detail: Detail) -> proto::JobQueueF
     let (types, keys) = match detail {
         Detail::Listed => (Vec::new(), Vec::new()),
         Detail::Whole { keys_max } => {
-            (figures.by_kind().map(kind_figures).collect(), dearest(figures, keys_max))
+            let kind = |(kind, of): (&Arc<str>, &KindFigures)| {
+                kind_figures(kind, of, Some(queue.pending_of_kind(kind, now)), now)
+            };
+            (figures.by_kind().map(kind).collect(), dearest(queue, now, keys_max))
         }
     };
     let bands = queue.bands().into_iter();
@@ -66,27 +71,39 @@ fn figures(queue: &JobQueue, now: Timestamp, detail: Detail) -> proto::JobQueueF
         responses: Some(times(&figures.responses)),
         types,
         keys,
+        tokens_today: figures.tokens_today(now),
     }
 }
 
 /// The keys that used most tokens.
-fn dearest(figures: &Figures, max: usize) -> Vec<proto::JobKindFigures> {
+fn dearest(queue: &JobQueue, now: Timestamp, max: usize) -> Vec<proto::JobKindFigures> {
     if max == 0 {
         return Vec::new();
     }
-    let mut keys: Vec<_> = figures.by_key().collect();
+    let mut keys: Vec<_> = queue.figures().by_key().collect();
     keys.sort_by_key(|(_, figures)| std::cmp::Reverse(figures.tokens));
-    keys.into_iter().take(max).map(kind_figures).collect()
+    let mut pending = queue.pending_of_keys(now);
+    keys.into_iter().take(max).map(|(key, of)| kind_figures(key, of, pending(key), now)).collect()
 }
 
-fn kind_figures((name, figures): (&std::sync::Arc<str>, &KindFigures)) -> proto::JobKindFigures {
+fn kind_figures(
+    name: &str,
+    figures: &KindFigures,
+    pending: Option<PendingOf>,
+    now: Timestamp,
+) -> proto::JobKindFigures {
     proto::JobKindFigures {
-        name: name.to_string(),
+        name: name.to_owned(),
         done: figures.done,
         failed: figures.failed,
         tokens: figures.tokens,
         cache_hits: figures.cache_hits,
         runs: Some(times(&figures.runs)),
+        waits: Some(times(&figures.waits)),
+        responses: Some(times(&figures.responses)),
+        tokens_today: figures.tokens_today(now),
+        pending: pending.map(|pending| pending.jobs),
+        oldest_age_ms: pending.and_then(|pending| pending.oldest_age).map(|age| age.0),
     }
 }
 

@@ -70,6 +70,7 @@ fn figures_value(figures: &proto::JobQueueFigures) -> Value {
         "waits": times_value(figures.waits),
         "runs": times_value(figures.runs),
         "responses": times_value(figures.responses),
+        "tokens_today": figures.tokens_today,
     });
     for (name, kinds) in [("types", &figures.types), ("keys", &figures.keys)] {
         if !kinds.is_empty() {
@@ -87,6 +88,11 @@ fn kind_value(kind: &proto::JobKindFigures) -> Value {
         "tokens": kind.tokens,
         "cache_hits": kind.cache_hits,
         "runs": times_value(kind.runs),
+        "waits": times_value(kind.waits),
+        "responses": times_value(kind.responses),
+        "tokens_today": kind.tokens_today,
+        "pending": kind.pending,
+        "oldest_age_ms": kind.oldest_age_ms,
     })
 }
 
@@ -149,16 +155,39 @@ pub(crate) fn job_queue_figures(queue: &proto::JobQueue) -> Figures {
         .add("retried", figures.retried)
         .add("answered", figures.answered)
         .add("tokens used", figures.tokens)
+        .add("tokens today", figures.tokens_today)
         .add("wait", times_text(figures.waits))
         .add("run", times_text(figures.runs))
         .add("response", times_text(figures.responses));
     for (what, kinds) in [("type", &figures.types), ("key", &figures.keys)] {
         for kind in kinds {
-            let text = format!("{} done, {} failed, {} tokens", kind.done, kind.failed, kind.tokens);
-            shown.add(format!("{what} {}", plain(&kind.name)), text);
+            shown.add(format!("{what} {}", plain(&kind.name)), kind_text(kind));
         }
     }
     shown
+}
+
+/// What has happened, what is pending, and the means of the times that were measured.
+fn kind_text(kind: &proto::JobKindFigures) -> String {
+    let mut parts = vec![
+        format!("{} done", kind.done),
+        format!("{} failed", kind.failed),
+        format!("{} tokens ({} today)", kind.tokens, kind.tokens_today),
+    ];
+    if kind.cache_hits > 0 {
+        parts.push(format!("{} cached", kind.cache_hits));
+    }
+    match (kind.pending, kind.oldest_age_ms) {
+        (Some(0), _) | (None, _) => {}
+        (Some(pending), None) => parts.push(format!("{pending} pending")),
+        (Some(pending), Some(age)) => parts.push(format!("{pending} pending, oldest {}", seconds(age))),
+    }
+    for (what, times) in [("wait", kind.waits), ("run", kind.runs), ("response", kind.responses)] {
+        if let Some(times) = times.filter(|times| times.count > 0) {
+            parts.push(format!("{what} {}", seconds(times.mean_ms)));
+        }
+    }
+    parts.join(", ")
 }
 
 fn times_text(times: Option<proto::JobTimes>) -> String {
@@ -318,6 +347,12 @@ mod tests {
         assert_eq!((value["config"].get("budget"), value["config"].get("pending_max")), (None, None));
         let text = job_queue_figures(&queue).to_string();
         assert!(text.contains("budget              none\n"), "{text}");
+        let wait = Some(proto::JobTimes { count: 2, mean_ms: 1500, max_ms: 2000 });
+        let kind =
+            proto::JobKindFigures { done: 3, tokens: 9, tokens_today: 4, waits: wait, ..Default::default() };
+        assert_eq!(kind_text(&kind), "3 done, 0 failed, 9 tokens (4 today), wait 1s");
+        let waits = proto::JobKindFigures { pending: Some(7), oldest_age_ms: Some(2500), ..kind };
+        assert_eq!(kind_text(&waits), "3 done, 0 failed, 9 tokens (4 today), 7 pending, oldest 2s, wait 1s");
         let refill = Some(proto::TokenRefill { tokens: 5, every_ms: 60_000 });
         let config = Some(proto::BudgetConfig { initial: Some(0), capacity: Some(9), refill });
         let budget = proto::Budget { name: "api".into(), config, level: -1, ..Default::default() };
