@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nexo_cluster::{Body, Change};
@@ -278,6 +279,41 @@ async fn a_cluster_of_one_keeps_what_it_confirmed() {
     cluster.start(NodeId(1), ClusterStart::Known).await;
     let leader = cluster.leader().await;
     assert_eq!(drain(&leader).await.len(), 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_only_node_writes_checkpoints_while_it_is_busy() {
+    let cluster = Cluster::of(1, 1024 * 1024).await;
+    let leader = cluster.leader().await;
+    leader.create_queue(&queue(), QueueConfig::default()).await.unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let pushing: Vec<_> = (0..4)
+        .map(|_| {
+            let (leader, is_over) = (leader.clone(), Arc::clone(&is_over));
+            tokio::spawn(async move {
+                while !is_over.load(Ordering::Relaxed) {
+                    assert!(push(&leader, "x".repeat(10_000)).await);
+                    // The lease is written down, and nobody waits for it.
+                    let request = PopRequest {
+                        max: 10,
+                        wait: Millis::ZERO,
+                        visibility: Some(Millis::from_secs(600)),
+                        bytes_max: None,
+                    };
+                    leader.pop(&queue(), request).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for number in 0..50 {
+        let shared = Arc::clone(&leader.shared);
+        let is_written = tokio::task::spawn_blocking(move || shared.checkpoint_now()).await.unwrap();
+        assert!(is_written, "checkpoint {number}");
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for pushing in pushing {
+        pushing.await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
