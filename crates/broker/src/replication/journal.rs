@@ -230,13 +230,13 @@ impl Journal for GroupJournal {
         if self.is_known_safe(written) {
             return Waiting::known(Ok(()));
         }
+        if self.0.is_alone.load(Ordering::Acquire) && written.term() == self.0.safe.term() {
+            // Nobody else is asked, and whoever joins later is counted for what comes later.
+            return self.0.local.wait(Written::new(written.end(), LOCAL, Urgency::Synced));
+        }
         let mut state = self.0.state.lock();
         match Self::outcome(&state, written) {
             Some(outcome) => Waiting::known(outcome),
-            // Nobody else is asked, and whoever joins later is counted for what comes later.
-            None if self.0.is_alone.load(Ordering::Acquire) => {
-                self.0.local.wait(Written::new(written.end(), LOCAL, Urgency::Synced))
-            }
             None => {
                 let receiver = state.waiters.add(written.end());
                 // It may have been proposed as something that nobody waits for.
