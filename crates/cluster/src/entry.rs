@@ -38,17 +38,19 @@ pub enum Payload {
     Blank,
     /// What state machines have decided. Never empty.
     Data(Bytes),
+    /// The same, of which only the disk of this node has the bytes: it proposed them as the only member. Never leaves the node.
+    Stored,
     /// A change of the group's members. It counts from its commit on.
     Change(Change),
 }
 
 impl Payload {
-    /// How many bytes it brings.
+    /// How many bytes it brings along.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
             Self::Data(data) => data.len(),
-            Self::Blank | Self::Change(_) => 0,
+            Self::Blank | Self::Stored | Self::Change(_) => 0,
         }
     }
 

@@ -1,7 +1,8 @@
 //! The end of a group's log as the library sees it: the terms of all entries, the bytes of the last ones.
 //!
 //! What is not applied yet is always here, and of what is, as much as its bound allows. A follower that is further behind
-//! gets older entries; these are asked for as a [`Fetch`] and come later, so nobody waits for the disk in here.
+//! gets older entries; these are asked for as a [`Fetch`] and come later, so nobody waits for the disk in here. So are those of which
+//! only the disk has the bytes, since this node proposed them as the only member.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,7 +13,7 @@ use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState as RaftHardState, S
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
 use crate::entry::{EntryId, Snapshot};
-use crate::translate::snapshot_in;
+use crate::translate::{is_stored, snapshot_in};
 
 /// Entries that are wanted from the disk: `from` up to, but not including, `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -216,11 +217,12 @@ impl Tail {
     }
 
     /// Entries from `low` on and before `high`, as many as fit into the bytes, but one at least. `None` if the first is not in
-    /// memory.
-    fn slice(&self, low: u64, high: u64, bytes_max: usize) -> Option<Vec<RaftEntry>> {
+    /// memory. Who only looks what kind they are takes them without their bytes.
+    fn slice(&self, low: u64, high: u64, bytes_max: usize, needs_bytes: bool) -> Option<Vec<RaftEntry>> {
         let from_cache = |at: u64| {
             let first = self.entries.front()?.index;
-            self.entries.get(usize::try_from(at.checked_sub(first)?).ok()?)
+            let entry = self.entries.get(usize::try_from(at.checked_sub(first)?).ok()?)?;
+            (!needs_bytes || !is_stored(entry)).then_some(entry)
         };
         let fetched = |at: u64| {
             let first = self.fetched.first()?.index;
@@ -264,7 +266,8 @@ impl Storage for Tail {
         }
         let max_size = max_size.into();
         let bytes_max = max_size.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX));
-        if let Some(entries) = self.slice(low, high, bytes_max) {
+        // What is to be sent may come later; everything else is about what this node knows already.
+        if let Some(entries) = self.slice(low, high, bytes_max, context.can_async()) {
             return Ok(entries);
         }
         if !context.can_async() || low <= self.unreadable.0 {
@@ -363,6 +366,23 @@ mod tests {
         assert_eq!(found, all[..2]);
         tail.forget_fetched();
         assert!(tail.take_fetches().is_empty() && tail.wanted.borrow().is_empty());
+    }
+
+    #[test]
+    fn what_only_the_disk_has_is_fetched_for_others_and_known_here() {
+        let mut tail = tail();
+        let stored = RaftEntry { term: 1, index: 3, context: vec![1].into(), ..RaftEntry::default() };
+        tail.append(&[entry(1, 2, 5), stored, entry(1, 4, 5)]);
+        let kinds = tail.entries(2, 5, None, GetEntriesContext::empty(false)).unwrap();
+        assert_eq!(kinds.len(), 3, "this node needs no bytes of what it wrote down itself");
+        let sent = tail.entries(2, 5, None, GetEntriesContext::empty(true)).unwrap();
+        assert_eq!(sent, [entry(1, 2, 5)]);
+        assert!(tail.entries(3, 5, None, GetEntriesContext::empty(true)).is_err());
+        let [fetch] = tail.take_fetches()[..] else { panic!("one fetch is asked for") };
+        assert_eq!((fetch.from, fetch.to), (LogIndex(3), LogIndex(5)));
+        tail.fetched(fetch, vec![entry(1, 3, 5)]);
+        let sent = tail.entries(3, 5, None, GetEntriesContext::empty(true)).unwrap();
+        assert_eq!(sent, [entry(1, 3, 5), entry(1, 4, 5)]);
     }
 
     #[test]

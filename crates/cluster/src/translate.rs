@@ -37,12 +37,21 @@ fn put_change(out: &mut RaftEntry, change: Change) {
     out.context = context.into();
 }
 
+/// What the library carries along with an entry of which only the disk has the bytes.
+const STORED: &[u8] = &[1];
+
+/// Whether only the disk has the bytes of this entry.
+pub(crate) fn is_stored(entry: &RaftEntry) -> bool {
+    entry.data.is_empty() && entry.get_entry_type() == EntryType::EntryNormal && !entry.context.is_empty()
+}
+
 /// A proposal: the library gives it its name.
 pub(crate) fn proposal_in(payload: Payload) -> RaftEntry {
     let mut out = RaftEntry::default();
     match payload {
         Payload::Blank => {}
         Payload::Data(data) => out.data = data,
+        Payload::Stored => out.context = Bytes::from_static(STORED),
         Payload::Change(change) => put_change(&mut out, change),
     }
     out
@@ -58,6 +67,7 @@ pub(crate) fn entry_in(entry: GroupEntry) -> RaftEntry {
 pub(crate) fn entry_out(entry: &RaftEntry) -> GroupEntry {
     let id = EntryId::new(Term(entry.term), LogIndex(entry.index));
     let payload = match entry.get_entry_type() {
+        EntryType::EntryNormal if is_stored(entry) => Payload::Stored,
         EntryType::EntryNormal if entry.data.is_empty() => Payload::Blank,
         EntryType::EntryNormal => Payload::Data(entry.data.clone()),
         EntryType::EntryConfChange => {

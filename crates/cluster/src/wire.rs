@@ -253,6 +253,7 @@ pub(crate) fn put_payload(out: &mut Vec<u8>, payload: &Payload) {
             out.extend_from_slice(data);
             return;
         }
+        Payload::Stored => unreachable!("what only this disk has is in no message"),
         Payload::Change(Change::AddVoter(node)) => (ADD_VOTER, node.0),
         Payload::Change(Change::AddLearner(node)) => (ADD_LEARNER, node.0),
         Payload::Change(Change::Remove(node)) => (REMOVE, node.0),

@@ -6,7 +6,9 @@ mod common;
 use bytes::Bytes;
 use common::{Cluster, GROUP, Member};
 use nexo_cluster::store::{Cut, GroupStore};
-use nexo_cluster::{Body, Change, EntryId, Event, Membership, Message, Refused, Rejected, Role, Snapshot};
+use nexo_cluster::{
+    Body, Change, EntryId, Event, Membership, Message, Payload, Refused, Rejected, Role, Snapshot,
+};
 use nexo_types::limits::RAFT_UNCOMMITTED_BYTES_MAX;
 use nexo_types::{LogIndex, NodeId, Term};
 
@@ -326,6 +328,38 @@ fn a_single_voter_is_alone_until_a_change_is_proposed() {
     let mut three = Cluster::new(3, 1);
     three.elect();
     assert!(!three.group(1).is_alone());
+}
+
+#[test]
+fn the_only_member_keeps_no_bytes_and_a_learner_gets_them_from_its_disk() {
+    let mut cluster = Cluster::new(1, 1);
+    cluster.elect();
+    let first = cluster.group(1).propose_stored(3).unwrap();
+    cluster.group(1).propose_stored(3).unwrap();
+    cluster.settle();
+    let stored = |cluster: &mut Cluster| {
+        let told = cluster.member(1).events.iter().filter_map(|(_, event)| match event {
+            Event::Committed { entry, proposed_here } => Some((entry.clone(), *proposed_here)),
+            _ => None,
+        });
+        told.filter(|(entry, _)| entry.payload == Payload::Stored).collect::<Vec<_>>()
+    };
+    let told = stored(&mut cluster);
+    assert_eq!((told.len(), told[0].0.id), (2, first));
+    assert!(told.iter().all(|(entry, proposed_here)| entry.payload.is_empty() && *proposed_here));
+    cluster.members.insert(NodeId(2), Member::empty(2, 1));
+    cluster.group(1).change_members(Change::AddLearner(NodeId(2))).unwrap();
+    assert!(!cluster.group(1).is_only_member());
+    let members = Membership { voters: [NodeId(1)].into(), learners: [NodeId(2)].into() };
+    // The state before the two: what the learner needs besides is on the disk of the first node only.
+    let last = EntryId::new(first.term, LogIndex(first.index.0 - 1));
+    cluster.group(1).offer_snapshot(Snapshot { last, members, data: Bytes::new() });
+    cluster.member(1).reads_as = Some(Bytes::from_static(b"abc"));
+    cluster.ticks(12);
+    assert_eq!(cluster.member(2).committed(), all(&["abc", "abc"]));
+    cluster.propose(1, "d");
+    cluster.ticks(4);
+    assert_eq!(cluster.member(2).committed(), all(&["abc", "abc", "d"]));
 }
 
 #[test]

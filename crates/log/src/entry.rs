@@ -161,9 +161,15 @@ pub(crate) fn take_head(bytes: &mut &[u8], mut span: impl FnMut(QueueId, Span)) 
 /// its own log.
 #[must_use]
 pub fn encode_entries(entries: &[EntryRef<'_>]) -> Bytes {
-    let mut out = Vec::with_capacity(entries.iter().map(EntryRef::encoded_len).sum());
+    let mut out = Vec::with_capacity(encoded_len(entries));
     entries.iter().for_each(|entry| entry.encode(&mut out));
     out.into()
+}
+
+/// How many bytes [`encode_entries`] makes of these.
+#[must_use]
+pub fn encoded_len(entries: &[EntryRef<'_>]) -> usize {
+    entries.iter().map(EntryRef::encoded_len).sum()
 }
 
 /// Takes apart what [`encode_entries`] made; `None` if the bytes are malformed. Payloads share them.

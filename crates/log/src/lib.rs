@@ -43,7 +43,9 @@ mod wait;
 mod writer;
 
 pub use append::Appended;
-pub use entry::{Entry, EntryKind, EntryRef, Frame, Span, decode_entries, encode_entries, walk_queues};
+pub use entry::{
+    Entry, EntryKind, EntryRef, Frame, Span, decode_entries, encode_entries, encoded_len, walk_queues,
+};
 pub use error::{AppendError, Damage, LogError, OpenError, ReadError};
 pub use index::FrameRef;
 pub use log::{Log, OPEN_FILES_MAX, SEALED_FILES_OPEN_MAX, SegmentUsage};

@@ -232,6 +232,9 @@ pub const RAFT_APPENDS_IN_FLIGHT_MAX: usize = 64;
 /// Bytes that a leader has proposed in one group and that are not committed. Beyond it proposals are refused as busy. One of
 /// any size passes.
 pub const RAFT_UNCOMMITTED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Entries that a leader has proposed in one group and that are not committed: each takes some hundred bytes of memory besides what
+/// it says.
+pub const RAFT_UNCOMMITTED_ENTRIES_MAX: usize = 256 * 1024;
 /// Bytes of entries that are committed and still in memory, in one group, for followers that are a little behind. What is
 /// older is read from the disk.
 pub const RAFT_TAIL_BYTES_MAX: usize = 4 * 1024 * 1024;

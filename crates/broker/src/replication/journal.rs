@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nexo_cluster::store::GroupRecord;
 use nexo_cluster::{Group, GroupOptions, Membership, OpenError, Payload, Refused, Snapshot};
-use nexo_log::{AppendError, Claim, EntryRef, Log, LogHealth, Patience, Urgency, encode_entries};
+use nexo_log::{
+    AppendError, Claim, EntryRef, Log, LogHealth, Patience, Urgency, encode_entries, encoded_len,
+};
 use nexo_types::{LogIndex, Position, SegmentId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -153,14 +155,15 @@ impl Journal for GroupJournal {
         patience: Patience,
     ) -> Result<Proposed, ProposeError> {
         let replica = &*self.0;
-        let data = encode_entries(entries);
-        let data_len = data.len();
+        let data_len = encoded_len(entries);
+        // What others are to get is copied before the lock is taken. Whether there are others is looked at again.
+        let mut data = (!replica.is_alone.load(Ordering::Acquire)).then(|| encode_entries(entries));
         loop {
             let mut state = replica.state.lock();
             if !matches!(state.memory, Memory::Serving(_)) {
                 return Err(ProposeError::Lost);
             }
-            let taken = match state.group.next_proposal(data.len()) {
+            let taken = match state.group.next_proposal(data_len) {
                 _ if state.is_busy() => Err(ProposeError::Busy),
                 Err(refused) => Err(refused.into()),
                 Ok(id) => {
@@ -189,7 +192,11 @@ impl Journal for GroupJournal {
                 Err(error) => return Err(error),
             };
             replica.note_place(&mut state, Place { id, at: appended.at, end: appended.end });
-            let proposed = state.group.propose(data);
+            let proposed = if state.group.is_only_member() {
+                state.group.propose_stored(data_len)
+            } else {
+                state.group.propose(data.take().unwrap_or_else(|| encode_entries(entries)))
+            };
             assert_eq!(proposed, Ok(id), "what was asked for under the same lock holds");
             state.pending.push_back((id.index, appended.at));
             state.proposed_end = appended.end;
@@ -265,6 +272,10 @@ impl Journal for GroupJournal {
     }
 
     fn so_far(&self, urgency: Urgency) -> Written {
+        if self.0.is_alone.load(Ordering::Acquire) {
+            // Nobody else can lead, so the term stays.
+            return Written::new(self.0.log.unwritten().1, self.0.safe.term(), urgency);
+        }
         let state = self.0.state.lock();
         Written::new(self.0.log.unwritten().1, state.term, urgency)
     }

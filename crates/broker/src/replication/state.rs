@@ -448,13 +448,14 @@ impl Replica {
         }
         let head = match &entry.payload {
             Payload::Data(_) => GroupRecord::Entry(entry.id, Payload::Data(Bytes::new())),
+            Payload::Stored => unreachable!("it was appended when it was proposed"),
             payload => GroupRecord::Entry(entry.id, payload.clone()),
         };
         let head = head.encode();
         let body: Vec<Entry> = match &entry.payload {
             // It was checked when it came.
             Payload::Data(data) => decode_entries(data).unwrap_or_default(),
-            Payload::Blank | Payload::Change(_) => Vec::new(),
+            Payload::Blank | Payload::Stored | Payload::Change(_) => Vec::new(),
         };
         let entries: Vec<EntryRef<'_>> =
             std::iter::once(head_entry(&head)).chain(body.iter().map(as_ref)).collect();
@@ -620,7 +621,7 @@ impl Replica {
         match &message.body {
             Body::Append { entries, .. } => entries.iter().all(|entry| match &entry.payload {
                 Payload::Data(data) => walk_queues(data, |_| ()).is_some(),
-                Payload::Blank | Payload::Change(_) => true,
+                Payload::Blank | Payload::Stored | Payload::Change(_) => true,
             }),
             // A node with a hole in its log has nothing to lead with.
             Body::TimeoutNow => !self.is_damaged(),

@@ -11,7 +11,10 @@ mod screen;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use nexo_types::limits::{RAFT_APPEND_BYTES_MAX, RAFT_APPENDS_IN_FLIGHT_MAX, RAFT_UNCOMMITTED_BYTES_MAX};
+use nexo_types::limits::{
+    RAFT_APPEND_BYTES_MAX, RAFT_APPENDS_IN_FLIGHT_MAX, RAFT_UNCOMMITTED_BYTES_MAX,
+    RAFT_UNCOMMITTED_ENTRIES_MAX,
+};
 use nexo_types::{LogIndex, NodeId, RaftGroupId, Term};
 use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType};
 use raft::{Config, ProgressState, RawNode, SnapshotStatus, StateRole};
@@ -261,6 +264,9 @@ impl Group {
         if waiting > 0 && waiting + bytes > RAFT_UNCOMMITTED_BYTES_MAX {
             return Err(Refused::Busy);
         }
+        if self.proposed.len() >= RAFT_UNCOMMITTED_ENTRIES_MAX {
+            return Err(Refused::Busy);
+        }
         Ok(EntryId::new(term, self.last().next()))
     }
 
@@ -273,14 +279,34 @@ impl Group {
     /// If there is no data.
     pub fn propose(&mut self, data: Bytes) -> Result<EntryId, Refused> {
         assert!(!data.is_empty(), "a proposal says something");
-        let id = self.next_proposal(data.len())?;
-        if self.queued_bytes + data.len() > RAFT_APPEND_BYTES_MAX {
+        let bytes = data.len();
+        let id = self.next_proposal(bytes)?;
+        self.queue(id, Payload::Data(data), bytes);
+        Ok(id)
+    }
+
+    /// Proposes what the caller has written down and can read again: so many bytes. To be asked of the only member alone
+    /// ([`Self::is_only_member`]); should another come that needs them they are fetched.
+    ///
+    /// # Errors
+    /// If it was not taken.
+    ///
+    /// # Panics
+    /// If there are other members, or may be soon.
+    pub fn propose_stored(&mut self, bytes: usize) -> Result<EntryId, Refused> {
+        assert!(self.is_only_member(), "others would have to be told");
+        let id = self.next_proposal(bytes)?;
+        self.queue(id, Payload::Stored, bytes);
+        Ok(id)
+    }
+
+    fn queue(&mut self, id: EntryId, payload: Payload, bytes: usize) {
+        if self.queued_bytes + bytes > RAFT_APPEND_BYTES_MAX {
             self.flush();
         }
-        self.queued_bytes += data.len();
-        self.queued.push(proposal_in(Payload::Data(data)));
+        self.queued_bytes += bytes;
+        self.queued.push(proposal_in(payload));
         self.proposed.push_back(id.index);
-        Ok(id)
     }
 
     /// Gives the library what was proposed. It takes all of it: whether it would was asked for each, and no other input has
@@ -348,6 +374,12 @@ impl Group {
         self.leading.is_some()
             && self.members.voters.iter().eq([&self.options.node])
             && !self.raw.raft.has_pending_conf()
+    }
+
+    /// Whether there is nobody else to whom entries go, and will be nobody before what was proposed so far is committed.
+    #[must_use]
+    pub fn is_only_member(&self) -> bool {
+        self.is_alone() && self.members.learners.is_empty()
     }
 
     /// Whether a learner has a state and gets entries. A voter without could be needed for a majority before it has any.

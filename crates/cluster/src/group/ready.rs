@@ -112,7 +112,7 @@ impl Group {
             let EntryId { term, index } = entry.id;
             let payload = match &entry.payload {
                 Payload::Change(change) => Some(*change),
-                Payload::Blank | Payload::Data(_) => None,
+                Payload::Blank | Payload::Data(_) | Payload::Stored => None,
             };
             let is_blank = entry.payload == Payload::Blank;
             let proposed_here = self.leading == Some(term) && self.proposed.front() == Some(&index);

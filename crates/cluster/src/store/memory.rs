@@ -273,7 +273,8 @@ impl GroupStore for MemoryStore {
         for entry in &write.entries {
             let data = match &entry.payload {
                 Payload::Data(data) => data.clone(),
-                Payload::Blank | Payload::Change(_) => Bytes::new(),
+                // Who proposes so keeps the bytes himself, and nobody does over a store in memory.
+                Payload::Blank | Payload::Stored | Payload::Change(_) => Bytes::new(),
             };
             put(&mut body, &GroupRecord::Entry(entry.id, entry.payload.clone()), &data);
         }

@@ -44,7 +44,7 @@ impl GroupRecord {
                 out.push(ENTRY);
                 put_id(&mut out, *id);
                 match payload {
-                    Payload::Data(_) => out.push(BESIDE),
+                    Payload::Data(_) | Payload::Stored => out.push(BESIDE),
                     Payload::Blank | Payload::Change(_) => put_payload(&mut out, payload),
                 }
             }

@@ -22,6 +22,8 @@ pub(crate) struct Member {
     pub(crate) events: Vec<(RaftGroupId, Event)>,
     pub(crate) seed: u64,
     pub(crate) ranks: fn(NodeId, RaftGroupId) -> usize,
+    /// What stands for bytes that its node alone has written down, when they are read.
+    pub(crate) reads_as: Option<Bytes>,
 }
 
 pub(crate) fn by_turns(node: NodeId, group: RaftGroupId) -> usize {
@@ -53,6 +55,7 @@ impl Member {
             events: Vec::new(),
             seed: 7,
             ranks: by_turns,
+            reads_as: None,
         };
         member.open(groups);
         member
@@ -107,7 +110,14 @@ impl Member {
     }
 
     fn fetch(&mut self, group: RaftGroupId, fetch: Fetch) {
-        let entries = self.store.read(group, fetch.from..fetch.to, fetch.bytes_max).unwrap_or_default();
+        let mut entries = self.store.read(group, fetch.from..fetch.to, fetch.bytes_max).unwrap_or_default();
+        for entry in &mut entries {
+            if let (Payload::Data(data), Some(bytes)) = (&mut entry.payload, &self.reads_as)
+                && data.is_empty()
+            {
+                *data = bytes.clone();
+            }
+        }
         self.node.group_mut(group).unwrap().fetched(fetch, entries);
     }
 
@@ -127,7 +137,7 @@ impl Member {
         });
         let data = entries.filter_map(|entry| match &entry.payload {
             Payload::Data(data) => Some(data.clone()),
-            Payload::Blank | Payload::Change(_) => None,
+            Payload::Blank | Payload::Stored | Payload::Change(_) => None,
         });
         data.collect()
     }
