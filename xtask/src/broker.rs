@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,9 @@ use nexo_harness::{BrokerProcess, PATIENCE, free_addresses, http};
 
 use crate::python::Variable;
 use crate::run::{run, target, write};
+
+/// How many were started: each has a folder of its own.
+static STARTED: AtomicU32 = AtomicU32::new(0);
 
 /// How the broker was built, and programs that drive it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +83,8 @@ impl Nexo {
     /// The same with so many nodes.
     pub(crate) fn start_nodes(build: Build, nodes: Nodes) -> anyhow::Result<Self> {
         let program = build.program("nexo")?;
-        let home = target().join("conformance-data").join(std::process::id().to_string());
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let home = target().join("conformance-data").join(format!("{}-{number}", std::process::id()));
         fs::create_dir_all(&home).with_context(|| format!("cannot make '{}'", home.display()))?;
         let names: &[&str] = match nodes {
             Nodes::One => &["a"],

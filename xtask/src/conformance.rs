@@ -19,7 +19,7 @@ pub(crate) fn nexo(nodes: Nodes, rest: &[&str]) -> anyhow::Result<()> {
         python::pytest("tls", &variables, &[])?;
         // They start brokers of their own, with the program of `NEXO_BIN`; Node is there by now.
         python::pytest("examples", &variables, &[])?;
-        both_protocols(&variables, &[])?;
+        both_protocols(nodes, &variables, &[])?;
     }
     if rest.is_empty() && nodes == Nodes::Three {
         native_on_clusters()?;
@@ -52,17 +52,25 @@ pub(crate) fn moving(rest: &[&str]) -> anyhow::Result<()> {
 pub(crate) fn sqs(nodes: Nodes, rest: &[&str]) -> anyhow::Result<()> {
     let broker = Nexo::start_nodes(Build::Debug, nodes)?;
     let variables = broker.variables()?;
-    both_protocols(&variables, rest)?;
+    both_protocols(nodes, &variables, rest)?;
     if rest.is_empty() { python::node(&variables) } else { Ok(()) }
 }
 
-/// Once with a botocore that speaks JSON, once with one that speaks the Query protocol.
-fn both_protocols(variables: &[Variable], rest: &[&str]) -> anyhow::Result<()> {
-    python::pytest("sqs", variables, rest)?;
+/// Once with a botocore that speaks JSON, once with one that speaks the Query protocol: at the same time, since both wait for most of
+/// the time, and on a broker each.
+fn both_protocols(nodes: Nodes, variables: &[Variable], rest: &[&str]) -> anyhow::Result<()> {
     let old = python::packages_of("sqs/query-requirements.txt", "venv-query")?;
-    let mut variables = variables.to_vec();
-    variables.push(("PYTHONPATH".to_owned(), old.display().to_string()));
-    python::pytest("sqs", &variables, rest)
+    let other = Nexo::start_nodes(Build::Debug, nodes)?;
+    let mut others = other.variables()?;
+    others.push(("PYTHONPATH".to_owned(), old.display().to_string()));
+    std::thread::scope(|scope| {
+        let query = scope.spawn(|| python::pytest_apart("sqs", &others, rest));
+        let json = python::pytest("sqs", variables, rest);
+        let (told, query) =
+            query.join().map_err(|_| anyhow::anyhow!("the run of the Query protocol has panicked"))??;
+        println!("with the Query protocol:\n{told}");
+        json.and(query)
+    })
 }
 
 /// What clients of RabbitMQ's management API see of the broker that was just built, or of RabbitMQ. `rest` goes to pytest.

@@ -16,12 +16,31 @@ pub(crate) type Variable = (String, String);
 
 /// Runs pytest on a folder of `conformance`, such as `amqp` or `celery`; an error if a test fails.
 pub(crate) fn pytest(folder: &str, variables: &[Variable], args: &[&str]) -> anyhow::Result<()> {
-    let python = environment()?;
+    show(&mut pytest_command(folder, variables, args)?)
+}
+
+/// The same beside something else: gives back what was printed, and whether all tests passed.
+pub(crate) fn pytest_apart(
+    folder: &str,
+    variables: &[Variable],
+    args: &[&str],
+) -> anyhow::Result<(String, anyhow::Result<()>)> {
+    let output = pytest_command(folder, variables, args)?.output().context("cannot start pytest")?;
+    let printed = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let passed = match output.status.success() {
+        true => Ok(()),
+        false => Err(anyhow::anyhow!("pytest of '{folder}' failed: {}", output.status)),
+    };
+    Ok((printed.concat(), passed))
+}
+
+fn pytest_command(folder: &str, variables: &[Variable], args: &[&str]) -> anyhow::Result<Command> {
     let tests = root().join("tools/conformance").join(folder);
     // Nothing is written next to the tests: neither a cache nor bytecode.
-    let mut command = Command::new(&python);
+    let mut command = Command::new(environment()?);
     command.args(["-B", "-m", "pytest", "-q", "-p", "no:cacheprovider"]).args(args);
-    show(command.current_dir(&tests).envs(variables.iter().cloned()))
+    command.current_dir(&tests).envs(variables.iter().cloned());
+    Ok(command)
 }
 
 /// Runs Node's tests of `tools/conformance/node`; an error if one fails.
