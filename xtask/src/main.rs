@@ -48,7 +48,8 @@ Usage: cargo xtask COMMAND
                  (--seconds 300, --kills one every 12 seconds, --seed any; --damage: also changes bytes on disk)
   torture --cluster
                  loses the leader of three nodes again and again under load, and accounts for every message
-                 (--minutes 5, --seed any, --every 10 seconds, --load 25 percent of a single broker's)
+                 (--minutes 5, --seed any, --every 10 seconds, --load 25 percent of a single broker's;
+                 --judge-outages: fails as well if service was away for more than 2 s at p99, or 5 s at worst)
   sim [SEED...]  plays whole clusters in one thread, from seeds, with faults and books on every message
                  (--runs 5000 or --minutes N, --first SEED, --millis 12000: how long there are faults in each;
                  --break NAME: breaks every node on purpose, until it is noticed; --trace: all that happens)
@@ -63,6 +64,7 @@ Usage: cargo xtask COMMAND
                  in turn, and writes docs/benchmarks.md (--reps N, --seconds S; --nexo: three nodes of Nexo alone;
                  --single: only the cluster of one; --quick: one short repetition; those three write nothing;
                  --catch-up: in place of all that, nodes that were away while ten million messages wait;
+                 --idle: in place of all that, nodes with ten thousand queues that have nothing to do;
                  NEXO_BIN: a binary that is there, in place of building one)
   bench jobs     a million pending jobs, and the coalescing pattern beside BullMQ on Redis, in turn; writes nothing
                  (--reps N, --seconds S, --jobs N)

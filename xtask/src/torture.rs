@@ -39,7 +39,10 @@ pub(crate) fn torture(rest: &[&str]) -> anyhow::Result<()> {
 fn cluster(rest: &[&str]) -> anyhow::Result<()> {
     let mut args = vec!["--cluster".to_owned()];
     let mut seconds = 300;
-    let mut words = rest.iter().filter(|word| **word != "--cluster");
+    if rest.contains(&"--judge-outages") {
+        args.push("--judge-outages".to_owned());
+    }
+    let mut words = rest.iter().filter(|word| !matches!(**word, "--cluster" | "--judge-outages"));
     while let Some(word) = words.next() {
         let number = words.next().and_then(|number| number.parse::<u64>().ok());
         match (*word, number) {
@@ -49,7 +52,7 @@ fn cluster(rest: &[&str]) -> anyhow::Result<()> {
                 args.extend([(*word).to_owned(), number.to_string()])
             }
             _ => bail!(
-                "torture --cluster takes --minutes or --seconds, --seed, --every and --load, each with a number, not '{}'",
+                "torture --cluster takes --minutes or --seconds, --seed, --every and --load, each with a number, and --judge-outages, not '{}'",
                 rest.join(" ")
             ),
         }

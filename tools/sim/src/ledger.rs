@@ -387,7 +387,7 @@ pub(crate) const fn mix(sum: u64, word: u64) -> u64 {
 
 fn sum_of(payload: &Payload) -> u64 {
     match payload {
-        Payload::Blank => 1,
+        Payload::Blank | Payload::Stored => 1,
         Payload::Data(data) => sum(data),
         Payload::Change(change) => sum(format!("{change:?}").as_bytes()),
     }

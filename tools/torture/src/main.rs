@@ -48,6 +48,11 @@ use cluster::ClusterSettings;
 use plan::DiskDamage;
 use run::Settings;
 
+/// What is promised of a cluster: service is back so soon after 99 of 100 faults.
+const OUTAGE_P99_MAX: Duration = Duration::from_secs(2);
+/// And after any.
+const OUTAGE_MAX: Duration = Duration::from_secs(5);
+
 /// What can be typed.
 #[derive(Debug, Parser)]
 struct Args {
@@ -75,6 +80,9 @@ struct Args {
     /// Seconds from one fault to the next, in a cluster
     #[arg(long, requires = "cluster", default_value_t = 10)]
     every: u64,
+    /// Fails as well if service was away for more than 2 s after one fault in a hundred, or for more than 5 s after any
+    #[arg(long, requires = "cluster")]
+    judge_outages: bool,
     /// The load of a cluster, in percent of what a single broker gets
     #[arg(long, requires = "cluster", default_value_t = 25)]
     load: u32,
@@ -123,6 +131,7 @@ fn torture_cluster(args: Args, seed: u64) -> anyhow::Result<ExitCode> {
     let faults = usize::try_from(args.seconds / args.every.max(1))?.max(1);
     println!("seed {seed}: three nodes, {faults} faults, one every {} seconds", every.as_secs());
     let logs = args.home.clone();
+    let judges = args.judge_outages;
     let settings = ClusterSettings {
         nexo: args.nexo,
         home: args.home,
@@ -143,8 +152,12 @@ fn torture_cluster(args: Args, seed: u64) -> anyhow::Result<ExitCode> {
     let ledger = world.ledger();
     report::print(&ledger, &tally, seed);
     println!("\n{outages}");
-    if ledger.counts().is_empty() {
+    let was_back_in_time = !judges || outages.are_within(OUTAGE_P99_MAX, OUTAGE_MAX);
+    if ledger.counts().is_empty() && was_back_in_time {
         return Ok(ExitCode::SUCCESS);
+    }
+    if !was_back_in_time {
+        println!("FAIL: service was away for too long");
     }
     println!("{kept}");
     Ok(ExitCode::FAILURE)

@@ -3,6 +3,7 @@
 
 mod catch_up;
 mod contender;
+mod idle;
 mod nodes;
 mod page;
 mod scenario;
@@ -38,6 +39,8 @@ enum Part {
     Single,
     /// Only nodes that were away.
     CatchUp,
+    /// Only nodes that have nothing to do.
+    Idle,
 }
 
 impl Options {
@@ -59,8 +62,9 @@ impl Options {
                 "--nexo" => options = Self { part: Part::Nexo, size: Size::Quick, ..options },
                 "--single" => options = Self { part: Part::Single, size: Size::Quick, ..options },
                 "--catch-up" => options = Self { part: Part::CatchUp, ..options },
+                "--idle" => options = Self { part: Part::Idle, ..options },
                 other => bail!(
-                    "bench cluster takes --reps N, --seconds S, --quick, --nexo, --single and --catch-up, not '{other}'"
+                    "bench cluster takes --reps N, --seconds S, --quick, --nexo, --single, --catch-up and --idle, not '{other}'"
                 ),
             }
         }
@@ -86,14 +90,19 @@ pub(crate) fn cluster(options: Options) -> anyhow::Result<()> {
         Some(path) => Bench::of(path.into())?,
         None => Bench::build()?,
     };
-    if options.part == Part::CatchUp {
-        let (size, writes) = match options.size {
-            Size::Full => (catch_up::Size::FULL, true),
-            Size::Quick => (catch_up::Size::QUICK, false),
-        };
-        let text = catch_up::measure(&bench, size)?;
+    let by_itself = match (options.part, options.size) {
+        (Part::CatchUp, Size::Full) => Some(("catch-up", catch_up::measure(&bench, catch_up::Size::FULL)?)),
+        (Part::CatchUp, Size::Quick) => Some(("catch-up", catch_up::measure(&bench, catch_up::Size::QUICK)?)),
+        (Part::Idle, Size::Full) => Some(("idle", idle::measure(&bench, idle::Size::FULL)?)),
+        (Part::Idle, Size::Quick) => Some(("idle", idle::measure(&bench, idle::Size::QUICK)?)),
+        (Part::Everything | Part::Nexo | Part::Single, _) => None,
+    };
+    if let Some((section, text)) = by_itself {
         println!("{text}");
-        return if writes { crate::page::write("catch-up", &text) } else { Ok(()) };
+        return match options.size {
+            Size::Full => crate::page::write(section, &text),
+            Size::Quick => Ok(()),
+        };
     }
     let mut measuring = Measuring {
         options,
@@ -124,7 +133,7 @@ impl Measuring {
             }
             Part::Nexo => vec![Contender::Nexo],
             Part::Single => vec![Contender::Alone, Contender::One],
-            Part::CatchUp => vec![],
+            Part::CatchUp | Part::Idle => vec![],
         };
         if rep.is_multiple_of(2) {
             order.reverse();

@@ -106,6 +106,19 @@ impl NexoNodes {
         line.and_then(|value| value.trim().parse().ok()).context("the metrics do not tell what was sent")
     }
 
+    /// Declares so many durable queues.
+    pub(super) fn declare_queues(&self, count: u32) -> anyhow::Result<()> {
+        let queue =
+            |number| serde_json::json!({"name": format!("idle-{number}"), "vhost": "/", "durable": true});
+        let queues: Vec<Value> = (0..count).map(queue).collect();
+        let body = serde_json::json!({ "queues": queues }).to_string();
+        let head = format!("{LOGIN}Content-Type: application/json\r\n");
+        let request = http::request("POST", "/api/definitions", &head, &body);
+        let answer = http::exchange(self.http()?, &request, PATIENCE)?;
+        ensure!(answer.status == 204, "the queues are not declared: {} {}", answer.status, answer.body);
+        Ok(())
+    }
+
     /// Messages in all queues, as the leader tells.
     pub(super) fn messages(&self) -> anyhow::Result<u64> {
         let overview = self.get("/api/overview")?;

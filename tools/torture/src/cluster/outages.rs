@@ -16,6 +16,14 @@ impl Outages {
         self.0.entry(fault).or_default().push(silence);
     }
 
+    /// Whether service was back in time: for 99 of 100 faults, and for the worst.
+    pub(crate) fn are_within(&self, p99: Duration, max: Duration) -> bool {
+        let mut all: Vec<Micros> = self.0.values().flatten().copied().collect();
+        all.sort_unstable();
+        let is_within = |part, bound| Duration::from_micros(quantile(&all, part)) <= bound;
+        is_within(0.99, p99) && is_within(1.0, max)
+    }
+
     /// How many faults there were.
     pub(crate) fn count(&self) -> usize {
         self.0.values().map(Vec::len).sum()
@@ -59,5 +67,14 @@ mod tests {
         assert_eq!([0.5, 0.99, 1.0].map(|part| quantile(&spans, part)), [100, 198, 200]);
         assert_eq!(quantile(&[7], 0.5), 7);
         assert_eq!(quantile(&[], 0.5), 0);
+    }
+
+    #[test]
+    fn one_in_a_hundred_may_take_longer_but_none_too_long() {
+        let mut outages = Outages::default();
+        (0..99).for_each(|_| outages.add(Fault::KillLeader, 1_500_000));
+        outages.add(Fault::CutLeader, 4_000_000);
+        let within = |p99, max| outages.are_within(Duration::from_secs(p99), Duration::from_secs(max));
+        assert!(within(2, 5) && !within(1, 5) && !within(2, 3));
     }
 }
