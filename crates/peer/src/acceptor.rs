@@ -30,6 +30,10 @@ pub(crate) struct Refusals {
 impl Refusals {
     fn note(&self, peer: SocketAddr, error: &HelloError) {
         tracing::debug!(%peer, %error, "a connection to the cluster's port is refused");
+        // Who asks to be let in is in no cluster yet, and the others look for whoever was at that address before.
+        if matches!(error, HelloError::Cluster { other, .. } if other.is_none()) {
+            return;
+        }
         let mut told = self.told.lock();
         told.0 += 1;
         if told.1.is_none_or(|at| at.elapsed() >= TELL_EVERY) {

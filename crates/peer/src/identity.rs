@@ -17,6 +17,12 @@ impl ClusterId {
     /// How many bytes it has.
     pub const BYTES: usize = 16;
 
+    /// Whether it stands for no cluster: a node that is not part of one yet.
+    #[must_use]
+    pub fn is_none(self) -> bool {
+        self.0 == [0; Self::BYTES]
+    }
+
     /// The id of a new cluster.
     ///
     /// # Panics

@@ -83,7 +83,9 @@ impl std::str::FromStr for JobNumber {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let number = text.split_once('-').map_or(text, |(number, _)| number);
+        // A receipt is a version, the job and a count.
+        let unversioned = text.strip_prefix('v').and_then(|rest| rest.split_once('-')).map_or(text, |(_, rest)| rest);
+        let number = unversioned.split_once('-').map_or(unversioned, |(number, _)| number);
         number
             .parse()
             .map(Self)
@@ -184,6 +186,7 @@ mod tests {
     fn a_job_is_named_by_its_number_or_its_receipt() {
         assert_eq!("42".parse(), Ok(JobNumber(42)));
         assert_eq!("42-3".parse(), Ok(JobNumber(42)));
+        assert_eq!("v1-42-3".parse(), Ok(JobNumber(42)));
         assert!("x".parse::<JobNumber>().is_err() && "".parse::<JobNumber>().is_err());
     }
 }
