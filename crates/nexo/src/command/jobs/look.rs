@@ -84,7 +84,8 @@ impl std::str::FromStr for JobNumber {
 
     fn from_str(text: &str) -> Result<Self, String> {
         // A receipt is a version, the job and a count.
-        let unversioned = text.strip_prefix('v').and_then(|rest| rest.split_once('-')).map_or(text, |(_, rest)| rest);
+        let unversioned =
+            text.strip_prefix('v').and_then(|rest| rest.split_once('-')).map_or(text, |(_, rest)| rest);
         let number = unversioned.split_once('-').map_or(unversioned, |(number, _)| number);
         number
             .parse()
