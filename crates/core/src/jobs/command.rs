@@ -1,7 +1,5 @@
 //! What can be asked of job queues, and what whoever asked is told.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,6 +8,7 @@ use nexo_types::{BudgetName, JobId, JobQueueName, Millis, Timestamp, VhostName};
 use super::budget::{BudgetConfig, TokenReport};
 use super::config::JobQueueConfig;
 use super::job::JobBody;
+use super::receipt::JobReceipt;
 use super::waiter::Waiter;
 
 /// What somebody, or time, wants.
@@ -67,7 +66,7 @@ pub enum JobCommand {
     /// A worker needs longer, or tells how far it is.
     Extend {
         /// What it holds.
-        receipt: Receipt,
+        receipt: JobReceipt,
         /// For how long from now; `None` for as long as the queue says.
         lease: Option<Millis>,
         /// How far it is, as JSON.
@@ -76,7 +75,7 @@ pub enum JobCommand {
     /// A worker is done.
     Complete {
         /// What it held.
-        receipt: Receipt,
+        receipt: JobReceipt,
         /// The result, as JSON.
         result: Bytes,
         /// What it used; `None` for the cost.
@@ -87,7 +86,7 @@ pub enum JobCommand {
     /// A worker could not do it.
     Fail {
         /// What it held.
-        receipt: Receipt,
+        receipt: JobReceipt,
         /// What the worker says of the failure.
         error: Arc<str>,
         /// What it used; `None` for the cost.
@@ -100,7 +99,7 @@ pub enum JobCommand {
     /// A worker gives a job back untouched. It keeps its place.
     GiveBack {
         /// What it held.
-        receipt: Receipt,
+        receipt: JobReceipt,
     },
     /// Nobody wants a job any more.
     Cancel {
@@ -162,31 +161,6 @@ pub struct NewJob {
     pub background: bool,
 }
 
-/// A worker's hold of a job: the job, and which hold it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Receipt {
-    /// The job.
-    pub job: JobId,
-    /// The number of the hold, from 1 on. None is used twice, also if the job is given back.
-    pub hold: u32,
-}
-
-impl fmt::Display for Receipt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.job, self.hold)
-    }
-}
-
-impl FromStr for Receipt {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (job, hold) = text.split_once('-').ok_or(())?;
-        let job = JobId(job.parse().map_err(drop)?);
-        Ok(Self { job, hold: hold.parse().map_err(drop)? })
-    }
-}
-
 /// What whoever asked is told.
 #[derive(Clone, Debug, PartialEq)]
 pub enum JobAnswer {
@@ -239,7 +213,7 @@ pub struct TakeOutcome {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Handed {
     /// To be named when it is completed.
-    pub receipt: Receipt,
+    pub receipt: JobReceipt,
     /// Which attempt it is, counted from 1. One that is given back does not count.
     pub attempt: u32,
     /// What is to be done.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nexo_types::{BudgetName, JobId, JobQueueName, NameError, limits};
 use thiserror::Error;
 
+use super::receipt::JobReceipt;
 use crate::config::ConfigError;
 
 /// Why not.
@@ -45,12 +46,10 @@ pub enum JobError {
         waiter: Arc<str>,
     },
     /// The worker no longer has the job.
-    #[error("job {job} is not held by receipt {job}-{hold} any more: {state}")]
+    #[error("job {} is not held by receipt {receipt} any more: {state}", .receipt.job)]
     NotHeld {
-        /// The job.
-        job: JobId,
-        /// The hold that was named.
-        hold: u32,
+        /// What was shown: a hold that has ended, or never was.
+        receipt: JobReceipt,
         /// What became of it.
         state: &'static str,
     },
