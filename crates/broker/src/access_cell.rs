@@ -112,7 +112,7 @@ impl Shared {
     fn change_access(&self, changes: &[AccessRecord]) -> Result<Result<Written, AccessError>, ProposeError> {
         let access = &self.access;
         let decide = |users: &Access| -> Result<Vec<Step<AccessRecord>>, AccessError> {
-            let records = users.decide_changes(changes)?;
+            let records = users.decide_changes(self.clock.now(), changes)?;
             // Asked under the lock: who deletes a virtual host takes the permissions in it away afterwards.
             self.check_vhosts_of(changes)?;
             let durable = |record| Step { record, durability: Durability::Durable };

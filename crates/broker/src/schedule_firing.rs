@@ -356,10 +356,9 @@ impl Shared {
         cells: &[Arc<QueueCell>],
     ) -> Result<Sent, Unsent> {
         let messages = self.messages(&entry.schedule, why.times());
-        let now = self.clock.now();
         let mut taken = vec![false; messages.len()];
         let mut refusal: Option<String> = None;
-        let mut targets: Vec<Target<'_>> = Vec::with_capacity(cells.len());
+        let mut states: Vec<(&Arc<QueueCell>, MutexGuard<'_, CellState>)> = Vec::with_capacity(cells.len());
         let latest = Instant::now() + LOCK_WAIT_MAX;
         // Large ones are stored once for all of them.
         let shares = cells.len() > 1 && messages.iter().any(|message| message.body.len() >= SHARE_BYTES_MIN);
@@ -376,6 +375,12 @@ impl Shared {
                 refusal = Some(format!("queue '{}' does not exist", cell.name));
                 continue;
             }
+            states.push((cell, state));
+        }
+        // Asked under all locks: whoever had one before may have written a later time otherwise.
+        let now = self.clock.now();
+        let mut targets: Vec<Target<'_>> = Vec::with_capacity(states.len());
+        for (cell, state) in states {
             let mut target = self.target(cell, state, &messages, now, &mut taken, &mut refusal);
             if shares {
                 self.share(&mut target, &mut shared);

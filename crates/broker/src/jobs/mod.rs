@@ -144,14 +144,14 @@ impl Shared {
         claim: Claim,
         decide: impl FnOnce(&mut Jobs, Timestamp) -> Result<(Vec<JobRecord>, JobAnswer), JobError>,
     ) -> Result<(JobAnswer, Written, Touched), JobCallError> {
-        let now = self.clock.now();
         let mut answer = JobAnswer::Done;
         let (follow, mut wake_by) = (RefCell::new(Follow::default()), None);
         let changed = self.change_advanced(
             &self.jobs.cell,
             &[],
             |jobs| {
-                let (records, decided) = decide(jobs, now)?;
+                // Asked under the lock: whoever had it before may have written a later time otherwise.
+                let (records, decided) = decide(jobs, self.clock.now())?;
                 answer = decided;
                 *follow.borrow_mut() = Follow::of(jobs, &records);
                 let step = |record| Step { record, durability: Durability::Durable };

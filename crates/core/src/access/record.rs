@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use nexo_types::Timestamp;
 
 use super::name::{Tag, UserName};
 use super::user::{AccessKey, ApiToken, PasswordHash, PermissionTexts, UserLimits, decode_tags, encode_tags};
@@ -154,6 +155,38 @@ impl AccessRecord {
             | Self::RemoveToken { .. }
             | Self::ForgetVhost { .. } => None,
         }
+    }
+
+    /// The broker's time that it carries: when a key or a token was made.
+    #[must_use]
+    pub fn time(&self) -> Option<Timestamp> {
+        match self {
+            Self::AddKey { key, .. } => Some(key.created),
+            Self::AddToken { token, .. } => Some(token.created),
+            Self::Add { .. }
+            | Self::SetPassword { .. }
+            | Self::SetTags { .. }
+            | Self::Delete { .. }
+            | Self::SetPermissions { .. }
+            | Self::ClearPermissions { .. }
+            | Self::SetTopics { .. }
+            | Self::ClearTopics { .. }
+            | Self::SetLimits { .. }
+            | Self::SetDefaultVhost { .. }
+            | Self::RemoveKey { .. }
+            | Self::RemoveToken { .. }
+            | Self::ForgetVhost { .. } => None,
+        }
+    }
+
+    /// The same, decided at this moment.
+    pub(super) fn decided_at(mut self, now: Timestamp) -> Self {
+        match &mut self {
+            Self::AddKey { key, .. } => key.created = now,
+            Self::AddToken { token, .. } => token.created = now,
+            _ => debug_assert_eq!(self.time(), None, "a record with a time is dated"),
+        }
+        self
     }
 
     /// The bytes to write down.

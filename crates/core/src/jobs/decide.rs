@@ -178,6 +178,7 @@ impl Jobs {
         if let Some((job, _)) = waiter.and_then(|waiter| queue.waiter(&waiter.id)) {
             return asked(Vec::new(), job, AskedState::Known);
         }
+        let waiter = waiter.map(|waiter| waiter.asking_at(now));
         let found = queue.joinable(&new.body.key, now);
         if let Some((number, state)) = found {
             let job = JobId::new(queue.id, number);
@@ -195,7 +196,7 @@ impl Jobs {
             let is_first = known.is_some_and(|known| known.background);
             let own = new.deadline.unwrap_or(Timestamp::MAX);
             let deadline = if is_first { own } else { own.max(before) };
-            let record = JobRecord::Join { job, waiter: Arc::clone(waiter), deadline };
+            let record = JobRecord::Join { job, waiter, deadline };
             return asked(vec![record], job, state);
         }
         if new.cost > limits::TOKENS_MAX {
@@ -214,7 +215,7 @@ impl Jobs {
             cost: if queue.budget.is_some() { new.cost } else { 0 },
             background: waiter.is_none() && new.background,
             deadline: new.deadline.unwrap_or(Timestamp::MAX),
-            waiter: waiter.cloned(),
+            waiter,
             at: now,
         };
         asked(vec![record], job, AskedState::Created)

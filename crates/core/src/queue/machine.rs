@@ -173,6 +173,10 @@ impl Machine for Queue {
         Self::next_chunks(self, chunks_max, items_max)
     }
 
+    fn time_of(record: &Record) -> Option<Timestamp> {
+        record.time()
+    }
+
     fn restore<'a>(head: &[u8], chunks: impl Iterator<Item = &'a [u8]>) -> Result<Self, WireError> {
         Self::restore(head, chunks).map_err(|error| error.0)
     }
@@ -212,6 +216,10 @@ mod tests {
             };
             let entries = page.offsets.iter().map(read).collect();
             assert!(self.page_in(&page, entries, Timestamp(0)));
+        }
+
+        fn due(&self, _: Timestamp) -> Option<QueueCommand> {
+            Some(QueueCommand::Due(5))
         }
 
         fn disturb(&mut self) {

@@ -25,6 +25,10 @@ impl Checked for Jobs {
         match missing {}
     }
 
+    fn due(&self, _: Timestamp) -> Option<JobCommand> {
+        Some(JobCommand::Due { max: 5 })
+    }
+
     fn prepare(&mut self) {}
 }
 
