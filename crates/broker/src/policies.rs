@@ -18,7 +18,6 @@ use nexo_core::config::QueueConfig;
 use nexo_core::machine::Step;
 use nexo_core::message::Durability;
 use nexo_core::policy::{Policies, PolicyError, PolicyPair, PolicyRecord, QueueFacts, Subject, effective};
-use nexo_core::record::Record;
 use nexo_core::topology::Topology;
 use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{ExchangeName, QueueId, QueueKind, QueueName, VhostName};
@@ -300,7 +299,7 @@ impl Shared {
                 // The time that it may be unused begins now, as in RabbitMQ.
                 state.last_used = now;
             }
-            let record = Record::Configure { config, at: now };
+            let record = state.queue.decide_configure(now, config);
             // Nobody waits for it: if it is lost, the next start does it again.
             self.commit(state, &[record], Urgency::Lazy, Claim::Reserved, Patience::RefuseLast).map(drop)
         })?;

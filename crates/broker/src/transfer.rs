@@ -413,10 +413,9 @@ impl Shared {
             });
         }
         self.with_both(cell, &target, |from, to, now| {
-            let held = |one: &Handed| from.queue.is_held(one.offset);
-            let moving = messages.iter().filter(|(one, _)| held(one)).map(|(one, message)| Moving {
-                message: message.clone().into_moved(None),
-                leave: Record::Settle { offsets: OffsetSet::one(one.offset), why: Leave::Moved, at: now },
+            let moving = messages.iter().filter_map(|(one, message)| {
+                let leave = from.queue.decide_move(now, one.offset)?;
+                Some(Moving { message: message.clone().into_moved(None), leave })
             });
             let moving = moving.collect();
             self.move_all(from, to, moving, now)
