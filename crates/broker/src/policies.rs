@@ -229,13 +229,7 @@ impl Shared {
 
     fn facts_of(&self, name: &QueueName, base: &QueueConfig) -> QueueFacts {
         let codecs = &self.options.codecs;
-        let kind = codecs.kind(name, base);
-        // Where arguments are given, only they tell whether a client asked for what is the default.
-        let names_overflow = match kind {
-            QueueKind::Native => base.overflow != QueueConfig::default().overflow,
-            _ => codecs.names_overflow(base),
-        };
-        QueueFacts { kind, names_overflow }
+        QueueFacts { kind: codecs.kind(name, base), names_overflow: codecs.names_overflow(name, base) }
     }
 
     /// Has all queues and exchanges be as policies say. What a crash cut off is completed so.

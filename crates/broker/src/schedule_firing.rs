@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nexo_core::machine::Step;
-use nexo_core::message::{Durability, NewMessage, PriorityCap};
+use nexo_core::message::{Durability, NewMessage};
 use nexo_core::queue::{Admission, Death, PushOutcome};
 use nexo_core::record::Record;
 use nexo_core::schedule::{
@@ -20,7 +20,7 @@ use nexo_core::schedule::{
 use nexo_core::shared_messages::SharedMessages;
 use nexo_core::topology::RouteError;
 use nexo_log::{Claim, Urgency};
-use nexo_types::{JobQueueName, Millis, Position, QueueId, QueueKind, Timestamp, VhostName};
+use nexo_types::{JobQueueName, Millis, Position, QueueId, Timestamp, VhostName};
 use parking_lot::MutexGuard;
 
 use crate::broker::Broker;
@@ -422,16 +422,10 @@ impl Shared {
         refusal: &mut Option<String>,
     ) -> Target<'a> {
         let codecs = &self.options.codecs;
-        // Where no protocol says how high a priority may be, it is as high as it likes.
-        let is_native = codecs.kind(&cell.name, state.queue.config()) == QueueKind::Native;
+        let durability = if state.durable { Durability::Durable } else { Durability::Transient };
         let fit = |message: &NewMessage| {
-            let asked = message.priority;
-            let mut message = codecs.for_queue(message, state.queue.config());
-            if is_native {
-                (message.priority, message.priority_cap) = (asked, PriorityCap::None);
-            }
-            message.durability = if state.durable { Durability::Durable } else { Durability::Transient };
-            message
+            let fitted = codecs.publication_for(message, &cell.name, state.queue.config());
+            NewMessage { durability, ..fitted }
         };
         let messages: Vec<NewMessage> = messages.iter().map(fit).collect();
         let plan = state.queue.decide_push(now, &messages, Admission::Checked);
@@ -443,9 +437,8 @@ impl Shared {
                 }
             }
         }
-        let own = if state.durable { Durability::Durable } else { Durability::Transient };
         let mut records: Vec<(Record, Durability)> =
-            plan.reserve.into_iter().map(|record| (record, own)).collect();
+            plan.reserve.into_iter().map(|record| (record, durability)).collect();
         let mut deaths = Vec::new();
         for (durability, batch) in plan.batches {
             deaths.extend(plan.dead_letters.deaths_in(&batch));
