@@ -105,8 +105,8 @@ impl Codecs {
         NewMessage { properties, priority: publication.priority, ..NewMessage::new(publication.body.clone()) }
     }
 
-    pub(crate) fn for_queue(&self, letter: &NewMessage, queue: &QueueConfig) -> NewMessage {
-        self.dead_letters.map_or_else(|| letter.clone(), |codec| codec.for_queue(letter, queue))
+    pub(crate) fn for_queue(&self, dead_letter: &NewMessage, queue: &QueueConfig) -> NewMessage {
+        self.dead_letters.map_or_else(|| dead_letter.clone(), |codec| codec.for_queue(dead_letter, queue))
     }
 
     /// A message that the broker sends by itself, as a queue takes it. Where no protocol says how high a priority may be, it is as
@@ -124,8 +124,8 @@ impl Codecs {
         }
     }
 
-    pub(crate) fn is_cycle(&self, letter: &NewMessage, queue: &QueueName) -> bool {
-        self.dead_letters.is_some_and(|codec| codec.is_cycle(letter, queue))
+    pub(crate) fn is_cycle(&self, dead_letter: &NewMessage, queue: &QueueName) -> bool {
+        self.dead_letters.is_some_and(|codec| codec.is_cycle(dead_letter, queue))
     }
 
     /// In whose words a queue was asked for.
@@ -257,12 +257,12 @@ mod tests {
         let (at, routing_key) = (Timestamp(1), None);
         let note = DeathInfo { queue: &queue, reason, at, exchange: &exchange, routing_key, codecs: &codecs };
         let message = StoredMessage::parse(&Bytes::from_static(b"\x00\x07body")).unwrap();
-        let letter = codecs.dead_letter(message, &note);
+        let dead_letter = codecs.dead_letter(message, &note);
         assert_eq!(
-            (&letter.routing_keys[..], letter.message.priority.0),
+            (&dead_letter.routing_keys[..], dead_letter.message.priority.0),
             (&[Bytes::from_static(b"q")][..], 7)
         );
-        assert!(!codecs.is_cycle(&letter.message, &queue));
-        assert_eq!(codecs.for_queue(&letter.message, &QueueConfig::default()), letter.message);
+        assert!(!codecs.is_cycle(&dead_letter.message, &queue));
+        assert_eq!(codecs.for_queue(&dead_letter.message, &QueueConfig::default()), dead_letter.message);
     }
 }

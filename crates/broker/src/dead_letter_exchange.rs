@@ -33,7 +33,7 @@ impl Shared {
         for (offset, dying) in dying {
             let message = read.found.get(offset).and_then(|payload| StoredMessage::parse(payload).ok());
             let is_damaged = message.is_none() && *target != DeadLetters::Nowhere;
-            let (letter, queues) = match (target, message) {
+            let (dead_letter, queues) = match (target, message) {
                 (DeadLetters::Exchange { exchange, routing_key }, Some(message)) => {
                     let at = self.clock.now();
                     let routing_key = routing_key.as_ref();
@@ -49,10 +49,10 @@ impl Shared {
                 (false, false) => Leave::DeadLettered,
             };
             let has_left = self
-                .deliver_dead_letter(cell, (*offset, why), dying, letter.as_ref(), &queues)
+                .deliver_dead_letter(cell, (*offset, why), dying, dead_letter.as_ref(), &queues)
                 .map_err(|error| self.refused(&error))?;
             if is_damaged && has_left {
-                self.note_damaged_letter(cell, *offset);
+                self.note_damaged_dead_letter(cell, *offset);
             }
         }
         Ok(())
@@ -89,7 +89,7 @@ impl Shared {
         cell: &Arc<QueueCell>,
         (offset, why): (Offset, Leave),
         dying: &Dying,
-        letter: Option<&NewMessage>,
+        dead_letter: Option<&NewMessage>,
         queues: &[Arc<QueueCell>],
     ) -> Result<bool, ProposeError> {
         let mut cells: Vec<Arc<QueueCell>> = queues.to_vec();
@@ -106,7 +106,7 @@ impl Shared {
         let Some(leave) = states[from].queue.decide_dead_letter(now, offset, why) else { return Ok(false) };
         let targets = queues.iter().map(|queue| place(queue.id)).filter(|at| !states[*at].deleted);
         let targets: Vec<usize> = targets.collect();
-        let (moves, shared) = self.dead_letter_records(&mut states, &targets, letter, now);
+        let (moves, shared) = self.dead_letter_records(&mut states, &targets, dead_letter, now);
         let mut entries: Vec<Encoded> = Vec::new();
         let is_written = |messages: &&SharedMessages| messages.durability() == Durability::Durable;
         entries.extend(shared.iter().filter(is_written).map(Encoded::store));
@@ -141,21 +141,21 @@ impl Shared {
         Ok(true)
     }
 
-    /// What each target has to write down and apply, and the letter if several of them share it.
+    /// What each target has to write down and apply, and the dead letter if several of them share it.
     fn dead_letter_records(
         &self,
         states: &mut [MutexGuard<'_, CellState>],
         targets: &[usize],
-        letter: Option<&NewMessage>,
+        dead_letter: Option<&NewMessage>,
         now: Timestamp,
     ) -> (Vec<(usize, Record, Durability)>, Option<SharedMessages>) {
-        let Some(letter) = letter else { return (Vec::new(), None) };
+        let Some(dead_letter) = dead_letter else { return (Vec::new(), None) };
         let mut moves = Vec::new();
         let mut shared: Option<SharedMessages> = None;
-        let shares = targets.len() > 1 && letter.body.len() >= SHARE_BYTES_MIN;
+        let shares = targets.len() > 1 && dead_letter.body.len() >= SHARE_BYTES_MIN;
         for at in targets {
             let state = &states[*at];
-            let mut message = self.options.codecs.for_queue(letter, state.queue.config());
+            let mut message = self.options.codecs.for_queue(dead_letter, state.queue.config());
             if !state.durable {
                 message.durability = Durability::Transient;
             }
@@ -163,7 +163,7 @@ impl Shared {
             moves.extend(plan.reserve.map(|record| (*at, record, Durability::Durable)));
             for (durability, mut batch) in plan.batches {
                 if shares {
-                    batch = self.share_letter(batch, durability, &mut shared);
+                    batch = self.share_batch(batch, durability, &mut shared);
                 }
                 moves.push((*at, Record::Messages(batch), durability));
             }
@@ -172,7 +172,7 @@ impl Shared {
     }
 
     /// The same batch with the messages of the first one, if they are the same.
-    pub(crate) fn share_letter(
+    pub(crate) fn share_batch(
         &self,
         batch: MessageBatch,
         durability: Durability,

@@ -454,7 +454,7 @@ impl Shared {
     fn share(&self, target: &mut Target<'_>, shared: &mut Option<SharedMessages>) {
         for (record, durability) in &mut target.records {
             if let Record::Messages(batch) = record {
-                *record = Record::Messages(self.share_letter(batch.clone(), *durability, shared));
+                *record = Record::Messages(self.share_batch(batch.clone(), *durability, shared));
             }
         }
     }

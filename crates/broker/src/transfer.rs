@@ -184,7 +184,7 @@ impl Shared {
                         None => {
                             let (claim, patience) = (Claim::Reserved, Patience::RefuseLast);
                             self.commit(from, &[leave], Urgency::Lazy, claim, patience)?;
-                            self.note_damaged_letter(cell, *offset);
+                            self.note_damaged_dead_letter(cell, *offset);
                         }
                     }
                 }
@@ -196,7 +196,7 @@ impl Shared {
     }
 
     /// A dead letter has left its queue because it is damaged.
-    pub(crate) fn note_damaged_letter(&self, cell: &QueueCell, offset: Offset) {
+    pub(crate) fn note_damaged_dead_letter(&self, cell: &QueueCell, offset: Offset) {
         tracing::error!(queue = %cell.name.in_full(), %offset, "a dead letter is damaged on disk and is dropped");
         self.note_damaged(1);
     }
