@@ -16,38 +16,38 @@ use super::waiter::Waiter;
 pub enum JobCommand {
     /// A queue with these settings, new or instead of those it has.
     PutQueue {
-        /// Its name.
+        /// With the virtual host, which must be there.
         name: JobQueueName,
-        /// Its settings.
+        /// All of them: nothing is kept of what it had.
         config: Arc<JobQueueConfig>,
     },
     /// A queue goes, with its jobs.
     DeleteQueue {
-        /// Its name.
+        /// One that is there.
         name: JobQueueName,
     },
     /// A budget with these settings, new or instead of those it has.
     PutBudget {
-        /// Its name.
+        /// With the virtual host, which must be there.
         name: BudgetName,
-        /// Its settings.
+        /// All of them: nothing is kept of those it had.
         config: BudgetConfig,
     },
     /// A budget goes.
     DeleteBudget {
-        /// Its name.
+        /// One that is there, and pays for no queue.
         name: BudgetName,
     },
     /// A virtual host goes.
     ForgetVhost {
-        /// Its name.
+        /// One that is on its way out.
         vhost: VhostName,
     },
     /// Work is to be done.
     Ask {
         /// By workers of this queue.
         queue: JobQueueName,
-        /// The work that is asked for.
+        /// It is not made if another of its key can be joined.
         job: NewJob,
         /// Who waits for it; `None` to have it done in the background.
         waiter: Option<Arc<Waiter>>,
@@ -103,26 +103,26 @@ pub enum JobCommand {
     },
     /// Nobody wants a job any more.
     Cancel {
-        /// The job.
+        /// One that is pending or running.
         job: JobId,
     },
     /// A waiter does not wait any more. A job that nobody waits for then is cancelled if it is pending.
     Leave {
-        /// The queue.
+        /// The one in which it waits: ids of waiters are unique in one queue.
         queue: JobQueueName,
-        /// The waiter's id.
+        /// As it was given when it asked.
         waiter: Arc<str>,
     },
     /// Waiters of a finished job have been answered: all before this place.
     Answered {
-        /// The job.
+        /// One that is finished.
         job: JobId,
-        /// The place.
+        /// The first place that has no answer yet.
         before: u32,
     },
     /// An API has said how many tokens it has.
     Report {
-        /// The budget.
+        /// The one that pays at that API.
         budget: BudgetName,
         /// What it said.
         report: TokenReport,
@@ -131,7 +131,7 @@ pub enum JobCommand {
     Grant {
         /// To this budget.
         budget: BudgetName,
-        /// How many.
+        /// In tokens, at most 2^48.
         tokens: u64,
         /// From when on they can be spent.
         when: Timestamp,
@@ -172,7 +172,7 @@ pub enum JobAnswer {
     Taken(TakeOutcome),
     /// What became of a worker's job.
     Settled(Settled),
-    /// How many jobs were looked at.
+    /// So many jobs were looked at; fewer than asked for if there are no more.
     Looked(usize),
 }
 
@@ -203,7 +203,7 @@ pub enum AskedState {
 /// Jobs for a worker.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TakeOutcome {
-    /// The jobs.
+    /// The most urgent first.
     pub jobs: Vec<Handed>,
     /// When to try again, if there are jobs that cannot be handed out now and it is known.
     pub again_at: Option<Timestamp>,
@@ -220,9 +220,9 @@ pub struct Handed {
     pub body: JobBody,
     /// What is reserved for it.
     pub cost: u64,
-    /// Until when.
+    /// The end of its lease: whoever is not done by then extends it.
     pub until: Timestamp,
-    /// How many wait for it.
+    /// How many wait for it, from 0 for one in the background.
     pub waiters: u32,
     /// When the first of them needs it.
     pub due: Option<Timestamp>,
