@@ -18,6 +18,7 @@ use crate::error::{AccessChangeError, QueueError};
 use crate::event_kinds::log_users;
 use crate::journal::{ProposeError, Written};
 use crate::machine_cell::{MachineCell, Replayed};
+use crate::ordered_mutex::Rank;
 use crate::shared::Shared;
 
 /// Records of users are written under this id, which no queue has: ids of queues count up from one.
@@ -39,7 +40,12 @@ impl AccessCell {
     pub(crate) fn new(restored: Replayed<Access>) -> Self {
         let latest = ArcSwap::from_pointee(restored.machine.clone());
         let (changed, _) = watch::channel(());
-        Self { cell: MachineCell::new(ACCESS, restored), latest, generation: AtomicU64::new(1), changed }
+        Self {
+            cell: MachineCell::new(ACCESS, Rank::Access, restored),
+            latest,
+            generation: AtomicU64::new(1),
+            changed,
+        }
     }
 
     /// Their state, for checkpoints.

@@ -11,13 +11,12 @@ use nexo_core::record::{Leave, Record};
 use nexo_core::shared_messages::SharedMessages;
 use nexo_log::{Claim, Patience, Urgency};
 use nexo_types::{ExchangeName, Offset, Position, Timestamp};
-use parking_lot::MutexGuard;
 
 use crate::error::QueueError;
 use crate::fetch::Fetched;
 use crate::journal::{Encoded, ProposeError};
 use crate::property_codec::{DeadLetter, DeathInfo};
-use crate::queue_cell::{CellState, QueueCell};
+use crate::queue_cell::{CellGuard, QueueCell};
 use crate::share::{SHARE_BYTES_MIN, STORE_PLACE};
 use crate::shared::Shared;
 
@@ -96,7 +95,7 @@ impl Shared {
         cells.push(Arc::clone(cell));
         cells.sort_unstable_by_key(|cell| cell.id);
         cells.dedup_by_key(|cell| cell.id);
-        let mut states: Vec<MutexGuard<'_, CellState>> = cells.iter().map(|cell| cell.state.lock()).collect();
+        let mut states: Vec<CellGuard<'_>> = cells.iter().map(|cell| cell.state.lock()).collect();
         let now = self.clock.now();
         let place = |id| cells.iter().position(|cell| cell.id == id).expect("all queues are locked");
         let from = place(cell.id);
@@ -144,7 +143,7 @@ impl Shared {
     /// What each target has to write down and apply, and the dead letter if several of them share it.
     fn dead_letter_records(
         &self,
-        states: &mut [MutexGuard<'_, CellState>],
+        states: &mut [CellGuard<'_>],
         targets: &[usize],
         dead_letter: Option<&NewMessage>,
         now: Timestamp,

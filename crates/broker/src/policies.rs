@@ -27,6 +27,7 @@ use crate::error::{PolicyChangeError, QueueError};
 use crate::event_kinds::log_policies;
 use crate::journal::{ProposeError, Standing, Written};
 use crate::machine_cell::{MachineCell, Replayed};
+use crate::ordered_mutex::Rank;
 use crate::queue_cell::QueueCell;
 use crate::shared::Shared;
 use crate::workers::Work;
@@ -47,7 +48,7 @@ impl PolicyCell {
     /// What was in the log, with its latest snapshot.
     pub(crate) fn new(restored: Replayed<Policies>) -> Self {
         let latest = ArcSwap::from_pointee(restored.machine.clone());
-        Self { cell: MachineCell::new(POLICIES, restored), latest }
+        Self { cell: MachineCell::new(POLICIES, Rank::Policies, restored), latest }
     }
 
     /// Their state, for checkpoints.

@@ -21,7 +21,6 @@ use nexo_core::shared_messages::SharedMessages;
 use nexo_core::topology::RouteError;
 use nexo_log::{Claim, Urgency};
 use nexo_types::{JobQueueName, Millis, Position, QueueId, Timestamp, VhostName};
-use parking_lot::MutexGuard;
 
 use crate::broker::Broker;
 use crate::commit::Confirm;
@@ -29,7 +28,7 @@ use crate::error::{QueueError, ScheduleRunError};
 use crate::jobs::JobCallError;
 use crate::journal::{Encoded, ProposeError, Proposed, Written};
 use crate::property_codec::Publication;
-use crate::queue_cell::{CellState, QueueCell};
+use crate::queue_cell::{CellGuard, QueueCell};
 use crate::rebuild::{rebuilding, replaced};
 use crate::schedules::Held;
 use crate::share::SHARE_BYTES_MIN;
@@ -99,7 +98,7 @@ enum Aim<'a> {
 /// A queue that gets messages.
 struct Target<'a> {
     cell: &'a Arc<QueueCell>,
-    state: MutexGuard<'a, CellState>,
+    state: CellGuard<'a>,
     records: Vec<(Record, Durability)>,
     deaths: Vec<Death>,
     urgency: Urgency,
@@ -358,7 +357,7 @@ impl Shared {
         let messages = self.messages(&entry.schedule, why.times());
         let mut taken = vec![false; messages.len()];
         let mut refusal: Option<String> = None;
-        let mut states: Vec<(&Arc<QueueCell>, MutexGuard<'_, CellState>)> = Vec::with_capacity(cells.len());
+        let mut states: Vec<(&Arc<QueueCell>, CellGuard<'_>)> = Vec::with_capacity(cells.len());
         let latest = Instant::now() + LOCK_WAIT_MAX;
         // Large ones are stored once for all of them.
         let shares = cells.len() > 1 && messages.iter().any(|message| message.body.len() >= SHARE_BYTES_MIN);
@@ -415,7 +414,7 @@ impl Shared {
     fn target<'a>(
         &self,
         cell: &'a Arc<QueueCell>,
-        state: MutexGuard<'a, CellState>,
+        state: CellGuard<'a>,
         messages: &[NewMessage],
         now: Timestamp,
         taken: &mut [bool],
